@@ -1,5 +1,6 @@
 """AI services: where they are, what they cost, what they allow."""
 
+import re
 from collections.abc import Collection, Sequence
 from typing import Literal, Self
 from urllib.parse import urlsplit
@@ -11,7 +12,8 @@ LOCAL = "local"
 """The provider that needs no service: text layer, layout and OCR on this machine."""
 
 _LIKE = "wss://host or ws://host:8485"
-
+_DATE = re.compile(r"[-@](?:\d{4}-\d{2}-\d{2}|\d{8}|\d{4}|\d{3})$")
+"""The end of a dated name: services report `gpt-4o-2024-08-06` or `claude-sonnet-4-20250514` for the name asked for."""
 
 NODE_DPI = 200
 """What recognition of characters needs: as local conversion has it (`documents.ocr_dpi`)."""
@@ -49,7 +51,7 @@ class ProviderProfile(BaseModel):
     estimated_tokens: int = Field(default=0, ge=0)
     """Tokens that a call is taken to use until it says what it did; needed for limits in tokens."""
     prices: dict[str, Price] = Field(default_factory=dict)
-    """By model; `*` for all others."""
+    """By model, with or without the date at the end of its name; `*` for all others."""
     daily_spend_cap: float = Field(default=0, ge=0)
     """Spent in a day (which begins at `quota_reset`), the provider's queues close until the next; 0: no cap."""
     quota_reset: str = "16:30"
@@ -70,9 +72,13 @@ class ProviderProfile(BaseModel):
         """Whether a key is missing for sure; services on one's own machines often need none."""
         return self.kind != "nodes" and self.base_url == PUBLIC_SERVICE and not self.api_key.get_secret_value().strip()
 
+    def price(self, model: str) -> Price | None:
+        """The price of a model, by its name, by its name without a date (`gpt-4o-2024-08-06`), or by `*`."""
+        return self.prices.get(model) or self.prices.get(_DATE.sub("", model)) or self.prices.get("*")
+
     def cost(self, model: str, input_tokens: int, output_tokens: int) -> float:
         """What a call cost, by the price list; 0 for a model without a price."""
-        price = self.prices.get(model) or self.prices.get("*")
+        price = self.price(model)
         return price.of(input_tokens, output_tokens) if price else 0.0
 
     @model_validator(mode="after")

@@ -58,8 +58,7 @@ class Calls:
 
     def cost(self, settings: Settings) -> float | None:
         """By the price list; None if the model is not on it."""
-        prices = settings.providers[self.provider].prices
-        price = prices.get(self.model) or prices.get("*")
+        price = settings.providers[self.provider].price(self.model)
         return price.of(self.tokens_in, self.tokens_out) if price else None
 
 

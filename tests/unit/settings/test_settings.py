@@ -16,6 +16,7 @@ from pipeline.settings import (
     config_path,
     get_settings,
 )
+from pipeline.settings.providers import Price
 
 SECRET = "sk-Zq9-very-secret-0123456789"
 ANY_WORDS = """PENSTOCK_SCREENSHOTS__EXCLUDED_APPS='["…", "…"]'"""
@@ -150,6 +151,15 @@ def test_what_is_no_setting_and_not_meant_as_one_is_let_be(monkeypatch: pytest.M
     monkeypatch.setenv("PENSTOCK_PORT", "tcp://10.0.0.1:8484")
     monkeypatch.setenv("PENSTOCK_PROVIDERS__AI__PRICES__GPT-4O__INPUT", "2.5")
     assert Settings().providers["ai"].prices["gpt-4o"].input == 2.5
+
+
+@pytest.mark.parametrize(
+    ("reported", "cost"),
+    [("gpt-4o", 2.5), ("gpt-4o-2024-08-06", 2.5), ("gpt-4o-20240806", 2.5), ("gpt-4o-mini", 9.0), ("gpt-4o-0125", 2.5)],
+)
+def test_a_dated_name_has_the_price_of_its_model(reported: str, cost: float) -> None:
+    profile = ProviderProfile(prices={"gpt-4o": Price(input=2.5), "*": Price(input=9.0)})
+    assert profile.cost(reported, 1_000_000, 0) == cost
 
 
 def test_another_file_can_be_named_and_must_exist(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
