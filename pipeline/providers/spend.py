@@ -6,11 +6,10 @@ from datetime import datetime, time, timedelta
 from redis import RedisError
 from sqlalchemy import func, select
 
-from pipeline.engine import quota
 from pipeline.engine.gate import provider_scope
 from pipeline.engine.leases import script
 from pipeline.engine.traces import AiCall
-from pipeline.settings import ProviderProfile
+from pipeline.settings import ProviderProfile, quota
 from pipeline.storage.context import Context
 
 

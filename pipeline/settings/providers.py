@@ -2,10 +2,13 @@
 
 import re
 from collections.abc import Collection, Sequence
+from datetime import time
 from typing import Literal, Self
 from urllib.parse import urlsplit
 
 from pydantic import BaseModel, Field, SecretStr, ValidationInfo, field_validator, model_validator
+
+from pipeline.settings import quota
 
 PUBLIC_SERVICE = "https://api.openai.com/v1"
 LOCAL = "local"
@@ -80,6 +83,21 @@ class ProviderProfile(BaseModel):
         """What a call cost, by the price list; 0 for a model without a price."""
         price = self.price(model)
         return price.of(input_tokens, output_tokens) if price else 0.0
+
+    @field_validator("quota_reset")
+    @classmethod
+    def _reset_is_a_time_of_day(cls, value: str) -> str:
+        try:
+            time.fromisoformat(value)
+        except ValueError as error:
+            raise ValueError("must be a time of day such as 16:30") from error
+        return value
+
+    @field_validator("quota_zone")
+    @classmethod
+    def _zone_is_known(cls, value: str) -> str:
+        quota.zone(value)
+        return value
 
     @model_validator(mode="after")
     def _nodes_recognise_characters(self) -> Self:

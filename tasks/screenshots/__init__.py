@@ -13,7 +13,6 @@ from datetime import UTC, datetime, tzinfo
 from os import PathLike
 from pathlib import Path
 
-from pipeline.engine import quota
 from pipeline.engine.errors import NoWorkerWarning, UserError
 from pipeline.engine.logs import configure_as_library
 from pipeline.engine.views import view_of
@@ -40,6 +39,7 @@ from pipeline.flows.screenshots.views import (
     Status,
     TextLine,
 )
+from pipeline.settings import quota
 from pipeline.storage.context import Context
 from tasks import watch as watching
 from tasks.context import get_context

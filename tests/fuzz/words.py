@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 import typer
 from pydantic import ValidationError
 
-from pipeline.engine import limits, live_settings, quota, retry
+from pipeline.engine import limits, live_settings, retry
 from pipeline.engine.errors import UnitError, UserError
 from pipeline.flows.screenshots.frames import foreground
 from pipeline.flows.screenshots.rules.batches import is_source_key
@@ -19,7 +19,7 @@ from pipeline.interfaces.api.problems import Refused
 from pipeline.interfaces.cli import times
 from pipeline.providers import errors
 from pipeline.reading import addresses, fetch, source
-from pipeline.settings import Settings
+from pipeline.settings import Settings, quota
 from pipeline.settings.names import Speller
 from pipeline.settings.providers import ProviderProfile, gateway_urls
 from pipeline.settings.redis_url import RedisUrl, RedisUrlError

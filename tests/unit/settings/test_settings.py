@@ -162,6 +162,18 @@ def test_a_dated_name_has_the_price_of_its_model(reported: str, cost: float) -> 
     assert profile.cost(reported, 1_000_000, 0) == cost
 
 
+@pytest.mark.parametrize(
+    ("field", "value", "advice"),
+    [
+        ("quota_reset", "25:00", "a time of day such as 16:30"),
+        ("quota_zone", "Mars/Olympus", "no time zone Mars/Olympus"),
+    ],
+)
+def test_a_daily_reset_that_never_comes_is_refused_at_start(field: str, value: str, advice: str) -> None:
+    with pytest.raises(ValidationError, match=advice):
+        ProviderProfile(**{field: value})
+
+
 def test_another_file_can_be_named_and_must_exist(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     other = tmp_path / "other.toml"
     monkeypatch.setenv("PENSTOCK_CONFIG", str(other))

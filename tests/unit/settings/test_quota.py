@@ -6,7 +6,7 @@ import pytest
 
 from pipeline.engine.gate import Unit, Window
 from pipeline.engine.limits import format_windows, parse_windows
-from pipeline.engine.quota import next_reset, zone
+from pipeline.settings.quota import next_reset, zone
 
 
 @pytest.mark.parametrize(
