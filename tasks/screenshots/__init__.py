@@ -50,7 +50,8 @@ __all__ = [
     "NodeDetail", "NodeView", "RejectionView", "ScreenshotView", "SourceView", "Status", "Taken", "TextLine",
     "UserError", "WorkStatus", "batch", "batch_now", "batches", "dead_letters", "exclude", "exclusions", "extent",
     "follow", "forget", "ingest", "ingest_upload", "leave_out", "nodes_of", "picture", "rejections", "replay",
-    "screenshot", "screenshots", "screenshots_of", "search", "set_active", "show", "sources", "status", "text_lines",
+    "screenshot", "screenshots", "screenshots_of", "search", "set_active", "settled", "show", "sources", "states",
+    "status", "text_lines",
     "time_zone", "timeline",
 ]  # fmt: skip
 
@@ -118,6 +119,16 @@ def _captured_at(picture: Path | bytes) -> datetime:
         return datetime.now(UTC) if isinstance(picture, bytes) else datetime.fromtimestamp(picture.stat().st_mtime, UTC)
     except OSError:
         return datetime.now(UTC)  # it cannot be read: taking it in says why
+
+
+def states(shot_ids: Sequence[int]) -> dict[int, WorkStatus]:
+    """The state of each of these frames; a deleted one is left out."""
+    return queries.states_of(get_context(), shot_ids)
+
+
+def settled(shot_ids: Sequence[int]) -> bool:
+    """Whether each of these frames is analysed, or was given up, or is gone."""
+    return all(state in _AT_REST for state in states(shot_ids).values())
 
 
 def follow(

@@ -167,6 +167,10 @@ def test_ctrl_c_loses_nothing_and_the_same_command_goes_on(
     seeing.wait_until_gone()
     again = seeing.run("screenshots", "add", *shots[:2])
     assert again.code == 0, again.err
+    seeing.wait_until_gone()
+    known = seeing.using(PENSTOCK_STACK_LINGER_S="60").run("screenshots", "add", *shots[:2])
+    assert known.err.splitlines()[-1].endswith("2 analysed, 2 known.")
+    assert not seeing.processes(), "frames that are analysed start no stack"
 
 
 def test_a_folder_is_watched_until_ctrl_c(here: Cli, shots: list[Path], tmp_path: Path) -> None:

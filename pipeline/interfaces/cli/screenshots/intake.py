@@ -91,13 +91,14 @@ def add(
     if not jobs:
         raise UserError("there is no picture in these folders", code="usage")
     frame = {"source": source, "app": app, "window_title": title}
-    if no_wait:
-        _take(jobs, frame, captured, quiet=as_json)
-    else:
+    _take(jobs, frame, captured, quiet=as_json)
+    wanted = list(dict.fromkeys(job.shot_id for job in jobs if job.shot_id is not None))
+    if not no_wait and not screenshots.settled(wanted):  # else nothing need start, which takes seconds
         with using_stack(settings) as stack:
-            _take(jobs, frame, captured, quiet=as_json)
             screenshots.batch_now(source)
-            _wait(jobs, stack, quiet=as_json)
+            _follow(stack, wanted, quiet=as_json)
+    if not no_wait:
+        _tell_given_up(jobs, screenshots.states(wanted), quiet=as_json)
     if as_json:
         print_json({"files": [_as_json(job) for job in jobs]})
     else:
@@ -166,11 +167,7 @@ def line(job: Job) -> str:
     return f"{name}: [red]refused[/red]" + (f": {one_line(why)}" if why else "")
 
 
-def _wait(jobs: Sequence[Job], stack: "Stack", *, quiet: bool) -> None:
-    wanted = list(dict.fromkeys(job.shot_id for job in jobs if job.shot_id is not None))
-    if not wanted:
-        return
-    found = _follow(stack, wanted, quiet=quiet)
+def _tell_given_up(jobs: Sequence[Job], found: "dict[int, WorkStatus]", *, quiet: bool) -> None:
     for job in jobs:
         job.state = found.get(job.shot_id) if job.shot_id is not None else None
         if job.is_given_up and job.shot_id is not None:
@@ -179,8 +176,8 @@ def _wait(jobs: Sequence[Job], stack: "Stack", *, quiet: bool) -> None:
                 err.print(f"{one_line(str(job.path))}: [red]not analysed[/red]: {one_line(job.error)}", soft_wrap=True)
 
 
-def _follow(stack: "Stack", shot_ids: Sequence[int], *, quiet: bool) -> "dict[int, WorkStatus]":
-    """Wait until these frames are analysed or given up; their final states. Keeps the stack up meanwhile."""
+def _follow(stack: "Stack", shot_ids: Sequence[int], *, quiet: bool) -> None:
+    """Wait until these frames are analysed or given up. Keeps the stack up meanwhile."""
     from tasks import screenshots
 
     interrupted = (
@@ -189,7 +186,7 @@ def _follow(stack: "Stack", shot_ids: Sequence[int], *, quiet: bool) -> "dict[in
     )
     with Progress(stack, interrupted=interrupted, quiet=quiet) as progress:
         states = screenshots.follow(shot_ids, idle=lambda: keep(progress))
-        return progress.follow(states, lambda found: _bar(found, len(shot_ids)))
+        progress.follow(states, lambda found: _bar(found, len(shot_ids)))
 
 
 def keep(progress: "Progress") -> None:
