@@ -148,9 +148,14 @@ def follow(
     )  # fmt: skip
 
 
-def search(words: str, since: datetime | None = None, app: str = "", limit: int = 10) -> Found:
-    """Nodes for these words, best first, by text and by vectors. Asks the provider of embeddings, if there is one."""
-    return find(get_context(), words, since=since, app=app, limit=limit)
+def search(
+    words: str, since: datetime | None = None, app: str = "", limit: int = 10, *, by_meaning: bool = True
+) -> Found:
+    """Nodes for these words, best first, by text and by vectors.
+
+    Asks the provider of embeddings, if there is one; `by_meaning=False` does not.
+    """
+    return find(get_context(), words, since=since, app=app, limit=limit, by_meaning=by_meaning)
 
 
 def timeline(

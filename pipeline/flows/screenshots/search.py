@@ -26,13 +26,20 @@ PATIENCE_S = 5.0
 """How long a search waits for its one call when the gate is full: full text answers at once."""
 
 
-def find(context: Context, words: str, *, since: datetime | None = None, app: str = "", limit: int = 10) -> Found:
-    """Nodes for these words, best first. Raises `UserError` for an empty query."""
+def find(
+    context: Context, words: str, *, since: datetime | None = None, app: str = "", limit: int = 10,
+    by_meaning: bool = True,
+) -> Found:  # fmt: skip
+    """Nodes for these words, best first. `by_meaning=False`: by words alone, if vectors would ask a provider.
+
+    Raises `UserError` for an empty query.
+    """
     if not words.strip():
         raise UserError("say what to look for", code="empty_query")
     vector, note = None, ""
+    lexical = not context.settings.screenshots.embeddings_provider
     try:
-        vector = _embedded(context, words.strip())
+        vector = _embedded(context, words.strip()) if by_meaning or lexical else None
     except (PenstockError, RedisError) as error:
         note = f"By words alone, without meaning: {error}"
     found = search.search(context, words, vector=vector, since=since, app=app, limit=limit)
@@ -43,7 +50,6 @@ def find(context: Context, words: str, *, since: datetime | None = None, app: st
         )
         for hit in found.hits
     ]  # fmt: skip
-    lexical = not context.settings.screenshots.embeddings_provider
     return Found(hits, found.screenshots, found.vectors, lexical, note)
 
 

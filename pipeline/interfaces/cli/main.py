@@ -33,6 +33,7 @@ from pipeline.interfaces.cli import (
     queues,
     retention,
     screenshots,
+    search,
     stack,
     webhooks,
 )
@@ -107,6 +108,7 @@ app.command("workers")(stack.workers)
 app.command("doctor")(stack.doctor)
 app.command("migrate")(stack.migrate)
 app.command("prune")(retention.prune)
+app.command("search", help=help_of(search.search))(search.search)
 app.add_typer(documents.app, name="documents")
 app.add_typer(queues.queues, name="queues")
 app.add_typer(queues.breakers, name="breakers")

@@ -1,8 +1,9 @@
-"""Where in the console something stands that a call or an event is about."""
+"""Where in the console something stands that a call, an event or a hit is about."""
 
-from urllib.parse import quote
+from urllib.parse import quote, urlencode
 
 from pipeline.engine.traces import SEARCH
+from pipeline.interfaces.search import Hit
 
 _OF_FLOW = {
     "documents": "document",
@@ -14,6 +15,7 @@ _PLACES = {
     "document": "/console/documents/{}",
     "music_run": "/console/music/runs/{}",
     "screenshot_batch": "/console/screenshots/batches/{}",
+    "screenshot_node": "/console/screenshots/nodes/{}",
     "knowledge_item": "/console/knowledge/items/{}",
 }
 
@@ -27,3 +29,19 @@ def place_of_call(flow: str, scope_id: str, unit: str) -> str:
     """The address of what a call was made for: of the page, where it is known; empty for searches."""
     found = place(_OF_FLOW.get(flow, ""), "" if scope_id == SEARCH else scope_id)
     return f"{found}?page={unit}" if found and flow == "documents" and unit.isdecimal() else found
+
+
+def place_of_hit(hit: Hit, words: str = "") -> str:
+    """The address of what a search found, with its words marked where the page can do so."""
+    match hit.flow:
+        case "documents":
+            return f"{place('document', hit.subject)}?{urlencode({'page': hit.number, **_sought(words)})}"
+        case "knowledge":
+            found = urlencode({"at": hit.number, **_sought(words)})
+            return f"{place('knowledge_item', hit.subject)}?{found}#chunk-{hit.number}"
+        case "screenshots":
+            return place("screenshot_node", hit.subject)
+
+
+def _sought(words: str) -> dict[str, str]:
+    return {"q": words[:500]} if words else {}

@@ -18,6 +18,7 @@ from pipeline.interfaces.console.screens import (
     reference,
     screenshot_work,
     screenshots,
+    search,
     settings,
     songs,
     webhooks,
@@ -45,6 +46,7 @@ ROUTERS = (
     settings.router,
     reference.router,
     about.router,
+    search.router,
     screenshots.router,
     screenshot_work.router,
 )

@@ -1,22 +1,21 @@
 """`search` and `fetch`, as ChatGPT's connectors and deep research want them: one string each."""
 
 from collections.abc import Callable
-from itertools import chain, zip_longest
 from typing import Annotated
 
 from pydantic import BaseModel, Field, JsonValue, StringConstraints
 
+from pipeline.interfaces import search as everything
 from pipeline.interfaces.api.fields import CLEAN_LINES
 from pipeline.interfaces.api.problems import Refused
-from pipeline.interfaces.console.subjects import place
+from pipeline.interfaces.console.subjects import place, place_of_hit
 from pipeline.interfaces.mcp.tool import Arguments, Call, Toolbox
+from pipeline.interfaces.search import Hit
 from tasks import documents, knowledge, screenshots
 
 BOX = Toolbox()
 MAX_CHARS = 100_000
 """Of what `fetch` gives."""
-_EACH = 8
-"""Hits of documents, of knowledge and of screenshots."""
 
 
 class Query(Arguments):
@@ -62,38 +61,13 @@ class Text(BaseModel):
 @BOX.tool("Search everything", spends=True)
 def search(call: Call, asked: Query) -> Results:
     """Search pages of converted documents, knowledge bases and what was on the screen. Read hits with fetch."""
-    lists = [_pages(call, asked.query), _chunks(call, asked.query), _nodes(call, asked.query)]
-    mixed = chain.from_iterable(zip_longest(*lists))  # their scores cannot be compared, their ranks can
-    return Results(results=[result for result in mixed if result is not None])
+    return Results(results=[_result(call, hit) for hit in everything.search(asked.query).hits])
 
 
-def _pages(call: Call, words: str) -> list[Result]:
-    return [
-        Result(
-            id=f"page:{hit.document_id}:{hit.page}", title=f"{hit.filename}, page {hit.page}",
-            url=_url(call, f"{place('document', hit.document_id)}?page={hit.page}"),
-        )
-        for hit in documents.search(words, limit=_EACH).hits
-    ]  # fmt: skip
-
-
-def _chunks(call: Call, words: str) -> list[Result]:
-    return [
-        Result(
-            id=f"chunk:{hit.item_id}:{hit.number}", title=" › ".join([hit.title or hit.source, *hit.heading]),
-            url=_source(call, hit.source, hit.item_id),
-        )
-        for hit in knowledge.search(None, words, limit=_EACH).hits
-    ]  # fmt: skip
-
-
-def _nodes(call: Call, words: str) -> list[Result]:
-    return [
-        Result(
-            id=f"node:{hit.node.id}", title=hit.node.title, url=_url(call, f"/console/screenshots/nodes/{hit.node.id}")
-        )
-        for hit in screenshots.search(words, None, "", _EACH).hits
-    ]  # fmt: skip
+def _result(call: Call, hit: Hit) -> Result:
+    key = {"documents": f"page:{hit.subject}:{hit.number}", "knowledge": f"chunk:{hit.subject}:{hit.number}",
+           "screenshots": f"node:{hit.subject}"}[hit.flow]  # fmt: skip
+    return Result(id=key, title=hit.title, url=hit.address or _url(call, place_of_hit(hit)))
 
 
 @BOX.tool("Read a hit in full")
@@ -145,7 +119,7 @@ def _node(call: Call, asked: str, rest: str) -> Found:
     about: dict[str, JsonValue] = {
         "kind": node.kind, "at": node.event_time.isoformat(), "keywords": list(node.keywords), "thread": node.thread_id,
     }  # fmt: skip
-    return node.title, node.summary, _url(call, f"/console/screenshots/nodes/{node.id}"), about
+    return node.title, node.summary, _url(call, place("screenshot_node", str(node.id))), about
 
 
 _KINDS: dict[str, Callable[[Call, str, str], Found]] = {

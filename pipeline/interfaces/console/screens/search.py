@@ -1,0 +1,25 @@
+"""The header's search: documents, knowledge bases and screenshots at once, without asking a provider."""
+
+from fastapi import APIRouter, Request
+from fastapi.responses import HTMLResponse
+
+from pipeline.interfaces import search as everything
+from pipeline.interfaces.api.dependencies import reader
+from pipeline.interfaces.api.fields import Line
+from pipeline.interfaces.console.page_text import marked
+from pipeline.interfaces.console.rendering import screen
+from pipeline.interfaces.console.subjects import place_of_hit
+
+router = APIRouter(prefix="/console/search", include_in_schema=False, dependencies=reader)
+EACH = 20
+_SHOWN = {"documents": "Documents", "knowledge": "Knowledge", "screenshots": "Screenshots"}
+
+
+@router.get("")
+def show(request: Request, q: Line = "") -> HTMLResponse:
+    """What is found, by flow."""
+    words = q.strip()
+    found = everything.search(words, each=EACH, by_meaning=False) if words else None
+    hits = found.hits if found else []
+    groups = [(flow, name, [hit for hit in hits if hit.flow == flow]) for flow, name in _SHOWN.items()]
+    return screen(request, "search/index.html", q=words, groups=groups, marked=marked, place_of=place_of_hit, each=EACH)
