@@ -18,10 +18,31 @@ Resolve = Callable[[str, int], Sequence[str]]
 
 MAX_URL = 2_000
 """Characters of an address in ASCII: what columns hold."""
+
+
+def _networks(names: str) -> tuple[Network, ...]:
+    return tuple(map(ipaddress.ip_network, names.split()))
+
+
 _NAT64 = ipaddress.ip_network("64:ff9b::/96")
 _6TO4 = ipaddress.ip_network("2002::/16")
+_PRIVATE = _networks("10.0.0.0/8 100.64.0.0/10 127.0.0.0/8 172.16.0.0/12 192.168.0.0/16 ::1/128 fc00::/7")
+"""Networks of somebody's own: what `allow_private = true` opens."""
+_SPECIAL = _networks("""
+    0.0.0.0/8 10.0.0.0/8 100.64.0.0/10 127.0.0.0/8 169.254.0.0/16 172.16.0.0/12 192.0.0.0/24 192.0.2.0/24
+    192.31.196.0/24 192.52.193.0/24 192.88.99.0/24 192.168.0.0/16 192.175.48.0/24 198.18.0.0/15 198.51.100.0/24
+    203.0.113.0/24 224.0.0.0/4 240.0.0.0/4
+    2001::/23 2001:db8::/32 2620:4f:8000::/48 3fff::/20
+""")
+"""IANA's special-purpose registries, of IPv6 what lies within `_GLOBAL_UNICAST`. `ipaddress` may have older ones."""
 _GLOBAL_UNICAST = ipaddress.ip_network("2000::/3")
-_6TO4_RELAYS = ipaddress.ip_network("192.88.99.0/24")
+_METADATA = _networks("169.254.0.0/16 100.100.100.200/32 168.63.129.16/32 192.0.0.192/32 fd00:ec2::/32 fe80::/10")
+"""Where clouds hand out credentials: link-local addresses, Alibaba's, Azure's, Oracle's and Amazon's for IPv6."""
+_METADATA_NAMES = frozenset({
+    "metadata", "metadata.google.internal", "metadata.goog", "instance-data", "instance-data.ec2.internal",
+    "metadata.azure.internal", "metadata.tencentyun.com", "metadata.platformequinix.com",
+})  # fmt: skip
+"""The names of the same: refused whatever they resolve to."""
 _COMMON_PORTS = frozenset({80, 443})
 _FIRST_FREE_PORT = 1024
 _OTHER_PROTOCOLS = frozenset({
@@ -63,6 +84,8 @@ class Lookup:
 
 def checked(host: str, found: Sequence[str], allowed: AllowPrivate) -> list[Address]:
     """The addresses of `host`, if every one may be connected to. Raises `UnitError` with code `address_refused`."""
+    if host.rstrip(".").lower() in _METADATA_NAMES:
+        raise _refusal(host)
     addresses = []
     for text in found:
         try:
@@ -76,24 +99,25 @@ def checked(host: str, found: Sequence[str], allowed: AllowPrivate) -> list[Addr
 
 
 def is_allowed(address: Address, allowed: AllowPrivate) -> bool:
-    """Whether to connect to `address`. Link-local ones, where clouds keep their credentials, only if they are named."""
+    """Whether to connect to `address`. Those where clouds keep their credentials are allowed only if they are named."""
     inner = embedded(address)
+    if is_public(address):
+        return True
     if isinstance(allowed, bool):
-        if is_public(address):
-            return True
-        local = inner.is_private and not (inner.is_link_local or inner.is_multicast or inner.is_unspecified)
-        return allowed and local
-    return is_public(address) or any(inner.version == network.version and inner in network for network in allowed)
+        return allowed and _within(inner, _PRIVATE) and not _within(inner, _METADATA)
+    return _within(inner, allowed)
 
 
 def is_public(address: Address) -> bool:
     """Whether anybody on the internet may use the address; one that stands for an IPv4 address is judged by that."""
     inner = embedded(address)
-    if inner.is_multicast or inner.is_reserved or inner.is_unspecified or not inner.is_global:
+    if isinstance(inner, ipaddress.IPv6Address) and inner not in _GLOBAL_UNICAST:
         return False
-    if isinstance(inner, ipaddress.IPv6Address):
-        return inner in _GLOBAL_UNICAST
-    return inner not in _6TO4_RELAYS
+    return not _within(inner, _SPECIAL) and not _within(inner, _METADATA)
+
+
+def _within(address: Address, networks: Sequence[Network]) -> bool:
+    return any(address.version == network.version and address in network for network in networks)
 
 
 def embedded(address: Address) -> Address:

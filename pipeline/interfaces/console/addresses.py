@@ -4,7 +4,7 @@ import hashlib
 from contextvars import ContextVar
 from functools import cache
 from pathlib import Path
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 from fastapi import Request
 from starlette.requests import HTTPConnection
@@ -56,4 +56,6 @@ def within(path: str) -> str:
     place, _, _ = path.partition("?")
     inside = place == ROOT or place.startswith(f"{ROOT}/")
     odd = "\\" in path or "//" in place or any(ord(char) < 33 for char in path)
-    return path if inside and not odd else f"{ROOT}/"
+    # Browsers resolve dots, also those that are written as %2e.
+    leads_out = any(unquote(part) in {".", ".."} for part in place.partition("#")[0].split("/"))
+    return path if inside and not odd and not leads_out else f"{ROOT}/"

@@ -79,6 +79,8 @@ def test_ports_of_other_services_are_refused(port: int):
     127.0.0.1 127.9.9.9 10.0.0.1 172.16.0.1 192.168.1.1 169.254.169.254 100.64.0.1 0.0.0.0 224.0.0.1 255.255.255.255
     192.0.0.1 198.18.0.1 240.0.0.1 192.88.99.1 :: ::1 fe80::1 fc00::1 fec0::1 ff02::1 ::ffff:127.0.0.1 ::ffff:10.0.0.1
     64:ff9b::7f00:1 64:ff9b::a9fe:a9fe 64:ff9b:1::1 2002:7f00:1:: 2002:a00:1:: 2001::1 2001:db8::1 ::7f00:1
+    192.0.0.192 192.0.0.9 168.63.129.16 100.100.100.200 64:ff9b::a83f:8110 2002:c000:c0:: ::ffff:168.63.129.16
+    192.31.196.1 192.52.193.1 192.175.48.1 3fff::1 3fff:fff::1 5f00::1 2001:20::1 2620:4f:8000::1 fd00:ec2::254 100::1
     """.split(),  # noqa: SIM905  # thirty strings are no easier to read
 )
 def test_no_address_of_a_network_of_somebodys_own_is_public(address: str):
@@ -136,7 +138,11 @@ def test_a_name_that_resolves_to_something_else_the_second_time_is_not_followed_
 def test_private_addresses_are_allowed_by_setting_but_never_those_of_clouds(server: WebServer):
     server.pages["/"] = lambda request: request.answer(b"ok")
     assert get(server.url("/"), allow_private=True).body == b"ok"
-    assert failure("http://169.254.169.254/", allow_private=True).code == "address_refused"
+    for metadata in ("169.254.169.254", "100.100.100.200", "192.0.0.192", "168.63.129.16", "[fd00:ec2::254]"):
+        assert failure(f"http://{metadata}/", allow_private=True).code == "address_refused"
+    for name in ("metadata.google.internal", "METADATA.google.internal.", "instance-data"):
+        error = failure(f"http://{name}:{server.port}/", allow_private=True, resolve=lambda host, port: ["127.0.0.1"])
+        assert error.code == "address_refused"
     assert failure("http://0.0.0.0/", allow_private=True).code == "address_refused"
     assert failure(server.url("/"), allow_private=False).code == "address_refused"
 
