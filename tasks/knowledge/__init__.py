@@ -111,15 +111,15 @@ def bases() -> list[BaseView]:
 def add(base_id: str, sources: Sequence[Source], progress: Progress = lambda *_: None) -> Added:
     """Add items; those that cannot be added are told, and do not keep the others from it."""
     added = intake.add(get_context(), base_id, sources, progress)
-    if added.created:
+    if added.created or added.changed:
         TASKS.launch(LINE)
     return added
 
 
 def add_files(base_id: str, paths: str | PathLike[str] | Iterable[str | PathLike[str]]) -> Added:
-    """Add files, or one, of which copies are kept."""
+    """Add files, or one, of which copies are kept. A file that is in the base and has changed is read again."""
     several = [paths] if isinstance(paths, str | PathLike) else paths
-    return add(base_id, [Source(ItemType.FILE, Path(path)) for path in several])
+    return add(base_id, [Source.of_file(Path(path)) for path in several])
 
 
 def add_urls(base_id: str, urls: str | Iterable[str]) -> Added:
@@ -145,7 +145,7 @@ def add_directory(
     base_id: str, folder: str | PathLike[str], *, keep_gone: bool = False,
     progress: Progress = lambda *_: None,
 ) -> Scanned:  # fmt: skip
-    """Add the files of a directory, or see what has changed since it was added."""
+    """Add the files of a directory and of its folders, or see what has changed since they were added."""
     scanned = directory.scan(get_context(), base_id, Path(folder), keep_gone=keep_gone, progress=progress)
     TASKS.launch(LINE, *([removal_of(base(base_id).id)] if scanned.gone else []))
     return scanned

@@ -86,7 +86,7 @@ def ingest(
     Without `at` it is the file's time, or now for bytes; so a file that is added twice is known the second time.
     """
     frame = picture if isinstance(picture, bytes) else Path(picture)
-    original = "" if isinstance(frame, bytes) else str(frame.absolute())
+    original = "" if isinstance(frame, bytes) else str(frame.parent.resolve() / frame.name)
     known = Frame(source, at or _captured_at(frame), app, window_title, original)
     return _taken(service.ingest(get_context(), frame, known), source)
 

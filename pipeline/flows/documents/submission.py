@@ -56,7 +56,7 @@ def submit(context: Context, path: Path, options: Options) -> DocumentView:
     check_file(path, context.settings.documents)  # refuse a folder, a missing or a huge file before copying it
     with files.incoming(context.settings, path) as copy:
         info = inspection.inspect(copy, safe_filename(path.name), context.settings.documents)
-        return submit_copy(context, copy, path.name, options, info, source_path=str(path.absolute()))
+        return submit_copy(context, copy, path.name, options, info, source_path=str(path.parent.resolve() / path.name))
 
 
 def check(context: Context, options: Options) -> None:

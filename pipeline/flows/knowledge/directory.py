@@ -1,4 +1,4 @@
-"""A directory's files as items, one each: those in it, not those in its folders. It can be scanned again."""
+"""A directory's files as items, one each, with those of its folders. It can be scanned again."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -10,27 +10,24 @@ from sqlalchemy import select
 
 from pipeline.engine.errors import UserError
 from pipeline.engine.tables import storable
-from pipeline.flows.knowledge import files, intake, live_settings, queries, service
+from pipeline.flows.knowledge import intake, queries, service
 from pipeline.flows.knowledge.intake import Added, Progress, Refused, Source
 from pipeline.flows.knowledge.models import ITEMS
-from pipeline.flows.knowledge.rules.workload import workload
 from pipeline.flows.knowledge.states import ItemType
-from pipeline.flows.knowledge.views import ItemView
+from pipeline.reading.user_file import walk
 from pipeline.storage.context import Context
 
 
 @dataclass
 class Scanned(Added):
-    """What a scan found: new files are `created`, and these were there already."""
+    """What a scan found: new files are `created`, others were there already."""
 
     group_id: str = ""
-    changed: list[ItemView] = field(default_factory=list)
-    """They are read again."""
-    unchanged: int = 0
+    """Of the directory itself; each folder in it has a group of its own."""
     gone: list[str] = field(default_factory=list)
     """Items whose files are no longer there; they are being deleted."""
     ignored: int = 0
-    """Folders and hidden files."""
+    """Hidden files and folders."""
 
 
 def scan(
@@ -39,29 +36,31 @@ def scan(
 ) -> Scanned:  # fmt: skip
     """Add the files of a directory, and see to those of an earlier scan that have changed or gone. Raises `UserError`.
 
-    Source 003, "读取约束": folders in it are passed by. Links are not followed.
+    Each folder in it is a directory as source 003 has it ("目录处理策略"): a group of its own files. Links are not
+    followed. A file that was added by itself becomes one of its folder, and stays when it is gone from there.
     """
     base, root = queries.base(context, base_id), _checked(folder)
-    known = _known(context, base.id, str(root))
-    group_id = next((row.group_id for row in known.values()), None) or f"grp-{uuid4().hex[:12]}"
-    scanned, new = Scanned(group_id=group_id), []
-    here: set[str] = set()
+    known = _known(context, base.id, root)
+    groups = {row.group_name: row.group_id for row in known.values()}
+    scanned, sources = Scanned(group_id=groups.setdefault(str(root), _new_group())), []
     for path in _files(root, scanned):
-        here.add(str(path))
-        if str(path) != storable(str(path)):
-            scanned.failed.append(Refused(storable(str(path)), "its name is not valid text: rename it", "bad_name"))
-        elif str(path) in known:
-            _look(context, known[str(path)], path, scanned)
+        if str(path) == storable(str(path)):
+            group = groups.setdefault(str(path.parent), _new_group())
+            sources.append(
+                Source(ItemType.DIRECTORY, path, group_id=group, group_name=str(path.parent), origin=str(path))
+            )
         else:
-            new.append(Source(ItemType.DIRECTORY, path, group_id=group_id, group_name=str(root), origin=str(path)))
-    added = intake.add(context, base.id, new, progress)
-    scanned.created += added.created
-    scanned.failed += added.failed
-    scanned.warnings += added.warnings
+            scanned.failed.append(Refused(storable(str(path)), "its name is not valid text: rename it", "bad_name"))
+    intake.add(context, base.id, sources, progress, scanned)
     if not keep_gone:
+        here = {source.origin for source in sources}
         scanned.gone = [row.id for origin, row in known.items() if origin not in here]
         service.delete_items(context, scanned.gone)
     return scanned
+
+
+def _new_group() -> str:
+    return f"grp-{uuid4().hex[:12]}"
 
 
 def _checked(folder: Path) -> Path:
@@ -78,41 +77,32 @@ def _checked(folder: Path) -> Path:
     raise UserError(f"{folder} is not a directory", code="not_a_directory")
 
 
-def _known(context: Context, base_id: str, group_name: str) -> dict[str, Any]:
+def _known(context: Context, base_id: str, root: Path) -> dict[str, Any]:
+    """Items of files below this folder that came with it, or with one in it, by their paths."""
     mine = select(ITEMS).where(
-        ITEMS.c.base_id == base_id, ITEMS.c.type == ItemType.DIRECTORY, ITEMS.c.group_name == group_name,
-        ITEMS.c.deleting.is_(False), ITEMS.c.origin.is_not(None),
+        ITEMS.c.base_id == base_id, ITEMS.c.type == ItemType.DIRECTORY, ITEMS.c.deleting.is_(False),
+        ITEMS.c.origin.startswith(f"{root}/".replace("//", "/"), autoescape=True),
     )  # fmt: skip
     with context.db.read() as session:
-        return {row.origin: row for row in session.execute(mine)}
+        # SQLite's LIKE does not tell capitals from others; file systems do.
+        return {row.origin: row for row in session.execute(mine) if Path(row.origin).is_relative_to(root)}
 
 
 def _files(root: Path, scanned: Scanned) -> Iterator[Path]:
-    try:
-        entries = sorted(root.iterdir())
-    except OSError as error:
-        raise UserError(f"{root}: {error.strerror or error}", code="io_error") from error
-    for entry in entries:
-        if entry.is_symlink():
-            scanned.failed.append(Refused(str(entry), "it is a link, and links are not followed", "link"))
-        elif entry.name.startswith(".") or entry.is_dir():
-            scanned.ignored += 1
-        else:
-            yield entry
+    def unlisted(error: OSError) -> None:
+        why = error.strerror or str(error)
+        if Path(error.filename) == root:
+            raise UserError(f"{root}: {why}", code="io_error") from error
+        scanned.failed.append(Refused(storable(str(error.filename)), why, "io_error"))
 
-
-def _look(context: Context, row: Any, path: Path, scanned: Scanned) -> None:
-    """Take a known file's new content, if it has any."""
-    limits = live_settings.in_force(context)
-    try:
-        with files.incoming(context.settings, path, limits.max_file_mb * 1_000_000) as (copy, digest, size):
-            if digest == row.content_sha256:
-                scanned.unchanged += 1
-                return
-            files.place(copy, files.stored_path(context.settings, row.id, digest))
-            cost = workload(size, 0)
-            view = service.reprocess(context, row.id, content_sha256=digest, size_bytes=size, workload=cost)
-            scanned.changed.append(view)
-        files.keep_only(context.settings, row.id, digest)
-    except UserError as error:
-        scanned.failed.append(Refused(str(path), str(error), error.code))
+    for parent, folders, names in walk(root, unlisted):
+        shown = sorted(name for name in [*folders, *names] if not name.startswith("."))
+        scanned.ignored += len(folders) + len(names) - len(shown)
+        inner = {name for name in folders if not name.startswith(".")}
+        for path in (Path(parent, name) for name in shown):
+            if path.is_symlink():
+                inner.discard(path.name)
+                scanned.failed.append(Refused(storable(str(path)), "it is a link, and links are not followed", "link"))
+            elif path.name not in inner:
+                yield path
+        folders[:] = sorted(inner)

@@ -4,16 +4,16 @@ Source 003, "批量创建与部分失败" and "目录处理策略".
 """
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 from uuid import uuid4
 
 import structlog
-from sqlalchemy import func, insert, select
+from sqlalchemy import func, insert, or_, select, update
 from sqlalchemy.orm import Session
 
 from pipeline.engine import announced
@@ -40,7 +40,8 @@ Progress = Callable[[int, int], object]
 class Source:
     """What an item is made of: a file's `path`, a `url` (of a page or a sitemap), or a note's `text`.
 
-    `name`: what people know it by, where the path's own does not say. `origin`: where a directory's file really is.
+    `name`: what people know it by, where the path's own does not say. `origin`: the file's real path, if people have it
+    there; an upload has none.
     """
 
     type: ItemType
@@ -52,10 +53,20 @@ class Source:
     group_name: str = ""
     origin: str = ""
 
+    @classmethod
+    def of_file(cls, path: Path, name: str = "") -> "Source":
+        """A file that somebody named."""
+        try:
+            origin = str(path.resolve())
+        except (OSError, ValueError, RuntimeError):  # copying it says what is wrong with it
+            origin = ""
+        return cls(ItemType.FILE, path, name=name, origin=origin if origin == storable(origin) else "")
+
     @property
     def label(self) -> str:
         """How it is called in a list of what failed."""
-        return self.origin or self.url or self.name or (self.path.name if self.path else "") or self.text[:60]
+        named = self.origin if self.type is ItemType.DIRECTORY else ""
+        return named or self.url or self.name or (self.path.name if self.path else "") or self.text[:60]
 
 
 @dataclass(frozen=True)
@@ -75,20 +86,36 @@ class Added:
     created: list[ItemView] = field(default_factory=list)
     failed: list[Refused] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
+    changed: list[ItemView] = field(default_factory=list)
+    """Items whose file has new content; they are read again."""
+    unchanged: int = 0
+    """Files of a directory that are in the base as they are."""
 
 
-def add(context: Context, base_id: str, sources: Sequence[Source], progress: Progress = lambda *_: None) -> Added:
+def add(
+    context: Context, base_id: str, sources: Sequence[Source], progress: Progress = lambda *_: None,
+    added: Added | None = None,
+) -> Added:  # fmt: skip
     """Add items at the end of the base's line, those that can be. `progress` is told now and then how many of how many
-    sources are seen to. Raises `UserError` only if nothing can be added, whatever it is."""
+    sources are seen to. Raises `UserError` only if nothing can be added, whatever it is.
+
+    A base has one item for a file: that of its real path, whether the file was named or came with its folder, or, where
+    either of the two was added by itself, that of the same name and content. A file in its place with new content is
+    read again. `added`: what is found is noted there.
+    """
     base, limits = queries.base(context, base_id), live_settings.in_force(context)
     installation.check(context.db, context.settings)
-    added, seen = Added(), 0
+    added, seen = Added() if added is None else added, 0
     for some in portions(sources, PORTION):
+        known = _known(context, base.id, some)
         with ExitStack() as copies:
             rows = []
             for source in some:
                 try:
-                    rows.append((source, _row(context, copies, source, limits, added)))
+                    if source.origin in known:
+                        _renew(context, known[source.origin], source, limits, added)
+                    else:
+                        rows.append((source, _row(context, copies, source, limits, added)))
                 except UserError as error:
                     added.failed.append(Refused(source.label, str(error), error.code))
                 seen += 1
@@ -96,6 +123,44 @@ def add(context: Context, base_id: str, sources: Sequence[Source], progress: Pro
             _store(context, base.id, rows, limits, added)
     log.info("items.added", base=base.id, created=len(added.created), failed=len(added.failed))
     return added
+
+
+def _known(context: Context, base_id: str, sources: Sequence[Source]) -> dict[str, Any]:
+    """The base's items whose files lie where those of these sources do, by their paths."""
+    here = [source.origin for source in sources if source.origin]
+    mine = (ITEMS.c.base_id == base_id, ITEMS.c.deleting.is_(False), ITEMS.c.origin.in_(here))
+    # The newest last: it counts, where an older version let one file be two items.
+    query = select(ITEMS).where(*mine).order_by(ITEMS.c.created_at, ITEMS.c.id)
+    with context.db.read() as session:
+        return {row.origin: row for row in session.execute(query)} if here else {}
+
+
+def _renew(context: Context, row: Any, source: Source, limits: KnowledgeSettings, added: Added) -> None:
+    """Take the new content of an item's file, if it has any. Raises `UserError`."""
+    if source.path is None:
+        raise UserError("name a file", code="usage")
+    most = limits.max_file_mb * 1_000_000
+    with files.incoming(context.settings, source.path, most, source.label) as (copy, digest, size):
+        if digest != row.content_sha256:
+            if not size:
+                raise UserError(f"{source.label} is empty", code="empty")
+            files.place(copy, files.stored_path(context.settings, row.id, digest))
+            cost = workload(size, 0)
+            view = service.reprocess(context, row.id, content_sha256=digest, size_bytes=size, workload=cost)
+            added.changed.append(view)
+            files.keep_only(context.settings, row.id, digest)
+        elif source.type is ItemType.DIRECTORY:
+            added.unchanged += 1
+        else:
+            added.failed.append(_duplicate(source, row))
+    if source.group_id and not row.group_id:
+        context.db.run(lambda session: _join(session, row.id, source))
+
+
+def _join(session: Session, item_id: str, source: Source) -> None:
+    """Note where the file of an item that was added by itself lies, and its folder."""
+    values = {"group_id": source.group_id, "group_name": source.group_name} if source.group_id else {}
+    session.execute(update(ITEMS).where(ITEMS.c.id == item_id).values(origin=source.origin, **values))
 
 
 def _row(
@@ -189,24 +254,22 @@ def _store(
 
     def act(session: Session) -> tuple[list[Any], list[Refused]]:
         base = queries.base_row(session, base_id, lock=True)
-        here = select(ITEMS.c.source_key, ITEMS.c.id, ITEMS.c.deleting).where(ITEMS.c.base_id == base_id)
-        keys = [row["source_key"] for _, row in rows]
-        there: dict[str, Any] = {
-            row.source_key: row for row in session.execute(here.where(ITEMS.c.source_key.in_(keys)))
-        }
+        there = _alike(session, base_id, [row for _, row in rows])
         waiting = int(session.execute(select(func.count()).select_from(ITEMS).where(IN_LINE)).scalar_one())
         now = context.db.now()
         new: list[dict[str, Any]] = []
         refused: list[Refused] = []
         for source, row in rows:
-            other = there.get(row["source_key"])
+            other = next((one for one in there if one.is_same(row)), None)
             if other is not None and other.id != row["id"]:
                 refused.append(_duplicate(source, other))
+                if source.origin and not other.origin and not other.deleting:
+                    _join(session, other.id, source)
             elif waiting + len(new) >= limits.max_queue_size:
                 what = f"{limits.max_queue_size:,} items wait already (knowledge.max_queue_size): add it later"
                 refused.append(Refused(source.label, what, "queue_full"))
             elif other is None:
-                there[row["source_key"]] = _Here(row["id"])
+                there.append(_Known(*(row.get(field.name, False) for field in fields(_Known))))
                 new.append({
                     **row, "base_id": base_id, "position": base.next_position + len(new), "attempts": 0, "progress": 0,
                     "generation": 0, "building": 0, "space": "", "published_space": "", "chunk_count": 0, "batches": 0,
@@ -225,9 +288,33 @@ def _store(
 
 
 @dataclass(frozen=True)
-class _Here:
+class _Known:
+    """An item as far as it tells whether another one is the same."""
+
     id: str
+    type: str
+    name: str
+    source_key: str
+    content_sha256: str | None
+    origin: str | None
     deleting: bool = False
+
+    def is_same(self, row: Mapping[str, Any]) -> bool:
+        """Whether an item of these columns would be this one again: see `add`."""
+        if self.source_key == row["source_key"]:
+            return True
+        # Files of folders are told by their paths alone: equal ones may lie in two places.
+        alone = ItemType.FILE in {self.type, row["type"]}
+        content = (row["name"], row["content_sha256"])
+        return alone and self.content_sha256 is not None and (self.name, self.content_sha256) == content
+
+
+def _alike(session: Session, base_id: str, rows: Sequence[Mapping[str, Any]]) -> list[_Known]:
+    """Items of the base that one of these might be."""
+    columns = [ITEMS.c[field.name] for field in fields(_Known)]
+    keys, contents = ([row[name] for row in rows if row[name]] for name in ("source_key", "content_sha256"))
+    same = or_(ITEMS.c.source_key.in_(keys), ITEMS.c.content_sha256.in_(contents))
+    return [_Known(*row) for row in session.execute(select(*columns).where(ITEMS.c.base_id == base_id, same))]
 
 
 def _duplicate(source: Source, other: Any) -> Refused:

@@ -64,7 +64,8 @@ def stored(context: Context) -> list[str]:
 
 
 def test_a_submitted_file_is_stored_and_waits_to_be_split(context: Context, pdf: Path) -> None:
-    view = submit(context, pdf, Options(allow_partial=True))
+    view = submit(context, pdf.parent / ".." / pdf.parent.name / pdf.name, Options(allow_partial=True))
+    assert view.source_path == str(pdf.resolve())
     assert (view.status, view.progress, view.pages, view.at_rest) == (D.PENDING, 0, 0, False)
     assert (view.filename, view.type, view.provider, view.model_name) == ("report.pdf", "pdf", "local", "local")
     assert (view.size_bytes, view.allow_partial) == (pdf.stat().st_size, True)

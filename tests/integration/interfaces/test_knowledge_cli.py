@@ -83,7 +83,12 @@ def test_add_takes_files_addresses_and_notes_and_tells_what_it_could_not_and_why
     assert [one["item_id"] for one in again["there"]] == [listed[0]["id"]]
     assert not again["failed"]
     penstock("add", base, tmp_path / "no.md", code=1)
-    assert shown("add", base, tmp_path / "link.md", "--name", "other.md")["created"][0]["name"] == "other.md"
+    linked = shown("add", base, tmp_path / "link.md", "--name", "other.md")
+    assert [one["item_id"] for one in linked["there"]] == [listed[0]["id"]], "the same file by another name"
+    (tmp_path / "one.md").write_text("# One, changed")
+    assert [one["id"] for one in shown("add", base, tmp_path / "one.md")["changed"]] == [listed[0]["id"]]
+    (tmp_path / "two.md").write_text("# Two")
+    assert shown("add", base, tmp_path / "two.md", "--name", "other.md")["created"][0]["name"] == "other.md"
     sitemap = shown("add", base, "https://example.com/sitemap.xml", "--sitemap")["created"][0]
     assert (sitemap["type"], sitemap["url"]) == ("sitemap", "https://example.com/sitemap.xml")
     assert [one["name"] for one in shown("items", base, "--type", "note", "--type", "url", "--limit", "1")] == [
@@ -94,9 +99,9 @@ def test_add_takes_files_addresses_and_notes_and_tells_what_it_could_not_and_why
 def test_folder_added_again_tells_what_is_new_changed_and_gone(base: str, tmp_path: Path) -> None:
     folder = tmp_path / "docs"
     (folder / "deeper").mkdir(parents=True)
-    for name in ("a.md", "b.md", "c.md"):
+    for name in ("a.md", "b.md", "c.md", "deeper/e.md"):
         (folder / name).write_text(name)
-    assert "3 items added, 1 passed by (folders, hidden files)." in penstock("add", base, folder).output
+    assert "4 items added." in penstock("add", base, folder).output
     group = shown("items", base)[0]["group_id"]
     (folder / "a.md").write_text("changed")
     (folder / "b.md").unlink()
@@ -104,13 +109,14 @@ def test_folder_added_again_tells_what_is_new_changed_and_gone(base: str, tmp_pa
     found = shown("add", base, folder)
     assert [one["name"] for one in found["created"]] == ["d.md"]
     assert [one["name"] for one in found["changed"]] == ["a.md"]
-    assert (len(found["gone"]), found["unchanged"]) == (1, 1)
+    assert (len(found["gone"]), found["unchanged"]) == (1, 2)
     assert len(shown("items", base, "--group", group)) == 4
     text = penstock("items", base).output
     assert "deleting" in text
     assert str(folder) in text
-    (folder / "deeper").rmdir()
-    assert "3 unchanged." in penstock("add", base, folder, "--keep-gone").output
+    assert str(folder / "deeper") in text
+    (folder / ".hidden").touch()
+    assert "4 unchanged, 1 hidden and passed by." in penstock("add", base, folder, "--keep-gone").output
 
 
 def test_item_says_what_it_is_doing_and_is_cancelled_reprocessed_and_removed(context: Context, base: str) -> None:

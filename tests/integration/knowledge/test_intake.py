@@ -12,7 +12,7 @@ from pipeline.flows.knowledge.intake import Source
 from pipeline.flows.knowledge.models import ITEMS
 from pipeline.flows.knowledge.states import ItemStatus, ItemType
 from pipeline.storage.context import Context
-from tests.support.knowledge import add_base
+from tests.support.knowledge import add_base, add_item
 from tests.support.knowledge_driver import Driver
 
 
@@ -159,15 +159,17 @@ class TestDirectory:
         os.mkfifo(folder / "pipe")
         return folder
 
-    def test_files_become_items_of_one_group_and_folders_links_and_hidden_files_do_not(
+    def test_files_become_items_and_each_folder_a_group_of_them_without_links_and_hidden_files(
         self, context: Context, driver: Driver, base: str, folder: Path
     ) -> None:
         scanned = directory.scan(context, base, folder)
-        assert [item.name for item in scanned.created] == ["a.md", "b.md", "c.md"]
+        assert [item.name for item in scanned.created] == ["a.md", "b.md", "c.md", "d.md"]
         assert {item.type for item in scanned.created} == {ItemType.DIRECTORY}
-        assert {item.group_id for item in scanned.created} == {scanned.group_id}
-        assert {item.group_name for item in scanned.created} == {str(folder.resolve())}
-        assert scanned.ignored == 2
+        *outer, inner = scanned.created
+        assert {(item.group_id, item.group_name) for item in outer} == {(scanned.group_id, str(folder.resolve()))}
+        assert inner.group_id != scanned.group_id
+        assert inner.group_name == str(folder.resolve() / "inner")
+        assert scanned.ignored == 1
         assert {one.code for one in scanned.failed} == {"link", "not_a_file"}
         driver.work_off()
         assert {item.status for item in queries.items(context, base)} == {ItemStatus.COMPLETED}
@@ -176,22 +178,24 @@ class TestDirectory:
         self, context: Context, driver: Driver, base: str, folder: Path
     ) -> None:
         first = directory.scan(context, base, folder)
-        a, b, c = (item.id for item in first.created)
+        a, b, c, d = (item.id for item in first.created)
         driver.work_off()
         driver.done.clear()
         (folder / "b.md").write_text("new text")
         (folder / "c.md").unlink()
+        (folder / "inner" / "d.md").unlink()
+        (folder / "inner").rmdir()
         (folder / "e.md").write_text("a new file")
         again = directory.scan(context, base, folder)
         assert again.group_id == first.group_id
         assert [item.name for item in again.created] == ["e.md"]
         assert [item.id for item in again.changed] == [b]
-        assert (again.unchanged, again.gone) == (1, [c])
+        assert (again.unchanged, again.gone) == (1, [c, d])
         driver.work_off()
         assert driver.done == [b, again.created[0].id]
         assert driver.texts(b) == ["new text"]
         assert driver.texts(a) == ["text of a.md"]
-        assert driver.row(c) is None
+        assert (driver.row(c), driver.row(d)) == (None, None)
         assert checking.check(context).sound
         assert len(list(files.folder(context.settings, b).iterdir())) == 1, "the old copy is gone"
 
@@ -206,11 +210,59 @@ class TestDirectory:
         Path(os.fsdecode(os.fsencode(folder) + b"/bad-\xff.md")).write_text("x")
         (folder / "two\nlines.md").write_text("y")
         scanned = directory.scan(context, base, folder)
-        assert len(scanned.created) == 4
+        assert len(scanned.created) == 5
         (bad,) = [one for one in scanned.failed if one.code == "bad_name"]
         assert bad.path.encode(), "it can be shown"
         again = directory.scan(context, base, folder)
-        assert (again.created, again.unchanged, again.gone) == ([], 4, [])
+        assert (again.created, again.unchanged, again.gone) == ([], 5, [])
+
+    def test_a_file_added_by_itself_and_with_its_folder_is_one_item_in_either_order(
+        self, context: Context, driver: Driver, base: str, folder: Path
+    ) -> None:
+        upload = intake.add(context, base, [Source(ItemType.FILE, folder / "b.md")]).created[0]
+        alone = intake.add(context, base, [Source.of_file(folder / "inner" / "d.md")]).created[0]
+        scanned = directory.scan(context, base, folder)
+        assert [item.name for item in scanned.created] == ["a.md", "c.md"]
+        assert [(one.item_id, one.code) for one in scanned.failed if one.code == "duplicate"] == [
+            (upload.id, "duplicate")
+        ]
+        assert scanned.unchanged == 1, "the other one is known by its path"
+        again = intake.add(context, base, [Source.of_file(folder / "a.md"), Source.of_file(folder / "b.md")])
+        assert [one.item_id for one in again.failed] == [scanned.created[0].id, upload.id]
+        assert [one.group_name for one in queries.items(context, base) if one.id in {upload.id, alone.id}] == [
+            str(folder.resolve()), str(folder.resolve() / "inner"),
+        ]  # fmt: skip
+        driver.work_off()
+        for name in ("a.md", "b.md"):
+            (folder / name).write_text("other words")
+        changed = intake.add(context, base, [Source.of_file(folder / "a.md")])
+        assert ([one.id for one in changed.changed], changed.failed) == ([scanned.created[0].id], [])
+        assert [one.id for one in directory.scan(context, base, folder).changed] == [upload.id]
+        (folder / "b.md").unlink()
+        assert directory.scan(context, base, folder).gone == [], "what was added by itself stays"
+
+    def test_equal_files_in_two_folders_stay_two(self, context: Context, base: str, folder: Path) -> None:
+        for name in ("e.md", "inner/e.md"):
+            (folder / name).write_text("the same")
+        assert [item.name for item in directory.scan(context, base, folder).created].count("e.md") == 2
+        assert directory.scan(context, base, folder).unchanged == 6
+
+    def test_an_item_that_is_there_twice_from_before_is_read_again_once_and_both_are_found(
+        self, context: Context, driver: Driver, base: str, folder: Path
+    ) -> None:
+        directory.scan(context, base, folder)
+        (item, *_) = queries.items(context, base)
+        values = {
+            "type": ItemType.FILE,
+            "source_key": "older",
+            "origin": None,
+            "content_sha256": driver.row(item.id).content_sha256,
+        }
+        twin = add_item(context, base, ItemStatus.COMPLETED, name=item.name, **values)
+        assert codes(intake.add(context, base, [Source.of_file(folder / "a.md")])) == ["duplicate"]
+        (folder / "a.md").write_text("new")
+        assert [one.id for one in directory.scan(context, base, folder).changed] == [item.id]
+        assert {item.id, twin} <= {one.id for one in queries.items(context, base)}
 
     def test_what_is_no_directory_is_refused(self, context: Context, base: str, folder: Path) -> None:
         for path in (folder / "a.md", folder / "nowhere"):

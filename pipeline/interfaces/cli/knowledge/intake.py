@@ -77,14 +77,15 @@ def add(
     """Add files, folders, web pages or notes to a base.
 
     [bold]penstock kb add manuals manual.pdf faq.docx --wait[/bold]
-    [bold]penstock kb add manuals docs/[/bold]                     the files in docs/, not those in its folders
+    [bold]penstock kb add manuals docs/[/bold]                     the files in docs/ and in the folders in it
     [bold]penstock kb add manuals https://example.com/help[/bold]
     [bold]penstock kb add manuals https://example.com/sitemap.xml --sitemap[/bold]
     [bold]penstock kb add manuals --note "The key is under the mat."[/bold]
 
-    Files are copied; yours stay where they are. What is in the base already is left alone. A folder that was added
-    before is looked through again: new files are added, changed ones read again, and items of files that are gone are
-    deleted.
+    Files are copied; yours stay where they are. A base has one item for a file, named by itself or with its folder:
+    added again, it is left alone, or read again if it has changed. A folder that was added before is looked through
+    again: new files are added, changed ones read again, and items of files that are gone are deleted, except those that
+    were also added by themselves.
 
     Exit codes: 0 done, 1 nothing could be added or read, 2 wrong usage, 3 something could not, 130 interrupted.
     """
@@ -132,10 +133,7 @@ def _sources(
             folders.append(Path(text))
         else:
             # A link that somebody names is meant; links in folders are not followed.
-            path = Path(text)
-            single.append(
-                Source(ItemType.FILE, path.resolve(), name=name or text)
-            )  # named as it was typed where it fails
+            single.append(Source.of_file(Path(text).resolve(), name or text))  # named as it was typed where it fails
     single += [Source(ItemType.NOTE, text=_typed() if text == _STDIN else text, name=name) for text in notes]
     if not single and not folders:
         raise UserError("name files, folders or addresses, or write a note with --note", code="usage")
@@ -187,7 +185,7 @@ def _tell(outcome: _Outcome) -> None:
     figures = {
         "changed and read again": len(outcome.changed), "unchanged": outcome.unchanged,
         "gone and being deleted": len(outcome.gone), "there already": len(outcome.there),
-        "passed by (folders, hidden files)": outcome.ignored,
+        "hidden and passed by": outcome.ignored,
     }  # fmt: skip
     parts += [f"{number:,} {what}" for what, number in figures.items() if number]
     parts += [f"[red]{len(outcome.failed):,} not added[/red]"] if outcome.failed else []
