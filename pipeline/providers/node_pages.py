@@ -27,6 +27,7 @@ from pipeline.reading.filetype import MIME_TYPES, detect
 
 MAX_PICTURE_PIXELS = 16_000_000
 _MAX_BLOCKS, _MAX_CELLS = 20_000, 100_000
+_MAX_GARBLED, _MAX_WORD_CHARS = 20, 200
 _FILE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
 _LINK = re.compile(r"\]\((?:pictures/)?([A-Za-z0-9_][A-Za-z0-9_.-]{0,99})\)")
 _KNOWN = {"heading", "paragraph", "list_item", "table", "code", "quote", "footnote", "picture"}
@@ -80,12 +81,14 @@ class _Layout(BaseModel):
     blocks: list[_Block] = Field(max_length=_MAX_BLOCKS)
     confidence: float | None = Field(default=None, ge=0, le=1)
     uncertain: float | None = Field(default=None, ge=0, le=1)
+    garbled: list[Annotated[str, Field(max_length=_MAX_WORD_CHARS)]] = Field(default=[], max_length=_MAX_GARBLED)
 
     def as_dict(self, page: int, links: Mapping[str, str]) -> dict[str, Any]:
         """`Answer.layout` of this page; `links`: what the names of pictures became."""
         blocks = [block.as_dict(page, links) for block in self.blocks]
-        facts = {"confidence": self.confidence, "uncertain": self.uncertain}
-        sure = {name: share for name, share in facts.items() if share is not None}
+        garbled = [storable(word) for word in self.garbled] or None
+        facts = {"confidence": self.confidence, "uncertain": self.uncertain, "garbled": garbled}
+        sure = {name: fact for name, fact in facts.items() if fact is not None}
         return {"width": self.width, "height": self.height, "unit": self.unit, "blocks": blocks, **sure}
 
     @property

@@ -27,7 +27,8 @@ class Answer:
 
     `layout`: what is where on a page, if known: `width`, `height`, `unit`, and its `blocks` in reading order, each with
     `type`, `text` and `bbox` (left, top, right, bottom from the top left corner); `confidence`, 0 to 1, and
-    `uncertain`, the share of the text that may be wrong, where text was recognised."""
+    `uncertain`, the share of the text that may be wrong, where text was recognised; `garbled`, words that make no
+    sense."""
 
     text: str
     model: str

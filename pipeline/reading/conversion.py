@@ -30,14 +30,14 @@ from pipeline.reading import (
 from pipeline.reading.combination import combined
 from pipeline.reading.content import LayoutChoice
 from pipeline.reading.filetype import detect_file
-from pipeline.reading.layout import Block, DocumentProfile, Line, PageContent, PageFacts, certainty
+from pipeline.reading.layout import Block, DocumentProfile, Line, PageContent, PageFacts, certainty, legibility
 from pipeline.reading.layout.assembly import with_pictures
 from pipeline.reading.layout.doubt import wants_regions
 from pipeline.reading.layout.model import Picture, Rule
 from pipeline.reading.source import save_page
 from pipeline.reading.text_layer import TextLayer
 
-REVISION = 2
+REVISION = 3
 """To be raised by every version that makes something else of a page: results of an earlier one are then made anew."""
 
 _REMEMBERED_PICTURES = 32
@@ -77,7 +77,7 @@ class ConvertedPage(NamedTuple):
     """A page's Markdown. `layout`: its `width`, `height`, their `unit` ("pt" or "px"), and its `blocks` as data.
 
     Where the text was recognised, `confidence` as well: how sure the recognition is of it, 0 to 1, and `uncertain`:
-    which share of the text it is so unsure of that it may be wrong."""
+    which share of the text it is so unsure of that it may be wrong. `garbled`: the first words that make no sense."""
 
     text: str
     layout: dict[str, Any]
@@ -359,10 +359,12 @@ def _seen(content: PageContent, picture: Callable[[], Image.Image], options: Opt
 def _converted(content: PageContent, blocks: list[Block], page: int, unit: str, read: ocr.Reading) -> ConvertedPage:
     confidence = read.confidence
     uncertain = certainty.uncertain_share(blocks)
+    garbled = legibility.illegible(blocks, read.lines)
     found = {
         "width": round(content.width, 1), "height": round(content.height, 1), "unit": unit,
         "blocks": layout.as_dicts(blocks, page),
         **({} if confidence is None else {"confidence": round(confidence, 3)}),
         **({} if uncertain is None else {"uncertain": round(uncertain, 3), "engines": list(read.engines)}),
+        **({"garbled": garbled} if garbled else {}),
     }  # fmt: skip
     return ConvertedPage(layout.render(blocks), found)

@@ -70,6 +70,18 @@ def test_a_page_of_mostly_uncertain_words_says_so(context: Context) -> None:
     assert queries.pages(context, document_id)[0].uncertain_share is None
 
 
+def test_a_page_with_words_that_make_no_sense_is_doubtful_however_sure_recognition_is(context: Context) -> None:
+    document_id = insert_document(context, pages=[PageStatus.PENDING] * 2)
+    worker = Worker(context, document_id)
+    for unit, words in zip(worker.claim(2), (["BOBtha5782Harrison", "BlBesitoss"], ["Microso4"]), strict=True):
+        layout = {"width": 1, "height": 1, "unit": "px", "blocks": [], "confidence": 0.98, "garbled": words}
+        worker.settle(Attempt(unit, Answer("words", "local", layout=layout)))
+    assert merge.merge_document(context, document_id, Owner("m", "1"))
+
+    assert [page.page for page in queries.pages(context, document_id, doubtful=True)] == [1]
+    assert queries.layout_json(context, document_id)["pages"][1]["garbled"] == ["Microso4"]
+
+
 def test_a_better_reading_ends_the_doubt(context: Context) -> None:
     document_id = converted(context, ("a guess", 0.6), ("sure", 0.99))
     service.retry_page(context, document_id, 1)

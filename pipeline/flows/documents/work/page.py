@@ -24,7 +24,7 @@ from pipeline.engine.traces import AiCall, message_of, preview
 from pipeline.engine.views import view_of
 from pipeline.engine.work import Changes, Outcome, Work
 from pipeline.flows.documents.models import ATTEMPTS, DOCUMENTS, LAYOUTS, PAGES
-from pipeline.flows.documents.rules.doubt import is_doubtful, is_uncertain
+from pipeline.flows.documents.rules.doubt import is_doubtful
 from pipeline.flows.documents.states import (
     DOCUMENT,
     PAGE,
@@ -251,7 +251,7 @@ def _text_of(answer: Answer) -> dict[str, Any]:
     confidence, share = layout.get("confidence"), layout.get("uncertain")
     return {
         "content": storable(answer.text), "confidence": confidence, "uncertain_share": share,
-        "doubtful": is_doubtful(answer.text, confidence) or is_uncertain(share),
+        "doubtful": is_doubtful(answer.text, confidence, share, layout.get("garbled", ())),
     }  # fmt: skip
 
 

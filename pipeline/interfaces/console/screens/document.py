@@ -94,6 +94,8 @@ class Desk:
     tried: Sequence[AttemptView]
     compared: Comparison | None
     source: Markup
+    garbled: Sequence[str]
+    """Words that make no sense."""
 
 
 def _window(page: int, pages: int) -> int:
@@ -163,6 +165,7 @@ def _desk(
     return Desk(
         cell, page, reading, size or kept or _A4, tried, _compared(page, tried, attempt),
         source=page_text.marked(escape(page.content), words) if tab is Tab.MARKDOWN else Markup(),
+        garbled=(layout or {}).get("garbled", ()),
     )  # fmt: skip
 
 
