@@ -10,7 +10,7 @@ DEMO := .demo
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup lock demo test test-fast clients simulate mutations fuzz lint bench quality clean
+.PHONY: help setup lock demo test test-fast acceptance clients simulate mutations fuzz lint bench quality clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-9s  %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -63,6 +63,13 @@ FAST := tests/unit $(addprefix tests/integration/,engine storage documents provi
 
 test-fast: setup ## Run what takes a minute: unit tests and some integration tests on SQLite, without the slow ones
 	$(BIN)/python -m pytest $(PARALLEL) $(FAST) -m 'not slow' -k 'not postgresql' $(ARGS)
+
+# One test after another: they share the Redis, and empty it.
+ACCEPTANCE := $(addprefix tests/,integration/nodes/state integration/nodes/gateway integration/engine/test_gate.py \
+	integration/providers/test_gates.py integration/providers/test_gate_configuration.py e2e/test_two_gateways.py)
+
+acceptance: setup ## Nodes and gates on a Redis of yours: PENSTOCK_TEST_REDIS_URL, _MODE, _CLUSTER_URLS (docs/nodes.md)
+	$(BIN)/python -m pytest $(ACCEPTANCE) -k 'not postgresql' $(ARGS)
 
 # Other projects' clients, in an environment of their own: they bring 700 MB, and must not be able to import Penstock.
 # Node.js comes with it, if the machine has none.

@@ -18,8 +18,10 @@ from pipeline.settings import get_settings
 from pipeline.storage.context import Context, forget_context, get_context
 from pipeline.storage.database import Database
 from pipeline.storage.schema import migrate
+from tests.support import named_redis
 from tests.support.installed import Installed, build_wheel, install_wheel
 from tests.support.leftovers import short_folder
+from tests.support.named_redis import NamedCluster, NamedServer
 from tests.support.redis_cluster import RedisCluster
 from tests.support.redis_server import RedisServer
 
@@ -40,8 +42,12 @@ def data_dir() -> Iterator[Path]:
 
 
 @pytest.fixture(scope="session")
-def redis_server() -> Iterator[RedisServer]:
+def redis_server() -> Iterator[RedisServer | NamedServer]:
     """One Redis for all tests."""
+    if named_redis.URL:
+        with NamedServer() as named:
+            yield named
+        return
     folder = short_folder()
     with RedisServer(folder / "redis") as server:
         yield server
@@ -49,7 +55,7 @@ def redis_server() -> Iterator[RedisServer]:
 
 
 @pytest.fixture
-def redis_url(redis_server: RedisServer) -> str:
+def redis_url(redis_server: RedisServer | NamedServer) -> str:
     """URL of an empty Redis, up again if the test before left it down."""
     redis_server.start()
     redis_server.flush()
@@ -57,8 +63,14 @@ def redis_url(redis_server: RedisServer) -> str:
 
 
 @pytest.fixture(scope="session")
-def redis_cluster() -> Iterator[RedisCluster]:
+def redis_cluster() -> Iterator[RedisCluster | NamedCluster]:
     """One Redis Cluster for all tests; who uses it empties it first."""
+    if named_redis.ON_CLUSTER:
+        with NamedCluster() as named:
+            yield named
+        return
+    if named_redis.NAMED:
+        pytest.skip("no cluster is named: PENSTOCK_TEST_REDIS_CLUSTER_URLS")
     folder = short_folder()
     with RedisCluster(folder / "cluster") as cluster:
         yield cluster

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import settings as hypothesis_settings
 
 from pipeline.reading.child import close_idle
+from tests.support import named_redis
 from tests.support.leftovers import leaked_processes, remove_session_folder
 from tests.support.preloaded import close_preloaded
 from tests.support.statements import share_compiled
@@ -23,7 +24,14 @@ SHARED = ("shared_stack", "wheel", "arena", "browser")
 _LEAKED = pytest.StashKey[list[str]]()
 
 
+def pytest_report_header() -> str:
+    return named_redis.described()
+
+
 def pytest_configure(config: pytest.Config) -> None:
+    named_redis.check()
+    if named_redis.NAMED and config.getoption("numprocesses", None):
+        raise pytest.UsageError("tests on a named Redis share it: run them one after another, without -n")
     config.stash[_LEAKED] = []
     share_compiled()
     # A busy machine is no reason to fail: examples are counted, not timed.

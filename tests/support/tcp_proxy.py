@@ -41,9 +41,14 @@ class TcpProxy:
         self._loop.close()
 
     @property
-    def url(self) -> str:
+    def port(self) -> int:
         assert self._server is not None
-        return f"ws://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
+        return int(self._server.sockets[0].getsockname()[1])
+
+    @property
+    def url(self) -> str:
+        """For WebSockets."""
+        return f"ws://127.0.0.1:{self.port}"
 
     def cut(self) -> int:
         """Reset every connection, in the middle of whatever is said; how many there were."""

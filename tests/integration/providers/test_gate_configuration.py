@@ -57,7 +57,7 @@ def test_an_emptied_redis_does_not_double_a_quota(context: Context) -> None:
     gates.sync(context)
     assert all(_through(context, str(number)) for number in range(15))
     _record(context, *[60.0] * 15)
-    context.redis.flushall()
+    context.redis.flushdb()
     gates.sync(context)
     assert _used(context) == [(20, 15)]
     assert sum(_through(context, f"again-{number}") for number in range(20)) == 5
@@ -68,7 +68,7 @@ def test_calls_on_record_leave_their_window_when_their_time_is_over(context: Con
     _record(context, 10, queue="vision.other")
     queue_control.change_setting(context, f"queue.{QUEUE}.limits", "100/min, 1000 tokens/h")
     _record(context, 10, tokens=70)
-    context.redis.flushall()
+    context.redis.flushdb()
     gates.sync(context)
     assert _used(context) == [(100, 2), (1000, 70), (20, 4)]
     queue_control.change_setting(context, "provider.p.limits", "4/day")
@@ -103,7 +103,7 @@ def test_a_call_under_way_when_redis_was_emptied_is_counted_when_it_ends(context
         assert hooks is not None
         hooks.ready()
         hooks.sent()
-        context.redis.flushall()
+        context.redis.flushdb()
         gates.sync(context)
         assert _used(context) == [(20, 0)]
         assert guarded.gate.stamp("another").granted
@@ -125,7 +125,7 @@ def test_a_call_that_ends_before_the_windows_are_back_is_counted_then(context: C
         assert hooks is not None
         hooks.ready()
         hooks.sent()
-        context.redis.flushall()
+        context.redis.flushdb()
         return "answer"
 
     assert guarded.call(ask, lambda _: ("m", 70, 10)) == "answer"

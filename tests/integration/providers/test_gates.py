@@ -92,7 +92,7 @@ def test_pauses_limits_and_breakers_come_back_when_redis_was_emptied(context: Co
     breaker = gates.breaker(context, "q:vision")
     breaker.open(600, "rate limit")
     gates.remember_breaker(context, "q:vision", breaker.look())
-    context.redis.flushall()
+    context.redis.flushdb()
     assert _gate(context).admit("a").reason == "unready"
     assert gates.sync(context)
     assert _gate(context).admit("a").reason == "operator"

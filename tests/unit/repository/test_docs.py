@@ -28,8 +28,8 @@ CONFIG = "PENSTOCK_CONFIG"
 """The one variable that is read before there are settings."""
 NODE_TOKEN = "PENSTOCK_NODE_TOKEN"
 """An option of one command, and not a setting: whoever reads settings need not know it."""
-CORPUS, UNSEEN = "PENSTOCK_CORPUS", "PENSTOCK_UNSEEN"
-"""Where tests and benchmarks find their documents: no business of the program's."""
+OF_TESTS = re.compile(r"PENSTOCK_(CORPUS|UNSEEN|FAULTS_\w+|TEST_\w+)")
+"""What tests and benchmarks run on, and for how long: no business of the program's."""
 
 _ROW = re.compile(r"^\| `(PENSTOCK_[^`]+)` \| (.+?) \| (.+) \|$", re.MULTILINE)
 _DIAGRAM = re.compile(r"```mermaid\nstateDiagram-v2\n(.*?)```", re.DOTALL)
@@ -64,7 +64,7 @@ def unknown_variables(text: str) -> set[str]:
     return {
         name
         for name in re.findall(r"PENSTOCK_[A-Z0-9<>_]*[A-Z0-9>]", text)
-        if name not in {CONFIG, NODE_TOKEN, CORPUS, UNSEEN} and not re.fullmatch(known, name)
+        if name not in {CONFIG, NODE_TOKEN} and not OF_TESTS.fullmatch(name) and not re.fullmatch(known, name)
     }
 
 

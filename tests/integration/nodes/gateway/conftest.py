@@ -9,7 +9,10 @@ import pytest
 
 from pipeline.nodes.tokens import TokenKind
 from pipeline.storage.context import Context
+from tests.support import named_redis
 from tests.support.gateway import GatewayThread, RawNode, RawSession, token
+from tests.support.named_redis import NamedCluster, NamedServer
+from tests.support.redis_server import RedisServer
 
 
 @dataclass
@@ -45,9 +48,21 @@ Start = Callable[..., GatewayThread]
 
 
 @pytest.fixture
-def redis_settings() -> dict[str, Any]:
+def state_server(request: pytest.FixtureRequest) -> RedisServer | NamedServer | NamedCluster:
+    """Where the gateway keeps its state."""
+    found = request.getfixturevalue("redis_cluster" if named_redis.ON_CLUSTER else "redis_server")
+    assert isinstance(found, RedisServer | NamedServer | NamedCluster)
+    return found
+
+
+@pytest.fixture
+def redis_settings(request: pytest.FixtureRequest) -> dict[str, Any]:
     """Of the gateway. Empty: the Redis of the context. Modules override it."""
-    return {}
+    if not named_redis.ON_CLUSTER:
+        return {}
+    cluster = request.getfixturevalue("redis_cluster")
+    cluster.flush()
+    return {"redis": {"mode": "cluster", "cluster_urls": cluster.urls}}
 
 
 @pytest.fixture

@@ -28,6 +28,7 @@ from tests.integration.nodes.gateway.test_jobs import (
     test_partial_results_come_in_their_order_and_count_as_a_start,
     test_the_same_request_again_is_the_same_job_and_gets_the_same_result,
 )
+from tests.support import named_redis
 from tests.support.redis_cluster import RedisCluster
 
 __all__ = [
@@ -47,6 +48,8 @@ __all__ = [
     "test_partial_results_come_in_their_order_and_count_as_a_start",
     "test_the_same_request_again_is_the_same_job_and_gets_the_same_result",
 ]
+
+pytestmark = pytest.mark.skipif(named_redis.ON_CLUSTER, reason="all tests of this folder run on the named cluster")
 
 
 @pytest.fixture

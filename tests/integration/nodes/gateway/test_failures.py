@@ -164,12 +164,12 @@ def test_a_session_that_comes_back_gets_the_answer_that_came_meanwhile(
 
 
 def test_a_redis_that_was_emptied_ends_jobs_with_an_error_and_serves_new_ones(
-    gateway: GatewayThread, node: Node, session: Session, redis_server: RedisServer
+    gateway: GatewayThread, node: Node, session: Session, state_server: RedisServer
 ) -> None:
     one, asker = node(gateway), session(gateway)
     asker.ask(timeout_ms=20_000)
     job = one.job()
-    redis_server.flush()
+    state_server.flush()
     error = asker.result()["error"]
     assert (error["code"], error["kind"]) == ("state_lost", "transient")
     assert one.until("job_cancel")["job_id"] == job["job_id"]
@@ -181,7 +181,7 @@ def test_a_redis_that_was_emptied_ends_jobs_with_an_error_and_serves_new_ones(
 
 
 def test_a_redis_that_restarts_loses_nothing(
-    gateway: GatewayThread, node: Node, session: Session, redis_server: RedisServer, context: Context
+    gateway: GatewayThread, node: Node, session: Session, state_server: RedisServer, context: Context
 ) -> None:
     one, asker = node(gateway), session(gateway)
     asker.ask(timeout_ms=60_000)
@@ -191,8 +191,8 @@ def test_a_redis_that_restarts_loses_nothing(
         60,
         "it is stored",
     )
-    redis_server.kill()
+    state_server.kill()
     one.answer(job, "while it was away")
-    redis_server.start()
+    state_server.start()
     assert asker.result(60)["result"] == {"text": "while it was away"}
     assert one.until("result_received")["taken"] is True

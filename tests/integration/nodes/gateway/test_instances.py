@@ -2,7 +2,7 @@
 
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from typing import Any
 from uuid import uuid4
 
 import pytest
@@ -150,10 +150,10 @@ def _inbox(gateway: GatewayThread) -> str:
 
 
 def test_an_instance_that_ends_hands_its_sessions_and_nodes_to_others(
-    context: object, start: Start, node: Node, session: Session, closing: ExitStack
+    start: Start, node: Node, session: Session, redis_settings: dict[str, Any]
 ) -> None:
     a = start("a")
-    with GatewayThread(a.instance.context, "b") as b:
+    with GatewayThread(a.instance.context, "b", **redis_settings) as b:
         one, asker = node(b), session(b)
         request = asker.ask(timeout_ms=30_000)
         job = one.job()
@@ -166,10 +166,10 @@ def test_an_instance_that_ends_hands_its_sessions_and_nodes_to_others(
 
 
 def test_a_job_whose_home_has_gone_is_adopted_by_who_is_asked_for_it(
-    start: Start, node: Node, session: Session
+    start: Start, node: Node, session: Session, redis_settings: dict[str, Any]
 ) -> None:
     a = start("a")
-    with GatewayThread(a.instance.context, "b") as b:
+    with GatewayThread(a.instance.context, "b", **redis_settings) as b:
         asker = session(b)
         request = asker.ask(timeout_ms=30_000)
         asker.until("job_accepted")

@@ -1,0 +1,58 @@
+"""Connections to Redis that are reset (RST), at work and at rest: celery#10302, #10205, #8091.
+
+There a worker says "Connection to broker lost", connects again, and takes no message any more.
+"""
+
+import os
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from tests.faults.flow import SQLITE, START_S, Flow
+from tests.support.redis_server import RedisServer
+from tests.support.stack import FLEET, Stack
+from tests.support.tcp_proxy import TcpProxy
+from tests.support.waiting import wait_until
+
+pytestmark = pytest.mark.faults
+ROUNDS = int(os.environ.get("PENSTOCK_FAULTS_ROUNDS") or 2)
+"""`PENSTOCK_FAULTS_ROUNDS=25` goes on for longer. Read here: tests run without any of the caller's own settings."""
+PAGES = 6
+
+
+@pytest.fixture
+def proxy(redis_server: RedisServer) -> Iterator[TcpProxy]:
+    redis_server.start()
+    redis_server.flush()
+    with TcpProxy(redis_server.port) as way:
+        yield way
+
+
+@pytest.fixture
+def redis_url(proxy: TcpProxy) -> str:
+    return f"redis://127.0.0.1:{proxy.port}/0"
+
+
+def noticed(stack: Stack, times: int) -> bool:
+    return all(stack[name].says("Connection to broker lost") >= times for name in FLEET[:3])
+
+
+@SQLITE
+def test_each_worker_takes_messages_again_after_each_reset_of_its_connections(
+    stack: Stack, flow: Flow, proxy: TcpProxy
+) -> None:
+    # One worker for each queue: a document is done only if all three take messages.
+    stack.start(*FLEET)
+    for number in range(1, ROUNDS + 1):
+        document_id = flow.submit(PAGES, f"{number}.pdf")
+        flow.wait_for_calls(PAGES * (number - 1) + 2)
+        assert proxy.cut()
+        flow.wait_for_status(document_id)
+        flow.assert_exactly_once(document_id)
+        assert proxy.cut(), "at rest, too"
+        wait_until(lambda seen=number: noticed(stack, seen), START_S, "all workers have noticed")
+    document_id = flow.submit(PAGES, "last.pdf")
+    flow.wait_for_status(document_id)
+    flow.assert_exactly_once(document_id)
+    sys.stdout.write(f"{proxy.cuts} connections reset, {ROUNDS + 1} documents\n")  # shown by pytest -rP

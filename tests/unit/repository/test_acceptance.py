@@ -1,0 +1,95 @@
+"""What the files in deploy/acceptance promise, and the variables of `make acceptance`: checked without Docker."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from jsonschema import Draft202012Validator
+
+from tests.support import named_redis
+from tests.unit.repository.test_docs import ROOT
+
+FOLDER = ROOT / "deploy" / "acceptance"
+COMPOSE: dict[str, Any] = yaml.safe_load((FOLDER / "docker-compose.yml").read_text(encoding="utf-8"))
+SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
+MASTERS = [name for name, service in SERVICES.items() if "--cluster-enabled" in service.get("command", [])]
+TESTS = SERVICES["tests"]
+
+
+def test_the_compose_file_is_valid_and_publishes_nothing() -> None:
+    schema = json.loads((ROOT / "tests" / "data" / "compose-spec.json").read_text(encoding="utf-8"))
+    assert not [error.message for error in Draft202012Validator(schema).iter_errors(COMPOSE)]
+    assert not [name for name, service in SERVICES.items() if {"ports", "network_mode"} & service.keys()]
+
+
+def test_three_masters_are_joined_before_the_tests_run_on_them() -> None:
+    assert len(MASTERS) == 3
+    script = SERVICES["join"]["command"][-1]
+    assert set(re.findall(r"master-\d", script)) == set(MASTERS) == set(SERVICES["join"]["depends_on"])
+    assert TESTS["depends_on"]["join"]["condition"] == "service_completed_successfully"
+    healthy = [name for service in SERVICES.values() for name, how in service.get("depends_on", {}).items()
+               if how["condition"] == "service_healthy"]  # fmt: skip
+    assert set(healthy) == {*MASTERS, "single"}
+    assert all(SERVICES[name]["healthcheck"]["test"] for name in healthy)
+
+
+def test_the_runner_is_told_where_the_servers_are_in_variables_that_tests_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    told = TESTS["environment"]
+    read = re.findall(r'"(PENSTOCK_TEST_REDIS_\w+)"', Path(named_redis.__file__).read_text(encoding="utf-8"))
+    assert set(told) == set(read)
+    urls = told["PENSTOCK_TEST_REDIS_CLUSTER_URLS"].split(",")
+    assert urls == [f"redis://{name}:6379" for name in MASTERS]
+    assert told["PENSTOCK_TEST_REDIS_URL"] == "redis://single:6379/0"
+    monkeypatch.setattr(named_redis, "MODE", told["PENSTOCK_TEST_REDIS_MODE"])
+    monkeypatch.setattr(named_redis, "URL", told["PENSTOCK_TEST_REDIS_URL"])
+    monkeypatch.setattr(named_redis, "CLUSTER_URLS", urls)
+    named_redis.check()
+
+
+def test_the_runner_s_image_has_what_the_tests_need() -> None:
+    dockerfile = (FOLDER / "Dockerfile").read_text(encoding="utf-8")
+    lines = re.findall(r"^COPY --chown=tests (.+)$", dockerfile, re.MULTILINE)
+    copied = {source for line in lines for source in line.split()[:-1]}
+    kept = re.findall(r"^!(.+)$", (FOLDER / "Dockerfile.dockerignore").read_text(encoding="utf-8"), re.MULTILINE)
+    assert copied == set(kept), "the image's sources and its .dockerignore disagree"
+    assert [name for name in copied if not (ROOT / name).exists()] == []
+    assert re.findall(r"^USER (.+)$", dockerfile, re.MULTILINE) == ["tests"]
+    targets = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
+    assert TESTS["command"] == ["make", "acceptance"]
+    assert {"acceptance", "setup"} <= set(targets)
+
+
+def test_each_path_of_make_acceptance_exists() -> None:
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8").replace("\\\n", " ")
+    found = re.search(r"^ACCEPTANCE := \$\(addprefix tests/,(.+)\)$", makefile, re.MULTILINE)
+    assert found
+    assert [path for path in found[1].split() if not (ROOT / "tests" / path).exists()] == []
+
+
+@pytest.mark.parametrize(
+    ("mode", "url", "cluster", "needed"),
+    [
+        ("cluster", "redis://a:6379", [], "PENSTOCK_TEST_REDIS_CLUSTER_URLS"),
+        ("sentinel", "redis://a:6379", [], "PENSTOCK_TEST_REDIS_URL=sentinel"),
+        ("single", "sentinel://a/0?master=m", [], "PENSTOCK_TEST_REDIS_URL=redis"),
+        ("other", "", [], "single, sentinel or cluster"),
+    ],
+)
+def test_variables_that_contradict_each_other_are_refused_with_what_is_needed(
+    monkeypatch: pytest.MonkeyPatch, mode: str, url: str, cluster: list[str], needed: str
+) -> None:
+    monkeypatch.setattr(named_redis, "MODE", mode)
+    monkeypatch.setattr(named_redis, "URL", url)
+    monkeypatch.setattr(named_redis, "CLUSTER_URLS", cluster)
+    with pytest.raises(pytest.UsageError, match=needed):
+        named_redis.check()
+
+
+def test_what_the_tests_run_on_is_said_without_passwords(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(named_redis, "NAMED", True)
+    monkeypatch.setattr(named_redis, "ON_CLUSTER", False)
+    monkeypatch.setattr(named_redis, "URL", "sentinel://:hidden@a,b/3?master=m&sentinel_password=other")
+    assert named_redis.described() == "Redis: sentinel://a,b/3"
