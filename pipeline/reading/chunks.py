@@ -22,7 +22,9 @@ _GAP = re.compile(r"\s{200,}")
 _FENCE = re.compile(r" {0,3}(`{3,}|~{3,})")
 _HEADING = re.compile(r" {0,3}(#{1,6})[ \t]+(\S.*)")
 _UNDERLINE = re.compile(r" {0,3}(=+|-{2,})[ \t]*$")
-_MARKS = re.compile(r"[*_`]+|!?\[([^\]\n]*)\]\([^)\s]*\)")
+_MARKS = re.compile(r"[*_`]+|!?\[([^\]\n]*)\]\([^)\s]*(?:[ \t]+\"[^\"\n]*\")?\)")
+_PERMALINKS = frozenset({"#", "¶", "§"})
+"""What a heading's link to itself says."""
 _MAX_HEADING = 200
 _MAX_NAME = 1_000
 """Of a line that is a heading, so much is looked at."""
@@ -171,7 +173,11 @@ def _is_block(line: str) -> bool:
     return line.lstrip().startswith(("|", "-", "*", "+", ">", "#", "```", "~~~")) or line.startswith("    ")
 
 
+def _words_of_mark(found: re.Match[str]) -> str:
+    return found[1] if found[1] and found[1] not in _PERMALINKS else ""
+
+
 def _below(path: _Path, offset: int, level: int, name: str) -> _Path:
     kept = sum(1 for known in path.levels if known < level)
-    shown = " ".join(_MARKS.sub(lambda found: found[1] or "", name[:_MAX_NAME]).split())[:_MAX_HEADING]
+    shown = " ".join(_MARKS.sub(_words_of_mark, name[:_MAX_NAME]).split())[:_MAX_HEADING]
     return _Path(offset, (*path.levels[:kept], level), (*path.names[:kept], shown or name[:_MAX_HEADING]))

@@ -2,7 +2,9 @@
 
 import re
 import warnings
+from collections import defaultdict
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,14 @@ _XML_ENCODING = re.compile(rb"""\A\s*<\?xml[^>]{0,200}?encoding\s*=\s*["']([\w.:
 _PASSWORD = ("encrypted", "password")
 _EMBEDDED = re.compile(r"\]\(data:[^)\]\s]*\)")
 _LEAST_SHARE = 0.02
+_NAVIGATION = frozenset({"navigation", "search"})
+_HEADINGS = frozenset(f"h{level}" for level in range(1, 7))
+_BESIDE = frozenset({"header", "footer", "aside"})
+_AROUND = _HEADINGS | _BESIDE
+_MENU_SHARE = 0.9
+_MAX_JUMP = 40
+_PERMALINK = " \t\n#¶§¤🔗\N{NO-BREAK SPACE}\N{ZERO WIDTH SPACE}\N{VARIATION SELECTOR-16}"
+"""What a link to a heading's own place consists of."""
 
 
 def extract_file(path: Path, filename: str, limits: Limits, progress: Progress) -> Reading:
@@ -82,7 +92,8 @@ def _converted(kind: Kind, data: bytes, filename: str) -> Reading:
     }  # fmt: skip
     encoding = None
     if kind in {Kind.HTML, Kind.CSV, Kind.NOTEBOOK}:
-        data, encoding = charset.decode(data, filename, _declared(data)).encode(), "utf-8"
+        text = charset.decode(data, filename, _declared(data))
+        data, encoding = (_without_navigation(text) if kind == Kind.HTML else text).encode(), "utf-8"
     suffix = ".xml" if kind == Kind.FEED else f".{'ipynb' if kind == Kind.NOTEBOOK else kind}"
     try:
         with warnings.catch_warnings():
@@ -101,6 +112,85 @@ def _converted(kind: Kind, data: bytes, filename: str) -> Reading:
     text = _without_pictures(found.markdown.replace("\r\n", "\n").replace("\0", ""))
     title = " ".join(str(found.title or "").split())
     return Reading(title, _slides(text) if kind == Kind.PPTX else [Section(text)])
+
+
+def _without_navigation(html: str) -> str:
+    """A page without its menus, its list of contents and the links that headings have to themselves."""
+    from bs4 import BeautifulSoup, Tag  # noqa: PLC0415  (markitdown loads it as well)
+
+    page = BeautifulSoup(html, "html.parser")
+    nodes = list(page.descendants)
+    # Each pass looks at a node once, however deep it lies: strangers nest thousands of lists.
+    within: dict[int, frozenset[str]] = {id(page): frozenset()}
+    has_body = any(isinstance(node, Tag) and _is_body(node) for node in nodes)
+    for node in nodes:
+        if isinstance(node, Tag):
+            around = within[id(node.parent)]
+            within[id(node)] = around | {"body"} if _is_body(node) else around | (_AROUND & {node.name})
+    links, gone, menus = _links_within(nodes), set[int](), []
+    for node in nodes:
+        if isinstance(node, Tag) and id(node.parent) not in gone:
+            around, text = within[id(node)], links[id(node)]
+            beside = bool(around & _BESIDE) or (has_body and "body" not in around)
+            is_menu = node.name in {"ul", "ol"} and text.is_menu and (beside or text.all_inside)
+            is_marked = node.name == "nav" or node.get("role") in _NAVIGATION
+            if is_menu or is_marked or _is_jump(node, text, around):
+                menus.append(node)
+        if id(node.parent) in gone or (menus and menus[-1] is node):
+            gone.add(id(node))
+    for menu in menus:
+        menu.decompose()
+    # Of a page that is a menu, the menu is the content.
+    whole = links[id(page)].characters
+    left = str(page)
+    return left if len(page.get_text().strip()) >= _LEAST_SHARE * whole else html
+
+
+def _is_body(node: Any) -> bool:
+    return node.name in {"main", "article"} or node.get("role") == "main"
+
+
+def _is_jump(node: Any, inner: "_Links", around: frozenset[str]) -> bool:
+    """Whether a link leads from a heading to itself, or past the menus."""
+    if node.name != "a" or inner.characters > _MAX_JUMP:
+        return False
+    text = node.get_text().strip(_PERMALINK)
+    if around & _HEADINGS:
+        return not text and node.find("img") is None
+    return str(node.get("href", "")).startswith("#") and text.startswith(("Skip to", "Jump to"))
+
+
+@dataclass
+class _Links:
+    """How much of what stands in a part of a page is on links."""
+
+    characters: int = 0
+    linked: int = 0
+    links: int = 0
+    all_inside: bool = True
+    """They lead to places in the same page."""
+
+    @property
+    def is_menu(self) -> bool:
+        return self.links > 0 and self.linked >= _MENU_SHARE * self.characters
+
+
+def _links_within(nodes: list[Any]) -> dict[int, _Links]:
+    """What stands in each of these, which come in the order of the page, and in what holds them all."""
+    found: defaultdict[int, _Links] = defaultdict(_Links)
+    for node in reversed(nodes):  # so each comes after all that stands in it
+        mine = found[id(node)]
+        if node.name is None:
+            mine.characters = len(node.strip())
+        elif node.name == "a":
+            inside = str(node.get("href", "")).startswith("#")
+            mine.linked, mine.links, mine.all_inside = mine.characters, mine.links + 1, mine.all_inside and inside
+        outer = found[id(node.parent)]
+        outer.characters += mine.characters
+        outer.linked += mine.linked
+        outer.links += mine.links
+        outer.all_inside &= mine.all_inside
+    return found
 
 
 def _without_pictures(text: str) -> str:

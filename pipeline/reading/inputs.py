@@ -53,10 +53,19 @@ def _is_input(path: Path, root: Path) -> bool:
 
 def is_input_below(path: Path, folder: Path) -> bool:
     """Whether `discover` finds `path` in `folder`."""
-    parts = path.relative_to(folder).parts
-    hidden = any(part.startswith(".") for part in parts)
-    pictures = any(_is_pictures(parent) for parent in path.parents if parent != folder and folder in parent.parents)
-    return not hidden and not pictures and _is_input(path, folder.resolve())
+    return _is_shown(path, folder) and _is_input(path, folder.resolve())
+
+
+def is_other_below(path: Path, folder: Path) -> bool:
+    """Whether `other_files` finds `path` in `folder`."""
+    return _is_shown(path, folder) and not _is_input(path, folder.resolve()) and not _is_result(path)
+
+
+def _is_shown(path: Path, folder: Path) -> bool:
+    hidden = any(part.startswith(".") for part in path.relative_to(folder).parts)
+    return not hidden and not any(
+        _is_pictures(parent) for parent in path.parents if parent != folder and folder in parent.parents
+    )
 
 
 def _inputs_below(folder: Path) -> list[Path]:

@@ -23,6 +23,8 @@ def test_files_are_converted_as_they_come_and_change(cli: Cli) -> None:
     watching = cli.start(*WATCH)
     watching.wait_for("Left out 1 file of other types: in/notes.docx.")
     watching.wait_for("in/there.pdf → out/there.md (1 page)")
+    (inbox / "later.odt").write_text("of another type, later")
+    watching.wait_for("Left out 1 file of other types: in/later.odt.")
     new_pdf(cli.cwd / "new.pdf").rename(inbox / "new.pdf")
     (inbox / "bad.pdf").write_text("no PDF")
     (cli.cwd / "folder").mkdir()
@@ -37,6 +39,7 @@ def test_files_are_converted_as_they_come_and_change(cli: Cli) -> None:
     watching.wait_for("in/there.pdf → out/there.md (2 pages)")
     watching.wait_for("in/new.pdf: KEPT: out/new.md was edited, and is kept, but it is older than its source")
     assert end(watching) == "4 written, 1 kept, 1 refused."
+    assert watching.output.count("in/notes.docx") == 1, "each is named once"
     assert (results / "new.md").read_text() == "mine"
     assert "This is page 2" in (results / "there.md").read_text()
 

@@ -25,10 +25,12 @@ FLOW = "music"
 
 
 def song(context: Context, reference: str) -> SongView:
-    """A song by our id, its library's id, or its title (or "artist - title"). Raises `UserError`."""
+    """A song by our id, its library's id, its title (or "artist - title"), or its file's name. Raises `UserError`."""
     key = reference.strip()
-    names = (SONGS.c.title, SONGS.c.artist + " - " + SONGS.c.title)
+    names = (SONGS.c.title, SONGS.c.artist + " - " + SONGS.c.title, SONGS.c.path)
     which = [SONGS.c.server_id == key, or_(*(func.lower(name) == func.lower(key) for name in names))]
+    # A file without tags has its name for a title: "Anna Vale - Rain".
+    which.append(or_(_ends(SONGS.c.title, f" - {key}"), _ends(SONGS.c.path, f"/{key}")))
     if key.isascii() and key.isdigit() and len(key) < 19:
         which.insert(0, SONGS.c.id == int(key))
     with context.db.read() as session:
@@ -40,6 +42,11 @@ def song(context: Context, reference: str) -> SongView:
                 some = ", ".join(f"{row.id} ({row.artist} - {row.title})" for row in rows[:5])
                 raise UserError(f"several songs are called {key}: {some}; give the number", code="ambiguous")
     raise UserError(f"there is no song {key}: see `penstock music show`", code="unknown_song")
+
+
+def _ends(column: ColumnElement[str], text: str) -> ColumnElement[bool]:
+    """Whether a column ends with this text, in any case as the database knows it."""
+    return func.lower(func.substr(column, func.length(column) - len(text) + 1)) == func.lower(text)
 
 
 def song_by_id(context: Context, song_id: int) -> SongView:

@@ -14,6 +14,7 @@ from anyio.to_thread import run_sync
 from starlette.requests import ClientDisconnect, Request
 from starlette.types import Message, Receive, Scope, Send
 
+from pipeline.interfaces.mcp.tool import may_use
 from pipeline.settings import ApiSettings
 
 if TYPE_CHECKING:
@@ -30,7 +31,8 @@ class Mcp:
     def __init__(self, settings: ApiSettings) -> None:
         self._settings = settings
         self._tasks: TaskGroup | None = None
-        self._manager: StreamableHTTPSessionManager | None = None
+        self._managers: dict[bool, StreamableHTTPSessionManager] = {}
+        """For callers who may use tools that write, and for those who may not: they are told of different ones."""
         self._beginning = anyio.Lock()
 
     @asynccontextmanager
@@ -48,23 +50,23 @@ class Mcp:
             body = await Request(scope, receive).body()  # `BodyLimits` has a limit for it
         except ClientDisconnect:
             return
-        manager = await self._begun()
+        manager = await self._begun(writes=may_use(Request(scope), writes=True, local=False))
         await manager.handle_request(scope, _again(body, receive), send)
 
-    async def _begun(self) -> "StreamableHTTPSessionManager":
+    async def _begun(self, *, writes: bool) -> "StreamableHTTPSessionManager":
         async with self._beginning:
-            if self._manager is None:
+            if writes not in self._managers:
                 assert self._tasks is not None, "the lifespan of the API has not begun"
-                self._manager = await self._tasks.start(self._run)
-            return self._manager
+                self._managers[writes] = await self._tasks.start(self._run, writes)
+            return self._managers[writes]
 
-    async def _run(self, *, task_status: TaskStatus["StreamableHTTPSessionManager"]) -> None:
-        manager = await run_sync(self._make)
+    async def _run(self, writes: bool, *, task_status: TaskStatus["StreamableHTTPSessionManager"]) -> None:
+        manager = await run_sync(self._make, writes)
         async with manager.run():
             task_status.started(manager)
             await anyio.sleep_forever()
 
-    def _make(self) -> "StreamableHTTPSessionManager":
+    def _make(self, writes: bool) -> "StreamableHTTPSessionManager":
         from mcp.server.streamable_http_manager import StreamableHTTPSessionManager  # noqa: PLC0415  # see above
         from mcp.server.transport_security import TransportSecuritySettings  # noqa: PLC0415
         from sse_starlette.sse import AppStatus  # noqa: PLC0415
@@ -74,7 +76,7 @@ class Mcp:
         # When the server begins to end, whoever waits is answered, and not cut off.
         AppStatus.disable_automatic_graceful_drain()  # type: ignore[no-untyped-call]
         return StreamableHTTPSessionManager(
-            make_server(_request, local=False), stateless=True,
+            make_server(_request, writes=writes, local=False), stateless=True,
             # `Guard` has checked both, by names that are settings and by the address that the connection came to.
             security_settings=TransportSecuritySettings(enable_dns_rebinding_protection=False),
             max_request_body_size=self._settings.max_json_mb * 1_000_000,

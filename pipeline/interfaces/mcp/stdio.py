@@ -41,7 +41,7 @@ def serve(context: Context, *, write: bool) -> None:
 
 
 async def _serve(requests: "_Requests") -> None:
-    server = make_server(requests.make, local=True)
+    server = make_server(requests.make, writes=requests.write, local=True)
     async with stdio_server() as (reading, writing):
         await server.run(reading, writing, server.create_initialization_options())
 
@@ -53,6 +53,7 @@ class _Requests:
         self._app = SimpleNamespace(
             state=State({"context": context, "quotas": quotas, "ending": ending, "pictures": Pictures(ending)})
         )
+        self.write = write
         self._caller = Caller(_CALLER, "penstock mcp", Scope.WRITE if write else Scope.READ, has_key=True)
         settings = context.settings.api
         self._scope = {

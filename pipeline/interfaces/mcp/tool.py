@@ -47,6 +47,11 @@ class Call:
         found: Context = self.request.app.state.context
         return found
 
+    @property
+    def may_write(self) -> bool:
+        """Whether the caller may use tools that write, so that answers may name them."""
+        return may_use(self.request, writes=True, local=self.local)
+
 
 @dataclass(frozen=True)
 class Tool:
@@ -107,18 +112,18 @@ class Toolbox:
         return add
 
 
-def check(request: Request, tool: Tool, *, local: bool) -> None:
-    """Raise `Refused` unless the caller may use this tool.
+def check(request: Request, *, writes: bool, local: bool) -> None:
+    """Raise `Refused` unless the caller may use a tool that writes, or one that does not.
 
     Without a key, whoever is on this machine may do everything by the API; what an assistant writes needs to be
     allowed, since texts that it reads may tell it what to do.
     """
     caller: Caller = request.state.caller
     settings = request.app.state.context.settings.api
-    if local and tool.writes and caller.scope is Scope.READ:
+    if local and writes and caller.scope is Scope.READ:
         raise Refused("this assistant may only read: start it as `penstock mcp --write`", code="forbidden")
-    allow(caller, Scope.WRITE if tool.writes else Scope.READ, read_only=settings.read_only)
-    if tool.writes and not (caller.has_key or settings.mcp_write):
+    allow(caller, Scope.WRITE if writes else Scope.READ, read_only=settings.read_only)
+    if writes and not (caller.has_key or settings.mcp_write):
         raise Refused(
             "assistants without a key may only read: send a key with the scope write (`penstock keys create NAME "
             "--scope write`), or set PENSTOCK_API__MCP_WRITE=true",
@@ -126,10 +131,10 @@ def check(request: Request, tool: Tool, *, local: bool) -> None:
         )
 
 
-def may_use(request: Request, tool: Tool, *, local: bool) -> bool:
-    """Whether the caller may use this tool."""
+def may_use(request: Request, *, writes: bool, local: bool) -> bool:
+    """Whether the caller may use a tool that writes, or one that does not."""
     try:
-        check(request, tool, local=local)
+        check(request, writes=writes, local=local)
     except Refused:
         return False
     return True

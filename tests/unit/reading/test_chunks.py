@@ -20,6 +20,12 @@ def chunks(*sections: Section, tokens: int = 60, overlap: int = 10) -> list[Chun
     return found
 
 
+def test_a_headings_link_to_itself_is_not_part_of_its_name() -> None:
+    text = '# [](#guide)Guide\n\none\n\n## Oil [¶](#oil "Link to this heading")\n\ntwo\n\n### [C#](/c)\n\nthree'
+    found = split(Reading("", [Section(text)]), 8, 0)
+    assert found[-1].heading == ("Guide", "Oil", "C#")
+
+
 def test_a_chunk_stands_under_the_headings_above_it():
     headings = "# Guide", "## Set *up*", "Other\n-----", "# End"
     text = "\n\n".join(f"{heading}\n\n{SENTENCE * 8}" for heading in headings)

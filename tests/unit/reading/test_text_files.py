@@ -65,6 +65,25 @@ def test_pages_and_slides_keep_their_numbers():
     assert [section.page for section in read(corpus_file("knowledge/test.pdf")).sections] == [1]
 
 
+def test_menus_contents_and_links_of_headings_to_themselves_are_not_text(tmp_path: Path):
+    html = """<a href="#m">Skip to content</a>
+    <header><nav><a href="/">Lantern home</a></nav><ul><li><a href="/b">Lantern parts</a></ul></header>
+    <div><ul><li><a href="#oil">Lantern oil</a><ul><li><a href="#wick">Lantern wick</a></ul></ul></div>
+    <main id="m"><h1>Guide<a href="#m" title="Link to this heading">¶</a></h1>
+    <p>The <a href="#oil">lantern</a> burns.</p>
+    <h2 id="oil"><a href="#oil"></a>Oil</h2><ul><li><a href="/x">Rape</a> is cheap, fish is not</ul>
+    <ul><li><a href="/see">See also</a></ul></main>"""
+    text = read(written(tmp_path / "a.html", html)).text
+    assert text.split("\n\n") == [
+        "# Guide", "The [lantern](#oil) burns.", "## Oil", "* [Rape](/x) is cheap, fish is not",
+        "* [See also](/see)",
+    ]  # fmt: skip
+    menu = written(tmp_path / "menu.html", '<nav><ul><li><a href="/a">One thing</a></ul></nav>')
+    assert "One thing" in read(menu).text, "it is all there is"
+    deep = written(tmp_path / "deep.html", "<ul><li><a href='#x'>y</a>" * 3000)
+    assert "y" in read(deep).text
+
+
 def test_random_bytes_are_refused():
     assert refusal(corpus_file("knowledge/random.bin")).code == "unsupported"
 

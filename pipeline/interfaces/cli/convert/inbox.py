@@ -48,7 +48,7 @@ def watch(
     from pipeline.flows.documents.submission import Options
     from pipeline.interfaces.cli.convert.targets import check_folder
     from pipeline.reading.filetype import is_temporary
-    from pipeline.reading.inputs import is_input_below, other_files
+    from pipeline.reading.inputs import is_input_below, is_other_below, other_files
     from pipeline.reading.watcher import turns
     from pipeline.settings import get_settings
     from pipeline.standalone.stack import using_stack
@@ -57,21 +57,22 @@ def watch(
     wish = given.Wish(Options(pages, provider, model, allow_partial, pictures=pictures), format_)
     root = folder.resolve()
 
-    def is_wanted(path: Path) -> bool:
-        return not is_temporary(path) and is_input_below(path, root)
+    def concerns(path: Path) -> bool:
+        return not is_temporary(path) and (is_input_below(path, root) or is_other_below(path, root))
 
-    found = turns(root, is_wanted, Event(), existing=True, below=True)
+    found = turns(root, concerns, Event(), existing=True, below=True)
     with using_stack(get_settings()) as stack:
         ended = "\nEnded. What is under way goes on with the same command, or with `penstock up`."
         err.print(f"Watching {one_line(str(folder))} for files to convert. Ctrl-C ends it.", soft_wrap=True)
-        if left_out := other_files([folder]):
+        left_out = other_files([folder])
+        if left_out:
             err.print(passed_over(left_out), soft_wrap=True)
         inbox = None
         try:
             with Progress(stack, interrupted=ended, patience_s=0) as progress:
-                inbox = Inbox(folder, Path(output), wish, progress)
+                inbox = Inbox(folder, Path(output), wish, progress, left_out)
                 for paths in found:
-                    inbox.turn(folder / path.relative_to(root) for path in paths if is_wanted(path))
+                    inbox.turn(folder / path.relative_to(root) for path in paths if concerns(path))
         except KeyboardInterrupt:
             pass
         finally:
@@ -82,11 +83,15 @@ def watch(
 class Inbox:
     """The files of a watched folder on their way to their results."""
 
-    def __init__(self, folder: Path, output: Path, wish: given.Wish, progress: Progress) -> None:
+    def __init__(
+        self, folder: Path, output: Path, wish: given.Wish, progress: Progress, left_out: Iterable[Path] = ()
+    ) -> None:  # fmt: skip
         self._folder = folder
         self._output = output
         self._wish = wish
         self._progress = progress
+        self._left_out = set(left_out)
+        """Files of other types that were named."""
         self._arrived: deque[Path] = deque()
         self._open: dict[Path, Job] = {}
         """By result: what is submitted and not written yet. What failed stays, since somebody may retry it."""
@@ -103,8 +108,14 @@ class Inbox:
         return f"{', '.join(parts)}."
 
     def turn(self, arrived: Iterable[Path]) -> None:
-        """Take what has arrived, for at most a second, and write what is ready."""
-        self._arrived.extend(arrived)
+        """Take what has arrived, for at most a second, and write what is ready. Name what is of other types, once."""
+        from pipeline.reading.inputs import is_input_name
+
+        files = list(arrived)
+        self._arrived.extend(path for path in files if is_input_name(path))
+        if others := [path for path in files if not is_input_name(path) and path not in self._left_out]:
+            self._left_out.update(others)
+            self._progress.note(passed_over(others))
         until = time.monotonic() + LOOK_EVERY_S
         while self._arrived and time.monotonic() < until:
             self._take(self._arrived.popleft())

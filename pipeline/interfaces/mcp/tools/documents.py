@@ -97,7 +97,7 @@ async def convert_document(call: Call, asked: Address | FileOrAddress) -> Conver
             document = await run_sync(submit_file, call.request, file, options)
     document = await _settled(call, document.id, asked.wait_s)
     beginning = await run_sync(excerpt, document) if document.merged_path and not document.outdated else None
-    shown, now = await run_sync(_shown, document)
+    shown, now = await run_sync(_shown, call, document)
     return Converted(document=shown, beginning=beginning, next=now)
 
 
@@ -122,7 +122,7 @@ async def _settled(call: Call, document_id: str, wait_s: float) -> Document:
     return await followed(call, lambda: flow.status(document_id), lambda now: now.settled, steps, wait_s)
 
 
-def _shown(document: Document) -> tuple[DocumentShape, str]:
+def _shown(call: Call, document: Document) -> tuple[DocumentShape, str]:
     """(a document with the reason why it is as it is, what an assistant does with it now). Blocks."""
     reason = flow.reasons([document]).get(document.id)
     shown = shape(document, reason)
@@ -130,14 +130,16 @@ def _shown(document: Document) -> tuple[DocumentShape, str]:
         why = f": {reason.words}" if reason else ""
         done = f"{document.completed_count} of {document.pages or '?'} pages are converted{why}".rstrip(".")
         return shown, f"{done}. Call get_status with wait_s to wait for it."
-    failed = f" {document.failed_count} pages failed: see list_failures, and retry." if document.failed_count else ""
+    see = "See list_failures, and retry" if call.may_write else "See list_failures; somebody tries again in the console"
+    failed = f" {document.failed_count} pages failed. {see}." if document.failed_count else ""
     if document.merged_path:
         return shown, f"Read it with get_markdown.{failed}"
     if document.status is DocumentStatus.PAUSED:
         return shown, "It is paused. Somebody resumes it in the console, or with `penstock documents resume`."
     if document.status is DocumentStatus.CANCELLED:
-        return shown, "It was cancelled. Use retry with all_pages to convert it after all."
-    return shown, f"It is {document.status.name}.{failed or ' See list_failures, and retry.'}"
+        again = "Use retry with all_pages" if call.may_write else "Somebody starts it again in the console"
+        return shown, f"It was cancelled. {again} to convert it after all."
+    return shown, f"It is {document.status.name}.{failed or f' {see}.'}"
 
 
 class WhichStatus(Arguments):
@@ -153,7 +155,7 @@ async def get_status(call: Call, asked: WhichStatus) -> Status:
     found = await run_sync(flow.several, [asked.id])
     if found:
         document = await _settled(call, found[0].id, asked.wait_s)
-        shown, now = await run_sync(_shown, document)
+        shown, now = await run_sync(_shown, call, document)
         return Status(document=shown, next=now)
     try:
         item = await settled_item(call, asked.id, asked.wait_s)
@@ -178,7 +180,7 @@ async def settled_item(call: Call, item_id: str, wait_s: float) -> ItemShape:
 def next_of_item(call: Call, item: ItemShape) -> str:
     """What an assistant does with an item that stands like this. Blocks."""
     if item.status is knowledge.ItemStatus.FAILED:
-        return "It failed: see its error, and retry."
+        return f"It failed: see its error{', and retry' if call.may_write else ''}."
     if item.status is knowledge.ItemStatus.COMPLETED:
         return "Ask search_knowledge."
     return f"Call get_status with wait_s to wait for it. {nobody_works(call.context)}".strip()

@@ -36,7 +36,7 @@ class Failure(BaseModel):
     """Something that was given up."""
 
     kind: Kind
-    id: str = Field(description="For retry.")
+    id: str = Field(description="Names it when it is tried again.")
     name: str
     error: str
     at: datetime
@@ -76,7 +76,8 @@ def list_failures(call: Call, asked: Which) -> Failures:
             for one in screenshots.dead_letters(asked.limit)  # merges and vectors, too
         ]  # fmt: skip
     found.sort(key=lambda failure: failure.at, reverse=True)
-    return Failures(failures=found, next="Use retry with kind and id." if found else "Nothing failed.")
+    now = "Use retry with kind and id." if call.may_write else "Somebody tries again in the console."
+    return Failures(failures=found, next=now if found else "Nothing failed.")
 
 
 def _failure(one: backlog.Failure) -> Failure:

@@ -1,5 +1,6 @@
 """`/mcp`: who may use which tool, what each of them gives, and what it says to nonsense. No workers."""
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -40,6 +41,17 @@ class TestRights:
         assert set(tools(api)) == READING
         for name in WRITING:
             assert "penstock keys create" in refused(api, name)
+
+    def test_nobody_is_told_of_a_tool_that_is_not_offered(self, connect: Connect) -> None:
+        about = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}}
+        for client, hidden in ((connect(), WRITING), (connect(Scope.READ), WRITING), (connect(Scope.WRITE), set())):
+            told = said(post(client, "initialize", about))["result"]["instructions"]
+            told += refused(client, "nope")
+            told += "".join(
+                tool["name"] + tool["description"] + str(tool["inputSchema"]) for tool in tools(client).values()
+            )
+            named = {name for name in READING | WRITING if re.search(rf"\b{name}\b", told)}
+            assert named == (READING | WRITING) - hidden
 
     def test_a_key_has_its_scope(self, connect: Connect) -> None:
         assert set(tools(connect(Scope.READ))) == READING

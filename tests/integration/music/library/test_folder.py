@@ -10,6 +10,8 @@ from mutagen.id3 import ID3, TALB, TCON, TDRC, TIT2, TPE1, UFID
 from mutagen.wave import WAVE
 from sqlalchemy import select
 
+from pipeline.engine.errors import UserError
+from pipeline.flows.music import queries
 from pipeline.flows.music.library import sync
 from pipeline.flows.music.library.songs import LibraryError
 from pipeline.flows.music.models import SONGS
@@ -57,6 +59,17 @@ def test_tags_are_read_and_a_file_without_any_is_called_by_its_name(context: Con
     rain = found["Rain"]
     assert (rain.artist, rain.album, rain.genre, rain.year) == ("Ann", "Weather", "Jazz, Ambient", 1999)
     assert (rain.duration_s, rain.musicbrainz_id, rain.path) == (1, "mb-1", "a/rain.wav")
+
+
+def test_a_file_without_tags_is_found_by_its_title_alone_or_by_the_files_name(context: Context, folder: Path) -> None:
+    (folder / "a" / "rain.wav").unlink()
+    song(folder / "b" / "Anna Vale - Rain.wav")
+    song(folder / "b" / "Anna Vale - Train.wav")
+    sync.sync_libraries(context)
+    for reference in ("Rain", "rain", "Anna Vale - Rain", "Anna Vale - Rain.wav", "b/Anna Vale - Rain.wav"):
+        assert queries.song(context, reference).title == "Anna Vale - Rain", reference
+    with pytest.raises(UserError, match="no song ain"):
+        queries.song(context, "ain")
 
 
 def test_pipes_and_links_that_lead_out_are_no_songs(
