@@ -158,9 +158,10 @@ def _renew(context: Context, row: Any, source: Source, limits: KnowledgeSettings
 
 
 def _join(session: Session, item_id: str, source: Source) -> None:
-    """Note where the file of an item that was added by itself lies, and its folder."""
-    values = {"group_id": source.group_id, "group_name": source.group_name} if source.group_id else {}
-    session.execute(update(ITEMS).where(ITEMS.c.id == item_id).values(origin=source.origin, **values))
+    """Note where the file of an item that was added by itself lies, and its folder, as far as the source tells."""
+    told = {"origin": source.origin, "group_id": source.group_id, "group_name": storable(source.group_name)}
+    if values := {name: value for name, value in told.items() if value}:
+        session.execute(update(ITEMS).where(ITEMS.c.id == item_id).values(**values))
 
 
 def _row(
@@ -263,7 +264,7 @@ def _store(
             other = next((one for one in there if one.is_same(row)), None)
             if other is not None and other.id != row["id"]:
                 refused.append(_duplicate(source, other))
-                if source.origin and not other.origin and not other.deleting:
+                if not other.deleting and not other.origin:
                     _join(session, other.id, source)
             elif waiting + len(new) >= limits.max_queue_size:
                 what = f"{limits.max_queue_size:,} items wait already (knowledge.max_queue_size): add it later"

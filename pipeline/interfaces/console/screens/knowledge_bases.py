@@ -8,6 +8,7 @@ from pydantic import BaseModel, Field
 from starlette.responses import Response
 
 from pipeline.flows.knowledge.settings import own
+from pipeline.flows.knowledge.states import OPEN
 from pipeline.interfaces.api import pages
 from pipeline.interfaces.api.dependencies import InContext, may_spend, note_work, reader, writer
 from pipeline.interfaces.api.fields import HexId, Line, Name, Prose, Word
@@ -17,7 +18,7 @@ from pipeline.interfaces.console import live
 from pipeline.interfaces.console.answers import done
 from pipeline.interfaces.console.fields import AREA, BLANK, CursorText
 from pipeline.interfaces.console.rendering import piece, screen
-from pipeline.interfaces.console.screens.knowledge_states import ACTIVITY, shown
+from pipeline.interfaces.console.screens.knowledge_states import shown
 from pipeline.interfaces.console.words import plural
 from pipeline.settings import LOCAL
 from pipeline.storage.context import Context
@@ -64,6 +65,12 @@ class BaseAsked(live.Asked):
     cursor: CursorText | None = None
 
 
+class QueueAsked(live.Asked):
+    """A base's queue."""
+
+    base: HexId
+
+
 @live.view("knowledge", matches=lambda _: Filter("knowledge"), every_s=15)
 def bases(context: Context, asked: BasesAsked) -> dict[str, str]:  # noqa: ARG001
     """All bases, with how far their items are."""
@@ -82,20 +89,44 @@ def one_base(context: Context, asked: BaseAsked) -> dict[str, str]:  # noqa: ARG
     try:
         base = flow.base(asked.base)
     except UnknownBase:
-        gone = piece("knowledge/_gone.html")
-        return {"kb-states": gone, "kb-items": piece("knowledge/_no_items.html")}
+        gone = piece("knowledge/_gone.html", id="kb-states")
+        return {"kb-orphans": _orphans(0), "kb-states": gone, "kb-items": piece("knowledge/_no_items.html")}
     which = Which(status=asked.status, type=asked.type, q=asked.q)
     found = flow.items(base.id, after=pages.decode(asked.cursor, int, str), limit=ITEMS + 1, **which.chosen())
     some = pages.page(found, ITEMS, lambda item: item, lambda item: (item.position, item.id))
     standings = flow.standings([item.id for item in some.items if not item.at_rest and not item.deleting])
     tally = flow.tally(base.id)
+    orphans = len(flow.queue(base.id).orphan_item_ids) if tally.open else 0
     return {
+        "kb-orphans": _orphans(orphans),
         "kb-states": piece("knowledge/_states.html", base=base, tally=tally, asked=which.query()),
         "kb-items": piece(
             "knowledge/_items.html", base=base, items=some.items, next_cursor=some.next_cursor, asked=which.query(),
             standings=standings, shown=shown, total=tally.total, first=not asked.cursor,
         ),
     }  # fmt: skip
+
+
+def _orphans(count: int) -> str:
+    """The banner of source 003, "孤儿任务恢复", without what only some may press."""
+    return piece("knowledge/_orphans.html", orphans=count)
+
+
+@live.view("knowledge-queue", matches=lambda _: Filter("knowledge"), every_s=15)
+def one_queue(context: Context, asked: QueueAsked) -> dict[str, str]:  # noqa: ARG001
+    """What is in line and under way, and what nobody is at."""
+    try:
+        found = flow.queue(asked.base)
+    except UnknownBase:
+        return {"kb-orphans": _orphans(0), "kb-queue": piece("knowledge/_gone.html", id="kb-queue")}
+    orphans, active = set(found.orphan_item_ids), set(found.active_item_ids)
+    items = flow.items(asked.base, status=sorted(OPEN), limit=ITEMS)
+    items.sort(key=lambda item: (item.id not in orphans, item.id not in active))
+    standings = flow.standings([item.id for item in items])
+    return {
+        "kb-orphans": _orphans(len(found.orphan_item_ids)),
+        "kb-queue": piece("knowledge/_queue.html", found=found, items=items, standings=standings, shown=shown),
+    }
 
 
 @router.get("")
@@ -204,18 +235,11 @@ def delete(request: Request, base_id: HexId) -> Response:
 
 
 @router.get("/bases/{base_id}/queue")
-def queue(request: Request, base_id: HexId) -> HTMLResponse:
+def queue(request: Request, context: InContext, base_id: HexId) -> HTMLResponse:
     """What is in line and under way, and what nobody is at."""
     base = flow.base(base_id)
-    found = flow.queue(base.id)
-    ids = [*found.orphan_item_ids, *found.active_item_ids][:ITEMS]
-    line = [item for item in flow.items(base.id, status=[ItemStatus.PENDING], limit=ITEMS) if item.id not in ids]
-    items = [flow.item(item_id) for item_id in ids] + line
-    standings = flow.standings([item.id for item in items])
-    return screen(
-        request, "knowledge/queue.html", base=base, found=found, items=items, standings=standings, shown=shown,
-        activities=ACTIVITY, tab="queue",
-    )  # fmt: skip
+    fragments = one_queue(context, QueueAsked(base=base.id))
+    return screen(request, "knowledge/queue.html", base=base, fragments=fragments, tab="queue")
 
 
 @router.post("/bases/{base_id}/queue/recover", dependencies=writer)

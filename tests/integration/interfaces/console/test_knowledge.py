@@ -10,7 +10,8 @@ from starlette.testclient import TestClient
 
 from pipeline.flows.knowledge.models import BASES, CHUNKS, ITEMS
 from pipeline.flows.knowledge.states import ItemStatus
-from pipeline.interfaces.console.screens.knowledge_bases import BaseAsked, one_base
+from pipeline.interfaces.console import live
+from pipeline.interfaces.console.screens.knowledge_bases import BaseAsked, QueueAsked, one_base, one_queue
 from pipeline.interfaces.console.screens.knowledge_items import ItemAsked, one_item
 from pipeline.storage.api_keys import Scope
 from pipeline.storage.context import Context
@@ -81,8 +82,11 @@ def test_files_addresses_and_notes_are_added_and_what_cannot_be_is_told(api: Tes
     assert "Show it" in again.text
     empty = api.post(f"{at}/files", files=[("files", ("", b""))], headers=BROWSER)
     assert "choose at least one file" in empty.text.lower()
-    folder = api.post(f"{at}/files", files=files[:1], data={"groupName": "docs"}, headers=BROWSER)
-    assert "folder docs" in folder.text
+    same = api.post(f"{at}/files", files=files[:1], data={"groupName": "docs"}, headers=BROWSER)
+    assert "in this base already" in same.text, "a file that was added by itself is one item with its folder's"
+    assert "folder docs" in page(api, f"/bases/{base}")
+    other = [("files", ("valve.md", b"# Valves"))]
+    assert "1 item added." in api.post(f"{at}/files", files=other, data={"groupName": "docs"}, headers=BROWSER).text
     assert "2 items added." in press(
         api, f"bases/{base}/texts", kind="url", text="https://a.example\r\n\r\nhttps://b.example"
     )
@@ -143,6 +147,29 @@ def test_orphans_are_recovered_or_given_up(api: TestClient, context: Context, ba
     assert "1 item given up." in press(api, f"bases/{base}/queue/dismiss")
     assert "There was nothing to recover." in press(api, f"bases/{base}/queue/recover")
     assert "Nothing is in line" in page(api, f"/bases/{base}/queue")
+
+
+def test_a_base_says_at_its_top_that_nobody_is_at_some_of_its_items_and_follows(
+    api: TestClient, context: Context, base: str
+) -> None:
+    asked, queue = BaseAsked(base=base), QueueAsked(base=base)
+    assert 'id="kb-orphans" role="status" hidden' in page(api, f"/bases/{base}")
+    add_item(context, base, ItemStatus.PREPROCESSING, admitted_at=context.db.now(), name="lost.pdf")
+    for path in (f"/bases/{base}", f"/bases/{base}/queue"):
+        shown = page(api, path)
+        assert shown.index("1 unfinished item was found that nobody is at. Recover it?") < shown.index("<h1>")
+        assert f'action="{KNOWLEDGE}/bases/{base}/queue/recover"' in shown
+        assert f'action="{KNOWLEDGE}/bases/{base}/queue/dismiss"' in shown
+        view = "knowledge-queue" if path.endswith("queue") else "knowledge-base"
+        assert f"view={view}" in shown, "a stream brings what comes later"
+    for fragments in (one_base(context, asked), one_queue(context, queue)):
+        assert "nobody is at" in fragments["kb-orphans"]
+    assert "lost.pdf" in one_queue(context, queue)["kb-queue"]
+    press(api, f"bases/{base}/queue/dismiss")
+    for fragments in (one_base(context, asked), one_queue(context, queue)):
+        assert "hidden" in fragments["kb-orphans"]
+    assert "Nothing is in line" in one_queue(context, queue)["kb-queue"]
+    assert live.VIEWS["knowledge-queue"].matches(queue).flow == "knowledge"
 
 
 def test_hits_say_why_they_were_found_and_open_where_they_stand(api: TestClient, context: Context, base: str) -> None:
