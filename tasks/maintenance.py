@@ -2,10 +2,13 @@
 
 import time
 from collections.abc import Callable
+from typing import Any
 from uuid import uuid4
 
 import structlog
+from sqlalchemy.orm import Session
 
+from pipeline.engine import kept_answers, traces
 from pipeline.engine.isolation import isolated
 from pipeline.engine.leases import Leases
 from pipeline.engine.presence import Presence, sweep_ended
@@ -75,13 +78,35 @@ def fail_unserved() -> None:
 
 @app.task(name="maintenance.catch_up", ignore_result=True)
 def catch_up() -> None:
-    """Do some of what flows put off. A flow that raises never stops another."""
+    """Do some of what flows put off, and record late calls. A flow that raises never stops another."""
     context = get_context()
     if not take_tick(context, "catch-up", 60):
         return
+    record_late_calls(context)
     for flow in flows():
         with isolated("catch_up.failed", flow=flow.name):
             flow.catch_up(context)
+
+
+def record_late_calls(context: Context) -> None:
+    """Record calls whose answers could not be written down: the database was away, or the worker was killed.
+
+    Their answers stay for whoever works on the unit next.
+    """
+    charge = {flow.name: flow.charge for flow in flows()}
+    late = list(kept_answers.late(context.settings.answer_dir))
+    if late and not installation.belong_together(context):
+        return
+    for kept in late:
+
+        def record(session: Session, call: dict[str, Any] = kept.trace) -> None:
+            if traces.record(session, call):
+                charge[call["flow"]](session, call["scope_id"], call["cost"])
+
+        with isolated("call.not_recorded", scope=kept.trace["scope_id"]):
+            context.db.run(record)
+            if kept.said is None:
+                kept_answers.discard(kept.path)
 
 
 @app.task(name="maintenance.launch", ignore_result=True)

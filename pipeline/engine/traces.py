@@ -1,19 +1,22 @@
 """A row for each call to an AI service: what for, which model, how long, how many tokens, how it ended; and totals."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import BigInteger, ColumnElement, Index, Integer, String, Text, insert, update
+from sqlalchemy import BigInteger, ColumnElement, Index, Integer, String, Text, event, update
+from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import Mapped, Session, mapped_column
 
-from pipeline.engine.tables import Base, UtcDateTime, storable
+from pipeline.engine import kept_answers
+from pipeline.engine.tables import Base, UtcDateTime, storable, table_of
 
 PREVIEW_CHARS = 500
 MAX_ERROR_CHARS = 2000
 SEARCH = "search"
 """The scope of calls for searches. Their unit is who asked the API for it; 0 elsewhere."""
 _UNSAID: dict[str, Any] = {"preview": "", "error": None}
+_KEPT = "traces.kept"
 
 
 class AiCall(Base):
@@ -21,6 +24,7 @@ class AiCall(Base):
 
     __tablename__ = "ai_calls"
     __table_args__ = (
+        Index("ix_ai_calls_call_id", "call_id", unique=True),
         Index("ix_ai_calls_unit", "flow", "scope_id", "unit"),
         Index("ix_ai_calls_created_at", "created_at"),
         Index("ix_ai_calls_provider_created_at", "provider", "created_at"),
@@ -28,6 +32,8 @@ class AiCall(Base):
     )
 
     id: Mapped[int] = mapped_column(BigInteger().with_variant(Integer, "sqlite"), primary_key=True)
+    call_id: Mapped[str | None] = mapped_column(String(32))
+    """Made before the call is sent. However often its record is written, there is one. None: of an older version."""
     flow: Mapped[str] = mapped_column(String(40))
     scope_id: Mapped[str] = mapped_column(String(64))
     unit: Mapped[str] = mapped_column(String(64))
@@ -102,13 +108,36 @@ def unsay(session: Session, *which: ColumnElement[bool]) -> None:
     session.execute(update(AiCall).where(*which).values(**_UNSAID))
 
 
-def record(
-    session: Session, flow: str, scope_id: object, unit: object, trace: Mapping[str, Any] | None, *, gone: bool = False
-) -> None:
+def record(session: Session, trace: Mapping[str, Any] | None, *, gone: bool = False) -> bool:
     """Write a call's row, even if its result is discarded: it was paid for. No row if no call was made.
 
-    `gone`: its subject was deleted meanwhile, so none of its words are kept.
+    Returns whether the row is new: a repeated transaction finds its own. `gone`: the call's subject was deleted
+    meanwhile, so none of its words are kept. The answer in `trace["kept"]` goes once the row is committed.
     """
-    if trace is not None:
-        said = _UNSAID if gone else {}
-        session.execute(insert(AiCall), [{"flow": flow, "scope_id": str(scope_id), "unit": str(unit), **trace, **said}])
+    return bool(record_all(session, [{**trace, **(_UNSAID if gone else {})}])) if trace is not None else False
+
+
+def record_all(session: Session, traces: Sequence[Mapping[str, Any]]) -> set[str]:
+    """Write the rows of several calls; the keys of those that are new."""
+    if not traces:
+        return set()
+    session.info.setdefault(_KEPT, []).extend(trace["kept"] for trace in traces if trace.get("kept"))
+    rows = [{name: value for name, value in trace.items() if name != "kept"} for trace in traces]
+    is_sqlite = session.get_bind().dialect.name == "sqlite"
+    return set(session.connection().execute(_RECORD[is_sqlite], rows).scalars())
+
+
+@event.listens_for(Session, "after_commit")
+def _discard_kept(session: Session) -> None:
+    for path in session.info.pop(_KEPT, ()):
+        kept_answers.discard(path)
+
+
+def _recorded(*, is_sqlite: bool) -> Any:
+    insert: Any = sqlite.insert if is_sqlite else postgresql.insert
+    calls = table_of(AiCall)
+    return insert(calls).on_conflict_do_nothing(index_elements=["call_id"]).returning(calls.c.call_id)
+
+
+_RECORD = {is_sqlite: _recorded(is_sqlite=is_sqlite) for is_sqlite in (False, True)}
+"""Built once: in SQLite, whoever builds a statement holds the only write lock."""

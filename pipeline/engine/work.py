@@ -17,9 +17,10 @@ from typing import Any, Protocol, TypeVar
 
 from sqlalchemy import BindParameter, ColumnElement, Table, and_, bindparam, func, select, update
 from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.orm import Session
 
-from pipeline.engine import claims, journal
+from pipeline.engine import claims, journal, kept_answers
 from pipeline.engine.claims import FREE, Claim, Owner, held_by
 from pipeline.engine.errors import ErrorKind, UnitError
 from pipeline.engine.isolation import isolated
@@ -278,26 +279,30 @@ def give_back(
 ) -> Changes:  # fmt: skip
     """Give back the held units that match `which`; of those whose attempts are used up, give up. The scope is locked.
 
-    `counts`: whether the attempt counts; it does not where nothing was wrong, as when a worker ends.
+    `counts`: whether the attempt counts; it does not where nothing was wrong, as when a worker ends, nor where the
+    unit's answer came and only has to be written down.
     """
     table, machine, policy = work.table, work.machine, work.policy(settings)
-    query = select(table.c.id, table.c.attempts, table.c.status).where(work.working, which).with_for_update()
-    rows = session.execute(query).all()
+    columns = (table.c.id, table.c.attempts, table.c.status, table.c.claim_id)
+    rows = session.execute(select(*columns).where(work.working, which).with_for_update()).all()
     if not rows:
         return Changes()
-    spent = tuple(row.id for row in rows if counts and row.attempts >= policy.max_attempts)
-    freed = tuple(row.id for row in rows if row.id not in set(spent))
+    answered = kept_answers.claims(settings.answer_dir) if counts else set()
+    counted = {row.id: row.attempts for row in rows if counts and row.claim_id not in answered}
+    spent = tuple(unit for unit, attempts in counted.items() if attempts >= policy.max_attempts)
+    again = tuple(unit for unit, attempts in counted.items() if attempts < policy.max_attempts)
+    uncounted = tuple(row.id for row in rows if row.id not in counted)
     why = reason or work.lost
     error = f"{why} (after {policy.max_attempts} attempts)" if spent else why
     if spent:
         values = {**_alike(work, work.fail), **_ended(work, now), "error": error, "next_run_at": None}
         machine.move(session, table, work.fail, table.c.id.in_(spent), **values, updated_at=now)
-    if freed:
-        told: dict[str, Any] = {"error": why} if counts else {"attempts": table.c.attempts - 1}
-        values = {**_alike(work, work.give_back), **told, "next_run_at": None}
-        machine.move(session, table, work.give_back, table.c.id.in_(freed), **values, updated_at=now)
+    for freed, told in ((again, {"error": why}), (uncounted, {"attempts": table.c.attempts - 1})):
+        if freed:
+            values = {**_alike(work, work.give_back), **told, "next_run_at": None}
+            machine.move(session, table, work.give_back, table.c.id.in_(freed), **values, updated_at=now)
     stuck = tuple(machine.word(row.status) for row in rows)
-    changes = Changes(failed=spent, freed=freed, error=error if counts else "", stuck=stuck)
+    changes = Changes(failed=spent, freed=again + uncounted, error=error if counted else "", stuck=stuck)
     work.after(session, scope, changes, now)
     return changes
 
@@ -343,7 +348,7 @@ def free_lost(db: Transactions, work: Work, absent: Iterable[str], settings: Any
         with db.read() as session:
             scopes = _scopes(session, work, condition(db.now()))
         for scope in scopes:
-            with isolated("claims.not_given_back", DBAPIError, work=work.name, scope=str(scope)):
+            with isolated("claims.not_given_back", DBAPIError, PoolTimeout, work=work.name, scope=str(scope)):
                 if stuck := _free(db, work, scope, condition, settings, counts=True).stuck:
                     freed.setdefault(scope, Counter()).update(stuck)
     return freed

@@ -57,6 +57,8 @@ class Flow:
     fail_unserved: Callable[[Context], Iterable[str]] = _nothing
     """Fail what waits for a provider that is not configured any more; the scopes concerned. Beat asks once a
     minute: it may read whatever waits."""
+    charge: Callable[[Session, str, float], None] = lambda _session, _scope, _cost: None
+    """Add what a call cost to its scope, where that keeps a sum."""
     clean_up: Callable[[Context], int] = lambda _: 0
     """Remove what nobody owns or wants any more; how many files."""
     catch_up: Callable[[Context], int] = lambda _: 0

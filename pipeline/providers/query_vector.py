@@ -5,14 +5,19 @@ from contextlib import suppress
 from uuid import uuid4
 
 from redis import RedisError
+from sqlalchemy.exc import SQLAlchemyError
 
 from pipeline.engine import traces
 from pipeline.engine.guarded_call import GateClosed
+from pipeline.engine.kept_answers import Subject
 from pipeline.providers import gates
 from pipeline.providers.protocols import Embeddings
 from pipeline.providers.traced_call import Tracer
 from pipeline.storage.api_spend import CALLER
 from pipeline.storage.context import Context
+
+RECORD_S = 2.0
+"""How long a search waits for a busy database that is to record its call."""
 
 
 def query_vector(
@@ -24,11 +29,13 @@ def query_vector(
     """
     guarded = gates.guarded_call(context, queue, f"search:{uuid4().hex}")
     gates.sync(context)
-    tracer = Tracer(guarded, context.db.now)
+    tracer, subject = Tracer(context, guarded), Subject(flow, traces.SEARCH, str(CALLER.get() or 0))
     deadline = time.monotonic() + patience_s
     while True:
         try:
-            made = tracer.call("embeddings", "embed_query", maker.name, maker.model, lambda: maker.embed([words]))
+            made = tracer.call(
+                subject, "embeddings", "embed_query", maker.name, maker.model, [], lambda: maker.embed([words])
+            )
         except GateClosed as closed:
             wait_s = closed.retry_after_s or 1.0
             if time.monotonic() + wait_s > deadline:
@@ -40,4 +47,5 @@ def query_vector(
             if guarded is not None:
                 with suppress(RedisError):
                     guarded.leave()
-            context.db.run(lambda session: traces.record(session, flow, traces.SEARCH, CALLER.get() or 0, tracer.trace))
+            with suppress(SQLAlchemyError):  # it is recorded later: nobody should wait for that
+                context.db.run(lambda session: traces.record(session, tracer.trace), patience_s=RECORD_S)

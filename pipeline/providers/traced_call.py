@@ -1,15 +1,23 @@
-"""Calls through the gate, each with a trace, however it ends."""
+"""Calls through the gate, each with a trace, however it ends; what was paid for is kept until the database has it."""
 
 import time
-from collections.abc import Callable
-from datetime import datetime
+from array import array
+from base64 import b64decode, b64encode
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, replace
 from typing import Any, TypeVar
+from uuid import uuid4
 
+from sqlalchemy.exc import SQLAlchemyError
+
+from pipeline.engine import kept_answers
 from pipeline.engine.errors import ErrorKind, UnitError
 from pipeline.engine.guarded_call import GateClosed, GuardedCall
+from pipeline.engine.kept_answers import Subject
 from pipeline.engine.tables import storable
 from pipeline.engine.traces import message_of, preview
 from pipeline.providers.protocols import Answer, Usage, Vectors, charged
+from pipeline.storage.context import Context
 
 Result = TypeVar("Result", Answer, Vectors)
 NO_GATE = "the queue has no gate: its provider is not configured"
@@ -18,20 +26,31 @@ NO_GATE = "the queue has no gate: its provider is not configured"
 class Tracer:
     """Makes the call of one message and keeps its `trace` for `traces.record`; None as long as nothing was sent."""
 
-    def __init__(self, guarded: GuardedCall | None, now: Callable[[], datetime]) -> None:
-        """`now`: the database's time."""
+    def __init__(self, context: Context, guarded: GuardedCall | None) -> None:
         self.guarded = guarded
-        self._now = now
+        self._context = context
         self.trace: dict[str, Any] | None = None
 
-    def call(self, capability: str, operation: str, provider: str, model: str, ask: Callable[[], Result]) -> Result:
-        """One call through the gate. Raises what `ask` raises, and `GateClosed` (without a trace: nothing was sent)."""
+    def call(
+        self, subject: Subject, capability: str, operation: str, provider: str, model: str, asked: Sequence[str],
+        ask: Callable[[], Result],
+    ) -> Result:  # fmt: skip
+        """One call through the gate. Raises what `ask` raises, and `GateClosed` (without a trace: nothing was sent).
+
+        `asked`: all that the answer depends on. An answer to the same that was paid for and could not be written down
+        is given again, without a call.
+        """
         if self.guarded is None:
             raise UnitError(NO_GATE, kind=ErrorKind.PERMANENT)
+        folder, digest = self._context.settings.answer_dir, kept_answers.digest_of(operation, provider, model, *asked)
+        if subject.claim_id and (kept := kept_answers.recall(folder, subject, digest)) is not None and kept.said:
+            self.trace = kept.trace | {"kept": kept.path}
+            return result_of(kept.said)  # type: ignore[return-value]  # the same operation has the same result
         trace: dict[str, Any] = {
+            "call_id": uuid4().hex, "flow": subject.flow, "scope_id": subject.scope_id, "unit": subject.unit,
             "capability": capability, "operation": operation, "provider": provider, "model": model, "status": "ok",
             "error": None, "input_tokens": 0, "output_tokens": 0, "cost": 0.0, "preview": "",
-            "created_at": self._now(), "queue": self.guarded.gate.queue,
+            "created_at": self._context.db.now(), "queue": self.guarded.gate.queue,
         }  # fmt: skip
         begun = time.monotonic()
         try:
@@ -48,7 +67,32 @@ class Tracer:
         tokens["cost"] = self.guarded.cost_of(result.model, usage.input_tokens, usage.output_tokens)
         named = {"model": (result.model or model)[:120], "preview": said, "error": usage.note or None}
         self.trace = trace | tokens | named | _took(begun)
+        answer = kept_form(result) if subject.claim_id else None
+        self.trace["kept"] = kept_answers.keep(folder, subject, digest, self.trace, answer)
         return result
+
+    def trace_of(self, error: Exception) -> dict[str, Any] | None:
+        """The trace to write down with a unit's error; None if the answer was good and could not be written down.
+
+        Then it stays where it is kept, and the unit's next attempt has it.
+        """
+        return None if isinstance(error, SQLAlchemyError) else self.trace
+
+
+def kept_form(result: Answer | Vectors) -> dict[str, Any]:
+    """A result as JSON."""
+    if isinstance(result, Answer):
+        return asdict(result)
+    rows = [b64encode(array("d", values).tobytes()).decode() for values in result.vectors]
+    return asdict(replace(result, vectors=[])) | {"vectors": rows}
+
+
+def result_of(said: Mapping[str, Any]) -> Answer | Vectors:
+    """The result that was kept in this form."""
+    fields = {**said, "usage": Usage(**said["usage"])}
+    if "vectors" not in said:
+        return Answer(**fields)
+    return Vectors(**fields | {"vectors": [list(array("d", b64decode(row))) for row in said["vectors"]]})
 
 
 def _took(begun: float) -> dict[str, int]:

@@ -234,7 +234,7 @@ class Settings(_Sources):
     @property
     def private_names(self) -> tuple[str, ...]:
         """What is in the data folder."""
-        folders = (self.upload_dir, self.screenshot_dir, self.temp_dir, self.output_dir, self.view_dir)
+        folders = (self.upload_dir, self.screenshot_dir, self.temp_dir, self.output_dir, self.view_dir, self.answer_dir)
         return (*(folder.name for folder in folders), *_PRIVATE_NAMES)
 
     @property
@@ -257,6 +257,11 @@ class Settings(_Sources):
     def view_dir(self) -> Path:
         """Pictures of pages that people looked at; whatever is missing there is made again."""
         return self.data_dir / "views"
+
+    @property
+    def answer_dir(self) -> Path:
+        """Answers that were paid for and that the database does not have yet."""
+        return self.data_dir / "answers"
 
 
 def _unknown_provider(flow: str, section: BaseModel, known: Mapping[str, object]) -> str:

@@ -28,7 +28,7 @@ class Context:
 
     @cached_property
     def db(self) -> Database:
-        return Database(self.settings.effective_database_url, pool_size=self.settings.ai_concurrency)
+        return Database(self.settings.effective_database_url, threads=self.settings.ai_concurrency)
 
     @property
     def online(self) -> bool:

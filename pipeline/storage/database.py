@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 import structlog
 from sqlalchemy import Engine, create_engine, event, func, select
 from sqlalchemy.exc import DataError, DBAPIError, InterfaceError, OperationalError
+from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.orm import Session, sessionmaker
 
 from pipeline.engine import (
@@ -50,34 +51,37 @@ class _Reading(Session):
 class Database:
     """Transactions on one database. Make one after a fork: connections do not survive it.
 
-    Raises `UserError` for a URL that names none.
+    `threads`: how many work with it at once; the pool holds a connection for each. Raises `UserError` for a URL that
+    names none.
     """
 
-    def __init__(self, url: str, pool_size: int = 10) -> None:
+    def __init__(self, url: str, threads: int = 10) -> None:
         self.url = database_url.read(url)
         self.patience_s = RIDE_OVER_S
         """How long to try again while the database is unavailable, unless told otherwise."""
         self.is_sqlite = self.url.get_backend_name() == "sqlite"
-        self.engine = self._sqlite() if self.is_sqlite else self._server(pool_size)
+        self.engine = self._sqlite(threads) if self.is_sqlite else self._server(threads)
         self._session = sessionmaker(self.engine, expire_on_commit=False)
         read_only = self.engine.execution_options(read_only=True)
         self._clock = -math.inf, datetime.min.replace(tzinfo=UTC)
         self._asking = Lock()
         self._reading = sessionmaker(read_only, class_=_Reading, expire_on_commit=False)
 
-    def _sqlite(self) -> Engine:
+    def _sqlite(self, threads: int) -> Engine:
         if self.url.database:
             Path(self.url.database).parent.mkdir(parents=True, exist_ok=True, mode=privacy.PRIVATE_FOLDER)
+        # No thread waits for another's connection while that one waits for the write lock.
         engine = create_engine(
-            self.url, hide_parameters=True, connect_args={"timeout": BUSY_TIMEOUT_S, "check_same_thread": False}
+            self.url, pool_size=threads, max_overflow=-1, hide_parameters=True,
+            connect_args={"timeout": BUSY_TIMEOUT_S, "check_same_thread": False},
         )  # fmt: skip
         event.listen(engine, "connect", _configure_sqlite)
         event.listen(engine, "begin", _begin_sqlite)
         return engine
 
-    def _server(self, pool_size: int) -> Engine:
+    def _server(self, threads: int) -> Engine:
         return create_engine(
-            self.url, pool_size=pool_size, max_overflow=pool_size, pool_pre_ping=True, pool_recycle=1800,
+            self.url, pool_size=threads, max_overflow=threads, pool_pre_ping=True, pool_recycle=1800,
             hide_parameters=True, connect_args={"connect_timeout": 10},
         )  # fmt: skip
 
@@ -164,19 +168,24 @@ def _riding_over(
             raise UserError(f"not text in UTF-8: {error.object[:_MOST_SHOWN]}", code="bad_text") from error
         except OverflowError as error:  # SQLite's numbers have 64 bits
             raise UserError("a number is too large: nothing has it", code="too_large") from error
-        except DBAPIError as error:
+        except (DBAPIError, PoolTimeout) as error:
             if isinstance(error, DataError) and "NUL" in str(error.orig):  # PostgreSQL alone refuses it
                 raise UserError("a NUL character is part of no text here", code="bad_text") from error
             if not is_passing(error) or time.monotonic() + wait_s > deadline:
                 raise
-            log.warning("database.retry", error=type(error.orig).__name__, wait_s=round(wait_s, 2))
+            name = type(getattr(error, "orig", error)).__name__
+            log.warning("database.retry", error=name, wait_s=round(wait_s, 2))
         before_next()
         time.sleep(wait_s * (0.5 + random.random()))  # noqa: S311  # spreads load, guards nothing
         wait_s = min(wait_s * 2, 2.0)
 
 
-def is_passing(error: DBAPIError) -> bool:
-    """Whether the same transaction may succeed soon: a lock, a lost connection, a restart."""
+def is_passing(error: Exception) -> bool:
+    """Whether the same transaction may succeed soon: a lock, a lost connection, a restart, a pool in full use."""
+    if isinstance(error, PoolTimeout):
+        return True
+    if not isinstance(error, DBAPIError):
+        return False
     if error.connection_invalidated or isinstance(error, InterfaceError):
         return True
     state = getattr(error.orig, "sqlstate", None)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
+from pipeline.engine import traces
 from pipeline.engine import work as kernel
 from pipeline.engine.breaker import BreakerState
 from pipeline.engine.claims import Claim, Owner
@@ -112,10 +113,12 @@ class _Hop:
         self._scope_id, self._owner, self._guarded = scope_id, owner, guarded
         self.retry_in_s: float | None = None
         self.ready = False
+        self._calls: list[dict[str, Any]] = []
+        """Records of answers that are not written down yet."""
 
     def exchange(self, outcomes: Sequence[Outcome], want: int, untried: Sequence[Any]) -> Batch[Any]:
         """Settle, give back what an earlier delivery left, and claim: one transaction, safe to repeat."""
-        work, db = self.work, self.fleet.db
+        work, db, settings = self.work, self.fleet.db, self.fleet.context.settings
         back = [Outcome(row.id, row.attempts, claim, UnitError("not tried", kind=ErrorKind.CANCELLED))
                 for row, claim in untried]  # fmt: skip
 
@@ -123,12 +126,14 @@ class _Hop:
             scope = work.lock(session, self._scope_id)
             now = db.now()
             held = kernel.new_claim(work, self._owner, None, now)
-            changes = kernel.settle(session, work, scope, [*outcomes, *back], None, now)
-            kernel.give_back_earlier(session, work, scope, self._scope_id, self._owner, None, now)
+            changes = kernel.settle(session, work, scope, [*outcomes, *back], settings, now)
+            traces.record_all(session, self._calls)
+            kernel.give_back_earlier(session, work, scope, self._scope_id, self._owner, settings, now)
             rows = kernel.claim(session, work, self._scope_id, held, now, limit=want) if want else []
             return rows, held, changes, self._status(session), self._more(session, now)
 
         rows, held, changes, status, more = db.run(act)
+        self._calls = []
         if changes.retry_in_s is not None:
             self.retry_in_s = min(changes.retry_in_s, self.retry_in_s or changes.retry_in_s)
         self.ready = bool(changes.done or changes.failed) and status == ScopeState.READY
@@ -148,9 +153,15 @@ class _Hop:
         world.note("performs", unit=row.id, attempt=row.attempts)
         try:
             if self._guarded is not None:
+                call_id = f"call {next(self.fleet.call_ids)}"
                 self._guarded.call(
                     lambda: self.fleet.provider.call(row.id, row.kind), lambda _answer: ("model", 1, 1)
                 )  # fmt: skip
+                self._calls.append({
+                    "call_id": call_id, "flow": "sim", "scope_id": self._scope_id, "unit": str(row.id),
+                    "capability": "vision", "operation": "page", "provider": provider.NAME, "model": "model",
+                    "status": "ok", "created_at": self.fleet.db.now(),
+                })  # fmt: skip
             else:
                 self._compute(row)
         except UnitError as error:

@@ -23,7 +23,7 @@ class SimulatedDatabase(Database):
     def __init__(self, url: str = "sqlite://") -> None:
         super().__init__(url)
 
-    def _sqlite(self) -> Engine:
+    def _sqlite(self, _threads: int) -> Engine:
         engine = create_engine("sqlite://", poolclass=StaticPool, connect_args={"check_same_thread": False})
         event.listen(engine, "connect", _configure)
         event.listen(engine, "begin", _begin_sqlite)

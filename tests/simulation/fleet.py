@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
+from itertools import count
 from types import SimpleNamespace
 from typing import Any
 
@@ -99,6 +100,7 @@ class Fleet:
         redis.world = db.world = world
         redis.after_gate, redis.spoke = self._tokens, self.spoke
         self.provider = provider.Provider(world)
+        self.call_ids = count()
         self.broker = Broker(world, redis)
         self.observer = Observer(self)
         db.after_commit = self.observer.committed

@@ -186,6 +186,9 @@ class Observer:
             raise Violation(f"the gate has {state.queue.in_flight} slots and {state.queue.reserved} reservations left")
         if left := fleet.broker.depth(QUEUES):
             raise Violation(f"{left} messages are left")
+        for unit, booked in self.fleet.scan("SELECT unit, COUNT(*) FROM ai_calls GROUP BY unit"):
+            if booked > (paid := fleet.provider.paid[int(unit)]):
+                raise Violation(f"unit {unit} was paid {paid} times and booked {booked} times")
         for key, row in self.scopes.items():
             for number in range(row[9]):
                 queue = fleet.queue_of[key]

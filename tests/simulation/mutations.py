@@ -13,7 +13,7 @@ from unittest.mock import patch
 
 from sqlalchemy import select
 
-from pipeline.engine import claims, deliveries, work
+from pipeline.engine import claims, deliveries, traces, work
 from pipeline.engine.presence import Presence
 from pipeline.flows.flow import Flow
 from tests.simulation import fleet, flow, session
@@ -43,6 +43,10 @@ def _unfenced(original: Callable[..., bool]) -> Callable[..., bool]:
 
 def _uncounted(original: Callable[..., Any]) -> Callable[..., Any]:
     return lambda *args, **options: original(*args, **{**options, "counts": False})
+
+
+def _keyless(original: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda session, calls: original(session, [{**call, "call_id": None} for call in calls])
 
 
 def _all_left_behind(session: Any, table: Any, owner: Any) -> list[str]:
@@ -137,6 +141,11 @@ MUTATIONS = (
             "pipeline.engine.claims.Tries.take_over": lambda *_: [],
             "pipeline.engine.claims.Tries.made": lambda *_: True,
         },
+    ),
+    Mutation(
+        "booking",
+        "a call whose record was committed without an answer is booked again",
+        names={"pipeline.engine.traces.record_all": _keyless(traces.record_all)},
     ),
     Mutation(
         "shutdown",

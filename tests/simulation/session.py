@@ -21,6 +21,8 @@ from sqlalchemy import create_engine
 import pipeline.engine.breaker
 from pipeline.engine import deliveries, retry
 from pipeline.engine.gate import Window
+from pipeline.engine.tables import table_of
+from pipeline.engine.traces import AiCall
 from pipeline.standalone.redis_server import find_server
 from tests.simulation import provider
 from tests.simulation.coroutine import Carriers
@@ -62,6 +64,7 @@ class Session:
         self.redis.scripts = self.scripts
         self.db = SimulatedDatabase(self._url)
         Base.metadata.create_all(self.db.engine)
+        table_of(AiCall).create(self.db.engine)
         self._stack.callback(self.db.dispose)
         self.scan = self._scanner()
         self._stack.enter_context(self._patched())
@@ -145,6 +148,7 @@ class Session:
         self.redis.world = world
         self.redis.wire.call("FLUSHALL")
         with self.db.engine.connect() as connection:
+            connection.exec_driver_sql("DELETE FROM ai_calls")
             connection.exec_driver_sql("DELETE FROM sim_units")
             connection.exec_driver_sql("DELETE FROM sim_scopes")
             connection.commit()

@@ -5,7 +5,7 @@ from pipeline.flows.documents.models import DOCUMENTS, PAGES
 from pipeline.flows.documents.states import DocumentStatus, PageStatus
 from pipeline.flows.documents.work import text_index
 from pipeline.flows.documents.work.merge import MERGE
-from pipeline.flows.documents.work.page import CONVERT
+from pipeline.flows.documents.work.page import CONVERT, charge
 from pipeline.flows.documents.work.split import SPLIT
 from pipeline.flows.flow import Flow
 
@@ -17,6 +17,7 @@ FLOW = Flow(
     runnable=plan.runnable,
     anything=plan.ANYTHING,
     fail_unserved=unserved.fail_unserved,
+    charge=charge,
     clean_up=submission.remove_orphans,
     catch_up=text_index.catch_up,
     retained=retention.retained,

@@ -166,12 +166,15 @@ class PageAttempt(Base):
 
     __tablename__ = "page_attempts"
     __table_args__ = (
+        Index("ix_page_attempts_call_id", "call_id", unique=True),
         Index("ix_page_attempts_document_page", "document_id", "page"),
         Index("ix_page_attempts_cache_key", "cache_key"),
         Index("ix_page_attempts_created_at", "created_at"),
     )
 
     id: Mapped[int] = mapped_column(_Id, primary_key=True)
+    call_id: Mapped[str | None] = mapped_column(String(32))
+    """The key of its call; None if nobody was called."""
     document_id: Mapped[str] = mapped_column(ForeignKey("documents.id", ondelete="CASCADE"))
     page: Mapped[int]
     page_source: Mapped[int]

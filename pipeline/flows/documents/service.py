@@ -11,7 +11,7 @@ from typing import Any
 from sqlalchemy import and_, delete, func, select, update
 from sqlalchemy.orm import Session
 
-from pipeline.engine import announced, traces, work
+from pipeline.engine import announced, kept_answers, traces, work
 from pipeline.engine.claims import FREE
 from pipeline.engine.errors import UserError
 from pipeline.engine.tables import storable
@@ -238,6 +238,7 @@ def remove(context: Context, document_id: str) -> None:
     text_index.forget_ahead(context, document_id)
     context.db.run(work)
     files.remove_all(context.settings, document_id)
+    kept_answers.unsay(context.settings.answer_dir, "documents", document_id)
 
 
 def remove_rows(session: Session, document_id: str) -> None:

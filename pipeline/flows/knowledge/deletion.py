@@ -5,7 +5,7 @@ import time
 from sqlalchemy import delete, select
 from sqlalchemy.orm import Session
 
-from pipeline.engine import announced, traces
+from pipeline.engine import announced, kept_answers, traces
 from pipeline.engine.traces import AiCall
 from pipeline.flows.knowledge import files
 from pipeline.flows.knowledge.models import BASES, BATCHES, CHUNKS, ITEMS
@@ -30,6 +30,7 @@ def remove(context: Context, base_id: str) -> bool:
                 pass
             context.db.run(lambda session, item_id=item_id: _item(session, item_id))  # type: ignore[misc]
             files.remove(context.settings, item_id)
+            kept_answers.unsay(context.settings.answer_dir, FLOW, item_id)
             if time.monotonic() > until:
                 return True
         if not found:

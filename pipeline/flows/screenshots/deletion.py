@@ -13,7 +13,7 @@ import structlog
 from sqlalchemy import and_, delete, func, or_, select, update
 from sqlalchemy.orm import Session
 
-from pipeline.engine import announced, outbox, traces
+from pipeline.engine import announced, kept_answers, outbox, traces
 from pipeline.engine.claims import FREE
 from pipeline.engine.errors import UserError
 from pipeline.engine.traces import AiCall
@@ -56,6 +56,7 @@ def forget(context: Context, since: datetime, until: datetime) -> Forgotten:
             total.screenshots + done.screenshots, total.nodes + done.nodes, total.restored + done.restored
         )
     context.db.run(lambda session: _forget_ledgers(session, since, until))
+    kept_answers.unsay(context.settings.answer_dir, batch.FLOW)
     nodes.FULL_TEXT.purge(context.db)
     context.db.checkpoint()
     log.info("screenshots.forgotten", screenshots=total.screenshots, nodes=total.nodes, restored=total.restored)

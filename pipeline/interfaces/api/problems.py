@@ -13,7 +13,6 @@ import structlog
 from fastapi.exceptions import RequestValidationError
 from pydantic import BaseModel, ConfigDict, Field
 from redis import RedisError
-from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -162,7 +161,7 @@ def _what_is_away(error: Exception) -> str:
         return "Redis cannot be reached"
     if isinstance(error, PoolTimeoutError):
         return "the server is busy"
-    return "the database cannot be reached" if isinstance(error, DBAPIError) and is_passing(error) else ""
+    return "the database cannot be reached" if is_passing(error) else ""
 
 
 def _expected(error: PenstockError) -> ProblemResponse:

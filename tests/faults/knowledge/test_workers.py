@@ -29,10 +29,10 @@ STEPS = {
     "before_chunks_are_settled": ("work.content:_forget_drafts:before", 0),
     "with_a_batch_claimed": ("work.batch:_claim:after", 0),
     "while_the_provider_answers": ("work.batch:embedded_text:during", 1),
-    "with_an_answer_that_is_not_stored": ("work.batch:_settle:before", 1),
+    "with_an_answer_that_is_not_stored": ("work.batch:_settle:before", 0),
     "with_an_answer_just_stored": ("work.batch:_settle:after", 0),
     "with_an_item_to_write": ("work.publication:_claim:after", 0),
-    "while_vectors_are_written": ("work.publication:forget:before", 0),
+    "while_vectors_are_written": ("work.publication:_forget_old:before", 0),
     "when_vectors_are_just_written": ("work.publication:vectors.upsert:after", 0),
 }
 

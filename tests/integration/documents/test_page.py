@@ -1,4 +1,5 @@
 from datetime import UTC, datetime, timedelta
+from uuid import uuid4
 
 import pytest
 from sqlalchemy import func, select
@@ -234,7 +235,7 @@ def test_a_discarded_result_is_in_the_ledger_but_changes_no_page(context: Contex
     FLOW.free_lost(context, {"slow"})
     (unit,) = Worker(context, document_id, "w2").claim()
     assert unit.page == stale.page
-    slow.settle(good(stale, "from the dead", paid=True))
+    slow.settle(good(stale, "from the dead", call_id=uuid4().hex))
     Worker(context, document_id, "w2").settle(good(unit, "good"))
     slow.settle(good(stale, "late"))
     slow.settle(bad(stale))
@@ -251,7 +252,7 @@ def test_the_ledger_and_the_traces_keep_what_was_paid(context: Context) -> None:
     document_id = insert_document(context, pages=[P.PENDING] * 2)
     worker = Worker(context, document_id)
     one, two = worker.claim(2)
-    worker.settle(good(one, paid=True, cost=0.25, cache_key="k", prompt_hash="h"), good(two, cached=True))
+    worker.settle(good(one, call_id=uuid4().hex, cost=0.25, cache_key="k", prompt_hash="h"), good(two, cached=True))
     first, second = attempts(context, document_id)
     assert (first.cost, document(context, document_id).cost) == (0.25, 0.25)
     assert [(one.provider, one.attempts, one.cached, one.cost) for one in queries.costs(context, document_id)] == [
@@ -270,7 +271,7 @@ def test_a_call_whose_usage_was_not_believed_says_so_and_went_well(context: Cont
     document_id = insert_document(context, pages=[P.PENDING])
     worker = Worker(context, document_id)
     answer = Answer("text", "m-1", Usage(5, 5, "the service says 10^30 input tokens, counted as 5"))
-    worker.settle(Attempt(only(worker.claim()), answer, paid=True))
+    worker.settle(Attempt(only(worker.claim()), answer, call_id=uuid4().hex))
     with context.db.read() as session:
         (call,) = session.execute(select(AiCall.__table__)).all()
     assert (call.status, call.error) == ("ok", "the service says 10^30 input tokens, counted as 5")
@@ -346,7 +347,7 @@ def test_whatever_characters_an_answer_or_an_error_has_it_is_stored(context: Con
     failure = bad(two)
     assert failure.error is not None
     failure.error.args = (text,)
-    worker.settle(good(one, text, paid=True, model=text), failure)
+    worker.settle(good(one, text, call_id=uuid4().hex, model=text), failure)
     stored = pages(context, document_id)
     assert page_states(context, document_id) == [P.COMPLETED, P.FAILED]
     for kept in (stored[0].content, stored[1].error, attempts(context, document_id)[0].text):
@@ -357,7 +358,7 @@ def test_a_server_that_calls_its_model_by_an_endless_name_stops_nothing(context:
     document_id = insert_document(context, pages=[P.PENDING])
     worker = Worker(context, document_id)
     (unit,) = worker.claim()
-    worker.settle(Attempt(unit, Answer("text", "m" * 5000), paid=True))
+    worker.settle(Attempt(unit, Answer("text", "m" * 5000), call_id=uuid4().hex))
     assert page_states(context, document_id) == [P.COMPLETED]
     assert attempts(context, document_id)[0].model == "m" * 120
 

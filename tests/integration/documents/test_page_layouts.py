@@ -64,7 +64,7 @@ def test_a_page_that_comes_from_the_cache_brings_its_layout(context: Context) ->
         first, paid = convert_by_nodes(1)
         second, cached = convert_by_nodes(2)
         assert len(gateway.ids) == 1
-    assert (paid.paid, cached.paid, cached.cached) == (True, False, True)
+    assert (paid.call_id is not None, cached.call_id, cached.cached) == (True, None, True)
     assert queries.layouts(context, first) == {1: layout(1)}
     assert queries.layouts(context, second) == {2: layout(1) | {"blocks": [layout(1)["blocks"][0] | {"page": 2}]}}
 

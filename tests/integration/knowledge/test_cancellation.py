@@ -71,7 +71,7 @@ def embedding(context: Context, driver: Driver, item_id: str) -> Finish:
     driver.embed(item_id)
     claimed = context.db.run(lambda session: batch._claim(session, context, item_id, "emb", driver.owner()))
     assert claimed is not None
-    tracer = Tracer(gates.guarded_call(context, "knowledge.emb", "message"), context.db.now)
+    tracer = Tracer(context, gates.guarded_call(context, "knowledge.emb", "message"))
 
     def finish() -> None:
         made = batch._vectors(context, tracer, claimed)
@@ -90,8 +90,7 @@ def writing(context: Context, driver: Driver, item_id: str) -> Finish:
     found = context.db.run(lambda session: publication._claim(session, context, item_id, driver.owner()))
     assert found is not None
     row, claim = found
-    first = {"context": context, "row": row, "claim": claim, "batches": [0], "is_last": False}
-    context.db.run(lambda session: publication._step(session, **first))
+    context.db.run(lambda session: publication._write(session, context.db.now(), row=row, numbers=[0]))
 
     def finish() -> None:
         with pytest.raises(content.ClaimLost):

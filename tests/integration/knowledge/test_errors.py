@@ -1,7 +1,7 @@
 """Errors of reading, of the provider and of writing: which are tried again, when, and what the item says at last."""
 
 import math
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
@@ -127,7 +127,7 @@ def test_vectors_of_another_length_than_the_items_others_fail_it(
         outcome = Outcome(
             claimed.row.id, 1, claimed.claim, values={"vectors": b"\0" * (4 * length * len(claimed.texts))}
         )
-        batch._settle(context, claimed, outcome, Tracer(None, context.db.now))
+        batch._settle(context, claimed, outcome, Tracer(context, None))
     assert driver.status(item_id) is ItemStatus.FAILED
     assert "others of this item have 8" in driver.row(item_id).error
     assert published(context) == []
@@ -168,18 +168,18 @@ def test_writing_is_tried_twice(
     assert checking.check(context).sound
 
 
-def test_large_item_is_written_in_several_transactions_and_appears_with_the_last(
+def test_large_item_is_written_in_small_transactions_and_appears_when_all_is_written(
     context: Context, driver: Driver, base: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(publication, "MOST_AT_ONCE", 4)
     seen: list[tuple[int, int]] = []
-    step = publication._step
+    write = publication._write
 
-    def noted(session: Any, **arguments: Any) -> None:
-        step(session, **arguments)
-        seen.append((len(arguments["batches"]), len(published(context))))
+    def noted(session: Any, now: datetime, **arguments: Any) -> None:
+        write(session, now, **arguments)
+        seen.append((len(arguments["numbers"]), len(published(context))))
 
-    monkeypatch.setattr(publication, "_step", noted)
+    monkeypatch.setattr(publication, "_write", noted)
     (item_id,) = driver.note(base, long_text("large", 11))
     driver.work_off()
     assert seen == [(2, 0), (2, 0), (2, 0)]

@@ -1,6 +1,10 @@
 """An item that is read again: what was found stays found, what did not change is not paid for, and no message of the
 old run disturbs the new one."""
 
+from contextlib import suppress
+from datetime import datetime
+from typing import Any
+
 import pytest
 from sqlalchemy import select
 
@@ -125,7 +129,7 @@ class TestMessagesOfAnOldRun:
         """The call ends, well or badly."""
         made = {} if error else {"vectors": b"\0" * 4 * 8 * len(claimed.texts)}
         outcome = Outcome(claimed.row.id, claimed.row.attempts, claimed.claim, error, values=made)
-        batch._settle(context, claimed, outcome, Tracer(None, context.db.now))
+        batch._settle(context, claimed, outcome, Tracer(context, None))
 
     def test_answer_is_kept_and_leaves_the_new_runs_progress_alone(
         self, context: Context, driver: Driver, item_id: str, claimed: batch.Claimed, provider: ProviderServer
@@ -217,9 +221,7 @@ def test_vectors_of_a_write_that_was_cancelled_halfway_go_when_it_is_read_again(
     found = context.db.run(lambda session: publication._claim(session, context, item_id, driver.owner()))
     assert found is not None
     row, claim = found
-    context.db.run(lambda session: publication._step(
-        session, context=context, row=row, claim=claim, batches=[0], is_last=False
-    ))  # fmt: skip
+    context.db.run(lambda session: publication._write(session, context.db.now(), row=row, numbers=[0]))
     service.cancel(context, item_id)
     with pytest.raises(content.ClaimLost):
         publication._publish(context, row, claim)
@@ -231,3 +233,30 @@ def test_vectors_of_a_write_that_was_cancelled_halfway_go_when_it_is_read_again(
     assert checking.check(context).sound
     with context.db.read() as session:
         assert len(session.execute(select(CHUNKS.c.id)).all()) == 1
+
+
+@pytest.mark.parametrize("after", range(1, 8))
+def test_item_whose_writer_is_lost_after_any_small_step_is_found_whole(
+    context: Context, driver: Driver, base: str, monkeypatch: pytest.MonkeyPatch, after: int
+) -> None:
+    monkeypatch.setattr(publication, "MOST_AT_ONCE", 4)
+    item_id = driver.completed(base, long_text("old", 7))
+    rewrite(context, driver, item_id, long_text("new", 7))
+    service.reprocess(context, item_id)
+    held, steps = publication._held, iter(range(after))
+
+    def lost(*arguments: Any) -> datetime:
+        if next(steps, None) is None:
+            raise SystemExit
+        return held(*arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(publication, "_held", lost)
+        with suppress(SystemExit):
+            driver.work_off()
+    words = {text.split()[0] for text in driver.texts(item_id)}
+    assert len(words) == 1, "what is found is of one reading"
+    FLOW.free_lost(context, {driver.worker})
+    driver.finish()
+    assert len(driver.texts(item_id)) == 7
+    assert checking.check(context).sound

@@ -13,6 +13,7 @@ from sqlalchemy.engine import Engine
 
 from pipeline.engine import traces
 from pipeline.engine.guarded_call import GuardedCall, request_hooks
+from pipeline.engine.kept_answers import Subject
 from pipeline.providers import calls, gates, spend
 from pipeline.providers.openai_compatible import OpenAICompatible
 from pipeline.providers.traced_call import Tracer
@@ -110,10 +111,12 @@ def test_absurd_usage_loses_no_answer_trips_no_cap_and_is_told_on_the_calls_row(
     with ProviderServer() as server:
         server.push(Fault(status=200, body=body))
         service = OpenAICompatible("p", profile.model_copy(update={"base_url": server.base_url}))
-        tracer = Tracer(_admitted(context, "vision.p", "a"), context.db.now)
-        answer = tracer.call("text", "describe", "p", "m", lambda: service.complete("Hi"))
+        tracer = Tracer(context, _admitted(context, "vision.p", "a"))
+        answer = tracer.call(
+            Subject("music", "run", "1"), "text", "describe", "p", "m", ["Hi"], lambda: service.complete("Hi")
+        )
     assert answer.text == "fine"
-    context.db.run(lambda session: traces.record(session, "music", "run", 1, tracer.trace))
+    context.db.run(lambda session: traces.record(session, tracer.trace))
     [row] = calls.calls(context)
     assert (row.status, row.failed) == ("ok", False)
     assert "the service says 10^15 input tokens" in str(row.error)

@@ -45,9 +45,10 @@ def settings_env() -> dict[str, str]:
     return {"PENSTOCK_SCREENSHOTS__SHARD_SIZE": "2"}
 
 
-def trace(operation: str, said: str) -> dict[str, Any]:
+def trace(operation: str, said: str, batch: object, unit: str = "1") -> dict[str, Any]:
     return {
-        "capability": "text", "operation": operation, "provider": "p", "model": "m", "status": "ok", "preview": said,
+        "flow": FLOW, "scope_id": str(batch), "unit": unit, "capability": "text", "operation": operation,
+        "provider": "p", "model": "m", "status": "ok", "preview": said,
         "created_at": BEGIN,
     }  # fmt: skip
 
@@ -67,10 +68,12 @@ def analysing(context: Context, hand: Hand, batch: int) -> None:
     assert done is not None
     read = as_index({shot.id: Evidence(f"{SECRET} words") for shot in done.shots.values()})
     call = UsedCall(Operation.ANALYSE, "p", "m", "", 1, Ask.FIRST, [shot.id for shot in done.shots.values()])
-    assert shard.settle(context, done, read, call, [f"a {SECRET} note"], trace("a", f"{SECRET} reply")).done
+    assert shard.settle(
+        context, done, read, call, [f"a {SECRET} note"], trace("a", f"{SECRET} reply", done.batch_id)
+    ).done
     broken = shard.claim(context, batch, ME)
     assert broken is not None
-    assert shard.release(context, broken, f"{SECRET} and broken", trace("b", f"{SECRET} reply")).again
+    assert shard.release(context, broken, f"{SECRET} and broken", trace("b", f"{SECRET} reply", broken.batch_id)).again
     assert shard.claim(context, batch, ME) is not None
 
 
@@ -99,7 +102,7 @@ def expanding(context: Context, hand: Hand, batch: int) -> None:
     unit = expansion.claim(context, batch, ME)
     assert unit is not None
     call = UsedCall(Operation.EXPAND, "p", "m", "", 1, Ask.FIRST, [])
-    assert expansion.keep_reply(context, unit, f"{SECRET} reply", trace("c", f"{SECRET} reply"), call)
+    assert expansion.keep_reply(context, unit, f"{SECRET} reply", trace("c", f"{SECRET} reply", unit.id), call)
 
 
 @pytest.mark.parametrize("step", [waits, sent, analysing, failed, given_up, analysed, expanding])
@@ -118,7 +121,7 @@ def test_batch_is_taken_apart_at_every_step_and_its_other_frames_are_analysed_an
     if unit is not None:
         late = as_expansion(batch, shots, [draft("late", shots)])
         assert expansion.settle(context, unit, late, Origin.MODEL) is None
-    reply = trace("late", f"{SECRET} reply")
+    reply = trace("late", f"{SECRET} reply", batch)
     if unit is not None:
         assert expansion.fail(context, unit, UnitError("late"), reply).status is None
     if part is not None:
@@ -161,7 +164,7 @@ def test_batch_that_is_done_keeps_no_word_of_what_was_said_about_it(context: Con
     unit = expansion.claim(context, batch, ME)
     assert unit is not None
     call = UsedCall(Operation.EXPAND, "p", "m", "", 1, Ask.FIRST, shots)
-    expansion.keep_reply(context, unit, f"{SECRET} reply", trace("c", f"{SECRET} reply"), call)
+    expansion.keep_reply(context, unit, f"{SECRET} reply", trace("c", f"{SECRET} reply", unit.id), call)
     drawn = as_expansion(batch, shots, [draft(f"a {SECRET} node", shots[:1]), draft("other", shots[2:])])
     said = Expansion(drawn.nodes, drawn.edges, (f"“a {SECRET} node” was left out",))
     assert expansion.settle(context, unit, said, Origin.MODEL)
@@ -183,10 +186,8 @@ def test_merge_that_told_of_both_nodes_keeps_no_word_of_the_one_that_goes(contex
     assert unit is not None
     content = nodes.Content(f"a {SECRET} node & plain")
     call = UsedCall(Operation.MERGE, "p", "m", "", 1, Ask.FIRST, shots)
-    assert (
-        merge.settle(context, unit, content, call, trace("text_merge", f"{SECRET} & plain")).status
-        is WorkStatus.SUCCEEDED
-    )
+    reply = trace("text_merge", f"{SECRET} & plain", unit.row.batch_id, merge.trace_unit(unit.id))
+    assert merge.settle(context, unit, content, call, reply).status is WorkStatus.SUCCEEDED
     deletion.forget(context, BEGIN, BEGIN + timedelta(minutes=1))
     assert SECRET not in everything(context)
     assert queries.show(context, plain).node.title == "plain"
@@ -203,7 +204,8 @@ def test_node_that_is_being_merged_is_not_merged_with_what_is_deleted(context: C
     unit = merge.claim(context, ME)
     assert unit is not None
     deletion.forget(context, BEGIN, BEGIN + timedelta(minutes=1))
-    late = merge.settle(context, unit, nodes.Content(f"{SECRET} + plain"), trace=trace("text_merge", SECRET))
+    reply = trace("text_merge", SECRET, unit.row.batch_id, merge.trace_unit(unit.id))
+    late = merge.settle(context, unit, nodes.Content(f"{SECRET} + plain"), trace=reply)
     assert late.status is WorkStatus.PENDING
     assert SECRET not in everything(context)
     assert hand.merge_all() == 1
@@ -219,7 +221,7 @@ def test_traces_of_other_batches_are_left_alone(context: Context, hand: Hand) ->
     hand.analyse(second, [draft("b", shots)])
     with context.db.transaction() as session:
         for batch in (first, second):
-            traces.record(session, FLOW, batch, "expand", trace("text_expand", f"reply {batch}"))
+            traces.record(session, trace("text_expand", f"reply {batch}", batch))
     deletion.forget(context, BEGIN, BEGIN + timedelta(minutes=1))
     with context.db.read() as session:
         previews = list(session.execute(select(AiCall.preview).order_by(AiCall.id)).scalars())

@@ -160,11 +160,12 @@ def secret_and_plain(context: Context, hand: Hand) -> tuple[int, int]:
     batch, shots = hand.batch(ts=later)
     content = Content("secret", "secret summary", ("secret",), (EntityMention(name="Secret Person"),))
     trace = {
-        "capability": "vision", "operation": "o", "provider": "p", "model": "m", "status": "ok", "preview": "secret",
+        "flow": FLOW, "scope_id": str(batch), "unit": "1", "capability": "vision", "operation": "o",
+        "provider": "p", "model": "m", "status": "ok", "preview": "secret",
         "created_at": later,
     }  # fmt: skip
     with context.db.transaction() as session:
-        traces.record(session, FLOW, batch, "1", trace)
+        traces.record(session, trace)
     drafts = [Draft("event", content, later, shots, thread)]
     (secret,) = hand.analyse(batch, drafts, {shots[0]: Evidence("secret words")})
     hand.merge_all()

@@ -180,7 +180,7 @@ def test_reading_survives_a_connection_that_the_server_ends(db: Database) -> Non
 def test_transactions_that_have_all_connections_do_not_wait_for_one_another_to_learn_the_time(
     database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:  # fmt: skip
-    db, both = Database(database_url, pool_size=1), Barrier(2)
+    db, both = Database(database_url, threads=1), Barrier(2)
     db.now()
     monkeypatch.setattr("pipeline.storage.database.CLOCK_S", 0.0)
 
@@ -193,6 +193,35 @@ def test_transactions_that_have_all_connections_do_not_wait_for_one_another_to_l
         times = list(pool.map(lambda _: db.run(work), range(2)))
     db.dispose()
     assert abs(times[0] - times[1]) < timedelta(seconds=20)
+
+
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+def test_no_thread_waits_for_the_connection_of_another_on_sqlite(db: Database) -> None:
+    together = Barrier(32)
+
+    def read(_: int) -> int:
+        with db.read() as session:
+            session.execute(text("SELECT 1"))
+            return together.wait(60)
+
+    with ThreadPoolExecutor(32) as pool:
+        assert sorted(pool.map(read, range(32))) == list(range(32))
+
+
+@pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
+def test_run_waits_for_a_connection_of_a_pool_in_full_use(
+    database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:  # fmt: skip
+    full, tried = Database(database_url, threads=1), Event()
+    monkeypatch.setattr(full.engine.pool, "_timeout", 0.01)
+    warned = database.log.warning
+    monkeypatch.setattr(database.log, "warning", lambda *args, **fields: (tried.set(), warned(*args, **fields)))
+    with ThreadPoolExecutor(1) as pool, full.engine.connect(), full.engine.connect() as second:
+        waiting = pool.submit(full.run, lambda session: session.execute(text("SELECT 41 + 1")).scalar())
+        assert tried.wait(60), "it is refused a connection"
+        second.close()
+        assert waiting.result(60) == 42
+    full.dispose()
 
 
 @pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)

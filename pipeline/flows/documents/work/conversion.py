@@ -7,19 +7,24 @@ from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import structlog
 from redis import RedisError
 from sqlalchemy import and_, select
 from sqlalchemy.exc import OperationalError
 
+from pipeline.engine import kept_answers
 from pipeline.engine.errors import ErrorKind, PenstockError, UnitError
 from pipeline.engine.guarded_call import GuardedCall
+from pipeline.engine.kept_answers import Subject
 from pipeline.flows.documents import files
 from pipeline.flows.documents.models import ATTEMPTS, LAYOUTS, PAGES
+from pipeline.flows.documents.work import page
 from pipeline.flows.documents.work.page import Attempt, PageUnit
 from pipeline.providers import registry
 from pipeline.providers.protocols import Answer, PageConverter, PageReader, PageRef, charged
+from pipeline.providers.traced_call import kept_form, result_of
 from pipeline.providers.vision_pages import TruncatedAnswer
 from pipeline.reading.content import page_limits
 from pipeline.reading.pages import Pages
@@ -29,6 +34,9 @@ from pipeline.storage.context import Context
 log = structlog.get_logger(__name__)
 MAX_PAGE_CHARS = 1_000_000
 """Of one page. What is made of its text takes many times its size, here and in the processes that answer requests."""
+
+_FACTS = ("call_id", "model", "cost", "queue", "latency_ms")
+"""What is known of the call of a kept answer."""
 
 _RENDERING = threading.BoundedSemaphore(os.cpu_count() or 1)
 
@@ -46,6 +54,10 @@ def bounded(answer: Answer, page: int) -> Answer:
     kept = replace(answer, text=answer.text[:MAX_PAGE_CHARS], layout=None)
     message = f"the text of page {page} has {length:,} characters, more than the {MAX_PAGE_CHARS:,} that are accepted"
     raise TruncatedAnswer(message, kept)
+
+
+def _subject(unit: PageUnit) -> Subject:
+    return Subject("documents", unit.document_id, str(unit.page), unit.claim.id)
 
 
 class PageConversion:
@@ -96,9 +108,11 @@ class PageConversion:
             error = UnitError(f"unexpected {type(failure).__name__}: {failure}", kind=ErrorKind.PERMANENT)
         # A truncated answer is an error, but it was paid for.
         paid: Answer | None = answer or getattr(error, "answer", None)
-        if paid is not None and self._guarded is not None and not facts.get("cached"):
+        if paid is not None and self._guarded is not None and not (facts.get("cached") or facts.get("kept")):
             facts["cost"] = self._guarded.cost_of(*charged(paid))
-        return Attempt(unit, answer, error, latency_ms=int((time.monotonic() - begun) * 1000), **facts)
+        facts = {"latency_ms": int((time.monotonic() - begun) * 1000)} | facts
+        attempt = Attempt(unit, answer, error, **facts)
+        return self._keep(attempt, paid) if attempt.call_id and paid and not attempt.kept else attempt
 
     def _answer(self, unit: PageUnit, facts: dict[str, Any]) -> Answer:
         """The page's Markdown. Fills `facts` for the ledger, even when it raises."""
@@ -107,21 +121,45 @@ class PageConversion:
             self._converters[key] = registry.page_converter(self._context.settings, *key)
         converter = self._converters[key]
         facts["model"] = converter.model
-        page = self._page_ref(unit, converter)
+        ref = self._page_ref(unit, converter)
         if converter.paid:
-            facts["cache_key"], facts["prompt_hash"] = converter.cache_key(page)
+            facts["cache_key"], facts["prompt_hash"] = converter.cache_key(ref)
             known = self._cached(facts["cache_key"], unit.page_source) if unit.use_cache else None
             if known is not None:
                 facts["cached"] = True
                 return known
-            facts["paid"] = True
+            facts["call_id"] = uuid4().hex
+            known = self._kept(unit, facts)
+            if known is not None:
+                return known
         if key not in self._readers:
-            self._readers[key] = self._open.enter_context(converter.open(page.source, self._survey()))
+            self._readers[key] = self._open.enter_context(converter.open(ref.source, self._survey()))
         reader = self._readers[key]
         if self._guarded is None:
-            return reader.convert(page)
+            return reader.convert(ref)
         facts["queue"] = self._guarded.gate.queue
-        return self._guarded.call(lambda: reader.convert(page), charged)
+        return self._guarded.call(lambda: reader.convert(ref), charged)
+
+    def _keep(self, attempt: Attempt, paid: Answer) -> Attempt:
+        """Keep what was paid for until it is settled."""
+        facts = {name: getattr(attempt, name) for name in _FACTS}
+        said = {"answer": kept_form(paid), "truncated": str(attempt.error) if attempt.error else None, "facts": facts}
+        trace = page.trace_of(attempt, self._context.db.now())
+        folder, subject = self._context.settings.answer_dir, _subject(attempt.unit)
+        return replace(attempt, kept=kept_answers.keep(folder, subject, str(attempt.cache_key), trace, said))
+
+    def _kept(self, unit: PageUnit, facts: dict[str, Any]) -> Answer | None:
+        """The answer that was paid for and is not settled yet, if there is one. Raises `TruncatedAnswer`."""
+        folder = self._context.settings.answer_dir
+        kept = kept_answers.recall(folder, _subject(unit), facts["cache_key"])
+        if kept is None or kept.said is None:
+            return None
+        facts.update(kept.said["facts"], kept=kept.path)
+        answer = result_of(kept.said["answer"])
+        assert isinstance(answer, Answer)
+        if kept.said["truncated"]:
+            raise TruncatedAnswer(kept.said["truncated"], answer)
+        return answer
 
     def _page_ref(self, unit: PageUnit, converter: PageConverter) -> PageRef:
         settings = self._context.settings

@@ -7,12 +7,14 @@ one document come one after another, and exactly one transaction sees the last p
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from pathlib import Path
 from typing import Any
 
-from sqlalchemy import and_, bindparam, delete, insert, select, update
+from sqlalchemy import and_, bindparam, delete, or_, select, update
+from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import Session
 
-from pipeline.engine import work
+from pipeline.engine import traces, work
 from pipeline.engine.claims import Claim, Owner
 from pipeline.engine.errors import UnitError
 from pipeline.engine.guarded_call import GateClosed
@@ -20,7 +22,7 @@ from pipeline.engine.lanes import Batch
 from pipeline.engine.retry import Policy
 from pipeline.engine.settled import Settled
 from pipeline.engine.tables import storable, upsert
-from pipeline.engine.traces import AiCall, message_of, preview
+from pipeline.engine.traces import message_of, preview
 from pipeline.engine.views import view_of
 from pipeline.engine.work import Changes, Outcome, Work
 from pipeline.flows.documents.models import ATTEMPTS, DOCUMENTS, LAYOUTS, PAGES
@@ -71,10 +73,12 @@ class Attempt:
     prompt_hash: str = ""
     model: str = ""
     cost: float = 0.0
-    paid: bool = False
-    """A service was called."""
+    call_id: str | None = None
+    """The key of the call to a service; None if there was none."""
     queue: str = ""
     """Whose gate let the call through."""
+    kept: Path | None = None
+    """Where the answer is kept until the database has it."""
 
 
 @dataclass(frozen=True)
@@ -237,9 +241,6 @@ def _settle(
     ]  # fmt: skip
     changes = work.settle(session, CONVERT, document, outcomes, settings, now)
     held = changes.ids
-    if cost := sum(attempt.cost for attempt in attempts):
-        paid = update(DOCUMENTS).where(DOCUMENTS.c.id == document.id)
-        session.execute(paid.values(cost=DOCUMENTS.c.cost + cost))
     _record(session, [attempt for attempt in attempts if not isinstance(attempt.error, GateClosed)], held, now)
     _store_layouts(session, [attempt for attempt in attempts if attempt.unit.id in held])
     return changes
@@ -270,19 +271,27 @@ def _store_layouts(session: Session, attempts: Sequence[Attempt]) -> None:
         session.execute(delete(LAYOUTS).where(LAYOUTS.c.page_id.in_(unknown)))
 
 
-_LEDGER, _TRACES = insert(ATTEMPTS), insert(AiCall)
+def _ledger(*, is_sqlite: bool) -> Any:
+    """A call has one entry, however often it is written. It took effect if one of the claims that had it still held."""
+    insert: Any = sqlite.insert if is_sqlite else postgresql.insert
+    entry = insert(ATTEMPTS)
+    took_effect = or_(ATTEMPTS.c.effective, entry.excluded.effective)
+    return entry.on_conflict_do_update(index_elements=["call_id"], set_={"effective": took_effect})
+
+
+_LEDGER = {is_sqlite: _ledger(is_sqlite=is_sqlite) for is_sqlite in (False, True)}
 
 
 def _record(session: Session, attempts: Sequence[Attempt], held: Collection[int], now: datetime) -> None:
-    """Write the ledger, and a trace of each call to a service."""
-    rows, calls = [], []
+    """Write the ledger, a trace of each call to a service, and what new ones cost the document."""
+    rows = []
     for attempt in attempts:
         unit, answer, error = attempt.unit, attempt.answer, attempt.error
-        # A truncated answer is an error, but its text was paid for.
-        partial = answer or getattr(error, "answer", None)
+        partial = _paid_for(attempt)
         model = (partial.model if partial else "") or attempt.model or unit.model
         kind, message = (str(error.kind), message_of(error)) if error else ("", None)
         rows.append({
+            "call_id": attempt.call_id,
             "document_id": unit.document_id, "page": unit.page, "page_source": unit.page_source,
             "provider": unit.provider, "model": storable(model)[:MAX_MODEL_CHARS],
             "prompt_hash": attempt.prompt_hash, "cache_key": attempt.cache_key, "cached": attempt.cached,
@@ -293,21 +302,36 @@ def _record(session: Session, attempts: Sequence[Attempt], held: Collection[int]
             "latency_ms": attempt.latency_ms, "cost": attempt.cost, "worker_id": unit.claim.owner.worker_id,
             "created_at": now,
         })  # fmt: skip
-        if attempt.paid:
-            calls.append({
-                "flow": "documents", "scope_id": unit.document_id, "unit": str(unit.page), "capability": "vision",
-                "operation": "page_to_markdown", "provider": unit.provider,
-                "model": storable(answer.model if answer else attempt.model)[:MAX_MODEL_CHARS],
-                "status": "ok" if answer else kind, "latency_ms": attempt.latency_ms,
-                "error": message or (partial.usage.note if partial else "") or None,
-                "input_tokens": partial.usage.input_tokens if partial else 0,
-                "output_tokens": partial.usage.output_tokens if partial else 0,
-                "cost": attempt.cost, "queue": attempt.queue,
-                "created_at": now - timedelta(milliseconds=attempt.latency_ms),
-                "preview": preview(storable(answer.text)) if answer else "",
-            })  # fmt: skip
-    connection = session.connection()
     if rows:
-        connection.execute(_LEDGER, rows)
-    if calls:
-        connection.execute(_TRACES, calls)
+        session.connection().execute(_LEDGER[session.get_bind().dialect.name == "sqlite"], rows)
+    paid = [attempt for attempt in attempts if attempt.call_id]
+    new = traces.record_all(session, [trace_of(attempt, now) | {"kept": attempt.kept} for attempt in paid])
+    if cost := sum(attempt.cost for attempt in paid if attempt.call_id in new):
+        charge(session, paid[0].unit.document_id, cost)
+
+
+def charge(session: Session, document_id: str, cost: float) -> None:
+    """Add the cost of calls that were not on record."""
+    session.execute(update(DOCUMENTS).where(DOCUMENTS.c.id == document_id).values(cost=DOCUMENTS.c.cost + cost))
+
+
+def trace_of(attempt: Attempt, now: datetime) -> dict[str, Any]:
+    """The record of an attempt's call."""
+    unit, answer, error, partial = attempt.unit, attempt.answer, attempt.error, _paid_for(attempt)
+    return {
+        "call_id": attempt.call_id, "flow": "documents", "scope_id": unit.document_id, "unit": str(unit.page),
+        "capability": "vision", "operation": "page_to_markdown", "provider": unit.provider,
+        "model": storable(answer.model if answer else attempt.model)[:MAX_MODEL_CHARS],
+        "status": "ok" if answer else str(error.kind) if error else "", "latency_ms": attempt.latency_ms,
+        "error": (message_of(error) if error else partial.usage.note if partial else "") or None,
+        "input_tokens": partial.usage.input_tokens if partial else 0,
+        "output_tokens": partial.usage.output_tokens if partial else 0,
+        "cost": attempt.cost, "queue": attempt.queue,
+        "created_at": now - timedelta(milliseconds=attempt.latency_ms),
+        "preview": preview(storable(answer.text)) if answer else "",
+    }  # fmt: skip
+
+
+def _paid_for(attempt: Attempt) -> Answer | None:
+    """The answer. A truncated one is an error, but its text was paid for."""
+    return attempt.answer or getattr(attempt.error, "answer", None)

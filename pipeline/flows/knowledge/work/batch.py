@@ -15,6 +15,7 @@ from pipeline.engine import traces, work
 from pipeline.engine.claims import Claim, Owner
 from pipeline.engine.errors import ErrorKind, UnitError
 from pipeline.engine.guarded_call import GuardedCall
+from pipeline.engine.kept_answers import Subject
 from pipeline.engine.retry import Policy
 from pipeline.engine.settled import Settled
 from pipeline.engine.work import Changes, Outcome, Work
@@ -76,7 +77,7 @@ class Claimed:
 
 def embed(context: Context, item_id: str, provider: str, owner: Owner, guarded: GuardedCall | None) -> Settled:
     """Make the vectors of the item's next batch that waits for this provider, if one does."""
-    tracer = Tracer(guarded, context.db.now)
+    tracer = Tracer(context, guarded)
     try:
         claimed = context.db.run(lambda session: _claim(session, context, item_id, provider, owner))
         if claimed is None:
@@ -123,7 +124,10 @@ def _vectors(context: Context, tracer: Tracer, claimed: Claimed) -> bytes:
     maker = registry.embeddings(context.settings, provider, "" if provider == LOCAL else model)
     if provider == LOCAL:
         return vectors.pack(maker.embed(texts).vectors)
-    made = tracer.call("embeddings", "embed_chunks", maker.name, maker.model, lambda: maker.embed(texts)).vectors
+    subject = Subject(items.FLOW, claimed.row.item_id, str(claimed.row.number), claimed.claim.id)
+    made = tracer.call(
+        subject, "embeddings", "embed_chunks", maker.name, maker.model, texts, lambda: maker.embed(texts)
+    ).vectors
     if len(made) != len(texts):
         raise UnitError(f"{len(made)} vectors came for {len(texts)} texts", kind=ErrorKind.TRANSIENT, code="bad_reply")
     try:
@@ -154,7 +158,7 @@ def _settle(context: Context, claimed: Claimed, ended: Outcome, tracer: Tracer) 
 
     def act(session: Session) -> Settled:
         item, now = items.lock(session, row.item_id), context.db.now()
-        traces.record(session, items.FLOW, row.item_id, row.number, tracer.trace, gone=item is None)
+        traces.record(session, tracer.trace, gone=item is None)
         if item is None:
             return Settled()
         changes = work.settle(session, EMBED, item, [_checked(session, row, ended)], settings, now)

@@ -3,7 +3,7 @@
 import time
 
 from sqlalchemy import select, update
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import SQLAlchemyError
 
 from pipeline.engine.claims import Claim, held_by
 from pipeline.flows.knowledge.models import ITEMS
@@ -35,7 +35,7 @@ class Checkpoint:
             try:
                 with self._context.db.read() as session:
                     self._wanted = session.execute(mine).first() is not None
-            except DBAPIError:
+            except SQLAlchemyError:
                 return True  # nobody knows; what is read is stored only if the claim holds then
         return self._wanted
 
@@ -49,5 +49,5 @@ class Checkpoint:
         further = update(ITEMS).where(*mine).values(progress=percent)
         try:
             self._context.db.run(lambda session: session.execute(further), patience_s=1)
-        except DBAPIError:
+        except SQLAlchemyError:
             return  # the next one tells

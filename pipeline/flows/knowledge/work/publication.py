@@ -1,15 +1,15 @@
 """EMBEDDING → COMPLETED: an item's vectors are written, and its new chunks take the place of the old ones at once.
 
-Source 003, "批次 embedding 与写入" and "reprocess 语义". Until the last transaction the old ones are searched.
+Source 003, "批次 embedding 与写入" and "reprocess 语义". Until all are written the old ones are searched.
 """
 
-from collections.abc import Sequence
-from datetime import datetime
+from collections.abc import Callable, Sequence
+from datetime import datetime, timedelta
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import structlog
-from sqlalchemy import and_, delete, select
+from sqlalchemy import ColumnElement, and_, delete, select, update
 from sqlalchemy.orm import Session
 
 from pipeline.engine import work
@@ -17,8 +17,7 @@ from pipeline.engine.claims import Claim, Owner
 from pipeline.engine.errors import ErrorKind, UnitError
 from pipeline.engine.retry import Policy
 from pipeline.engine.settled import Settled
-from pipeline.engine.tables import portions
-from pipeline.engine.work import Outcome, Work
+from pipeline.engine.work import Changes, Outcome, Work
 from pipeline.flows.knowledge import live_settings
 from pipeline.flows.knowledge.models import BATCHES, CHUNKS, FULL_TEXT, ITEMS
 from pipeline.flows.knowledge.settings import own
@@ -34,8 +33,10 @@ from pipeline.storage.context import Context
 from pipeline.storage.fulltext import Text
 
 log = structlog.get_logger(__name__)
-MOST_AT_ONCE = 50_000
-"""Chunks whose vectors are written in one transaction. Source 003, "异常与上限"."""
+Result = TypeVar("Result")
+MOST_AT_ONCE = 500
+"""Chunks whose vectors are written in one transaction: on SQLite, everybody else waits for its end. Source 003,
+"异常与上限", allows 50,000."""
 _WRITABLE = and_(ITEMS.c.batches_left == 0, ITEMS.c.batches > 0)
 
 
@@ -85,7 +86,14 @@ def _claim(session: Session, context: Context, item_id: str, owner: Owner) -> tu
 
 
 def _publish(context: Context, row: Any, claim: Claim) -> None:
-    """Raises `ClaimLost`."""
+    """Write in small steps; then let the new chunks be found, and remove what they replace, again in small steps.
+
+    Whoever begins again after some step finds what is left of it. Raises `ClaimLost`.
+    """
+
+    def step(act: Callable[[Session, datetime], Result]) -> Result:
+        return context.db.run(lambda session: act(session, _held(session, context, row, claim)))
+
     with context.db.read() as session:
         numbers = session.execute(
             select(BATCHES.c.number, BATCHES.c.size).where(BATCHES.c.item_id == row.id).order_by(BATCHES.c.number)
@@ -93,43 +101,54 @@ def _publish(context: Context, row: Any, claim: Claim) -> None:
     steps: list[list[int]] = [[]]
     chunks = 0
     for batch in numbers:
-        if chunks + batch.size > MOST_AT_ONCE:
+        if steps[-1] and chunks + batch.size > MOST_AT_ONCE:
             steps.append([])
             chunks = 0
         steps[-1].append(batch.number)
         chunks += batch.size
-    for at, step in enumerate(steps):
-        act = partial(_step, context=context, row=row, claim=claim, batches=step, is_last=at == len(steps) - 1)
-        context.db.run(act)
-
-
-def _step(
-    session: Session, *, context: Context, row: Any, claim: Claim, batches: Sequence[int], is_last: bool
-) -> None:  # fmt: skip
-    current, now = items.lock(session, row.id), context.db.now()
-    if current is None or current.claim_id != claim.id:
-        raise ClaimLost
-    for some in portions(batches, 10):
-        _write(session, row, some, now)
-    if not is_last:
-        return
-    forget(session, row.base_id, and_(CHUNKS.c.item_id == row.id, CHUNKS.c.generation != row.building))
-    session.execute(delete(BATCHES).where(BATCHES.c.item_id == row.id))
-    values = {
-        "generation": row.building, "published_space": row.space, "progress": 100, "attempts": 0, "finished_at": now,
-        "batches": 0,
-    }  # fmt: skip
+    for some in steps:
+        step(partial(_write, row=row, numbers=some))
+    step(partial(_appear, row=row))
+    while step(partial(_forget_old, row=row)):
+        pass
+    for some in steps:
+        step(lambda session, _now, some=some: session.execute(delete(BATCHES).where(_of(row, some))))  # type: ignore[misc]
+    values = {"progress": 100, "attempts": 0, "finished_at": context.db.now(), "batches": 0}
     done = Outcome(row.id, row.attempts, claim, values=values)
-    if not work.settle(session, WRITE, current, [done], context.settings, now):
+    if not context.db.run(lambda session: _settle(session, context, done)):
         raise ClaimLost
 
 
-def _write(session: Session, row: Any, numbers: Sequence[int], now: datetime) -> None:
+def _held(session: Session, context: Context, row: Any, claim: Claim) -> datetime:
+    """Lock the item and renew its claim; the time. Raises `ClaimLost`."""
+    current, now = items.lock(session, row.id), context.db.now()
+    until = now + timedelta(seconds=items.write_lease_s(context.settings))
+    if current is None or current.claim_id != claim.id or not work.renew(session, WRITE, row.id, claim, until):
+        raise ClaimLost
+    return now
+
+
+def _appear(session: Session, now: datetime, *, row: Any) -> None:
+    """From now on the new chunks are found, and the old ones are not."""
+    values = {"generation": row.building, "published_space": row.space, "updated_at": now}
+    session.execute(update(ITEMS).where(ITEMS.c.id == row.id).values(**values))
+
+
+def _forget_old(session: Session, _now: datetime, *, row: Any) -> int:
+    """Delete some of the item's other chunks; how many."""
+    others = and_(CHUNKS.c.item_id == row.id, CHUNKS.c.generation != row.building)
+    ids = session.execute(select(CHUNKS.c.id).where(others).limit(MOST_AT_ONCE)).scalars().all()
+    forget(session, row.base_id, CHUNKS.c.id.in_(ids))
+    return len(ids)
+
+
+def _of(row: Any, numbers: Sequence[int]) -> ColumnElement[bool]:
+    return and_(BATCHES.c.item_id == row.id, BATCHES.c.number.in_(numbers))
+
+
+def _write(session: Session, now: datetime, *, row: Any, numbers: Sequence[int]) -> None:
     """Write the vectors and the texts of some batches."""
-    found = session.execute(
-        select(BATCHES.c.number, BATCHES.c.size, BATCHES.c.vectors)
-        .where(BATCHES.c.item_id == row.id, BATCHES.c.number.in_(numbers))
-    )  # fmt: skip
+    found = session.execute(select(BATCHES.c.number, BATCHES.c.size, BATCHES.c.vectors).where(_of(row, numbers)))
     made = {batch.number: vectors.unpack(batch.vectors, batch.size) for batch in found}
     chunks = session.execute(
         select(CHUNKS)
@@ -146,11 +165,12 @@ def _write(session: Session, row: Any, numbers: Sequence[int], now: datetime) ->
     FULL_TEXT.put(session, texts)
 
 
-def _fail(context: Context, ended: Outcome) -> Settled:
-    def act(session: Session) -> Any:
-        row = items.lock(session, ended.id)
-        return work.settle(session, WRITE, row, [ended], context.settings, context.db.now()) if row else None
+def _settle(session: Session, context: Context, ended: Outcome) -> Changes:
+    row = items.lock(session, ended.id)
+    return work.settle(session, WRITE, row, [ended], context.settings, context.db.now()) if row else Changes()
 
-    changes = context.db.run(act)
-    status = ItemStatus.FAILED if changes and changes.failed else None
-    return Settled(retry_in_s=changes.retry_in_s if changes else None, changed=bool(changes), status=status)
+
+def _fail(context: Context, ended: Outcome) -> Settled:
+    changes = context.db.run(lambda session: _settle(session, context, ended))
+    status = ItemStatus.FAILED if changes.failed else None
+    return Settled(retry_in_s=changes.retry_in_s, changed=bool(changes), status=status)

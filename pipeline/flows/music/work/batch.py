@@ -136,7 +136,7 @@ def fail(context: Context, unit: BatchUnit, error: UnitError, trace: dict[str, A
 def _begin(session: Session, unit: BatchUnit, trace: dict[str, Any] | None) -> Any | None:
     """The unit's run, locked. The call is on record even if its result is discarded: it was paid for."""
     run = runs.lock(session, unit.run_id)
-    traces.record(session, "music", unit.run_id, unit.id, trace)
+    traces.record(session, trace)
     return run
 
 

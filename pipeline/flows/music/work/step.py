@@ -15,6 +15,7 @@ from sqlalchemy import select
 from pipeline.engine.claims import Owner
 from pipeline.engine.errors import ErrorKind, PenstockError, UnitError
 from pipeline.engine.guarded_call import GuardedCall
+from pipeline.engine.kept_answers import Subject
 from pipeline.engine.settled import Settled
 from pipeline.engine.traces import message_of
 from pipeline.flows.music.models import SONGS
@@ -48,7 +49,7 @@ class StepWork:
         self._batch_id = batch_id
         self._owner = owner
         self._guarded = guarded
-        self._tracer = Tracer(guarded, context.db.now)
+        self._tracer = Tracer(context, guarded)
         self.unit: BatchUnit | None = None
 
     def __enter__(self) -> "StepWork":
@@ -109,8 +110,8 @@ class StepWork:
         repairing = unit.step is Step.REPAIR
         text = repair_prompt(wanted, unit.row.reply or "", unit.row.error or "") if repairing else prompt(wanted)
         answer = self._tracer.call(
-            "text", "repair_metadata" if repairing else "batch_metadata", writer.name, writer.model,
-            lambda: writer.complete(text, system=SYSTEM, json_schema=REPLY_SCHEMA),
+            _subject(unit), "text", "repair_metadata" if repairing else "batch_metadata", writer.name, writer.model,
+            [SYSTEM, text], lambda: writer.complete(text, system=SYSTEM, json_schema=REPLY_SCHEMA),
         )  # fmt: skip
         return self._read(unit, kept, wanted, answer)
 
@@ -150,7 +151,15 @@ class StepWork:
         made = (
             maker.embed(texts)
             if is_lexical(settings)
-            else self._tracer.call("embeddings", "embed_songs", maker.name, maker.model, lambda: maker.embed(texts))
+            else self._tracer.call(
+                _subject(unit),
+                "embeddings",
+                "embed_songs",
+                maker.name,
+                maker.model,
+                texts,
+                lambda: maker.embed(texts),
+            )
         )
         if len(made.vectors) != len(ids):
             raise UnitError(f"{len(made.vectors)} vectors came for {len(ids)} texts", code="bad_reply")
@@ -167,3 +176,7 @@ class StepWork:
                 return dict(session.execute(mine).all())
         found = load(unit.row.analysis)
         return {song.id: vector_text(found[song.id], song) for song in unit.songs if song.id in found}
+
+
+def _subject(unit: BatchUnit) -> Subject:
+    return Subject("music", unit.run_id, str(unit.id), unit.claim.id)

@@ -16,6 +16,7 @@ from pipeline.engine import work as units
 from pipeline.engine.claims import Claim, Owner, left_behind
 from pipeline.engine.errors import ErrorKind, UnitError
 from pipeline.engine.guarded_call import GuardedCall
+from pipeline.engine.kept_answers import Subject
 from pipeline.engine.settled import Settled
 from pipeline.engine.traces import message_of
 from pipeline.engine.work import Changes, Outcome
@@ -152,23 +153,23 @@ def _settle(
     session: Session, context: Context, outcomes: Sequence[Outcome], trace: dict[str, Any] | None
 ) -> Changes:  # fmt: skip
     scope = lock(session, SCOPE)
-    traces.record(session, batch.FLOW, "", "vectors", trace)
+    traces.record(session, trace)
     return units.settle(session, WORK, scope, outcomes, context.settings, context.db.now())
 
 
 def embed(context: Context, owner: Owner, guarded: GuardedCall | None, portion: int = PORTION) -> Settled:
     """Make the vectors of the next nodes that wait for one; `size` is the portion of the message that comes `again`."""
-    tracer = Tracer(guarded, context.db.now)
+    tracer = Tracer(context, guarded)
     try:
         wanted = claim(context, owner, portion)
         if wanted is None:
             return Settled()
         try:
-            made = _vectors(context, tracer, wanted.texts)
+            made = _vectors(context, tracer, wanted)
         except Exception as raised:  # noqa: BLE001  # whatever it is, the rows say it
             error = retry.as_unit_error(raised)
             log.warning("nodes.not_embedded", nodes=len(wanted.rows), kind=str(error.kind), error=str(error))
-            return fail(context, wanted, error, tracer.trace)
+            return fail(context, wanted, error, tracer.trace_of(raised))
         done = settle(context, wanted, made, tracer.trace)
         return Settled(done, again=waiting(context), size=min(PORTION, 2 * portion), status=WorkStatus.SUCCEEDED)
     finally:
@@ -178,11 +179,14 @@ def embed(context: Context, owner: Owner, guarded: GuardedCall | None, portion: 
                 guarded.leave()
 
 
-def _vectors(context: Context, tracer: Tracer, texts: Sequence[str]) -> list[list[float]]:
-    maker = embeddings(context.settings)
+def _vectors(context: Context, tracer: Tracer, wanted: Portion) -> list[list[float]]:
+    maker, texts = embeddings(context.settings), wanted.texts
     if not context.settings.screenshots.embeddings_provider:
         return maker.embed(texts).vectors
-    made = tracer.call("embeddings", "embed_nodes", maker.name, maker.model, lambda: maker.embed(texts)).vectors
+    subject = Subject(batch.FLOW, "", SCOPE, wanted.claim.id)
+    made = tracer.call(
+        subject, "embeddings", "embed_nodes", maker.name, maker.model, texts, lambda: maker.embed(texts)
+    ).vectors
     if len(made) != len(texts):
         # Permanent, so that fewer are asked for at once: some services take one text a call.
         what = f"{len(made)} vectors came for {len(texts)} texts"

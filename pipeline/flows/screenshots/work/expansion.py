@@ -13,9 +13,10 @@ from sqlalchemy.orm import Session
 
 from pipeline.engine import traces
 from pipeline.engine import work as units
-from pipeline.engine.claims import Claim, Owner, held_by
+from pipeline.engine.claims import Claim, Owner
 from pipeline.engine.errors import ErrorKind, UnitError
 from pipeline.engine.guarded_call import GuardedCall
+from pipeline.engine.kept_answers import Subject
 from pipeline.engine.settled import Settled
 from pipeline.engine.work import Outcome
 from pipeline.flows.screenshots.graph import nodes
@@ -159,12 +160,13 @@ def keep_reply(context: Context, unit: BatchUnit, reply: str, trace: dict[str, A
     """Store what was paid for before anything is made of it; False if the claim was taken away."""
 
     def act(session: Session) -> bool:
-        now = context.db.now()
-        _begin(session, unit, trace)
-        kept = update(BATCHES).where(_held(unit)).values(reply=reply, ask=Ask.FIRST, updated_at=now)
-        if session.execute(kept.returning(BATCHES.c.id)).first() is None:
+        row, now = _begin(session, unit, trace), context.db.now()
+        if row is None or row.claim_id != unit.claim.id:
             return False
-        call.record(session, now, batch_id=unit.id)
+        if (row.reply, row.ask) != (reply, Ask.FIRST):  # else a commit whose answer was lost did it
+            kept = update(BATCHES).where(BATCHES.c.id == unit.id)
+            session.execute(kept.values(reply=reply, ask=Ask.FIRST, updated_at=now))
+            call.record(session, now, batch_id=unit.id)
         return True
 
     return context.db.run(act)
@@ -172,12 +174,8 @@ def keep_reply(context: Context, unit: BatchUnit, reply: str, trace: dict[str, A
 
 def _begin(session: Session, unit: BatchUnit, trace: dict[str, Any] | None) -> Any | None:
     row = batch.lock(session, unit.id)
-    traces.record(session, batch.FLOW, unit.id, "expand", trace, gone=row is None)
+    traces.record(session, trace, gone=row is None)
     return row
-
-
-def _held(unit: BatchUnit) -> Any:
-    return and_(BATCHES.c.id == unit.id, held_by(BATCHES, unit.claim))
 
 
 @dataclass(frozen=True)
@@ -208,15 +206,15 @@ class ExpandMessage(Message):
         try:
             return self._expand(self._draft(unit))
         except Exception as raised:  # noqa: BLE001  # whatever it is, the row says it
-            error = retry.as_unit_error(raised)
+            error, trace = retry.as_unit_error(raised), self._tracer.trace_of(raised)
         log.warning("expansion.failed", batch=unit.id, kind=str(error.kind), error=str(error))
         if error.kind not in retry.RELEASED and (error.kind is not ErrorKind.TRANSIENT or unit.attempts >= TRIES):
             # Segments are taken as they stand: the text model only adds to what is known.
             try:
                 return self._direct(self._draft(unit).noting(f"the text model failed: {error}"))
             except Exception as raised:  # noqa: BLE001  # a dead letter, not a claim that stays
-                error = retry.as_unit_error(raised)
-        return fail(self._context, unit, error, self._tracer.trace)
+                error, trace = retry.as_unit_error(raised), self._tracer.trace_of(raised)
+        return fail(self._context, unit, error, trace)
 
     def _draft(self, unit: BatchUnit) -> Draft:
         facts = unit.facts
@@ -261,8 +259,11 @@ class ExpandMessage(Message):
         earlier = unit.row.reply if unit.row.ask == Ask.REPAIR else None
         if earlier is not None:
             prompt = prompts.repair_prompt(prompt, earlier, problem_of(earlier, read_expansion))
+        subject = Subject(batch.FLOW, str(unit.id), "expand", unit.claim.id)
+        # The prompt tells the time, on which the answer does not depend.
+        asked = [prompts.EXPAND_SYSTEM, unit.row.index_json, earlier or ""]
         answer = self._tracer.call(
-            "text", Operation.EXPAND.value, text.name, text.model,
+            subject, "text", Operation.EXPAND.value, text.name, text.model, asked,
             lambda: text.complete(prompt, system=prompts.EXPAND_SYSTEM, json_schema=EXPAND_SCHEMA),
         )  # fmt: skip
         digest = prompts.prompt_hash(prompts.EXPAND_SYSTEM, prompt)

@@ -18,6 +18,7 @@ from pipeline.engine import traces
 from pipeline.engine import work as units
 from pipeline.engine.claims import Claim, Owner, held_by
 from pipeline.engine.errors import ErrorKind, UnitError
+from pipeline.engine.kept_answers import Subject
 from pipeline.engine.settled import Settled
 from pipeline.engine.tables import insert_if_absent
 from pipeline.engine.work import Outcome
@@ -184,7 +185,7 @@ def settle(
         target = _target(session, node) if node is not None else None
         same = (target.id if target else None, target.version if target else 0) == (unit.target_id, unit.target_version)
         # Of nodes that have changed it may say what was deleted since.
-        _record(session, unit, trace, gone=node is None or not same)
+        traces.record(session, trace, gone=node is None or not same)
         if node is None:
             return Settled()
         if not same:
@@ -241,7 +242,7 @@ def fail(context: Context, unit: MergeUnit, error: UnitError, trace: dict[str, A
 
     def act(session: Session) -> Settled:
         thread, now = lock_thread(session, unit.row.thread_id), context.db.now()
-        _record(session, unit, trace)
+        traces.record(session, trace)
         ended = Outcome(unit.id, unit.attempts, unit.claim, error)
         return retry.settled(units.settle(session, WORK, thread, [ended], context.settings, now), error)
 
@@ -251,10 +252,6 @@ def fail(context: Context, unit: MergeUnit, error: UnitError, trace: dict[str, A
 def trace_unit(node_id: int) -> str:
     """What the traces of calls about a node's merge name it by."""
     return f"node {node_id}"
-
-
-def _record(session: Session, unit: MergeUnit, trace: dict[str, Any] | None, *, gone: bool = False) -> None:
-    traces.record(session, batch.FLOW, unit.row.batch_id or "", trace_unit(unit.id), trace, gone=gone)
 
 
 class MergeMessage(Message):
@@ -281,7 +278,7 @@ class MergeMessage(Message):
             merged, used = self._merged(unit)
             settled = settle(self._context, unit, nodes.said_by(merged), used, self._tracer.trace)
         except Exception as error:  # noqa: BLE001  # a dead letter, not a claim that stays
-            return fail(self._context, unit, retry.as_unit_error(error), self._tracer.trace)
+            return fail(self._context, unit, retry.as_unit_error(error), self._tracer.trace_of(error))
         self._tracer.trace = None
         if settled.done:
             log.info("node.merged", node=unit.id, target=unit.target_id, model=used.model if used else "")
@@ -308,8 +305,9 @@ class MergeMessage(Message):
         settings = self._context.settings
         text = registry.text(settings, *provider_and_model(settings, self._queue, "text"))
         prompt = prompts.merge_prompt(target, node)
+        subject = Subject(batch.FLOW, str(unit.row.batch_id or ""), trace_unit(unit.id), unit.claim.id)
         answer = self._tracer.call(
-            "text", Operation.MERGE.value, text.name, text.model,
+            subject, "text", Operation.MERGE.value, text.name, text.model, [prompts.MERGE_SYSTEM, prompt],
             lambda: text.complete(prompt, system=prompts.MERGE_SYSTEM, json_schema=MERGE_SCHEMA),
         )  # fmt: skip
         try:

@@ -31,7 +31,7 @@ class Message:
         self._queue = queue
         self._owner = owner
         self._guarded = guarded
-        self._tracer = Tracer(guarded, context.db.now)
+        self._tracer = Tracer(context, guarded)
 
     def __enter__(self) -> Self:
         return self

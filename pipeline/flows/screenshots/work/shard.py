@@ -4,6 +4,7 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from hashlib import sha256
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -16,6 +17,7 @@ from pipeline.engine import work as units
 from pipeline.engine.claims import Claim, Owner
 from pipeline.engine.errors import ErrorKind, UnitError
 from pipeline.engine.guarded_call import GuardedCall
+from pipeline.engine.kept_answers import Subject
 from pipeline.engine.settled import Settled
 from pipeline.engine.work import Changes, Outcome
 from pipeline.flows.screenshots.frames import renditions, retention
@@ -132,7 +134,7 @@ def _settle(
     session: Session, context: Context, outcome: Outcome, unit: ShardUnit, trace: dict[str, Any] | None
 ) -> tuple[Changes, datetime]:  # fmt: skip
     row, now = batch.lock(session, unit.batch_id), context.db.now()
-    traces.record(session, batch.FLOW, unit.batch_id, unit.id, trace, gone=row is None)
+    traces.record(session, trace, gone=row is None)
     return units.settle(session, WORK, row, [outcome], context.settings, now), now
 
 
@@ -167,10 +169,11 @@ class ShardMessage(Message):
             return self._analyse(unit)
         except self._timed_out:
             error = UnitError("recognising the text of these screenshots took too long", code="timeout")
+            trace = self._tracer.trace
         except Exception as raised:  # noqa: BLE001  # whatever it is, the row says it
-            error = retry.as_unit_error(raised)
+            error, trace = retry.as_unit_error(raised), self._tracer.trace_of(raised)
         log.warning("shard.failed", batch=unit.batch_id, shard=unit.id, kind=str(error.kind), error=str(error))
-        return fail(self._context, unit, error, self._tracer.trace)
+        return fail(self._context, unit, error, trace)
 
     def _analyse(self, unit: ShardUnit) -> Settled:
         lines: dict[int, list[SeenLine]] = {}
@@ -230,8 +233,10 @@ class ShardMessage(Message):
             prompt = prompts.repair_prompt(
                 prompt, reply, problem_of(reply, lambda text: vision_reply.read_index(text, sent))
             )
+        subject = Subject(batch.FLOW, str(unit.batch_id), str(unit.id), unit.claim.id)
+        asked = [prompts.VISION_SYSTEM, prompt, *(sha256(picture).hexdigest() for picture in pictures)]
         answer = self._tracer.call(
-            "vision", Operation.ANALYSE.value, vision.name, vision.model,
+            subject, "vision", Operation.ANALYSE.value, vision.name, vision.model, asked,
             lambda: vision.look(
                 pictures, "image/jpeg", prompt, system=prompts.VISION_SYSTEM, json_schema=INDEX_SCHEMA
             ),

@@ -1,0 +1,150 @@
+"""Answers that were paid for, kept beside the database until it has them: one file each, in the data folder.
+
+The answer is written here before anything else is done with it. Whoever claims its unit next takes the file's answer
+instead of calling again: after the database was away, or the worker was killed. The file goes once the transaction that
+records the call is committed.
+"""
+
+import json
+import os
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import datetime
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import structlog
+
+from pipeline.engine import privacy
+
+log = structlog.get_logger(__name__)
+LATE_S = 60.0
+"""Answers that are older wait for a database that was away, or their worker is dead."""
+KEPT_S = 86_400.0
+"""After that nobody asks for the answer again: only its call is recorded."""
+_UNSAID = {"preview": "", "error": None}
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What a call is about, as its record names it. `claim_id`: the claim that its answer is settled under, if any."""
+
+    flow: str
+    scope_id: str
+    unit: str
+    claim_id: str = ""
+
+
+@dataclass(frozen=True)
+class KeptAnswer:
+    """A call and its answer. `said` None: the answer is of no use any more, only the call is to be recorded."""
+
+    path: Path
+    trace: dict[str, Any]
+    """The call's record."""
+    said: dict[str, Any] | None
+
+
+def digest_of(*asked: str) -> str:
+    """What was asked, and of whom, as names of files have it."""
+    return sha256(json.dumps(asked).encode()).hexdigest()[:32]
+
+
+def keep(
+    folder: Path, subject: Subject, digest: str, trace: Mapping[str, Any], said: Mapping[str, Any] | None
+) -> Path | None:
+    """Keep an answer, on the disk when this returns. None if the disk refuses it: the database may still take it."""
+    path = folder / f"{_beginning(subject, digest)}{subject.claim_id}-{trace['call_id']}"
+    try:
+        folder.mkdir(parents=True, exist_ok=True, mode=privacy.PRIVATE_FOLDER)
+        _write(path, _written(trace, said))
+    except OSError as error:
+        log.warning("answer.not_kept", flow=subject.flow, scope=subject.scope_id, error=str(error))
+        return None
+    return path
+
+
+def recall(folder: Path, subject: Subject, digest: str) -> KeptAnswer | None:
+    """The answer to this, if it was paid for and is not settled yet."""
+    beginning = _beginning(subject, digest)
+    found = (_read(path) for path in _paths(folder) if path.name.startswith(beginning))
+    return next((one for one in found if one is not None and one.said is not None), None)
+
+
+def claims(folder: Path) -> set[str]:
+    """The claims under which answers came that are not settled yet."""
+    return {path.name.split("-")[1] for path in _paths(folder)} - {""}
+
+
+def late(folder: Path) -> Iterator[KeptAnswer]:
+    """Answers that should be recorded by now. What cannot be read is removed: its writer died over it."""
+    for path in _paths(folder):
+        with suppress(FileNotFoundError):  # settled meanwhile
+            age_s = time.time() - path.stat().st_mtime
+            if age_s < LATE_S:
+                continue
+            kept = _read(path)
+            if kept is None:
+                path.unlink()
+            else:
+                yield kept if age_s < KEPT_S else KeptAnswer(path, kept.trace, None)
+
+
+def unsay(folder: Path, flow: str, scope_id: object = None) -> None:
+    """Remove the words of answers: their scope was deleted, or (None) something in some scope of the flow.
+
+    What was paid is recorded all the same.
+    """
+    for path in _paths(folder):
+        kept = _read(path)
+        if kept is None or kept.trace["flow"] != flow:
+            continue
+        if scope_id is None or kept.trace["scope_id"] == str(scope_id):
+            silent = path.with_name(f".{path.name}")
+            _write(silent, _written(kept.trace | _UNSAID, None))
+            silent.replace(path)
+
+
+def discard(path: Path) -> None:
+    """Remove an answer that the database has."""
+    with suppress(OSError):
+        path.unlink()
+
+
+def _beginning(subject: Subject, digest: str) -> str:
+    return digest_of(subject.flow, subject.scope_id, subject.unit, digest) + "-"
+
+
+def _paths(folder: Path) -> list[Path]:
+    try:
+        return [path for path in folder.iterdir() if not path.name.startswith(".")]
+    except FileNotFoundError:
+        return []
+
+
+def _written(trace: Mapping[str, Any], said: Mapping[str, Any] | None) -> bytes:
+    return json.dumps({"trace": {**trace, "created_at": trace["created_at"].isoformat()}, "said": said}).encode()
+
+
+def _write(path: Path, data: bytes) -> None:
+    with os.fdopen(os.open(path, os.O_CREAT | os.O_TRUNC | os.O_WRONLY, privacy.PRIVATE_FILE), "wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+def _read(path: Path) -> KeptAnswer | None:
+    try:
+        data = json.loads(path.read_bytes())
+        trace = data["trace"]
+        return KeptAnswer(path, trace | {"created_at": datetime.fromisoformat(trace["created_at"])}, data["said"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
