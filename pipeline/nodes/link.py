@@ -48,7 +48,7 @@ class LinkLimits:
     send_s: float = 60
     """For one frame: a gateway that does not read is left."""
     parts_s: float = 60
-    """For all attachments of a message, from its end on."""
+    """For all attachments of a message, from its end on; and for a message, from its first fragment on."""
     max_message_bytes: int = 16 * 2**20
     """Of a text frame."""
     max_attachment_bytes: int = 32 * 2**20
@@ -146,10 +146,20 @@ class Link(Generic[Incoming]):
         return tuple(parts)
 
     async def _next(self) -> str | bytes:
+        """The next whole message, which may come in many fragments: these within `parts_s` from the first on."""
+        frames: list[Any] = []
         try:
-            return await self._socket.recv()
+            async with asyncio.timeout(None) as limit:
+                async for frame in self._socket.recv_streaming():
+                    if not frames:
+                        limit.reschedule(asyncio.get_running_loop().time() + self._limits.parts_s)
+                    frames.append(frame)
+        except TimeoutError:
+            raise LinkFailed("the gateway began a message and does not end it") from None
         except WebSocketException as error:
             raise failure(error, self._said) from None
+        whole: str | bytes = frames[0] if len(frames) == 1 else type(frames[0])().join(frames)
+        return whole
 
     async def close(self, code: int = 1000, reason: str = "") -> None:
         """End the connection, and say why; harmless if it is lost already."""

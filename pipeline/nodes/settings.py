@@ -88,6 +88,8 @@ class GatewaySettings(BaseModel):
     """Of a message's binary frames together."""
     max_session_jobs: int = Field(default=256, ge=1)
     """Of one session at once; further requests are refused with `too_many_jobs`."""
+    max_token_jobs: int = Field(default=4096, ge=1)
+    """The same of all sessions of one token at this instance, with those that sessions have left behind."""
     max_outbox_bytes: int = Field(default=64 * 2**20, ge=2**20)
     """What waits for one connection that does not read; beyond, the connection is closed."""
     heartbeat_ms: int = Field(default=3000, ge=100, le=60_000)

@@ -34,3 +34,21 @@ def test_a_gateway_serves_until_it_is_told_to_end(tmp_path: Path, redis_url: str
     finally:
         cli.kill_everything()
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def test_of_two_gateways_with_one_name_the_older_ends_and_says_why(tmp_path: Path, redis_url: str) -> None:
+    folder = short_folder()
+    own = {"PENSTOCK_GATEWAY__INSTANCE_ID": "one", "PENSTOCK_GATEWAY__OWNER_TTL_SECONDS": "1.5"}
+    cli = Cli(folder, tmp_path, environment(folder, PENSTOCK_REDIS_URL=redis_url, **own))
+    try:
+        older = cli.start("gateway", "--port", "0")
+        older.wait_for("gateway.started")
+        newer = cli.start("gateway", "--port", "0")
+        newer.wait_for("gateway.started")
+        assert older.wait() == 1, older.output
+        assert "another gateway named 'one' has started" in older.output
+        newer.interrupt()
+        assert newer.wait() == 0, newer.output
+    finally:
+        cli.kill_everything()
+        shutil.rmtree(folder, ignore_errors=True)

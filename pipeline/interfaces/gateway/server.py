@@ -46,6 +46,17 @@ class NoToken(UserError):
         )
 
 
+class NameTaken(UserError):
+    """Two instances cannot have one name."""
+
+    def __init__(self, instance_id: str) -> None:
+        super().__init__(
+            f"another gateway named '{instance_id}' has started and goes on instead of this one: give each its own "
+            "PENSTOCK_GATEWAY__INSTANCE_ID, or leave it at 'auto'",
+            code="name_taken",
+        )
+
+
 def listen(context: Context, host: str, port: int) -> socket.socket:
     """A socket that listens.
 
@@ -97,8 +108,15 @@ def config(instance: Instance) -> uvicorn.Config:
 
 
 def serve(context: Context, listening: socket.socket, ready: Callable[[], None] = lambda: None) -> None:
-    """Share work out until SIGINT or SIGTERM; then send everybody to other instances."""
+    """Share work out until SIGINT or SIGTERM; then send everybody to other instances.
+
+    Raises `NameTaken` where another instance with the same id began meanwhile.
+    """
     instance = Instance(context, gateway_settings(context.settings))
     log.info("gateway.listening", url=url(instance.settings, listening), process=os.getpid())
     ready()
-    Server(config(instance), Event()).run([listening])
+    server = Server(config(instance), Event())
+    instance.end = lambda: setattr(server, "should_exit", True)
+    server.run([listening])
+    if instance.replaced:
+        raise NameTaken(instance.instance_id)

@@ -143,7 +143,7 @@ class Delivery:
             owner = await at.state.instances.owner_of_session(session_id)
             if owner and owner != at.instance_id:
                 body = {"session_id": session_id, "request_id": request_id, "attempt": attempt, "text": text}
-                await at.state.inbox.send(owner, "partial", body)
+                await at.state.inbox.send_dispensable(owner, "partial", body)
 
     # From the inbox
 

@@ -52,6 +52,11 @@ class Instance:
         self.delivery = Delivery(self)
         self.dispatch = Dispatch(self)
         self.ending = False
+        self.replaced = False
+        """Whether another process has taken its name: it ends, as two would take each other's messages."""
+        self.end: Callable[[], None] = lambda: None
+        """Ends the process that serves it."""
+        self._has_begun = False
         self._tasks: set[asyncio.Task[Any]] = set()
         self._loops: list[asyncio.Task[None]] = []
         self._shown: dict[str, tuple[object, float]] = {}
@@ -127,10 +132,11 @@ class Instance:
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=2)
         try:
-            for node_id in list(self.nodes):
-                await self.state.instances.drop_node(node_id, self.instance_id)
-            for session_id in list(self.sessions):
-                await self.state.instances.drop_session(session_id, self.instance_id)
+            if not self.replaced:  # else these are connected to the other one by now
+                for node_id in list(self.nodes):
+                    await self.state.instances.drop_node(node_id, self.instance_id)
+                for session_id in list(self.sessions):
+                    await self.state.instances.drop_session(session_id, self.instance_id)
             await self.state.instances.leave(self.instance_id, self.boot)
         except RedisError:
             log.warning("gateway.left_without_a_word")
@@ -153,7 +159,10 @@ class Instance:
     async def _renew(self) -> None:
         state = self.state
         info = {"nodes": len(self.nodes), "sessions": len(self.sessions)}
-        await state.instances.present(self.instance_id, self.boot, info)
+        if not await state.instances.present(self.instance_id, self.boot, info, begins=not self._has_begun):
+            self._give_way()
+            return
+        self._has_begun = True
         # Who is about to become this instance's is not asked for, and who has come meanwhile is not meant.
         nodes = {one: link for one, link in self.nodes.items() if link.owned}
         sessions = {one: link for one, link in self.sessions.items() if link.owned}
@@ -168,6 +177,14 @@ class Instance:
             if node.jobs:
                 await node.look()
                 await state.slots.renew(node.id, list(node.jobs), hold_ms)
+
+    def _give_way(self) -> None:
+        """Another process has this instance's name. The newer one stays: the older may be about to end anyway."""
+        log.error("gateway.replaced", instance=self.instance_id)
+        self.replaced = self.ending = True
+        for link in self.links:
+            link.close(CloseCode.RESTART, "another instance has its name")
+        self.end()
 
     async def refresh_view(self) -> None:
         """Show the nodes that are here to the others, and see theirs."""

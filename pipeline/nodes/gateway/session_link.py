@@ -101,12 +101,8 @@ class SessionLink:
     def _request(self, request: JobRequest, parts: Sequence[bytes]) -> None:
         if request.request_id in self._requests:
             return  # the same, sent again
-        settings = self._at.settings
         size = self._connection.received_bytes
-        if len(self._requests) >= settings.max_session_jobs or (
-            self._bytes and sum(self._bytes.values()) + size > settings.max_outbox_bytes
-        ):
-            why = f"a session has {settings.max_session_jobs} jobs or {settings.max_outbox_bytes} bytes at once at most"
+        if why := self._too_many(size):
             error = JobError(code="too_many_jobs", message=why, kind="rate_limited", retry_after_s=1)
             self._connection.send(SessionResult(request_id=request.request_id, error=error))
             return
@@ -116,6 +112,20 @@ class SessionLink:
         if request.partials:
             self._wants_partials.add(request.request_id)
         self._at.spawn(self._begin(request, parts))
+
+    def _too_many(self, size: int) -> str:
+        """Why one more request of this size is refused; empty: it is not."""
+        settings, jobs = self._at.settings, self._at.dispatch.jobs
+        if len(self._requests) >= settings.max_session_jobs or (
+            self._bytes and sum(self._bytes.values()) + size > settings.max_outbox_bytes
+        ):
+            return (
+                f"a session has {settings.max_session_jobs} jobs or {settings.max_outbox_bytes} bytes at once at most"
+            )
+        most = settings.max_token_jobs  # counted only where there are so many
+        if len(jobs) >= most and sum(one.job.requester == self.token_id for one in jobs.values()) >= most:
+            return f"the sessions of one token have {most} jobs at one instance at most, with those that they have left"
+        return ""
 
     async def _begin(self, request: JobRequest, parts: Sequence[bytes]) -> None:
         try:

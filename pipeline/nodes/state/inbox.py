@@ -65,6 +65,12 @@ class Inbox:
         limit = self._settings.stream_maxlen
         return bool(await self._store.do("XADD", self._keys.inbox(to), "NOMKSTREAM", "MAXLEN", "~", limit, "*", *parts))
 
+    async def send_dispensable(self, to: str, kind: str, body: dict[str, Any]) -> bool:
+        """The same for a message that nobody misses: not into an inbox that is half full, where it would push others
+        out."""
+        length = await self._store.do("XLEN", self._keys.inbox(to))
+        return length < self._settings.stream_maxlen / 2 and await self.send(to, kind, body)
+
     async def read(self) -> list[Envelope]:
         """The next messages; waits for them for `stream_block_ms` at most.
 

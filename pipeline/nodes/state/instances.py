@@ -32,15 +32,19 @@ class Instances:
         self._keys = store.keys
         self._ttl_ms = int(store.settings.owner_ttl_seconds * 1000)
 
-    async def present(self, instance_id: str, boot: str, info: dict[str, Any]) -> None:
-        """The instance is there for the next `owner_ttl_seconds`."""
-        now_ms = await self._store.now_ms()
+    async def present(self, instance_id: str, boot: str, info: dict[str, Any], *, begins: bool = True) -> bool:
+        """The instance is there for the next `owner_ttl_seconds`.
+
+        A process that `begins` takes the name, whoever had it. False: it has begun, and another took its name since.
+        """
+        now_ms, key = await self._store.now_ms(), self._keys.presence(instance_id)
         commands: list[Command] = [
-            ("SET", self._keys.presence(instance_id), boot, "PX", self._ttl_ms),
+            ("SET", key, boot, "PX", self._ttl_ms) if begins else call("owner_renew", [key], [boot, self._ttl_ms]),
             ("ZADD", self._keys.schedulers, now_ms, instance_id),
             ("SET", self._keys.info(instance_id), json.dumps(info), "PX", self._ttl_ms),
         ]
-        await self._store.batch(commands, "presence")
+        is_ours, *_ = await self._store.batch(commands, "presence")
+        return bool(is_ours != 0)
 
     async def leave(self, instance_id: str, boot: str) -> None:
         """The instance goes. Its inbox stays until somebody has taken what is in it."""

@@ -3,13 +3,14 @@
 import json
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from hashlib import blake2b
 
-from pipeline.nodes.protocol import Offer
+from pipeline.nodes.protocol import Capability, Offer
 from pipeline.nodes.state.sender import Command
 from pipeline.nodes.state.store import Store
 
+_CAPABILITIES = frozenset(Capability)
 _WRITTEN_WITHIN = 3
 """A snapshot that is as before is written again after this part of its presence's time."""
 
@@ -40,8 +41,11 @@ class NodeState:
 
     @classmethod
     def unpack(cls, data: bytes) -> "NodeState":
-        values = json.loads(data)
-        return cls(**values | {"offers": tuple(map(Offer.model_validate, values["offers"]))})
+        """Fields and capabilities that a newer instance wrote and this one does not know are passed over."""
+        written = json.loads(data)
+        values = {one.name: written[one.name] for one in fields(cls) if one.name in written}
+        offers = [Offer.model_validate(offer) for offer in written["offers"] if offer["capability"] in _CAPABILITIES]
+        return cls(**values | {"offers": tuple(offers)})
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 import os
 import re
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,11 @@ from redis import AuthenticationError, Redis, RedisError
 from pipeline.standalone.redis_server import find_server
 from pipeline.storage.database import Database
 from pipeline.storage.schema import current, migrate
+from tests.support.cli import Cli, environment
+from tests.support.leftovers import short_folder
 from tests.support.postgres import Postgres
 from tests.support.redis_server import free_port
+from tests.support.tls import certificate
 from tests.support.waiting import wait_until
 from tests.unit.repository.test_docs import ROOT
 
@@ -113,3 +117,28 @@ def test_pinned_images_stand_in_env_and_the_rest_of_it_stays(tmp_path: Path) -> 
     assert refused.returncode == 1
     assert "no digest for redis:7-alpine" in refused.stderr
     assert env.read_text(encoding="utf-8").splitlines() == lines
+
+
+@pytest.mark.parametrize("with_tls", [False, True])
+def test_the_gateway_is_asked_for_its_health_as_it_listens(tmp_path: Path, redis_url: str, with_tls: bool) -> None:
+    folder, port = short_folder(), free_port()
+    own = {"PENSTOCK_REDIS_URL": redis_url, "PENSTOCK_GATEWAY__PORT": str(port)}
+    if with_tls:
+        found, key = certificate(tmp_path)
+        own |= {"PENSTOCK_GATEWAY__TLS_CERTIFICATE": str(found), "PENSTOCK_GATEWAY__TLS_KEY": str(key)}
+    cli = Cli(folder, tmp_path, environment(folder, **own))
+    _, *command = [word.replace("8485", str(port)) for word in SERVICES["gateway"]["healthcheck"]["test"]]
+    command[0] = sys.executable
+
+    def asked() -> subprocess.CompletedProcess[str]:
+        env = environment(folder, **own)
+        return subprocess.run(command, env=env, capture_output=True, text=True, check=False)
+
+    try:
+        assert asked().returncode == 1, "nothing listens yet"
+        gateway = cli.start("gateway")
+        gateway.wait_for("gateway.started")
+        healthy = asked()
+        assert healthy.returncode == 0, healthy.stderr + gateway.output
+    finally:
+        cli.kill_everything()

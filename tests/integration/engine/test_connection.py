@@ -190,6 +190,29 @@ def test_a_command_that_the_old_master_never_answers_goes_to_the_new_one(
             assert itself.get("which") == "new"
 
 
+@pytest.mark.parametrize("act", [set_through, set_through_asyncio])
+def test_over_tls_a_command_that_the_old_master_never_answers_goes_to_the_new_one(
+    act: Callable[[str, Callable[[], None]], None], files: tuple[Path, Path]
+) -> None:
+    folder = short_folder()
+    with RedisServer(folder / "a", password=PASSWORD) as old, RedisServer(folder / "b", password=PASSWORD) as new:
+        with (
+            TlsProxy(files, old.port) as to_old,
+            TlsProxy(files, new.port) as to_new,
+            Sentinel(folder, to_old.port) as sentinel,
+            TlsProxy(files, sentinel.port) as to_sentinel,
+        ):
+
+            def fail_over() -> None:
+                old.fall_silent()
+                sentinel.point_to(to_new.port)
+
+            act(sentinel_url(to_sentinel.port, options=f"&ssl=true&ssl_ca_certs={files[0]}"), fail_over)
+            assert all(proxy.encrypted for proxy in (to_old, to_new, to_sentinel))
+        with new.client() as itself:
+            assert itself.get("which") == "new"
+
+
 def test_a_client_for_asyncio_rides_over_a_restart(tmp_path: Path) -> None:
     async def act(own: RedisServer) -> list[object]:
         async with connect_async(own.url) as client:

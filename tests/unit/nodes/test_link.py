@@ -1,7 +1,11 @@
-import pytest
+import asyncio
+from collections.abc import AsyncIterator, Callable
 
-from pipeline.nodes.link import BackOff, endpoints
-from pipeline.nodes.protocol import SESSION_PATH
+import pytest
+from websockets.asyncio.server import ServerConnection, serve
+
+from pipeline.nodes.link import BackOff, LinkFailed, LinkLimits, endpoints, open_link
+from pipeline.nodes.protocol import SESSION_PATH, to_node
 
 
 @pytest.mark.parametrize(
@@ -32,3 +36,39 @@ def test_waits_grow_up_to_the_longest_and_begin_anew() -> None:
     assert back_off.next_s() <= 8
     back_off.reset()
     assert back_off.next_s() <= 1
+
+
+def received(fragments: Callable[[], AsyncIterator[str]]) -> object:
+    """The message of a gateway that sends one in these fragments."""
+
+    async def send(connection: ServerConnection) -> None:
+        await connection.send(fragments())
+
+    async def receive() -> object:
+        limits = LinkLimits(parts_s=0.3)
+        async with (
+            serve(send, "127.0.0.1", 0) as server,
+            open_link(f"ws://127.0.0.1:{server.sockets[0].getsockname()[1]}", "t", to_node, limits) as link,
+        ):
+            message, _ = await link.receive()
+            return message
+
+    return asyncio.run(receive())
+
+
+def test_a_message_in_fragments_arrives_whole() -> None:
+    async def fragments() -> AsyncIterator[str]:
+        for part in ('{"type": "drain",', ' "reason": "', 'gr\u00fcn"', "}"):
+            yield part
+
+    assert getattr(received(fragments), "reason", "") == "gr\u00fcn"
+
+
+def test_a_gateway_that_trickles_one_message_in_ever_new_fragments_is_left() -> None:
+    async def fragments() -> AsyncIterator[str]:
+        while True:
+            yield " "
+            await asyncio.sleep(0.02)
+
+    with pytest.raises(LinkFailed, match="does not end it"):
+        received(fragments)

@@ -1,5 +1,5 @@
 -- Prolong an ownership; if nobody has it, take it.
--- KEYS[1]  owner of a node or a session: an instance
+-- KEYS[1]  owner of a node or a session: an instance; of an instance's name: a process
 -- ARGV[1]  who renews   ARGV[2]  time to live, ms
 -- Returns 1, or 0 if it is another's.
 local owner = redis.call('GET', KEYS[1])

@@ -267,6 +267,27 @@ def test_a_drained_node_finishes_what_it_has_and_gets_no_more(
     assert asker.result()["node_id"] == "n2"
 
 
+def test_requests_that_sessions_left_behind_count_against_their_token(
+    start: Start, session: Session, other_session_token: str
+) -> None:
+    gateway = start(max_token_jobs=4)
+    for _ in range(2):
+        leaving = session(gateway)
+        for _ in range(2):
+            leaving.ask(timeout_ms=60_000)
+            assert leaving.until("job_accepted")
+        leaving.drop()
+    wait_until(lambda: not gateway.instance.sessions, 60, "both have gone")
+    wait_until(lambda: len(gateway.instance.dispatch.jobs) == 4, 60, "their jobs stay")
+    asker = session(gateway)
+    asker.ask()
+    error = asker.result()["error"]
+    assert (error["code"], error["kind"]) == ("too_many_jobs", "rate_limited")
+    other = session(gateway, secret=other_session_token)
+    other.ask()
+    assert other.until("job_accepted"), "another token has its own"
+
+
 def test_too_many_jobs_of_one_session_are_refused(start: Start, node: Node, session: Session) -> None:
     gateway = start(max_session_jobs=2)
     asker = session(gateway)

@@ -127,6 +127,18 @@ async def test_an_inbox_that_nobody_reads_does_not_grow_without_end(open_store: 
     assert 100 <= await length(store) <= 220
 
 
+async def test_pieces_of_results_leave_room_for_assignments_in_an_inbox_that_nobody_reads(
+    open_store: Callable[..., Store],
+) -> None:
+    store = open_store(stream_maxlen=100)
+    inbox = Inbox(store, "a")
+    await inbox.open()
+    assert await inbox.send("a", "assign", {})
+    sent = [await inbox.send_dispensable("a", "partial", {}) for _ in range(320)]
+    assert sum(sent) == 49
+    assert (await inbox.read())[0].kind == "assign"
+
+
 async def test_the_inbox_of_one_that_lives_is_its_own(store: Store, inbox: Inbox) -> None:
     await inbox.send("a", "assign", {})
     assert await Inbox(store, "b").take_dead("a") is None

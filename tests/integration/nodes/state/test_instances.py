@@ -42,6 +42,16 @@ async def test_a_process_that_was_replaced_does_not_take_its_successors_presence
     assert await instances.living() == {"a": "2"}
 
 
+async def test_a_process_learns_that_another_has_taken_its_name(instances: Instances, store: Store) -> None:
+    assert await instances.present("a", "1", {})
+    assert await instances.present("a", "1", {}, begins=False)
+    assert await instances.present("a", "2", {}), "who begins takes the name"
+    assert not await instances.present("a", "1", {}, begins=False)
+    assert await instances.living() == {"a": "2"}
+    await store.do("DEL", store.keys.presence("a"))
+    assert await instances.present("a", "2", {}, begins=False), "Redis was emptied, or it stood still for long"
+
+
 async def test_a_node_and_a_session_belong_to_the_instance_that_took_them_last(instances: Instances) -> None:
     assert await instances.take_node("x", "a") == ""
     assert await instances.take_node("x", "b") == "a"

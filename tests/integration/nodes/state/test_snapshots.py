@@ -1,3 +1,4 @@
+import json
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -27,6 +28,15 @@ async def test_node_snapshot_roundtrip_smoke(snapshots: Snapshots, store: Store)
     assert await Snapshots(store).all() == await snapshots.all() == [NODE, other]
     assert await snapshots.listed() == [NODE, other]
     assert 0 < await store.do("PTTL", store.keys.node_presence("n")) <= 15_000
+
+
+async def test_a_node_of_a_newer_instance_is_seen_by_what_is_known_of_it(snapshots: Snapshots, store: Store) -> None:
+    await snapshots.put([NODE])
+    key = store.keys.node_snapshot("n")
+    written = json.loads(await store.do("GET", key))
+    written |= {"temperature": 80, "offers": [*written["offers"], {"capability": "speech", "models": ["new"]}]}
+    await store.do("SET", key, json.dumps(written))
+    assert await Snapshots(store).all() == [NODE]
 
 
 async def test_what_changes_is_seen(snapshots: Snapshots, store: Store) -> None:
