@@ -35,6 +35,9 @@ class RequestHooks(Protocol):
 request_hooks: ContextVar[RequestHooks | None] = ContextVar("request_hooks", default=None)
 """The hooks of the request that the current call makes."""
 
+earlier_answers: ContextVar[int] = ContextVar("earlier_answers", default=0)
+"""How many answers to the same are on record, where the current call wants another one than those that are kept."""
+
 
 class GateClosed(UnitError):
     """The gate closed between admission and call: no call was made, and no attempt is used."""

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ConfigDict
 
 from pipeline.engine.errors import ErrorKind, UnitError
-from pipeline.engine.guarded_call import RequestHooks, request_hooks
+from pipeline.engine.guarded_call import RequestHooks, earlier_answers, request_hooks
 from pipeline.engine.tables import storable
 from pipeline.nodes.client import Attachment, JobFailed, Session, SessionReply
 from pipeline.nodes.protocol import MODEL_NOT_AVAILABLE, NO_NODE, NODE_BUSY, Capability
@@ -168,7 +168,8 @@ class Nodes:
     def _content(
         self, capability: Capability, body: dict[str, Any], attachments: Sequence[tuple[Attachment, bytes]]
     ) -> str:
-        digest = hashlib.sha256(json.dumps([self.name, capability, self.model, body], sort_keys=True).encode())
+        asked = [self.name, capability, self.model, body, earlier_answers.get()]
+        digest = hashlib.sha256(json.dumps(asked, sort_keys=True).encode())
         for about, part in attachments:
             digest.update(about.media_type.encode() + hashlib.sha256(part).digest())
         return digest.hexdigest()

@@ -7,6 +7,7 @@ from typing import Any
 
 from pydantic import SecretStr
 
+from pipeline.engine import kept_answers
 from pipeline.engine.claims import Owner
 from pipeline.flows.documents import queries, service
 from pipeline.flows.documents.states import DocumentStatus, PageStatus
@@ -67,6 +68,35 @@ def test_a_page_that_comes_from_the_cache_brings_its_layout(context: Context) ->
     assert (paid.call_id is not None, cached.call_id, cached.cached) == (True, None, True)
     assert queries.layouts(context, first) == {1: layout(1)}
     assert queries.layouts(context, second) == {2: layout(1) | {"blocks": [layout(1)["blocks"][0] | {"page": 2}]}}
+
+
+def test_a_page_that_is_asked_for_again_is_another_job_at_a_gateway_in_whichever_process(context: Context) -> None:
+    document_id = insert_document(context, pages=[PageStatus.PENDING], provider="desk")
+    image = context.settings.data_dir / "page.png"
+    image.write_bytes(b"\x89PNG\r\n\x1a\n the same")
+    worker = Worker(context, document_id, queue="vision.desk")
+
+    def converted_by_a_new_process() -> Attempt:
+        conversion = PageConversion(context, document_id)
+        conversion.document = document(context, document_id)
+        return conversion.convert(replace(unit, image_path=str(image)))
+
+    with ScriptedGateway(step=reply({"text": "# Hi", "model": "q"})) as gateway:
+        desk = ProviderProfile(kind="nodes", base_url=gateway.url, api_key=SecretStr(TOKEN), timeout_s=20)
+        context.settings.providers["desk"] = desk
+        (unit,) = worker.claim()
+        worker.settle(converted_by_a_new_process())
+        merge.merge_document(context, document_id, Owner("m", "1"))
+        service.retry_page(context, document_id, 1)
+        (unit,) = worker.claim()
+        killed = converted_by_a_new_process()
+        assert killed.kept
+        kept_answers.discard(killed.kept)  # it was killed before it kept the answer
+        converted_by_a_new_process()
+        # The rest of an id counts what this process has heard: another one begins at nought.
+        before, asked_again, successor = (one.rpartition(":")[0] for one in gateway.ids)
+    assert before != asked_again
+    assert asked_again == successor, "who takes over gets what was paid for"
 
 
 def test_the_text_of_an_older_attempt_comes_without_a_layout(context: Context) -> None:

@@ -11,12 +11,12 @@ from uuid import uuid4
 
 import structlog
 from redis import RedisError
-from sqlalchemy import and_, select
+from sqlalchemy import and_, func, select
 from sqlalchemy.exc import OperationalError
 
 from pipeline.engine import kept_answers
 from pipeline.engine.errors import ErrorKind, PenstockError, UnitError
-from pipeline.engine.guarded_call import GuardedCall
+from pipeline.engine.guarded_call import GuardedCall, earlier_answers
 from pipeline.engine.kept_answers import Subject
 from pipeline.flows.documents import files
 from pipeline.flows.documents.models import ATTEMPTS, LAYOUTS, PAGES
@@ -135,10 +135,15 @@ class PageConversion:
         if key not in self._readers:
             self._readers[key] = self._open.enter_context(converter.open(ref.source, self._survey()))
         reader = self._readers[key]
-        if self._guarded is None:
-            return reader.convert(ref)
-        facts["queue"] = self._guarded.gate.queue
-        return self._guarded.call(lambda: reader.convert(ref), charged)
+        asks_anew = converter.paid and not unit.use_cache
+        token = earlier_answers.set(self._answers_on_record(facts["cache_key"]) if asks_anew else 0)
+        try:
+            if self._guarded is None:
+                return reader.convert(ref)
+            facts["queue"] = self._guarded.gate.queue
+            return self._guarded.call(lambda: reader.convert(ref), charged)
+        finally:
+            earlier_answers.reset(token)
 
     def _keep(self, attempt: Attempt, paid: Answer) -> Attempt:
         """Keep what was paid for until it is settled."""
@@ -182,6 +187,12 @@ class PageConversion:
             return files.survey_path(self._context.settings, self._document_id).read_text(encoding="utf-8")
         except OSError:
             return ""
+
+    def _answers_on_record(self, key: str) -> int:
+        """How often a service has answered this. Whoever takes over from a killed process counts the same."""
+        answered = select(func.count()).where(ATTEMPTS.c.cache_key == key, ATTEMPTS.c.status == "completed")
+        with self._context.db.read() as session:
+            return session.execute(answered).scalar_one()
 
     def _cached(self, key: str, page: int) -> Answer | None:
         # The layout is kept with the page that was converted, as long as that has this text.
