@@ -41,20 +41,18 @@ WORK, CALLS = table_of(ApiWork), table_of(AiCall)
 
 def note(context: Context, owner: str, flow: str, item_ids: Iterable[object], since: datetime) -> None:
     """This caller asked for these; what calls cost from then on is on their account. Asking again changes nothing."""
-    ids = sorted({str(one) for one in item_ids})
+    if ids := sorted({str(one) for one in item_ids}):
+        context.db.run(lambda session: note_in(session, owner, flow, ids, since))
 
-    def act(session: Session) -> None:
-        for some in portions(ids):
-            mine = select(WORK.c.item_id).where(WORK.c.flow == flow, WORK.c.item_id.in_(some), WORK.c.owner == owner)
-            known = set(session.scalars(mine))
-            rows = [
-                {"flow": flow, "item_id": one, "owner": owner[:64], "since": since} for one in some if one not in known
-            ]
-            if rows:
-                upsert(session, WORK, rows)
 
-    if ids:
-        context.db.run(act)
+def note_in(session: Session, owner: str, flow: str, item_ids: Iterable[str], since: datetime) -> None:
+    """The same, in the transaction in which they asked."""
+    for some in portions(item_ids):
+        mine = select(WORK.c.item_id).where(WORK.c.flow == flow, WORK.c.item_id.in_(some), WORK.c.owner == owner)
+        known = set(session.scalars(mine))
+        rows = [{"flow": flow, "item_id": one, "owner": owner[:64], "since": since} for one in some if one not in known]
+        if rows:
+            upsert(session, WORK, rows)
 
 
 def spent(context: Context, owner: str, since: datetime, within: dict[str, Within]) -> float:

@@ -28,7 +28,7 @@ from pipeline.flows.documents.page_pictures import Encoding, Look
 from pipeline.flows.documents.queries import AttemptView, CostView, DocumentView, Figures, PageView, UnknownDocument
 from pipeline.flows.documents.reasons import Reason
 from pipeline.flows.documents.search import Found, Hit
-from pipeline.flows.documents.service import Choice
+from pipeline.flows.documents.service import Charge, Choice
 from pipeline.flows.documents.states import DocumentStatus, PageStatus
 from pipeline.flows.documents.submission import Options
 from pipeline.reading import inspection
@@ -281,19 +281,26 @@ def resume(document_id: str) -> Document:
     return _launched(service.resume(get_context(), document_id))
 
 
-def retry(document_id: str, *, provider: str = "", model: str = "", fresh: bool = False) -> Document:
-    """Start over from splitting. `fresh`: ask the provider even for pages in the cache."""
-    return _launched(service.retry(get_context(), document_id, Choice(provider, model), fresh=fresh))
+def retry(
+    document_id: str, *, provider: str = "", model: str = "", fresh: bool = False, charge: Charge = service.free
+) -> Document:
+    """Start over from splitting. `fresh`: ask the provider even for pages in the cache. `charge`: whose account the
+    pages are on, for those who keep accounts."""
+    return _launched(service.retry(get_context(), document_id, Choice(provider, model), fresh=fresh, charge=charge))
 
 
-def retry_failed(document_id: str, *, provider: str = "", model: str = "") -> Document:
-    """Convert the failed pages again."""
-    return _launched(service.retry_failed(get_context(), document_id, Choice(provider, model)))
+def retry_failed(
+    document_id: str, *, provider: str = "", model: str = "", charge: Charge = service.free
+) -> Document:  # fmt: skip
+    """Try again what failed: the failed pages, or else the merge, or all of a document that has no pages yet."""
+    return _launched(service.retry_failed(get_context(), document_id, Choice(provider, model), charge=charge))
 
 
-def retry_page(document_id: str, page: int, *, provider: str = "", model: str = "") -> Document:
+def retry_page(
+    document_id: str, page: int, *, provider: str = "", model: str = "", charge: Charge = service.free
+) -> Document:
     """Convert one page again; its old text stays until there is a new one."""
-    return _launched(service.retry_page(get_context(), document_id, page, Choice(provider, model)))
+    return _launched(service.retry_page(get_context(), document_id, page, Choice(provider, model), charge=charge))
 
 
 def remerge(document_id: str, *, allow_partial: bool = False) -> Document:

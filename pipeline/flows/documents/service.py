@@ -42,6 +42,15 @@ _RENEWS = frozenset({DocumentEvent.RETRY, DocumentEvent.RETRY_PAGES, DocumentEve
 """What asks for a new result. The one there is stays readable until then."""
 
 
+Charge = Callable[[Session, int], None]
+"""Puts this many pages, which are converted again, on somebody's account. Called in the transaction of a command, after
+all that could refuse it; raises what refuses it for lack of quota. It may be called again if the transaction is."""
+
+
+def free(_session: Session, _pages: int) -> None:
+    """Whoever asks on this machine has no quota."""
+
+
 @dataclass(frozen=True)
 class Choice:
     """Another provider or model for the pages to retry; empty: no change."""
@@ -98,29 +107,24 @@ def resume(context: Context, document_id: str) -> DocumentView:
     return _change(context, document_id, act)
 
 
-def retry(context: Context, document_id: str, choice: Choice = Choice(), *, fresh: bool = False) -> DocumentView:
+def retry(
+    context: Context, document_id: str, choice: Choice = Choice(), *, fresh: bool = False, charge: Charge = free
+) -> DocumentView:
     """Start over from splitting. The ledger stays, so nothing is paid for twice; so does the result, until a new one.
 
     `fresh`: ask the provider even for pages in the cache.
     """
 
     def act(session: Session, document: Any, now: datetime) -> None:
-        columns = choice.columns(context.settings, document.provider)
-        if columns:
-            provider = columns.get("provider", document.provider)
-            columns["model_name"] = registry.model_name(context.settings, provider, choice.model)
-        _move(
-            session, document, DocumentEvent.RETRY, now, **columns,
-            pages=0, completed_count=0, failed_count=0, attempts=0, error=None, finished_at=None,
-            use_cache=document.use_cache and not fresh,
-        )  # fmt: skip
-        text_index.forget(session, document_id)
-        session.execute(delete(PAGES).where(PAGES.c.document_id == document_id))
+        _start_over(context, session, now, document, choice, fresh=fresh)
+        charge(session, document.pages)
 
     return _change(context, document_id, act)
 
 
-def retry_page(context: Context, document_id: str, page: int, choice: Choice = Choice()) -> DocumentView:
+def retry_page(
+    context: Context, document_id: str, page: int, choice: Choice = Choice(), *, charge: Charge = free
+) -> DocumentView:
     """Convert one COMPLETED or FAILED page again, without the cache. Its text stays until there is a new one."""
 
     def act(session: Session, document: Any, now: datetime) -> None:
@@ -128,21 +132,34 @@ def retry_page(context: Context, document_id: str, page: int, choice: Choice = C
         columns = choice.columns(context.settings, row.provider)
         PAGE.target(PageStatus(row.status), PageEvent.RETRY)
         _retry_pages(session, now, document, PAGES.c.id == row.id, {**columns, "use_cache": False})
+        charge(session, 1)
 
     return _change(context, document_id, act)
 
 
-def retry_failed(context: Context, document_id: str, choice: Choice = Choice()) -> DocumentView:
-    """Convert all FAILED pages again; harmless if there are none. Source 001, section 6.2."""
+def retry_failed(
+    context: Context, document_id: str, choice: Choice = Choice(), *, charge: Charge = free
+) -> DocumentView:
+    """Try again what failed, and no more: FAILED pages are converted, else a FAILED document is merged again, or starts
+    over. Harmless if nothing failed. Source 001, section 6.2.
+    """
 
     def act(session: Session, document: Any, now: datetime) -> None:
         if not document.failed_count:
+            if document.status != DocumentStatus.FAILED:
+                return
+            if document.pages and document.completed_count == document.pages:
+                _remerge(session, now, document, allow_partial=document.allow_partial)
+                return
+            _start_over(context, session, now, document, choice)
+            charge(session, document.pages)
             return
         failed = PAGES.c.status == PageStatus.FAILED
         providers = session.execute(
             select(PAGES.c.provider).where(PAGES.c.document_id == document_id, failed).distinct()
         )
         _retry_pages(session, now, document, failed, choice.columns(context.settings, *providers.scalars()))
+        charge(session, document.failed_count)
 
     return _change(context, document_id, act)
 
@@ -231,9 +248,15 @@ def revive(context: Context, document_id: str, *, allow_partial: bool = False) -
 def remove(context: Context, document_id: str) -> None:
     """Delete a document with its pages, ledger and files. Work under way finds no row left to write."""
 
+    removed = False
+
     def work(session: Session) -> None:
+        nonlocal removed
+        if removed and lock(session, document_id) is None:
+            return  # an earlier try did it, and its commit had no answer
         _lock(session, document_id)
         remove_rows(session, document_id)
+        removed = True
 
     text_index.forget_ahead(context, document_id)
     context.db.run(work)
@@ -252,11 +275,19 @@ def remove_rows(session: Session, document_id: str) -> None:
 
 
 def _change(context: Context, document_id: str, act: Callable[[Session, Any, datetime], None]) -> DocumentView:
-    """Lock the document, `act` on it, and return it as it is then, all in one transaction."""
+    """Lock the document, `act` on it, and return it as it is then, all in one transaction.
+
+    If an earlier try of the transaction was committed without an answer, the document is as that try left it: done.
+    """
+    left: Any = None
 
     def work(session: Session) -> DocumentView:
-        act(session, _lock(session, document_id), context.db.now())
-        return document_view(context, _lock(session, document_id))
+        nonlocal left
+        document = _lock(session, document_id)
+        if document != left:
+            act(session, document, context.db.now())
+            left = _lock(session, document_id)
+        return document_view(context, left)
 
     return context.db.run(work)
 
@@ -266,6 +297,22 @@ def _lock(session: Session, document_id: str) -> Any:
     if document is None:
         raise UnknownDocument(document_id)
     return document
+
+
+def _start_over(
+    context: Context, session: Session, now: datetime, document: Any, choice: Choice, *, fresh: bool = False
+) -> None:
+    columns = choice.columns(context.settings, document.provider)
+    if columns:
+        provider = columns.get("provider", document.provider)
+        columns["model_name"] = registry.model_name(context.settings, provider, choice.model)
+    _move(
+        session, document, DocumentEvent.RETRY, now, **columns,
+        pages=0, completed_count=0, failed_count=0, attempts=0, error=None, finished_at=None,
+        use_cache=document.use_cache and not fresh,
+    )  # fmt: skip
+    text_index.forget(session, document.id)
+    session.execute(delete(PAGES).where(PAGES.c.document_id == document.id))
 
 
 def _retry_pages(

@@ -14,8 +14,9 @@ from pydantic import BaseModel
 from pipeline.engine.errors import PenstockError
 from pipeline.interfaces.api import pages
 from pipeline.interfaces.api.caller import Caller
-from pipeline.interfaces.api.dependencies import check_model, may_spend, note_work
-from pipeline.interfaces.api.v1.document_shapes import RetryOptions
+from pipeline.interfaces.api.dependencies import check_model, may_spend
+from pipeline.interfaces.api.v1.document_shapes import FreshOptions, RetryOptions
+from pipeline.storage import api_spend
 from tasks import documents as flow
 from tasks.documents import Document, Filter
 
@@ -31,7 +32,7 @@ class Verb(StrEnum):
     RESUME = "resume"
     RETRY = "retry"
     RETRY_FAILED = "retry-failed"
-    """The failed pages; all of a document that failed as a whole."""
+    """The failed pages; else the merge, or all of a document that failed before it had pages."""
     REMERGE = "remerge"
     DELETE = "delete"
 
@@ -52,15 +53,29 @@ def whose(request: Request) -> str:
     return caller.name if caller.has_key else ""
 
 
-def account(request: Request, verb: Verb | None, document_id: str, options: RetryOptions | None = None) -> None:
-    """Pages that are converted again count like those that are submitted. Without a verb: one page."""
-    found = flow.status(document_id)
-    if options is not None:
-        check_model(request, options.provider or found.provider, options.model)
-    count = found.pages if verb is Verb.RETRY else found.failed_count if verb is Verb.RETRY_FAILED else 1
-    if count:
-        request.app.state.quotas.take_pages(request.state.caller.id, count)
-    note_work(request, "documents", document_id)
+def convert_again(
+    request: Request, document_id: str, options: RetryOptions, act: Callable[..., Document], *args: Any
+) -> Document:
+    """`act` (`retry`, `retry_failed` or `retry_page`), on the caller's account: pages that are converted again count
+    like those that are submitted. Nothing is charged for what is not done. Raises `Refused` (429).
+    """
+    quotas, caller, taken = request.app.state.quotas, request.state.caller.id, 0
+
+    def charge(session: Any, pages: int) -> None:
+        nonlocal taken
+        if pages and not taken:  # a transaction may be repeated
+            quotas.take_pages(caller, pages)
+            taken = pages
+        api_spend.note_in(session, caller, "documents", [document_id], request.state.began)
+
+    if options.model:
+        check_model(request, options.provider or flow.status(document_id).provider, options.model)
+    try:
+        return act(document_id, *args, **options.model_dump(), charge=charge)
+    except Exception:
+        if taken:
+            quotas.give_back_pages(caller, taken)
+        raise
 
 
 def act_on_all(
@@ -74,27 +89,18 @@ def act_on_all(
         may_spend(request)
     acts: dict[Verb, Callable[[str], Any]] = {
         Verb.CANCEL: flow.cancel, Verb.PAUSE: lambda one: flow.pause(one, by=whose(request)), Verb.RESUME: flow.resume,
-        Verb.RETRY: flow.retry, Verb.RETRY_FAILED: _retry_failed,
+        Verb.RETRY: lambda one: convert_again(request, one, FreshOptions(), flow.retry),
+        Verb.RETRY_FAILED: lambda one: convert_again(request, one, RetryOptions(), flow.retry_failed),
         Verb.REMERGE: lambda one: flow.remerge(one, allow_partial=allow_partial), Verb.DELETE: flow.delete,
     }  # fmt: skip
     done, skipped = 0, []
     for document_id in ids:
         try:
-            if verb in PAID:
-                account(request, verb, document_id)
             acts[verb](document_id)
             done += 1
         except PenstockError as error:
             skipped.append(Skipped(id=document_id, reason=str(error)))
     return done, skipped
-
-
-def _retry_failed(document_id: str) -> None:
-    found = flow.status(document_id)
-    if found.status is flow.DocumentStatus.FAILED and not found.failed_count:
-        flow.retry(document_id)
-    else:
-        flow.retry_failed(document_id)
 
 
 def portion(which: Filter, cursor: str | None, most: int = MOST_AT_ONCE) -> tuple[list[str], str | None]:

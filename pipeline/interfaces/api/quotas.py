@@ -76,6 +76,10 @@ class Quotas:
         what = f"more than {limit} pages in a day"
         self.take(f"pages:{caller}", Rate(limit, _DAY_S), count, code="quota", what=what)
 
+    def give_back_pages(self, caller: str, count: int) -> None:
+        """These pages were taken, and nothing came of it."""
+        self.take_pages(caller, -count)
+
     def check_spending(self, caller: str) -> None:
         """Raise `Refused` (429) if what this caller asked for has cost enough today, in UTC. Blocks."""
         cap = self.settings.spend_per_day

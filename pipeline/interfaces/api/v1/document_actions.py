@@ -10,8 +10,8 @@ from pipeline.interfaces.api.document_portions import (
     MOST_AT_ONCE,
     Skipped,
     Verb,
-    account,
     act_on_all,
+    convert_again,
     portion,
     whose,
 )
@@ -115,17 +115,17 @@ def retry(
     request: Request, response: Response, document_id: HexId, options: FreshOptions | None = None
 ) -> DocumentShape:
     """Convert a document again, from the start."""
-    account(request, Verb.RETRY, document_id, options)
-    return accepted(request, response, flow.retry(document_id, **(options or FreshOptions()).model_dump()))
+    found = convert_again(request, document_id, options or FreshOptions(), flow.retry)
+    return accepted(request, response, found)
 
 
 @router.post("/{document_id}/retry-failed", status_code=202, dependencies=spender)
 def retry_failed(
     request: Request, response: Response, document_id: HexId, options: RetryOptions | None = None
 ) -> DocumentShape:
-    """Convert the failed pages again."""
-    account(request, Verb.RETRY_FAILED, document_id, options)
-    return accepted(request, response, flow.retry_failed(document_id, **(options or RetryOptions()).model_dump()))
+    """Try again what failed: the failed pages; else the merge, or all of a document that failed before it had pages."""
+    found = convert_again(request, document_id, options or RetryOptions(), flow.retry_failed)
+    return accepted(request, response, found)
 
 
 @router.post("/{document_id}/remerge", status_code=202)
@@ -141,8 +141,8 @@ def retry_page(
     request: Request, response: Response, document_id: HexId, page: PageNumber, options: RetryOptions | None = None
 ) -> DocumentShape:
     """Convert one page again. It keeps its old text until the new one is ready."""
-    account(request, None, document_id, options)
-    return accepted(request, response, flow.retry_page(document_id, page, **(options or RetryOptions()).model_dump()))
+    found = convert_again(request, document_id, options or RetryOptions(), flow.retry_page, page)
+    return accepted(request, response, found)
 
 
 @router.post("/{document_id}/pages/{page}/attempts/{attempt}/promote", status_code=202)

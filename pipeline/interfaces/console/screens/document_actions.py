@@ -8,14 +8,14 @@ from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import Response
 
 from pipeline.interfaces.api.dependencies import InContext, spender, writer
-from pipeline.interfaces.api.document_portions import Verb, account, whose
+from pipeline.interfaces.api.document_portions import convert_again, whose
 from pipeline.interfaces.api.fields import HexId, Line, PageNumber, RowId
-from pipeline.interfaces.api.v1.document_shapes import Choice, RetryOptions
+from pipeline.interfaces.api.v1.document_shapes import Choice, FreshOptions, RetryOptions
 from pipeline.interfaces.console.answers import done
 from pipeline.interfaces.console.document_acts import choices, chosen
 from pipeline.interfaces.console.words import plural
 from tasks import documents as flow
-from tasks.documents import Document
+from tasks.documents import DocumentStatus
 
 router = APIRouter(prefix="/console/documents", include_in_schema=False, dependencies=writer)
 
@@ -77,8 +77,7 @@ def remerge(request: Request, document_id: HexId, allow_partial: Annotated[bool,
 def retry(request: Request, document_id: HexId, options: Options) -> Response:
     """Convert all of it again."""
     given, fresh = options
-    account(request, Verb.RETRY, document_id, given)
-    found = flow.retry(document_id, provider=given.provider, model=given.model, fresh=fresh)
+    found = convert_again(request, document_id, FreshOptions(**given.model_dump(), fresh=fresh), flow.retry)
     return done(request, f"{found.filename} is being converted again{_by(given)}.")
 
 
@@ -86,20 +85,22 @@ def retry(request: Request, document_id: HexId, options: Options) -> Response:
 def retry_failed(request: Request, document_id: HexId, options: Options) -> Response:
     """Convert the failed pages again."""
     given, _ = options
-    failed = flow.status(document_id).failed_count
-    account(request, Verb.RETRY_FAILED, document_id, given)
-    found: Document = flow.retry_failed(document_id, provider=given.provider, model=given.model)
-    if not failed:
-        return done(request, f"No page of {found.filename} has failed: there is nothing to do.")
-    return done(request, f"{plural(failed, 'page')} of {found.filename} being converted again{_by(given)}.")
+    before = flow.status(document_id)
+    found = convert_again(request, document_id, given, flow.retry_failed)
+    if not before.failed_count:
+        if before.status is not DocumentStatus.FAILED:
+            return done(request, f"No page of {found.filename} has failed: there is nothing to do.")
+        return done(request, f"{found.filename} is being {'merged' if found.pages else 'converted'} again.")
+    return done(
+        request, f"{plural(before.failed_count, 'page')} of {found.filename} being converted again{_by(given)}."
+    )
 
 
 @router.post("/{document_id}/pages/{page}/retry", dependencies=spender)
 def retry_page(request: Request, document_id: HexId, page: PageNumber, options: Options) -> Response:
     """Convert one page again."""
     given, _ = options
-    account(request, None, document_id, given)
-    flow.retry_page(document_id, page, provider=given.provider, model=given.model)
+    convert_again(request, document_id, given, flow.retry_page, page)
     return done(request, f"Page {page} is being converted again{_by(given)}. Its text stays until there is a new one.")
 
 

@@ -46,7 +46,7 @@ class Action:
 ACTIONS: dict[str, Action] = {
     Verb.RETRY_FAILED: Action(
         "Retry what failed", frozenset({_D.FAILED, _D.PARTIAL_FAILED}), "being converted again",
-        "Failed pages are converted again; a document that failed as a whole begins anew.",
+        "Failed pages are converted again. Where none failed, the merge is tried again, or the document begins anew.",
     ),
     Verb.RETRY: Action(
         "Convert again", _AT_REST, "being converted again",
