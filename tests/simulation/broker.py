@@ -11,6 +11,9 @@ from tests.simulation.world import World
 
 UNACKED, UNACKED_INDEX = "unacked", "unacked_index"
 PRIORITIES = (0, 3, 6, 9)
+PASSED_FOR_LOST = 2
+"""A message that so many passed which faults had put before it may count as lost: what stood before it has gone by as
+often as `place_lib.lua` allows, which knows of messages that workers hold, and not of those that come out of turn."""
 _FETCH = """
 for i = 3, #KEYS do
   local found = redis.call('RPOP', KEYS[i])
@@ -45,7 +48,11 @@ class Message:
     leaving: bool = False
     """It was worked on, and its place is being given up or handed on."""
     arrival: int = 0
+    moved: bool = False
+    """A fault put it at the head of its queue, before those that were sent earlier."""
     overtaken: int = 0
+    passed_by_moved: int = 0
+    """How many that were sent later and moved were worked on before it."""
 
 
 @dataclass
@@ -69,6 +76,8 @@ class Broker:
         self._redis = redis
         self.messages: dict[str, Message] = {}
         self.deliveries: dict[str, Delivery] = {}
+        self.waiting: dict[str, Message] = {}
+        """Messages that have not been worked on, by id, in the order in which they were sent."""
         self.on_arrival: Callable[[Message], None] = lambda message: None
         self.held_up: Callable[[], bool] = lambda: False
         self.on_publish: Callable[[Message], None] = lambda message: None
@@ -83,10 +92,12 @@ class Broker:
         world, faults = self.world, self.world.faults
         world.point("before publishing")
         # Held up since its place was reserved: another may have been sent instead.
-        message.touched = message.touched or self.held_up()
+        late = self.held_up()
+        message.touched = message.touched or late
         world.now_us += 50
-        self._redis.spoke()
-        self.messages[message.id] = message
+        if not late:  # else those that were reserved together with it are late, too
+            self._redis.spoke()
+        self.messages[message.id] = self.waiting[message.id] = message
         world.note("publishes", message=message.id, place=message.place or message.queue)
         if world.chance(faults.lose):
             world.note("is lost", message=message.id)
@@ -106,6 +117,7 @@ class Broker:
     def _put(self, message: Message, *, head: bool = False) -> None:
         message.arrival = self.world.number()
         message.touched = message.touched or head
+        message.moved = head
         sent = int(self.world.host_time().timestamp() * 1e6)
         tag = f"{message.id}-{self.world.number()}"
         raw = {
@@ -144,6 +156,7 @@ class Broker:
     def restore(self, delivery: Delivery, *, head: bool) -> None:
         """Give a message back to its queue: its connection was cut, or somebody found that it was not acknowledged."""
         delivery.message.touched = True
+        delivery.message.moved = delivery.message.moved or head
         if self.deliveries.pop(delivery.tag, None) and self._do("HDEL", UNACKED, delivery.tag):
             delivery.raw["headers"]["redelivered"] = True
             self._push(delivery.message, delivery.raw, head=head)
@@ -153,6 +166,16 @@ class Broker:
         for delivery in self.deliveries.values():
             delivery.message.touched = True
         self.deliveries.clear()
+
+    def begun(self, message: Message) -> None:
+        """A message is worked on. If a fault moved it to the head, its queue turned over for those that it passed."""
+        self.waiting.pop(message.id, None)
+        if message.moved:
+            lane = (message.queue, message.priority)
+            for other in self.waiting.values():
+                if (other.queue, other.priority) == lane and other.arrival < message.arrival:
+                    other.passed_by_moved += 1
+                    other.touched = other.touched or other.passed_by_moved >= PASSED_FOR_LOST
 
     def took_place(self, message: Message) -> None:
         """A message that a fault touched works in a place for which another one is waiting: that is one too many."""

@@ -25,7 +25,6 @@ from pipeline.engine.tables import table_of
 from pipeline.engine.traces import AiCall
 from pipeline.standalone.redis_server import find_server
 from tests.simulation import provider
-from tests.simulation.coroutine import Carriers
 from tests.simulation.database import SimulatedDatabase
 from tests.simulation.fleet import Fleet, Shape
 from tests.simulation.flow import FLOW, Base
@@ -44,7 +43,6 @@ class Session:
     def __init__(self, database_url: str = "sqlite://") -> None:
         self._stack = ExitStack()
         self._url = database_url
-        self._carriers = Carriers()
         self.fleet: Any = None
         self.scripts = Scripts()
         self.shape: Callable[[World], Shape] = shape_of
@@ -144,7 +142,7 @@ class Session:
     def run(self, seed: int) -> World:
         """Run one seed; its world, whose `failure` says what went wrong, if anything did."""
         rng = random.Random(seed)
-        world = World(seed, self.faults(rng), self._carriers)
+        world = World(seed, self.faults(rng))
         self.redis.world = world
         self.redis.wire.call("FLUSHALL")
         with self.db.engine.connect() as connection:

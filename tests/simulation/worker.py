@@ -51,7 +51,8 @@ class Worker:
         self.threads = threads
         self.busy: dict[str, Process] = {}
         """By delivery, who works on it."""
-        self.taking = 0
+        self.taking: dict[str, Delivery] = {}
+        """By delivery, what it has read from its queue and not looked at yet."""
         self.looking = False
         self.consumer = _Consumer(self)
         self._present: set[str] = set()
@@ -105,21 +106,20 @@ class Worker:
 
     def _look(self) -> None:
         self.looking = False
-        if not self.alive or len(self.busy) + self.taking >= self.slots:
+        if not self.alive or len(self.busy) + len(self.taking) >= self.slots:
             return
         queues = [queue for queue in QUEUES if self.consumer.task_consumer.consuming_from(queue)]
         self.world.rng.shuffle(queues)
         delivery = self.fleet.broker.fetch(queues)
         if delivery is None:
             return
-        self.taking += 1
+        self.taking[delivery.tag] = delivery
         self.world.at(self.world.rng.uniform(0.0002, 0.002), lambda: self._take(delivery))
         self.look_soon()
 
     def _take(self, delivery: Delivery) -> None:
-        self.taking -= 1
-        if not self.alive:
-            return
+        if self.taking.pop(delivery.tag, None) is None or not self.alive:
+            return  # the worker died, or its connection was cut: the message has gone back, or will
         if delivery.tag not in self.fleet.broker.deliveries:
             self.look_soon()
             return
@@ -140,6 +140,7 @@ class Worker:
 
     def _work(self, delivery: Delivery) -> None:
         message, world = delivery.message, self.world
+        self.fleet.broker.begun(message)
         world.note("begins", message=message.id, place=message.place or message.queue)
         try:
             message.body(SimpleNamespace(request=Request(delivery)), *message.args)
@@ -181,12 +182,16 @@ class Worker:
             process.alive = False
         self.consumer.closed()
         broker = self.fleet.broker
-        held = [one for one in broker.deliveries.values() if one.tag in self.busy or one.tag in self.consumer.held]
-        for delivery in held:
+        for delivery in self._unacknowledged():
             delivery.message.touched = True
             back = self.world.rng.uniform(5, 60)
             self.world.at(back, lambda delivery=delivery: broker.restore(delivery, head=self.world.rng.random() < 0.5))
         self.fleet.replace(self)
+
+    def _unacknowledged(self) -> list[Delivery]:
+        """What it has read and not acknowledged."""
+        own = (self.busy, self.taking, self.consumer.held)
+        return [one for one in self.fleet.broker.deliveries.values() if any(one.tag in tags for tags in own)]
 
     def end(self) -> None:
         """It is told to end: what it held goes back, and no attempt counts. As `tasks.presence.Identity._end`."""
@@ -205,9 +210,9 @@ class Worker:
     def cut(self) -> None:
         """Its connection to the broker is cut: its messages go back, and its processes go on with them."""
         self.world.note("connection is cut", worker=self.name)
-        for delivery in list(self.fleet.broker.deliveries.values()):
-            if delivery.tag in self.busy or delivery.tag in self.consumer.held:
-                self.fleet.broker.restore(delivery, head=self.world.rng.random() < 0.5)
+        for delivery in self._unacknowledged():
+            self.fleet.broker.restore(delivery, head=self.world.rng.random() < 0.5)
+        self.taking.clear()
         self.consumer.reconnected()
 
 

@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 from random import Random
 from typing import Any
 
-from tests.simulation.coroutine import Carriers, Coroutine
+from tests.simulation.coroutine import Coroutine
 
 BEGIN = datetime(2100, 1, 1, tzinfo=UTC)
 """Far ahead: no key expires in real time."""
@@ -70,7 +70,7 @@ class Faults:
 class World:
     """Time, randomness, events, and what is going on. One for each seed."""
 
-    def __init__(self, seed: int, faults: Faults, carriers: Carriers) -> None:
+    def __init__(self, seed: int, faults: Faults) -> None:
         self.seed = seed
         self.rng = Random(seed)
         self.faults = faults
@@ -81,7 +81,6 @@ class World:
         self.steps = 0
         self.failure: BaseException | None = None
         self.acting: Any = None
-        self._carriers = carriers
         self._heap: list[tuple[int, int, Callable[[], object]]] = []
         self._numbers = 0
         self._held_up: dict[Coroutine, Process] = {}
@@ -168,7 +167,7 @@ class World:
             except BaseException as error:  # noqa: BLE001  # it is raised where the seed runs
                 self.failure = self.failure or error
 
-        coroutine = Coroutine(self._carriers, body)
+        coroutine = Coroutine(body)
         self._held_up[coroutine] = process
         self._resume(coroutine, process)
 

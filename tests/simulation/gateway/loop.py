@@ -8,7 +8,6 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import Any
 
-from tests.simulation.coroutine import Carriers
 from tests.simulation.gateway.faults import GatewayFaults
 from tests.simulation.world import Process, Violation, World
 
@@ -35,7 +34,7 @@ class LoopWorld(World):
     faults: GatewayFaults
 
     def __init__(self, seed: int, faults: GatewayFaults) -> None:
-        super().__init__(seed, faults, Carriers())
+        super().__init__(seed, faults)
         self.loop = Loop(self)
         self.broken: asyncio.Future[None] = self.loop.create_future()
 
