@@ -2,10 +2,9 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from pipeline.engine import traces
@@ -19,7 +18,7 @@ from pipeline.engine.launch import Place
 from pipeline.engine.work import Changes, Outcome, Work
 from tasks.flow import AtWork, at_work, expect, once
 from tests.simulation import provider
-from tests.simulation.flow import CPU, MERGE, MERGES, PAGES, SCOPES, ScopeState, key
+from tests.simulation.flow import CPU, MERGE, MERGES, PAGES, ScopeState, key, stands
 
 if TYPE_CHECKING:
     from tests.simulation.fleet import Fleet
@@ -38,7 +37,7 @@ class Bodies:
     def endless(self, task: Any, number: int) -> None:
         """Work of somebody else, which never ends until everything is settled."""
         with at_work(task, Place("busy", CPU, number)) as place:
-            self.world.sleep(0.2)
+            self.world.sleep(0.5)
             if place is not None and not self.fleet.observer.everything_settled():
                 place.again(self.fleet.other_signature(self.endless, number))
 
@@ -130,7 +129,7 @@ class _Hop:
             traces.record_all(session, self._calls)
             kernel.give_back_earlier(session, work, scope, self._scope_id, self._owner, settings, now)
             rows = kernel.claim(session, work, self._scope_id, held, now, limit=want) if want else []
-            return rows, held, changes, self._status(session), self._more(session, now)
+            return rows, held, changes, *stands(session, work, self._scope_id, now)
 
         rows, held, changes, status, more = db.run(act)
         self._calls = []
@@ -138,13 +137,6 @@ class _Hop:
             self.retry_in_s = min(changes.retry_in_s, self.retry_in_s or changes.retry_in_s)
         self.ready = bool(changes.done or changes.failed) and status == ScopeState.READY
         return Batch([(row, held) for row in rows], more)
-
-    def _status(self, session: Session) -> str:
-        return str(session.execute(select(SCOPES.c.status).where(SCOPES.c.id == self._scope_id)).scalar_one())
-
-    def _more(self, session: Session, now: datetime) -> bool:
-        due = select(self.work.table.c.id).where(self.work.in_scope(self._scope_id), self.work.due(now)).limit(1)
-        return session.execute(due).first() is not None
 
     def perform(self, unit: tuple[Any, Claim]) -> Outcome:
         """Do one unit."""

@@ -85,6 +85,9 @@ class Broker:
     def _do(self, *command: Any) -> Any:
         return self._redis.wire.call(*command)
 
+    def _later(self, *command: Any) -> None:
+        self._redis.wire.later(*command)
+
     # Sending
 
     def publish(self, message: Message) -> None:
@@ -128,7 +131,7 @@ class Broker:
 
     def _push(self, message: Message, raw: dict[str, Any], *, head: bool) -> None:
         message.leaving = False
-        self._do("RPUSH" if head else "LPUSH", list_of(message.queue, message.priority), json.dumps(raw))
+        self._later("RPUSH" if head else "LPUSH", list_of(message.queue, message.priority), json.dumps(raw))
         self.on_arrival(message)
 
     # Receiving
@@ -147,7 +150,7 @@ class Broker:
     def ack(self, delivery: Delivery) -> None:
         """The message is done."""
         if self.deliveries.pop(delivery.tag, None):
-            self._do("HDEL", UNACKED, delivery.tag)
+            self._later("HDEL", UNACKED, delivery.tag)
 
     def returned(self, tag: str) -> None:
         """A worker gave a message back."""

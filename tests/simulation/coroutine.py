@@ -1,4 +1,4 @@
-"""Code that can be held up anywhere, however deep in calls: a greenlet each, since threads hand over 20 times slower."""
+"""Code that can be held up anywhere, however deep in calls: a greenlet each, since threads hand over far slower."""
 
 from collections.abc import Callable
 

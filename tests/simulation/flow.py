@@ -5,7 +5,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
-from sqlalchemy import ForeignKey, String, select, update
+from sqlalchemy import ForeignKey, String, bindparam, func, select, update
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
 from pipeline.engine import work as kernel
@@ -112,29 +112,35 @@ class UnitRow(ClaimColumns, Base):
 UNITS, SCOPES = table_of(UnitRow), table_of(ScopeRow)
 
 
+# Statements are built once: most of a seed's time would else go to that.
+_LOCK = select(SCOPES).where(SCOPES.c.id == bindparam("scope")).with_for_update()
+_COUNT = (
+    update(SCOPES)
+    .where(SCOPES.c.id == bindparam("scope"))
+    .values(done=SCOPES.c.done + bindparam("more"), failed=SCOPES.c.failed + bindparam("worse"))
+    .returning(SCOPES.c.done + 0, SCOPES.c.failed + 0, SCOPES.c.total)
+)
+_MERGE = update(SCOPES).where(SCOPES.c.id == bindparam("scope")).values(merged=SCOPES.c.merged + 1)
+
+
 def lock(session: Session, scope_id: Any) -> Any | None:
     """The scope's row, locked."""
-    return session.execute(select(SCOPES).where(SCOPES.c.id == scope_id).with_for_update()).first()
+    return session.execute(_LOCK, {"scope": scope_id}).first()
 
 
 def _count(session: Session, scope: Any, changes: Changes, now: datetime) -> None:
     done, failed = len(changes.done), len(changes.failed)
     if not done and not failed:
         return
-    counted = (
-        update(SCOPES)
-        .where(SCOPES.c.id == scope.id)
-        .values(done=SCOPES.c.done + done, failed=SCOPES.c.failed + failed)
-        .returning(SCOPES.c.done + 0, SCOPES.c.failed + 0, SCOPES.c.total)
-    )
-    all_done, all_failed, total = session.execute(counted).one()
+    counted = {"scope": scope.id, "more": done, "worse": failed}
+    all_done, all_failed, total = session.connection().execute(_COUNT, counted).one()
     if all_done + all_failed >= total:
         SCOPE.move(session, SCOPES, Event.READY, SCOPES.c.id == scope.id, updated_at=now)
 
 
 def _merged(session: Session, scope: Any, changes: Changes, now: datetime) -> None:
     if changes.done:
-        session.execute(update(SCOPES).where(SCOPES.c.id == scope.id).values(merged=SCOPES.c.merged + 1))
+        session.connection().execute(_MERGE, {"scope": scope.id})
 
 
 def _policy(_settings: Any) -> Policy:
@@ -153,11 +159,31 @@ PAGES = _work("page", UNITS, UNIT, scope=UNITS.c.scope_id, order=(UNITS.c.number
 MERGES = _work("merge", SCOPES, SCOPE, scope=SCOPES.c.id, order=(SCOPES.c.id,), after=_merged)
 
 
+_NOW = bindparam("now", type_=UtcDateTime)
+_WAITED = (
+    select(UNITS.c.scope_id).where(PAGES.claimable, UNITS.c.next_run_at <= _NOW).distinct().order_by(UNITS.c.scope_id)
+)
+_RUNNABLE = (
+    select(SCOPES.c.id, SCOPES.c.queue).join(UNITS, UNITS.c.scope_id == SCOPES.c.id).where(PAGES.due(_NOW)).distinct()
+)
+_TO_MERGE = select(SCOPES.c.id).where(MERGES.due(_NOW))
+_WANTED = (
+    select(
+        SCOPES,
+        *(
+            select(func.count(UNITS.c.id)).where(UNITS.c.scope_id == SCOPES.c.id, which).scalar_subquery().label(name)
+            for name, which in (("count_due", PAGES.due(_NOW)), ("count_held", PAGES.working))
+        ),
+    )
+    .where(SCOPES.c.id.in_(bindparam("scopes", expanding=True)))
+    .order_by(SCOPES.c.id)
+)
+
+
 def _due(context: Any) -> Iterator[str]:
     now = context.db.now()
     with context.db.read() as session:
-        waited = select(UNITS.c.scope_id).where(PAGES.claimable, UNITS.c.next_run_at <= now).distinct()
-        found = list(session.execute(waited.order_by(UNITS.c.scope_id)).scalars())
+        found = list(session.execute(_WAITED, {"now": now}).scalars())
     yield from found
 
 
@@ -169,14 +195,8 @@ def _next_wait_s(context: Any) -> float | None:
 def _runnable(context: Any, shut: Collection[str]) -> Iterator[str]:
     now = context.db.now()
     with context.db.read() as session:
-        pages = (
-            select(SCOPES.c.id)
-            .join(UNITS, UNITS.c.scope_id == SCOPES.c.id)
-            .where(PAGES.due(now), SCOPES.c.queue.not_in(sorted(shut)))
-            .distinct()
-        )
-        found = set(session.execute(pages).scalars())
-        found |= set(session.execute(select(SCOPES.c.id).where(MERGES.due(now))).scalars())
+        found = {row.id for row in session.execute(_RUNNABLE, {"now": now}) if row.queue not in shut}
+        found |= set(session.execute(_TO_MERGE, {"now": now}).scalars())
     yield from sorted(found)
 
 
@@ -187,16 +207,27 @@ def wanted(context: Any, scopes: Sequence[str], merge_priority: int) -> list[Wan
     """The messages that these scopes' rows ask for now."""
     now, found = context.db.now(), []
     with context.db.read() as session:
-        for row in session.execute(select(SCOPES).where(SCOPES.c.id.in_(scopes)).order_by(SCOPES.c.id)).all():
-            if row.status == ScopeState.OPEN:
-                due = select(UNITS.c.id).where(PAGES.in_scope(row.id), PAGES.due(now))
-                held = select(UNITS.c.id).where(PAGES.in_scope(row.id), PAGES.working)
-                if count := len(session.execute(due).all()):
-                    most = min(row.places, count + len(session.execute(held).all()))
-                    found.append(Wanted(key(row.id), row.queue, most))
+        for row in session.execute(_WANTED, {"now": now, "scopes": list(scopes)}).all():
+            if row.status == ScopeState.OPEN and row.count_due:
+                found.append(Wanted(key(row.id), row.queue, min(row.places, row.count_due + row.count_held)))
             elif row.status == ScopeState.READY:
                 found.append(Wanted(key(row.id), MERGE, 1, merge_priority))
     return found
+
+
+_STANDS = {
+    work: select(
+        select(SCOPES.c.status).where(SCOPES.c.id == bindparam("scope")).scalar_subquery(),
+        select(work.table.c.id).where(work.in_scope(bindparam("scope")), work.due(_NOW)).exists(),
+    )
+    for work in (PAGES, MERGES)
+}
+
+
+def stands(session: Session, work: Work, scope_id: str, now: datetime) -> tuple[str, bool]:
+    """A scope's state, and whether any of its units is due."""
+    status, more = session.execute(_STANDS[work], {"scope": scope_id, "now": now}).one()
+    return status, more
 
 
 def key(scope_id: str) -> str:

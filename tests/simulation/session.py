@@ -1,5 +1,6 @@
 """What all seeds of a run share: a redis-server, a database, and the kernel's names for what a process has."""
 
+import gc
 import logging
 import random
 import shutil
@@ -66,6 +67,8 @@ class Session:
         self._stack.callback(self.db.dispose)
         self.scan = self._scanner()
         self._stack.enter_context(self._patched())
+        gc.freeze()  # what is there by now stays: to look through it for garbage would take a tenth of the time
+        self._stack.callback(gc.unfreeze)
         return self
 
     def __exit__(self, *error: object) -> None:

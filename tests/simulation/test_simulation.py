@@ -4,8 +4,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.simulation.__main__ import first_seed, report
 from tests.simulation.gateway.session import Session as GatewaySession
+from tests.simulation.seeds import first_seed, report
 from tests.simulation.session import Session
 
 SEEDS, PARTS, GATEWAY_SEEDS = 60, 2, 40

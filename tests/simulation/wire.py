@@ -20,6 +20,7 @@ class Wire:
             self._socket.close()
             raise
         self._file = self._socket.makefile("rb")
+        self._later: list[Sequence[Any]] = []
 
     def call(self, *parts: Any) -> Any:
         """Send a command; its answer, as redis-py gets it before any callback. Raises `ResponseError`."""
@@ -28,16 +29,26 @@ class Wire:
             raise answer
         return answer
 
+    def later(self, *parts: Any) -> None:
+        """Send a command together with the next one, before it; nobody is told its answer."""
+        self._later.append(parts)
+
     def calls(self, commands: Sequence[Sequence[Any]]) -> list[Any]:
         """Send commands together; their answers, of which some may be a `ResponseError`."""
+        late = len(self._later)
         packed = []
-        for parts in commands:
+        for parts in (*self._later, *commands):
             packed.append(b"*%d\r\n" % len(parts))
             for part in parts:
                 each = part if isinstance(part, bytes) else str(part).encode()
                 packed.append(b"$%d\r\n%b\r\n" % (len(each), each))
+        self._later.clear()
         self._socket.sendall(b"".join(packed))
-        return [self._read() for _ in commands]
+        answers = [self._read() for _ in range(late + len(commands))]
+        for answer in answers[:late]:
+            if isinstance(answer, ResponseError):
+                raise answer
+        return answers[late:]
 
     def _read(self) -> Any:
         line = self._file.readline()

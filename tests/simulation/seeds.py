@@ -1,0 +1,41 @@
+"""Runs many seeds, and tells of those that fail."""
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from datetime import UTC, datetime
+
+from tests.simulation.gateway.session import Session as GatewaySession
+from tests.simulation.session import Session
+from tests.simulation.world import World
+
+Opener = Callable[[], AbstractContextManager[Session | GatewaySession]]
+SHOWN = 30
+
+
+def report(world: World, command: str = "make simulate") -> str:
+    """A failure: one line to run it again, what is wrong, and the last steps."""
+    lines = [f"{command} SEED={world.seed}", f"{type(world.failure).__name__}: {world.failure}", f"{world.faults}"]
+    for now_us, who, what, fields in list(world.trace)[-SHOWN:]:
+        told = " ".join(f"{name}={value}" for name, value in fields.items())
+        lines.append(f"{now_us / 1e6:10.3f} s  {who:<14} {what} {told}")
+    return "\n".join(lines)
+
+
+def first_seed() -> int:
+    """Where today's seeds begin: each day tries others."""
+    return datetime.now(UTC).toordinal() * 100_000
+
+
+def run_part(name: str, opener: Opener, seeds: Sequence[int], go_on: bool) -> tuple[int, int, int]:
+    """(how many seeds ran, how many failed, their steps)."""
+    count, failed, steps = 0, 0, 0
+    with opener() as session:
+        for seed in seeds:
+            world = session.run(seed)
+            count, steps = count + 1, steps + world.steps
+            if world.failure is not None:
+                failed += 1
+                print(report(world, f"make simulate ARGS='--only {name}'"), flush=True)  # noqa: T201  # while others still run
+                if not go_on:
+                    break
+    return count, failed, steps
