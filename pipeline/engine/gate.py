@@ -223,9 +223,11 @@ class Gate:
         self.finish(holder)
         return replace(admission, reason="limit")
 
-    def sent(self, holder: str) -> None:
-        """The request of the holder's call was handed over: from now on its stamp ages."""
-        self._run("gate_sent", holder)
+    def sent(self, holder: str, made: Made | None = None) -> None:
+        """The request of the holder's call was handed over: from now on its stamp ages.
+
+        `made`: the call, whose stamps are put back if Redis was emptied since."""
+        self._run("gate_sent", holder, *((made.stamp, made.cost, made.tokens) if made else (0, 0, 0)))
 
     def finish(self, holder: str, extra_tokens: int = 0, made: Made | None = None) -> None:
         """Give the slot back, after the call or instead of it. `extra_tokens`: used minus stamped.

@@ -156,5 +156,6 @@ class _StampHooks:
 
     def sent(self) -> None:
         self.stamped_at = time.monotonic()
+        guarded = self._guarded
         with suppress(RedisError):
-            self._guarded.gate.sent(self._guarded.holder)
+            guarded.gate.sent(guarded.holder, Made(self.stamp, guarded.cost, guarded.tokens, 0.0))

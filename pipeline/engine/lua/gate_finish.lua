@@ -15,16 +15,12 @@ if made ~= '0' and QUEUE.fields.ready then
 end
 for _, s in ipairs(SCOPES) do
   stamp_call(s, holder, made == '0' and now or at)
-  if made ~= '0' and s.fields.ready then
-    add(s, made, {requests = ARGV[4], tokens = ARGV[5]}, at)
+  if made ~= '0' then put_back(s, made, ARGV[4], math.max(0, ARGV[5] + (s.fields.ready and 0 or extra)), at) end
+  if late > 0 and s.fields.ready then
     for i = 1, WINDOWS do
       local amount = s.fields['unit' .. i] == 'tokens' and ARGV[5] or ARGV[4]
-      if late > 0 then redis.call('ZADD', KEYS[s.windows + i], 'XX', 'INCR', late, made .. ':' .. amount) end
+      redis.call('ZADD', KEYS[s.windows + i], 'XX', 'INCR', late, made .. ':' .. amount)
     end
-  elseif made ~= '0' then
-    -- Redis was emptied and nobody knows the windows: the call is kept, as one whose time is over, until they are back.
-    local tokens = math.max(0, ARGV[5] + extra)
-    redis.call('HSET', s.reserved, 'made ' .. made, string.format('%.0f:%s:%.0f:%s', at, ARGV[4], tokens, made))
   end
 end
 give_back(holder)

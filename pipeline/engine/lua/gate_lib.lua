@@ -84,6 +84,13 @@ local function stamp_call(s, holder, at)
   end
 end
 
+-- Put a call that was made, at `at`, into the scope's windows, unless it is there: Redis may have been emptied since it
+-- was stamped. Until somebody has put the windows back, it is kept as a call whose time is over.
+local function put_back(s, n, cost, tokens, at)
+  if s.fields.ready then return add(s, n, {requests = cost, tokens = tokens}, at) end
+  redis.call('HSET', s.reserved, 'made ' .. n, string.format('%.0f:%s:%.0f:%s', at, cost, tokens, n))
+end
+
 -- What is reserved in a scope, and what is called but not sent yet, by unit. Who has reserved for too long has nothing
 -- any more; of a call that may have been sent, nobody knows when: it is taken for sent at the last moment.
 local function held(s)

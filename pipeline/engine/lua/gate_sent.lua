@@ -1,5 +1,10 @@
 -- The request was handed over: the call is stamped. The moment before would be too early for windows that the provider
 -- counts from when it has the request. (KEYS: gate_lib.lua)
 -- ARGV[1]  holder
-for _, s in ipairs(SCOPES) do stamp_call(s, ARGV[1], now) end
+-- ARGV[2]  number of the call's stamps, or 0   ARGV[3]  its cost in requests   ARGV[4]  its tokens. If Redis was emptied
+-- since the call was stamped, it counts all the same, and not only when it ends.
+for _, s in ipairs(SCOPES) do
+  stamp_call(s, ARGV[1], now)
+  if ARGV[2] ~= '0' then put_back(s, ARGV[2], ARGV[3], ARGV[4], now) end
+end
 return 1

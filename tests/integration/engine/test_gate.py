@@ -134,6 +134,25 @@ def test_a_call_of_which_nobody_says_that_it_was_sent_counts(gate: Gate) -> None
     assert not gate.admit("c").granted
 
 
+@pytest.mark.parametrize("limits_are_back", [True, False], ids=["limits are back", "limits are unknown"])
+def test_a_call_that_is_sent_after_redis_was_emptied_counts_at_once(
+    gate: Gate, redis: "Redis", *, limits_are_back: bool
+) -> None:
+    def configure() -> None:
+        gate.own.configure([Window(1, 60)], None)
+        gate.shared.configure([], None)
+
+    configure()
+    assert gate.admit("slow").granted
+    stamp = gate.stamp("slow").stamp
+    redis.flushdb()
+    if limits_are_back:
+        configure()
+    gate.sent("slow", Made(stamp, 1, 0, 0.0))
+    configure()
+    assert gate.admit("next").reason == "limit", "the call is under way"
+
+
 def test_stamps_stay_when_the_call_is_done(gate: Gate) -> None:
     gate.own.configure([Window(1, 60)], None)
     assert _through(gate, "a")
