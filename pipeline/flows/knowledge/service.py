@@ -9,13 +9,13 @@ from enum import StrEnum
 from typing import Any
 from uuid import uuid4
 
-from sqlalchemy import insert, select, update
+from sqlalchemy import select, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
 from pipeline.engine.claims import FREE, in_states
 from pipeline.engine.errors import UserError
-from pipeline.engine.tables import portions, storable
+from pipeline.engine.tables import insert_if_absent, portions, storable
 from pipeline.engine.views import view_of
 from pipeline.flows.knowledge import queries
 from pipeline.flows.knowledge.models import BASES, BATCHES, ITEMS, MAX_NAME
@@ -58,7 +58,8 @@ def create_base(
     }  # fmt: skip
     _check(context, row)
     try:
-        context.db.run(lambda session: session.execute(insert(BASES).values(**row)))
+        # By its id: a commit whose answer was lost is repeated.
+        context.db.run(lambda session: insert_if_absent(session, BASES, row))
     except IntegrityError:
         raise UserError(f"there is a knowledge base called {row['name']} already", code="exists") from None
     return queries.base(context, str(row["id"]))

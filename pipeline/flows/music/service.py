@@ -145,14 +145,18 @@ def pause(context: Context) -> RunView:
 
 def resume(context: Context) -> RunView:
     """Go on with a paused run, wherever it was."""
+    resumed: list[str] = []  # by an earlier try, whose commit had no answer
 
     def work(session: Session) -> RunView:
         run = _active(session)
+        if run.status != PipelineState.PAUSED and run.id in resumed:
+            return _view(session, run.id)
         if run.status != PipelineState.PAUSED:
             raise UserError(f"the music pipeline is not paused: it is {run.status}", code="illegal_state")
         event = PipelineEvent.RESUME_RUN if run.all_enqueued else PipelineEvent.RESUME_ENQUEUE
         event = event if run.synced else PipelineEvent.RESUME_SYNC
         runs.move(session, run, event, context.db.now())
+        resumed.append(run.id)
         return _view(session, run.id)
 
     return context.db.run(work)
@@ -160,11 +164,15 @@ def resume(context: Context) -> RunView:
 
 def stop(context: Context) -> RunView:
     """End the run. Calls under way end, and their results are kept; other songs are pending again."""
+    stopped: list[str] = []  # by an earlier try, whose commit had no answer
 
     def work(session: Session) -> RunView:
+        if stopped and runs.lock_active(session) is None:
+            return _view(session, stopped[0])
         run, now = _active(session), context.db.now()
         runs.end(session, run, PipelineEvent.STOP, "stopped", now)
         result.cancel_idle(session, run.id, now)
+        stopped.append(run.id)
         return _view(session, run.id)
 
     return context.db.run(work)

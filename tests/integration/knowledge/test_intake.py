@@ -12,6 +12,7 @@ from pipeline.flows.knowledge.intake import Source
 from pipeline.flows.knowledge.models import ITEMS
 from pipeline.flows.knowledge.states import ItemStatus, ItemType
 from pipeline.storage.context import Context
+from tests.support.commits import lose_answers
 from tests.support.knowledge import add_base, add_item
 from tests.support.knowledge_driver import Driver
 
@@ -291,3 +292,11 @@ def test_file_that_changes_while_it_is_copied_is_refused(
     assert codes(added) == ["changed"]
     with context.db.read() as session:
         assert session.execute(ITEMS.select()).first() is None
+
+
+def test_a_base_whose_commit_was_not_answered_is_made(context: Context, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+        lose_answers(patch, context.db)
+        assert service.create_base(context, "one").name == "one"
+    with pytest.raises(UserError, match="already"):
+        service.create_base(context, "one")

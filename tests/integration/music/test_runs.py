@@ -1,6 +1,7 @@
 """One run at a time: started, limited, paused, stopped."""
 
 import json
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from threading import Barrier
@@ -13,6 +14,7 @@ from pipeline.flows.music import plan, queries, service
 from pipeline.flows.music.models import BATCHES, RUNS, SONGS
 from pipeline.flows.music.service import AlreadyRunning, StartOptions
 from pipeline.flows.music.states import BatchStatus, Step
+from pipeline.flows.music.views import RunView
 from pipeline.providers import gates
 from pipeline.storage.context import Context
 from tasks import music
@@ -173,6 +175,18 @@ def test_a_start_whose_commit_was_not_answered_is_the_run_that_began(
     run_id = driver.start()
     with driver.context.db.read() as session:
         assert list(session.execute(select(RUNS.c.id)).scalars()) == [run_id]
+
+
+@pytest.mark.parametrize("command", [service.pause, service.resume, service.stop])
+def test_a_command_whose_commit_was_not_answered_says_that_it_was_done(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch, command: Callable[[Context], RunView]
+) -> None:
+    add_songs(driver.context, 5)
+    run_id = driver.start()
+    if command is service.resume:
+        service.pause(driver.context)
+    lose_answers(monkeypatch, driver.context.db)
+    assert command(driver.context).id == run_id
 
 
 def test_stop_frees_a_large_run_in_a_few_statements(driver: Driver) -> None:

@@ -19,6 +19,7 @@ from pipeline.reading.screen_frames import SeenText
 from pipeline.storage.context import Context
 from tests.integration.screenshots.conftest import Hand, rows_of
 from tests.integration.screenshots.work.conftest import NewBatch
+from tests.support.commits import lose_answers
 from tests.support.provider_server import Fault, ProviderServer
 from tests.support.screens import Driver, Models, expanded, lost_at, paint, seen
 
@@ -348,3 +349,19 @@ def test_error_that_nobody_foresaw_makes_a_dead_letter_and_holds_no_claim(
     assert FLOW.holders(context) == set()
     service.replay(context, "batch")
     assert driver.expand(batch).done
+
+
+def test_commits_that_are_not_answered_book_each_call_once(
+    context: Context, driver: Driver, new_batch: NewBatch, provider: ProviderServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    batch, _ = new_batch()
+    for act in (driver.look_at, driver.expand):
+        with monkeypatch.context() as patch:
+            lose_answers(patch, context.db, times=3)
+            act(batch)
+    while driver.analyse(batch).done:
+        pass
+    with context.db.read() as session:
+        booked = list(session.execute(select(AiCall.call_id)).scalars())
+    assert len(booked) == len(set(booked)) == len(provider.records)
+    assert len(expansions(context)) == 1
