@@ -64,7 +64,8 @@ def test_a_job_that_was_given_back_without_a_word_goes_to_a_node_again(
     lost = loses(a, "again", monkeypatch)
     asker.ask(timeout_ms=30_000)
     one.say("job_result", one.job(), error={"code": "NODE_BUSY"})
-    assert one.answer_next()["attempt"] == 2
+    # A node that has not said that it has a job may be told of it once more.
+    one.answer(next(job for job in iter(one.job, None) if job["attempt"] == 2))
     assert asker.result()["result"] == {"text": "done"}
     assert lost == ["b"]
 
