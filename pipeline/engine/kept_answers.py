@@ -96,7 +96,7 @@ def late(folder: Path) -> Iterator[KeptAnswer]:
 def unsay(folder: Path, flow: str, scope_id: object = None) -> None:
     """Remove the words of answers: their scope was deleted, or (None) something in some scope of the flow.
 
-    What was paid is recorded all the same.
+    What was paid is recorded all the same, unless the disk refuses even that.
     """
     for path in _paths(folder):
         kept = _read(path)
@@ -104,8 +104,11 @@ def unsay(folder: Path, flow: str, scope_id: object = None) -> None:
             continue
         if scope_id is None or kept.trace["scope_id"] == str(scope_id):
             silent = path.with_name(f".{path.name}")
-            _write(silent, _written(kept.trace | _UNSAID, None))
-            silent.replace(path)
+            try:
+                _write(silent, _written(kept.trace | _UNSAID, None))
+                silent.replace(path)
+            except OSError:
+                discard(path)
 
 
 def discard(path: Path) -> None:
