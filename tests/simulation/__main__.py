@@ -22,7 +22,7 @@ from tests.simulation.session import Session
 def _databases(kind: str, count: int) -> Iterator[list[str]]:
     """URLs of databases of this kind."""
     if kind == "sqlite":
-        yield ["sqlite://"] * count
+        yield [""] * count
         return
     from tests.support.postgres import Postgres
 

@@ -5,6 +5,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from redis.exceptions import OutOfMemoryError
+
 from pipeline.engine.metrics import SENT
 from tests.simulation.redis_client import SimulatedRedis
 from tests.simulation.world import World
@@ -76,6 +78,8 @@ class Broker:
         self._redis = redis
         self.messages: dict[str, Message] = {}
         self.deliveries: dict[str, Delivery] = {}
+        self.full = False
+        """Redis is at its memory limit."""
         self.waiting: dict[str, Message] = {}
         """Messages that have not been worked on, by id, in the order in which they were sent."""
         self.on_arrival: Callable[[Message], None] = lambda message: None
@@ -95,6 +99,8 @@ class Broker:
         world, faults = self.world, self.world.faults
         world.point("before publishing")
         # Held up since its place was reserved: another may have been sent instead.
+        if self.full:
+            raise OutOfMemoryError("OOM command not allowed when used memory > 'maxmemory'.")
         late = self.held_up()
         message.touched = message.touched or late
         world.now_us += 50
@@ -118,6 +124,9 @@ class Broker:
         world.point("after publishing")
 
     def _put(self, message: Message, *, head: bool = False) -> None:
+        if self.full:  # it comes even later
+            self.world.at(1, lambda: self._put(message, head=head))
+            return
         message.arrival = self.world.number()
         message.touched = message.touched or head
         message.moved = head
@@ -137,7 +146,11 @@ class Broker:
     # Receiving
 
     def fetch(self, queues: Sequence[str]) -> Delivery | None:
-        """The next message of these queues: as BRPOP, and the entry among those that are not acknowledged."""
+        """The next message of these queues: as BRPOP, and the entry among those that are not acknowledged.
+
+        Nothing while Redis is full: it refuses the entry."""
+        if self.full:
+            return None
         lists = [list_of(queue, priority) for priority in PRIORITIES for queue in queues]
         found = self._do("EVAL", _FETCH, len(lists) + 2, UNACKED, UNACKED_INDEX, *lists)
         if not found:
@@ -159,6 +172,9 @@ class Broker:
     def restore(self, delivery: Delivery, *, head: bool) -> None:
         """Give a message back to its queue: its connection was cut, or somebody found that it was not acknowledged."""
         delivery.message.touched = True
+        if self.full:  # kombu does both in one transaction, which is refused, and tries again
+            self.world.at(2, lambda: self.restore(delivery, head=head))
+            return
         delivery.message.moved = delivery.message.moved or head
         if self.deliveries.pop(delivery.tag, None) and self._do("HDEL", UNACKED, delivery.tag):
             delivery.raw["headers"]["redelivered"] = True

@@ -1,4 +1,7 @@
-"""The kernel's database on virtual time: real transactions, whose commits may fail, or succeed without an answer."""
+"""The kernel's database on virtual time: real transactions, whose commits may fail, or succeed without an answer.
+
+Whoever is held up in a transaction keeps its locks: others are refused at once, and try again on virtual time.
+"""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -7,27 +10,43 @@ from typing import Any
 
 from sqlalchemy import Engine, create_engine, event
 from sqlalchemy.exc import OperationalError
-from sqlalchemy.orm import Session
-from sqlalchemy.pool import StaticPool
+from sqlalchemy.orm import Session, sessionmaker
 
 from pipeline.storage.database import Database, _begin_sqlite
 from tests.simulation.world import World
 
 
 class SimulatedDatabase(Database):
-    """One database for all seeds; on SQLite, in memory."""
+    """One database for all seeds."""
 
     world: World
     after_commit: Callable[[], None]
 
-    def __init__(self, url: str = "sqlite://") -> None:
+    def __init__(self, url: str) -> None:
         super().__init__(url)
+        self._session = sessionmaker(self.engine, class_=self._stepping(), expire_on_commit=False)
 
     def _sqlite(self, _threads: int) -> Engine:
-        engine = create_engine("sqlite://", poolclass=StaticPool, connect_args={"check_same_thread": False})
+        engine = create_engine(self.url, max_overflow=-1, connect_args={"timeout": 0, "check_same_thread": False})
         event.listen(engine, "connect", _configure)
         event.listen(engine, "begin", _begin_sqlite)
         return engine
+
+    def _server(self, _pool_size: int) -> Engine:
+        return create_engine(self.url, max_overflow=-1, connect_args={"options": "-c lock_timeout=1 -c synchronous_commit=off"})
+
+    def _stepping(self) -> type[Session]:
+        db = self
+
+        class Stepping(Session):
+            """A transaction in which whoever acts may die or be held up before each statement."""
+
+            def execute(self, *args: Any, **kwargs: Any) -> Any:
+                if db.world.faults.inside:
+                    db.world.point("inside a transaction")
+                return super().execute(*args, **kwargs)
+
+        return Stepping
 
     def now(self) -> datetime:
         return self.world.now()
@@ -61,3 +80,4 @@ def _lost() -> OperationalError:
 def _configure(connection: Any, _record: Any) -> None:
     connection.isolation_level = None
     connection.execute("PRAGMA synchronous=OFF")
+    connection.execute("PRAGMA journal_mode=WAL")

@@ -86,6 +86,8 @@ class Shape:
     concurrency: int
     stays_closed: bool = False
     """The gate stays closed when the faults are over: what does not wait for it must be settled all the same."""
+    times: int = 1
+    """How many times as many scopes and workers."""
     busy: bool = False
     """When the faults are over, a queue is never empty: what was lost behind others must be found."""
 
@@ -110,7 +112,7 @@ class Fleet:
         )
         self.launching: dict[Any, int] = {}
         self.queue_of: dict[str, str] = {}
-        self.expected = shape.scopes
+        self.expected = shape.scopes * shape.times
         self.places = Places(redis)
         self.gate = Gate(redis, provider.QUEUE, f"{provider.NAME}:vision", 40)
         self.breaker = Breaker(redis, f"{provider.NAME}:vision", BreakerPolicy(5, 5, 20))
@@ -204,16 +206,17 @@ class Fleet:
         """Start workers and beat, and have users hand in scopes."""
         world, shape = self.world, self.shape
         self._configure()
-        for number in range(shape.workers):
+        for number in range(shape.workers * shape.times):
             self.workers.append(self._worker(f"w{number}"))
-        for number in range(shape.scopes):
+        for number in range(self.expected):
             scope_id = f"s{number}"
             world.at(world.rng.uniform(0, shape.faults_s / 3), lambda scope_id=scope_id: self._submit(scope_id))
         world.at(SWEEP_S, self._beat)
         faults = world.faults
         world.every(faults.flush_every_s, self.flush)
+        world.every(faults.full_every_s, self._fill)
         world.every(faults.gate_every_s, self._turn_gate)
-        world.every(faults.limits_every_s, self._change_limits)
+        world.every(faults.limits_every_s, lambda: self._insist(self._change_limits))
         world.every(faults.kill_worker_every_s, lambda: self._some(lambda worker: world.kill(worker.main)))
         world.every(
             faults.kill_child_every_s, lambda: self._some(lambda worker: world.kill(world.rng.choice(worker.pool)))
@@ -236,6 +239,7 @@ class Fleet:
     def _calm(self) -> None:
         self.world.note("no faults any more")
         self.world.calm = True
+        self._empty()
         if self._closed != self.shape.stays_closed:
             self._turn_gate()
         if self.shape.busy:
@@ -273,7 +277,8 @@ class Fleet:
 
     def by_client(self, act: Callable[[], object]) -> None:
         """Have a process that only does this act."""
-        self.world.spawn(Process(self.name("client")), lambda: self.trying(act))
+        client = Process(self.name("client"), clock_s=self.clock_of("client"))
+        self.world.spawn(client, lambda: self.trying(act))
 
     def as_stored(self, when: Any) -> str:
         """A time as the database shows it."""
@@ -298,12 +303,14 @@ class Fleet:
         first = int(scope_id[1:]) * 1000
         rows = [{"id": first + n, "scope_id": scope_id, "number": n, "status": State.OPEN, "kind": kind, "attempts": 0}
                 for n, kind in enumerate(kinds)]  # fmt: skip
+        self._insist(lambda: self._store(scope, rows))
+
+    def _store(self, scope: dict[str, Any], rows: list[dict[str, Any]]) -> None:
         with self.db.transaction() as session:
             session.execute(insert(SCOPES), [scope])
             session.execute(insert(UNITS), rows)
-        self.observer.committed()
-        self.world.note("submitted", scope=scope_id, queue=queue, units=units, places=places)
-        self.by_client(lambda: self.tasks.launch(scope_id))
+        self.world.note("submitted", scope=scope["id"], queue=scope["queue"], units=len(rows), places=scope["places"])
+        self.by_client(lambda: self.tasks.launch(scope["id"]))
 
     def _beat(self) -> None:
         if self.world.calm and self.observer.everything_settled():
@@ -322,7 +329,30 @@ class Fleet:
         self.observer.waiting.clear()
         self.observer.closed_since = None
         self.provider.emptied()
-        self.world.at(self.world.rng.uniform(0.1, 1.5), self._configure)
+        self.world.at(self.world.rng.uniform(0.1, 1.5), lambda: self._insist(self._configure))
+
+    def _fill(self) -> None:
+        """Redis reaches its memory limit, for a while."""
+        if not self.broker.full:
+            self.world.note("redis is full")
+            self.broker.full = True
+            self.redis.wire.call("CONFIG", "SET", "maxmemory", 1)
+            self.world.at(self.world.rng.uniform(0.5, 8), self._empty)
+
+    def _empty(self) -> None:
+        if self.broker.full:
+            self.world.note("redis has room again")
+            self.redis.wire.call("CONFIG", "SET", "maxmemory", 0)
+            self.broker.full = False
+            for worker in self.workers:
+                worker.look_soon()
+
+    def _insist(self, act: Callable[[], object]) -> None:
+        """Do something, again and again while Redis or the database refuses."""
+        try:
+            act()
+        except (RedisError, OperationalError):
+            self.world.at(1, lambda: self._insist(act))
 
     def _configure(self) -> None:
         """What the database says, the gates say: as each worker does every second."""
@@ -335,6 +365,8 @@ class Fleet:
             self.observer.closed_since = self.world.number()
 
     def _turn_gate(self) -> None:
+        if self.broker.full:
+            return
         self._closed = not self._closed
         self.world.note("gate", closed=self._closed)
         if self._closed:

@@ -41,6 +41,16 @@ def _unfenced(original: Callable[..., bool]) -> Callable[..., bool]:
     return move
 
 
+def _in_two(original: Callable[..., bool]) -> Callable[..., bool]:
+    def move(session: Any, *args: Any) -> bool:
+        moved = original(session, *args)
+        for command in ("COMMIT", "BEGIN IMMEDIATE"):
+            session.connection().exec_driver_sql(command)
+        return moved
+
+    return move
+
+
 def _uncounted(original: Callable[..., Any]) -> Callable[..., Any]:
     return lambda *args, **options: original(*args, **{**options, "counts": False})
 
@@ -148,6 +158,17 @@ MUTATIONS = (
         names={"pipeline.engine.traces.record_all": _keyless(traces.record_all)},
     ),
     Mutation(
+        "one transaction",
+        "a result is committed before what follows from it for the scope",
+        faults=Faults(kill=0.005, inside=True),
+        names={"pipeline.engine.work._move": _in_two(work._move)},
+    ),
+    Mutation(
+        "sending",
+        "a call that is sent after Redis was emptied does not count before it ends",
+        names={"pipeline.engine.gate.Gate.sent": lambda gate, holder, _made: gate._run("gate_sent", holder, 0, 0, 0)},
+    ),
+    Mutation(
         "shutdown",
         "13: a worker that ends gives nothing back",
         names={"pipeline.flows.flow.Flow.release_all": _nothing},
@@ -231,7 +252,7 @@ def main() -> int:
             count, what = seeds_until_found(mutation, options.first)
             missed += not count
             print(
-                f"{mutation.name:<14} {count or 'not':>5} seeds  {mutation.without}\n{'':20} {what[:150]}", flush=True
+                f"{mutation.name:<16} {count or 'not':>5} seeds  {mutation.without}\n{'':22} {what[:150]}", flush=True
             )
     return 1 if missed else 0
 

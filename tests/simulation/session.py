@@ -38,10 +38,15 @@ SETTLE_S = 240.0
 """Everything is settled this long after the last fault: leases end, waits are over, sweeps find what was lost."""
 
 
+MEMORY = ("/dev/shm",)
+"""Folders whose files are in memory."""
+
+
 class Session:
     """Runs seeds. A context manager: leaving it stops the server."""
 
-    def __init__(self, database_url: str = "sqlite://") -> None:
+    def __init__(self, database_url: str = "") -> None:
+        """`database_url`: of a database on a server; empty: SQLite, in memory as far as the system has files there."""
         self._stack = ExitStack()
         self._url = database_url
         self.fleet: Any = None
@@ -50,7 +55,7 @@ class Session:
         self.faults: Callable[[random.Random], Faults] = faults_of
 
     def __enter__(self) -> "Session":
-        folder = Path(tempfile.mkdtemp(prefix="sim"))
+        folder = Path(tempfile.mkdtemp(prefix="sim", dir=next((one for one in MEMORY if Path(one).is_dir()), None)))
         self._stack.callback(shutil.rmtree, folder, ignore_errors=True)
         socket = folder / "s"
         command = [find_server(), "--port", "0", "--unixsocket", str(socket), "--save", "", "--appendonly", "no"]
@@ -61,7 +66,7 @@ class Session:
         self.redis.wire = _connect(str(socket))
         self._stack.callback(self.redis.wire.close)
         self.redis.scripts = self.scripts
-        self.db = SimulatedDatabase(self._url)
+        self.db = SimulatedDatabase(self._url or f"sqlite:///{folder / 'db'}")
         Base.metadata.create_all(self.db.engine)
         table_of(AiCall).create(self.db.engine)
         self._stack.callback(self.db.dispose)
@@ -176,12 +181,12 @@ class Session:
 
 def shape_of(world: World) -> Shape:
     """How large the fleet of a seed is."""
-    rng = world.rng
+    rng, large = world.rng, random.Random(-world.seed).random() < 0.04
     return Shape(
         scopes=rng.choice((1, 2, 2, 3, 4, 8)), units=rng.choice((1, 2, 3, 5)), places=rng.choice((1, 2, 4)),
         workers=rng.randint(1, 3), slots=rng.choice((1, 2, 3)), faults_s=rng.choice((8, 15, 25, 45)),
         limit=Window(rng.choice((2, 5, 20)), rng.choice((1.0, 5.0))), concurrency=rng.choice((1, 2, 8)),
-        stays_closed=rng.random() < 0.15, busy=rng.random() < 0.15,
+        stays_closed=rng.random() < 0.15, busy=rng.random() < 0.15, times=4 if large else 1,
     )  # fmt: skip
 
 
@@ -197,7 +202,8 @@ def faults_of(rng: random.Random) -> Faults:
         lose=some(0.4, 0.03, 0.15), duplicate=some(0.4, 0.03, 0.15), delay=some(0.3, 0.05), reorder=some(0.3, 0.1),
         flush_every_s=some(0.25, 15, 40), kill_worker_every_s=some(0.4, 8, 20), kill_child_every_s=some(0.3, 5, 15),
         end_worker_every_s=some(0.2, 15), cut_every_s=some(0.3, 5, 15), gate_every_s=some(0.4, 3, 10),
-        limits_every_s=some(0.2, 3), wrong_clocks=rng.random() < 0.3,
+        limits_every_s=some(0.2, 3), wrong_clocks=rng.random() < 0.3, inside=rng.random() < 0.4,
+        full_every_s=some(0.15, 8, 20),
     )  # fmt: skip
 
 

@@ -4,7 +4,7 @@ import socket
 from collections.abc import Sequence
 from typing import Any
 
-from redis.exceptions import ResponseError
+from redis.exceptions import OutOfMemoryError, ResponseError
 
 
 class Wire:
@@ -60,7 +60,9 @@ class Wire:
             return None if size < 0 else self._text(self._file.read(size + 2)[:-2])
         if kind == b"*":
             return None if rest == b"-1" else [self._read() for _ in range(int(rest))]
-        return ResponseError(rest.decode()) if kind == b"-" else self._text(rest)
+        if kind == b"-":
+            return (OutOfMemoryError if rest.startswith(b"OOM ") else ResponseError)(rest.decode())
+        return self._text(rest)
 
     def _text(self, data: bytes) -> Any:
         return data.decode() if self._decodes else data

@@ -65,6 +65,10 @@ class Faults:
     gate_every_s: float = 0.0
     limits_every_s: float = 0.0
     wrong_clocks: bool = False
+    inside: bool = False
+    """Processes die and are held up inside of transactions, too."""
+    full_every_s: float = 0.0
+    """Redis is at its memory limit for a while, and refuses what would need more."""
 
 
 class World:
