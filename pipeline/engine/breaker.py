@@ -13,12 +13,15 @@ from typing import Any, cast
 import pybreaker
 from redis import Redis
 
-from pipeline.engine.errors import ErrorKind, UnitError
+from pipeline.engine.errors import ErrorKind, Health, UnitError
 from pipeline.engine.gate import breaker_key, provider_scope
 from pipeline.engine.leases import script
 
 RATE_LIMIT_S = 120.0
 """The pause after a rate limit that names none. Source 002, sections 2.B and 7."""
+STUBBORN = 4
+"""After so many openings in a row, some minutes, a call that fails may be at fault itself."""
+MAX_REASON = 300
 _NEVER_S = 10**9
 """pybreaker must not half-open by itself after its time-out: the gates keep the time."""
 
@@ -57,6 +60,7 @@ class Breaker:
         namespace = f"penstock:{{gates}}:{name}"
         # As pybreaker names them.
         self._state_key, self._failures_key = f"{namespace}:pybreaker:state", f"{namespace}:pybreaker:fail_counter"
+        self._worked_key = f"{namespace}:worked"
         self._storage = pybreaker.CircuitRedisStorage(
             pybreaker.STATE_CLOSED, cast("Any", _Bytes(redis)), namespace=namespace
         )
@@ -68,8 +72,9 @@ class Breaker:
         """Record a call that succeeded, or failed for its own fault: the provider works. True if that closed it.
 
         `closing` is called before it closes. If that raises, it stays half-open, and the next success closes it."""
-        # Most calls succeed: one question for both, and nothing to write.
-        state, failures = cast("list[str | None]", self._redis.mget(self._state_key, self._failures_key))
+        # Most calls succeed: one question for both.
+        act = self._redis.register_script(script("breaker_worked"))
+        state, failures = cast("list[str | None]", act(keys=[self._state_key, self._failures_key, self._worked_key]))
         if state in (None, pybreaker.STATE_CLOSED):
             if failures not in (None, "0"):
                 with suppress(pybreaker.CircuitBreakerError):  # another process has opened it meanwhile
@@ -89,23 +94,41 @@ class Breaker:
             case ErrorKind.RATE_LIMITED:
                 reason = "rate limit" if error.code in {"", "rate_limited"} else error.code.replace("_", " ")
                 return self._opened(error.retry_after_s or RATE_LIMIT_S, reason)
+            case ErrorKind.UNAVAILABLE:
+                return self._opened(0.0, str(error)[:MAX_REASON])
             case ErrorKind.QUOTA:
                 now = datetime.now(UTC)
                 wait_s = error.retry_after_s or (quota_reset(now) - now).total_seconds()
                 return self._opened(wait_s, "daily quota")
-            case ErrorKind.TRANSIENT if self._storage.state != pybreaker.STATE_CLOSED:
-                # The probe of a half-open breaker failed, or a call that was under way when it opened.
-                return self._opened(0.0, f"still failing: {error.code or error.kind}")
             case ErrorKind.TRANSIENT:
-                try:
-                    self._record(error)
-                except pybreaker.CircuitBreakerError:
-                    return self._opened(0.0, f"{self._policy.fail_max} failures in a row: {error.code or error.kind}")
-                except UnitError:
-                    return 0.0
-            case _:
-                self.succeeded(closing)
+                return self._failed(error)
+        self.succeeded(closing)
         return 0.0
+
+    def _failed(self, error: UnitError) -> float:
+        """Record a transient failure; for how many seconds that opened the breaker."""
+        code = error.code or error.kind
+        if self._storage.state != pybreaker.STATE_CLOSED:
+            # The probe of a half-open breaker failed, or a call that was under way when it opened.
+            return self._opened(0.0, f"still failing: {code}")
+        try:
+            self._record(error)
+        except pybreaker.CircuitBreakerError:
+            return self._opened(0.0, f"{self._policy.fail_max} failures in a row: {code}")
+        except UnitError:
+            pass
+        return 0.0
+
+    def health(self, took_s: float, answers: Callable[[], bool]) -> Health:
+        """The provider's health as a call of `took_s` seconds fails.
+
+        `answers`: a free question, asked only where the breaker opened `STUBBORN` times in a row.
+        """
+        seconds, micros = self._redis.time()
+        worked, streak = self._redis.get(self._worked_key), self._redis.hget(self._key, "streak")
+        worked_s_ago = seconds + micros / 1e6 - float(str(worked)) / 1000 if worked else None
+        stubborn = int(str(streak or 0)) >= STUBBORN
+        return Health(took_s, worked_s_ago, stubborn and answers())
 
     def _record(self, error: UnitError | None) -> None:
         """Tell pybreaker the outcome of a call that has ended: calling something with that outcome is its only way.

@@ -1,5 +1,6 @@
 """What can go wrong with a unit of work, as facts to decide by."""
 
+from dataclasses import dataclass
 from enum import StrEnum
 
 
@@ -14,6 +15,8 @@ class ErrorKind(StrEnum):
     """Too many calls at the moment; the unit is not at fault."""
     QUOTA = "quota"
     """A longer quota (a day's, the account's) is used up."""
+    UNAVAILABLE = "unavailable"
+    """The provider serves nobody: a refused key, an unknown model, no credit. The unit is not at fault."""
     CANCELLED = "cancelled"
 
 
@@ -27,10 +30,32 @@ class PenstockError(Exception):
         super().__init__(message if len(message) <= MAX_MESSAGE_CHARS else f"{message[: MAX_MESSAGE_CHARS - 1]}…")
 
 
+@dataclass(frozen=True)
+class Health:
+    """What is known of a provider at the moment when a call to it failed."""
+
+    took_s: float
+    """The length of the failed call."""
+    worked_s_ago: float | None
+    """When another call succeeded last; None: no success is known."""
+    answers: bool = False
+    """The provider failed for long, but it answers a free question."""
+
+    def blames_unit(self, released_s_ago: float | None) -> bool:
+        """Whether the failure is the unit's own: others succeed at the same time, or since its release back then."""
+        if self.answers:
+            return True
+        if self.worked_s_ago is None:
+            return False
+        return self.worked_s_ago <= self.took_s or (released_s_ago is not None and self.worked_s_ago < released_s_ago)
+
+
 class UnitError(PenstockError):
     """A unit of work failed. `retry_after_s`: what the server asked for, in seconds."""
 
     kind: ErrorKind = ErrorKind.TRANSIENT
+    health: Health | None = None
+    """Of the provider that was called; None where no call failed."""
 
     def __init__(
         self, message: str, *, kind: ErrorKind | None = None, retry_after_s: float | None = None, code: str = ""

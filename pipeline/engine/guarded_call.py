@@ -13,12 +13,14 @@ from redis import RedisError
 from sqlalchemy.exc import SQLAlchemyError
 
 from pipeline.engine.breaker import Breaker, BreakerState
-from pipeline.engine.errors import ErrorKind, UnitError
+from pipeline.engine.errors import ErrorKind, Health, UnitError
 from pipeline.engine.gate import Admission, Gate, Made
 from pipeline.engine.telemetry import span
 
 log = structlog.get_logger(__name__)
 Result = TypeVar("Result")
+_NEVER_THE_UNITS = frozenset({"overloaded", "rate_limited"})
+"""Codes of failures that no unit can cause."""
 
 
 class RequestHooks(Protocol):
@@ -58,6 +60,8 @@ class GuardedCall:
     cost_of: Callable[[str, int, int], float]
     """The price of a call by model, input and output tokens."""
     on_cost: Callable[[float], None]
+    answers: Callable[[], bool] = lambda: False
+    """Whether the provider answers a free question."""
     cost: int = 1
     tokens: int = 0
     """Estimated tokens of a call, corrected afterwards by what it used."""
@@ -85,7 +89,8 @@ class GuardedCall:
         try:
             result = ask()
         except UnitError as error:
-            if hooks.stamp:
+            if hooks.stamp or error.kind is ErrorKind.UNAVAILABLE:
+                self._note(lambda failure=error: self._judge(failure, hooks))  # type: ignore[misc]
                 self._note(lambda failure=error: self._failed(failure))  # type: ignore[misc]
                 if (partial := getattr(error, "answer", None)) is not None:
                     self._note(lambda: self._account(hooks, *usage_of(partial)))
@@ -118,6 +123,13 @@ class GuardedCall:
         cost = self.cost_of(model, input_tokens, output_tokens)
         if cost:
             self.on_cost(cost)
+
+    def _judge(self, error: UnitError, hooks: "_StampHooks") -> None:
+        """Note the provider's health: it decides whether the failure uses an attempt."""
+        took_s = time.monotonic() - hooks.stamped_at if hooks.stamp else 0.0
+        error.health = Health(took_s, None)  # unless Redis can say more
+        asks = error.code not in _NEVER_THE_UNITS
+        error.health = self.breaker.health(took_s, self.answers if asks else lambda: False)
 
     def _failed(self, error: UnitError) -> None:
         if self.breaker.failed(error, self.quota_reset, self._closing):

@@ -33,6 +33,19 @@ class Drop:
 
 
 Decision = RetryAt | Release | GiveUp | Drop
+MAX_RELEASES = 20
+"""A unit that was released as often although others succeed is at fault itself: its attempts count from then on."""
+
+
+@dataclass(frozen=True)
+class Past:
+    """How often a unit was released, and how long ago for the last time."""
+
+    releases: int = 0
+    released_s_ago: float | None = None
+
+
+_NO_TABLE_S = 5.0
 
 
 @dataclass(frozen=True)
@@ -49,28 +62,31 @@ class Policy:
 
     def wait_s(self, attempt: int) -> float:
         """The wait after attempt number `attempt` (1-based)."""
+        if not self.backoff_s:
+            return _NO_TABLE_S
         wait = self.backoff_s[min(attempt, len(self.backoff_s)) - 1]
         return wait * (1 + self.jitter * random.random())  # noqa: S311  # spreads load, guards nothing
 
 
-def decide(error: UnitError, attempt: int, now: datetime, policy: Policy) -> Decision:
+def decide(error: UnitError, attempt: int, now: datetime, policy: Policy, past: Past = Past()) -> Decision:
     """What becomes of a unit whose attempt number `attempt` (1-based) ended in `error`.
 
-    A server's Retry-After wins over any table; permanent errors are never tried again.
+    A server's Retry-After wins over any table; permanent errors are never tried again. A failure that is the
+    provider's, and not the unit's, uses no attempt, however long it lasts.
     """
-    match error.kind:
-        case ErrorKind.CANCELLED:
-            return Drop()
-        case ErrorKind.PERMANENT:
-            return GiveUp()
-        case ErrorKind.RATE_LIMITED | ErrorKind.QUOTA:
-            # At once: the gate has closed for as long as the server asked.
-            return Release(now)
-        case ErrorKind.TRANSIENT:
-            if attempt >= policy.max_attempts:
-                return GiveUp()
-            wait = policy.wait_s(attempt) if error.retry_after_s is None else error.retry_after_s
-            return RetryAt(now + timedelta(seconds=wait))
+    if error.kind is ErrorKind.CANCELLED:
+        return Drop()
+    if error.kind is ErrorKind.PERMANENT:
+        return GiveUp()
+    own = error.health is None or error.health.blames_unit(past.released_s_ago)
+    limited = error.kind is ErrorKind.RATE_LIMITED and not (error.health and own and past.releases >= MAX_RELEASES)
+    if limited or error.kind in {ErrorKind.QUOTA, ErrorKind.UNAVAILABLE}:
+        return Release(now)  # the gate has closed for as long as it takes
+    if own and attempt >= policy.max_attempts:
+        return GiveUp()
+    wait_s = policy.wait_s(attempt if own else past.releases + 1)
+    at = now + timedelta(seconds=wait_s if error.retry_after_s is None else error.retry_after_s)
+    return RetryAt(at) if own else Release(at)
 
 
 def seconds_or_date(value: str | None, now: datetime) -> float | None:

@@ -24,7 +24,7 @@ from pipeline.engine import claims, journal, kept_answers
 from pipeline.engine.claims import FREE, Claim, Owner, held_by
 from pipeline.engine.errors import ErrorKind, UnitError
 from pipeline.engine.isolation import isolated
-from pipeline.engine.retry import Drop, GiveUp, Policy, Release, RetryAt, decide
+from pipeline.engine.retry import Drop, GiveUp, Past, Policy, Release, RetryAt, decide
 from pipeline.engine.states import Machine
 from pipeline.engine.traces import message_of
 
@@ -203,13 +203,14 @@ def settle(
     # The UPDATE of one alone names its claim, and says whether it still held: nobody need ask before.
     mine = held(session, work, outcomes) if len(outcomes) > 1 else {one.id for one in outcomes}
     policy = work.policy(settings)
+    pasts = _pasts(session, work, outcomes, now)
     found: dict[str, list[Any]] = {"done": [], "failed": [], "waiting": [], "freed": [], "moved": []}
     groups: dict[tuple[StrEnum, tuple[str, ...]], list[dict[str, Any]]] = {}
     waits, error = [], ""
     for one in outcomes:
         if one.id not in mine:
             continue
-        what, event, values = _consequence(work, one, policy, now)
+        what, event, values = _consequence(work, one, policy, now, pasts.get(one.id, Past()))
         found[what].append(one.id)
         error = values.get("error") or error
         if values.get("next_run_at") is not None:
@@ -226,23 +227,37 @@ def settle(
     return changes
 
 
+def _pasts(session: Session, work: Work, outcomes: Sequence[Outcome], now: datetime) -> dict[Any, Past]:
+    """The releases of the units whose call to a provider failed."""
+    ids = [one.id for one in outcomes if one.error is not None and one.error.health is not None]
+    if not ids:
+        return {}
+    c = work.table.c
+    rows = session.execute(select(c.id, c.releases, c.released_at).where(c.id.in_(ids)))
+    return {
+        row.id: Past(row.releases, (now - row.released_at).total_seconds() if row.released_at else None) for row in rows
+    }
+
+
 def _consequence(
-    work: Work, one: Outcome, policy: Policy, now: datetime
+    work: Work, one: Outcome, policy: Policy, now: datetime, past: Past
 ) -> tuple[str, StrEnum, dict[str, Any]]:  # fmt: skip
     """What became of a unit (a field of `Changes`), the event, and columns of its row."""
     if one.error is None:
         return ("moved" if one.event else "done"), one.event or work.done, {"error": None, "next_run_at": None}
     text = message_of(one.error)
-    match decide(one.error, one.attempt, now, policy):
+    match decide(one.error, one.attempt, now, policy, past):
         case RetryAt(at=at):
             return "waiting", work.wait, {"next_run_at": at, "error": text}
         case Release(at=at):
-            later = at if at > now else None
-            return "waiting", work.give_back, {"next_run_at": later, "error": text, "attempts": one.attempt - 1}
+            values = {"next_run_at": at if at > now else None, "error": text, "attempts": one.attempt - 1}
+            if one.error.health is not None:  # a call was made
+                values |= {"releases": past.releases + 1, "released_at": now}
+            return "waiting", work.give_back, values
         case Drop():
             return "freed", work.give_back, {"next_run_at": None, "error": None, "attempts": one.attempt - 1}
         case GiveUp():
-            tries = f" (after {one.attempt} attempts)" if one.error.kind is ErrorKind.TRANSIENT else ""
+            tries = f" (after {one.attempt} attempts)" if one.error.kind is not ErrorKind.PERMANENT else ""
             return "failed", work.fail, {"next_run_at": None, "error": text + tries, **_ended(work, now)}
 
 

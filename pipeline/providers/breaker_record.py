@@ -1,5 +1,6 @@
 """What the database knows of a breaker: a row of `system_settings` for each that was ever open, and one of its past."""
 
+import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -10,6 +11,7 @@ from sqlalchemy.orm import Session
 
 from pipeline.engine import live_settings as live
 from pipeline.engine.traces import AiCall
+from pipeline.settings import ProviderProfile
 
 PREFIX = "breaker."
 HISTORY = "breaker_history."
@@ -28,6 +30,8 @@ class BreakerRecord:
     """The newest call on record at that moment. What came before has been acted on.
 
     A number, not a time: hosts' clocks differ."""
+    profile: str = ""
+    """`profile_digest` of the settings that it opened with; empty if a person opened it."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +64,13 @@ def read(rows: Mapping[str, str], name: str) -> BreakerRecord:
     return BreakerRecord(**json.loads(row)) if row else BreakerRecord()
 
 
-def write(session: Session, name: str, until: int, reason: str, now: datetime) -> None:
+def profile_digest(profile: ProviderProfile) -> str:
+    """Tells whether address, model and key are still the same. Too short to tell what the key is."""
+    facts = "\n".join([profile.base_url, profile.model, profile.api_key.get_secret_value()])
+    return hashlib.sha256(facts.encode()).hexdigest()[:6]
+
+
+def write(session: Session, name: str, until: int, reason: str, now: datetime, profile: str = "") -> None:
     """Record that a breaker opened, or with `until` 0 that it closed."""
     live.bump(session, now)  # holds others off: whoever reads the newest call after this finds what this wrote
     newest = session.execute(select(func.coalesce(func.max(AiCall.id), 0))).scalar_one()
@@ -70,4 +80,4 @@ def write(session: Session, name: str, until: int, reason: str, now: datetime) -
     if until or (known and known[-1][1]):
         known.append([int(now.timestamp() * 1000), until, reason])
         live.put(session, HISTORY + name, known[-REMEMBERED:], now)
-    live.put(session, PREFIX + name, asdict(BreakerRecord(until, reason, newest)), now)
+    live.put(session, PREFIX + name, asdict(BreakerRecord(until, reason, newest, profile)), now)

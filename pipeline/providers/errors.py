@@ -28,15 +28,21 @@ _ACCOUNT_CODES = {"insufficient_quota", "billing_hard_limit_reached", "billing_n
 _REFUSED_CODES = {"content_filter", "content_policy_violation", "responsibleaipolicyviolation"}
 _LENGTH_CODES = {"context_length_exceeded", "string_above_max_length"}
 _KEY_CODES = {"invalid_api_key", "api_key_invalid", "api_key_expired"}
+_BY_CODE = (
+    (_ACCOUNT_CODES, (ErrorKind.UNAVAILABLE, "no_credit")),
+    (_KEY_CODES, (ErrorKind.UNAVAILABLE, "auth")),
+    (_REFUSED_CODES, (ErrorKind.PERMANENT, "refused")),
+    (_LENGTH_CODES, (ErrorKind.PERMANENT, "too_large")),
+)
 _DAILY_WORDS = re.compile(r"\bper[ -]day\b|\bdaily\b|\b[RT]PD\b", re.IGNORECASE)
 
 _BY_STATUS = {
     400: (ErrorKind.PERMANENT, "bad_request"),
-    401: (ErrorKind.PERMANENT, "auth"),
-    402: (ErrorKind.QUOTA, "quota_account"),
-    403: (ErrorKind.PERMANENT, "forbidden"),
-    404: (ErrorKind.PERMANENT, "not_found"),
-    405: (ErrorKind.PERMANENT, "not_found"),
+    401: (ErrorKind.UNAVAILABLE, "auth"),
+    402: (ErrorKind.UNAVAILABLE, "no_credit"),
+    403: (ErrorKind.UNAVAILABLE, "forbidden"),
+    404: (ErrorKind.UNAVAILABLE, "not_found"),
+    405: (ErrorKind.UNAVAILABLE, "not_found"),
     408: (ErrorKind.TRANSIENT, "timeout"),
     409: (ErrorKind.TRANSIENT, "busy"),
     413: (ErrorKind.PERMANENT, "too_large"),
@@ -56,9 +62,10 @@ _WORDS = {
     "timeout": "gave up waiting ({status})",
     "busy": "could not take the call just now ({status})",
     "server_error": "failed ({status})",
+    "overloaded": "has no room for the call ({status})",
     "rate_limited": "takes no more calls for now ({status})",
     "quota_day": "has used up the day's allowance ({status})",
-    "quota_account": "has used up the account's allowance ({status}): add credit or raise the account's limit",
+    "no_credit": "has no credit left for this account ({status}): add credit or raise the account's limit",
 }
 
 _SETTING_OF = {"temperature": "TEMPERATURE", "max_tokens": "MAX_TOKENS", "max_completion_tokens": "MAX_TOKENS"}
@@ -66,6 +73,10 @@ _SETTING_OF = {"temperature": "TEMPERATURE", "max_tokens": "MAX_TOKENS", "max_co
 _KEY_LIKE = re.compile(r"\b(?:sk|pk|rk|gsk|key)[-_][-\w*.…]{6,}|\bAIza[-\w*]{8,}|\bBearer\s+\S+", re.IGNORECASE)
 _DURATION = re.compile(r"(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m(?!s))?(?:(\d+(?:\.\d+)?)s)?(?:(\d+(?:\.\d+)?)ms)?")
 _TRY_AGAIN = re.compile(r"(?:try again|retry) in ((?:\d+(?:\.\d+)?(?:ms|[dhms]))+)", re.IGNORECASE)
+_REQUESTED = re.compile(
+    r"\blimit:? (?P<limit>\d[\d,]{0,15})\b[^\d]{1,40}?\brequested:? (?P<requested>\d[\d,]{0,15})", re.IGNORECASE
+)
+_OVERLOADED = frozenset({502, 503, 504, 529})
 _MAX_READ = 20_000
 """How much of a message is looked at."""
 _CONTROLS = re.compile(r"[\x00-\x1f\x7f-\x9f]")
@@ -91,6 +102,8 @@ class Target:
     model: str
     timeout_s: float
     secret: SecretStr
+    is_own_model: bool = False
+    """A user chose the model for this call: if it is unknown, the settings are not wrong."""
 
     @property
     def env(self) -> str:
@@ -123,6 +136,8 @@ def from_reply(status: int, headers: Mapping[str, str], body: bytes, target: Tar
     """The error for a reply with an error status. Header names must ignore case, or be in lower case."""
     facts = read_error(body)
     kind, code = classify(status, facts)
+    if target.is_own_model and code in {"not_found", "forbidden"}:
+        kind = ErrorKind.PERMANENT
     wait_s = None
     if kind is not ErrorKind.PERMANENT:
         wait_s = retry_after_s(headers, facts, now, limited=code in {"rate_limited", "quota_day"})
@@ -138,17 +153,23 @@ def from_reply(status: int, headers: Mapping[str, str], body: bytes, target: Tar
 def classify(status: int, facts: ErrorFacts) -> tuple[ErrorKind, str]:
     """(kind, stable code) of an error reply."""
     if status >= 500:
-        return ErrorKind.TRANSIENT, "server_error"
-    if facts.codes & _ACCOUNT_CODES:
-        return ErrorKind.QUOTA, "quota_account"
+        return ErrorKind.TRANSIENT, "overloaded" if status in _OVERLOADED else "server_error"
+    for codes, found in _BY_CODE:
+        if facts.codes & codes:
+            return found
+    if status == 429 and _asks_too_much(facts.message):
+        return ErrorKind.PERMANENT, "too_large"
     if status == 429 or (status == 403 and facts.quota_ids):
         return _limit(facts)
-    if status == 400:
-        known = ((_KEY_CODES, "auth"), (_REFUSED_CODES, "refused"), (_LENGTH_CODES, "too_large"))
-        return ErrorKind.PERMANENT, next((word for codes, word in known if facts.codes & codes), "bad_request")
     if status < 400:
-        return ErrorKind.PERMANENT, "redirect"
+        return ErrorKind.UNAVAILABLE, "redirect"
     return _BY_STATUS.get(status, (ErrorKind.PERMANENT, "bad_request"))
+
+
+def _asks_too_much(message: str) -> bool:
+    """Whether one request asks for more than the limit: "Request too large … Limit 30000, Requested 41217"."""
+    found = _REQUESTED.search(message)
+    return found is not None and int(found["requested"].replace(",", "")) > int(found["limit"].replace(",", ""))
 
 
 def _limit(facts: ErrorFacts) -> tuple[ErrorKind, str]:

@@ -8,6 +8,7 @@ import hashlib
 import json
 import weakref
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial, wraps
 from types import MappingProxyType
@@ -19,13 +20,14 @@ from redis import RedisError
 from pipeline.engine import events
 from pipeline.engine import live_settings as live
 from pipeline.engine.breaker import Breaker, BreakerPolicy, BreakerState
-from pipeline.engine.errors import UserError
+from pipeline.engine.errors import UnitError, UserError
 from pipeline.engine.gate import Gate, Scope, provider_scope
 from pipeline.engine.guarded_call import GuardedCall
 from pipeline.engine.limits import parse_windows
 from pipeline.engine.live_settings import Live, amount, whole, windows
 from pipeline.engine.views import money
-from pipeline.providers import breaker_record, changes, spend
+from pipeline.providers import breaker_record, changes, registry, spend
+from pipeline.providers.breaker_record import profile_digest
 from pipeline.providers.spend import next_reset
 from pipeline.providers.usage import on_record
 from pipeline.settings import Settings
@@ -149,8 +151,19 @@ def guarded_call(context: Context, queue_name: str, holder: str) -> GuardedCall 
         on_change=lambda state: _breaker_changed(context, queue.breaker, state),
         cost_of=profile.cost,
         on_cost=lambda cost: charge(context, queue.provider, cost),
-        tokens=profile.estimated_tokens,
+        tokens=profile.estimated_tokens, answers=partial(_answers, context.settings, queue.provider),
     )  # fmt: skip
+
+
+def _answers(settings: Settings, provider: str) -> bool:
+    """Whether the provider answers a question that costs nothing."""
+    if settings.providers[provider].kind == "nodes":
+        return False
+    try:
+        registry.probe(settings, provider)
+    except UnitError as error:
+        return error.code == "not_found"  # a service without a list of models has answered all the same
+    return True
 
 
 @_once_per_settings
@@ -203,6 +216,22 @@ def publish_defaults(context: Context) -> None:
     shared = {queue.limits_setting for queue in gated_queues(context.settings).values()}
     own = {key: live.default for key, live in known.items() if key.startswith(("queue.", "provider.")) or key in shared}
     context.db.run(lambda session: live.publish_defaults(session, own, context.db.now()))
+    if not context.settings.keyless:
+        close_after_changes(context)
+
+
+def close_after_changes(context: Context) -> None:
+    """Close breakers that calls opened with another address, model or key than those in force now."""
+    with context.db.read() as session:
+        rows = live.stored(session)
+    for name in breakers(context.settings):
+        record, profile = breaker_record.read(rows, name), context.settings.providers[name.partition(":")[0]]
+        if record.until and record.profile not in {"", profile_digest(profile)}:
+            remember_breaker(context, name, None, "the provider's settings have changed")
+            if context.online:
+                with suppress(RedisError):  # a worker that finds Redis away takes the row's word later
+                    breaker(context, name).close()
+                    changes.changed(context, queues_of(context.settings, name))
 
 
 def sync(context: Context) -> bool:
@@ -302,7 +331,9 @@ def open_as_recorded(context: Context, name: str, seconds: float, reason: str) -
     return bool(still)
 
 
-def remember_breaker(context: Context, name: str, state: BreakerState | None, why: str = "") -> None:
+def remember_breaker(
+    context: Context, name: str, state: BreakerState | None, why: str = "", *, profile: str = ""
+) -> None:
     """Keep in the database that a breaker has opened, or with None that it is about to close, and `why`.
 
     So an emptied Redis does not close it, and the watchdog opens none because of calls before it was closed.
@@ -310,7 +341,7 @@ def remember_breaker(context: Context, name: str, state: BreakerState | None, wh
     now = context.db.now()
     until = 0 if state is None else int((now.timestamp() + state.left_s) * 1000)
     reason = why if state is None else state.reason
-    context.db.run(lambda session: breaker_record.write(session, name, until, reason, now))
+    context.db.run(lambda session: breaker_record.write(session, name, until, reason, now, profile))
     publish_breaker(context, name, "closed" if state is None else state.state, reason)
 
 
@@ -322,7 +353,8 @@ def publish_breaker(context: Context, name: str, state: str, reason: str = "") -
 
 
 def _breaker_changed(context: Context, name: str, state: BreakerState | None) -> None:
-    remember_breaker(context, name, state)
+    profile = context.settings.providers[name.partition(":")[0]]
+    remember_breaker(context, name, state, profile=profile_digest(profile) if state else "")
     changes.changed(context, queues_of(context.settings, name))
 
 

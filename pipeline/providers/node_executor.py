@@ -90,8 +90,8 @@ class ProviderExecutor:
         except UserError as error:
             raise UnitError(str(error), kind=ErrorKind.PERMANENT, code=_code(error.code)) from error
         except UnitError as error:
-            if error.code in _OF_THIS_NODE:
-                error.code = MODEL_NOT_AVAILABLE
+            if error.code in _OF_THIS_NODE or error.kind is ErrorKind.UNAVAILABLE:
+                error.code, error.kind = MODEL_NOT_AVAILABLE, ErrorKind.PERMANENT
             raise
 
     def _done(

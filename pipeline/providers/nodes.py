@@ -229,7 +229,7 @@ class Nodes:
 
     def _no_token(self, what: str) -> UnitError:
         advice = f"set {self._target.env}API_KEY to what `penstock nodes tokens create NAME --kind session` prints"
-        return self.error(f"{what}: {advice}", kind=ErrorKind.PERMANENT, code="auth")
+        return self.error(f"{what}: {advice}", kind=ErrorKind.UNAVAILABLE, code="auth")
 
     def _too_long(self) -> UnitError:
         message = (

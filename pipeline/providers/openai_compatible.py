@@ -57,7 +57,7 @@ class OpenAICompatible:
         self.name = name
         self.model = model or profile.model
         self.profile = profile
-        self._target = Target(name, self.model, profile.timeout_s, profile.api_key)
+        self._target = Target(name, self.model, profile.timeout_s, profile.api_key, self.model != profile.model)
         self._limit = ReplyLimit(
             max_reply_bytes,
             lambda message, code: unit_error(self._target, message, kind=ErrorKind.PERMANENT, code=code),
@@ -197,7 +197,7 @@ class OpenAICompatible:
         if error and not data.get("choices") and not data.get("data"):
             # Routers report the error of a service behind them with status 200.
             status = error.get("code") if isinstance(error, dict) else None
-            status = status if isinstance(status, int) and 400 <= status <= 599 else 502
+            status = status if isinstance(status, int) and 400 <= status <= 599 else 500
             raise from_reply(status, {}, body, self._target, datetime.now(UTC))
         return data
 
@@ -224,13 +224,13 @@ class OpenAICompatible:
 
     def _check_configured(self) -> None:
         if not self.model:
-            raise self._error(f"has no model: set {self._target.env}MODEL", code="no_model")
+            raise self._error(f"has no model: set {self._target.env}MODEL", kind=ErrorKind.UNAVAILABLE, code="no_model")
         if self.profile.lacks_key:
-            raise self._error(f"needs a key: set {self._target.env}API_KEY", code="auth")
+            message = f"needs a key: set {self._target.env}API_KEY"
+            raise self._error(message, kind=ErrorKind.UNAVAILABLE, code="auth")
         if not (self._key.isascii() and self._key.isprintable()):
-            raise self._error(
-                f"cannot use this key, which has odd characters: check {self._target.env}API_KEY", code="auth"
-            )
+            message = f"cannot use this key, which has odd characters: check {self._target.env}API_KEY"
+            raise self._error(message, kind=ErrorKind.UNAVAILABLE, code="auth")
 
     def _error(self, message: str, *, kind: ErrorKind = ErrorKind.PERMANENT, code: str) -> UnitError:
         return unit_error(self._target, message, kind=kind, code=code)

@@ -28,7 +28,7 @@ from pipeline.storage.context import Context
 log = structlog.get_logger(__name__)
 RECENT_CALLS = 32
 """So many of the last calls of each queue are looked at, more if a breaker needs more to open."""
-_AGAINST_PROVIDER = {ErrorKind.TRANSIENT, ErrorKind.RATE_LIMITED, ErrorKind.QUOTA}
+_AGAINST_PROVIDER = {ErrorKind.TRANSIENT, ErrorKind.RATE_LIMITED, ErrorKind.QUOTA, ErrorKind.UNAVAILABLE}
 NEWEST_CALL = select(func.max(AiCall.id))
 
 
@@ -69,10 +69,13 @@ def opening(
         until = quota_reset(refused) if kind is ErrorKind.QUOTA else refused + timedelta(seconds=RATE_LIMIT_S)
         if until > now:
             return Opening((until - now).total_seconds(), reason)
-    in_a_row = list(takewhile(lambda call: call.status == ErrorKind.TRANSIENT, calls))
     # Longer ago than the longest cool-down, they tell nothing of the provider's state now.
-    fresh = in_a_row and in_a_row[0].ended > now - timedelta(seconds=profile.breaker_longest_s)
-    if fresh and len(in_a_row) >= profile.breaker_fail_max:
+    if not calls or calls[0].ended <= now - timedelta(seconds=profile.breaker_longest_s):
+        return None
+    if calls[0].status == ErrorKind.UNAVAILABLE:
+        return Opening(0.0, "the key, the model or the account is refused, by the calls on record")
+    in_a_row = list(takewhile(lambda call: call.status == ErrorKind.TRANSIENT, calls))
+    if len(in_a_row) >= profile.breaker_fail_max:
         return Opening(0.0, f"{profile.breaker_fail_max} failures in a row on record")
     return None
 
@@ -110,15 +113,15 @@ def _opening(context: Context, name: str, record: BreakerRecord, calls: Sequence
 
 def _open(context: Context, name: str) -> bool:
     """Open a breaker, unless somebody opened or closed it meanwhile."""
-    cool_down_s = context.settings.providers[name.partition(":")[0]].breaker_cool_down_s
+    profile = context.settings.providers[name.partition(":")[0]]
 
     def work(session: Session) -> Opening | None:
         now = context.db.now()
         live.bump(session, now)  # holds others off
         found = _opening(context, name, *_recent(session, context, name))
         if found:
-            until = int((now.timestamp() + (found.seconds or cool_down_s)) * 1000)
-            breaker_record.write(session, name, until, found.reason, now)
+            until = int((now.timestamp() + (found.seconds or profile.breaker_cool_down_s)) * 1000)
+            breaker_record.write(session, name, until, found.reason, now, breaker_record.profile_digest(profile))
         return found
 
     found = context.db.run(work)

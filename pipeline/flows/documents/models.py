@@ -119,7 +119,14 @@ class Page(ClaimColumns, Base):
         claims_index("pages"),
         # The state at its end, for those who only count.
         claimable_index(
-            "pages", "document_id", "provider", "attempts", "page", "status", states=PAGE.sources(PageEvent.CLAIM)
+            "pages",
+            "document_id",
+            "provider",
+            "attempts",
+            "releases",
+            "page",
+            "status",
+            states=PAGE.sources(PageEvent.CLAIM),
         ),
         waits_index("pages"),
     )

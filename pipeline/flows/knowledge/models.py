@@ -158,7 +158,7 @@ class KnowledgeBatch(ClaimColumns, Base):
         UniqueConstraint("item_id", "generation", "number"),
         claims_index("knowledge_batches"),
         waits_index("knowledge_batches"),
-        claimable_index("knowledge_batches", "item_id", "number", states=[BatchStatus.PENDING]),
+        claimable_index("knowledge_batches", "item_id", "releases", "number", states=[BatchStatus.PENDING]),
     )
 
     id: Mapped[int] = mapped_column(Id, primary_key=True)

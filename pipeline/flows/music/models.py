@@ -118,7 +118,7 @@ class SongBatch(ClaimColumns, Base):
         Index("ix_music_batches_status", "status"),
         claims_index("music_batches"),
         waits_index("music_batches"),
-        claimable_index("music_batches", "run_id", "step", "id", states=BATCH.sources(BatchEvent.CLAIM)),
+        claimable_index("music_batches", "run_id", "step", "releases", "id", states=BATCH.sources(BatchEvent.CLAIM)),
     )
 
     id: Mapped[int] = mapped_column(_Id, primary_key=True)

@@ -192,7 +192,7 @@ class Shard(ClaimColumns, Base):
     __tablename__ = "screenshot_shards"
     __table_args__ = (
         UniqueConstraint("batch_id", "number"),
-        claimable_index("screenshot_shards", "batch_id", "number", states=CLAIMABLE),
+        claimable_index("screenshot_shards", "batch_id", "releases", "number", states=CLAIMABLE),
         claims_index("screenshot_shards"),
         waits_index("screenshot_shards"),
     )

@@ -1,4 +1,5 @@
 import json
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -32,12 +33,12 @@ def google(*quota_ids: str, delay: str = "34s") -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("status", "kind", "code"),
     [
-        (301, ErrorKind.PERMANENT, "redirect"),
+        (301, ErrorKind.UNAVAILABLE, "redirect"),
         (400, ErrorKind.PERMANENT, "bad_request"),
-        (401, ErrorKind.PERMANENT, "auth"),
-        (402, ErrorKind.QUOTA, "quota_account"),
-        (403, ErrorKind.PERMANENT, "forbidden"),
-        (404, ErrorKind.PERMANENT, "not_found"),
+        (401, ErrorKind.UNAVAILABLE, "auth"),
+        (402, ErrorKind.UNAVAILABLE, "no_credit"),
+        (403, ErrorKind.UNAVAILABLE, "forbidden"),
+        (404, ErrorKind.UNAVAILABLE, "not_found"),
         (408, ErrorKind.TRANSIENT, "timeout"),
         (409, ErrorKind.TRANSIENT, "busy"),
         (413, ErrorKind.PERMANENT, "too_large"),
@@ -46,8 +47,8 @@ def google(*quota_ids: str, delay: str = "34s") -> dict[str, Any]:
         (425, ErrorKind.TRANSIENT, "busy"),
         (429, ErrorKind.RATE_LIMITED, "rate_limited"),
         (500, ErrorKind.TRANSIENT, "server_error"),
-        (503, ErrorKind.TRANSIENT, "server_error"),
-        (529, ErrorKind.TRANSIENT, "server_error"),
+        (503, ErrorKind.TRANSIENT, "overloaded"),
+        (529, ErrorKind.TRANSIENT, "overloaded"),
     ],
 )
 def test_a_status_without_a_body_decides_kind_and_code(status: int, kind: ErrorKind, code: str) -> None:
@@ -87,10 +88,32 @@ def test_a_bad_request_is_told_apart_by_its_code(code: str, word: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["code", "type"])
-def test_an_empty_account_is_a_quota_and_not_a_rate_limit(name: str) -> None:
+def test_an_empty_account_is_neither_a_quota_of_the_day_nor_a_rate_limit(name: str) -> None:
     body = {"error": {"message": "You exceeded your current quota", name: "insufficient_quota"}}
     found = error(429, body, x_ratelimit_reset_requests="1s")
-    assert (found.kind, found.code, found.retry_after_s) == (ErrorKind.QUOTA, "quota_account", None)
+    assert (found.kind, found.code, found.retry_after_s) == (ErrorKind.UNAVAILABLE, "no_credit", 1.0)
+
+
+@pytest.mark.parametrize(
+    ("message", "kind"),
+    [
+        ("Request too large for gpt-4o in organization org-1 on tokens per min (TPM): Limit 30000, Requested 41217. "
+         "The input or output tokens must be reduced in order to run successfully.", ErrorKind.PERMANENT),
+        ("Rate limit reached for gpt-4o on tokens per min (TPM): Limit 30000, Used 29000, Requested 2217. "
+         "Please try again in 2.4s.", ErrorKind.RATE_LIMITED),
+        ("Limit: 8,000, Requested: 8,001", ErrorKind.PERMANENT),
+    ],
+)  # fmt: skip
+def test_a_request_larger_than_the_limit_is_at_fault_itself(message: str, kind: ErrorKind) -> None:
+    found = error(429, {"error": {"message": message, "code": "rate_limit_exceeded"}})
+    assert found.kind is kind
+    assert (found.code == "too_large") == (kind is ErrorKind.PERMANENT)
+
+
+def test_an_unknown_model_that_a_user_chose_is_the_page_s_own_failure() -> None:
+    chosen = replace(TARGET, is_own_model=True)
+    assert from_reply(404, {}, b"", chosen, NOW).kind is ErrorKind.PERMANENT
+    assert from_reply(401, {}, b"", chosen, NOW).kind is ErrorKind.UNAVAILABLE
 
 
 def test_quota_exceeded_per_minute_is_a_rate_limit_whatever_its_words() -> None:

@@ -148,7 +148,7 @@ def test_odd_envelopes_are_read(server: ProviderServer, body: str):
 def test_a_redirect_is_not_followed_wherever_it_leads(server: ProviderServer, location: str):
     server.push(Fault(status=302, headers={"Location": location}))
     kind, code = word_of(lambda: provider_at(server.base_url).complete(PROMPT))
-    assert (kind, code) in {(ErrorKind.PERMANENT, "redirect"), (ErrorKind.TRANSIENT, "connection")}
+    assert (kind, code) in {(ErrorKind.UNAVAILABLE, "redirect"), (ErrorKind.TRANSIENT, "connection")}
     assert len(server.records) == 1
 
 

@@ -132,10 +132,10 @@ def test_content_in_parts_is_joined(server: ProviderServer, provider: OpenAIComp
         (Fault(status=200, body={"choices": [{"message": "none"}]}), ErrorKind.TRANSIENT, "empty_reply"),
         (Fault(status=200, body={"error": {"code": 429, "message": "busy"}}), ErrorKind.RATE_LIMITED, "rate_limited"),
         (Fault(status=200, body={"error": "odd"}), ErrorKind.TRANSIENT, "server_error"),
-        (Fault(status=307, headers={"Location": "/v1/elsewhere"}), ErrorKind.PERMANENT, "redirect"),
+        (Fault(status=307, headers={"Location": "/v1/elsewhere"}), ErrorKind.UNAVAILABLE, "redirect"),
         (Fault(status=500), ErrorKind.TRANSIENT, "server_error"),
-        (Fault(status=503, body="<html>"), ErrorKind.TRANSIENT, "server_error"),
-        (Fault(status=404), ErrorKind.PERMANENT, "not_found"),
+        (Fault(status=503, body="<html>"), ErrorKind.TRANSIENT, "overloaded"),
+        (Fault(status=404), ErrorKind.UNAVAILABLE, "not_found"),
         (Fault(status=429), ErrorKind.RATE_LIMITED, "rate_limited"),
     ],
 )
@@ -195,7 +195,7 @@ def test_a_connection_that_was_closed_while_idle_is_replaced(
 
 def test_a_wrong_key_is_an_error_of_the_key_that_does_not_show_it(server: ProviderServer) -> None:
     error = failure_of(provider_at(server.base_url, api_key=SecretStr("sk-wrong-987654321")))
-    assert (error.kind, error.code) == (ErrorKind.PERMANENT, "auth")
+    assert (error.kind, error.code) == (ErrorKind.UNAVAILABLE, "auth")
     assert "PENSTOCK_PROVIDERS__X__API_KEY" in str(error)
     assert "sk-wrong" not in str(error)
 
@@ -226,10 +226,10 @@ def test_without_a_key_no_authorization_is_sent_and_no_other_program_s(
 
 def test_a_missing_model_or_key_is_named_without_a_call(server: ProviderServer) -> None:
     no_model = failure_of(provider_at(server.base_url, model=""))
-    assert (no_model.kind, no_model.code) == (ErrorKind.PERMANENT, "no_model")
+    assert (no_model.kind, no_model.code) == (ErrorKind.UNAVAILABLE, "no_model")
     assert "PENSTOCK_PROVIDERS__X__MODEL" in str(no_model)
     no_key = failure_of(provider_at(ProviderProfile().base_url, api_key=SecretStr("")))
-    assert (no_key.kind, no_key.code) == (ErrorKind.PERMANENT, "auth")
+    assert (no_key.kind, no_key.code) == (ErrorKind.UNAVAILABLE, "auth")
     assert server.records == []
 
 

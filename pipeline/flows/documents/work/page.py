@@ -156,10 +156,11 @@ def _count(session: Session, document: Any, changes: Changes, now: datetime) -> 
 
 CONVERT = Work(
     "page", PAGES, PAGE, claim=PageEvent.CLAIM, done=PageEvent.DONE, fail=PageEvent.FAIL, wait=PageEvent.WAIT,
-    give_back=PageEvent.GIVE_BACK, scope=PAGES.c.document_id, lock=lock, order=(PAGES.c.attempts, PAGES.c.page),
-    policy=_policy, lease_s=_lease_s, lost="the worker was lost while it converted this page", after=_count,
+    give_back=PageEvent.GIVE_BACK, scope=PAGES.c.document_id, lock=lock,
+    order=(PAGES.c.attempts, PAGES.c.releases, PAGES.c.page), policy=_policy, lease_s=_lease_s,
+    lost="the worker was lost while it converted this page", after=_count,
 )  # fmt: skip
-"""One page: text out of a picture, or out of the file. Pages that were never tried come first."""
+"""One page: text out of a picture, or out of the file. Pages that were never tried come first, released ones last."""
 
 
 def settle_and_claim(

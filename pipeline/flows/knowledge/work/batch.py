@@ -59,8 +59,9 @@ def _count(session: Session, row: Any, changes: Changes, now: datetime) -> None:
 
 EMBED = Work(
     "batch", BATCHES, BATCH, claim=BatchEvent.CLAIM, done=BatchEvent.DONE, fail=BatchEvent.FAIL, wait=BatchEvent.WAIT,
-    give_back=BatchEvent.GIVE_BACK, scope=BATCHES.c.item_id, lock=items.lock, order=(BATCHES.c.number,),
-    policy=_policy, lease_s=items.call_lease_s, lost="the worker was lost while it embedded these chunks", after=_count,
+    give_back=BatchEvent.GIVE_BACK, scope=BATCHES.c.item_id, lock=items.lock,
+    order=(BATCHES.c.releases, BATCHES.c.number), policy=_policy, lease_s=items.call_lease_s,
+    lost="the worker was lost while it embedded these chunks", after=_count,
 )  # fmt: skip
 """Source 003, "重试策略": 2–3 attempts, 500 ms × 2 up to 10 s, Retry-After first."""
 

@@ -48,7 +48,8 @@ def _after(session: Session, run: Any, changes: Changes, now: datetime) -> None:
 BATCH_WORK = Work(
     name="batch", table=BATCHES, machine=BATCH, claim=BatchEvent.CLAIM, done=BatchEvent.DONE, fail=BatchEvent.FAIL,
     wait=BatchEvent.WAIT, give_back=BatchEvent.GIVE_BACK, scope=BATCHES.c.run_id, lock=runs.lock,
-    order=(BATCHES.c.id,), policy=policy, lease_s=_lease_s, lost="the worker was lost while it worked on this batch",
+    order=(BATCHES.c.releases, BATCHES.c.id), policy=policy, lease_s=_lease_s,
+    lost="the worker was lost while it worked on this batch",
     after=_after,
 )  # fmt: skip
 

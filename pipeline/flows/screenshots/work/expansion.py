@@ -208,7 +208,8 @@ class ExpandMessage(Message):
         except Exception as raised:  # noqa: BLE001  # whatever it is, the row says it
             error, trace = retry.as_unit_error(raised), self._tracer.trace_of(raised)
         log.warning("expansion.failed", batch=unit.id, kind=str(error.kind), error=str(error))
-        if error.kind not in retry.RELEASED and (error.kind is not ErrorKind.TRANSIENT or unit.attempts >= TRIES):
+        tries = unit.attempts + unit.row.releases
+        if error.kind not in retry.RELEASED and (error.kind is not ErrorKind.TRANSIENT or tries >= TRIES):
             # Segments are taken as they stand: the text model only adds to what is known.
             try:
                 return self._direct(self._draft(unit).noting(f"the text model failed: {error}"))

@@ -60,7 +60,7 @@ def settled(changes: Changes, error: UnitError) -> Settled:
     """
     if not changes:
         return Settled()
-    waits = WorkStatus.FAILED if changes.waiting and error.kind not in RELEASED else WorkStatus.PENDING
+    again = error.kind in (*RELEASED, ErrorKind.UNAVAILABLE)
+    waits = WorkStatus.FAILED if changes.waiting and not again else WorkStatus.PENDING
     status = WorkStatus.FAILED_PERMANENT if changes.failed else waits
-    again = error.kind in RELEASED
     return Settled(again=again, retry_in_s=0.0 if again else changes.retry_in_s, status=status)

@@ -57,7 +57,7 @@ class ShardUnit:
     shots: dict[int, Any] = field(repr=False)
 
 
-WORK = batch.kind("shard", SHARDS, SHARD, SHARDS.c.batch_id, batch.lock, (SHARDS.c.number,))
+WORK = batch.kind("shard", SHARDS, SHARD, SHARDS.c.batch_id, batch.lock, (SHARDS.c.releases, SHARDS.c.number))
 
 
 def claim(context: Context, batch_id: int, owner: Owner) -> ShardUnit | None:
