@@ -135,6 +135,11 @@ class ProviderServer:
         if self.server:
             self.server.stop()
 
+    def start(self) -> None:
+        """Come back at the same port, after `stop`."""
+        self.server = Server(self, self.port)
+        self.server.start()
+
     @property
     def port(self) -> int:
         assert self.server, "the server is not running"

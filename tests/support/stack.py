@@ -116,10 +116,12 @@ class Stack:
         self._running: dict[str, Running] = {}
         self._ended: list[Running] = []
 
-    def start(self, *names: str) -> None:
-        """Start processes; they are ready some seconds later. A name whose process was killed can be used again."""
+    def start(self, *names: str, **settings: str) -> None:
+        """Start processes, with further variables; they are ready some seconds later.
+
+        A name whose process was killed can be used again."""
         for name in names:
-            self._start(name, ["celery", "-A", "tasks", *self._arguments(name)], {})
+            self._start(name, ["celery", "-A", "tasks", *self._arguments(name)], settings)
 
     def run(self, name: str, module: str, *arguments: str, **settings: str) -> None:
         """Start `python -m module` under this name, with further variables."""

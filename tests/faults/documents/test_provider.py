@@ -4,46 +4,77 @@ import pytest
 
 from pipeline.flows.documents import queries
 from pipeline.flows.documents.states import DocumentStatus, PageStatus
-from tests.faults.flow import SQLITE, Flow, settings
-from tests.support.provider_server import Fault, ProviderServer
+from pipeline.providers import gates
+from tests.faults.conftest import KEY
+from tests.faults.flow import SQLITE, START_S, Flow, settings
+from tests.support.provider_server import Fault, ProviderServer, Record
 from tests.support.stack import FLEET, Stack
+from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.faults, SQLITE]
 PAGES = 6
+THREADS = 4
+"""Of the worker that calls the provider."""
+QUEUE = "vision.test"
 
 
-def _assert_all_failed(flow: Flow, document_id: str, reason: str, attempts: int) -> None:
-    flow.wait_for_status(document_id, DocumentStatus.PARTIAL_FAILED)
-    pages = flow.pages(document_id)
-    assert {page.status for page in pages} == {PageStatus.FAILED}
-    assert all(reason in (page.error or "").lower() for page in pages), pages[0].error
-    assert len(queries.attempts(flow.context, document_id)) == PAGES * attempts
-    assert {page.attempts for page in pages} == {attempts}
-
-
-# A breaker that stays closed: what is seen here is how attempts end.
-@settings(DOCUMENTS__BACKOFF_S="[0.1,0.2]", PROVIDERS__TEST__BREAKER_FAIL_MAX="1000")
-def test_provider_that_is_down_is_tried_again_and_then_named(
+@settings(
+    DOCUMENTS__BACKOFF_S="[0.1]", PROVIDERS__TEST__BREAKER_COOL_DOWN_S="0.2", PROVIDERS__TEST__BREAKER_LONGEST_S="0.5"
+)
+def test_provider_that_refuses_connections_costs_time_and_no_attempt(
     stack: Stack, flow: Flow, provider: ProviderServer
 ) -> None:
     provider.stop()  # the port refuses connections
     stack.start(*FLEET)
-    _assert_all_failed(flow, flow.submit(PAGES), "connect", attempts=3)
+    document_id = flow.submit(PAGES)
+    # Far more failures than the attempts of all pages: 12.
+    wait_until(
+        lambda: len(queries.attempts(flow.context, document_id)) > 20, START_S, "the provider is probed again and again"
+    )
+    assert {page.attempts for page in flow.pages(document_id)} <= {0, 1}, "1: the page that is lent for a probe"
+    assert flow.document(document_id).status is DocumentStatus.PROCESSING
+    provider.start()
+    flow.wait_for_status(document_id)
+    flow.assert_exactly_once(document_id)
+    assert {(page.attempts, page.retry_count) for page in flow.pages(document_id)} == {(1, 0)}
 
 
-@settings(PROVIDERS__TEST__API_KEY="wrong")
-def test_wrong_key_costs_one_call_a_page(stack: Stack, flow: Flow) -> None:
+@settings(PROVIDERS__TEST__API_KEY="wrong", PROVIDERS__TEST__BREAKER_COOL_DOWN_S="600")
+def test_wrong_key_closes_the_queue_at_the_first_reply_and_a_new_key_opens_it(stack: Stack, flow: Flow) -> None:
     stack.start(*FLEET)
-    _assert_all_failed(flow, flow.submit(PAGES), "key", attempts=1)
-    assert flow.provider.counts == {401: PAGES}
+    document_id = flow.submit(PAGES)
+    wait_until(
+        lambda: "refused the key" in gates.closed_because(flow.context, QUEUE),
+        START_S,
+        "the queue says why it is closed",
+    )
+    calls = len(flow.provider.records)
+    assert calls <= THREADS, "those that were under way at the first reply"
+    wait_until(lambda: not flow.held(document_id), START_S, "the pages wait")
+    assert {page.attempts for page in flow.pages(document_id)} == {0}
+    stack["ai-1"].kill_group()
+    stack.start("ai-1", PENSTOCK_PROVIDERS__TEST__API_KEY=KEY)
+    flow.wait_for_status(document_id)
+    assert flow.provider.counts == {401: calls, 200: PAGES}
 
 
+# The breaker stays closed, and the others succeed: what fails is at fault itself.
 @settings(PROVIDERS__TEST__TIMEOUT_S="1", DOCUMENTS__BACKOFF_S="[0.1]", PROVIDERS__TEST__BREAKER_FAIL_MAX="1000")
-def test_model_that_never_stops_is_cut_off(stack: Stack, flow: Flow) -> None:
-    flow.provider.script.always = Fault("trickle")
+def test_page_of_which_the_model_never_stops_is_cut_off_and_fails_alone(stack: Stack, flow: Flow) -> None:
+    never_ends: list[str] = []
+
+    def rule(record: Record) -> Fault | None:
+        if not never_ends:
+            never_ends.append(record.image_sha256)
+        return Fault("trickle") if record.image_sha256 == never_ends[0] else None
+
+    flow.provider.script.rule = rule
     stack.start(*FLEET)
-    _assert_all_failed(flow, flow.submit(PAGES), "timeout", attempts=2)
-    assert len(flow.provider.records) == PAGES * 2
+    document_id = flow.submit(30)
+    flow.wait_for_status(document_id, DocumentStatus.PARTIAL_FAILED)
+    (failed,) = [page for page in flow.pages(document_id) if page.status is PageStatus.FAILED]
+    assert "timeout" in (failed.error or "").lower()
+    assert failed.attempts == 2
 
 
 def test_rate_limit_uses_up_no_attempt(stack: Stack, flow: Flow) -> None:
@@ -65,4 +96,4 @@ def test_provider_that_comes_back_loses_no_page(stack: Stack, flow: Flow) -> Non
     document_id = flow.submit(PAGES)
     flow.wait_for_status(document_id)
     flow.assert_exactly_once(document_id)
-    assert sum(page.retry_count for page in flow.pages(document_id)) == 6
+    assert {(page.attempts, page.retry_count) for page in flow.pages(document_id)} == {(1, 0)}

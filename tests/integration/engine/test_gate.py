@@ -3,6 +3,7 @@
 import threading
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from redis import Redis
@@ -333,14 +334,20 @@ def test_a_success_is_no_error_if_another_process_opens_it_at_that_moment(
 ) -> None:
     breaker, other = (Breaker(redis, "p:vision", BreakerPolicy(fail_max=2)) for _ in range(2))
     breaker.failed(_transient(), lambda now: now)
-    mget = redis.mget
+    register = redis.register_script
 
-    def opened_once_read(*names: str) -> object:
-        found = mget(*names)
-        other.open(30, "rate limit")
-        return found
+    def opened_once_read(source: str) -> object:
+        act = register(source)
 
-    monkeypatch.setattr(redis, "mget", opened_once_read)
+        def run(**given: Any) -> object:
+            found = act(**given)
+            if "succeeded just now" in source:
+                other.open(30, "rate limit")
+            return found
+
+        return run
+
+    monkeypatch.setattr(redis, "register_script", opened_once_read)
     assert not breaker.succeeded()
     assert breaker.look().state == "open"
 

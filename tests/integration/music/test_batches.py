@@ -64,6 +64,7 @@ def test_vectors_stay_with_their_songs_when_some_have_no_text(driver: Driver, pr
         assert best.song.id == song.id
 
 
+@pytest.mark.usefixtures("others_succeed")
 def test_failed_embedding_never_pays_for_metadata_again(driver: Driver, provider: ProviderServer) -> None:
     provider.script.rule = lambda record: Fault(status=500) if record.path == EMBED else None
     add_songs(driver.context, 10)

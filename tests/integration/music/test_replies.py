@@ -2,6 +2,7 @@
 
 import json
 
+import pytest
 from sqlalchemy import select
 
 from pipeline.engine.traces import AiCall
@@ -135,6 +136,7 @@ def test_reply_with_words_around_it_is_used_without_paying_for_a_repair(
     assert set(states(driver.context).values()) == {"COMPLETED"}
 
 
+@pytest.mark.usefixtures("others_succeed")
 def test_repair_that_cannot_be_made_keeps_the_valid_answers_for_the_next_run(
     driver: Driver, provider: ProviderServer
 ) -> None:

@@ -209,7 +209,7 @@ def test_no_node_pauses_the_queue(gateway: ScriptedGateway, code: str, said: flo
 def test_a_token_that_is_missing_or_wrong_is_named_with_what_to_set(gateway: ScriptedGateway) -> None:
     for token in ("", "pstn_wrong", "odd\nones"):
         error = error_of(nodes_at(gateway.url, api_key=SecretStr(token)))
-        assert (error.kind, error.code) == (ErrorKind.PERMANENT, "auth")
+        assert (error.kind, error.code) == (ErrorKind.UNAVAILABLE, "auth")
         assert "PENSTOCK_PROVIDERS__DESK__API_KEY" in str(error)
         assert "pstn_wrong" not in str(error)
 

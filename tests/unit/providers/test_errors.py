@@ -91,16 +91,14 @@ def test_a_bad_request_is_told_apart_by_its_code(code: str, word: str) -> None:
 def test_an_empty_account_is_neither_a_quota_of_the_day_nor_a_rate_limit(name: str) -> None:
     body = {"error": {"message": "You exceeded your current quota", name: "insufficient_quota"}}
     found = error(429, body, x_ratelimit_reset_requests="1s")
-    assert (found.kind, found.code, found.retry_after_s) == (ErrorKind.UNAVAILABLE, "no_credit", 1.0)
+    assert (found.kind, found.code, found.retry_after_s) == (ErrorKind.UNAVAILABLE, "no_credit", None)
 
 
 @pytest.mark.parametrize(
     ("message", "kind"),
     [
-        ("Request too large for gpt-4o in organization org-1 on tokens per min (TPM): Limit 30000, Requested 41217. "
-         "The input or output tokens must be reduced in order to run successfully.", ErrorKind.PERMANENT),
-        ("Rate limit reached for gpt-4o on tokens per min (TPM): Limit 30000, Used 29000, Requested 2217. "
-         "Please try again in 2.4s.", ErrorKind.RATE_LIMITED),
+        ("Request too large for gpt-4o on tokens per min (TPM): Limit 30000, Requested 41217.", ErrorKind.PERMANENT),
+        ("Rate limit reached on tokens (TPM): Limit 30000, Used 29000, Requested 2217.", ErrorKind.RATE_LIMITED),
         ("Limit: 8,000, Requested: 8,001", ErrorKind.PERMANENT),
     ],
 )  # fmt: skip

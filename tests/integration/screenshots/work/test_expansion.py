@@ -143,6 +143,7 @@ def test_valid_nodes_of_a_reply_that_stays_broken_are_kept(
     assert "only the valid parts of the text model's reply were taken" in row_of(context, batch).notes
 
 
+@pytest.mark.usefixtures("others_succeed")
 def test_text_model_that_fails_three_times_is_done_without(
     context: Context, driver: Driver, provider: ProviderServer, analysed: Callable[[], int]
 ) -> None:

@@ -167,6 +167,7 @@ def test_refusal_is_final_for_its_shard_and_its_sibling_is_paid_for_once(
     assert len(provider.records) == 3
 
 
+@pytest.mark.usefixtures("others_succeed")
 def test_shard_that_met_a_server_error_waits_and_is_asked_about_alone(
     context: Context, driver: Driver, provider: ProviderServer, new_batch: NewBatch
 ) -> None:

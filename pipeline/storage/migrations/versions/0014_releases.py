@@ -4,8 +4,8 @@ from alembic import op
 
 from pipeline.storage.migrations.columns import index_where, integer, moment
 
-revision = "0013"
-down_revision = "0012"
+revision = "0014"
+down_revision = "0013"
 branch_labels = None
 depends_on = None
 
