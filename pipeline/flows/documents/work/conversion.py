@@ -38,6 +38,9 @@ MAX_PAGE_CHARS = 1_000_000
 _FACTS = ("call_id", "model", "cost", "queue", "latency_ms")
 """What is known of the call of a kept answer."""
 
+SMALLER = 0.5
+"""Of the resolution, for a page that the provider finds too large."""
+
 _RENDERING = threading.BoundedSemaphore(os.cpu_count() or 1)
 
 
@@ -141,9 +144,21 @@ class PageConversion:
             if self._guarded is None:
                 return reader.convert(ref)
             facts["queue"] = self._guarded.gate.queue
-            return self._guarded.call(lambda: reader.convert(ref), charged)
+            return self._asked(self._guarded, unit, reader, ref)
         finally:
             earlier_answers.reset(token)
+
+    def _asked(self, guarded: GuardedCall, unit: PageUnit, reader: PageReader, ref: PageRef) -> Answer:
+        """The provider's answer about the page, shown smaller where it finds the page too large."""
+        try:
+            return guarded.call(lambda: reader.convert(ref), charged)
+        except UnitError as error:
+            if error.code != "too_large" or ref.image is None:
+                raise
+            log.info("page.asked_smaller", document=unit.document_id, page=unit.page, error=str(error))
+        dpi = self._context.settings.providers[unit.provider].image_dpi * SMALLER
+        smaller = replace(ref, image=self._rendered(unit, dpi, ref.image.parent / "smaller"))
+        return guarded.call(lambda: reader.convert(smaller), charged)
 
     def _keep(self, attempt: Attempt, paid: Answer) -> Attempt:
         """Keep what was paid for until it is settled."""
@@ -173,13 +188,18 @@ class PageConversion:
         if converter.needs_images and (image is None or not image.exists()):
             # The page is retried with another provider, or the temp folder was cleaned up.
             folder = files.temp_folder(settings, self._document_id)
-            folder.mkdir(parents=True, exist_ok=True)
-            dpi, max_pixels = settings.providers[unit.provider].image_dpi, settings.documents.max_pixels
-            # Lanes of a provider are many threads, and each picture takes a core and a process.
-            with _RENDERING, pages_of(settings, source) as pages:
-                image = pages.render(unit.page_source, folder, dpi, max_pixels)
+            image = self._rendered(unit, settings.providers[unit.provider].image_dpi, folder)
         pictures = files.pictures_folder(settings, self._document_id) if self.document.pictures else None
         return PageRef(source, unit.page_source, image, pictures)
+
+    def _rendered(self, unit: PageUnit, dpi: float, folder: Path) -> Path:
+        """The picture of a page, made in `folder`."""
+        settings = self._context.settings
+        folder.mkdir(parents=True, exist_ok=True)
+        source = files.source_path(settings, self._document_id, self.document.type)
+        # Lanes of a provider are many threads, and each picture takes a core and a process.
+        with _RENDERING, pages_of(settings, source) as pages:
+            return pages.render(unit.page_source, folder, dpi, settings.documents.max_pixels)
 
     def _survey(self) -> str:
         """What splitting learnt about the document; pages are converted without it, too."""
