@@ -30,6 +30,10 @@ class PenstockError(Exception):
         super().__init__(message if len(message) <= MAX_MESSAGE_CHARS else f"{message[: MAX_MESSAGE_CHARS - 1]}…")
 
 
+LATELY_S = 300.0
+"""A success longer ago says nothing of an outage that begins now."""
+
+
 @dataclass(frozen=True)
 class Health:
     """What is known of a provider at the moment when a call to it failed."""
@@ -47,7 +51,8 @@ class Health:
             return True
         if self.worked_s_ago is None:
             return False
-        return self.worked_s_ago <= self.took_s or (released_s_ago is not None and self.worked_s_ago < released_s_ago)
+        since_s = max(self.took_s, min(released_s_ago or 0.0, LATELY_S))
+        return self.worked_s_ago <= since_s
 
 
 class UnitError(PenstockError):

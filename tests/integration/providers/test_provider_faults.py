@@ -217,7 +217,7 @@ def test_releases_by_rate_limits_are_bounded_while_others_succeed(
 
 def test_what_the_gate_refuses_is_no_release(context: Context, lane: Callable[[int], Lane]) -> None:
     work = lane(1)
-    gates.breaker(context, BREAKER).open(0.05, "closed between admission and call")
+    gates.breaker(context, BREAKER).open(60, "closed between admission and call")
     guarded = gates.guarded_call(context, QUEUE, "m")
     assert guarded is not None
     PageLane(context, work.document_id, QUEUE, ["ai"], Owner("w:1:a", "r:9"), guarded=guarded).run(quantum_s=0)
