@@ -33,7 +33,9 @@ class SimulatedDatabase(Database):
         return engine
 
     def _server(self, _pool_size: int) -> Engine:
-        return create_engine(self.url, max_overflow=-1, connect_args={"options": "-c lock_timeout=1 -c synchronous_commit=off"})
+        return create_engine(
+            self.url, max_overflow=-1, connect_args={"options": "-c lock_timeout=1 -c synchronous_commit=off"}
+        )
 
     def _stepping(self) -> type[Session]:
         db = self

@@ -1,5 +1,6 @@
 """Runs many seeds, and tells of those that fail."""
 
+import sys
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from datetime import UTC, datetime
@@ -10,6 +11,8 @@ from tests.simulation.world import World
 
 Opener = Callable[[], AbstractContextManager[Session | GatewaySession]]
 SHOWN = 30
+TOLD = 1000
+"""After how many seeds a run says how far it is."""
 
 
 def report(world: World, command: str = "make simulate") -> str:
@@ -33,6 +36,8 @@ def run_part(name: str, opener: Opener, seeds: Sequence[int], go_on: bool) -> tu
         for seed in seeds:
             world = session.run(seed)
             count, steps = count + 1, steps + world.steps
+            if count % TOLD == 0:
+                sys.stderr.write(f"{name}: {count} seeds, {failed} failed\n")
             if world.failure is not None:
                 failed += 1
                 print(report(world, f"make simulate ARGS='--only {name}'"), flush=True)  # noqa: T201  # while others still run

@@ -16,6 +16,7 @@ KEPT = {
     81002294: "a call is under way to the provider when Redis is emptied: it counts when it is sent",
 }
 """Seeds that failed, and what they found."""
+KEPT_OF_GATEWAYS = {91001477: "a copy of a reservation that arrives after its job is done is given back by upkeep"}
 
 
 @pytest.fixture(scope="module")
@@ -38,9 +39,9 @@ def test_todays_seeds_hold(session: Session, part: int) -> None:
         assert world.failure is None, report(world)
 
 
-def test_todays_seeds_hold_for_gateways() -> None:
+def test_seeds_hold_for_gateways() -> None:
     first = first_seed()
     with GatewaySession() as gateways:
-        for seed in range(first, first + GATEWAY_SEEDS):
+        for seed in (*KEPT_OF_GATEWAYS, *range(first, first + GATEWAY_SEEDS)):
             world = gateways.run(seed)
             assert world.failure is None, report(world, "make simulate ARGS='--only gateway'")

@@ -81,7 +81,7 @@ class HostRedis(Redis):
     def _late(self, commands: Sequence[Command]) -> None:
         if not self.world.calm:
             self.world.note("a copy arrives late", command=self._name(commands[0]))
-            self.server.run(self.host, commands)
+            self.server.run(None, commands)
 
     def _name(self, command: Command) -> str:
         return self._names.get(command[1], "?") if command[0] == "EVALSHA" else str(command[0])
