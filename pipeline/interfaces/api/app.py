@@ -26,6 +26,7 @@ from pipeline.interfaces.api.guard import Guard
 from pipeline.interfaces.api.idempotency import Idempotency
 from pipeline.interfaces.api.pictures import Pictures
 from pipeline.interfaces.api.problems import Problem, documented
+from pipeline.interfaces.api.query import known_query
 from pipeline.interfaces.api.quotas import Quotas
 from pipeline.interfaces.console import app as console
 from pipeline.interfaces.http_server import is_loopback
@@ -83,14 +84,16 @@ def _routes() -> list[BaseRoute]:
     Kept, because FastAPI makes the models of a route again, at the first request, wherever it is included.
     """
     tree = APIRouter(generate_unique_id_function=_operation_id)
-    tree.include_router(health.router, responses=documented(421, 429, 500))
-    tree.include_router(metrics.router, responses=documented(401, 403, 421, 422, 429, 500))
+    apis = APIRouter(dependencies=known_query, generate_unique_id_function=_operation_id)
+    apis.include_router(health.router, responses=documented(421, 422, 429, 500))
+    apis.include_router(metrics.router, responses=documented(401, 403, 421, 422, 429, 500))
     for router in v1.ROUTERS:
-        tree.include_router(router, prefix=PREFIX, responses=documented(*_EVERYWHERE))
+        apis.include_router(router, prefix=PREFIX, responses=documented(*_EVERYWHERE))
     for router in v1.AT_ROOT:
-        tree.include_router(router, include_in_schema=False)
+        apis.include_router(router, include_in_schema=False)
     for router in compat.ROUTERS:
-        tree.include_router(router, responses=documented(*_EVERYWHERE, 404, 409, 415, 504, 507))
+        apis.include_router(router, responses=documented(*_EVERYWHERE, 404, 409, 415, 504, 507))
+    tree.include_router(apis)
     console.attach(tree)
     return tree.routes
 

@@ -42,6 +42,8 @@ _FORM: dict[str, Any] = {
                         "files": {"type": "array", "items": {"type": "string", "format": "binary"}},
                         "start_page_id": {"type": "integer", "description": "The first page, from 0."},
                         "end_page_id": {"type": "integer", "description": "The last page, from 0."},
+                        "provider": {"type": "string", "description": "Penstock's own."},
+                        "model": {"type": "string", "description": "Penstock's own."},
                     },
                 }
             }

@@ -50,6 +50,7 @@ _FORM: dict[str, Any] = {
                     "required": ["files"],
                     "properties": {
                         "files": {"type": "array", "items": {"type": "string", "format": "binary"}},
+                        **ConvertOptions.model_json_schema()["properties"],
                         "to_formats": {"type": "array", "items": {"type": "string"}},
                         "target_type": {"type": "string", "enum": ["inbody", "zip"]},
                     },
