@@ -73,7 +73,7 @@ def test_pages_wait_for_a_worker_then_for_a_free_one_then_for_their_provider(con
     _work(context, "vision.p", "cpu")
     found = _why(context)
     assert found["free"].units == {"pages": 2}
-    assert found["worker"].words == "no worker takes vision.q: start one with `penstock worker ai`"
+    assert found["worker"].words == "no worker takes vision.q: start one with `penstock worker --role ai`"
     _work(context, "vision.p", "vision.q")
     assert _why(context)["free"].count == 3
     queue_control.open_breaker(context, "q:vision", 41, "5 failures in a row: 503")
