@@ -44,7 +44,9 @@ class TokenView(CredentialView):
     node_id: str
 
 
-_TOKENS = Credentials(NODE_TOKENS, TokenView, PREFIX, noun="token", listing="penstock nodes tokens list")
+_TOKENS = Credentials(
+    NODE_TOKENS, TokenView, PREFIX, noun="token", listing="penstock nodes tokens list", names_are_unique=True
+)
 list_tokens, any_usable = _TOKENS.all, _TOKENS.any_usable
 
 

@@ -16,7 +16,7 @@ class ApiSettings(BaseModel):
         "requests_per_min": "requests of one key, or of one address without a key, in a minute; 0: no limit",
         "upload_mb_per_hour": "megabytes that one key may upload in an hour; 0: no limit",
         "pages_per_day": "pages that one key may have converted in a day, retries included; 0: no limit",
-        "spend_per_day": "what one key's requests may cost in a day, in UTC; 0: no cap",
+        "spend_per_day": "what one key's requests may cost in a day of the server's clock; 0: no cap",
         "streams_per_key": "streams of events of one key that are open at once",
     }
     """What can be changed while it runs, and what it means."""

@@ -47,7 +47,7 @@ class KeyView(CredentialView):
     scope: Scope
 
 
-_KEYS = Credentials(API_KEYS, KeyView, PREFIX, noun="key", listing="penstock keys list")
+_KEYS = Credentials(API_KEYS, KeyView, PREFIX, noun="key", listing="penstock keys list", names_are_unique=True)
 authenticate, list_keys, any_usable, revoke = _KEYS.authenticate, _KEYS.all, _KEYS.any_usable, _KEYS.revoke
 
 

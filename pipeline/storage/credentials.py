@@ -70,9 +70,14 @@ class Credentials(Generic[View]):
     """What people call one: `key`, `token`."""
     listing: str
     """The command that lists them, for errors."""
+    names_are_unique: bool = False
+    """People name them: a name says which one called, so two that are usable have two names."""
 
     def create(self, context: Context, name: str, lasts: timedelta | None = None, **more: Any) -> tuple[str, View]:
-        """(the secret, the credential). The secret cannot be had again. `more`: the table's own columns."""
+        """(the secret, the credential). The secret cannot be had again. `more`: the table's own columns.
+
+        Raises `UserError` for the name of a usable one, where names are unique.
+        """
         secret, now = self.prefix + secrets.token_urlsafe(32), context.db.now()
         row = {
             "id": uuid4().hex[:16], "name": name, "secret_hash": _hash(secret), "created_at": now,
@@ -83,11 +88,23 @@ class Credentials(Generic[View]):
             mine = select(self.table).where(self.table.c.id == row["id"])
             found = session.execute(mine.where(self.table.c.secret_hash == row["secret_hash"])).one_or_none()
             if found is None:  # else a commit whose answer was lost
+                if self.names_are_unique:
+                    self._check_name(session, name, now)
                 session.execute(insert(self.table).values(row))
                 found = session.execute(mine).one()
             return view_of(self.view, found)
 
         return secret, context.db.run(work)
+
+    def _check_name(self, session: Session, name: str, now: datetime) -> None:
+        """Raise `UserError` if a usable one is called so: lists and logs would not tell which of them called."""
+        same = select(self.table).where(self.table.c.name == name)
+        for row in session.execute(same):
+            if view_of(self.view, row).usable(now):
+                raise UserError(
+                    f"there is a {self.noun} called {name} already ({row.id}): choose another name, or revoke that one",
+                    code="exists",
+                )
 
     def authenticate(self, context: Context, secret: str) -> View | None:
         """The usable one with this secret. Asked anew each time: what is revoked ends at once, in every process."""

@@ -103,10 +103,13 @@ class Document(DocumentView):
 
 
 def watch(
-    document_ids: str | Iterable[str], *, timeout_s: float | None = None, idle: Callable[[], object] = lambda: None
-) -> Iterator[Document]:
+    document_ids: str | Iterable[str], *, timeout_s: float | None = None, idle: Callable[[], object] = lambda: None,
+    changes_only: bool = False,
+) -> Iterator[Document]:  # fmt: skip
     """The document, or each of several, as it is now, and again whenever it changes, until all have settled.
 
+    `changes_only`: not as it is now, and again only when its status or the counts of its pages have changed: progress
+    in between, and whether anybody works, is not told. One that has settled already is given all the same.
     While nobody works, `no_worker` says so, and a warning once. `idle` is called about once a second. Raises
     `TimeoutError` after `timeout_s` seconds.
     """
@@ -128,23 +131,32 @@ def watch(
     )  # fmt: skip
     for found in looks:
         for document in found:
-            if seen.get(document.id) != document:
-                seen[document.id] = document
+            before = seen.get(document.id)
+            seen[document.id] = document
+            if changes_only and before is None and not document.settled:
+                continue
+            if before is None or (_change(before) != _change(document) if changes_only else before != document):
                 yield document
 
 
+def _change(document: Document) -> tuple[DocumentStatus, int, int, int]:
+    return document.status, document.pages, document.completed_count, document.failed_count
+
+
 def submit(
-    path: str | PathLike[str], options: Options | None = None, *, page_range: str | None = None,
+    path: str | PathLike[str], options: Options | None = None, *, pages: str | None = None,
     provider: str | None = None, model: str | None = None, allow_partial: bool | None = None,
     use_cache: bool | None = None, pictures: bool | None = None, fresh: bool | None = None,
+    page_range: str | None = None,
 ) -> Document:  # fmt: skip
     """Submit a file; returns the document that will hold its text.
 
     Options as an `Options`, as keywords, or both: a keyword that is not None wins. The same content and options find
-    the same document again, unless `fresh`.
+    the same document again, unless `fresh`. `page_range` is the older name of `pages`.
     """
     given = {
-        "page_range": page_range, "provider": provider, "model": model, "allow_partial": allow_partial,
+        "page_range": page_range if pages is None else pages,
+        "provider": provider, "model": model, "allow_partial": allow_partial,
         "use_cache": use_cache, "pictures": pictures, "fresh": fresh,
     }  # fmt: skip
     chosen: dict[str, Any] = {name: value for name, value in given.items() if value is not None}

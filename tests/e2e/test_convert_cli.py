@@ -87,10 +87,27 @@ def test_folders_are_converted_with_all_that_is_below_them(cli: Cli) -> None:
 
     picture_of(["A new picture"]).save(scans / "0.png")
     (texts / "a.md").write_text("mine")
+    (scans / "deep" / "er" / "same.pdf").unlink()
     again = cli.run("convert", "scans", "-o", "texts")
     assert again.code == 0
-    assert again.err.splitlines()[-1] == "4 files: 1 written, 2 up to date, 1 kept."
+    assert "Kept 1 result whose source is gone: texts/deep/er/same.md." in again.err
+    assert again.err.splitlines()[-1] == "3 files: 1 written, 1 up to date, 1 kept."
     assert (texts / "a.md").read_text() == "mine"
+
+
+def test_standard_input_is_converted_to_standard_output(cli: Cli) -> None:
+    words = "BT /F1 24 Tf 72 700 Td (Out of the pipe) Tj ET"
+    parts = [
+        "<</Type/Catalog/Pages 2 0 R>>", "<</Type/Pages/Kids[3 0 R]/Count 1>>",
+        "<</Type/Page/Parent 2 0 R/MediaBox[0 0 612 792]/Contents 4 0 R/Resources<</Font<</F1 5 0 R>>>>>>",
+        f"<</Length {len(words)}>>stream\n{words}\nendstream", "<</Type/Font/Subtype/Type1/BaseFont/Helvetica>>",
+    ]  # fmt: skip
+    objects = "".join(f"{number} 0 obj{part}endobj\n" for number, part in enumerate(parts, 1))
+    pdf = f"%PDF-1.4\n{objects}trailer<</Root 1 0 R>>"
+    piped = cli.run("convert", "-", stdin=pdf)
+    assert (piped.code, "Out of the pipe" in piped.out) == (0, True)
+    assert cli.run("convert", "-", "-o", "a.md", stdin=pdf).code == 0
+    assert "Out of the pipe" in (cli.cwd / "a.md").read_text()
 
 
 HOSTILE_NAMES = [

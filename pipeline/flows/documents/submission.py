@@ -3,7 +3,7 @@
 import hashlib
 import time
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import InitVar, dataclass
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -33,7 +33,10 @@ PATIENCE_S = 5.0
 
 @dataclass(frozen=True)
 class Options:
-    """How to convert. `page_range` like `1-5,7`, empty for all; provider and model empty for the settings' choice."""
+    """How to convert. `pages` like `1-5,7`, empty for all; provider and model empty for the settings' choice.
+
+    `page_range` is the older name of `pages`, and where they are kept.
+    """
 
     page_range: str = ""
     provider: str = ""
@@ -45,6 +48,11 @@ class Options:
     """Keep the pictures on the pages as files, linked from the Markdown; local conversion and nodes only."""
     fresh: bool = False
     """Make a new document even if the same file was submitted before."""
+    pages: InitVar[str] = ""
+
+    def __post_init__(self, pages: str) -> None:
+        if pages:
+            object.__setattr__(self, "page_range", pages)
 
 
 def submit(context: Context, path: Path, options: Options) -> DocumentView:

@@ -81,19 +81,19 @@ class Quotas:
         self.take_pages(caller, -count)
 
     def check_spending(self, caller: str) -> None:
-        """Raise `Refused` (429) if what this caller asked for has cost enough today, in UTC. Blocks."""
+        """Raise `Refused` (429) if what this caller asked for has cost enough today, by this server's clock. Blocks."""
         cap = self.settings.spend_per_day
         if cap <= 0:
             return
-        now = self._context.db.now()
+        now = self._context.db.now().astimezone()
         begin = now.replace(hour=0, minute=0, second=0, microsecond=0)
         spent = api_spend.spent(self._context, caller, begin, {"screenshots": batches_of})
         if spent >= cap:
-            left = begin + timedelta(days=1) - now
+            ends = begin + timedelta(days=1)
             raise Refused(
                 f"this key has spent its {cap:g} for today ({spent:.4g}): what may cost money is not begun for it "
-                "before midnight, UTC; what is under way goes on",
-                code="quota", headers={"Retry-After": str(int(left.total_seconds()) + 1)},
+                f"before {ends:%Y-%m-%d %H:%M} ({ends:%Z}, the server's local time); what is under way goes on",
+                code="quota", headers={"Retry-After": str(int((ends - now).total_seconds()) + 1)},
             )  # fmt: skip
 
     def note_work(self, caller: str, flow: str, item_ids: Any, since: datetime) -> None:

@@ -28,6 +28,28 @@ class Format(StrEnum):
         return ".docling.json" if self is Format.DOCLING else f".{self}"
 
 
+def format_of(name: str) -> Format:
+    """The format of this name. Raises `typer.BadParameter`."""
+    try:
+        return Format(name.lower())
+    except ValueError:
+        raise typer.BadParameter(
+            f"Penstock does not write {name!r}: choose md (Markdown), json (blocks with "
+            "their boxes) or docling (a DoclingDocument)."
+        ) from None
+
+
+AsFormat = Annotated[
+    Format,
+    typer.Option(
+        "--format",
+        parser=format_of,
+        metavar="md|json|docling",
+        help="md: Markdown; json: blocks with their boxes; docling: a DoclingDocument.",
+    ),
+]
+
+
 def help_of(command: Callable[..., None]) -> str:
     """A command's docstring with each paragraph on one line, for the terminal to wrap; examples keep their lines."""
     paragraphs = inspect.cleandoc(command.__doc__ or "").split("\n\n")

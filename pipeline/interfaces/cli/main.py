@@ -42,6 +42,11 @@ from pipeline.interfaces.cli.nodes import node
 from pipeline.interfaces.cli.output import err, print_text
 
 FAILED, WRONG_USAGE, INTERRUPTED = 1, 2, 130
+_USAGE = frozenset({
+    "usage", "bad_value", "bad_name", "bad_url", "bad_time", "bad_range", "bad_limit", "bad_zone", "page_range",
+    "empty_query", "unknown_provider", "unknown_setting", "unknown_queue", "unknown_breaker", "relative_path",
+})  # fmt: skip
+"""Codes of errors about what was typed: values that no option takes, and names that are not in the settings."""
 _UNWRITABLE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EPIPE})
 
 
@@ -143,7 +148,7 @@ def main() -> None:
         finally:
             sys.stdout.flush()  # not at the process's end, where nobody explains an error
     except PenstockError as error:
-        _fail(str(error), WRONG_USAGE if getattr(error, "code", "") == "usage" else FAILED)
+        _fail(str(error), WRONG_USAGE if getattr(error, "code", "") in _USAGE else FAILED)
     except KeyboardInterrupt:
         err.print()
         sys.exit(INTERRUPTED)

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,8 +12,8 @@ from urllib.parse import quote
 from pipeline.engine import privacy
 from pipeline.flows.documents.files import PICTURES, staged_text
 from pipeline.interfaces.cli.command import Format
-from pipeline.reading.inputs import manifest_path
-from pipeline.reading.user_file import open_file
+from pipeline.reading.inputs import MANIFEST_SUFFIX, manifest_path
+from pipeline.reading.user_file import open_file, walk
 
 if TYPE_CHECKING:
     from tasks.documents import Document
@@ -56,6 +57,26 @@ class Record:
             return TypeAdapter(cls).validate_python(_recorded(path).get(path.name))
         except ValidationError:
             return None
+
+
+def sourceless(folder: Path, sources: Sequence[Path], known: Collection[Path]) -> list[Path]:
+    """Results in a folder and below it, but for those `known`, whose sources lay below `sources` and are gone."""
+    roots, at_hand = [source.resolve() for source in sources], {manifest_path(path) for path in known}
+    manifests = sorted(
+        path
+        for parent, _, names in walk(folder)
+        for name in names
+        if name.endswith(MANIFEST_SUFFIX) and (path := parent / name) not in at_hand
+    )
+    found = []
+    for manifest in manifests:
+        names = _read(manifest).get(_RECORDS)
+        for path in [manifest.with_name(name) for name in names or () if name == Path(name).name]:
+            record = Record.of(path) if path.is_file() else None
+            source = Path(os.path.normpath(path.parent.resolve() / record.source)) if record else None
+            if source and not source.exists() and any(source.is_relative_to(root) for root in roots):
+                found.append(path)
+    return found
 
 
 def predates_records(path: Path) -> bool:

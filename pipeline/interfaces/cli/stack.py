@@ -160,11 +160,12 @@ def _failed(what: "Failure") -> str:
 
 
 def _spent(on: "Spending") -> str:
-    """What a provider cost today, and until when that counts."""
+    """What a provider cost in its day, and until when that counts, by the clock of this machine."""
     from pipeline.interfaces.cli.times import local, zone_of_here
 
-    cap = f" of {money(on.cap)}, until {local(on.resets_at, zone_of_here())}" if on.cap else ""
-    return f"{one_line(on.provider)} {money(on.today)}{cap}"
+    cap = f" of {money(on.cap)}" if on.cap else ""
+    ends = local(on.resets_at, zone_of_here())[:16]
+    return f"{one_line(on.provider)} {money(on.today)}{cap}, in the day that ends {ends} (local time)"
 
 
 def workers(as_json: Json = False) -> None:

@@ -5,9 +5,26 @@ import pytest
 from sqlalchemy import select, update
 
 from pipeline.engine.errors import UserError
+from pipeline.nodes import tokens
 from pipeline.storage import api_keys
 from pipeline.storage.api_keys import API_KEYS, PREFIX, KeyView, Scope
 from pipeline.storage.context import Context
+
+
+def test_two_usable_keys_or_tokens_have_two_names(context: Context) -> None:
+    def key() -> str:
+        return api_keys.create(context, "laptop", Scope.READ)[1].id
+
+    def token() -> str:
+        return tokens.create(context, "laptop", tokens.TokenKind.NODE)[1].id
+
+    makers = (key, api_keys.revoke), (token, tokens.revoke)
+    for make, revoke in makers:
+        first = make()
+        with pytest.raises(UserError, match="called laptop already"):
+            make()
+        revoke(context, first)
+        assert make() != first, "a name is free once its key is revoked"
 
 
 def test_only_the_secret_s_hash_is_stored(context: Context) -> None:

@@ -39,6 +39,18 @@ class TestWithoutASchema:
                 ask()
 
 
+@pytest.mark.usefixtures("context")
+def test_watch_gives_changes_of_a_document_alone_if_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text_pdf(tmp_path / "report.pdf", [["one"], ["two"]])
+    first = documents.submit(tmp_path / "report.pdf")
+    split = dataclasses.replace(first, status=documents.DocumentStatus.PROCESSING, pages=2)
+    moved = dataclasses.replace(split, completed_count=1)
+    looks = [first, dataclasses.replace(first, progress=3), split, dataclasses.replace(split, progress=9), moved, moved]
+    monkeypatch.setattr("tasks.watch.watch", lambda *_, **__: iter([look] for look in looks))
+    assert list(documents.watch(first.id, changes_only=True)) == [split, moved]
+    assert len(list(documents.watch(first.id))) == 5, "else as it is at first, and whatever changes"
+
+
 def test_warning_ends_once_a_worker_is_there(context: Context, tmp_path: Path) -> None:
     text_pdf(tmp_path / "report.pdf", [["one"]])
     document = documents.submit(tmp_path / "report.pdf")
@@ -109,12 +121,15 @@ def test_keywords_are_the_options(keywords: type, options: type) -> None:
 def test_options_of_submit_are_its_keywords() -> None:
     known = signature(documents.submit, eval_str=True).parameters
     given = {one.name: one.annotation for one in known.values() if one.kind is Parameter.KEYWORD_ONLY}
-    assert given == {one.name: one.type | None for one in dataclasses.fields(documents.Options)}  # type: ignore[operator]
+    kept = {one.name: one.type | None for one in dataclasses.fields(documents.Options)}  # type: ignore[operator]
+    assert given == kept | {"pages": str | None}, "and the name of today for the oldest of them"
 
 
 def test_keywords_win_over_options(context: Context, tmp_path: Path) -> None:
     text_pdf(tmp_path / "report.pdf", [["one"], ["two"], ["three"]])
     options = documents.Options(page_range="1-2", allow_partial=True)
-    document = documents.submit(tmp_path / "report.pdf", options, page_range="3")
+    document = documents.submit(tmp_path / "report.pdf", options, pages="3")
     assert (document.page_range, document.allow_partial) == ("3", True)
+    assert documents.submit(tmp_path / "report.pdf", options, page_range="3").id == document.id, "its older name"
+    assert documents.Options(pages="1-2", allow_partial=True) == options
     assert context.settings.provider == document.provider

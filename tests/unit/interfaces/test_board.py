@@ -1,5 +1,6 @@
 """What `convert` says of files that have not begun: what each waits for."""
 
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,6 +16,8 @@ from pipeline.interfaces.cli.convert.targets import Target
 from pipeline.interfaces.cli.progress import Bar
 from pipeline.providers import registry
 from pipeline.settings import ProviderProfile, get_settings
+from pipeline.storage import context as context_module
+from tasks import documents
 
 
 class Shown:
@@ -62,6 +65,21 @@ def test_what_has_not_begun_says_what_it_waits_for(
     board = Board([found], shown)
     board.keep()
     assert shown.bars["a"].waits == waits
+
+
+def test_pages_that_take_long_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = datetime.now(UTC)
+    under_way = [
+        SimpleNamespace(page_source=number, updated_at=now - timedelta(seconds=seconds))
+        for number, seconds in ((3, 40), (7, 95), (8, 2))
+    ]
+    monkeypatch.setattr(board_module, "closed", lambda _: {})
+    monkeypatch.setattr(documents, "pages", lambda *_, **__: under_way)
+    monkeypatch.setattr(context_module, "get_context", lambda: SimpleNamespace(db=SimpleNamespace(now=lambda: now)))
+    shown: Any = Shown()
+    board = Board([job("a", "PROCESSING", pages=9, done=1)], shown)
+    board.keep()
+    assert shown.bars["a"].waits == "slow: page 7 since 1 min 35 s, page 3 since 40 s"
 
 
 def test_a_single_file_is_shown_before_it_is_submitted() -> None:

@@ -6,7 +6,16 @@ from zoneinfo import ZoneInfo
 import pytest
 import typer
 
+from pipeline.interfaces.cli import times
+from pipeline.interfaces.cli.stack import _spent
 from pipeline.interfaces.cli.times import moment
+from pipeline.interfaces.overview import Spending
+
+
+def test_a_day_of_spending_ends_by_the_clock_of_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(times, "zone_of_here", lambda: ZoneInfo("Asia/Kolkata"))
+    ends = datetime(2026, 3, 1, 8, 30, tzinfo=UTC)
+    assert _spent(Spending("ai", 1.5, 0, ends)).endswith(", in the day that ends 2026-03-01 14:00 (local time)")
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue, StrictBool, StringConstraints
+from pydantic import AliasChoices, BaseModel, ConfigDict, Field, JsonValue, StrictBool, StringConstraints
 
 from pipeline.flows.documents.queries import DocumentView
 from pipeline.flows.documents.reasons import Kind, Reason
@@ -137,11 +137,17 @@ class FoundPagesShape(BaseModel):
     unindexed: int = Field(description="Documents whose text is still to be indexed.")
 
 
+PAGES = AliasChoices("pages", "page_range")
+"""What the pages to convert are called, and what they were called first."""
+
+
 class SubmitOptions(BaseModel):
     """How to convert a file."""
 
     model_config = ConfigDict(extra="forbid")
-    page_range: PageRange = Field(default="", description="Such as `1-5,7`; empty for all.", examples=["1-5,7"])
+    page_range: PageRange = Field(
+        default="", description="Such as `1-5,7`; empty for all.", examples=["1-5,7"], validation_alias=PAGES
+    )
     provider: Choice = Field(default="", description="A configured provider; empty for the server's choice.")
     model: Choice = ""
     allow_partial: bool = Field(default=False, description="Merge what there is when pages fail for good.")

@@ -6,10 +6,16 @@ from typing import TYPE_CHECKING
 from pipeline.interfaces.cli.convert.job import Job, line
 from pipeline.interfaces.cli.output import count, state
 from pipeline.interfaces.cli.progress import Bar, Progress
+from pipeline.interfaces.cli.times import span
 
 if TYPE_CHECKING:
     from pipeline.flows.documents.queries import Load
     from tasks.documents import Document
+
+
+SLOW_S = 20.0
+"""A page that takes longer is named."""
+_NAMED, _MOST_ASKED, _MOST_UNDER_WAY = 3, 5, 100
 
 
 class Board:
@@ -21,6 +27,8 @@ class Board:
         self._several = len(jobs) > 1
         self._others: Load | None = None
         self._closed: dict[str, str] = {}
+        self._slow: dict[str, str] = {}
+        """Which pages of a document take long, in words."""
         self._show_all()
 
     def show(self, job: Job) -> None:
@@ -43,6 +51,7 @@ class Board:
         self._closed = closed({document.provider for document in waiting})
         if any(_has_not_begun(document) for document in waiting):
             self._others = load_beside(get_context(), {document.id for document in waiting})
+        self._slow = {document.id: _slow_pages(document) for document in waiting[:_MOST_ASKED] if document.pages}
         for job in self._jobs:
             if job.document and not job.document.settled:
                 self._progress.show(job.document.id, self._bar(job, job.document))
@@ -75,7 +84,7 @@ class Board:
         done = document.completed_count + document.failed_count
         return Bar(
             job.target.source.name, done, document.pages or None, figures, state(document.status.name),
-            waits=self._waits(document),
+            waits=self._waits(document) or self._slow.get(document.id, ""),
         )  # fmt: skip
 
     def _waits(self, document: "Document") -> str:
@@ -87,6 +96,19 @@ class Board:
         what = "waits to be split" if document.status.name == "PENDING" else ""
         behind = f"behind {_words(self._others)}" if self._others and self._others.documents else ""
         return ", ".join(part for part in (what, behind) if part)
+
+
+def _slow_pages(document: "Document") -> str:
+    """The pages that have been converted for long, the longest first; empty if none has."""
+    from pipeline.storage.context import get_context
+    from tasks.documents import PageStatus, pages
+
+    now = get_context().db.now()
+    under_way = pages(document.id, status=PageStatus.PROCESSING, limit=_MOST_UNDER_WAY)
+    took = sorted(((now - page.updated_at).total_seconds(), page.page_source) for page in under_way)
+    slow = [f"page {number} since {span(seconds)}" for seconds, number in reversed(took) if seconds >= SLOW_S]
+    further = f" and {len(slow) - _NAMED:,} more" if len(slow) > _NAMED else ""
+    return f"slow: {', '.join(slow[:_NAMED])}{further}" if slow else ""
 
 
 def closed(providers: Collection[str]) -> dict[str, str]:

@@ -1,28 +1,36 @@
 """`penstock convert`: files in, Markdown out."""
 
-from collections.abc import Sequence
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from pipeline.engine.errors import UserError
-from pipeline.interfaces.cli.command import Format
+from pipeline.interfaces.cli.command import AsFormat, Format
 from pipeline.interfaces.cli.convert import options as given
-from pipeline.interfaces.cli.convert.job import FAILED, Job, line, passed_over, report
+from pipeline.interfaces.cli.convert.job import FAILED, Job, line, orphaned, passed_over, report
 from pipeline.interfaces.cli.convert.job import as_json as job_json
 from pipeline.interfaces.cli.convert.run import run
 from pipeline.interfaces.cli.output import err, print_json, print_text
+
+_STDIN = Path("-")
+"""What comes on standard input. A file of this name is another path, `./-`."""
 
 
 def _path(text: str) -> Path:
     if not text:
         raise typer.BadParameter("a file name is empty")  # an unset "$FILE" in a script; Path("") is this folder
-    return Path(text)
+    return _STDIN if text == "-" else Path(text)
 
 
 Inputs = Annotated[
-    list[Path], typer.Argument(metavar="FILES", parser=_path, help="PDF, PNG, JPEG, WebP, TIFF; or folders.")
+    list[Path],
+    typer.Argument(metavar="FILES", parser=_path, help="PDF, PNG, JPEG, WebP, TIFF; folders; or - for standard input."),
 ]
 Output = Annotated[
     str,
@@ -51,7 +59,7 @@ def convert(
         bool, typer.Option("--fresh", help="Convert again, even if the same file was converted before.")
     ] = False,
     no_cache: given.NoCache = False,
-    format_: given.AsFormat = Format.MD,
+    format_: AsFormat = Format.MD,
     pictures: given.Pictures = False,
     as_json: Annotated[bool, typer.Option("--json", help="Report as JSON on standard output.")] = False,
 ) -> None:
@@ -60,6 +68,7 @@ def convert(
     [bold]penstock convert report.pdf[/bold]                       writes report.md here
     [bold]penstock convert scans/ photo.jpg -o texts/[/bold]       with every file below scans/
     [bold]penstock convert report.pdf --pages 1-3 -o - | less[/bold]
+    [bold]curl https://example.com/a.pdf | penstock convert -[/bold]    from standard input, to standard output
 
     Each result has a manifest beside it, report.manifest.json, which says what it was made of. So the command can be
     run again: what is new or has changed is converted, what is up to date or was edited stays as it is.
@@ -83,18 +92,52 @@ def convert(
         raise UserError("--force replaces results, and --keep does not: choose one", code="usage")
     options = Options(pages, provider, model, allow_partial, use_cache=not no_cache, pictures=pictures, fresh=fresh)
     wish = given.Wish(options, format_, force, keep)
-    jobs = [Job(target) for target in plan(inputs, output, format_.suffix)]
-    left_out = other_files(inputs)
-    if left_out:
-        err.print(passed_over(left_out), soft_wrap=True)
-    for job in jobs:
-        _look(job, wish, several=len(jobs) > 1)
-    wanted = [job for job in jobs if job.is_wanted]
-    if any(_is_accepted(job, several=len(jobs) > 1) for job in wanted):  # else nothing need start, which takes seconds
-        run(wanted, wish)
+    if any(path is _STDIN for path in inputs):
+        output = output or STDOUT
+        if as_json and output == STDOUT:
+            raise UserError("--json and - both write to standard output: name a file with -o", code="usage")
+    with _received(inputs) as sources:
+        jobs = [Job(target) for target in plan(sources, output, format_.suffix)]
+        left_out = other_files(sources)
+        if left_out:
+            err.print(passed_over(left_out), soft_wrap=True)
+        if orphans := _without_source(sources, jobs, output):
+            err.print(orphaned(orphans), soft_wrap=True)
+        for job in jobs:
+            _look(job, wish, several=len(jobs) > 1)
+        wanted = [job for job in jobs if job.is_wanted]
+        # Else nothing need start, which takes seconds.
+        if any(_is_accepted(job, several=len(jobs) > 1) for job in wanted):
+            run(wanted, wish)
     _tell(jobs, left_out, as_json=as_json)
     codes = {job.exit_code for job in jobs}
     raise typer.Exit(FAILED if FAILED in codes else max(codes))
+
+
+@contextmanager
+def _received(inputs: Sequence[Path]) -> Iterator[list[Path]]:
+    """The inputs, with a file of what comes on standard input in the place of `-`."""
+    if all(path is not _STDIN for path in inputs):
+        yield list(inputs)
+        return
+    if sys.stdin.isatty():
+        raise UserError("- is standard input, and nothing is piped into it: name a file", code="usage")
+    with tempfile.TemporaryDirectory(prefix="penstock-stdin-") as folder:
+        file = Path(folder) / "stdin"
+        with file.open("wb") as copy:
+            shutil.copyfileobj(sys.stdin.buffer, copy)
+        yield [file if path is _STDIN else path for path in inputs]
+
+
+def _without_source(inputs: Sequence[Path], jobs: Sequence[Job], output: str) -> list[Path]:
+    """Results among those of these folders whose sources are gone from there."""
+    from pipeline.interfaces.cli.results import sourceless
+
+    folders = [path for path in inputs if path.is_dir()]
+    # Without -o, results lie in the current folder, which may be all that somebody has.
+    if not output or not folders:
+        return []
+    return sourceless(Path(output), folders, [job.target.path for job in jobs if job.target.path])
 
 
 def _prepare() -> None:

@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from pipeline.interfaces.cli.command import Format
+from pipeline.interfaces.cli.command import AsFormat, Format
 from pipeline.interfaces.cli.convert import options as given
 from pipeline.interfaces.cli.convert.board import closed, reasons
 from pipeline.interfaces.cli.convert.job import Job, line, passed_over
@@ -30,7 +30,7 @@ def watch(
     provider: given.Provider = "",
     model: given.Model = "",
     allow_partial: given.AllowPartial = False,
-    format_: given.AsFormat = Format.MD,
+    format_: AsFormat = Format.MD,
     pictures: given.Pictures = False,
 ) -> None:
     """Convert every file that is in a folder or appears there, until Ctrl-C.

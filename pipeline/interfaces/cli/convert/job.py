@@ -75,6 +75,13 @@ def passed_over(files: Sequence[Path]) -> str:
     return f"Left out {count(len(files), 'file')} of other types: {', '.join(names)}{further}."
 
 
+def orphaned(results: Sequence[Path]) -> str:
+    """A sentence that names results whose sources are gone."""
+    further = f" and {len(results) - _NAMED:,} more" if len(results) > _NAMED else ""
+    names = ", ".join(one_line(str(path)) for path in results[:_NAMED])
+    return f"Kept {count(len(results), 'result')} whose source is gone: {names}{further}."
+
+
 def line(job: Job) -> str:
     """How a job ended, as one line."""
     pages = f" [dim]({count(job.document.pages, 'page')})[/dim]" if job.document and job.document.pages else ""

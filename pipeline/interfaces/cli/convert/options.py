@@ -14,16 +14,13 @@ if TYPE_CHECKING:
     from pipeline.interfaces.cli.results import Origin
     from tasks.documents import Options
 
-Pages = Annotated[str, typer.Option(help="Pages to convert, such as 1-5,7. Default: all.")]
+Pages = Annotated[str, typer.Option("--pages", "--page-range", help="Pages to convert, such as 1-5,7. Default: all.")]
 Provider = Annotated[str, typer.Option(help="A configured provider, or 'local' (no service).")]
 Model = Annotated[str, typer.Option(help="A model of the provider. Default: the provider's own.")]
 AllowPartial = Annotated[
     bool, typer.Option("--allow-partial", help="If pages fail, write the others and mark the gaps (exit code 3).")
 ]
 NoCache = Annotated[bool, typer.Option("--no-cache", help="Pay for every page again: do not reuse stored answers.")]
-AsFormat = Annotated[
-    Format, typer.Option("--format", help="md: Markdown; json: blocks with their boxes; docling: a DoclingDocument.")
-]
 Pictures = Annotated[
     bool, typer.Option("--pictures", help="Keep pictures in NAME.pictures, linked from the Markdown (local, nodes).")
 ]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pipeline.interfaces.cli.command import Format, ready, ready_context, tell_if_nothing_runs
+from pipeline.interfaces.cli.command import ready, ready_context, tell_if_nothing_runs
 from pipeline.interfaces.cli.output import err, one_line, state
 
 if TYPE_CHECKING:
@@ -16,9 +16,6 @@ if TYPE_CHECKING:
     from tasks.documents import Document
 
 Id = Annotated[str, typer.Argument(metavar="ID", help="The document's id, or the beginning of it.")]
-AsFormat = Annotated[
-    Format, typer.Option("--format", help="md: Markdown; json: blocks with their boxes; docling: a DoclingDocument.")
-]
 Wait = Annotated[
     bool,
     typer.Option(

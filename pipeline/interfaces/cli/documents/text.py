@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pipeline.interfaces.cli.command import Format
-from pipeline.interfaces.cli.documents.document import AsFormat, Id, resolved
+from pipeline.interfaces.cli.command import AsFormat, Format
+from pipeline.interfaces.cli.documents.document import Id, resolved
 from pipeline.interfaces.cli.output import err, one_line, print_json, print_text, state
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from pipeline.flows.documents import files, submission
 from pipeline.interfaces.api.fields import HexId, Line
 from pipeline.interfaces.api.remote import fetched
 from pipeline.interfaces.api.uploads import File
-from pipeline.interfaces.api.v1.document_shapes import Choice, DocumentShape, PageRange, shape
+from pipeline.interfaces.api.v1.document_shapes import PAGES, Choice, DocumentShape, PageRange, shape
 from pipeline.interfaces.api.v1.documents import submit_file
 from pipeline.interfaces.api.v1.knowledge_shapes import ItemShape, item_shape
 from pipeline.interfaces.mcp.tool import Arguments, Call, Toolbox
@@ -28,7 +28,9 @@ BOX = Toolbox()
 class Conversion(Arguments):
     """What to convert, and how."""
 
-    page_range: PageRange = Field(default="", description="Such as `1-5,7`; empty for all pages.")
+    page_range: PageRange = Field(
+        default="", description="Such as `1-5,7`; empty for all pages.", validation_alias=PAGES
+    )
     provider: Choice = Field(default="", description="A configured provider; empty for the server's choice.")
     model: Choice = ""
     fresh: bool = Field(default=False, description="Make a new document even if the same file was converted before.")

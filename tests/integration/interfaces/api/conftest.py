@@ -19,7 +19,11 @@ def connect(context: Context) -> Iterator[Connect]:
     open_clients: list[TestClient] = []
 
     def make(scope: Scope | None = None, host: str = "127.0.0.1") -> TestClient:
-        headers = {"authorization": f"Bearer {api_keys.create(context, 'test', scope)[0]}"} if scope else {}
+        headers = (
+            {"authorization": f"Bearer {api_keys.create(context, f'test {len(open_clients)}', scope)[0]}"}
+            if scope
+            else {}
+        )
         client = TestClient(create_app(context, host), base_url="http://127.0.0.1", headers=headers)
         client.__enter__()
         open_clients.append(client)

@@ -36,7 +36,7 @@ def left_behind(context: Context) -> list[Path]:
 
 
 def test_an_upload_becomes_a_document_and_the_same_one_again(api: TestClient, context: Context, pdf: Path) -> None:
-    sent = send(api, pdf, page_range="2", allow_partial="true")
+    sent = send(api, pdf, pages="2", allow_partial="true")
     assert sent.status_code == 202, sent.text
     document = sent.json()
     assert (document["filename"], document["type"], document["status"]) == ("report.pdf", "pdf", "PENDING")

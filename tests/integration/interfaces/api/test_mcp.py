@@ -53,6 +53,13 @@ class TestRights:
             named = {name for name in READING | WRITING if re.search(rf"\b{name}\b", told)}
             assert named == (READING | WRITING) - hidden
 
+    def test_pages_to_convert_are_called_as_everywhere_and_as_before(self, connect: Connect) -> None:
+        writer = connect(Scope.WRITE)
+        assert "pages" in tools(writer)["convert_document"]["inputSchema"]["properties"]
+        for name in ("pages", "page_range"):
+            said = refused(writer, "convert_document", url="https://example.com/a.pdf", **{name: "1-2"})
+            assert "PENSTOCK_API__FETCH" in said, "it is known"
+
     def test_a_key_has_its_scope(self, connect: Connect) -> None:
         assert set(tools(connect(Scope.READ))) == READING
         assert "needs a key with the scope write" in refused(connect(Scope.READ), "retry", id="a")

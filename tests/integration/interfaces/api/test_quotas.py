@@ -3,7 +3,7 @@
 import base64
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from threading import Event
 from typing import Any
@@ -76,7 +76,10 @@ class TestMoney:
         assert retry(one, mine).status_code == 202, "asking again forgets nothing"
         paid(context, mine, 0.5)
         refused = retry(one, mine)
-        assert "1.25" in problem(refused, 429, "quota")
+        detail = problem(refused, 429, "quota")
+        assert "1.25" in detail
+        tomorrow = datetime.now().astimezone().replace(hour=0, minute=0) + timedelta(days=1)
+        assert f"before {tomorrow:%Y-%m-%d %H:%M} ({tomorrow:%Z}, the server's local time)" in detail
         assert 0 < int(refused.headers["retry-after"]) <= 86_400
         problem(one.post(DOCUMENTS, files={"file": ("a.pdf", b"%PDF")}), 429, "quota")
         problem(one.post(f"{DOCUMENTS}/actions/retry", json={"ids": [mine]}), 429, "quota")

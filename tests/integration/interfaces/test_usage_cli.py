@@ -1,0 +1,56 @@
+"""Wrong usage ends with 2 wherever it is noticed; what is not there, with 1."""
+
+import sys
+
+import pytest
+
+from pipeline.interfaces.cli.main import main
+from pipeline.storage.context import Context
+
+
+@pytest.fixture
+def database_url(sqlite_url: str) -> str:
+    return sqlite_url
+
+
+def code(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
+    monkeypatch.setattr(sys, "argv", ["penstock", *arguments])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    found = ended.value.code
+    assert isinstance(found, int)
+    return found
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("convert", "x.pdf", "--provider", "nope"), ("convert", "x.pdf", "--format", "html"),
+        ("kb", "create", " "),
+        ("kb", "create", "n", "--chunk-tokens", "5"), ("search", " "), ("documents", "search", " "),
+        ("screenshots", "search", " "), ("settings", "set", "nope", "1"), ("queues", "pause", "nope"),
+        ("webhooks", "create", "nowhere"), ("keys", "create", "a", "--scope", "all"),
+        ("calls", "list", "--since", "never"),
+    ],
+)  # fmt: skip
+def test_wrong_usage_ends_with_two(
+    arguments: tuple[str, ...], context: Context, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert code(monkeypatch, *arguments) == 2
+
+
+@pytest.mark.parametrize(
+    "arguments", [("kb", "show", "nope"), ("documents", "show", "dead"), ("music", "show", "nope")]
+)
+def test_what_is_not_there_ends_with_one(
+    arguments: tuple[str, ...], context: Context, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert code(monkeypatch, *arguments) == 1
+
+
+def test_a_format_that_is_not_written_is_refused_in_words(
+    context: Context, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code(monkeypatch, "convert", "x.pdf", "--format", "html")
+    said = " ".join(capsys.readouterr().err.replace("\u2502", " ").split())
+    assert "does not write 'html': choose md (Markdown), json (blocks with their boxes) or docling" in said
