@@ -149,7 +149,8 @@ def test_wrong_usage_exits_with_2(cli: Cli) -> None:
 def test_providers_that_cannot_work_are_told_apart(cli: Cli, provider: ProviderServer) -> None:
     new_pdf(cli.cwd / "report.pdf")
     convert = ["convert", "report.pdf", "--provider"]
-    assert_explained(cli.run(*convert, "nobody"), "no provider 'nobody'", "PENSTOCK_PROVIDERS__NOBODY__BASE_URL")
+    unknown = cli.run(*convert, "nobody")
+    assert_explained(unknown, "no provider 'nobody'", "PENSTOCK_PROVIDERS__NOBODY__BASE_URL", code=2)
 
     keyless = cli.using(PENSTOCK_PROVIDERS__OPENAI__MODEL="vision-1")
     needed = "provider 'openai' needs a key: set PENSTOCK_PROVIDERS__OPENAI__API_KEY"

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from pipeline.engine.errors import UserError
 from pipeline.interfaces.cli.command import Format, all_settings
 
 if TYPE_CHECKING:
@@ -41,7 +42,11 @@ class Wish:
         from pipeline.providers import registry
 
         settings = all_settings()
-        registry.check(settings, self.options.provider or settings.provider, self.options.model)
+        try:
+            registry.check(settings, self.options.provider or settings.provider, self.options.model)
+        except UserError as error:
+            # Nobody typed what a setting says.
+            raise error if self.options.provider else UserError(str(error), code="settings") from error
 
     @property
     def again(self) -> bool:
