@@ -160,6 +160,16 @@ def parse_page_range(text: str, pages: int) -> list[int]:
     return sorted(numbers)
 
 
+_ANY = 10**9
+"""Pages of a document that nobody has looked at."""
+
+
+def check_page_range(text: str) -> None:
+    """Raise `UserError` with code `page_range` for a text that names pages of no document."""
+    for part in text.split(",") if text.strip() else ():
+        _parse_part(part.strip(), _ANY)
+
+
 def _parse_part(part: str, pages: int) -> range:
     match = _RANGE.fullmatch(part)
     if match is None or not any(match.groups()):
@@ -175,7 +185,8 @@ def _parse_part(part: str, pages: int) -> range:
 
 def _bad_range(part: str, problem: str, pages: int) -> UserError:
     shown = part if len(part) <= 40 else f"{part[:40]}…"
-    return UserError(f"“{shown}” {problem}; the document has pages 1 to {pages}.", code="page_range")
+    there = "" if pages == _ANY else f"; the document has pages 1 to {pages}"
+    return UserError(f"“{shown}” {problem}{there}.", code="page_range")
 
 
 def save_page(picture: Image.Image, folder: Path, number: int) -> Path:

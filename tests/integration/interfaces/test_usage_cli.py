@@ -26,7 +26,7 @@ def code(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
     "arguments",
     [
         ("convert", "x.pdf", "--provider", "nope"), ("convert", "x.pdf", "--format", "html"),
-        ("kb", "create", " "),
+        ("kb", "create", " "), ("convert", "x.pdf", "--pages", "abc"), ("convert", "x.pdf", "--page-range", "5-1"),
         ("kb", "create", "n", "--chunk-tokens", "5"), ("search", " "), ("documents", "search", " "),
         ("screenshots", "search", " "), ("settings", "set", "nope", "1"), ("queues", "pause", "nope"),
         ("webhooks", "create", "nowhere"), ("keys", "create", "a", "--scope", "all"),
