@@ -297,6 +297,8 @@ class Fleet:
         units = rng.randint(1, shape.units)
         self.queue_of[scope_id] = queue
         kinds = rng.choices(("good", "flaky", "bad", "deadly"), (12, 3, 1, 1 if self.world.faults.kill else 0), k=units)
+        if self.world.faults.poison and scope_id == "s0":
+            kinds[0] = "poison"
         places = rng.randint(1, shape.places)
         scope = {"id": scope_id, "status": ScopeState.OPEN, "queue": queue, "places": places, "total": units, "done": 0,
                  "failed": 0, "merged": 0, "attempts": 0}  # fmt: skip

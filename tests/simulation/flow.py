@@ -96,7 +96,7 @@ class UnitRow(ClaimColumns, Base):
     __table_args__ = (
         claims_index("sim_units"),
         waits_index("sim_units"),
-        claimable_index("sim_units", "scope_id", "number", states=UNIT.sources(Event.CLAIM)),
+        claimable_index("sim_units", "scope_id", "releases", "number", states=UNIT.sources(Event.CLAIM)),
     )
 
     id: Mapped[int] = mapped_column(primary_key=True)
@@ -155,7 +155,7 @@ def _work(name: str, table: Any, machine: Any, **fields: Any) -> Work:
     )  # fmt: skip
 
 
-PAGES = _work("page", UNITS, UNIT, scope=UNITS.c.scope_id, order=(UNITS.c.number,), after=_count)
+PAGES = _work("page", UNITS, UNIT, scope=UNITS.c.scope_id, order=(UNITS.c.releases, UNITS.c.number), after=_count)
 MERGES = _work("merge", SCOPES, SCOPE, scope=SCOPES.c.id, order=(SCOPES.c.id,), after=_merged)
 
 

@@ -4,6 +4,7 @@ from collections import Counter, deque
 from typing import TYPE_CHECKING, Any
 
 from pipeline.engine.launch import Place
+from pipeline.engine.retry import MAX_RELEASES
 from tests.simulation import provider
 from tests.simulation.broker import Message
 from tests.simulation.flow import MAX_ATTEMPTS, MERGE, ScopeState, State
@@ -19,6 +20,9 @@ NOBODY: tuple[Any, Any] = (None, None)
 ENDED = {State.DONE, State.FAILED}
 MOST_REFUSED = 15
 """How often a worker may ask a gate in vain in a second: waits are computed, and tokens tell of room."""
+MOST_POISON = 2 * (MAX_RELEASES + MAX_ATTEMPTS)
+"""How often a unit may be refused that is at fault itself. Refusals while nothing else succeeds do not tell whose fault
+it is, and those whose worker is lost are forgotten."""
 MOST_OVERTAKEN = 5
 """How many later arrivals may pass a message at a gate: workers that are refused at once return theirs in any order."""
 
@@ -94,6 +98,8 @@ class Observer:
         for unit, begun in self.fleet.provider.begun.items():
             if begun > MAX_ATTEMPTS + self.refunds[unit]:
                 raise Violation(f"unit {unit} was tried {begun} times, {MAX_ATTEMPTS} are allowed")
+        if self.fleet.provider.refused_poison > MOST_POISON:
+            raise Violation(f"a unit that the provider refuses each time was tried {MOST_POISON + 1} times")
         for unit, paid in self.fleet.provider.paid.items():
             if paid > 1 + self.given_back[unit]:
                 raise Violation(f"unit {unit} was paid {paid} times")

@@ -169,6 +169,12 @@ MUTATIONS = (
         names={"pipeline.engine.gate.Gate.sent": lambda gate, holder, _made: gate._run("gate_sent", holder, 0, 0, 0)},
     ),
     Mutation(
+        "poison",
+        "a unit that is refused each time is released for ever",
+        faults=Faults(poison=True),
+        names={"pipeline.engine.retry.MAX_RELEASES": 10**9},
+    ),
+    Mutation(
         "shutdown",
         "13: a worker that ends gives nothing back",
         names={"pipeline.flows.flow.Flow.release_all": _nothing},

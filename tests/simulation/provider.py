@@ -25,6 +25,7 @@ class Provider:
         self.begun: Counter[int] = Counter()
         self.paid: Counter[int] = Counter()
         self.not_counted: Counter[int] = Counter()
+        self.refused_poison = 0
         self.concurrency = 0
         self.calling: list[Process] = []
         self.emptied_at = -1_000_000_000
@@ -70,6 +71,9 @@ class Provider:
             raise UnitError("it is broken", kind=ErrorKind.PERMANENT)
         if kind == "flaky" and world.rng.random() < 0.5:
             raise UnitError("it failed for now", kind=ErrorKind.TRANSIENT)
+        if kind == "poison":
+            self.refused_poison += 1
+            raise UnitError("too many", kind=ErrorKind.RATE_LIMITED, retry_after_s=0.2)
         if not world.calm and world.rng.random() < 0.02:
             self.not_counted[unit] += 1
             raise UnitError("too many", kind=ErrorKind.RATE_LIMITED, retry_after_s=world.rng.choice((1, 5)))

@@ -115,6 +115,18 @@ class _Pipeline:
     def __exit__(self, *_: object) -> None:
         self._commands.clear()
 
+    def watch(self, *_names: Any) -> None:
+        """Nobody comes between what is read and what is sent."""
+
+    def multi(self) -> None:
+        """As above."""
+
+    def get(self, name: Any) -> Any:
+        return self._owner.wire.call("GET", name)
+
+    def set(self, name: Any, value: Any) -> None:
+        self._commands.append(("SET", name, value))
+
     def delete(self, *names: Any) -> None:
         self._commands.append(("DEL", *names))
 

@@ -161,13 +161,14 @@ class Session:
         fleet = self.fleet = Fleet(world, self.redis, self.db, self.shape(world), self.scan)
         try:
             fleet.begin()
+            settle_s = SETTLE_S * fleet.shape.times
             world.run(lambda: False, fleet.shape.faults_s)
             if fleet.shape.stays_closed:
-                world.run(lambda: fleet.observer.everything_settled(but_gated=True), SETTLE_S)
-                fleet.observer.must_be_settled(SETTLE_S, but_gated=True)
+                world.run(lambda: fleet.observer.everything_settled(but_gated=True), settle_s)
+                fleet.observer.must_be_settled(settle_s, but_gated=True)
                 fleet.open_for_good()
-            world.run(fleet.observer.everything_settled, SETTLE_S)
-            fleet.observer.must_be_settled(SETTLE_S)
+            world.run(fleet.observer.everything_settled, settle_s)
+            fleet.observer.must_be_settled(settle_s)
             world.run(lambda: False, 75)
             world.acting = None
             fleet.observer.nothing_left()
@@ -203,7 +204,7 @@ def faults_of(rng: random.Random) -> Faults:
         flush_every_s=some(0.25, 15, 40), kill_worker_every_s=some(0.4, 8, 20), kill_child_every_s=some(0.3, 5, 15),
         end_worker_every_s=some(0.2, 15), cut_every_s=some(0.3, 5, 15), gate_every_s=some(0.4, 3, 10),
         limits_every_s=some(0.2, 3), wrong_clocks=rng.random() < 0.3, inside=rng.random() < 0.4,
-        full_every_s=some(0.15, 8, 20),
+        full_every_s=some(0.15, 8, 20), poison=rng.random() < 0.15,
     )  # fmt: skip
 
 

@@ -67,6 +67,8 @@ class Faults:
     wrong_clocks: bool = False
     inside: bool = False
     """Processes die and are held up inside of transactions, too."""
+    poison: bool = False
+    """The provider refuses one unit each time, as if it were asked too often."""
     full_every_s: float = 0.0
     """Redis is at its memory limit for a while, and refuses what would need more."""
 
