@@ -1,10 +1,21 @@
-"""Where the API is, for people, and whether it answers. Light: commands import it."""
+"""Where the servers of a data folder are, and whether their ports are free. Light: commands import it."""
 
+import errno
+import json
+import os
 import socket
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
 
-from pipeline.settings import ApiSettings
+from pipeline.engine.errors import UserError
+from pipeline.settings import ApiSettings, Settings
 
+_ENDING_S = 3.0
+"""How long a server that ends may keep its port."""
 _EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104  # what is listened on
 
 
@@ -20,15 +31,61 @@ def api_address(api: ApiSettings) -> str:
     return address_of(api, api.host, api.port)
 
 
-def answers(api: ApiSettings, within_s: float = 0) -> bool:
-    """Whether somebody listens where these settings put the API, at the latest in so many seconds."""
-    until = time.monotonic() + within_s
+@contextmanager
+def announced(settings: Settings, server: str, address: str) -> Iterator[None]:
+    """While this lasts, `address_in_use` finds the server (`api` or `gateway`) of this data folder at that address."""
+    path = _file(settings, server)
+    path.write_text(json.dumps({"host": socket.gethostname(), "pid": os.getpid(), "address": address}))
+    try:
+        yield
+    finally:
+        if _announcement(settings, server).get("pid") == os.getpid():
+            path.unlink(missing_ok=True)
+
+
+def address_in_use(settings: Settings, server: str) -> str:
+    """Where a server of this data folder listens now; empty if none does, whoever else listens at its port."""
+    said = _announcement(settings, server)
+    address = str(said.get("address", ""))
+    try:
+        if said.get("host") == socket.gethostname():
+            os.kill(int(said["pid"]), 0)
+        parts = urlsplit(address)
+        socket.create_connection((parts.hostname or "", parts.port or 0), 1).close()
+    except (OSError, ValueError, KeyError, TypeError, OverflowError):
+        return ""
+    return address
+
+
+def check_free(host: str, port: int, setting: str, option: str) -> None:
+    """Raise `UserError` if somebody listens on this port already, and goes on for seconds."""
+    until = time.monotonic() + _ENDING_S
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
     while True:
         try:
-            socket.create_connection((_EVERYWHERE.get(api.host, api.host), api.port), 1).close()
-        except OSError:
-            if time.monotonic() >= until:
-                return False
-            time.sleep(0.1)
+            socket.create_server((host, port), family=family).close()
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE:
+                return  # the server itself says what is wrong
+            if time.monotonic() < until:
+                time.sleep(0.1)
+                continue
+            message = (
+                f"port {port} on {host} is in use, perhaps by another installation: end what listens there, choose "
+                f"another port ({setting}), or leave this server out ({option})"
+            )
+            raise UserError(message, code="port_in_use") from None
         else:
-            return True
+            return
+
+
+def _file(settings: Settings, server: str) -> Path:
+    return settings.data_dir / f"{server}.json"
+
+
+def _announcement(settings: Settings, server: str) -> dict[str, Any]:
+    try:
+        found = json.loads(_file(settings, server).read_text())
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}

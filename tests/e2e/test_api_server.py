@@ -145,18 +145,30 @@ def test_who_waits_does_not_keep_it_from_ending(api: Api) -> None:
     assert "Traceback" not in api.running.output
 
 
-def test_up_serves_the_api_and_a_gateway_and_works_on_without_them(tmp_path: Path) -> None:
+def test_up_refuses_ports_of_others_and_names_its_servers_once_they_listen(tmp_path: Path) -> None:
     folder, port, gateway_port = short_folder(), free_port(), free_port()
     gateway = {"PENSTOCK_GATEWAY__ENABLED": "true", "PENSTOCK_GATEWAY__PORT": str(gateway_port)}
     cli = Cli(folder, tmp_path, environment(folder, PENSTOCK_API__PORT=str(port), **gateway))
     try:
-        with socket.create_server(("127.0.0.1", port)):
-            up = cli.start("up", "--api")
-            up.wait_for(f"API: http://127.0.0.1:{port}")
-            up.wait_for(f"port {port} on 127.0.0.1 is in use")
-            report = new_pdf(tmp_path / "report.pdf", 2)
-            assert cli.run("convert", "report.pdf", "-o", "cli.md").code == 0
-        up.wait_for("api.listening")
+        for taken, setting, option in (
+            (port, "API__PORT", "--no-api"),
+            (gateway_port, "GATEWAY__PORT", "--no-gateway"),
+        ):
+            with socket.create_server(("127.0.0.1", taken)):
+                refused = cli.run("up", "--api")
+            assert refused.code == 1
+            assert f"port {taken} on 127.0.0.1 is in use" in refused.err
+            assert f"PENSTOCK_{setting}" in refused.err
+            assert option in refused.err
+            assert "API: http" not in refused.err
+        up = cli.start("up", "--api")
+        up.wait_for(f"API: http://127.0.0.1:{port}")
+        socket.create_connection(("127.0.0.1", port)).close()
+        up.wait_for(f"Gateway: ws://127.0.0.1:{gateway_port}")
+        elsewhere = cli.using(PENSTOCK_API__PORT=str(free_port()))
+        assert elsewhere.run("console", "--address").out == f"http://127.0.0.1:{port}/console/\n"
+        report = new_pdf(tmp_path / "report.pdf", 2)
+        assert cli.run("convert", "report.pdf", "-o", "cli.md").code == 0
         url = f"http://127.0.0.1:{port}/api/v1/documents"
         sent = Request(f"{url}?fresh=true&wait=60", report.read_bytes(), {"Content-Type": "application/pdf"})
         with urlopen(sent, timeout=90) as answer:
@@ -168,7 +180,6 @@ def test_up_serves_the_api_and_a_gateway_and_works_on_without_them(tmp_path: Pat
             assert [one["status"] for one in json.load(answer)["items"]] == ["completed"]
         with urlopen(f"{url}/{document['id']}/manifest", timeout=30) as answer:
             assert str(folder) not in answer.read().decode()
-        assert f"Gateway: ws://127.0.0.1:{gateway_port}" in up.output
         up.wait_for("gateway.started")
         with urlopen(f"http://127.0.0.1:{gateway_port}/readyz", timeout=30) as answer:
             assert answer.status == 200

@@ -10,7 +10,7 @@ from fastapi import FastAPI
 
 from pipeline.engine.errors import UserError
 from pipeline.interfaces.api.app import create_app
-from pipeline.interfaces.api_address import address_of
+from pipeline.interfaces.api_address import address_of, announced
 from pipeline.interfaces.http_server import (
     BACKLOG,
     KEEP_ALIVE_S,
@@ -76,4 +76,5 @@ def serve(context: Context, host: str, listening: socket.socket, ready: Callable
     served = config(app, context.settings.api)
     log.info("api.listening", url=url(context, listening), process=os.getpid())
     ready()
-    Server(served, app.state.ending).run([listening])
+    with announced(context.settings, "api", url(context, listening)):
+        Server(served, app.state.ending).run([listening])

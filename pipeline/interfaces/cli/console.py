@@ -1,5 +1,6 @@
 """`penstock console`: the console in a browser."""
 
+import time
 from typing import Annotated
 
 import typer
@@ -21,25 +22,28 @@ def console(
     import webbrowser
     from threading import Thread
 
-    from pipeline.interfaces.api_address import answers, api_address
+    from pipeline.interfaces.api_address import address_in_use, api_address
     from pipeline.interfaces.cli.command import all_settings
     from pipeline.interfaces.cli.output import err, print_text
     from pipeline.interfaces.cli.stack import run_up
 
-    api = all_settings().api
-    address = f"{api_address(api)}/console/"
+    settings = all_settings()
+    running = address_in_use(settings, "api")
+    address = f"{running or api_address(settings.api)}/console/"
 
     def open_it() -> None:
         if not webbrowser.open(address):
             err.print(f"No browser could be opened here: go to {address}", soft_wrap=True)
 
     def open_when_it_answers() -> None:
-        if answers(api, _READY_S):
-            open_it()
+        until = time.monotonic() + _READY_S
+        while not address_in_use(settings, "api") and time.monotonic() < until:
+            time.sleep(0.1)
+        open_it()
 
     if address_only:
         print_text(f"{address}\n")
-    elif answers(api):
+    elif running:
         err.print(f"Console: {address}", soft_wrap=True)
         open_it()
     else:

@@ -2,7 +2,7 @@
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from pipeline.interfaces.backlog import Reason
     from pipeline.interfaces.overview import Overview, Spending
     from pipeline.interfaces.workers import Worker
+    from pipeline.settings import Settings
     from pipeline.storage.context import Context
 
 
@@ -41,8 +42,10 @@ def up(
 
 def run_up(api: bool | None = None, gateway: bool | None = None, when_ready: Callable[[], None] = lambda: None) -> None:
     """Like `up`, with something to do once workers are ready."""
+    from threading import Thread
+
     from pipeline.engine.logs import configure
-    from pipeline.interfaces.api_address import api_address
+    from pipeline.interfaces.api_address import check_free
     from pipeline.nodes.settings import gateway_settings
     from pipeline.standalone.locks import supervisor_lock
     from pipeline.standalone.supervisor import Supervisor, read_info
@@ -64,15 +67,14 @@ def run_up(api: bool | None = None, gateway: bool | None = None, when_ready: Cal
                 waited = True
             time.sleep(0.1)
 
+        if with_api:
+            check_free(settings.api.host, settings.api.port, "PENSTOCK_API__PORT", "--no-api")
+        if with_gateway:
+            check_free(nodes.host, nodes.port, "PENSTOCK_GATEWAY__PORT", "--no-gateway")
+
         def ready() -> None:
             err.print(f"Penstock is up. Data: {escape(str(settings.data_dir))}. Ctrl-C ends it.", soft_wrap=True)
-            if with_api:
-                address = api_address(settings.api)
-                err.print(f"Console: {address}/console/", soft_wrap=True)
-                err.print(f"API: {address}/api/v1, described at {address}/openapi.json", soft_wrap=True)
-            if with_gateway:
-                scheme = "wss" if nodes.tls_certificate else "ws"
-                err.print(f"Gateway: {scheme}://{nodes.host}:{nodes.port}", soft_wrap=True)
+            Thread(target=_tell_addresses, args=(settings, servers), daemon=True).start()
             when_ready()
 
         def ending() -> None:
@@ -81,6 +83,24 @@ def run_up(api: bool | None = None, gateway: bool | None = None, when_ready: Cal
         err.print("Starting Penstock …")
         Supervisor(settings, "up", None, servers).run(unused=lambda: False, ready=ready, ending=ending)
     err.print("Penstock has stopped.")
+
+
+def _tell_addresses(settings: "Settings", servers: Sequence[str]) -> None:
+    """Say where each server is, as soon as it listens."""
+    from pipeline.interfaces.api_address import address_in_use
+
+    silent = list(servers)
+    while silent:
+        for server in list(silent):
+            if not (address := address_in_use(settings, server)):
+                continue
+            silent.remove(server)
+            if server == "api":
+                err.print(f"Console: {address}/console/", soft_wrap=True)
+                err.print(f"API: {address}/api/v1, described at {address}/openapi.json", soft_wrap=True)
+            else:
+                err.print(f"Gateway: {address}", soft_wrap=True)
+        time.sleep(0.1)
 
 
 def status(as_json: Json = False) -> None:

@@ -11,6 +11,7 @@ import uvicorn
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
 from pipeline.engine.errors import UserError
+from pipeline.interfaces.api_address import announced
 from pipeline.interfaces.gateway.guard import Guard
 from pipeline.interfaces.http_server import (
     KEEP_ALIVE_S,
@@ -117,6 +118,7 @@ def serve(context: Context, listening: socket.socket, ready: Callable[[], None] 
     ready()
     server = Server(config(instance), Event())
     instance.end = lambda: setattr(server, "should_exit", True)
-    server.run([listening])
+    with announced(context.settings, "gateway", url(instance.settings, listening)):
+        server.run([listening])
     if instance.replaced:
         raise NameTaken(instance.instance_id)
