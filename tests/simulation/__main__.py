@@ -39,7 +39,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int)
     parser.add_argument("--go-on", action="store_true", help="do not stop at the first that fails")
     parser.add_argument("--only", choices=["work", "gateway"], help="one of the two fleets")
-    parser.add_argument("--processes", type=int, default=1, help="how many share the seeds: one for each core")
+    parser.add_argument("--processes", type=int, default=os.cpu_count() or 1, help="how many share the seeds")
     parser.add_argument("--database", choices=["sqlite", "postgresql"], default="sqlite")
     options = parser.parse_args()
     seeds = [options.seed] if options.seed is not None else range(options.first, options.first + options.seeds)

@@ -78,6 +78,8 @@ class Broker:
         self._redis = redis
         self.messages: dict[str, Message] = {}
         self.deliveries: dict[str, Delivery] = {}
+        self._queued = 0
+        """At least as many messages wait as there are in Redis: where none does, nobody need ask."""
         self.full = False
         """Redis is at its memory limit."""
         self.waiting: dict[str, Message] = {}
@@ -140,6 +142,7 @@ class Broker:
 
     def _push(self, message: Message, raw: dict[str, Any], *, head: bool) -> None:
         message.leaving = False
+        self._queued += 1
         self._later("RPUSH" if head else "LPUSH", list_of(message.queue, message.priority), json.dumps(raw))
         self.on_arrival(message)
 
@@ -149,12 +152,13 @@ class Broker:
         """The next message of these queues: as BRPOP, and the entry among those that are not acknowledged.
 
         Nothing while Redis is full: it refuses the entry."""
-        if self.full:
+        if self.full or not self._queued:
             return None
         lists = [list_of(queue, priority) for priority in PRIORITIES for queue in queues]
         found = self._do("EVAL", _FETCH, len(lists) + 2, UNACKED, UNACKED_INDEX, *lists)
         if not found:
             return None
+        self._queued -= 1
         raw = json.loads(found)
         delivery = Delivery(self.messages[raw["headers"]["id"]], raw)
         self.deliveries[delivery.tag] = delivery
@@ -167,6 +171,7 @@ class Broker:
 
     def returned(self, tag: str) -> None:
         """A worker gave a message back."""
+        self._queued += 1
         self.deliveries.pop(tag, None)
 
     def restore(self, delivery: Delivery, *, head: bool) -> None:
@@ -185,6 +190,7 @@ class Broker:
         for delivery in self.deliveries.values():
             delivery.message.touched = True
         self.deliveries.clear()
+        self._queued = 0
 
     def begun(self, message: Message) -> None:
         """A message is worked on. If a fault moved it to the head, its queue turned over for those that it passed."""
@@ -213,7 +219,8 @@ class Broker:
 
     def depth(self, queues: Sequence[str]) -> int:
         """Messages that wait in these queues."""
-        return sum(self._do("LLEN", list_of(queue, priority)) for queue in queues for priority in PRIORITIES)
+        asked = [("LLEN", list_of(queue, priority)) for queue in queues for priority in PRIORITIES]
+        return sum(self._redis.wire.calls(asked))
 
 
 def list_of(queue: str, priority: int) -> str:

@@ -182,7 +182,7 @@ class Session:
 
 def shape_of(world: World) -> Shape:
     """How large the fleet of a seed is."""
-    rng, large = world.rng, random.Random(-world.seed).random() < 0.04
+    rng, large = world.rng, random.Random(-world.seed).random() < 0.02
     return Shape(
         scopes=rng.choice((1, 2, 2, 3, 4, 8)), units=rng.choice((1, 2, 3, 5)), places=rng.choice((1, 2, 4)),
         workers=rng.randint(1, 3), slots=rng.choice((1, 2, 3)), faults_s=rng.choice((8, 15, 25, 45)),

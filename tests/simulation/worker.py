@@ -95,7 +95,8 @@ class Worker:
             except self.fleet.redis_errors:
                 pass
 
-        self.world.as_process(self.main, renew)
+        if not (self.world.calm and self.fleet.observer.everything_settled()):  # else nobody asks who lives
+            self.world.as_process(self.main, renew)
         self.world.at(PRESENCE_S, self._renew)
 
     # Consuming

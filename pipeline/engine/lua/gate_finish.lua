@@ -16,12 +16,7 @@ end
 for _, s in ipairs(SCOPES) do
   stamp_call(s, holder, made == '0' and now or at)
   if made ~= '0' then put_back(s, made, ARGV[4], math.max(0, ARGV[5] + (s.fields.ready and 0 or extra)), at) end
-  if late > 0 and s.fields.ready then
-    for i = 1, WINDOWS do
-      local amount = s.fields['unit' .. i] == 'tokens' and ARGV[5] or ARGV[4]
-      redis.call('ZADD', KEYS[s.windows + i], 'XX', 'INCR', late, made .. ':' .. amount)
-    end
-  end
+  if late > 0 then move(s, made, ARGV[4], ARGV[5], 'INCR', late) end
 end
 give_back(holder)
 if redis.call('HGET', BREAKER, 'probe') == holder then

@@ -91,6 +91,14 @@ local function put_back(s, n, cost, tokens, at)
   redis.call('HSET', s.reserved, 'made ' .. n, string.format('%.0f:%s:%.0f:%s', at, cost, tokens, n))
 end
 
+-- Change when the stamps of a call leave its windows. `how`: INCR (by `ms`) or GT (not before `ms`).
+local function move(s, n, cost, tokens, how, ms)
+  for i = 1, WINDOWS do
+    local amount = s.fields['unit' .. i] == 'tokens' and tokens or cost
+    redis.call('ZADD', KEYS[s.windows + i], 'XX', how, ms, n .. ':' .. amount)
+  end
+end
+
 -- What is reserved in a scope, and what is called but not sent yet, by unit. Who has reserved for too long has nothing
 -- any more; of a call that may have been sent, nobody knows when: it is taken for sent at the last moment.
 local function held(s)

@@ -5,6 +5,10 @@
 -- since the call was stamped, it counts all the same, and not only when it ends.
 for _, s in ipairs(SCOPES) do
   stamp_call(s, ARGV[1], now)
-  if ARGV[2] ~= '0' then put_back(s, ARGV[2], ARGV[3], ARGV[4], now) end
+  if ARGV[2] ~= '0' then
+    put_back(s, ARGV[2], ARGV[3], ARGV[4], now)
+    -- Its message may have come again meanwhile, and another admission under its name have stamped it too early.
+    move(s, ARGV[2], ARGV[3], ARGV[4], 'GT', now)
+  end
 end
 return 1

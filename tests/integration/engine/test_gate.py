@@ -125,6 +125,26 @@ def test_a_call_that_the_provider_may_have_seen_late_leaves_its_window_later(gat
     assert gate.look().windows[0].used == len(took_s)
 
 
+def test_a_call_whose_message_came_again_before_it_was_sent_leaves_its_window_by_its_sending(
+    gate: Gate, redis: "Redis"
+) -> None:
+    gate.own.configure([Window(9, 60)], None)
+    assert gate.admit("slow").granted
+    stamp = gate.stamp("slow").stamp
+    assert gate.admit("slow").granted, "its message has come again"
+    key, member = gate.own.keys[3], f"{stamp}:1"
+    too_early = redis.zscore(key, member)
+    assert too_early is not None
+
+    def now_ms() -> float:
+        seconds, micros = redis.time()
+        return seconds * 1000 + micros // 1000
+
+    wait_until(lambda: now_ms() > too_early, 60, "the clock goes on")
+    gate.sent("slow", Made(stamp, 1, 0, 0.0))
+    assert (redis.zscore(key, member) or 0) > too_early
+
+
 def test_a_call_of_which_nobody_says_that_it_was_sent_counts(gate: Gate) -> None:
     gate.own.configure([Window(2, 60)], None)
     for holder in ("a", "b"):
