@@ -5,6 +5,7 @@ import logging
 import random
 import shutil
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -18,6 +19,7 @@ from uuid import UUID
 import structlog
 from redis import RedisError
 from sqlalchemy import create_engine
+from sqlalchemy.exc import OperationalError
 
 import pipeline.engine.breaker
 from pipeline.engine import deliveries, retry
@@ -32,7 +34,7 @@ from tests.simulation.flow import FLOW, Base
 from tests.simulation.redis_client import Scripts, SimulatedRedis
 from tests.simulation.wire import Wire
 from tests.simulation.worker import QUEUES
-from tests.simulation.world import Faults, World
+from tests.simulation.world import Faults, Violation, World
 
 SETTLE_S = 240.0
 """Everything is settled this long after the last fault: leases end, waits are over, sweeps find what was lost."""
@@ -110,6 +112,7 @@ class Session:
             },
             "pipeline.engine.claims": {"uuid4": self._uuid},
             "pipeline.engine.gate": {"time": clock},
+            "pipeline.engine.isolation": {"log": SimpleNamespace(exception=self._isolated)},
             "pipeline.engine.guarded_call": {"time": clock},
             "pipeline.storage.database": {"time": clock, "random": chance},
             "pipeline.engine.retry": {"random": chance},
@@ -125,6 +128,14 @@ class Session:
                     stack.enter_context(patch(f"{module}.{name}", value))
             stack.enter_context(patch.object(deliveries, "_under_way", _UnderWay(self)))
             yield
+
+    def _isolated(self, event: str, **facts: Any) -> None:
+        """The kernel goes on after an exception: services may be away, and nothing else may happen."""
+        error = sys.exc_info()[1]
+        if not isinstance(error, (RedisError, OperationalError)):
+            world = self._world()
+            world.note(event, **facts)
+            world.failure = world.failure or error
 
     def _now(self) -> Fleet:
         return self.fleet
@@ -172,7 +183,7 @@ class Session:
             world.run(lambda: False, 75)
             world.acting = None
             fleet.observer.nothing_left()
-        except Exception as error:  # noqa: BLE001  # what must hold does not, or the kernel raised: both are told
+        except (Exception, Violation) as error:  # noqa: BLE001  # what must hold does not, or the kernel raised: both are told
             world.failure = world.failure or error
         failure = world.failure
         world.end()

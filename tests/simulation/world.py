@@ -20,8 +20,8 @@ class Killed(BaseException):
     """The process that acts is no more."""
 
 
-class Violation(AssertionError):
-    """Something that must hold does not."""
+class Violation(BaseException):
+    """Something that must hold does not. No exception: the kernel goes on after those that it does not expect."""
 
 
 @dataclass(eq=False)
