@@ -7,6 +7,7 @@ from celery.signals import before_task_publish
 from kombu.transport.virtual import QoS
 from kombu.utils.json import dumps
 
+from pipeline.engine.launch import DELIVERED_KEY
 from pipeline.engine.leases import script
 from pipeline.engine.metrics import SENT
 
@@ -27,7 +28,7 @@ def give_back(channel: Any, message: Any) -> None:
     payload["headers"]["redelivered"] = payload["properties"]["delivery_info"]["redelivered"] = True
     priority = channel._get_message_priority(payload, reverse=False)  # noqa: SLF001
     queue = channel._q_for_pri(message.delivery_info["routing_key"], priority)  # noqa: SLF001
-    keys = [channel.unacked_key, channel.unacked_index_key, queue]
+    keys = [channel.unacked_key, channel.unacked_index_key, queue, DELIVERED_KEY]
     with channel.conn_or_acquire() as client:
         act = client.register_script(script("give_back"))
         text = dumps(payload)  # type: ignore[no-untyped-call]

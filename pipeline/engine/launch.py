@@ -18,7 +18,8 @@ from redis import Redis
 from pipeline.engine.leases import script
 from pipeline.engine.presence import PRESENCE_KEYS
 
-_DELIVERED_KEY = "penstock:places:delivered"
+DELIVERED_KEY = "penstock:places:delivered"
+"""What was worked on and what was given back lately: see `place_lib.lua`."""
 _UNACKED_KEY = "unacked"
 """Where kombu keeps what was delivered and not acknowledged."""
 
@@ -62,7 +63,7 @@ class Places:
 
     def __init__(self, redis: "Redis") -> None:
         self._redis = redis
-        self._shared = [_DELIVERED_KEY, *PRESENCE_KEYS, _UNACKED_KEY]
+        self._shared = [DELIVERED_KEY, *PRESENCE_KEYS, _UNACKED_KEY]
 
     def reserve(self, wanted: Sequence[Wanted]) -> list[list[int]]:
         """The numbers of the places that each of them lacks: reserved now, so that nobody else sends messages there."""

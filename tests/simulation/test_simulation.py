@@ -14,6 +14,7 @@ KEPT = {
     5500483: "messages that a fault puts before others make these count as lost",
     5502335: "messages that were reserved together are late together when their sender is held up",
     93001407: "the message of a call that is under way comes again before the call is sent: it is stamped when it is",
+    93001995: "the only message of a queue is in the hands of a worker whose gate refuses it: it is not lost",
     81002294: "a call is under way to the provider when Redis is emptied: it counts when it is sent",
 }
 """Seeds that failed, and what they found."""

@@ -1,10 +1,13 @@
 -- Return a message that was taken to the head of its queue: before what was sent later, behind what was sent earlier and
 -- given back, too. Two workers that are refused at the same time would else swap their messages.
 -- KEYS[1]  hash of messages taken   KEYS[2]  sorted set of the same   KEYS[3]  list of the queue; its head is on the right
+-- KEYS[4]  as KEYS[1] of place_lib.lua: when a message of the list was given back
 -- ARGV[1]  the message's tag   ARGV[2]  the message, as JSON   ARGV[3]  when it was sent, µs
 -- Returns 1, or 0 if it is not taken any more: somebody else has returned it.
 if redis.call('HDEL', KEYS[1], ARGV[1]) == 0 then return 0 end
 redis.call('ZREM', KEYS[2], ARGV[1])
+local time = redis.call('TIME')
+redis.call('HSET', KEYS[4], 'given back|' .. KEYS[3], time[1] * 1000 + math.floor(time[2] / 1000))
 local earlier = {}
 while true do
   local head = redis.call('LINDEX', KEYS[3], -1)

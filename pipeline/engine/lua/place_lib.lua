@@ -1,6 +1,7 @@
 -- Shared by the scripts of places; put before each of them. What was sent is remembered where it was sent: losing the
 -- messages and losing the memory of them is one event.
--- KEYS[1]  hash: messages that were worked on; "queue|priority" -> number
+-- KEYS[1]  hash: messages that were worked on; "queue|priority" -> number. "given back|list" -> when, ms: a gate refused
+--          one, so the list was not empty, though it is while a worker asks for the only one.
 -- KEYS[2]  sorted set: living workers; score = expiry, ms   KEYS[3]  the same of their pools' processes
 -- KEYS[4]  hash: the broker's messages that were delivered and are not acknowledged
 -- A scope's places are a hash: "queue|number" -> "w mark since priority" (a message waits in the queue) or
@@ -44,7 +45,8 @@ local function taken(queue, place)
     return false
   end
   if delivered(queue, c) > tonumber(a) then return false end
-  return tonumber(b) > now - EMPTY_MS or redis.call('LLEN', list(queue, c)) > 0
+  local given_back = redis.call('HGET', DELIVERED, 'given back|' .. list(queue, c)) or '0'
+  return math.max(tonumber(b), tonumber(given_back)) > now - EMPTY_MS or redis.call('LLEN', list(queue, c)) > 0
 end
 
 local function wait(places, queue, number, priority, further)

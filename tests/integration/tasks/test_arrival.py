@@ -8,6 +8,8 @@ import pytest
 from celery import Celery
 from kombu.connection import Connection
 
+from pipeline.engine.connection import connect
+from pipeline.engine.launch import Places, Wanted
 from tasks.arrival import give_back
 
 QUEUE = "gated"
@@ -49,6 +51,23 @@ def test_messages_keep_their_order_in_whichever_order_they_are_given_back(
     for number in order:
         give_back(channels[number], taken[number])
     assert [_number(channels[3].basic_get(QUEUE)) for _ in range(COUNT)] == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("priority", [0, 6])
+def test_a_message_that_a_worker_holds_while_its_gate_refuses_it_is_not_lost(
+    app: Celery, channels: list[Any], redis_url: str, priority: int
+) -> None:
+    with connect(redis_url) as redis:
+        places, wanted = Places(redis), [Wanted("documents:a", QUEUE, priority=priority)]
+        assert places.reserve(wanted) == [[0]]
+        _send(app, [1], priority)
+        name = f"penstock:places:{wanted[0].scope}"
+        (field, place), *_ = redis.hgetall(name).items()
+        kind, mark, _, step = str(place).split()
+        redis.hset(name, field, f"{kind} {mark} 0 {step}")  # it has waited for long
+        give_back(channels[0], channels[0].basic_get(QUEUE))
+        assert channels[1].basic_get(QUEUE) is not None, "a worker asks the gate for it, and its list is empty"
+        assert places.reserve(wanted) == [[]]
 
 
 def test_a_message_goes_back_to_its_own_priority_and_only_once(app: Celery, channels: list[Any]) -> None:
