@@ -1,8 +1,10 @@
 """All of a worker's configuration: broker, backend, queues, routes, beat schedule. DESIGN: `docs/architecture.md`."""
 
+import time
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from celery.schedules import schedule
 from kombu.entity import Exchange, Queue
 
 from pipeline.engine.connection import CONNECT_TIMEOUT_S, TIMEOUT_S, sentinel_options
@@ -96,28 +98,31 @@ task_time_limit = 3600
 worker_max_memory_per_child = 1_500_000
 """kB: a process that has grown too large is replaced after its task."""
 
-beat_schedule: dict[str, dict[str, Any]] = {
-    "sweep": {"task": "maintenance.sweep", "schedule": _settings.sweep_interval_s, "options": {"expires": 30}},
-    "watchdog": {
-        "task": "maintenance.watchdog",
-        "schedule": _settings.watchdog_interval_s,
-        "options": {"expires": _settings.watchdog_interval_s},
-    },
-    "fail-unserved": {"task": "maintenance.fail_unserved", "schedule": 60.0, "options": {"expires": 60}},
-    "catch-up": {"task": "maintenance.catch_up", "schedule": 60.0, "options": {"expires": 60}},
-    "tend-nodes": {
-        "task": "maintenance.tend_nodes",
-        "schedule": _tend_nodes_s,
-        "options": {"expires": _tend_nodes_s},
-    },
-    "clean-up": {"task": "maintenance.clean_up", "schedule": timedelta(hours=1), "options": {"expires": 3600}},
+_LONG_AGO = datetime(2000, 1, 1, tzinfo=UTC)
+
+
+def _steady() -> datetime:
+    """Beat's time: it only ever goes on, whatever is done to the host's clock."""
+    return _LONG_AGO + timedelta(days=365, seconds=time.monotonic())
+
+
+def _every(interval: float | timedelta, task: str) -> dict[str, Any]:
+    # Without `expires`, a moment by beat's clock at which a worker looks by its own. Ticks that come too soon after the
+    # last are passed over, by Redis's clock (`maintenance.take_tick`).
+    # Due as soon as beat runs, as if it had been down for long: what comes once an hour would never come where beat is
+    # started anew more often.
+    return {"task": task, "schedule": schedule(interval, nowfun=_steady), "last_run_at": _LONG_AGO}
+
+
+beat_schedule = {
+    "sweep": _every(_settings.sweep_interval_s, "maintenance.sweep"),
+    "watchdog": _every(_settings.watchdog_interval_s, "maintenance.watchdog"),
+    "fail-unserved": _every(60.0, "maintenance.fail_unserved"),
+    "catch-up": _every(60.0, "maintenance.catch_up"),
+    "tend-nodes": _every(_tend_nodes_s, "maintenance.tend_nodes"),
+    "clean-up": _every(timedelta(hours=1), "maintenance.clean_up"),
 }
 if _settings.screenshots.capture_sources:
-    _capture_s = _settings.screenshots.capture_interval_s
-    beat_schedule["capture"] = {"task": "screenshots.tick", "schedule": _capture_s, "options": {"expires": _capture_s}}
+    beat_schedule["capture"] = _every(_settings.screenshots.capture_interval_s, "screenshots.tick")
 beat_scheduler = "celery.beat:Scheduler"
 """Keeps nothing on disk: Celery's own default unpickles a file, which whoever may write to the folder would choose."""
-for _entry in beat_schedule.values():
-    # Due as soon as beat runs, as if it had been down for long: what comes once an hour would never come where beat is
-    # started anew more often. Ticks that come too soon after the last are passed over (`maintenance.take_tick`).
-    _entry["last_run_at"] = datetime(2000, 1, 1, tzinfo=UTC)

@@ -20,6 +20,7 @@ from pipeline.engine.errors import PenstockError, UserError
 from pipeline.engine.presence import Presence
 from pipeline.flows import flows
 from pipeline.interfaces.console.words import plural
+from pipeline.interfaces.overview import sweep_problem
 from pipeline.nodes import service
 from pipeline.nodes.settings import gateway_settings
 from pipeline.nodes.views import NodeStatus
@@ -239,12 +240,15 @@ def _workers(settings: Settings) -> Iterator[Check]:
     try:
         reach_redis(settings)
         alive = sorted(Presence(context.redis).alive())
+        problem, _, cure = sweep_problem(context).partition(". ")
     except RedisError:
         return  # the check of Redis has said so
     info = read_info(settings)
     stack = f"; stack by process {info.pid} ({info.mode})" if info else ""
     advice = "" if alive else "start them: `penstock up`, or `penstock worker -Q …`"
     yield Check("workers", OK if alive else WARN, f"{len(alive)} alive{stack}", advice)
+    if problem:
+        yield Check("sweeper", WARN, problem, cure)
 
 
 def _flows(settings: Settings) -> Iterator[Check]:

@@ -7,9 +7,10 @@ from redis import RedisError
 
 from pipeline.engine.backlog import Failure
 from pipeline.engine.metrics import Minute, Throughput
-from pipeline.engine.presence import last_sweep_s
+from pipeline.engine.presence import Presence, last_sweep_s
 from pipeline.flows import flows
 from pipeline.interfaces.backlog import Reason, failures, reasons
+from pipeline.interfaces.console.words import duration
 from pipeline.interfaces.workers import Worker, workers
 from pipeline.providers import gates, queue_views, spend
 from pipeline.providers.queue_views import QueueView
@@ -17,6 +18,8 @@ from pipeline.standalone.stack import reach_redis
 from pipeline.storage.context import Context
 
 FAILURES = 8
+OVERDUE_S = 120.0
+"""The age of the last sweep that raises an alarm, unless sweeps come even more seldom."""
 
 
 @dataclass(frozen=True)
@@ -33,6 +36,8 @@ class Fleet:
     """How long ago the sweeper last went round; None if that is not known."""
     gates: dict[str, QueueView]
     """All queues as they stand, by name."""
+    sweep_problem: str = ""
+    """Why what lost workers held does not move again, and what to do; empty if the sweeper goes round."""
 
     @property
     def served(self) -> set[str] | None:
@@ -101,6 +106,17 @@ def spending(context: Context) -> list[Spending]:
     ]  # fmt: skip
 
 
+def sweep_problem(context: Context) -> str:
+    """A sentence if workers live and no sweep has ended for too long, else empty. Raises `RedisError`."""
+    age_s = last_sweep_s(context.redis)
+    if age_s is not None and age_s <= max(OVERDUE_S, 6 * context.settings.sweep_interval_s):
+        return ""
+    if not Presence(context.redis).alive():
+        return ""  # that is told, and is why
+    last = "No sweep is on record" if age_s is None else f"The last sweep ended {duration(age_s)} ago"
+    return f"{last}: nothing gives back what lost workers held. See that beat runs (`penstock beat`)."
+
+
 def fleet(context: Context) -> Fleet | None:
     """What Redis knows; None if it is down, at once."""
     from tasks.app import configuration  # noqa: PLC0415  # imports Celery
@@ -117,6 +133,7 @@ def fleet(context: Context) -> Fleet | None:
             [reason for name in gated if (reason := gates.closed_because(context, name))],
             last_sweep_s(context.redis),
             {view.name: view for view in found},
+            sweep_problem(context),
         )
     except RedisError:
         return None

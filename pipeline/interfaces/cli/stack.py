@@ -121,6 +121,8 @@ def status(as_json: Json = False) -> None:
                 "last_hour": asdict(hour) | {"failure_rate": round(hour.failure_rate, 4)},
                 "queues": queues,
                 "workers": workers,
+                "last_sweep_s": found.fleet.last_sweep_s if found.fleet else None,
+                "sweep_problem": found.fleet.sweep_problem if found.fleet else "",
                 "spending": plain(found.spending),
                 "waiting": [plain(one) | {"count": one.count} for one in found.waiting],
                 "minutes": plain(found.minutes),
@@ -160,6 +162,7 @@ def _show_status(
             *([("waiting", "\n".join(map(_waits, found.waiting)))] if found.waiting else []),
             *([("failed last", "\n".join(map(_failed, found.failures)))] if found.failures else []),
             ("workers", "\n".join(map(one_line, workers)) or idle),
+            *([("sweeper", found.fleet.sweep_problem)] if found.fleet and found.fleet.sweep_problem else []),
             *([("spent today", "\n".join(map(_spent, found.spending)))] if found.spending else []),
             ("data", one_line(str(context.settings.data_dir))),
         ]

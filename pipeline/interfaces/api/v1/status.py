@@ -65,6 +65,7 @@ class FleetShape(Shape):
     workers: int = Field(description="How many live.")
     closed: list[str] = Field(description="Gates that let nothing through, in words.")
     last_sweep_s: float | None = Field(description="How long ago the sweeper went round; null if that is not known.")
+    sweep_problem: str = Field(description="Why what lost workers held does not move again; empty if it does.")
 
 
 class SpendingShape(Shape):
@@ -86,7 +87,8 @@ class StatusShape(Shape):
         last_hour={"finished": 240, "failed": 2, "failure_rate": 0.0083, "per_minute": 31.5, "mean_ms": 1450.0},
         fleet={
             "queues": {"cpu": 1, "vision.openai": 7}, "workers": 3,
-            "closed": ["vision.openai is paused by an operator (maintenance)"], "last_sweep_s": 4.2,
+            "closed": ["vision.openai is paused by an operator (maintenance)"],
+            "last_sweep_s": 4.2, "sweep_problem": "",
         },
         spending=[{"provider": "openai", "today": 0.4127, "cap": 5.0, "resets_at": "2026-11-23T08:30:00Z"}],
         waiting=[
@@ -157,7 +159,8 @@ def show(context: InContext) -> StatusShape:
         ),
         fleet=fleet
         and FleetShape(
-            queues=fleet.queues, workers=len(fleet.workers), closed=fleet.closed, last_sweep_s=fleet.last_sweep_s
+            queues=fleet.queues, workers=len(fleet.workers), closed=fleet.closed, last_sweep_s=fleet.last_sweep_s,
+            sweep_problem=fleet.sweep_problem,
         ),
         spending=[SpendingShape.model_validate(one) for one in found.spending],
         waiting=[ReasonShape.model_validate(one) for one in found.waiting],

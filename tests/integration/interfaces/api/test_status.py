@@ -1,11 +1,16 @@
 """`/api/v1/status` and `/workers`."""
 
+import json
+
 import pytest
 from starlette.testclient import TestClient
+from typer.testing import CliRunner
 
 from pipeline.engine.presence import Presence, sweep_ended
 from pipeline.flows import FLOWS
 from pipeline.interfaces.api.app import PREFIX
+from pipeline.interfaces.cli.main import app as cli
+from pipeline.interfaces.doctor import checks
 from pipeline.providers import queue_control
 from pipeline.storage.context import Context
 from tests.integration.interfaces.api.conftest import Connect
@@ -45,6 +50,24 @@ def test_status_tells_of_every_flow_and_of_the_fleet(api: TestClient, context: C
         "since": "2026-11-22T10:00:00Z", "slots": 4, "queues": ["cpu", "maintenance"], "busy": 0, "jobs": [],
     }  # fmt: skip
     assert (silent["role"], silent["since"], silent["slots"], silent["queues"]) == ("io", None, None, [])
+
+
+def test_an_old_sweep_raises_an_alarm_at_every_door(api: TestClient, context: Context) -> None:
+    def said() -> list[str]:
+        found = api.get(f"{PREFIX}/status").json()["fleet"]["sweep_problem"]
+        told = CliRunner().invoke(cli, ["status", "--json"])
+        [check] = [one.found for one in checks(context.settings, ["workers"]) if one.name == "sweeper"] or [""]
+        return [found, json.loads(told.stdout)["sweep_problem"], check]
+
+    sweep_ended(context.redis)
+    Presence(context.redis).renew("cpu@desk:4242:1f09ab", 600)
+    assert said() == ["", "", ""]
+    context.redis.pexpire("penstock:sweep:ended", 7 * 24 * 3_600_000 - 3_600_000)
+    assert ["The last sweep ended 1 h" in one for one in said()] == [True] * 3, said()
+    context.redis.delete("penstock:sweep:ended")
+    assert ["No sweep is on record" in one for one in said()] == [True] * 3
+    Presence(context.redis).leave("cpu@desk:4242:1f09ab")
+    assert said() == ["", "", ""], "where nobody works, that is the reason"
 
 
 def test_while_redis_is_down_the_rows_are_told_and_workers_are_not_guessed(
