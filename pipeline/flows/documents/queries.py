@@ -332,10 +332,12 @@ def count_pages(session: Session) -> dict[int, int]:
     return {int(state): int(count) for state, count in found.items() if count}
 
 
-def load_beside(context: Context, ids: Collection[str]) -> Load:
-    """What is under way beside these documents."""
+def load_beside(context: Context, ids: Collection[str], provider: str) -> Load:
+    """What is under way beside these documents at the same provider."""
     left = DOCUMENTS.c.pages - DOCUMENTS.c.completed_count - DOCUMENTS.c.failed_count
-    query = select(DOCUMENTS.c.id, left.label("pages")).where(in_states(DOCUMENTS, OPEN))
+    query = select(DOCUMENTS.c.id, left.label("pages")).where(
+        in_states(DOCUMENTS, OPEN), DOCUMENTS.c.provider == provider
+    )
     with context.db.read() as session:
         others = [row.pages for row in session.execute(query) if row.id not in ids]
     return Load(len(others), sum(others))

@@ -107,7 +107,7 @@ def _waits(context: Context, documents: Collection[DocumentView]) -> dict[str, R
     ids = [one.id for one in documents]
     held = _under_way(context, ids)
     asked = {one.document_id: one for one in plan.asked(context, [one for one in ids if one not in held])}
-    later = _tried_again(context, [one for one in ids if one not in held and one not in asked])
+    later = retries(context, [one for one in ids if one not in held and one not in asked])
     nobody = _nobody(context)
     queues: dict[str, Reason | None] = {}
     found = {}
@@ -145,8 +145,8 @@ def _under_way(context: Context, ids: Collection[str]) -> dict[str, int]:
         return dict(session.execute(query).all())
 
 
-def _tried_again(context: Context, ids: Collection[str]) -> dict[str, Reason]:
-    """When the next page of these documents is due that nobody may take yet."""
+def retries(context: Context, ids: Collection[str]) -> dict[str, Reason]:
+    """Of these documents, those that are tried again later: when, and what went wrong."""
     if not ids:
         return {}
     now = context.db.now()

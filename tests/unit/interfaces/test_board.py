@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from pipeline.flows.documents import queries
+from pipeline.flows.documents import queries, reasons
 from pipeline.flows.documents.queries import Load
+from pipeline.flows.documents.reasons import Kind, Reason
 from pipeline.interfaces.cli.convert import board as board_module
 from pipeline.interfaces.cli.convert.board import Board
 from pipeline.interfaces.cli.convert.job import Job
@@ -60,6 +61,7 @@ def test_what_has_not_begun_says_what_it_waits_for(
     found: Job, others: Load, closed: dict[str, str], waits: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(queries, "load_beside", lambda *_: others)
+    monkeypatch.setattr(reasons, "retries", lambda *_: {})
     monkeypatch.setattr(board_module, "closed", lambda _: closed)
     shown: Any = Shown()
     board = Board([found], shown)
@@ -80,6 +82,16 @@ def test_pages_that_take_long_are_named(monkeypatch: pytest.MonkeyPatch) -> None
     board = Board([job("a", "PROCESSING", pages=9, done=1)], shown)
     board.keep()
     assert shown.bars["a"].waits == "slow: page 7 since 1 min 35 s, page 3 since 40 s"
+
+
+def test_what_went_wrong_with_the_pages_is_said_before_the_pages_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    words = "4 pages tried again: the reply is not JSON"
+    monkeypatch.setattr(queries, "load_beside", lambda *_: Load(2, 1200))
+    monkeypatch.setattr(reasons, "retries", lambda *_: {"a": Reason(Kind.RETRY, words)})
+    monkeypatch.setattr(board_module, "closed", lambda _: {})
+    shown: Any = Shown()
+    Board([job("a", "PROCESSING", pages=4)], shown).keep()
+    assert shown.bars["a"].waits == words
 
 
 def test_a_single_file_is_shown_before_it_is_submitted() -> None:

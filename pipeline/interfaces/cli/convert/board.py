@@ -25,7 +25,8 @@ class Board:
         self._jobs = jobs
         self._progress = progress
         self._several = len(jobs) > 1
-        self._others: Load | None = None
+        self._others: dict[str, Load] = {}
+        self._retries: dict[str, str] = {}
         self._closed: dict[str, str] = {}
         self._slow: dict[str, str] = {}
         """Which pages of a document take long, in words."""
@@ -45,12 +46,18 @@ class Board:
     def keep(self) -> None:
         """About once a second: keep the stack up, and say what work waits for."""
         from pipeline.flows.documents.queries import load_beside
+        from pipeline.flows.documents.reasons import retries
         from pipeline.storage.context import get_context
 
         waiting = [job.document for job in self._jobs if job.document and not job.document.settled]
         self._closed = closed({document.provider for document in waiting})
-        if any(_has_not_begun(document) for document in waiting):
-            self._others = load_beside(get_context(), {document.id for document in waiting})
+        begin = [document for document in waiting if _has_not_begun(document)]
+        ours = {document.id for document in waiting}
+        providers = {document.provider for document in begin}
+        self._others = {provider: load_beside(get_context(), ours, provider) for provider in providers}
+        self._retries = {
+            key: reason.words for key, reason in retries(get_context(), [document.id for document in begin]).items()
+        }
         self._slow = {document.id: _slow_pages(document) for document in waiting[:_MOST_ASKED] if document.pages}
         for job in self._jobs:
             if job.document and not job.document.settled:
@@ -93,8 +100,11 @@ class Board:
             return ""
         if why := self._closed.get(document.provider):
             return why
+        if why := self._retries.get(document.id):
+            return why
         what = "waits to be split" if document.status.name == "PENDING" else ""
-        behind = f"behind {_words(self._others)}" if self._others and self._others.documents else ""
+        others = self._others.get(document.provider)
+        behind = f"behind {_words(others)}" if others and others.documents else ""
         return ", ".join(part for part in (what, behind) if part)
 
 

@@ -1,0 +1,22 @@
+"""Whose pages a document is behind."""
+
+import pytest
+
+from pipeline.flows.documents.queries import Load, load_beside
+from pipeline.flows.documents.states import DocumentStatus, PageStatus
+from pipeline.storage.context import Context
+from tests.support.documents import insert_document
+
+
+@pytest.fixture
+def database_url(sqlite_url: str) -> str:
+    return sqlite_url
+
+
+def test_pages_of_another_provider_are_not_in_front(context: Context) -> None:
+    waiting = [PageStatus.PENDING] * 3
+    mine = insert_document(context, DocumentStatus.PROCESSING, waiting, provider="q")
+    insert_document(context, DocumentStatus.PROCESSING, waiting, provider="p")
+    assert load_beside(context, {mine}, "q") == Load(0, 0)
+    insert_document(context, DocumentStatus.PROCESSING, waiting, provider="q")
+    assert load_beside(context, {mine}, "q") == Load(1, 3)
