@@ -308,9 +308,14 @@ def _providers(settings: Settings) -> Iterator[Check]:
         "" if ocr else "pip install rapidocr onnxruntime",
     )
     for name in sorted(settings.providers):
-        try:
-            found = registry.probe(settings, name)
-            listed = "is not among" not in found  # some services list only some of their models
-            yield Check(f"provider {name}", OK if listed else WARN, found, "" if listed else "check its model")
-        except PenstockError as error:
-            yield Check(f"provider {name}", FAIL, str(error), "check its base_url, api_key and model")
+        yield provider_check(settings, name)
+
+
+def provider_check(settings: Settings, name: str) -> Check:
+    """Whether this provider answers, by asking it."""
+    try:
+        found = registry.probe(settings, name)
+    except PenstockError as error:
+        return Check(f"provider {name}", FAIL, str(error), "check its base_url, api_key and model")
+    listed = "is not among" not in found  # some services list only some of their models
+    return Check(f"provider {name}", OK if listed else WARN, found, "" if listed else "check its model")

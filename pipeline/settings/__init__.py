@@ -51,7 +51,7 @@ SECTIONS = ("gateway", "knowledge", "webhooks")
 """Settings that are no fields here: their packages read them, with `Settings.section`."""
 _PRIVATE_NAMES = (
     "knowledge", "redis", "penstock.db", "penstock.db-wal", "penstock.db-shm", "penstock.log", "penstock.toml",
-    "installation", "stack.json", "api.json", "gateway.json",
+    "installation", "stack.json", "api.json", "gateway.json", "restart",
 )  # fmt: skip
 _MAX_PATH = 4000
 MAX_SOCKET_PATH = 100

@@ -49,6 +49,21 @@ def read_info(settings: Settings) -> StackInfo | None:
         return None
 
 
+def ask_for_restart(settings: Settings) -> bool:
+    """Have the supervisor start its workers and servers anew, with the settings as they are then.
+
+    False if nobody supervises this folder: whoever started the workers has to start them again.
+    """
+    if read_info(settings) is None:
+        return False
+    _restart_path(settings).touch(mode=0o600)
+    return True
+
+
+def _restart_path(settings: Settings) -> Path:
+    return settings.data_dir / "restart"
+
+
 class Supervisor:
     """Runs the stack of one data folder. The caller holds the folder's supervisor lock."""
 
@@ -59,11 +74,13 @@ class Supervisor:
         self._redis = (
             Child("redis", lambda: redis_server.command(settings), output) if settings.embedded_redis else None
         )
-        self._children = [
-            *celery_children(settings, output, capture=mode == "up"),
-            *(server_child(name, output) for name in servers),
-        ]
+        self._output = output
+        self._servers = [server_child(name, output) for name in servers]
+        self._children = self._all_children()
         self._signals = 0
+
+    def _all_children(self) -> list[Child]:
+        return [*celery_children(self._settings, self._output, capture=self._mode == "up"), *self._servers]
 
     def run(
         self,
@@ -82,6 +99,8 @@ class Supervisor:
             if not self._signals:
                 ready()
             while not self._signals and not unused():
+                if _restart_path(self._settings).exists():
+                    self._restart()
                 now = time.monotonic()
                 for child in self._children:
                     child.tend(now)
@@ -97,6 +116,7 @@ class Supervisor:
     def _begin(self) -> None:
         for folder in (self._settings.upload_dir, self._settings.temp_dir, self._settings.output_dir):
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        _restart_path(self._settings).unlink(missing_ok=True)
         deadline = time.monotonic() + REDIS_START_S
         self._tend_redis(time.monotonic())
         db = Context(self._settings).db
@@ -110,6 +130,19 @@ class Supervisor:
             self._tend_redis(time.monotonic())
             time.sleep(0.02)
         info_path(self._settings).write_text(json.dumps({"pid": os.getpid(), "mode": self._mode}))
+
+    def _restart(self) -> None:
+        """Start all but Redis anew, with what is configured now. Settings that cannot be used change nothing."""
+        _restart_path(self._settings).unlink(missing_ok=True)
+        try:
+            self._settings = Settings()
+            replaced = self._all_children()
+        except ValueError as error:
+            log.warning("stack.restart_refused", reason=type(error).__name__, advice="run `penstock doctor`")
+            return
+        log.info("stack.restarts")
+        end(self._children, GRACE_S, in_a_hurry=lambda: self._signals > 0)
+        self._children = replaced  # `run` starts them
 
     def _tend_redis(self, now: float) -> None:
         # A Redis that a killed supervisor left running is taken over: it holds this folder's data.

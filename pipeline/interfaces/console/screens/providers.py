@@ -1,0 +1,82 @@
+"""Providers: which are configured, whether they answer, and how another is added. For administrators."""
+
+from typing import Annotated, Literal
+
+from fastapi import APIRouter, Form, Request
+from fastapi.responses import HTMLResponse
+from pydantic import BaseModel, Field, SecretStr, StringConstraints
+from starlette.responses import Response
+
+from pipeline.engine.errors import UserError
+from pipeline.interfaces import doctor, provider_settings
+from pipeline.interfaces.api.dependencies import InContext, admin
+from pipeline.interfaces.api.fields import CLEAN, Line
+from pipeline.interfaces.api.v1.live_settings import seeing
+from pipeline.interfaces.console.answers import done
+from pipeline.interfaces.console.fields import BLANK
+from pipeline.interfaces.console.rendering import screen
+from pipeline.interfaces.provider_settings import ProviderForm, prices_of
+from pipeline.settings import config_path
+from pipeline.standalone.supervisor import ask_for_restart, read_info
+
+router = APIRouter(prefix="/console/settings/providers", include_in_schema=False, dependencies=seeing)
+ProviderName = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9_-]{0,39}$")]
+Price = Annotated[Annotated[float, Field(ge=0, le=1e6)] | None, BLANK]
+Key = Annotated[SecretStr, Field(max_length=4000)]
+Model = Annotated[str, StringConstraints(max_length=120, strip_whitespace=True), CLEAN]
+
+
+class Fields(BaseModel):
+    """A provider as the form sends it."""
+
+    model_config = {"hide_input_in_errors": True}
+    name: ProviderName
+    kind: Literal["openai_compatible", "nodes"] = "openai_compatible"
+    base_url: Line = ""
+    model: Model = ""
+    api_key: Key = SecretStr("")
+    input_price: Price = None
+    output_price: Price = None
+
+
+@router.get("")
+def list_providers(request: Request, context: InContext) -> HTMLResponse:
+    """All providers, as a process that starts now would have them."""
+    found = provider_settings.configured(context.settings)
+    return screen(
+        request, "settings/providers.html", providers=found, prices_of=prices_of, file=config_path(),
+        restarts=read_info(context.settings) is not None, waits=any(one.needs_restart for one in found),
+        default=context.settings.provider,
+    )  # fmt: skip
+
+
+@router.post("", dependencies=admin)
+def save(request: Request, form: Annotated[Fields, Form()]) -> Response:
+    """Write one into the configuration file."""
+    key = form.api_key.get_secret_value().strip()
+    if not key.isprintable():
+        raise UserError("api_key: must not have control characters", code="invalid")
+    provider_settings.save(
+        ProviderForm(
+            form.name, form.kind, form.base_url.strip(), form.model, SecretStr(key), form.input_price, form.output_price
+        )
+    )
+    words = f"{form.name} is written. Test it now; workers and this server use it when they are restarted."
+    return done(request, words, "/console/settings/providers")
+
+
+@router.post("/restart", dependencies=admin)
+def restart(request: Request, context: InContext) -> Response:
+    """Have the supervisor start workers and servers anew."""
+    if not ask_for_restart(context.settings):
+        raise UserError("nobody supervises these workers: restart them where you started them", code="not_supervised")
+    return done(request, "Workers and this server restart: work under way is finished or given back.")
+
+
+@router.post("/{name}/test", dependencies=admin)
+def test(request: Request, name: ProviderName) -> Response:
+    """Ask the provider, as `penstock doctor` does."""
+    found = provider_settings.test(name)
+    if found.result == doctor.FAIL:
+        raise UserError(f"{name} cannot be used: {found.found} ({found.advice})", code="provider_failed")
+    return done(request, f"{name}: {found.found}" + (f" ({found.advice})" if found.advice else ""))

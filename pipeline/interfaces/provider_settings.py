@@ -1,0 +1,145 @@
+"""Providers as the configuration file has them: shown without their keys, added and changed."""
+
+import ipaddress
+from collections.abc import Mapping
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+from pydantic import SecretStr, ValidationError
+
+from pipeline.engine.errors import UnitError, UserError
+from pipeline.interfaces.doctor import Check, provider_check
+from pipeline.providers import registry
+from pipeline.reading import addresses
+from pipeline.settings import LOCAL, ProviderProfile, Settings, UnreadableSettingsError, config_path
+from pipeline.settings.config_file import Change, UneditableFileError, change, variables_of_provider
+from pipeline.settings.providers import gateway_urls
+
+
+@dataclass(frozen=True)
+class ConfiguredProvider:
+    """A provider as processes that start now see it. Its key is not among the fields."""
+
+    name: str
+    profile: ProviderProfile
+    has_key: bool
+    needs_restart: bool
+    """The running processes were started with something else."""
+    variables: list[str]
+    """Environment variables that set it, and win over the file."""
+
+
+@dataclass(frozen=True)
+class ProviderForm:
+    """What somebody asks for. Empty: stays as it is. Prices are those of `model`, for a million tokens."""
+
+    name: str
+    kind: str
+    base_url: str
+    model: str
+    api_key: SecretStr
+    input_price: float | None = None
+    output_price: float | None = None
+
+
+def read() -> Settings:
+    """The settings as they stand in the file and the environment now. Raises `UserError`."""
+    try:
+        return Settings()
+    except (UnreadableSettingsError, ValidationError) as error:
+        raise UserError(f"{config_path()} cannot be used: `penstock doctor` says why", code="settings") from error
+
+
+def configured(running: Settings) -> list[ConfiguredProvider]:
+    """All providers, by name. `running`: the settings that this process was started with."""
+    now = read()
+    return [
+        ConfiguredProvider(
+            name, profile, bool(profile.api_key.get_secret_value()), running.providers.get(name) != profile,
+            variables_of_provider(name),
+        )
+        for name, profile in sorted(now.providers.items())
+    ]  # fmt: skip
+
+
+def save(form: ProviderForm) -> None:
+    """Write the provider into the configuration file. Raises `UserError`; then nothing was written."""
+    if form.name == LOCAL:
+        raise UserError(f"'{LOCAL}' is this machine itself: choose another name", code="invalid")
+    if variables := variables_of_provider(form.name):
+        raise UserError(
+            f"{variables[0]} sets '{form.name}' where Penstock runs, and the environment wins over the file: change "
+            "it there", code="set_by_environment",
+        )  # fmt: skip
+    known = read().providers.get(form.name)
+    key = form.api_key.get_secret_value()
+    given = {"kind": form.kind, "base_url": form.base_url, "model": form.model, "api_key": key}
+    values = {name: value for name, value in given.items() if value}
+    try:
+        profile = ProviderProfile.model_validate((known.model_dump() if known else {}) | values)
+    except ValidationError as error:
+        first = error.errors(include_input=False, include_url=False)[0]
+        where = ".".join(map(str, first["loc"])) or "it"
+        raise UserError(f"{where}: {first['msg'].removeprefix('Value error, ')}", code="invalid") from None
+    _check_address(profile)
+    keeps_key = known is not None and known.api_key.get_secret_value() and not key
+    if known is not None and keeps_key and profile.base_url != known.base_url:
+        raise UserError(
+            "enter the key as well: the stored one is not sent to another address than it was given for", code="no_key"
+        )
+    if not (profile.model or profile.kind == "nodes"):
+        raise UserError("name a model", code="no_model")
+    if profile.lacks_key and not keeps_key:
+        raise UserError(f"{profile.base_url} needs a key", code="no_key")
+    if (form.input_price is None) != (form.output_price is None):
+        raise UserError("give both prices, or none: 0 is for what costs nothing", code="invalid")
+    changes: list[Change] = [(("providers", form.name), values)]
+    prices = {"input": form.input_price, "output": form.output_price}
+    if found := {name: price for name, price in prices.items() if price is not None}:
+        changes.append((("providers", form.name, "prices", profile.model), found))
+    try:
+        change(config_path(), changes)
+    except UneditableFileError as error:
+        raise UserError(str(error), code="settings") from error
+
+
+def test(name: str) -> Check:
+    """What `penstock doctor` finds of this provider, as the file has it now. Raises `UserError` for an unknown one."""
+    now = read()
+    if name not in now.providers:
+        raise UserError(registry.unknown(now, name), code="unknown_provider")
+    found, key = provider_check(now, name), now.providers[name].api_key.get_secret_value()
+    # Services quote the key that they refuse.
+    return Check(found.name, found.result, found.found.replace(key, "…") if key else found.found, found.advice)
+
+
+def _check_address(profile: ProviderProfile) -> None:
+    """Services may be on this machine or in its network, but never where clouds hand out credentials."""
+    urls = gateway_urls(profile.base_url) if profile.kind == "nodes" else (profile.base_url,)
+    for url in urls:
+        parts = urlsplit(url)
+        if parts.username is not None or parts.password is not None or parts.query or parts.fragment:
+            raise UserError("base_url: leave out user, password, query and anchor", code="invalid")
+        host = parts.hostname or ""
+        try:
+            found = [str(ipaddress.ip_address(host))]
+        except ValueError:
+            found = _resolved(host, parts.port or 443)
+        try:
+            addresses.checked(host, found, True)
+        except UnitError as error:
+            raise UserError(f"base_url: {error}", code="address_refused") from error
+
+
+def _resolved(host: str, port: int) -> list[str]:
+    """Its addresses; none if nobody knows the name yet, which the test then says."""
+    try:
+        return addresses.resolve(host, port)
+    except (OSError, ValueError):
+        return []
+
+
+def prices_of(profile: ProviderProfile) -> Mapping[str, float]:
+    """The prices of the provider's own model; empty: unknown."""
+    price = profile.price(profile.model)
+    return price.model_dump() if price else {}
