@@ -1,7 +1,7 @@
 """How everything stands: what `penstock status` shows, the API tells, and the console begins with."""
 
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from redis import RedisError
 
@@ -17,7 +17,7 @@ from pipeline.providers.queue_views import QueueView
 from pipeline.standalone.stack import reach_redis
 from pipeline.storage.context import Context
 
-FAILURES = 8
+FAILURES, COUNTED_FAILURES = 8, 100
 OVERDUE_S = 120.0
 """The age of the last sweep that raises an alarm, unless sweeps come even more seldom."""
 
@@ -55,6 +55,8 @@ class Spending:
     today: float
     cap: float
     resets_at: datetime
+    is_priced: bool = True
+    """Whether its model has a price: without one, what calls cost is unknown, and counts as nothing."""
 
 
 @dataclass(frozen=True)
@@ -72,6 +74,8 @@ class Overview:
     """Pages in each minute of the last hour, the oldest first."""
     failures: list[Failure]
     """The newest, of all flows."""
+    recent_failures: int = 0
+    """Of the last hour, of all flows; at most `COUNTED_FAILURES`."""
 
     @property
     def is_empty(self) -> bool:
@@ -85,11 +89,12 @@ def overview(context: Context) -> Overview:
     """How everything stands."""
     from tasks import documents  # noqa: PLC0415  # imports Celery, which not all who import this need
 
+    failed, since = failures(context, COUNTED_FAILURES), context.db.now() - timedelta(hours=1)
     counted, runs = {flow.name: flow.figures(context) for flow in flows()}, fleet(context)
     return Overview(
         counted, documents.last_hour(), runs, spending(context),
         reasons(context, runs.gates if runs else None, runs.served if runs else None),
-        documents.pages_by_minute(), failures(context, FAILURES),
+        documents.pages_by_minute(), failed[:FAILURES], sum(one.at > since for one in failed),
     )  # fmt: skip
 
 
@@ -99,7 +104,7 @@ def spending(context: Context) -> list[Spending]:
     return [
         Spending(
             name, spend.spent_today(context, name, profile), float(values[key].value or 0),
-            spend.next_reset(profile, now),
+            spend.next_reset(profile, now), profile.kind == "nodes" or bool(profile.price(profile.model)),
         )
         for name, profile in sorted(context.settings.providers.items())
         if (key := f"provider.{name}.daily_spend_cap") in values

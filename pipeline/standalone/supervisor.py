@@ -136,13 +136,12 @@ class Supervisor:
         _restart_path(self._settings).unlink(missing_ok=True)
         try:
             self._settings = Settings()
-            replaced = self._all_children()
         except ValueError as error:
             log.warning("stack.restart_refused", reason=type(error).__name__, advice="run `penstock doctor`")
             return
         log.info("stack.restarts")
         end(self._children, GRACE_S, in_a_hurry=lambda: self._signals > 0)
-        self._children = replaced  # `run` starts them
+        self._children = self._all_children()  # `run` starts them
 
     def _tend_redis(self, now: float) -> None:
         # A Redis that a killed supervisor left running is taken over: it holds this folder's data.

@@ -12,6 +12,7 @@ from pipeline.interfaces.console.rendering import HEADERS, MAX_SAID, SAID, piece
 
 MAX_COOKIE = 900
 """Octets; each takes up to three, and browsers take four thousand."""
+_TITLES = {403: "This is not for you", 404: "There is nothing here", 500: "Penstock failed"}
 CHANGED = "changed"
 """The event upon which a page is fetched again."""
 
@@ -58,7 +59,8 @@ def problem(problem: ProblemResponse, request: Request) -> Response:
     if is_partial(request):
         return HTMLResponse(piece("said.html", words=problem.detail, bad=True), problem.status_code, headers)
     answer = screen(
-        request, "error.html", status=problem.status_code, detail=problem.detail, code=problem.code,
+        request, "error.html", status=problem.status_code, number=problem.status_code,
+        title=_TITLES.get(problem.status_code, "That did not work"), detail=problem.detail, code=problem.code,
         back=addresses.within(_came_from(request)),
     )  # fmt: skip
     answer.headers.update(headers)

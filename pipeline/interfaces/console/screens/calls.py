@@ -1,6 +1,7 @@
 """Calls to AI services: how many, how long, how dear, how many failed; each of them, and one in full."""
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from threading import Lock
@@ -12,6 +13,7 @@ from pydantic import Field
 
 from pipeline.engine.errors import ErrorKind
 from pipeline.flows import FLOWS
+from pipeline.flows.documents import queries
 from pipeline.interfaces.api import pages
 from pipeline.interfaces.api.dependencies import ByCaller, InContext, reader
 from pipeline.interfaces.api.fields import CLEAN, Id, RowId
@@ -25,7 +27,7 @@ from pipeline.interfaces.console.subjects import place_of_call
 from pipeline.providers import call_series
 from pipeline.providers import calls as record
 from pipeline.providers.call_series import CallSeries
-from pipeline.providers.calls import By, CallFilter, CallStats
+from pipeline.providers.calls import By, CallFilter, CallStats, CallView
 from pipeline.storage.context import Context
 
 router = APIRouter(prefix="/console/calls", include_in_schema=False, dependencies=reader)
@@ -134,6 +136,12 @@ def _figures(context: Context, asked: CallsAsked) -> str:
     )  # fmt: skip
 
 
+def _names(context: Context, calls: Sequence[CallView]) -> dict[str, str]:
+    """The files that these calls were for, by the document's id; deleted ones are left out."""
+    ids = {call.scope_id for call in calls if call.flow == "documents"}
+    return {one.id: one.filename for one in queries.documents_by_id(context, ids)}
+
+
 def _list(context: Context, asked: CallsAsked, cursor: str | None = None) -> str:
     after = pages.decode(cursor, At, int)
     found = record.calls(context, asked.filter(context.db.now()), limit=ROWS + 1, after=after)
@@ -141,6 +149,7 @@ def _list(context: Context, asked: CallsAsked, cursor: str | None = None) -> str
     any_call = bool(page.items) or bool(record.calls(context, limit=1))
     return piece(
         "calls/_list.html", found=page, asked=asked, any_call=any_call, cursor=cursor, about=place_of_call,
+        names=_names(context, page.items),
     )  # fmt: skip
 
 
@@ -173,5 +182,6 @@ def show(request: Request, context: InContext, caller: ByCaller, call_id: RowId)
     return screen(
         request, "calls/call.html", call=call if told else replace(call, preview=""), told=told,
         about=place_of_call(call.flow, call.scope_id, call.unit), place_of_call=place_of_call,
+        names=_names(context, [call]),
         others=[one for one in others if one.id != call.id][:20],
     )  # fmt: skip

@@ -17,7 +17,7 @@ from pipeline.storage.context import Context
 router = APIRouter(prefix="/console", include_in_schema=False, dependencies=reader)
 REASONS = 6
 """So many are named in the card; the others are counted."""
-PARTS = ("hour", "waiting", "spending", "fleet", "flows", "failures")
+PARTS = ("alarm", "hour", "waiting", "spending", "fleet", "flows", "failures")
 CSS = {
     "done": {"COMPLETED", "completed", "succeeded", "delivered"},
     "failed": {"FAILED", "PARTIAL_FAILED", "failed", "failed_permanent"},

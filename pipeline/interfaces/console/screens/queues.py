@@ -13,6 +13,7 @@ from starlette.responses import Response
 
 from pipeline.engine.live_settings import Value
 from pipeline.interfaces import backlog
+from pipeline.interfaces.api.caller import Caller
 from pipeline.interfaces.api.dependencies import ByCaller, InContext, admin, reader
 from pipeline.interfaces.api.fields import Line, Word
 from pipeline.interfaces.api.shapes import is_admin
@@ -32,6 +33,8 @@ from tasks.queues import BreakerChange, BreakerState
 router = APIRouter(prefix="/console/queues", include_in_schema=False, dependencies=reader)
 SPANS = {"10": "10 minutes", "60": "an hour", "480": "8 hours", "1440": "a day", "": "until it is resumed"}
 """For how many minutes a queue is paused."""
+BREAKER_SPANS = {**{minutes: words for minutes, words in SPANS.items() if minutes}, "": "one cool-down"}
+"""For how many minutes a breaker is opened."""
 MAX_MINUTES = 366 * 1440
 Minutes = Annotated[Annotated[float, Field(gt=0, le=MAX_MINUTES)] | None, BLANK]
 _NONE = Filter(types=("none",))
@@ -146,7 +149,13 @@ def show(request: Request, context: InContext) -> HTMLResponse:
     """All queues and breakers."""
     rows, breakers = _rows(context), [_breaker(context, state) for state in control.list_breakers()]
     return screen(
-        request, "queues/index.html", rows=rows, breakers=breakers, shown=_pieces(rows, breakers), spans=SPANS
+        request,
+        "queues/index.html",
+        rows=rows,
+        breakers=breakers,
+        shown=_pieces(rows, breakers),
+        spans=SPANS,
+        breaker_spans=BREAKER_SPANS,
     )
 
 
@@ -157,7 +166,8 @@ def show_one(request: Request, context: InContext, caller: ByCaller, queue: Word
     row = _row(context, control.queue(queue), {}, context.db.now())
     return screen(
         request, "queues/queue.html", row=row, breaker=control.breaker(row.breaker), breaker_key=key_of(row.breaker),
-        shown=shown, spans=SPANS, settings=_settings(context, row) if is_admin(caller) else [],
+        shown=shown, spans=SPANS, breaker_spans=BREAKER_SPANS,
+        settings=_settings(context, row) if is_admin(caller) else [],
     )  # fmt: skip
 
 
@@ -193,19 +203,24 @@ class Change(BaseModel):
     reason: Line = ""
 
 
+def _signed(reason: str, caller: Caller) -> str:
+    """The reason, and who gives it."""
+    return f"{reason} (by {caller.name})".strip() if reason else f"by {caller.name}"
+
+
 @router.post("/{queue}/pause", dependencies=admin)
-def pause(request: Request, queue: Word, how: Annotated[Pause, Form()]) -> Response:
+def pause(request: Request, caller: ByCaller, queue: Word, how: Annotated[Pause, Form()]) -> Response:
     """Let nothing more through; calls in flight finish."""
     seconds = how.minutes * 60 if how.minutes else None
-    control.pause(queue, seconds, how.reason)
+    control.pause(queue, seconds, _signed(how.reason, caller))
     length = f"for {duration(seconds)}" if seconds else "until somebody resumes it"
     return done(request, f"{queue} is paused {length}. Calls in flight finish; nothing is lost.")
 
 
 @router.post("/{queue}/drain", dependencies=admin)
-def drain(request: Request, queue: Word) -> Response:
+def drain(request: Request, caller: ByCaller, queue: Word) -> Response:
     """Pause until somebody resumes it; the screen shows when nothing is in flight any more."""
-    control.pause(queue, None, "drained")
+    control.pause(queue, None, _signed("drained", caller))
     left = control.queue(queue).in_flight
     return done(request, f"{queue} drains: {left} in flight finish." if left else f"{queue} is drained and paused.")
 
@@ -233,9 +248,9 @@ def reset(request: Request, caller: ByCaller, key: Word) -> Response:
 
 
 @router.post("/breakers/{breaker}/open", dependencies=admin)
-def open_breaker(request: Request, breaker: Word, how: Annotated[Opening, Form()]) -> Response:
+def open_breaker(request: Request, caller: ByCaller, breaker: Word, how: Annotated[Opening, Form()]) -> Response:
     """Stop all queues of a provider's capability."""
-    left_s = control.open_breaker(breaker, (how.minutes or 0) * 60, how.reason or "by hand")
+    left_s = control.open_breaker(breaker, (how.minutes or 0) * 60, _signed(how.reason, caller))
     return done(request, f"{breaker} is open: no calls are made; a probe in {duration(left_s)}.")
 
 

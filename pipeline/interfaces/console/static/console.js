@@ -68,6 +68,8 @@ document.addEventListener("click", (event) => {
   if (event.target.closest("[data-dismiss]")) event.target.closest("p").remove();
   const opens = event.target.closest("[data-opens]");
   if (opens) document.getElementById(opens.dataset.opens)?.showModal();
+  const toggles = event.target.closest("[data-toggles]");
+  if (toggles) toggles.setAttribute("aria-expanded", String(toggles.getAttribute("aria-expanded") !== "true"));
   const copies = event.target.closest("[data-copies]");
   if (copies) {
     const from = document.getElementById(copies.dataset.copies);

@@ -11,6 +11,7 @@ from pipeline.storage.api_keys import Scope
 from pipeline.storage.context import Context
 from tests.integration.interfaces.api.conftest import Connect
 from tests.support.calls import call_row
+from tests.support.documents import insert_document
 
 PAGE = {"accept": "text/html"}
 CALLS_AT = "/console/calls"
@@ -99,3 +100,13 @@ def test_a_call_that_is_not_there_is_a_page_that_says_so(api: TestClient) -> Non
     answer = api.get(f"{CALLS_AT}/17", headers=PAGE)
     assert answer.status_code == 404
     assert "here is no call 17" in answer.text
+
+
+def test_a_call_names_the_file_that_it_was_for(context: Context, api: TestClient) -> None:
+    document = insert_document(context, filename=f"{HOSTILE}.pdf")
+    make(context, 2, scope_id=document)
+    listed = api.get(CALLS_AT, headers=PAGE).text
+    assert listed.count("&lt;img src=x onerror=alert(1)&gt;.pdf, page 1") == 2
+    call = listed.partition('<tr id="call-')[2].partition('"')[0]
+    assert "&lt;img src=x onerror=alert(1)&gt;.pdf, 1" in api.get(f"{CALLS_AT}/{call}", headers=PAGE).text
+    assert HOSTILE not in listed

@@ -92,7 +92,24 @@ def test_figures_failures_and_lists_are_links_and_hostile_names_are_text(api: Te
     assert 'href="/console/documents?state=' in shown
     assert "2 pages" in words(shown)
     assert re.search(r"<title>\d\d:\d\d UTC: 2 pages, 1 failed</title>", shown)
-    assert "$0.00 of $5.00" in words(shown)
+    assert "1 failed for good in the last hour." in words(shown)
+
+
+def test_what_calls_of_a_model_without_a_price_cost_is_unknown(api: TestClient, context: Context) -> None:
+    shown = words(page(api).partition('id="overview-spending"')[2].partition("</article>")[0])
+    assert "unknown of $5.00" in shown
+    assert "its model has no price" in shown
+    assert "$0.00" not in shown
+
+
+def test_failures_raise_an_alarm_for_an_hour(api: TestClient, context: Context) -> None:
+    long_ago = context.db.now() - timedelta(hours=2)
+    insert_document(context, DocumentStatus.FAILED, [FAILED], filename="old.pdf", updated_at=long_ago)
+    assert 'role="alert"' not in page(api)
+    insert_document(context, DocumentStatus.FAILED, [FAILED], filename=HOSTILE, updated_at=context.db.now())
+    alarm = page(api).partition('role="alert"')[2].partition("</p>")[0]
+    assert "1 failed for good in the last hour" in alarm
+    assert "&lt;img" in alarm
 
 
 def test_only_parts_that_changed_differ_and_none_depends_on_who_looks(api: TestClient, context: Context) -> None:

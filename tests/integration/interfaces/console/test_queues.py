@@ -68,15 +68,15 @@ def test_a_queue_is_paused_for_a_time_and_the_reason_is_shown_until_it_is_resume
     said = press(api, f"{QUEUE}/pause", minutes="10", reason=f"invoices first {HOSTILE}")
     assert said.startswith("vision.openai is paused for 10 min. Calls in flight finish; nothing is lost.")
     assert state(context) == (
-        "paused by an operator, goes on in 9 min : “invoices first &lt;img src=x onerror=alert(1)&gt;”"
+        "paused by an operator, goes on in 9 min : “invoices first &lt;img src=x onerror=alert(1)&gt; (by testclient)”"
     )
     assert HOSTILE not in page(api)
     assert "1 closed" in words(page(api))
     assert "no longer paused" in press(api, f"{QUEUE}/resume")
     assert "until somebody resumes it" in press(api, f"{QUEUE}/pause", minutes="", reason="")
-    assert state(context) == "paused by an operator until it is resumed"
+    assert state(context) == "paused by an operator until it is resumed: “by testclient”"
     assert "is drained and paused" in press(api, f"{QUEUE}/drain")
-    assert state(context).endswith("“drained”")
+    assert state(context).endswith("“drained (by testclient)”")
 
 
 def test_windows_fill_and_a_queue_at_its_limit_says_when_the_next_goes(api: TestClient, context: Context) -> None:
@@ -103,7 +103,13 @@ def test_a_breaker_is_closed_and_opened_by_hand_and_its_history_is_kept(api: Tes
     assert "is closed: calls are made again" in press(api, f"{QUEUES}/breakers/openai:vision/close")
     assert "is open" in press(api, f"{QUEUES}/breakers/openai:vision/open", minutes="1", reason="invoice unpaid")
     history = words(one_queue(context, QueueAsked(queue="vision.openai"))["breaker-history"])
-    assert re.search(r"opened invoice unpaid .* closed by hand .* opened 5 failures in a row: 503", history)
+    assert (
+        '<select name="minutes">'
+        in page(api, QUEUE).partition('action="/console/queues/breakers/openai:vision/open"')[2]
+    )
+    assert re.search(
+        r"opened invoice unpaid \(by testclient\) .* closed by hand .* opened 5 failures in a row: 503", history
+    )
 
 
 def test_limits_are_changed_in_place_say_who_did_and_return_to_what_is_configured(

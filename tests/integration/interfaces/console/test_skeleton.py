@@ -106,7 +106,8 @@ def test_login_leads_to_pages_of_ours_alone(context: Context, connect: Connect) 
 def test_errors_are_pages_for_people_and_problems_for_programs(api: TestClient) -> None:
     answer = api.get("/console/nothing", headers=PAGE)
     assert answer.status_code == 404
-    assert "<h1>That did not work</h1>" in answer.text
+    assert "<h1>There is nothing here</h1>" in answer.text
+    assert all(f'class="button" href="/console/{to}"' in answer.text for to in ("", "documents", "search"))
     assert api.get("/console/nothing", headers={"accept": "application/json"}).json()["code"] == "not_found"
     partial = api.get("/console/live?view=nothing", headers={**PAGE, "hx-request": "true"})
     assert partial.status_code == 404
