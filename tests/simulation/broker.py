@@ -49,6 +49,8 @@ class Message:
     touched: bool = False
     leaving: bool = False
     """It was worked on, and its place is being given up or handed on."""
+    taken_us: int | None = None
+    """Since when a worker has it and has not taken its place."""
     arrival: int = 0
     moved: bool = False
     """A fault put it at the head of its queue, before those that were sent earlier."""

@@ -23,6 +23,8 @@ MOST_REFUSED = 15
 MOST_POISON = 2 * (MAX_RELEASES + MAX_ATTEMPTS)
 """How often a unit may be refused that is at fault itself. Refusals while nothing else succeeds do not tell whose fault
 it is, and those whose worker is lost are forgotten."""
+EMPTY_S = 5
+"""As `EMPTY_MS` of place_lib.lua."""
 MOST_OVERTAKEN = 5
 """How many later arrivals may pass a message at a gate: workers that are refused at once return theirs in any order."""
 
@@ -113,7 +115,7 @@ class Observer:
         scope, queue, _ = message.place
         row = self.scopes.get(scope.partition(":")[2])
         most = row[9] if row and queue != MERGE else 1
-        found = [one for one in self.fleet.broker.outstanding(scope, queue) if not one.touched]
+        found = [one for one in self.fleet.broker.outstanding(scope, queue) if not (one.touched or self._is_late(one))]
         if len(found) > most:
             listed = ", ".join(f"{one.id} ({one.place[2]})" for one in found if one.place)
             raise Violation(f"{scope} has {len(found)} messages in {queue} for {most} places: {listed}")
@@ -121,6 +123,10 @@ class Observer:
         was_closed = since is not None and self.closed_since is not None and self.closed_since < since
         if queue == provider.QUEUE and was_closed and not self._refuses():
             raise Violation(f"{message.id} was sent to a closed gate")
+
+    def _is_late(self, message: Message) -> bool:
+        """Its worker is held up for so long before it takes its place that it may count as lost in an empty queue."""
+        return message.taken_us is not None and self.world.now_us - message.taken_us > EMPTY_S * 1_000_000
 
     def _refuses(self) -> bool:
         """Redis may have kept somebody from hearing of the gate."""

@@ -17,3 +17,5 @@ class Mutation:
     names: Mapping[str, Any] = field(default_factory=dict)
     faults: Faults | None = None
     """Those that bring it to light soon, for tests; None: the usual ones do."""
+    rare: bool = False
+    """The usual faults bring it to light once in some thousand seeds: always use its own."""

@@ -165,7 +165,9 @@ MUTATIONS = (
     ),
     Mutation(
         "sending",
-        "a call that is sent after Redis was emptied does not count before it ends",
+        "a call is not stamped anew when it is sent",
+        faults=Faults(pause=0.1, cut_every_s=2),
+        rare=True,
         names={"pipeline.engine.gate.Gate.sent": lambda gate, holder, _made: gate._run("gate_sent", holder, 0, 0, 0)},
     ),
     Mutation(
@@ -222,7 +224,7 @@ def mutated(mutation: Mutation, *, soon: bool) -> Iterator[Session | GatewaySess
     kind = GatewaySession if mutation in GATEWAY_MUTATIONS else Session
     with kind() as made, ExitStack() as stack:
         made.scripts.changed.update(mutation.scripts)
-        if soon and (faults := mutation.faults):
+        if (soon or mutation.rare) and (faults := mutation.faults):
             made.faults = lambda _: faults
         for name, instead in mutation.names.items():
             if name == "flow.runnable":

@@ -144,6 +144,7 @@ class Worker:
     def _work(self, delivery: Delivery) -> None:
         message, world = delivery.message, self.world
         self.fleet.broker.begun(message)
+        message.taken_us = world.now_us
         world.note("begins", message=message.id, place=message.place or message.queue)
         try:
             message.body(SimpleNamespace(request=Request(delivery)), *message.args)
