@@ -54,7 +54,14 @@ def _groups(found: Sequence[Value]) -> list[tuple[str, list[Value]]]:
             return "music"  # whose settings have the names that its source gave them
         return f"{first} {rest.rpartition('.')[0]}".strip() if first in {"provider", "queue"} else first
 
-    return [(name, list(some)) for name, some in groupby(sorted(found, key=subject), key=subject)]
+    return [(_words(name), list(some)) for name, some in groupby(sorted(found, key=subject), key=subject)]
+
+
+def _words(subject: str) -> str:
+    """A group as people call it."""
+    kind, _, name = subject.partition(" ")
+    known = {"provider": f"Provider {name}", "queue": f"Queue {name}", "api": "This server"}
+    return known.get(kind, subject.replace("_", " ").capitalize())
 
 
 @router.get("")

@@ -42,7 +42,9 @@ def sent(client: TestClient, path: str, code: int = 200, **fields: object) -> st
 
 
 def test_a_setting_is_changed_with_a_reason_and_reset(context: Context, api: TestClient) -> None:
-    assert "provider fake" in api.get(SETTINGS, headers=PAGE).text
+    page = api.get(SETTINGS, headers=PAGE).text
+    assert "<h2>Provider fake</h2>" in page
+    assert "<b>Daily spend cap</b>" in page
     assert "is 10/s" in sent(api, f"{SETTINGS}/live/{LIMITS}", value="10/s", reason=HOSTILE)
     assert queues.setting(LIMITS).value == "10/s"
     page = api.get(SETTINGS, params={"q": "FAKE limits", "changed": "true"}, headers=PAGE).text
