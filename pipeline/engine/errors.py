@@ -61,6 +61,8 @@ class UnitError(PenstockError):
     kind: ErrorKind = ErrorKind.TRANSIENT
     health: Health | None = None
     """Of the provider that was called; None where no call failed."""
+    answer: str = ""
+    """The beginning of what a server answered instead. For records that people read, and for no log."""
 
     def __init__(
         self, message: str, *, kind: ErrorKind | None = None, retry_after_s: float | None = None, code: str = ""

@@ -26,6 +26,7 @@ _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 _TRANSIENT = frozenset({408, 425, 429})
 _CODINGS = {"gzip": 16 + zlib.MAX_WBITS, "x-gzip": 16 + zlib.MAX_WBITS, "deflate": zlib.MAX_WBITS}
 _PART_BYTES = 65_536
+_ANSWER_BYTES = 2_048
 _ODD = re.compile(r"[\x00-\x20\x7f-\x9f\ud800-\udfff\\]")
 _MAX_WAIT_S = 86_400.0
 
@@ -134,7 +135,9 @@ def _exchange(
         if response.status in _REDIRECTS and found.get("location") and method in {"GET", "HEAD"}:
             return found["location"]
         if not 200 <= response.status < 300:
-            raise _failed(url, response.status, found)
+            error = _failed(url, response.status, found)
+            error.answer = _beginning(_unpacked(response.iter_stream(), found, url, limits))
+            raise error
         parts = _unpacked(_bounded(response.iter_stream(), found, url, limits), found, url, limits)
         content = bytearray()
         size = 0
@@ -151,6 +154,26 @@ def _exchange(
     return Fetched(
         str(url), response.status, kind.strip().lower(), charset[1] if charset else "", found, size, bytes(content)
     )
+
+
+def _beginning(parts: Iterator[bytes]) -> str:
+    """The first characters of an answer that is an error; as many as come, whatever befalls the rest."""
+    content = bytearray()
+    try:
+        for part in parts:
+            content += part
+            if len(content) >= _ANSWER_BYTES:
+                break
+    except (
+        UnitError,
+        OutOfTime,
+        httpcore2.NetworkError,
+        httpcore2.TimeoutException,
+        httpcore2.ProtocolError,
+        zlib.error,
+    ):
+        pass
+    return content[:_ANSWER_BYTES].decode("utf-8", "replace")
 
 
 def _bounded(

@@ -24,8 +24,8 @@ from tasks.webhooks.canvas import TASKS
 
 __all__ = [
     "AttemptView", "Created", "DeliveryStatus", "DeliveryView", "EndpointView", "UserError", "attempts", "change",
-    "create", "deliveries", "delivery", "delivery_counts", "endpoint", "endpoints", "remove", "replay",
-    "replay_failed", "replay_range", "test", "types",
+    "create", "deliveries", "delivery", "delivery_counts", "endpoint", "endpoints", "exchange_secret", "remove",
+    "replay", "replay_failed", "replay_range", "test", "types",
 ]  # fmt: skip
 
 configure_as_library()
@@ -55,6 +55,11 @@ def change(
     )
     _launch()
     return changed
+
+
+def exchange_secret(endpoint_id: str) -> Created:
+    """Give an endpoint a new secret, which is told this once. For a day the former one signs as well."""
+    return service.exchange_secret(get_context(), endpoint_id)
 
 
 def remove(endpoint_id: str) -> None:

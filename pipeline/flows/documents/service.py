@@ -140,12 +140,14 @@ def retry_page(
 def retry_failed(
     context: Context, document_id: str, choice: Choice = Choice(), *, charge: Charge = free
 ) -> DocumentView:
-    """Try again what failed, and no more: FAILED pages are converted, else a FAILED document is merged again, or starts
-    over. Harmless if nothing failed. Source 001, section 6.2.
+    """Try again what failed, and no more: FAILED pages, and pages that a partial result left out untried, are converted;
+    else a FAILED document is merged again, or starts over. Harmless if nothing failed. Source 001, section 6.2.
     """
 
     def act(session: Session, document: Any, now: datetime) -> None:
-        if not document.failed_count:
+        is_partial = document.status == DocumentStatus.PARTIAL_FAILED
+        untried = is_partial and document.completed_count + document.failed_count < document.pages
+        if not document.failed_count and not untried:
             if document.status != DocumentStatus.FAILED:
                 return
             if document.pages and document.completed_count == document.pages:
@@ -155,11 +157,14 @@ def retry_failed(
             charge(session, document.pages)
             return
         failed = PAGES.c.status == PageStatus.FAILED
-        providers = session.execute(
-            select(PAGES.c.provider).where(PAGES.c.document_id == document_id, failed).distinct()
+        missing = and_(
+            PAGES.c.document_id == document_id, PAGES.c.status != PageStatus.COMPLETED if untried else failed
         )
-        _retry_pages(session, now, document, failed, choice.columns(context.settings, *providers.scalars()))
-        charge(session, document.failed_count)
+        providers = session.execute(select(PAGES.c.provider).where(missing).distinct())
+        if columns := choice.columns(context.settings, *providers.scalars()):
+            session.execute(update(PAGES).where(missing).values(**columns))
+        _retry_pages(session, now, document, failed, {})
+        charge(session, document.failed_count)  # untried pages were charged when they were submitted
 
     return _change(context, document_id, act)
 

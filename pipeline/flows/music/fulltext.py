@@ -28,9 +28,10 @@ def _text(row: Any) -> Text:
     return Text(row.id, f"{row.title} \n{row.artist}", about, found)
 
 
-def search(session: Session, words: str, limit: int) -> list[int]:
-    """Songs with all the words; where there are none, with some of them. Best first."""
-    found = FULL_TEXT.search(session, words, limit)
-    for some in looser(words) if not found else ():
+def search(session: Session, words: str, limit: int) -> tuple[list[int], bool]:
+    """Songs with all the words, best first; where there are none, those with some of them, and True."""
+    if found := FULL_TEXT.search(session, words, limit):
+        return found, False
+    for some in looser(words):
         found += FULL_TEXT.search(session, some, limit, any_word=True)
-    return list(dict.fromkeys(found))[:limit]
+    return list(dict.fromkeys(found))[:limit], bool(found)

@@ -46,12 +46,12 @@ def for_words(context: Context, words: str, limit: int = 10) -> Found:
     if not words:
         raise UserError("say what the songs should be like, or what they are called", code="empty_query")
     with context.db.read() as session:
-        named = fulltext.search(session, words, limit + _SPARE)
+        named, any_word = fulltext.search(session, words, limit + _SPARE)
     space = vector_space(context.settings)
     # Where no song has a vector, that is not worth a call.
     hits = _hits(context, space, _embedded(context, words), limit) if _count(context, space) else []
     ranked = fuse(ranks(named), ranks(hit.item_id for hit in hits))
-    return _found(context, space, [item for item, _ in ranked], hits, limit)
+    return _found(context, space, [item for item, _ in ranked], hits, limit, any_word=any_word)
 
 
 def count_searchable(context: Context) -> int:
@@ -83,7 +83,10 @@ def _hits(
         return vectors.search(session, KIND, model, vector, limit + _SPARE, without=without)
 
 
-def _found(context: Context, model: str, ids: Sequence[int], hits: "Sequence[vectors.Hit]", limit: int) -> Found:
+def _found(
+    context: Context, model: str, ids: Sequence[int], hits: "Sequence[vectors.Hit]", limit: int, *,
+    any_word: bool = False,
+) -> Found:  # fmt: skip
     scores = {hit.item_id: round(hit.score, 4) for hit in hits}
     songs = queries.songs_by_id(context, list(ids))
     here = [songs[one] for one in ids if one in songs and songs[one].missing_since is None]
@@ -91,7 +94,7 @@ def _found(context: Context, model: str, ids: Sequence[int], hits: "Sequence[vec
         there = session.execute(select(func.count()).where(SONGS.c.missing_since.is_(None))).scalar_one()
     return Found(
         [Match(song, scores.get(song.id)) for song in here[:limit]], lexical=model.startswith("local:"),
-        searched=_count(context, model), songs=there,
+        searched=_count(context, model), songs=there, any_word=any_word,
     )  # fmt: skip
 
 

@@ -186,6 +186,8 @@ class Found:
     """Songs that could be found by mood: those with a vector of the current space."""
     songs: int = 0
     """Songs that could be found by their words: all that are there."""
+    any_word: bool = False
+    """No song has all the words: those found by words have some of them."""
 
 
 def song_view(row: Any) -> SongView:

@@ -22,6 +22,9 @@ class Endpoint(Base):
     url: Mapped[str] = mapped_column(String(MAX_URL))
     secret: Mapped[str] = mapped_column(String(100))
     """`whsec_…`. Signs; it is shown once, when the endpoint is made, and is in no view and no log."""
+    former_secret: Mapped[str | None] = mapped_column(String(100))
+    """The secret before it; signs as well, so that receivers can change over."""
+    former_until: Mapped[datetime | None] = mapped_column(UtcDateTime)
     types: Mapped[str] = mapped_column(Text, default="[]")
     """JSON list of patterns; empty: every event."""
     description: Mapped[str] = mapped_column(String(MAX_DESCRIPTION), default="")

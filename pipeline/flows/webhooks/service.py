@@ -3,7 +3,7 @@
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import partial
 from typing import Any
 from urllib.parse import urlsplit
@@ -26,11 +26,13 @@ from pipeline.storage.context import Context
 from pipeline.storage.retention import Retention, Rule, rows
 
 MAX_TYPES = 50
+FORMER_SECRET_DAYS = 1
+"""For so long an exchanged secret goes on to sign beside the new one."""
 
 
 @dataclass(frozen=True)
 class Created:
-    """A new endpoint, and its secret, which is told this once."""
+    """An endpoint that is new or has a new secret, and the secret, which is told this once."""
 
     endpoint: EndpointView
     secret: str
@@ -85,6 +87,21 @@ def change(
         return view_of(EndpointView, _lock(session, endpoint_id))
 
     return context.db.run(act)
+
+
+def exchange_secret(context: Context, endpoint_id: str) -> Created:
+    """Give an endpoint a new secret. For a day the former one signs as well; one before that signs no more."""
+    secret = message.new_secret()
+
+    def act(session: Session) -> EndpointView:
+        row, now = _lock(session, endpoint_id), context.db.now()
+        if row.secret != secret:  # else an earlier try did it, and its commit had no answer
+            until = now + timedelta(days=FORMER_SECRET_DAYS)
+            values = {"secret": secret, "former_secret": row.secret, "former_until": until, "updated_at": now}
+            session.execute(update(ENDPOINTS).where(ENDPOINTS.c.id == endpoint_id).values(**values))
+        return view_of(EndpointView, _lock(session, endpoint_id))
+
+    return Created(context.db.run(act), secret)
 
 
 def remove(context: Context, endpoint_id: str) -> None:

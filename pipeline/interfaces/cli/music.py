@@ -302,6 +302,9 @@ def search(
             "(PENSTOCK_MUSIC__EMBEDDINGS_PROVIDER).[/dim]", soft_wrap=True,
         )  # fmt: skip
 
+    if found.any_word and found.matches:
+        err.print("[dim]No song has all the words: those found by words have some of them.[/dim]", soft_wrap=True)
+
     def row(match: "Match") -> list[str]:
         song = match.song
         return [

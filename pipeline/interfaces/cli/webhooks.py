@@ -99,6 +99,20 @@ def change(
         err.print(f"Endpoint {changed.id} is {'active' if changed.active else 'disabled'}.")
 
 
+@app.command()
+def secret(endpoint: Endpoint, as_json: Json = False) -> None:
+    """Exchange an endpoint's secret. The new one is shown once; for a day, the former one signs as well."""
+    from tasks import webhooks
+
+    ready()
+    made = webhooks.exchange_secret(endpoint)
+    if as_json:
+        print_json(made)
+        return
+    err.print(f"The new secret of {endpoint}, which is not shown again; the former one signs for one more day:")
+    out.print(made.secret, markup=False, soft_wrap=True)
+
+
 @app.command("test")
 def send_test(endpoint: Endpoint, as_json: Json = False) -> None:
     """Send the event `webhook.test` to an endpoint, whatever types it wants."""

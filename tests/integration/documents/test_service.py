@@ -308,6 +308,22 @@ def test_retrying_failed_pages_touches_no_other(context: Context) -> None:
     assert {row.provider for row in pages(context, document_id) if row.page != 2} == {"openai"}
 
 
+def test_retrying_what_failed_converts_pages_that_a_partial_result_left_out_untried(context: Context) -> None:
+    document_id = insert_document(context, D.CANCELLED, [P.COMPLETED, P.PENDING])
+    assert service.retry_failed(context, document_id).status is D.CANCELLED, "it was stopped on purpose"
+    service.remerge(context, document_id, allow_partial=True)
+    assert merge.merge_document(context, document_id, Owner("w1", "r:0"))
+    charged: list[int] = []
+    choice = Choice("openai")
+    view = service.retry_failed(context, document_id, choice, charge=lambda _session, count: charged.append(count))
+    assert (view.status, charged) == (D.PROCESSING, [0])
+    worker = Worker(context, document_id, queue="vision.openai")
+    (unit,) = worker.claim()
+    worker.settle(good(unit, "read"))
+    assert page_states(context, document_id) == [P.COMPLETED, P.COMPLETED]
+    assert D(document(context, document_id).status) is D.READY_TO_MERGE
+
+
 def test_gaps_are_merged_only_when_they_are_allowed(context: Context) -> None:
     document_id = make(context, D.PARTIAL_FAILED)
     before = everything(context, document_id)

@@ -42,6 +42,8 @@ class TestWithoutProvider:
         assert _found(context, "jazz 1959 green") == ["Blue in Green"]
         assert _found(context, "周杰伦 第七章") == ["夜的第七章"]
         assert _found(context, "green submarine") == ["Blue in Green"], "where none has all words, some do"
+        assert search.for_words(context, "green submarine").any_word, "and it says so"
+        assert not search.for_words(context, "davis what").any_word
         found = search.for_words(context, "nothing of the kind at all")
         assert (found.searched, found.songs, found.lexical) == (0, 3, True)
 

@@ -55,6 +55,24 @@ def test_the_secret_is_told_once_and_is_in_no_view_and_no_log(
     assert receiver.url() not in json.dumps(logs, default=str), "addresses may hold tokens"
 
 
+def test_an_exchanged_secret_signs_for_one_more_day_beside_the_new_one(
+    context: Context, driver: Driver, receiver: Receiver
+) -> None:
+    old = service.create(context, receiver.url())
+    new = service.exchange_secret(context, old.endpoint.id)
+    driver.event()
+    driver.run()
+    (one,) = receiver.received
+    assert one.verified(new.secret) == one.verified(old.secret)
+    driver.pass_time(days=1)
+    driver.event()
+    driver.run()
+    later = receiver.received[1]
+    later.verified(new.secret)
+    with pytest.raises(WebhookVerificationError):
+        later.verified(old.secret)
+
+
 def test_an_endpoint_gets_only_what_it_wants_from_when_it_was_made(
     context: Context, driver: Driver, receiver: Receiver
 ) -> None:
@@ -97,7 +115,12 @@ def test_what_is_not_taken_is_sent_again_with_the_same_id_until_it_is(
     context: Context, driver: Driver, receiver: Receiver
 ) -> None:
     made = service.create(context, receiver.url())
-    receiver.script(Reply(500), Reply(404), Reply(302, {"location": "/elsewhere"}), Reply(200, body=b"thanks"))
+    receiver.script(
+        Reply(500, body=b"our desk is closed: " + b"x" * 10_000),
+        Reply(404),
+        Reply(302, {"location": "/elsewhere"}),
+        Reply(200, body=b"thanks"),
+    )
     driver.event()
     assert driver.run() == 1
     assert driver.run() == 0, "it is not due"
@@ -109,7 +132,7 @@ def test_what_is_not_taken_is_sent_again_with_the_same_id_until_it_is(
     assert len({one.body for one in receiver.received}) == 1
     assert len([one.verified(made.secret) for one in receiver.at("/hook")]) == 4
     assert [(one.response_status, one.preview) for one in queries.attempts(context, 1)] == [
-        (500, ""), (404, ""), (302, ""), (200, "thanks")
+        (500, "our desk is closed: " + "x" * 280), (404, ""), (302, ""), (200, "thanks")
     ]  # fmt: skip
     assert queries.endpoints(context)[0].failures == 0
 

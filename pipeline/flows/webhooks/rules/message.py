@@ -5,7 +5,7 @@ import hashlib
 import hmac
 import json
 import secrets
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -19,17 +19,21 @@ def new_secret() -> str:
     return PREFIX + base64.b64encode(secrets.token_bytes(SECRET_BYTES)).decode()
 
 
-def headers(secret: str, message_id: str, at: datetime, body: bytes) -> dict[str, str]:
-    """Id, time and signature of a message."""
+def headers(signers: Sequence[str], message_id: str, at: datetime, body: bytes) -> dict[str, str]:
+    """Id, time and signatures of a message, one by each secret."""
     timestamp = str(int(at.timestamp()))
-    key = base64.b64decode(secret.removeprefix(PREFIX))
-    signed = hmac.new(key, f"{message_id}.{timestamp}.".encode() + body, hashlib.sha256).digest()
+    told = f"{message_id}.{timestamp}.".encode() + body
     return {
         "content-type": "application/json",
         "webhook-id": message_id,
         "webhook-timestamp": timestamp,
-        "webhook-signature": f"v1,{base64.b64encode(signed).decode()}",
+        "webhook-signature": " ".join(_signature(one, told) for one in signers),
     }
+
+
+def _signature(secret: str, told: bytes) -> str:
+    key = base64.b64decode(secret.removeprefix(PREFIX))
+    return f"v1,{base64.b64encode(hmac.new(key, told, hashlib.sha256).digest()).decode()}"
 
 
 def body(kind: str, at: datetime, data: Mapping[str, Any]) -> bytes:

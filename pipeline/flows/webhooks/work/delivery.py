@@ -57,7 +57,7 @@ class Unit:
     attempt: int
     claim: Claim
     url: str
-    secret: str
+    secrets: tuple[str, ...]
     type: str
     seq: int | None
     created_at: datetime
@@ -124,8 +124,10 @@ def claim(context: Context, endpoint_id: str, owner: Owner) -> Unit | None:
         for row in work.claim(session, WORK, endpoint_id, mine, now):
             session.execute(update(ENDPOINTS).where(ENDPOINTS.c.id == endpoint_id).values(tried_at=now))
             event = None if row.seq is None else outbox.one(session, row.seq)
+            former = endpoint.former_until is not None and endpoint.former_until > now
+            secrets = (endpoint.secret, endpoint.former_secret) if former else (endpoint.secret,)
             return Unit(
-                row.id, endpoint_id, row.attempts, mine, endpoint.url, endpoint.secret, row.type, row.seq,
+                row.id, endpoint_id, row.attempts, mine, endpoint.url, secrets, row.type, row.seq,
                 row.created_at, event,
             )  # fmt: skip
         return None
@@ -140,7 +142,7 @@ def _try(context: Context, unit: Unit) -> tuple[Answer | None, UnitError | None,
     error: UnitError | None = None
     try:
         body = unit.body()
-        signed = message.headers(unit.secret, unit.message_id, context.db.now(), body)
+        signed = message.headers(unit.secrets, unit.message_id, context.db.now(), body)
         answer = post(unit.url, body, signed, webhooks_of(context.settings))
         error = answer.error
     except UnitError as failure:

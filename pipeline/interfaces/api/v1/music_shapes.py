@@ -110,11 +110,14 @@ class SongMatchShape(Shape):
 class FoundSongsShape(Shape):
     """What a search found."""
 
-    model_config = example(matches=[{"song": SONG, "score": 0.71}], lexical=False, searched=1200, songs=1250)
+    model_config = example(
+        matches=[{"song": SONG, "score": 0.71}], lexical=False, searched=1200, songs=1250, any_word=False
+    )
     matches: list[SongMatchShape]
     lexical: bool = Field(description="By words alone: no provider of embeddings is configured.")
     searched: int = Field(description="Songs that could be found by mood: those with a vector.")
     songs: int = Field(description="Songs that could be found by names, albums and tags: all that are there.")
+    any_word: bool = Field(description="No song has all the words: those found by words have some of them.")
 
 
 class MusicBatchShape(Shape):

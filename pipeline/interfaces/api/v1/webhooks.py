@@ -43,7 +43,7 @@ class EndpointShape(Shape):
 
 
 class CreatedShape(Shape):
-    """A new endpoint with its secret, which is not told again."""
+    """An endpoint with its new secret, which is not told again."""
 
     endpoint: EndpointShape
     secret: str = Field(description="`whsec_…`: whoever receives verifies with it.")
@@ -146,6 +146,16 @@ def change_endpoint(endpoint_id: Id, change: EndpointChange) -> EndpointShape:
         endpoint_id, url=change.url, types=change.types, active=change.active, description=change.description
     )
     return EndpointShape.model_validate(changed)
+
+
+@router.post("/endpoints/{endpoint_id}/secret", dependencies=admin, responses=documented(404))
+def exchange_secret(endpoint_id: Id, response: Response) -> CreatedShape:
+    """Exchange an endpoint's secret. For a day, the former one signs as well.
+
+    That answer is not kept, so an Idempotency-Key does not help here: sent again, the request exchanges it again.
+    """
+    response.headers["Cache-Control"] = "no-store"
+    return CreatedShape.model_validate(flow.exchange_secret(endpoint_id))
 
 
 @router.delete("/endpoints/{endpoint_id}", dependencies=admin, status_code=204, responses=documented(404))
