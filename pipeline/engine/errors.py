@@ -61,7 +61,7 @@ class UnitError(PenstockError):
     kind: ErrorKind = ErrorKind.TRANSIENT
     health: Health | None = None
     """Of the provider that was called; None where no call failed."""
-    answer: str = ""
+    beginning: str = ""
     """The beginning of what a server answered instead. For records that people read, and for no log."""
 
     def __init__(

@@ -4,7 +4,7 @@ A worker's main process renews all of them: a process of its pool may be in a lo
 """
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -72,6 +72,10 @@ class Presence:
             found = pipe.execute()
         return {worker: _facts(*found[at * 2 : at * 2 + 2]) for at, worker in enumerate(workers)}
 
+    def served(self) -> set[str] | None:
+        """Queues that a worker takes messages from; None if one of them does not say which."""
+        return served(facts.get("queues", ()) for facts in self.facts().values())
+
     def living(self, processes: Iterable[str]) -> set[str]:
         """Those of these processes that live."""
         asked = set(processes)
@@ -95,6 +99,12 @@ class Presence:
                 pipe.pexpire(_MISSED_KEY, int(within_s * 1000))
             pipe.execute()
         return absent & before
+
+
+def served(workers: Iterable[Collection[str]]) -> set[str] | None:
+    """Queues that a worker takes messages from, by those of each; None if one of them does not say which."""
+    queues = list(workers)
+    return {queue for some in queues for queue in some} if all(queues) else None
 
 
 def _facts(said: str | None, left_ms: int) -> dict[str, Any]:

@@ -8,8 +8,7 @@ from datetime import datetime
 from pipeline.engine.backlog import Failure, Waiting
 from pipeline.engine.presence import NoWorker
 from pipeline.flows import flows
-from pipeline.providers import gates
-from pipeline.providers.queue_views import QueueView, holdup
+from pipeline.providers.queue_views import QueueView, holdup, unserved
 from pipeline.storage.context import Context
 
 OFFLINE = "Redis is down: `penstock up` starts it"
@@ -87,14 +86,9 @@ def _reason(
         who = f"{one.queue} is " if held.kind == "operator" else ""
         return held.kind, who + held.words, held.until, one.queue
     if served is not None and one.queue not in served:
-        words = f"no worker takes {one.queue}: start one with `penstock worker --role {_role(context, one.queue)}`"
+        words = unserved(context.settings, one.queue)
         return "worker", words if served else NoWorker().reason, None, one.queue if served else ""
     return "free", FREE, None, ""
-
-
-def _role(context: Context, queue: str) -> str:
-    """The role of workers that take this queue."""
-    return "ai" if queue in gates.gated_queues(context.settings) else queue
 
 
 def by_queue(context: Context) -> dict[str, Counter[str]]:

@@ -7,7 +7,7 @@ from redis import RedisError
 
 from pipeline.engine.backlog import Failure
 from pipeline.engine.metrics import Minute, Throughput
-from pipeline.engine.presence import Presence, last_sweep_s
+from pipeline.engine.presence import Presence, last_sweep_s, served
 from pipeline.flows import flows
 from pipeline.interfaces.backlog import Reason, failures, reasons
 from pipeline.interfaces.console.words import duration
@@ -42,9 +42,7 @@ class Fleet:
     @property
     def served(self) -> set[str] | None:
         """Queues that a worker takes messages from; None if one of them does not say which."""
-        if any(not worker.queues for worker in self.workers):
-            return None
-        return {queue for worker in self.workers for queue in worker.queues}
+        return served(worker.queues for worker in self.workers)
 
 
 @dataclass(frozen=True)

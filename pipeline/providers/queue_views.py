@@ -14,6 +14,7 @@ from pipeline.engine.live_settings import Value
 from pipeline.engine.metrics import queue_depths
 from pipeline.providers import breaker_record, gates
 from pipeline.providers.breaker_record import BreakerChange
+from pipeline.settings import Settings
 from pipeline.storage.context import Context
 
 
@@ -132,6 +133,12 @@ def holdup(view: QueueView, now: datetime) -> Holdup | None:
         places = "the only place is" if view.capacity == 1 else f"all {view.capacity} places are"
         return Holdup("capacity", f"{view.name}: {places} taken")
     return None
+
+
+def unserved(settings: Settings, queue: str) -> str:
+    """That no worker takes messages from this queue, and what starts one."""
+    role = "ai" if queue in gates.gated_queues(settings) else queue
+    return f"no worker takes {queue}: start one with `penstock worker --role {role}`"
 
 
 def _view(context: Context, values: Mapping[str, Value], name: str, waiting: int) -> QueueView:

@@ -136,7 +136,7 @@ def _exchange(
             return found["location"]
         if not 200 <= response.status < 300:
             error = _failed(url, response.status, found)
-            error.answer = _beginning(_unpacked(response.iter_stream(), found, url, limits))
+            error.beginning = _beginning(_unpacked(response.iter_stream(), found, url, limits))
             raise error
         parts = _unpacked(_bounded(response.iter_stream(), found, url, limits), found, url, limits)
         content = bytearray()

@@ -123,7 +123,7 @@ def _waits(context: Context, documents: Collection[DocumentView]) -> dict[str, R
             named = list(asked[key].lanes) if key in asked else []
             for queue in named:
                 if queue not in queues:
-                    queues[queue] = _closed(context, queue)
+                    queues[queue] = _closed(context, queue) or _unserved(context, queue)
             why = next((reason for queue in named if (reason := queues[queue])), None)
             found[key] = why or Reason(Kind.CAPACITY, f"for a free worker, {_what_for(document)}")
     return found
@@ -176,6 +176,17 @@ def _nobody(context: Context) -> Reason | None:
         return None if Presence(context.redis).alive() else Reason(Kind.WORKERS, str(NoWorker()))
     except RedisError:
         return Reason(Kind.WORKERS, "Redis cannot be reached, so that nobody can be told of work")
+
+
+def _unserved(context: Context, queue: str) -> Reason | None:
+    """That the workers which are there take no messages from a queue; None if one does, or does not say."""
+    try:
+        served = Presence(context.redis).served()
+    except RedisError:
+        return None
+    if served is None or queue in served:
+        return None
+    return Reason(Kind.WORKERS, queue_views.unserved(context.settings, queue))
 
 
 def _closed(context: Context, queue: str) -> Reason | None:

@@ -140,7 +140,7 @@ def retry_page(
 def retry_failed(
     context: Context, document_id: str, choice: Choice = Choice(), *, charge: Charge = free
 ) -> DocumentView:
-    """Try again what failed, and no more: FAILED pages, and pages that a partial result left out untried, are converted;
+    """Try again what failed, and no more: FAILED pages are converted, and untried ones of a partial result;
     else a FAILED document is merged again, or starts over. Harmless if nothing failed. Source 001, section 6.2.
     """
 

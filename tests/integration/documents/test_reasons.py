@@ -43,6 +43,16 @@ def said(context: Context, document_id: str) -> Reason:
     return found
 
 
+def test_a_document_whose_queue_no_worker_takes_says_so(context: Context) -> None:
+    presence = Presence(context.redis)
+    presence.renew("w1", 60, facts={"queues": ["default", "cpu"]})
+    mine = insert_document(context, pages=[P.PENDING], provider="openai")
+    words = "no worker takes vision.openai: start one with `penstock worker --role ai`"
+    assert said(context, mine) == Reason(Kind.WORKERS, words)
+    presence.renew("w2", 60, facts={"queues": ["vision.openai"]})
+    assert said(context, mine).kind is Kind.CAPACITY
+
+
 @pytest.mark.usefixtures("worker_there")
 def test_a_document_says_what_it_waits_for(context: Context) -> None:
     assert said(context, insert_document(context, D.PENDING, [])).kind is Kind.CAPACITY

@@ -40,6 +40,6 @@ def post(url: str, body: bytes, headers: Mapping[str, str], rules: WebhookSettin
         error = UnitError(str(failure), kind=kind, retry_after_s=failure.retry_after_s, code=failure.code)
         word, _, status = failure.code.partition("_")
         if word == "http" and status.isdecimal():
-            return Answer(int(status), failure.answer[:MAX_PREVIEW], error)
+            return Answer(int(status), failure.beginning[:MAX_PREVIEW], error)
         raise error from None
     return Answer(answer.status, answer.body[: 4 * MAX_PREVIEW].decode("utf-8", "replace")[:MAX_PREVIEW])
