@@ -8,6 +8,7 @@ from celery.schedules import schedule
 from kombu.entity import Exchange, Queue
 
 from pipeline.engine.connection import CONNECT_TIMEOUT_S, TIMEOUT_S, sentinel_options
+from pipeline.engine.full_redis import RedisFull
 from pipeline.flows import FLOWS, check_sections
 from pipeline.nodes.settings import gateway_settings
 from pipeline.providers.gates import gated_queues
@@ -92,7 +93,12 @@ broker_transport_options = {
     "socket_connect_timeout": CONNECT_TIMEOUT_S,
     "health_check_interval": 10,
 }
-result_backend_transport_options = {**_visibility, **_sentinels, "result_chord_ordered": True}
+result_backend_transport_options = {
+    **_visibility,
+    **_sentinels,
+    "result_chord_ordered": True,
+    "additional_connection_errors": (RedisFull,),
+}
 task_time_limit = 3600
 
 worker_max_memory_per_child = 1_500_000

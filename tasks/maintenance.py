@@ -13,6 +13,7 @@ from pipeline.engine.isolation import isolated
 from pipeline.engine.leases import Leases
 from pipeline.engine.presence import Presence, sweep_ended
 from pipeline.flows import flows
+from pipeline.providers import gates
 from pipeline.storage import installation
 from pipeline.storage.context import Context, get_context
 from tasks import retention
@@ -24,7 +25,7 @@ log = structlog.get_logger(__name__)
 
 @app.task(name="maintenance.sweep", ignore_result=True)
 def sweep() -> int:
-    """Give back what dead processes held, and send what is to be done and has no message; how many messages.
+    """Give back what dead processes held, also at providers, and send what has no message; how many messages.
 
     A flow that raises never stops another. A sweep that takes long keeps its tick: no other begins meanwhile. One that
     says nothing for as long as a worker may be silent counts as dead: it was killed, or Redis forgot that it ended.
@@ -48,7 +49,8 @@ def sweep() -> int:
 def _sweep(context: Context, go_on: Callable[[], object]) -> int:
     # Three intervals, so that a late tick does not begin the count anew.
     within_s = max(60, 3 * context.settings.sweep_interval_s)
-    busy, working = [], set[str]()
+    admitted = gates.all_gates(context)
+    busy, working = [], {worker for gate in admitted for worker in gate.workers()}
     for tasks in all_flow_tasks():
         rests = False  # also if it cannot say
         with isolated("sweep.failed", flow=tasks.flow.name):
@@ -58,6 +60,9 @@ def _sweep(context: Context, go_on: Callable[[], object]) -> int:
             with isolated("sweep.failed", flow=tasks.flow.name):
                 working |= tasks.flow.holders(context)
     absent = Presence(context.redis).missed_twice(working, within_s)
+    with isolated("sweep.failed", flow="gates"):
+        for gate in admitted if absent else ():
+            gate.finish_all(absent)
     launched = 0
     for tasks in busy:
         go_on()

@@ -1,4 +1,4 @@
-"""Celery's broker on a socket in a folder whose name anybody can guess: see `pipeline.engine.private_socket`."""
+"""Celery's broker: on a socket in a folder whose name anybody can guess (`pipeline.engine.private_socket`), or full."""
 
 from typing import Any
 
@@ -6,8 +6,12 @@ from celery.app.amqp import AMQP
 from kombu.connection import Connection
 from kombu.transport import redis
 
+from pipeline.engine.full_redis import RedisFull
 from pipeline.engine.private_socket import OwnFolder
 from pipeline.settings import get_settings
+
+# Of all of kombu's transports to Redis: kombu takes a Redis that is full for a fatal answer, which ends a worker.
+redis.Transport.connection_errors += (RedisFull,)
 
 
 class Channel(redis.Channel):

@@ -18,9 +18,11 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 from redis.retry import Retry
 from redis.sentinel import Sentinel, SentinelManagedConnection
 
+from pipeline.engine import full_redis
 from pipeline.engine.private_socket import AsyncPrivateSocket, PrivateSocket
 from pipeline.settings.redis_url import RedisUrl, RedisUrlError
 
+full_redis.tell_apart()
 TIMEOUT_S, CONNECT_TIMEOUT_S = 10.0, 5.0
 """For an answer, and for a connection: without limits, one waits for ever for a host that lost its power."""
 _SENTINEL_TIMEOUT_S = 2.0
@@ -101,7 +103,7 @@ def _options(where: RedisUrl, timeout_s: float) -> dict[str, Any]:
         "protocol": where.protocol,
         "socket_timeout": timeout_s,
         "health_check_interval": 15,
-        "retry_on_error": [RedisConnectionError, RedisTimeoutError],
+        "retry_on_error": [RedisConnectionError, RedisTimeoutError, full_redis.RedisFull],
     }
     if where.path:
         return options

@@ -7,7 +7,7 @@ limit in any window, however late a worker makes its call. All times are the Red
 
 import json
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
@@ -235,6 +235,19 @@ class Gate:
         `made`: the call, whose stamps are put back if Redis was emptied meanwhile."""
         call = (made.stamp, made.cost, made.tokens, int(made.age_s * 1000)) if made else (0, 0, 0, 0)
         self._run("gate_finish", holder, extra_tokens, *call)
+
+    def workers(self) -> set[str]:
+        """The workers whose messages have a slot: a holder is `worker/message`."""
+        return {holder.rpartition("/")[0] for holder in self._holders()}
+
+    def finish_all(self, workers: Collection[str]) -> None:
+        """Give back the slots of workers that are gone. A call of theirs counts as sent now, at the latest."""
+        for holder in self._holders():
+            if holder.rpartition("/")[0] in workers:
+                self.finish(holder)
+
+    def _holders(self) -> list[str]:
+        return [str(holder) for holder in self._redis.zrange(self.own.keys[1], 0, -1)]
 
     def look(self) -> GateState:
         """The state of the gate."""

@@ -128,6 +128,11 @@ def gate(context: Context, queue: GatedQueue) -> Gate:
     return found
 
 
+def all_gates(context: Context) -> list[Gate]:
+    """The gates of all queues that have one."""
+    return [gate(context, queue) for queue in gated_queues(context.settings).values()]
+
+
 def breaker(context: Context, name: str) -> Breaker:
     """A breaker by its name, `provider:capability`, made once in a process: making one asks Redis four times."""
     key = ("breaker", name)

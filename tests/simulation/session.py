@@ -107,6 +107,7 @@ class Session:
             },
             "tasks.arrival": {"QoS": SimpleNamespace(ack=lambda broker, tag: broker.returned(tag))},
             "tasks.maintenance": {
+                "gates": _Gates(self),
                 "get_context": self._context, "flows": lambda: (FLOW,), "time": clock, "uuid4": self._uuid,
                 "all_flow_tasks": lambda: (self._now().tasks,),
             },
@@ -285,6 +286,9 @@ class _Gates:
 
     def gated_queues(self, _settings: Any) -> tuple[str, ...]:
         return (provider.QUEUE,)
+
+    def all_gates(self, _context: Any) -> list[Any]:
+        return [self._session.fleet.gate]
 
     def closed_because(self, _context: Any, queue: str) -> str:
         if queue != provider.QUEUE:

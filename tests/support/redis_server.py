@@ -83,6 +83,11 @@ class RedisServer:
         assert not self.running, "kill it first"
         shutil.rmtree(self._folder)
 
+    def limit_memory(self, octets: int) -> None:
+        """Take in nothing more beyond this; 0: no limit."""
+        with self.client() as client:
+            client.config_set("maxmemory", octets)
+
     def flush(self) -> None:
         """FLUSHALL."""
         with self.client() as client:

@@ -44,6 +44,20 @@ def test_workers_outlive_an_outage_of_redis(midway: str, stack: Stack, flow: Flo
     assert all(running.alive for running in stack.running)
 
 
+@SQLITE
+def test_workers_outlive_a_redis_that_is_full(midway: str, stack: Stack, flow: Flow, redis_server: RedisServer) -> None:
+    images = flow.images(midway)
+    redis_server.limit_memory(1)
+    wait_until(lambda: not flow.held(midway), 90, "what was under way is committed")
+    stack.start("cpu-2")
+    noticing = [stack[name] for name in ("ai-1", "beat-1", "cpu-2")]
+    wait_until(lambda: all(one.says("OOM command not allowed") for one in noticing), 90, "a fresh worker noticed, too")
+    assert all(running.alive for running in stack.running)
+    redis_server.limit_memory(0)
+    _finish(flow, midway, images)
+    assert all(running.alive for running in stack.running)
+
+
 @POSTGRESQL
 def test_redis_killed_and_restarted_without_its_data(midway: str, flow: Flow, redis_server: RedisServer) -> None:
     images = flow.images(midway)

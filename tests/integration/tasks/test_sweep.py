@@ -1,14 +1,17 @@
 """The sweep's tick: one sweeps at a time, and none keeps the others away for long."""
 
 import time
+from types import SimpleNamespace
 
 import pytest
 from sqlalchemy import event
 
 from pipeline.engine.leases import Leases
+from pipeline.engine.presence import Presence
 from pipeline.flows import flows
 from pipeline.flows.documents.states import PageStatus
 from pipeline.flows.flow import Flow
+from pipeline.providers import gates
 from pipeline.storage.context import Context
 from tasks import maintenance
 from tests.support.documents import insert_document
@@ -49,6 +52,29 @@ def test_a_sweep_whose_end_is_lost_keeps_others_away_no_longer_than_a_silent_wor
     in_time = time.monotonic() - begun < PRESENCE_TTL_S
     assert swept == [1] or not in_time, "another one is under way, for all that anybody knows"
     wait_until(lambda: maintenance.sweep() or len(swept) >= 2, 60, "the next sweep")
+
+
+@pytest.mark.parametrize(
+    "settings_env",
+    [{"PENSTOCK_PROVIDERS__FAKE__BASE_URL": "http://127.0.0.1:9", "PENSTOCK_PROVIDERS__FAKE__MODEL": "m"}],
+)
+def test_slots_of_a_killed_worker_are_given_back_when_it_is_missed_twice(
+    context: Context, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(maintenance, "uuid4", lambda: SimpleNamespace(hex="the same sweeper"))
+    [gate] = [one for one in gates.all_gates(context) if one.queue == "vision.fake"]
+    gate.own.configure([], 2)
+    gate.shared.configure([], 2)
+    Presence(context.redis).renew("ai@here:1:abcdef", 600)
+    assert gate.admit("ai@here:1:abcdef/living").granted
+    assert gate.admit("ai@here:2:fedcba/killed").granted
+    assert gate.stamp("ai@here:2:fedcba/killed").granted
+    assert gate.admit("ai@here:1:abcdef/next").reason == "concurrency"
+    maintenance.sweep()
+    assert gate.workers() == {"ai@here:1:abcdef", "ai@here:2:fedcba"}, "Redis may just have been emptied"
+    maintenance.sweep()
+    assert gate.workers() == {"ai@here:1:abcdef"}
+    assert gate.admit("ai@here:1:abcdef/next").granted
 
 
 def test_a_sweep_where_nothing_is_to_be_done_asks_the_database_once_a_flow(context: Context) -> None:
