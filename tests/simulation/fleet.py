@@ -27,6 +27,7 @@ from tests.simulation.worker import Worker
 from tests.simulation.world import Process, World
 
 SWEEP_S = 5.0
+LONGEST_COOL_DOWN_S = 20.0
 
 
 class Signature:
@@ -115,7 +116,7 @@ class Fleet:
         self.expected = shape.scopes * shape.times
         self.places = Places(redis)
         self.gate = Gate(redis, provider.QUEUE, f"{provider.NAME}:vision", 40)
-        self.breaker = Breaker(redis, f"{provider.NAME}:vision", BreakerPolicy(5, 5, 20))
+        self.breaker = Breaker(redis, f"{provider.NAME}:vision", BreakerPolicy(5, 5, LONGEST_COOL_DOWN_S))
         # Processes have a breaker each; here they share it, and may be held up while they tell it something.
         self.breaker._breaker._lock = nullcontext()  # type: ignore[assignment]
         self.tasks = Tasks(flow.FLOW, messages=self._messages)

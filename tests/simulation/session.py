@@ -24,13 +24,14 @@ from sqlalchemy.exc import OperationalError
 import pipeline.engine.breaker
 from pipeline.engine import deliveries, retry
 from pipeline.engine.gate import Window
+from pipeline.engine.retry import MAX_RELEASES
 from pipeline.engine.tables import table_of
 from pipeline.engine.traces import AiCall
 from pipeline.standalone.redis_server import find_server
 from tests.simulation import provider
 from tests.simulation.database import SimulatedDatabase
-from tests.simulation.fleet import Fleet, Shape
-from tests.simulation.flow import FLOW, Base
+from tests.simulation.fleet import LONGEST_COOL_DOWN_S, Fleet, Shape
+from tests.simulation.flow import FLOW, MAX_ATTEMPTS, Base
 from tests.simulation.redis_client import Scripts, SimulatedRedis
 from tests.simulation.wire import Wire
 from tests.simulation.worker import QUEUES
@@ -40,6 +41,8 @@ SETTLE_S = 240.0
 """Everything is settled this long after the last fault: leases end, waits are over, sweeps find what was lost."""
 
 
+POISON_S = (MAX_RELEASES + MAX_ATTEMPTS) * LONGEST_COOL_DOWN_S
+"""As long may a unit that is refused each time keep the provider's breaker open, if no other succeeds meanwhile."""
 MEMORY = ("/dev/shm",)
 """Folders whose files are in memory."""
 
@@ -173,7 +176,7 @@ class Session:
         fleet = self.fleet = Fleet(world, self.redis, self.db, self.shape(world), self.scan)
         try:
             fleet.begin()
-            settle_s = SETTLE_S * fleet.shape.times
+            settle_s = SETTLE_S * fleet.shape.times + (POISON_S if world.faults.poison else 0)
             world.run(lambda: False, fleet.shape.faults_s)
             if fleet.shape.stays_closed:
                 world.run(lambda: fleet.observer.everything_settled(but_gated=True), settle_s)

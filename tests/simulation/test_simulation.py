@@ -8,7 +8,7 @@ from tests.simulation.gateway.session import Session as GatewaySession
 from tests.simulation.seeds import first_seed, report
 from tests.simulation.session import Session
 
-SEEDS, PARTS, GATEWAY_SEEDS = 60, 2, 40
+SEEDS, PARTS, GATEWAY_SEEDS = 50, 2, 40
 KEPT = {
     73994400270: "a worker dies with messages that it has read and not looked at: they come back",
     5500483: "messages that a fault puts before others make these count as lost",
