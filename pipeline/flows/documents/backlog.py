@@ -66,10 +66,11 @@ def failures(context: Context, limit: int) -> list[Failure]:
 
 def _words(context: Context, row: object) -> str:
     view = queries.document_view(context, row)
-    if not view.failed_count:
+    if view.status is DocumentStatus.FAILED or not view.failed_count:
         return view.error or "it failed"
-    pages = f"{view.failed_count} of {view.pages} pages failed" if view.pages != 1 else "its page failed"
-    return f"{pages}: {queries.commonest_error(context, view.id) or view.error or 'for no reason on record'}"
+    with context.db.read() as session:
+        why = queries.commonest_error(session, view.id)
+    return f"{view.failed_count} of {view.pages} pages failed: {why or view.error or 'for no reason on record'}"
 
 
 def pages_by_minute(context: Context) -> list[Minute]:

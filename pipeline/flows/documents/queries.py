@@ -198,12 +198,11 @@ def pages(
         return [view_of(PageView, row) for row in session.execute(query)]
 
 
-def commonest_error(context: Context, document_id: str) -> str:
+def commonest_error(session: Session, document_id: str) -> str:
     """What most of its failed pages failed with; empty if none did."""
     failed = (PAGES.c.document_id == document_id, PAGES.c.status == PageStatus.FAILED, PAGES.c.error.is_not(None))
     query = select(PAGES.c.error).where(*failed).group_by(PAGES.c.error).order_by(func.count().desc(), PAGES.c.error)
-    with context.db.read() as session:
-        return session.execute(query.limit(1)).scalar_one_or_none() or ""
+    return session.execute(query.limit(1)).scalar_one_or_none() or ""
 
 
 def page(context: Context, document_id: str, number: int) -> PageView:

@@ -33,7 +33,7 @@ from pipeline.flows.documents.states import (
 )
 from pipeline.flows.documents.work import text_index
 from pipeline.flows.documents.work.document import lock
-from pipeline.flows.documents.work.page import CONVERT
+from pipeline.flows.documents.work.page import CONVERT, end_of_pages
 from pipeline.providers import registry
 from pipeline.settings import Settings
 from pipeline.storage.context import Context
@@ -101,7 +101,7 @@ def resume(context: Context, document_id: str) -> DocumentView:
         event = resume_event(
             document.pages, document.completed_count, document.failed_count, allow_partial=document.allow_partial
         )
-        ended = {"finished_at": now} if event is DocumentEvent.RESUME_PARTIAL else {}
+        ended = end_of_pages(session, document, DOCUMENT.target(DocumentStatus.PAUSED, event), now)
         _move(session, document, event, now, attempts=0, **ended)
 
     return _change(context, document_id, act)
@@ -221,6 +221,8 @@ def promote(context: Context, document_id: str, page: int, attempt_id: int) -> D
         )  # fmt: skip
         if completed == document.pages and document.status != DocumentStatus.CANCELLED:
             _remerge(session, now, document, allow_partial=document.allow_partial)
+        elif was_failed and not document.completed_count and document.status == DocumentStatus.FAILED:
+            _move(session, document, DocumentEvent.PROMOTE_PAGE, now, error=None)
 
     return _change(context, document_id, act)
 

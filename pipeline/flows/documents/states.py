@@ -37,6 +37,8 @@ class DocumentEvent(StrEnum):
     SPLIT_DONE = "split_done"
     PAGES_DONE = "pages_done"
     PAGES_DONE_PARTIAL = "pages_done_partial"
+    PAGES_FAILED = "pages_failed"
+    """No page was converted: there is nothing to keep."""
     CLAIM_MERGE = "claim_merge"
     MERGED = "merged"
     MERGED_PARTIAL = "merged_partial"
@@ -49,9 +51,12 @@ class DocumentEvent(StrEnum):
     RESUME_PAGES = "resume_pages"
     RESUME_MERGE = "resume_merge"
     RESUME_PARTIAL = "resume_partial"
+    RESUME_FAILED = "resume_failed"
     RETRY = "retry"
     RETRY_PAGES = "retry_pages"
     REMERGE = "remerge"
+    PROMOTE_PAGE = "promote_page"
+    """An older attempt gave the first text to a document whose pages all failed."""
 
 
 class PageEvent(StrEnum):
@@ -79,6 +84,7 @@ DOCUMENT = Machine(
         (_D.SPLITTING, _E.GIVE_BACK): _D.PENDING,
         (_D.PROCESSING, _E.PAGES_DONE): _D.READY_TO_MERGE,
         (_D.PROCESSING, _E.PAGES_DONE_PARTIAL): _D.PARTIAL_FAILED,
+        (_D.PROCESSING, _E.PAGES_FAILED): _D.FAILED,
         (_D.READY_TO_MERGE, _E.CLAIM_MERGE): _D.MERGING,
         (_D.MERGING, _E.MERGED): _D.COMPLETED,
         (_D.MERGING, _E.MERGED_PARTIAL): _D.PARTIAL_FAILED,
@@ -94,6 +100,7 @@ DOCUMENT = Machine(
         (_D.PAUSED, _E.RESUME_PAGES): _D.PROCESSING,
         (_D.PAUSED, _E.RESUME_MERGE): _D.READY_TO_MERGE,
         (_D.PAUSED, _E.RESUME_PARTIAL): _D.PARTIAL_FAILED,
+        (_D.PAUSED, _E.RESUME_FAILED): _D.FAILED,
         **{(state, _E.RETRY): _D.PENDING for state in (_D.FAILED, _D.PARTIAL_FAILED, _D.CANCELLED, _D.COMPLETED)},
         **{
             (state, _E.RETRY_PAGES): _D.PROCESSING
@@ -103,6 +110,7 @@ DOCUMENT = Machine(
             (state, _E.REMERGE): _D.READY_TO_MERGE
             for state in (_D.COMPLETED, _D.PARTIAL_FAILED, _D.FAILED, _D.CANCELLED)
         },
+        (_D.FAILED, _E.PROMOTE_PAGE): _D.PARTIAL_FAILED,
     },
 )
 
@@ -130,6 +138,13 @@ AT_REST = frozenset({_D.COMPLETED, _D.FAILED, _D.PARTIAL_FAILED, _D.CANCELLED})
 """States that only a user's command leaves."""
 
 
+_RESUMED = {
+    DocumentEvent.PAGES_DONE: DocumentEvent.RESUME_MERGE,
+    DocumentEvent.PAGES_DONE_PARTIAL: DocumentEvent.RESUME_PARTIAL,
+    DocumentEvent.PAGES_FAILED: DocumentEvent.RESUME_FAILED,
+}
+
+
 def settled_event(pages: int, completed: int, failed: int, *, allow_partial: bool) -> DocumentEvent | None:
     """The event of a PROCESSING document with these counts; None while pages are outstanding.
 
@@ -137,9 +152,11 @@ def settled_event(pages: int, completed: int, failed: int, *, allow_partial: boo
     """
     if completed + failed < pages:
         return None
-    if failed == 0 or (allow_partial and completed > 0):
+    if failed == 0:
         return DocumentEvent.PAGES_DONE
-    return DocumentEvent.PAGES_DONE_PARTIAL
+    if completed == 0:
+        return DocumentEvent.PAGES_FAILED
+    return DocumentEvent.PAGES_DONE if allow_partial else DocumentEvent.PAGES_DONE_PARTIAL
 
 
 def resume_event(pages: int, completed: int, failed: int, *, allow_partial: bool) -> DocumentEvent:
@@ -147,9 +164,7 @@ def resume_event(pages: int, completed: int, failed: int, *, allow_partial: bool
     if pages == 0:
         return DocumentEvent.RESUME_SPLIT
     settled = settled_event(pages, completed, failed, allow_partial=allow_partial)
-    if settled is None:
-        return DocumentEvent.RESUME_PAGES
-    return DocumentEvent.RESUME_MERGE if settled is DocumentEvent.PAGES_DONE else DocumentEvent.RESUME_PARTIAL
+    return _RESUMED[settled] if settled else DocumentEvent.RESUME_PAGES
 
 
 def progress(status: DocumentStatus, pages: int, completed: int, before: int) -> int:

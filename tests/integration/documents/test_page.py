@@ -1,3 +1,4 @@
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from uuid import uuid4
 
@@ -5,9 +6,9 @@ import pytest
 from sqlalchemy import func, select
 
 from pipeline.engine.claims import FREE
-from pipeline.engine.errors import ErrorKind
+from pipeline.engine.errors import ErrorKind, UnitError
 from pipeline.engine.traces import AiCall
-from pipeline.flows.documents import FLOW, queries
+from pipeline.flows.documents import FLOW, queries, service
 from pipeline.flows.documents.models import DOCUMENTS, PAGES
 from pipeline.flows.documents.states import DOCUMENT, DocumentStatus, PageStatus
 from pipeline.flows.documents.work.page import Attempt
@@ -134,7 +135,23 @@ def test_a_document_with_a_failed_page_is_partial_failed_when_all_are_settled(co
     assert document(context, document_id).finished_at is not None
 
 
-@pytest.mark.parametrize(("completed", "expected"), [(1, D.READY_TO_MERGE), (0, D.PARTIAL_FAILED)])
+def test_a_document_whose_pages_all_failed_is_failed_with_the_commonest_reason(context: Context) -> None:
+    document_id = insert_document(context, pages=[P.PENDING] * 3)
+    worker = Worker(context, document_id)
+    for error in ("an odd reply", "no credit left", "no credit left"):
+        unit = only(worker.claim())
+        worker.settle(replace(bad(unit), error=UnitError(error, kind=ErrorKind.PERMANENT)))
+    row = document(context, document_id)
+    assert (D(row.status), row.failed_count, row.error) == (D.FAILED, 3, "all 3 pages failed: no credit left")
+    assert row.finished_at is not None
+    view = service.retry_failed(context, document_id)
+    assert (view.status, view.failed_count, view.error) == (D.PROCESSING, 0, None)
+    assert page_states(context, document_id) == [P.RETRYING] * 3
+    worker.settle(*(good(unit) for unit in worker.claim(3)))
+    assert counters(context, document_id) == (D.READY_TO_MERGE, 3, 0, 95)
+
+
+@pytest.mark.parametrize(("completed", "expected"), [(1, D.READY_TO_MERGE), (0, D.FAILED)])
 def test_allow_partial_merges_what_there_is_but_never_nothing(
     context: Context, completed: int, expected: DocumentStatus
 ) -> None:
@@ -172,7 +189,7 @@ def test_a_page_fails_for_good_when_its_attempts_are_used_up(context: Context) -
     (row,) = pages(context, document_id)
     assert (row.status, row.retry_count) == (P.FAILED, ATTEMPTS_CAP)
     assert row.error == "a transient error (after 3 attempts)"
-    assert counters(context, document_id)[:3] == (D.PARTIAL_FAILED, 0, 1)
+    assert counters(context, document_id)[:3] == (D.FAILED, 0, 1)
 
 
 def test_a_permanent_error_fails_at_once(context: Context) -> None:
@@ -299,7 +316,7 @@ def test_a_page_that_loses_its_worker_every_time_fails_with_the_reason(context: 
     (row,) = pages(context, document_id)
     assert row.status == P.FAILED
     assert row.error == "the worker was lost while it converted this page (after 3 attempts)"
-    assert counters(context, document_id)[:3] == (D.PARTIAL_FAILED, 0, 1)
+    assert counters(context, document_id)[:3] == (D.FAILED, 0, 1)
 
 
 def test_a_page_beyond_its_lease_is_free_again_at_once(context: Context) -> None:

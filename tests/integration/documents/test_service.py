@@ -1,4 +1,4 @@
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -93,10 +93,11 @@ COMMANDS: dict[str, tuple[Callable[[Context, str], Any], Expected]] = {
 """What each command leads to from each state, or the code of its error; whatever is not listed is illegal."""
 
 
-def make(context: Context, status: DocumentStatus, **values: Any) -> str:
+def make(context: Context, status: DocumentStatus, *, states: Sequence[PageStatus] | None = None, **values: Any) -> str:
     """A document in `status` whose page 2 has an attempt with a text."""
-    document_id = insert_document(context, status, STATES[status], **values)
-    if STATES[status]:
+    states = STATES[status] if states is None else states
+    document_id = insert_document(context, status, states, **values)
+    if states:
         row = {"page": 2, "page_source": 2, "provider": "local", "model": "m", "status": "completed", "text": "older"}
         with context.db.transaction() as session:
             session.execute(
@@ -208,6 +209,24 @@ def test_pages_under_way_end_during_a_pause_and_count_when_it_is_over(
     view = service.resume(context, document_id)
     assert view.status is expected
     assert (view.finished_at is not None) == view.at_rest
+
+
+def test_a_document_whose_last_page_failed_during_a_pause_is_failed_once_it_is_over(context: Context) -> None:
+    document_id = insert_document(context, pages=[P.PENDING])
+    worker = Worker(context, document_id)
+    (unit,) = worker.claim()
+    service.pause(context, document_id)
+    worker.settle(bad(unit))
+    view = service.resume(context, document_id)
+    assert (view.status, view.finished_at is not None) == (D.FAILED, True)
+    assert view.error == f"its page failed: {pages(context, document_id)[0].error}"
+
+
+def test_an_older_text_makes_a_document_partial_whose_pages_all_failed(context: Context) -> None:
+    document_id = make(context, D.FAILED, states=[P.FAILED] * 3, error="all 3 pages failed: why")
+    view = promote(context, document_id)
+    assert (view.status, view.completed_count, view.error) == (D.PARTIAL_FAILED, 1, None)
+    assert service.remerge(context, document_id, allow_partial=True).status is D.READY_TO_MERGE
 
 
 def test_retrying_a_document_begins_from_nothing_but_keeps_the_ledger(context: Context) -> None:

@@ -53,6 +53,7 @@ DOCUMENT_ADDITIONS = """
     SPLITTING       give_back           PENDING
     MERGING         give_back           READY_TO_MERGE
     MERGING         merged_partial      PARTIAL_FAILED
+    PROCESSING      pages_failed        FAILED
 
     COMPLETED       remerge             READY_TO_MERGE
     PARTIAL_FAILED  remerge             READY_TO_MERGE
@@ -75,6 +76,8 @@ DOCUMENT_ADDITIONS = """
     PAUSED          resume_pages        PROCESSING
     PAUSED          resume_merge        READY_TO_MERGE
     PAUSED          resume_partial      PARTIAL_FAILED
+    PAUSED          resume_failed       FAILED
+    FAILED          promote_page        PARTIAL_FAILED
 """
 """Sections 4.5 (recovery), 6.1 to 6.5 (what a user may ask for) and 11, Q4 (pausing)."""
 
@@ -157,7 +160,13 @@ def test_every_event_of_a_machine_can_happen() -> None:
 
 
 def test_nothing_happens_by_itself_to_a_document_at_rest() -> None:
-    by_users = {DocumentEvent.CANCEL, DocumentEvent.RETRY, DocumentEvent.RETRY_PAGES, DocumentEvent.REMERGE}
+    by_users = {
+        DocumentEvent.CANCEL,
+        DocumentEvent.RETRY,
+        DocumentEvent.RETRY_PAGES,
+        DocumentEvent.REMERGE,
+        DocumentEvent.PROMOTE_PAGE,
+    }
     assert {status.name for status in AT_REST} == {"COMPLETED", "FAILED", "PARTIAL_FAILED", "CANCELLED"}
     assert {event for (state, event) in DOCUMENT.legal if state in AT_REST} == by_users
 
@@ -215,7 +224,7 @@ def test_a_document_is_settled_exactly_when_no_page_is_outstanding(
     elif completed == pages:
         assert event is DocumentEvent.PAGES_DONE
     elif completed == 0:
-        assert event is DocumentEvent.PAGES_DONE_PARTIAL
+        assert event is DocumentEvent.PAGES_FAILED
     else:
         assert event is (DocumentEvent.PAGES_DONE if allow_partial else DocumentEvent.PAGES_DONE_PARTIAL)
 

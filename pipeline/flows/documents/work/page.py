@@ -26,6 +26,7 @@ from pipeline.engine.traces import message_of, preview
 from pipeline.engine.views import view_of
 from pipeline.engine.work import Changes, Outcome, Work
 from pipeline.flows.documents.models import ATTEMPTS, DOCUMENTS, LAYOUTS, PAGES
+from pipeline.flows.documents.queries import commonest_error
 from pipeline.flows.documents.rules.doubt import is_doubtful
 from pipeline.flows.documents.states import (
     DOCUMENT,
@@ -126,7 +127,7 @@ def _counted(document: Any, changes: Changes) -> _Counted:
     if before is DocumentStatus.PROCESSING:
         event = settled_event(document.pages, completed, failed, allow_partial=document.allow_partial)
     status = DOCUMENT.target(before, event) if event else before
-    # PARTIAL_FAILED keeps the percentage of the state before, which includes these pages.
+    # FAILED and PARTIAL_FAILED keep the percentage of the state before, which includes these pages.
     reached = progress(before, document.pages, completed, document.progress)
     return _Counted(completed, failed, event, status, progress(status, document.pages, completed, reached))
 
@@ -150,8 +151,18 @@ def _count(session: Session, document: Any, changes: Changes, now: datetime) -> 
             _COUNT, {"of_document": document.id, **{f"new_{name}": values[name] for name in values}}
         )
     else:
-        ended = {"finished_at": now} if found.status is DocumentStatus.PARTIAL_FAILED else {}
+        ended = end_of_pages(session, document, found.status, now)
         DOCUMENT.move(session, DOCUMENTS, found.event, mine, **values, **ended)
+
+
+def end_of_pages(session: Session, document: Any, status: DocumentStatus, now: datetime) -> dict[str, Any]:
+    """What the row of a document says that reaches `status` because its pages have ended."""
+    if status is DocumentStatus.PARTIAL_FAILED:
+        return {"finished_at": now}
+    if status is DocumentStatus.FAILED:
+        pages = f"all {document.pages:,} pages" if document.pages > 1 else "its page"
+        return {"finished_at": now, "error": f"{pages} failed: {commonest_error(session, document.id)}"}
+    return {}
 
 
 CONVERT = Work(

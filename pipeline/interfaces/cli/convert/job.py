@@ -58,7 +58,7 @@ class Job:
             return FAILED
         if self.status == "COMPLETED":
             return DONE
-        return PARTIAL if self.status == "PARTIAL_FAILED" and self.document.completed_count else FAILED
+        return PARTIAL if self.status == "PARTIAL_FAILED" else FAILED
 
     @property
     def problem(self) -> str:
@@ -124,12 +124,12 @@ def summary(jobs: Sequence[Job]) -> str:
 
 def _advice(document: "Document") -> str:
     """What to do about a document that is not COMPLETED; empty if it is."""
+    how = (
+        f"`penstock documents pages {document.id} --failed` says of each why; "
+        f"`penstock documents retry {document.id} --failed` tries again"
+    )
     match document.status.name:
         case "PARTIAL_FAILED":
-            how = (
-                f"`penstock documents pages {document.id} --failed` says of each why; "
-                f"`penstock documents retry {document.id} --failed` tries again"
-            )
             kept = (
                 ""
                 if document.merged_path and not document.outdated
@@ -137,7 +137,8 @@ def _advice(document: "Document") -> str:
             )
             return f"{document.failed_count:,} of {document.pages:,} pages failed{_because(document.id)}. {how}{kept}."
         case "FAILED":
-            return _unknown_to_the_stack(document) or document.error or "failed"
+            why = _unknown_to_the_stack(document) or document.error or "failed"
+            return f"{why.rstrip('.')}. {how}." if document.failed_count else why
         case "CANCELLED":
             return f"cancelled; `penstock documents retry {document.id}` starts again"
         case "PAUSED":
@@ -149,7 +150,7 @@ def _unknown_to_the_stack(document: "Document") -> str:
     """That only this command knows the document's provider; empty if its failure is another."""
     from pipeline.settings import get_settings
 
-    missing = (document.error or "").startswith(f"there is no provider '{document.provider}'")
+    missing = f"there is no provider '{document.provider}'" in (document.error or "")
     if not missing or document.provider not in get_settings().providers:
         return ""
     return (
@@ -162,7 +163,8 @@ def _because(document_id: str) -> str:
     from pipeline.flows.documents.queries import commonest_error
     from pipeline.storage.context import get_context
 
-    why = commonest_error(get_context(), document_id).rstrip(".")
+    with get_context().db.read() as session:
+        why = commonest_error(session, document_id).rstrip(".")
     return f": {why}" if why else ""
 
 
