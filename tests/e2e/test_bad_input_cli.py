@@ -158,20 +158,20 @@ def test_providers_that_cannot_work_are_told_apart(cli: Cli, provider: ProviderS
     assert_explained(keyless.run(*convert, "openai"), needed)
 
     provider.configure({"api_key": "another-key"})
-    assert_explained(cli.run(*convert, "ai"), "1 of 1 pages failed", "PENSTOCK_PROVIDERS__AI__API_KEY", "says of each")
-    wrong_key = cli.newest()
+    waits = cli.start(*convert, "ai")
+    waits.wait_for("refused the key (401): check PENSTOCK_PROVIDERS__AI__API_KEY")
+    waits.interrupt()
+    assert waits.wait() == 130
     provider.configure({"api_key": "secret-key"})
-    assert_explained(cli.run(*convert, "ai", "--model", "vision-9"), "1 of 1 pages failed", "vision-9")
-    wrong_model = cli.newest()
-    assert_explained(cli.run(*convert, "down"), "1 of 1 pages failed")
+    assert cli.run("breakers", "close", "ai:vision").code == 0
+    assert cli.run(*convert, "ai").code == 0
+    assert "secret-key" not in waits.output
 
-    said = cli.run_all(
-        ["documents", "pages", document, "--failed"] for document in (wrong_key, wrong_model, cli.newest())
-    )
-    assert "PENSTOCK_PROVIDERS__AI__API_KEY" in said[0].out
-    assert "secret-key" not in said[0].out
-    assert "vision-9" in said[1].out
-    assert "could not be reached" in said[2].out
+    assert_explained(cli.run(*convert, "ai", "--model", "vision-9"), "vision-9")
+    waits = cli.start(*convert, "down")
+    waits.wait_for("connection")
+    waits.interrupt()
+    assert waits.wait() == 130
 
 
 @pytest.fixture
