@@ -83,8 +83,10 @@ def begin(context: Context, owner: str, key: str, fingerprint: str, keep: timede
 
     def work(session: Session) -> Begun | Answer:
         session.execute(delete(REQUESTS).where(*mine, REQUESTS.c.expires_at <= now))
-        insert_if_absent(session, REQUESTS, {"owner": owner, "key": key, "headers": "", "body": b"", **fresh})
-        row = session.execute(select(REQUESTS).where(*mine)).one()
+        row = None
+        while row is None:  # on PostgreSQL, a twin may be released between the two
+            insert_if_absent(session, REQUESTS, {"owner": owner, "key": key, "headers": "", "body": b"", **fresh})
+            row = session.execute(select(REQUESTS).where(*mine)).one_or_none()
         if row.fingerprint != fingerprint:
             raise AnotherRequest
         if row.status is not None:

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import replace
 
-from sqlalchemy import select
+from sqlalchemy import case, select
 
 from pipeline.engine.backlog import Failure, Waiting
 from pipeline.engine.backlog import waiting as counted
@@ -13,19 +13,21 @@ from pipeline.flows.webhooks.states import DeliveryStatus
 from pipeline.flows.webhooks.work.delivery import WORK
 from pipeline.storage.context import Context
 
+_STANDING = case((~ENDPOINTS.c.active, "off"), (ENDPOINTS.c.failures > 0, "failing"), else_="well")
+
 
 def waiting(context: Context) -> Iterator[Waiting]:
     """Deliveries, and those to endpoints that are switched off."""
     with context.db.read() as session:
         joined = DELIVERIES.join(ENDPOINTS, ENDPOINTS.c.id == DELIVERIES.c.endpoint_id)
-        found = list(
-            counted(session, WORK, "webhook_deliveries", context.db.now(), by=ENDPOINTS.c.active, within=joined)
-        )
-    for is_active, one in found:
-        if is_active:
-            yield replace(one, queue=QUEUE)
-        else:
+        found = list(counted(session, WORK, "webhook_deliveries", context.db.now(), by=_STANDING, within=joined))
+    for standing, one in found:
+        if standing == "off":
             yield replace(one, why="their endpoints are switched off", is_paused=True)
+        elif standing == "failing":
+            yield replace(one, why="the turn of their endpoints, which did not take what was sent last")
+        else:
+            yield replace(one, queue=QUEUE)
 
 
 def failures(context: Context, limit: int) -> list[Failure]:

@@ -35,8 +35,8 @@ def places(context: Context) -> int:
     rules = webhooks_of(context.settings)
     with context.db.read() as session:
         found = delivery.ready(session, context.settings, context.db.now())
-    sick = any(row.failures for row in found)
-    return min(rules.width, rules.per_endpoint * sum(not row.failures for row in found) + sick)
+    well, silent = sum(not row.failures for row in found), sum(bool(row.silent) for row in found)
+    return min(rules.width, rules.per_endpoint * well + (len(found) - well - silent) + bool(silent))
 
 
 def next_wait_s(context: Context) -> float | None:

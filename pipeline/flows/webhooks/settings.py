@@ -19,7 +19,7 @@ class WebhookSettings(BaseModel):
     )
     """Waits before the second, third … attempt of a delivery: those that Standard Webhooks advises."""
     width: int = Field(default=3, ge=1, le=64)
-    """Deliveries under way at once. Endpoints that fail have one of them at most."""
+    """Deliveries under way at once. Endpoints that fail and do not answer have one of them at most."""
     per_endpoint: int = Field(default=2, ge=1, le=16)
     """Deliveries under way at once to one endpoint; to one that fails: 1."""
     longest_pause_s: float = Field(default=300, gt=0, le=DAY_S)

@@ -10,7 +10,7 @@ from sqlalchemy import delete, func, select, update
 from standardwebhooks.webhooks import WebhookVerificationError
 from structlog.testing import capture_logs
 
-from pipeline.engine.errors import UserError
+from pipeline.engine.errors import ErrorKind, UnitError, UserError
 from pipeline.engine.outbox import EVENTS
 from pipeline.engine.views import plain
 from pipeline.flows.documents import service as documents
@@ -20,6 +20,7 @@ from pipeline.flows.webhooks.models import ATTEMPTS, DELIVERIES, ENDPOINTS
 from pipeline.flows.webhooks.settings import webhooks_of
 from pipeline.flows.webhooks.states import DeliveryStatus
 from pipeline.flows.webhooks.work import delivery, fanout
+from pipeline.interfaces.backlog import reasons
 from pipeline.storage.context import Context
 from tests.integration.webhooks.conftest import Driver
 from tests.support.waiting import wait_until
@@ -203,6 +204,35 @@ def test_an_endpoint_that_fails_for_days_is_disabled(context: Context, driver: D
     (one,) = queries.endpoints(context)
     assert not one.active
     assert "it has failed since" in (one.disabled_because or "")
+
+
+def test_a_retry_after_one_503_waits_for_no_dead_endpoint(context: Context, driver: Driver, receiver: Receiver) -> None:
+    for number in range(9):
+        service.create(context, receiver.url(f"/dead{number}"))
+    living = service.create(context, receiver.url("/living")).endpoint.id
+    receiver.script(Reply(503), path="/living")
+    driver.event()
+    plan.due(context)
+
+    def silent(endpoint_id: str) -> None:
+        """As after a time-out."""
+        unit = delivery.claim(context, endpoint_id, driver.owner())
+        assert unit is not None
+        error = UnitError("did not answer", kind=ErrorKind.TRANSIENT, code="timeout")
+        delivery._settle(context, unit, None, error, 10_000)
+
+    dead = [one.id for one in queries.endpoints(context) if one.id != living]
+    for one in dead:
+        silent(one)
+    assert delivery.send(context, driver.owner()).status is DeliveryStatus.PENDING
+    driver.pass_time(days=1)
+    [reason] = [one for one in reasons(context, {}, None) if one.units.get("webhook_deliveries")]
+    assert (reason.kind, reason.units) == ("turn", {"webhook_deliveries": 10}), "no worker is what they wait for"
+    assert delivery.claim(context, dead[0], driver.owner()), "a dead one has its place"
+    assert plan.places(context) == 1
+    assert delivery.send(context, driver.owner()).status is DeliveryStatus.DELIVERED
+    assert len(receiver.at("/living")) == 2
+    assert not delivery.send(context, driver.owner()).done, "dead ones have one place in all"
 
 
 def test_a_dead_endpoint_holds_up_nobody_else(context: Context, driver: Driver, receiver: Receiver) -> None:

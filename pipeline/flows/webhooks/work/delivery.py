@@ -1,8 +1,8 @@
 """One delivery: claimed, sent, and settled with what the endpoint answered.
 
 Whose turn it is: the endpoint to which something was sent longest ago, those that fail after the others. An endpoint
-that fails is left alone for a while and has one delivery under way at most, and none is begun to another that fails: so
-dead endpoints do not hold up living ones.
+that fails is left alone for a while and has one delivery under way at most. To those that do not even answer, there is
+one under way in all, first to those that have failed less often: so dead endpoints do not hold up living ones.
 """
 
 import time
@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 import structlog
-from sqlalchemy import and_, func, insert, or_, select, update
+from sqlalchemy import and_, case, func, insert, or_, select, update
 from sqlalchemy.orm import Session
 
 from pipeline.engine import outbox, work
@@ -48,6 +48,16 @@ WORK = Work(
 )  # fmt: skip
 
 
+_UNANSWERED = select(DELIVERIES.c.id).where(
+    DELIVERIES.c.endpoint_id == ENDPOINTS.c.id,
+    DELIVERIES.c.status.in_([DeliveryStatus.PENDING, DeliveryStatus.SENDING]),
+    DELIVERIES.c.attempts > 0,
+    DELIVERIES.c.response_status.is_(None),
+)
+SILENT = and_(ENDPOINTS.c.failures > 0, _UNANSWERED.exists())
+"""An endpoint that fails, and did not answer at all: what is sent there holds a place for as long as a time-out."""
+
+
 @dataclass(frozen=True)
 class Unit:
     """A claimed delivery, and all that is needed to send it."""
@@ -80,7 +90,7 @@ class Unit:
 
 
 def ready(session: Session, settings: Settings, now: datetime) -> list[Any]:
-    """The endpoints to which something can be sent now, in the order of their turns: `id`, `failures`."""
+    """The endpoints to which something can be sent now, in the order of their turns: `id`, `failures`, `silent`."""
     mine = select(DELIVERIES.c.id).where(DELIVERIES.c.endpoint_id == ENDPOINTS.c.id)
     under_way = (
         select(func.count()).where(DELIVERIES.c.endpoint_id == ENDPOINTS.c.id, WORK.working).scalar_subquery()
@@ -88,17 +98,18 @@ def ready(session: Session, settings: Settings, now: datetime) -> list[Any]:
     rules = webhooks_of(settings)
     room = or_(under_way == 0, and_(ENDPOINTS.c.failures == 0, under_way < rules.per_endpoint))
     awake = or_(ENDPOINTS.c.paused_until.is_(None), ENDPOINTS.c.paused_until <= now)
-    query = select(ENDPOINTS.c.id, ENDPOINTS.c.failures).where(
+    query = select(ENDPOINTS.c.id, ENDPOINTS.c.failures, SILENT.label("silent")).where(
         ENDPOINTS.c.active, awake, mine.where(WORK.due(now)).exists(), room
     )
-    rows = session.execute(query.order_by(ENDPOINTS.c.failures > 0, ENDPOINTS.c.tried_at.nulls_first(), ENDPOINTS.c.id))
-    found = rows.all()
-    sick = ENDPOINTS.c.id.in_(select(DELIVERIES.c.endpoint_id).where(WORK.working))
+    patience = case((SILENT, ENDPOINTS.c.failures), else_=0)
+    turns = (ENDPOINTS.c.failures > 0, patience, ENDPOINTS.c.tried_at.nulls_first(), ENDPOINTS.c.id)
+    found = session.execute(query.order_by(*turns)).all()
+    busy = ENDPOINTS.c.id.in_(select(DELIVERIES.c.endpoint_id).where(WORK.working))
     if (
-        any(row.failures for row in found)
-        and session.execute(select(ENDPOINTS.c.id).where(ENDPOINTS.c.failures > 0, sick).limit(1)).first()
+        any(row.silent for row in found)
+        and session.execute(select(ENDPOINTS.c.id).where(SILENT, busy).limit(1)).first()
     ):
-        return [row for row in found if not row.failures]
+        return [row for row in found if not row.silent]
     return list(found)
 
 
