@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from pipeline.engine.tables import insert_if_absent
 from pipeline.storage import idempotency
 from pipeline.storage.context import Context
 from tests.faults.flow import POSTGRESQL
@@ -18,7 +19,7 @@ def test_a_twin_that_is_released_just_then_leaves_the_request_to_who_asks(
 ) -> None:
     twin = idempotency.begin(context, "owner", "key", "same", KEEP)
     assert isinstance(twin, idempotency.Begun)
-    insert = idempotency.insert_if_absent
+    insert = insert_if_absent
 
     def then_released(*args: Any) -> None:
         monkeypatch.setattr(idempotency, "insert_if_absent", insert)
