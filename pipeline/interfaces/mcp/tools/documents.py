@@ -104,7 +104,7 @@ async def convert_document(call: Call, asked: Address | FileOrAddress) -> Conver
 
 
 def _submit_path(call: Call, given: str, options: Options) -> Document:
-    """As `penstock documents submit` would, by way of an upload: its checks, its child process and its quotas."""
+    """As `penstock convert` would, by way of an upload: its checks, its child process and its quotas."""
     path, settings = Path(given).expanduser(), call.context.settings
     if not path.is_absolute():
         raise UserError(f"{given} is not an absolute path: write it from the root on", code="relative_path")

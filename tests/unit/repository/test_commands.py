@@ -1,0 +1,177 @@
+"""Every command that a page, a message or a docstring names is one that the program has, down to its options."""
+
+import ast
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+from celery.bin.beat import beat as celery_beat
+from celery.bin.worker import worker as celery_worker
+from typer.main import get_command
+
+from pipeline.flows.knowledge.live_settings import embeddings_queue
+from pipeline.interfaces.cli.main import app
+from pipeline.providers.gates import gated_queues
+from pipeline.settings import Settings
+from pipeline.standalone import roles
+
+ROOT = Path(__file__).resolve().parents[3]
+PAGES = sorted([ROOT / "README.md", *ROOT.glob("docs/*.md")])
+CODE = sorted([*ROOT.glob("pipeline/**/*.py"), *ROOT.glob("tasks/**/*.py")])
+TEMPLATES = sorted(ROOT.glob("pipeline/interfaces/console/templates/**/*.html"))
+COMMANDS = get_command(app)
+CELERY = {"worker": celery_worker, "beat": celery_beat}
+"""Whose options these commands take, beside their own."""
+
+_BLOCK = re.compile(r"^ *```(?:sh|bash|console|shell)\n(.*?)^ *```", re.DOTALL | re.MULTILINE)
+_FENCED = re.compile(r"^ *```.*?^ *```", re.DOTALL | re.MULTILINE)
+_SPAN = re.compile(r"`\$?\s*penstock\s+([^`]+)`")
+_BOLD = re.compile(r"\[bold\]([^\[]*penstock [^\[]*)\[/bold\]")
+_HTML = re.compile(r"<code[^>]*>penstock\s+([^<]+)</code>")
+_PLACEHOLDER = re.compile(r"…|\.\.\.|[A-Z][A-Z_-]*|\{.*|<.*>|\[.*")
+_OPERATORS = re.compile(r"[|&;<>()]+")
+
+
+def parts(line: str) -> Iterator[list[str]]:
+    """The words after `penstock` of each call of it in a line of a shell."""
+    lexer = shlex.shlex(line, posix=True, punctuation_chars=True)
+    lexer.whitespace_split = True
+    calls: list[list[str]] = [[]]
+    for word in lexer:
+        if _OPERATORS.fullmatch(word):
+            calls.append([])
+        else:
+            calls[-1].append(word)
+    for call in calls:
+        while call and re.fullmatch(r"\$|[A-Z_0-9]+=.*", call[0]):
+            call.pop(0)
+        if call and call[0] == "penstock":
+            yield call[1:]
+
+
+def of_page(text: str) -> Iterator[list[str]]:
+    """The commands that a page in Markdown names."""
+    for block in _BLOCK.findall(text):
+        for line in block.replace("\\\n", " ").splitlines():
+            if "penstock" in line:
+                yield from parts(line)
+    for span in _SPAN.findall(_FENCED.sub("", text)):
+        yield shlex.split(span)
+
+
+def of_code(text: str) -> Iterator[list[str]]:
+    """The commands that the strings of a Python file name."""
+    tree = ast.parse(text)
+    inner = {id(part) for node in ast.walk(tree) if isinstance(node, ast.JoinedStr) for part in node.values}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.JoinedStr):
+            words = "".join(str(part.value) if isinstance(part, ast.Constant) else "{}" for part in node.values)
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in inner:
+            words = node.value
+        else:
+            continue
+        for span in _SPAN.findall(words):
+            yield shlex.split(span)
+        for line in _BOLD.findall(words):
+            yield from parts(line)
+
+
+def named() -> Iterator[tuple[str, list[str]]]:
+    """(file, the words after `penstock`) of every command that is named anywhere."""
+    for files, find in (
+        (PAGES, of_page),
+        (CODE, of_code),
+        (TEMPLATES, lambda text: map(shlex.split, _HTML.findall(text))),
+    ):
+        for file in files:
+            text = file.read_text(encoding="utf-8")
+            if "penstock " in text:
+                for words in find(text):
+                    yield str(file.relative_to(ROOT)), words
+
+
+def fault(words: list[str]) -> str:
+    """What is wrong with a command; empty if nothing is."""
+    command: Any = COMMANDS
+    rest, path = list(words), []
+    while hasattr(command, "commands") and rest:
+        name = rest[0]
+        if name.startswith("-") or _PLACEHOLDER.fullmatch(name):
+            break
+        rest.pop(0)
+        several = name.split("|")
+        if missing := [one for one in several if one not in command.commands]:
+            return f"there is no command {' '.join([*path, missing[0]])!r}"
+        path.append(several[0])
+        command = command.commands[several[0]]
+    return _wrong_arguments(command, " ".join(path), rest)
+
+
+def _wrong_arguments(command: Any, name: str, rest: list[str]) -> str:
+    context = command.context_class(command, info_name=name, **command.context_settings)
+    try:
+        given, left, _ = command.make_parser(context).parse_args(list(rest))
+        if own := CELERY.get(name):
+            _, left, _ = own.make_parser(click.Context(own)).parse_args(list(left))
+    except Exception as error:  # typer's own copy of click has classes of its own
+        if not hasattr(error, "format_message"):
+            raise
+        return str(error.format_message())
+    left = [word for word in left if word not in {"…", "..."}]
+    if left and name != "flower" and not (hasattr(command, "commands") and _PLACEHOLDER.fullmatch(left[0])):
+        return f"{name!r} does not take {left[0]!r}"
+    if name == "worker" and given.get("role"):
+        return _wrong_choice(given["role"], roles.ROLES)
+    return ""
+
+
+def _wrong_choice(value: str, choices: Any) -> str:
+    known = {str(one).lower() for one in choices}
+    wrong = [one for one in value.split("|") if one.lower() not in known and not _PLACEHOLDER.fullmatch(one)]
+    return f"{wrong[0]!r} is none of {sorted(known)}" if wrong else ""
+
+
+def test_every_command_that_is_named_anywhere_is_one_that_works() -> None:
+    found = list(named())
+    assert len(found) > 300
+    wrong = [f"{file}: penstock {shlex.join(words)}: {why}" for file, words in found if (why := fault(words))]
+    assert wrong == [], "\n".join(wrong)
+
+
+@pytest.mark.parametrize(
+    ("line", "why"),
+    [
+        ("worker ai", "does not take 'ai'"),
+        ("worker --role cpus", "'cpus' is none of"),
+        ("worker --role ai -c 64", ""),
+        ("worker --queue-names cpu", "No such option"),
+        ("documents retry ID --failled", "No such option"),
+        ("documents remove ID", "no command 'documents remove'"),
+        ("documents list NAME", "does not take 'NAME'"),
+        ("nodes list|show|revoke", ""),
+        ("kb …", ""),
+    ],
+)
+def test_a_command_that_does_not_work_is_noticed(line: str, why: str) -> None:
+    found = fault(shlex.split(line))
+    assert why in found
+    assert bool(found) == bool(why)
+
+
+def test_a_worker_for_all_queues_is_documented_with_all_of_them() -> None:
+    providers: Any = {"openai": {"base_url": "http://127.0.0.1:9/v1", "model": "m", "api_key": "k"}}
+    screenshots: Any = dict.fromkeys(("vision_provider", "text_provider", "embeddings_provider"), "openai")
+    music: Any = {"provider": "openai", "embeddings_provider": "openai"}
+    fixed = {"control", "cpu", "io", "capture"}
+    plain = fixed | set(gated_queues(Settings(providers=providers)))
+    whole = set(gated_queues(Settings(providers=providers, screenshots=screenshots, music=music)))
+    whole |= {embeddings_queue("openai"), "maintenance", *fixed}
+    for name in ("README.md", "docs/operations.md"):
+        page = (ROOT / name).read_text(encoding="utf-8")
+        calls = [words for words in of_page(page) if "-Q" in words]
+        assert [set(words[words.index("-Q") + 1].split(",")) for words in calls] == [plain], name
+        assert [queue for queue in sorted(whole) if f"`{queue.replace('openai', 'NAME')}`" not in page] == [], name
