@@ -196,8 +196,8 @@ class Broker:
 
     def begun(self, message: Message) -> None:
         """A message is worked on. If a fault moved it to the head, its queue turned over for those that it passed."""
-        self.waiting.pop(message.id, None)
-        if message.moved:
+        is_first = self.waiting.pop(message.id, None) is not None  # one that comes again passes nobody once more
+        if is_first and message.moved:
             lane = (message.queue, message.priority)
             for other in self.waiting.values():
                 if (other.queue, other.priority) == lane and other.arrival < message.arrival:
