@@ -21,6 +21,7 @@ from pipeline.engine.connection import connect
 from pipeline.engine.logs import sign
 from pipeline.engine.presence import Presence
 from pipeline.flows import flows
+from pipeline.providers import registry
 from pipeline.settings import get_settings
 from pipeline.storage import installation
 from pipeline.storage.context import Context, get_context
@@ -156,5 +157,9 @@ def _begin(sender: Any, **_: Any) -> None:
     _refuse_foreign_folder()
     identity.begin(
         str(sender.hostname),
-        lambda: {"slots": sender.concurrency, "queues": sorted(sender.app.amqp.queues.consume_from)},
+        lambda: {
+            "slots": sender.concurrency,
+            "queues": sorted(sender.app.amqp.queues.consume_from),
+            "providers": registry.names(get_settings()),
+        },
     )

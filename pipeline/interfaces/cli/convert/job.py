@@ -153,8 +153,13 @@ def _unknown_to_the_stack(document: "Document") -> str:
     missing = f"there is no provider '{document.provider}'" in (document.error or "")
     if not missing or document.provider not in get_settings().providers:
         return ""
+    return unknown_to_the_stack(document.provider)
+
+
+def unknown_to_the_stack(provider: str) -> str:
+    """That workers know less than this command."""
     return (
-        f"the stack that is running does not know the provider '{document.provider}': it was started without these "
+        f"the stack that is running does not know the provider '{provider}': it was started without these "
         "settings. End it (`penstock up`, `penstock watch`, or your workers) and start it again with them"
     )
 

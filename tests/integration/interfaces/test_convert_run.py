@@ -1,0 +1,39 @@
+"""What `penstock convert` refuses before there is a document."""
+
+from contextlib import nullcontext
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from pipeline.engine.errors import UserError
+from pipeline.engine.presence import Presence
+from pipeline.flows.documents import catalog
+from pipeline.flows.documents.submission import Options
+from pipeline.interfaces.cli.convert.job import Job
+from pipeline.interfaces.cli.convert.options import Wish
+from pipeline.interfaces.cli.convert.run import run
+from pipeline.interfaces.cli.convert.targets import plan
+from pipeline.standalone import stack
+from pipeline.storage import context as storage
+from pipeline.storage.context import Context
+
+
+@pytest.fixture
+def database_url(sqlite_url: str) -> str:
+    return sqlite_url
+
+
+def test_a_provider_that_the_workers_do_not_know_is_refused_before_there_is_a_document(
+    context: Context, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "a.pdf"
+    file.write_bytes(b"%PDF-1.7")
+    held: Any = SimpleNamespace(ensure=bool, trouble=str)
+    monkeypatch.setattr(stack, "using_stack", lambda _: nullcontext(held))
+    monkeypatch.setattr(storage, "get_context", lambda: context)
+    Presence(context.redis).renew("w", 60, facts={"providers": ["openai"]})
+    with pytest.raises(UserError, match="does not know the provider 'local'"):
+        run([Job(target) for target in plan([file], "", ".md")], Wish(Options()))
+    assert catalog.count_documents(context, catalog.Filter()) == 0
