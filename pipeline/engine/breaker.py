@@ -97,7 +97,9 @@ class Breaker:
             case ErrorKind.UNAVAILABLE:
                 return self._opened(0.0, str(error)[:MAX_REASON])
             case ErrorKind.QUOTA:
-                now = datetime.now(UTC)
+                # A host's clock may be an hour off, which could make it a day.
+                seconds, micros = self._redis.time()
+                now = datetime.fromtimestamp(seconds + micros / 1e6, UTC)
                 wait_s = error.retry_after_s or (quota_reset(now) - now).total_seconds()
                 return self._opened(wait_s, "daily quota")
             case ErrorKind.TRANSIENT:

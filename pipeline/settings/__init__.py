@@ -192,6 +192,20 @@ class Settings(_Sources):
                 raise ValueError(f"providers: '{name}' falls back to '{profile.fallback}', which is none of them")
         return self
 
+    @model_validator(mode="after")
+    def _living_workers_are_never_taken_for_lost(self) -> Self:
+        if self.presence_ttl_s < 2 * self.presence_interval_s:
+            raise ValueError(
+                f"presence_ttl_s ({self.presence_ttl_s:g}) must be at least twice presence_interval_s "
+                f"({self.presence_interval_s:g}): else a worker whose sign of life is late counts as lost"
+            )
+        if self.sweep_interval_s < self.presence_interval_s:
+            raise ValueError(
+                f"sweep_interval_s ({self.sweep_interval_s:g}) must not be less than presence_interval_s "
+                f"({self.presence_interval_s:g}): else two sweeps miss a living worker after Redis was emptied"
+            )
+        return self
+
     @property
     def embedded_database(self) -> bool:
         return not self.database_url

@@ -3,6 +3,7 @@
 import threading
 import time
 from collections.abc import Iterator
+from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
@@ -370,6 +371,22 @@ def test_a_success_is_no_error_if_another_process_opens_it_at_that_moment(
     monkeypatch.setattr(redis, "register_script", opened_once_read)
     assert not breaker.succeeded()
     assert breaker.look().state == "open"
+
+
+def test_the_day_of_a_quota_ends_by_redis_clock_and_not_by_the_hosts(
+    redis: "Redis", monkeypatch: pytest.MonkeyPatch
+) -> None:
+    breaker = Breaker(redis, "p:vision", BreakerPolicy())
+    seconds, micros = redis.time()
+    asked: list[datetime] = []
+
+    def reset(now: datetime) -> datetime:
+        asked.append(now)
+        return now + timedelta(minutes=30)
+
+    monkeypatch.setattr(redis, "time", lambda: (seconds + 3600, micros))
+    breaker.failed(UnitError("no more today", kind=ErrorKind.QUOTA), reset)
+    assert [now.timestamp() for now in asked] == [pytest.approx(seconds + 3600 + micros / 1e6)]
 
 
 def test_a_rate_limit_that_names_no_wait_opens_for_two_minutes(redis: "Redis") -> None:

@@ -27,7 +27,11 @@ def database_url(sqlite_url: str) -> str:
 
 @pytest.fixture
 def settings_env() -> dict[str, str]:
-    return {"PENSTOCK_SWEEP_INTERVAL_S": "0.01", "PENSTOCK_PRESENCE_TTL_S": str(PRESENCE_TTL_S)}
+    return {
+        "PENSTOCK_SWEEP_INTERVAL_S": "0.01",
+        "PENSTOCK_PRESENCE_INTERVAL_S": "0.01",
+        "PENSTOCK_PRESENCE_TTL_S": str(PRESENCE_TTL_S),
+    }
 
 
 def test_a_sweep_whose_end_is_lost_keeps_others_away_no_longer_than_a_silent_worker(

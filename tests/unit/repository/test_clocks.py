@@ -4,7 +4,6 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[3]
 OF_THE_HOST = {
-    "pipeline/engine/breaker.py": "until the provider's day ends, where nobody knows a database",
     "pipeline/engine/outbox.py": "SQLite has no other",
     "pipeline/engine/tables.py": "named in an error message",
     "pipeline/flows/screenshots/frames/capture.py": "when a frame was taken",

@@ -1,4 +1,5 @@
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -217,6 +218,18 @@ def test_the_environment_wins_over_the_file_field_by_field(tmp_path: Path, monke
 def test_an_error_names_the_field(monkeypatch: pytest.MonkeyPatch, variable: str, value: str, field: str) -> None:
     monkeypatch.setenv(variable, value)
     assert field in refused().splitlines()
+
+
+@pytest.mark.parametrize(
+    ("values", "advice"),
+    [
+        ({"presence_interval_s": 10}, "presence_ttl_s (15) must be at least twice presence_interval_s (10)"),
+        ({"sweep_interval_s": 1}, "sweep_interval_s (1) must not be less than presence_interval_s (3)"),
+    ],
+)
+def test_intervals_that_take_living_workers_for_lost_are_refused(values: dict[str, float], advice: str) -> None:
+    with pytest.raises(ValidationError, match=re.escape(advice)):
+        Settings(**values)  # type: ignore[arg-type]
 
 
 def test_nodes_are_shown_pages_as_recognition_needs_them(monkeypatch: pytest.MonkeyPatch) -> None:
