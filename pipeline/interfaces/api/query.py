@@ -48,6 +48,8 @@ def _names(route: APIRoute) -> tuple[set[str], set[str], set[str]]:
     content: dict[str, Any] = (route.openapi_extra or {}).get("requestBody", {}).get("content", {})
     form: dict[str, Any] = content.get(_FORM, {}).get("schema", {}).get("properties", {})
     form_fields = {name for name, kind in form.items() if "binary" not in str(kind)}
+    if "pages" in form_fields:
+        form_fields.add("page_range")  # its first name, which scripts use
     fields: set[str] = set()
     if isinstance(body, type) and issubclass(body, BaseModel):
         fields = {field.alias or name for name, field in body.model_fields.items()}

@@ -45,7 +45,7 @@ class Folder:
         stored.write_text('{"version": 1, "document": {}}')
         pictures = self.path / "pictures"
         return SimpleNamespace(
-            status=status, pictures_folder=pictures if pictures.exists() else None, manifest_path=stored,
+            id="d1", status=status, pictures_folder=pictures if pictures.exists() else None, manifest_path=stored,
             read_text=lambda: text, layout=lambda: {"version": 1, "document": {}, "pages": []},
             merged_path="somewhere", outdated=False, completed_count=1,
         )  # fmt: skip

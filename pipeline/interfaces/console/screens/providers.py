@@ -22,7 +22,7 @@ from pipeline.standalone.supervisor import ask_for_restart, read_info
 router = APIRouter(prefix="/console/settings/providers", include_in_schema=False, dependencies=seeing)
 ProviderName = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9_-]{0,39}$")]
 Price = Annotated[Annotated[float, Field(ge=0, le=1e6)] | None, BLANK]
-Key = Annotated[SecretStr, Field(max_length=4000)]
+Key = Annotated[str, StringConstraints(max_length=4000, strip_whitespace=True), CLEAN]
 Model = Annotated[str, StringConstraints(max_length=120, strip_whitespace=True), CLEAN]
 
 
@@ -34,7 +34,7 @@ class Fields(BaseModel):
     kind: Literal["openai_compatible", "nodes"] = "openai_compatible"
     base_url: Line = ""
     model: Model = ""
-    api_key: Key = SecretStr("")
+    api_key: Key = Field(default="", repr=False)
     input_price: Price = None
     output_price: Price = None
 
@@ -53,14 +53,9 @@ def list_providers(request: Request, context: InContext) -> HTMLResponse:
 @router.post("", dependencies=admin)
 def save(request: Request, form: Annotated[Fields, Form()]) -> Response:
     """Write one into the configuration file."""
-    key = form.api_key.get_secret_value().strip()
-    if not key.isprintable():
-        raise UserError("api_key: must not have control characters", code="invalid")
-    provider_settings.save(
-        ProviderForm(
-            form.name, form.kind, form.base_url.strip(), form.model, SecretStr(key), form.input_price, form.output_price
-        )
-    )
+    key = SecretStr(form.api_key)
+    prices = form.input_price, form.output_price
+    provider_settings.save(ProviderForm(form.name, form.kind, form.base_url.strip(), form.model, key, *prices))
     words = f"{form.name} is written. Test it now; workers and this server use it when they are restarted."
     return done(request, words, "/console/settings/providers")
 

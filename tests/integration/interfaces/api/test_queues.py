@@ -90,7 +90,7 @@ def test_a_live_setting_says_who_changed_it_and_why_and_what_it_would_be_otherwi
     assert (untouched["changed_at"], untouched["changed_by"], untouched["default"]) == (None, "", "100/min")
     changed = api.put(cap, json={"value": "7/s", "reason": "invoices first"}).json()
     assert (changed["value"], changed["default"]) == ("7/s", "100/min")
-    assert (changed["changed_by"], changed["reason"]) == ("test", "invoices first")
+    assert (changed["changed_by"], changed["reason"]) == ("test 0", "invoices first")
     assert changed["changed_at"]
     problem(api.put(cap, json={"value": "7/s", "reason": "a\x1bb"}), 422, "invalid")
     problem(api.delete(cap, params={"reason": "x" * 501}), 422, "invalid")

@@ -215,6 +215,7 @@ FREE = {
     "close_breaker", "create_endpoint", "change_endpoint", "test_endpoint", "replay_range", "replay_delivery",
     "replay_dead_letter", "create_token", "revoke_token", "drain_node", "revoke_node", "cancel_job", "change",
     "switch_source", "create_key", "revoke_key", "replay_failed", "exclude",
+    "exchange_secret",
 }  # fmt: skip
 """Endpoints that change something and never spend, or ask themselves whether they may."""
 

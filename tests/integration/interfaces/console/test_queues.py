@@ -153,10 +153,10 @@ def test_what_does_not_exist_is_a_page_that_names_what_does(api: TestClient) -> 
 
 def test_workers_are_listed_with_what_they_do_and_lost_beat_is_noticed(api: TestClient, context: Context) -> None:
     assert "No worker is alive" in page(api, "/console/workers")
-    assert "see that one runs" in page(api, "/console/workers")
     Presence(context.redis).renew(
         "cpu@desk:42:1f09ab", 60, facts={"slots": 4, "queues": ["cpu"], "since_ms": 1_795_341_600_000}
     )
+    assert "See that beat runs" in page(api, "/console/workers")
     sweep_ended(context.redis)
     document = insert_document(context, pages=[PageStatus.PENDING])
     shown = words(page(api, "/console/workers"))
