@@ -15,7 +15,10 @@ from typing import Any
 from pipeline.settings.names import PREFIX
 
 _BARE = re.compile(r"[A-Za-z0-9_-]+")
-_VALUE = r"""(?P<value>"(?:[^"\\]|\\.)*"|'[^']*'|[^#"'\n]*?)(?P<after>\s*(?:#.*)?)"""
+_VALUE = (
+    r"""(?P<value>"(?:[^"\\]|\\.)*+"|'[^']*+'|(?:[^#"'\s]++|[^\S\r\n]++(?=[^#"'\s]))*+)"""
+    r"(?P<after>[^\S\r\n]*+(?:#[^\r\n]*+)?+)"
+)
 _PRIVATE = 0o600
 
 Change = tuple[Sequence[str], Mapping[str, str | float]]
@@ -87,7 +90,7 @@ def _with_table(text: str, path: Sequence[str], values: Mapping[str, str | float
 
 def _set(section: list[str], name: str, value: str) -> None:
     """Replace the key's value in these lines, or add the key after the last of them."""
-    pattern = re.compile(rf"(?P<before>\s*{re.escape(name)}\s*=\s*){_VALUE}(?P<end>\r?\n)?")
+    pattern = re.compile(rf"(?P<before>\s*+{re.escape(name)}\s*+=[^\S\r\n]*+){_VALUE}(?P<end>\r?\n)?")
     for number, line in enumerate(section):
         if found := pattern.fullmatch(line):
             section[number] = f"{found['before']}{value}{found['after']}{found['end'] or ''}"

@@ -16,6 +16,10 @@ USES = all_uses()
 EXAMPLES = {
     "pipeline/flows/screenshots/rules/expansion.py f'(?<![a-z0-9_]){re.escape(name)}(?![a-z0-9_])'": r"(?<!\w)a(?!\w)",
     "pipeline/providers/replies.py beginning": r'"songs"\s*:\s*\[\s*|\[\s*(?=\{)',
+    "pipeline/settings/config_file.py pattern": (
+        r"""(?P<before>\s*+key\s*+=[^\S\r\n]*+)(?P<value>"(?:[^"\\]|\\.)*+"|'[^']*+'|(?:[^#"'\s]++|[^\S\r\n]++(?=[^#"'\s]))*+)"""
+        r"(?P<after>[^\S\r\n]*+(?:#[^\r\n]*+)?+)(?P<end>\r?\n)?"
+    ),
     "pipeline/storage/fusion.py '|'.join(asked)": r"(?<!\w)(?:aab)\w*(?!\w)|(?<!\w)(?:ab)(?!\w)|字字|字",
 }
 """Of patterns that are put together at run time: one of the kind."""
