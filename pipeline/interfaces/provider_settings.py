@@ -31,7 +31,7 @@ class ConfiguredProvider:
 
 @dataclass(frozen=True)
 class ProviderForm:
-    """What somebody asks for. Empty: stays as it is. Prices are those of `model`, for a million tokens."""
+    """The values that a form sends; an empty one changes nothing. Prices are for a million tokens of `model`."""
 
     name: str
     kind: str

@@ -52,7 +52,7 @@ def read_info(settings: Settings) -> StackInfo | None:
 def ask_for_restart(settings: Settings) -> bool:
     """Have the supervisor start its workers and servers anew, with the settings as they are then.
 
-    False if nobody supervises this folder: whoever started the workers has to start them again.
+    False if no supervisor runs this folder: then restart the workers by the command that started them.
     """
     if read_info(settings) is None:
         return False

@@ -116,7 +116,7 @@ class _Pipeline:
         self._commands.clear()
 
     def watch(self, *_names: Any) -> None:
-        """Nobody comes between what is read and what is sent."""
+        """No other process acts between the read and the write."""
 
     def multi(self) -> None:
         """As above."""

@@ -30,7 +30,7 @@ class Wire:
         return answer
 
     def later(self, *parts: Any) -> None:
-        """Send a command together with the next one, before it; nobody is told its answer."""
+        """Send a command ahead of the next one, in the same packet, and drop its answer."""
         self._later.append(parts)
 
     def calls(self, commands: Sequence[Sequence[Any]]) -> list[Any]:

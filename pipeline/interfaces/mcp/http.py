@@ -32,7 +32,7 @@ class Mcp:
         self._settings = settings
         self._tasks: TaskGroup | None = None
         self._managers: dict[bool, StreamableHTTPSessionManager] = {}
-        """For callers who may use tools that write, and for those who may not: they are told of different ones."""
+        """One server for callers with the scope `write`, one for readers: each lists the tools its callers may use."""
         self._beginning = anyio.Lock()
 
     @asynccontextmanager
