@@ -149,10 +149,14 @@ class Jobs:
         """The result was handed out. False: there is none yet, or the job is unknown."""
         keys, event = self._keys, JobEvent.RELEASE
         named = [keys.job(job_id), keys.job_waiters(job_id), keys.job_payload(job_id)]
-        if not await self._store.run("job_release", named, [_from(event), _to(event)]):
-            return False
-        await self._store.run("job_unlist", self._lists, [job_id, self._store.settings.result_ttl_ms])
-        return True
+        # Read the place in the list first: if Redis is emptied and the job created anew, the new one has another.
+        listed, released = await self._store.batch(
+            [("ZSCORE", keys.jobs_live, job_id), call("job_release", named, [_from(event), _to(event)])], "job_release"
+        )
+        if released and listed is not None:
+            arguments = [job_id, self._store.settings.result_ttl_ms, listed]
+            await self._store.run("job_unlist", self._lists, arguments)
+        return bool(released)
 
     async def get(self, job_id: str) -> Job | None:
         """None if it is unknown."""

@@ -1,11 +1,12 @@
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 
 import pytest
 
 from pipeline.nodes.job import JOB, LEGAL, WITH_NODE, Finished, Job, JobEvent, JobState, NewJob
 from pipeline.nodes.state.jobs import Jobs
+from pipeline.nodes.state.sender import Part
 from pipeline.nodes.state.store import Store
 from tests.support.waiting import until
 
@@ -245,6 +246,26 @@ async def test_a_job_is_adopted_by_one(jobs: Jobs) -> None:
     assert await jobs.adopt("j", home, "c/1")
     await jobs.released("j")
     assert not await jobs.adopt("j", "c/1", "d/1")
+
+
+async def test_a_job_that_an_emptied_redis_makes_anew_while_it_is_released_stays_listed(
+    jobs: Jobs, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await jobs.create(NEW)
+    await jobs.finish("j", None, "", b"x", "ok")
+    run = store.run
+
+    async def emptied_before_it_is_unlisted(name: str, keys: Sequence[str], args: Sequence[Part] = ()) -> object:
+        if name == "job_unlist":
+            for key in (store.keys.job("j"), store.keys.jobs, store.keys.jobs_live, store.keys.jobs_ends):
+                await store.do("DEL", key)
+            await jobs.create(replace(NEW, timeout_ms=61_000))
+        return await run(name, keys, args)
+
+    monkeypatch.setattr(store, "run", emptied_before_it_is_unlisted)
+    assert await jobs.released("j")
+    assert await jobs.live() == ["j"]
+    assert (await got(jobs)).state == "CREATED"
 
 
 async def test_a_payload_is_kept_until_the_job_is_done(jobs: Jobs) -> None:
