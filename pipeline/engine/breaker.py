@@ -74,7 +74,8 @@ class Breaker:
         `closing` is called before it closes. If that raises, it stays half-open, and the next success closes it."""
         # Most calls succeed: one question for both.
         act = self._redis.register_script(script("breaker_worked"))
-        state, failures = cast("list[str | None]", act(keys=[self._state_key, self._failures_key, self._worked_key]))
+        keys = [self._state_key, self._failures_key, self._worked_key, self._key]
+        state, failures = cast("list[str | None]", act(keys=keys))
         if state in (None, pybreaker.STATE_CLOSED):
             if failures not in (None, "0"):
                 with suppress(pybreaker.CircuitBreakerError):  # another process has opened it meanwhile
@@ -94,7 +95,7 @@ class Breaker:
             case ErrorKind.RATE_LIMITED:
                 reason = "rate limit" if error.code in {"", "rate_limited"} else error.code.replace("_", " ")
                 return self._opened(error.retry_after_s or RATE_LIMIT_S, reason)
-            case ErrorKind.UNAVAILABLE:
+            case ErrorKind.UNAVAILABLE if not (error.health and error.health.blames_unit(None)):
                 return self._opened(0.0, str(error)[:MAX_REASON])
             case ErrorKind.QUOTA:
                 # A host's clock may be an hour off, which could make it a day.
@@ -102,21 +103,31 @@ class Breaker:
                 now = datetime.fromtimestamp(seconds + micros / 1e6, UTC)
                 wait_s = error.retry_after_s or (quota_reset(now) - now).total_seconds()
                 return self._opened(wait_s, "daily quota")
-            case ErrorKind.TRANSIENT:
-                return self._failed(error)
+            case ErrorKind.TRANSIENT | ErrorKind.UNAVAILABLE:
+                return self._failed(error, closing)
         self.succeeded(closing)
         return 0.0
 
-    def _failed(self, error: UnitError) -> float:
-        """Record a transient failure; for how many seconds that opened the breaker."""
+    def _failed(self, error: UnitError, closing: Callable[[], None]) -> float:
+        """Record a failure that counts; for how many seconds that opened the breaker.
+
+        While the provider answers a free question, units are at fault: the breaker closes, and its waits do not grow.
+        """
         code = error.code or error.kind
+        answers = error.health is not None and error.health.answers
         if self._storage.state != pybreaker.STATE_CLOSED:
             # The probe of a half-open breaker failed, or a call that was under way when it opened.
-            return self._opened(0.0, f"still failing: {code}")
+            if not answers:
+                return self._opened(0.0, f"still failing: {code}")
+            if self.look().state == "half-open":
+                closing()
+                self.close(keeps_streak=True)
+            return 0.0
         try:
             self._record(error)
         except pybreaker.CircuitBreakerError:
-            return self._opened(0.0, f"{self._policy.fail_max} failures in a row: {code}")
+            wait_s = self._policy.cool_down_s if answers else 0.0
+            return self._opened(wait_s, f"{self._policy.fail_max} failures in a row: {code}")
         except UnitError:
             pass
         return 0.0
@@ -161,9 +172,14 @@ class Breaker:
         self._breaker.open()
         return int(left_ms) / 1000, bool(is_news)
 
-    def close(self) -> bool:
-        """Close it and its timer, so that a manual close is not undone. True if it was not closed."""
-        was_open = bool(self._redis.delete(self._key))
+    def close(self, *, keeps_streak: bool = False) -> bool:
+        """Close it and its timer, so that a manual close is not undone. True if it was not closed.
+
+        `keeps_streak`: until a call succeeds, it counts the next opening as one more in a row.
+        """
+        was_open = bool(self._redis.hdel(self._key, "until", "reason", "probe", "probe_until"))
+        if not keeps_streak:
+            self._redis.delete(self._key)
         if self._storage.state != pybreaker.STATE_CLOSED:
             self._breaker.close()
             was_open = True

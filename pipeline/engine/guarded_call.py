@@ -21,6 +21,8 @@ log = structlog.get_logger(__name__)
 Result = TypeVar("Result")
 _NEVER_THE_UNITS = frozenset({"overloaded", "rate_limited"})
 """Codes of failures that no unit can cause."""
+_OF_THE_ACCOUNT = frozenset({"auth", "no_credit"})
+"""Codes of failures that calls which succeed at the same time do not explain."""
 
 
 class RequestHooks(Protocol):
@@ -128,7 +130,10 @@ class GuardedCall:
         """Note the provider's health: it decides whether the failure uses an attempt."""
         took_s = time.monotonic() - hooks.stamped_at if hooks.stamp else 0.0
         error.health = Health(took_s, None)  # unless Redis can say more
-        asks = error.code not in _NEVER_THE_UNITS
+        if error.code in _OF_THE_ACCOUNT:
+            return
+        # A provider that lists its models may still have none of the name that the settings hold.
+        asks = error.kind is not ErrorKind.UNAVAILABLE and error.code not in _NEVER_THE_UNITS
         error.health = self.breaker.health(took_s, self.answers if asks else lambda: False)
 
     def _failed(self, error: UnitError) -> None:

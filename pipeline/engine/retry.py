@@ -80,7 +80,8 @@ def decide(error: UnitError, attempt: int, now: datetime, policy: Policy, past: 
         return GiveUp()
     own = error.health is None or error.health.blames_unit(past.released_s_ago)
     limited = error.kind is ErrorKind.RATE_LIMITED and not (error.health and own and past.releases >= MAX_RELEASES)
-    if limited or error.kind in {ErrorKind.QUOTA, ErrorKind.UNAVAILABLE}:
+    unavailable = error.kind is ErrorKind.UNAVAILABLE and not (error.health and own)
+    if limited or unavailable or error.kind is ErrorKind.QUOTA:
         return Release(now)  # the gate has closed for as long as it takes
     if own and attempt >= policy.max_attempts:
         return GiveUp()

@@ -10,6 +10,7 @@ import pytest
 from pydantic import SecretStr
 from sqlalchemy import select
 
+from pipeline.engine import breaker
 from pipeline.engine.claims import Owner
 from pipeline.engine.guarded_call import GateClosed
 from pipeline.engine.retry import MAX_RELEASES
@@ -108,15 +109,16 @@ def test_a_provider_that_serves_nobody_uses_no_attempt(
     assert [(row.status, row.attempts) for row in work.rows] == [(PageStatus.COMPLETED, 1)] * 2
 
 
+@pytest.mark.parametrize("fault", [Fault(status=500), Fault(status=307), Fault(status=404)])
 def test_a_page_that_fails_while_others_succeed_fails_in_the_end(
-    lane: Callable[[int], Lane], provider: ProviderServer
+    lane: Callable[[int], Lane], provider: ProviderServer, fault: Fault
 ) -> None:
     work = lane(6)
     poison: list[str] = []
 
     def rule(record: Record) -> Fault | None:
         poison[:] = poison or [record.image_sha256]
-        return Fault(status=500) if record.image_sha256 in poison else None
+        return fault if record.image_sha256 in poison else None
 
     provider.script.rule = rule
     for _ in range(10):
@@ -139,6 +141,19 @@ def test_the_last_page_does_not_wait_for_ever_for_a_provider_that_answers(
     (row,) = work.rows
     assert row.status == PageStatus.FAILED
     assert row.releases >= 5, "the breaker's failures in a row, and its openings"
+
+
+def test_pages_at_fault_do_not_keep_the_breaker_open_while_the_provider_answers(
+    context: Context, lane: Callable[[int], Lane], provider: ProviderServer
+) -> None:
+    context.settings.providers["ai"].breaker_longest_s = 600
+    work = lane(6)
+    provider.script.rule = lambda record: Fault(status=500) if record.path.endswith("completions") else None
+    cool_down_s = context.settings.providers["ai"].breaker_cool_down_s
+    for _ in range(60):
+        work.hop()
+        assert gates.breaker(context, BREAKER).look().left_s <= cool_down_s * 2**breaker.STUBBORN
+    assert {row.status for row in work.rows} == {PageStatus.FAILED}
 
 
 @pytest.mark.parametrize(("status", "words"), [(401, "refused the key"), (403, "may use"), (404, "no model 'm'")])
