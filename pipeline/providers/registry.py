@@ -6,9 +6,13 @@ Each provider is made once per process and kept, so that its connections are sha
 import hashlib
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING, TypeVar, cast
 
+from redis import Redis, RedisError
+
 from pipeline.engine.errors import UserError
+from pipeline.engine.presence import Presence
 from pipeline.providers.protocols import Embeddings, PageConverter, Text, Vision
 from pipeline.providers.vision_pages import VisionConverter
 from pipeline.settings import LOCAL, ProviderProfile, Settings
@@ -96,6 +100,25 @@ def check(settings: Settings, provider: str, model: str = "") -> None:
         raise UserError(message, code="no_model")
     if profile.lacks_key and not settings.keyless:
         raise UserError(f"provider '{provider}' needs a key: set {_variable(provider)}API_KEY", code="no_key")
+
+
+def check_workers(redis: "Redis", provider: str) -> None:
+    """Raise `UserError` (`settings`) if a worker that runs does not know the provider: it would fail the work.
+
+    While Redis is away, nobody can say.
+    """
+    with suppress(RedisError):
+        for facts in Presence(redis).facts().values():
+            if provider not in facts.get("providers", [provider]):
+                raise UserError(unknown_to_workers(provider), code="settings")
+
+
+def unknown_to_workers(provider: str) -> str:
+    """That workers know less than who submits."""
+    return (
+        f"the stack that is running does not know the provider '{provider}': it was started without these "
+        "settings. End it (`penstock up`, `penstock watch`, or your workers) and start it again with them"
+    )
 
 
 def _profile(settings: Settings, provider: str) -> ProviderProfile:

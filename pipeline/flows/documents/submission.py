@@ -79,6 +79,7 @@ def check(context: Context, options: Options) -> None:
     if options.pictures and not registry.cuts_pictures(settings, provider):
         message = f"{provider} cannot extract pictures: only the provider {LOCAL} and inference nodes can"
         raise UserError(message, code="usage")
+    registry.check_workers(context.redis, provider)
 
 
 def submit_copy(

@@ -6,15 +6,17 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from redis import Redis
 
 from pipeline.engine.errors import UserError
 from pipeline.engine.presence import Presence
-from pipeline.flows.documents import catalog
+from pipeline.flows.documents import catalog, submission
 from pipeline.flows.documents.submission import Options
 from pipeline.interfaces.cli.convert.job import Job
 from pipeline.interfaces.cli.convert.options import Wish
 from pipeline.interfaces.cli.convert.run import run
 from pipeline.interfaces.cli.convert.targets import plan
+from pipeline.providers import registry
 from pipeline.standalone import stack
 from pipeline.storage import context as storage
 from pipeline.storage.context import Context
@@ -36,4 +38,7 @@ def test_a_provider_that_the_workers_do_not_know_is_refused_before_there_is_a_do
     Presence(context.redis).renew("w", 60, facts={"providers": ["openai"]})
     with pytest.raises(UserError, match="does not know the provider 'local'"):
         run([Job(target) for target in plan([file], "", ".md")], Wish(Options()))
+    with pytest.raises(UserError, match="does not know the provider 'local'"):
+        submission.submit(context, file, Options())
     assert catalog.count_documents(context, catalog.Filter()) == 0
+    registry.check_workers(Redis(unix_socket_path=str(tmp_path / "away.sock")), "local")

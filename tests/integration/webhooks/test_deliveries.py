@@ -235,6 +235,20 @@ def test_a_retry_after_one_503_waits_for_no_dead_endpoint(context: Context, driv
     assert not delivery.send(context, driver.owner()).done, "dead ones have one place in all"
 
 
+def test_deliveries_behind_others_of_their_endpoint_say_so(
+    context: Context, driver: Driver, receiver: Receiver
+) -> None:
+    endpoint_id = service.create(context, receiver.url()).endpoint.id
+    for _ in range(3):
+        driver.event()
+    plan.due(context)
+    for _ in range(webhooks_of(context.settings).per_endpoint):
+        assert delivery.claim(context, endpoint_id, driver.owner())
+    [reason] = [one for one in reasons(context, {}, None) if one.units.get("webhook_deliveries")]
+    assert (reason.kind, reason.count) == ("turn", 1)
+    assert "PER_ENDPOINT" in reason.words
+
+
 def test_a_dead_endpoint_holds_up_nobody_else(context: Context, driver: Driver, receiver: Receiver) -> None:
     service.create(context, receiver.url("/dead"))
     for _ in range(2):

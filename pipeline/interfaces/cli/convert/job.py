@@ -148,20 +148,13 @@ def _advice(document: "Document") -> str:
 
 def _unknown_to_the_stack(document: "Document") -> str:
     """That only this command knows the document's provider; empty if its failure is another."""
+    from pipeline.providers.registry import unknown_to_workers
     from pipeline.settings import get_settings
 
     missing = f"there is no provider '{document.provider}'" in (document.error or "")
     if not missing or document.provider not in get_settings().providers:
         return ""
-    return unknown_to_the_stack(document.provider)
-
-
-def unknown_to_the_stack(provider: str) -> str:
-    """That workers know less than this command."""
-    return (
-        f"the stack that is running does not know the provider '{provider}': it was started without these "
-        "settings. End it (`penstock up`, `penstock watch`, or your workers) and start it again with them"
-    )
+    return unknown_to_workers(document.provider)
 
 
 def _because(document_id: str) -> str:

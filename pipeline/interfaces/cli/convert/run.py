@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from pipeline.engine.errors import UserError
 from pipeline.interfaces.cli.convert.board import Board
-from pipeline.interfaces.cli.convert.job import Job, unknown_to_the_stack
+from pipeline.interfaces.cli.convert.job import Job
 from pipeline.interfaces.cli.convert.options import Wish
 from pipeline.interfaces.cli.output import err
 from pipeline.interfaces.cli.progress import Progress
@@ -21,8 +21,10 @@ def run(jobs: Sequence[Job], wish: Wish) -> None:
     """Convert these jobs' files, on the stack that is running or on one of their own."""
     from contextlib import ExitStack
 
+    from pipeline.providers import registry
     from pipeline.settings import get_settings
     from pipeline.standalone.stack import using_stack
+    from pipeline.storage.context import get_context
 
     again = "`penstock up` continues it" if wish.options.fresh else "run the same command again to continue"
     interrupted = (
@@ -32,23 +34,13 @@ def run(jobs: Sequence[Job], wish: Wish) -> None:
         with err.status("Starting …"):
             stack = held.enter_context(using_stack(get_settings()))
         with Progress(stack, interrupted=interrupted, patience_s=0) as progress:
-            check_workers(wish.options.provider or get_settings().provider)
+            registry.check_workers(get_context().redis, wish.options.provider or get_settings().provider)
             board = Board(jobs, progress)
             for job in jobs:
                 if not job.ended:
                     submit(job, wish)
                     board.show(job)
             _watch(jobs, wish, board)
-
-
-def check_workers(provider: str) -> None:
-    """Raise `UserError` if workers that run do not know the provider: its documents would fail."""
-    from pipeline.engine.presence import Presence
-    from pipeline.storage.context import get_context
-
-    for facts in Presence(get_context().redis).facts().values():
-        if provider not in facts.get("providers", [provider]):
-            raise UserError(unknown_to_the_stack(provider), code="settings")
 
 
 def submit(job: Job, wish: Wish) -> None:
