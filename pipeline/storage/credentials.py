@@ -13,7 +13,7 @@ from datetime import datetime, timedelta
 from typing import Any, Generic, TypeVar
 from uuid import uuid4
 
-from sqlalchemy import ColumnElement, String, Table, insert, or_, select, update
+from sqlalchemy import ColumnElement, String, Table, insert, or_, select, text, update
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Mapped, Session, mapped_column
 
@@ -98,6 +98,8 @@ class Credentials(Generic[View]):
 
     def _check_name(self, session: Session, name: str, now: datetime) -> None:
         """Raise `UserError` if a usable one is called so: lists and logs would not tell which of them called."""
+        if session.get_bind().dialect.name == "postgresql":  # SQLite has one writer at a time
+            session.execute(text(f"LOCK TABLE {self.table.name} IN SHARE ROW EXCLUSIVE MODE"))
         same = select(self.table).where(self.table.c.name == name)
         for row in session.execute(same):
             if view_of(self.view, row).usable(now):

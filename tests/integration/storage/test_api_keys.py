@@ -1,5 +1,7 @@
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from datetime import timedelta
+from threading import Barrier
 
 import pytest
 from sqlalchemy import select, update
@@ -25,6 +27,20 @@ def test_two_usable_keys_or_tokens_have_two_names(context: Context) -> None:
             make()
         revoke(context, first)
         assert make() != first, "a name is free once its key is revoked"
+
+
+def test_of_keys_that_ask_for_one_name_at_once_one_gets_it(context: Context) -> None:
+    together = Barrier(8)
+
+    def make(_: int) -> str:
+        together.wait(60)
+        with suppress(UserError):
+            return api_keys.create(context, "laptop", Scope.READ)[1].id
+        return ""
+
+    with ThreadPoolExecutor(8) as pool:
+        made = [one for one in pool.map(make, range(8)) if one]
+    assert len(made) == 1
 
 
 def test_only_the_secret_s_hash_is_stored(context: Context) -> None:
