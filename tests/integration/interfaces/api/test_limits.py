@@ -16,6 +16,7 @@ from pipeline.storage.context import Context
 from tests.integration.interfaces.api.conftest import Connect
 from tests.integration.interfaces.api.test_skeleton import DOCUMENTS, problem
 from tests.support.redis_server import RedisServer
+from tests.support.samples import Sheet, pdf_bytes
 from tests.support.waiting import wait_until
 
 
@@ -173,6 +174,19 @@ class TestQuotas:
         assert (refused.status_code, refused.json()["checks"]["redis"]) == (503, "unavailable")
         assert refused.headers["retry-after"]
         assert client.get("/healthz").status_code == 200
+
+    def test_a_full_redis_loses_no_submission_and_reading_goes_on(
+        self, connect: Connect, redis_server: RedisServer
+    ) -> None:
+        client = connect(Scope.WRITE)
+        redis_server.limit_memory(1)
+        try:
+            answer = client.post(DOCUMENTS, files={"file": ("a.pdf", pdf_bytes([Sheet()]))})
+            assert answer.status_code == 202
+            kept = [client.get(DOCUMENTS).json() for _ in range(8)]
+            assert [page["items"][0]["id"] for page in kept] == [answer.json()["id"]] * 8
+        finally:
+            redis_server.limit_memory(0)
 
 
 def test_a_bucket_refills_evenly(context: Context) -> None:
