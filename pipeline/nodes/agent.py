@@ -44,7 +44,8 @@ _TOO_LARGE = JobError(code="too_large", message="the result is larger than the g
 _OUR_FAULT = {CloseCode.BAD_MESSAGE, CloseCode.TOO_LARGE, 1009}
 _ENDS: dict[int, str] = {
     CloseCode.UNAUTHORIZED: "the gateway {url} does not accept the token: it is unknown, revoked, expired, made for "
-    "sessions, or for another node than '{node_id}'. There, `penstock nodes tokens` lists and makes them",
+    "sessions, or for another node than '{node_id}', or the name '{node_id}' belongs to another token. There, "
+    "`penstock nodes tokens` lists and makes them, and `penstock nodes free {node_id}` frees the name",
     CloseCode.VERSION: "the gateway {url} speaks none of this node's versions of the protocol: update the older one",
     CloseCode.REPLACED: "another process has registered as node '{node_id}': give each its own id with --id",
 }

@@ -90,6 +90,8 @@ class Job:
     attempt: int
     node_id: str = ""
     """Who has it, or had it last."""
+    node_token: str = ""
+    """The id of the token that this node was connected with: the job is that token's."""
     home: str = ""
     capability: str = ""
     model: str = ""

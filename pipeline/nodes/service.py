@@ -14,6 +14,7 @@ from redis import RedisError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from pipeline.engine.errors import UserError
+from pipeline.nodes import names as node_names
 from pipeline.nodes import tokens
 from pipeline.nodes.job import DONE, Finished, Job, JobState
 from pipeline.nodes.parcel import Parcel
@@ -163,6 +164,23 @@ def revoke(context: Context, node_id: str) -> Revocation:
     was_connected, token_id = _ask(context, closed)
     shared = next((token for token in known if token.id == token_id and not token.node_id), None)
     return Revocation(node_id, was_connected, own, shared)
+
+
+def free(context: Context, node_id: str) -> None:
+    """Let the next token that registers a node by this name have it. The jobs of the node that is gone go to others.
+
+    Raises `UserError` while the node is connected, and for a name that no token has.
+    """
+    if node_id not in node_names.all_names(context):
+        raise UserError(f"no token has used the name {node_id}", code="unknown_node")
+
+    async def is_connected(store: Store) -> bool:
+        return bool(await Instances(store).owner_of_node(node_id))
+
+    if _ask(context, is_connected):
+        ending = f"end it first with `penstock nodes drain {node_id}` or `penstock nodes revoke {node_id}`"
+        raise UserError(f"the node {node_id} is connected: {ending}", code="node_connected")
+    node_names.free(context, node_id)
 
 
 def revoke_token(context: Context, name_or_id: str) -> TokenView:

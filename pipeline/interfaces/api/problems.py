@@ -37,7 +37,7 @@ STATUS: dict[str, int] = {
     **dict.fromkeys(
         (
             "illegal_state", "nothing_to_do", "incomplete", "ambiguous", "no_result", "still_running",
-            "already_running", "exists", "duplicate", "deleting", "gate_closed", "idle",
+            "already_running", "exists", "duplicate", "deleting", "gate_closed", "idle", "node_connected",
         ),
         409,
     ),

@@ -50,11 +50,12 @@ def _base(context: "Context", given: str) -> str | None:
 
 
 def _node(context: "Context", given: str) -> str | None:
-    from pipeline.nodes import service, tokens
+    from pipeline.nodes import names, service, tokens
     from pipeline.storage.short_ids import one_of
 
     own = (token.node_id for token in tokens.list_tokens(context))
-    return one_of([*own, *(node.node_id for node in service.nodes(context))], given, "nodes")
+    known = {*own, *names.all_names(context), *(node.node_id for node in service.nodes(context))}
+    return one_of(known, given, "nodes")
 
 
 def _job(context: "Context", given: str) -> str | None:

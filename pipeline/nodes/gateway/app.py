@@ -13,7 +13,8 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route, WebSocketRoute
 from starlette.websockets import WebSocket
 
-from pipeline.nodes import tokens
+from pipeline.engine.errors import UserError
+from pipeline.nodes import names, tokens
 from pipeline.nodes.gateway.connection import Connection, Ended
 from pipeline.nodes.gateway.instance import Instance
 from pipeline.nodes.gateway.metrics import CONTENT_TYPE, Facts, exposition
@@ -82,6 +83,10 @@ class Gateway:
         self._agree(register.versions)
         if token.node_id and token.node_id != register.node_id:
             raise BadMessage("this token is for another node", CloseCode.UNAUTHORIZED)
+        try:
+            await asyncio.to_thread(names.take, at.context, register.node_id, token, at.settings.max_nodes)
+        except UserError as error:
+            raise BadMessage(str(error), CloseCode.UNAUTHORIZED) from error
         known, here = at.view.get(register.node_id), at.nodes.get(register.node_id)
         if (known and known.token_id != token.id) or (here and here.token_id != token.id):
             raise BadMessage("a node of this id is connected with another token", CloseCode.UNAUTHORIZED)

@@ -64,6 +64,8 @@ class Delivery:
         """Give a job to a node. False: nobody knows where it is connected."""
         at = self._at
         if link := at.nodes.get(node_id):
+            if link.token_id != job.node_token:
+                return False
             request = job.request
             parcel = Parcel(
                 {
@@ -75,7 +77,10 @@ class Delivery:
             link.assign(assignment(job.id, job.attempt, timeout_ms, parcel), job.parts)
             return True
         packed = job.packed()
-        body = {"node_id": node_id, "job_id": job.id, "attempt": job.attempt, "timeout_ms": timeout_ms}
+        body = {
+            "node_id": node_id, "token_id": job.node_token, "job_id": job.id, "attempt": job.attempt,
+            "timeout_ms": timeout_ms,
+        }  # fmt: skip
         if len(packed) > INLINE_BYTES:
             await at.state.jobs.put_payload(job.id, packed)
             packed = b""
@@ -224,6 +229,8 @@ class Delivery:
         if link is None:
             await self._to_owner_of_node(node_id, "assign", dict(body), payload, dead)
             return
+        if body.get("token_id", link.token_id) != link.token_id:  # instances of earlier versions name none
+            return  # the name has passed to another token: the job's home gives it to another node
         if again:  # the node may have had it, and be done with it
             job = await at.state.jobs.get(job_id)
             if job is None or job.attempt != attempt or job.node_id != node_id or job.state != "DISPATCHED":

@@ -55,6 +55,8 @@ class HomeJob:
     attempt: int = 1
     node_id: str = ""
     """The node that has it."""
+    node_token: str = ""
+    """The token that this node was connected with: under another one, it is another node."""
     next_node_id: str = ""
     """The node that is about to be given it."""
     untold: bool = False
@@ -178,7 +180,13 @@ class Dispatch:
     async def _send(self, job: HomeJob, node_id: str) -> None:
         at, now, attempt = self._at, time.monotonic(), job.attempt
         left_s = job.until - now
-        if job.id not in self.jobs or left_s <= 0 or not await at.state.jobs.dispatched(job.id, attempt, node_id):
+        node = at.view.get(node_id)
+        token_id = node.token_id if node else ""
+        if (
+            job.id not in self.jobs
+            or left_s <= 0
+            or not await at.state.jobs.dispatched(job.id, attempt, node_id, token_id)
+        ):
             await at.state.slots.release(node_id, job.id)
             job.looked = 0.0  # the next look says what has become of it
             return
@@ -187,7 +195,8 @@ class Dispatch:
                 await at.state.slots.release(node_id, job.id)
             return
         attempt_s = min(self._attempt_s(job), left_s)
-        job.node_id, job.in_line, job.attempt_until = node_id, 0.0, time.monotonic() + attempt_s
+        job.node_id, job.node_token, job.in_line = node_id, token_id, 0.0
+        job.attempt_until = time.monotonic() + attempt_s
         job.looked, job.unseen = now, 0.0
         if job.attempt == 1:
             at.dispatched.observe(now - job.begun)
@@ -285,7 +294,8 @@ class Dispatch:
             await self.schedule(job)
 
     def _is_gone(self, job: HomeJob, now: float) -> bool:
-        if self._at.view.get(job.node_id):
+        node = self._at.view.get(job.node_id)
+        if node and node.token_id == job.node_token:
             job.unseen = 0.0
             return False
         job.unseen = job.unseen or now
@@ -324,7 +334,8 @@ class Dispatch:
     async def _resume(self, job: HomeJob, found: Job) -> None:
         """A node has the job, as Redis says. If it never said so, it may not have been told: once more is no harm."""
         left_ms = found.attempt_until_ms - await self._at.state.now_ms()
-        job.node_id, job.attempt_until, job.in_line = found.node_id, time.monotonic() + left_ms / 1000, 0.0
+        job.node_id, job.node_token, job.in_line = found.node_id, found.node_token, 0.0
+        job.attempt_until = time.monotonic() + left_ms / 1000
         if found.state is JobState.DISPATCHED:
             await self._tell(job)
 

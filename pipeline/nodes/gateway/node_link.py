@@ -10,6 +10,7 @@ import structlog
 from redis import RedisError
 
 from pipeline.nodes.gateway.connection import Connection
+from pipeline.nodes.job import Job
 from pipeline.nodes.parcel import Parcel
 from pipeline.nodes.protocol import (
     MODEL_NOT_AVAILABLE,
@@ -132,12 +133,12 @@ class NodeLink:
         hold_ms = at.settings.attempt_timeout_ms + 10_000
         for job_id, attempt in held.items():
             job = await at.state.jobs.get(job_id)
-            if job is None or (job.attempt, job.node_id) != (attempt, self.id) or job.outcome:
+            if job is None or not self._owns(job) or job.attempt != attempt or job.outcome:
                 self._connection.send(NodeCancel(job_id=job_id, attempt=attempt, reason="late"))
                 continue
             await at.state.slots.reserve(self.id, job_id, slots=1024, model=job.model, ttl_ms=hold_ms)
             self.jobs[job_id] = (attempt, job.capability, job.model, time.monotonic())
-        for job_id in set(await at.state.slots.held(self.id)) - set(held):
+        for job_id in set(await at.state.slots.held(self.id)) - set(self.jobs):
             job = await at.state.jobs.get(job_id)
             if at.nodes.get(self.id) is not self:
                 return  # it has connected anew, and this is what that connection looks at
@@ -167,6 +168,10 @@ class NodeLink:
                 self._show()
             case NodeRegister():
                 self.close(CloseCode.BAD_MESSAGE, "it is registered already")
+
+    def _owns(self, job: Job) -> bool:
+        """Whether the job was given to this node: to its name, under its token."""
+        return (job.node_id, job.node_token) == (self.id, self.token_id)
 
     def _has(self, message: JobAssign | NodeCancel | JobAck | JobStarted | NodePartial | NodeResult) -> bool:
         """Whether it has this job, in this attempt."""
@@ -283,7 +288,7 @@ class NodeLink:
         """Forget jobs that ended without a word to this connection: it was lost between instances."""
         before = {job_id: entry for job_id, entry in self.jobs.items() if (job_id, entry[0]) not in self._settling}
         for job, (job_id, entry) in zip(await self._at.state.jobs.get_all(list(before)), before.items(), strict=True):
-            is_its = job is not None and not job.outcome and (job.attempt, job.node_id) == (entry[0], self.id)
+            is_its = job is not None and not job.outcome and self._owns(job) and job.attempt == entry[0]
             if not is_its and self.jobs.get(job_id) is entry:
                 self.say(NodeCancel(job_id=job_id, attempt=entry[0], reason="late"))
 

@@ -85,9 +85,12 @@ class Jobs:
         _, left = await self._store.batch([("SREM", key, session_id), ("SCARD", key)], "job_leave")
         return int(left)
 
-    async def dispatched(self, job_id: str, attempt: int, node_id: str) -> bool:
-        """This attempt is the node's, until `attempt_until_ms`. False: somebody else was given it, or it is over."""
-        return await self._step("job_dispatch", job_id, JobEvent.DISPATCH, attempt, node_id)
+    async def dispatched(self, job_id: str, attempt: int, node_id: str, token_id: str = "") -> bool:
+        """This attempt is the node's, until `attempt_until_ms`, as long as it connects with this token.
+
+        False: somebody else was given it, or it is over.
+        """
+        return await self._step("job_dispatch", job_id, JobEvent.DISPATCH, attempt, node_id, token_id)
 
     async def acknowledged(self, job_id: str, attempt: int, node_id: str) -> bool:
         """The node has the job. False: the attempt is over, or another node's."""
@@ -101,8 +104,8 @@ class Jobs:
         """A piece of the result came. False: the attempt is over, or another node's."""
         return await self._step("job_step", job_id, JobEvent.PARTIAL, attempt, node_id)
 
-    async def _step(self, script: str, job_id: str, event: JobEvent, attempt: int, node_id: str) -> bool:
-        arguments: list[Part] = [attempt, node_id, _from(event), _to(event), _FAR[event]]
+    async def _step(self, script: str, job_id: str, event: JobEvent, attempt: int, node_id: str, *more: Part) -> bool:
+        arguments: list[Part] = [attempt, node_id, _from(event), _to(event), _FAR[event], *more]
         return bool(await self._store.run(script, [self._keys.job(job_id)], arguments))
 
     async def finish(

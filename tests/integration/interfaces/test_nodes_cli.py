@@ -10,7 +10,7 @@ from typer.testing import CliRunner, Result
 
 from pipeline.engine.errors import UserError
 from pipeline.interfaces.cli.main import app
-from pipeline.nodes import service, tokens
+from pipeline.nodes import names, service, tokens
 from pipeline.nodes.tokens import TokenKind
 from pipeline.storage.context import Context
 from tests.support.node_state import NodeStateDriver
@@ -103,6 +103,15 @@ def test_who_throws_a_node_out_is_told_whether_it_can_come_back(context: Context
     assert "is revoked" in penstock("nodes", "revoke", "m").stderr
     assert tokens.still_usable(context, [own.id]) == set()
     assert shown("nodes", "revoke", "n")["tokens"] == []
+
+
+def test_a_name_is_freed_when_its_node_has_gone(context: Context, state: NodeStateDriver) -> None:
+    token = tokens.create(context, "rack", TokenKind.NODE)[1]
+    for node_id in ("n", "rack-3"):
+        names.take(context, node_id, token, 2)
+    assert "`penstock nodes drain n`" in str(refused("nodes", "free", "n"))
+    assert penstock("nodes", "free", "rack").stderr == "rack-3: free for the next token\n"
+    assert str(refused("nodes", "free", "rack-3")) == "no token has used the name rack-3"
 
 
 def test_the_status_says_what_there_is_and_what_to_do_about_what_is_not(context: Context) -> None:

@@ -242,6 +242,13 @@ def revoke_node(context: InContext, node_id: GivenId) -> RevocationShape:
     return RevocationShape.model_validate(service.revoke(context, node_id))
 
 
+@router.post("/nodes/{node_id}/free", dependencies=admin, status_code=204, responses=documented(404, 409))
+def free_node(context: InContext, node_id: GivenId) -> Response:
+    """Free the name of a node that is gone: the next token that registers a node by it has it."""
+    service.free(context, node_id)
+    return Response(status_code=204)
+
+
 @router.get("/jobs", dependencies=reader)
 def list_jobs(
     context: InContext,

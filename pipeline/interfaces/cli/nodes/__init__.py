@@ -15,6 +15,7 @@ app.command("list")(fleet.list_)
 app.command("show")(fleet.show)
 app.command("drain")(fleet.drain)
 app.command("revoke")(fleet.revoke)
+app.command("free")(fleet.free)
 app.command("status")(fleet.status)
 app.add_typer(tokens.app, name="tokens")
 

@@ -87,6 +87,19 @@ def revoke(node: NodeId, as_json: Json = False) -> None:
         err.print(f"{said} `penstock nodes tokens revoke {token_id}`", soft_wrap=True)
 
 
+def free(node: NodeId) -> None:
+    """Free the name of a node that is gone: the next token that registers a node by it has it.
+
+    A name belongs to the token that first used it, until that token is revoked or expires, or a token is made for this
+    node alone ([bold]penstock nodes tokens create NAME --node ID[/bold]). The jobs of the node that is gone go to other
+    nodes.
+    """
+    from pipeline.nodes import service
+
+    service.free(ready_context(), node)
+    err.print(f"{node}: free for the next token", soft_wrap=True)
+
+
 def status(as_json: Json = False) -> None:
     """Show how the gateway stands: its instances, nodes, jobs by state, what waits."""
     from pipeline.nodes import service

@@ -1,7 +1,7 @@
 -- A job is given to a node.
 -- KEYS[1]  hash: job
 -- ARGV[1]  attempt   ARGV[2]  node   ARGV[3]  states from which   ARGV[4]  the state afterwards
--- ARGV[5]  states in which it has happened already, if to the same node
+-- ARGV[5]  states in which it has happened already, if to the same node   ARGV[6]  the node's token
 -- Returns 1, or 0 if this attempt is not to be given away any more.
 local state, attempt, node, timeout, deadline =
   unpack(redis.call('HMGET', KEYS[1], 'state', 'attempt', 'node_id', 'attempt_timeout_ms', 'deadline_ms'))
@@ -9,5 +9,5 @@ if attempt ~= ARGV[1] then return 0 end
 if has(ARGV[5], state) and node == ARGV[2] then return 1 end
 if not has(ARGV[3], state) then return 0 end
 local till = math.min(now + timeout, tonumber(deadline))
-redis.call('HSET', KEYS[1], 'state', ARGV[4], 'node_id', ARGV[2], 'attempt_until_ms', till)
+redis.call('HSET', KEYS[1], 'state', ARGV[4], 'node_id', ARGV[2], 'node_token', ARGV[6], 'attempt_until_ms', till)
 return 1

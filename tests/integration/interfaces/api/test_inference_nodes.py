@@ -4,7 +4,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from pipeline.interfaces.api.app import PREFIX
-from pipeline.nodes import service, tokens
+from pipeline.nodes import names, service, tokens
 from pipeline.nodes.tokens import TokenKind
 from pipeline.storage.api_keys import Scope
 from pipeline.storage.context import Context
@@ -66,6 +66,16 @@ def test_nodes_are_shown_drained_and_revoked(api: TestClient, state: NodeStateDr
     assert [one.kind for one in state.messages("a")] == ["close_node"]
     for answer in (api.get(f"{NODES}/x"), api.post(f"{NODES}/x/drain"), api.post(f"{NODES}/x/revoke")):
         problem(answer, 404, "unknown_node")
+
+
+def test_a_name_is_freed_when_its_node_has_gone(api: TestClient, context: Context, state: NodeStateDriver) -> None:
+    token = tokens.create(context, "rack", TokenKind.NODE)[1]
+    for node_id in ("n", "rack-3"):
+        names.take(context, node_id, token, 2)
+    problem(api.post(f"{NODES}/n/free"), 409, "node_connected")
+    assert api.post(f"{NODES}/rack-3/free").status_code == 204
+    problem(api.post(f"{NODES}/rack-3/free"), 404, "unknown_node")
+    assert list(names.all_names(context)) == ["n"]
 
 
 def test_jobs_are_listed_and_cancelled(api: TestClient, state: NodeStateDriver) -> None:

@@ -8,7 +8,8 @@ import httpx2
 import pytest
 from websockets.exceptions import ConnectionClosed
 
-from pipeline.nodes import tokens
+from pipeline.engine.errors import UserError
+from pipeline.nodes import names, service, tokens
 from pipeline.nodes.protocol import CloseCode
 from pipeline.nodes.tokens import TokenKind
 from pipeline.storage.context import Context
@@ -202,3 +203,73 @@ def test_http_says_how_it_is(gateway: GatewayThread, secrets: Tokens) -> None:
         known = client.get("/status", headers={"Authorization": f"Bearer {secrets.session}"}).json()
         assert (known["instance_id"], known["nodes"]) == ("a", 0)
         assert 'penstock_gateway_connections{kind="node"} 0.0' in client.get("/metrics").text
+
+
+def _left(gateway: GatewayThread, node: RawNode) -> None:
+    node.drop()
+    wait_until(lambda: node.id not in gateway.instance.nodes, 60, "the gateway sees that the node has gone")
+
+
+def test_a_node_that_is_gone_keeps_its_name_and_jobs_from_another_token(
+    gateway: GatewayThread, node: Node, session: Session, context: Context, closing: ExitStack
+) -> None:
+    owner, asker = node(gateway, "vic2"), session(gateway)
+    asker.ask(timeout_ms=60_000)
+    job = owner.job()
+    held = [{"job_id": job["job_id"], "attempt": job["attempt"]}]
+    _left(gateway, owner)
+    thief = closing.enter_context(
+        RawNode(gateway.url, token(context, TokenKind.NODE, "thief"), "vic2", held=held)
+    )  # fmt: skip
+    assert thief.welcome.message == {
+        "type": "error", "v": 1, "code": "unauthorized", "message": "the name of this node belongs to another token",
+    }  # fmt: skip
+    assert thief.until("never").code == CloseCode.UNAUTHORIZED
+    back = node(gateway, "vic2", held=held)
+    back.answer(job, "its own")
+    assert asker.result()["result"] == {"text": "its own"}
+
+
+def _is_freed(context: Context, node_id: str) -> bool:
+    with suppress(UserError):
+        service.free(context, node_id)
+    return not names.all_names(context)
+
+
+@pytest.mark.parametrize("how", ["freed", "its token is revoked", "a token is made for it alone"])
+def test_a_name_that_an_operator_frees_goes_to_another_token_without_its_jobs(
+    gateway: GatewayThread, session: Session, context: Context, closing: ExitStack, how: str
+) -> None:
+    secret, view = tokens.create(context, "first", TokenKind.NODE)
+    owner, asker = closing.enter_context(RawNode(gateway.url, secret, "vic2")), session(gateway)
+    asker.ask(timeout_ms=60_000)
+    job = owner.job()
+    if how == "freed":
+        with pytest.raises(UserError, match="vic2 is connected"):
+            service.free(context, "vic2")
+    _left(gateway, owner)
+    match how:
+        case "freed":
+            wait_until(lambda: _is_freed(context, "vic2"), 60, "nobody is connected by this name")
+        case "its token is revoked":
+            service.revoke_token(context, view.id)
+    only = "vic2" if how == "a token is made for it alone" else ""
+    held = [{"job_id": job["job_id"], "attempt": job["attempt"]}]
+    heir = closing.enter_context(
+        RawNode(gateway.url, token(context, TokenKind.NODE, "second", node_id=only), "vic2", held=held)
+    )
+    assert heir.welcome.type == "welcome"
+    assert heir.until("job_cancel")["job_id"] == job["job_id"], "what the first token's node had is not its own"
+    heir.answer(job, "forged")
+    assert heir.until("result_received")["taken"] is False
+    heir.answer(heir.job(), "done again")
+    got = asker.result()
+    assert (got["result"], got["attempt"]) == ({"text": "done again"}, 2)
+
+
+def test_a_token_takes_no_more_names_than_an_instance_takes_nodes(start: Start, node: Node) -> None:
+    gateway = start(max_nodes=2)
+    for name in ("n1", "n2"):
+        _left(gateway, node(gateway, name))
+    assert node(gateway, "n3").until("never").reason.startswith("this token has 2 names of nodes already")
+    assert node(gateway, "n2").welcome.type == "welcome"

@@ -1,0 +1,68 @@
+"""Names of nodes: each belongs to the token that first registered a node by it, in the database, until it is freed.
+
+A usable token that was made for one node alone (`--node`) comes before whoever used that name. A token that is revoked
+or has expired keeps no name.
+"""
+
+from datetime import datetime
+
+import structlog
+from sqlalchemy import ForeignKey, String, delete, func, select, update
+from sqlalchemy.orm import Mapped, Session, mapped_column
+
+from pipeline.engine.errors import UserError
+from pipeline.engine.tables import Base, UtcDateTime, insert_if_absent, table_of
+from pipeline.nodes import tokens
+from pipeline.nodes.tokens import TokenView
+from pipeline.storage.context import Context
+
+log = structlog.get_logger(__name__)
+
+
+class NodeName(Base):
+    """One name."""
+
+    __tablename__ = "node_names"
+
+    node_id: Mapped[str] = mapped_column(String(64), primary_key=True)
+    token_id: Mapped[str] = mapped_column(String(16), ForeignKey("node_tokens.id", ondelete="CASCADE"), index=True)
+    since: Mapped[datetime] = mapped_column(UtcDateTime)
+
+
+NODE_NAMES = table_of(NodeName)
+
+
+def take(context: Context, node_id: str, token: TokenView, most: int) -> None:
+    """The name is this token's from now on, if it was not before. `most`: names that one token may have.
+
+    Raises `UserError` for a name of another token, and for one name too many.
+    """
+    now = context.db.now()
+    usable = [one for one in tokens.list_tokens(context) if one.usable(now)]
+    entitled = {one.id for one in usable if one.node_id == node_id} or {one.id for one in usable}
+
+    def work(session: Session) -> None:
+        columns, this = NODE_NAMES.c, NODE_NAMES.c.node_id == node_id
+        is_new = insert_if_absent(session, NODE_NAMES, {"node_id": node_id, "token_id": token.id, "since": now})
+        owner = session.execute(select(columns.token_id).where(this).with_for_update()).scalar_one()
+        if token.id not in entitled or (owner != token.id and owner in entitled):
+            log.warning("node.name_refused", node=node_id, token=token.id, owner=owner)
+            raise UserError("the name of this node belongs to another token", code="name_taken")
+        if is_new or owner != token.id:
+            session.execute(update(NODE_NAMES).where(this).values(token_id=token.id, since=now))
+            names = session.execute(select(func.count()).where(columns.token_id == token.id)).scalar_one()
+            if names > most:
+                raise UserError(f"this token has {most} names of nodes already", code="too_many_names")
+
+    context.db.run(work)
+
+
+def all_names(context: Context) -> dict[str, str]:
+    """By name, the id of the token that it belongs to."""
+    with context.db.read() as session:
+        return {row.node_id: row.token_id for row in session.execute(select(NODE_NAMES))}
+
+
+def free(context: Context, node_id: str) -> None:
+    """Let the next token that registers a node by this name have it. Harmless if nobody had it."""
+    context.db.run(lambda session: session.execute(delete(NODE_NAMES).where(NODE_NAMES.c.node_id == node_id)))
