@@ -22,7 +22,7 @@ import pipeline.flows.knowledge.models
 import pipeline.flows.music.models
 import pipeline.flows.screenshots.graph.models
 import pipeline.flows.webhooks.models
-import pipeline.nodes.tokens
+import pipeline.nodes.names
 import pipeline.storage.api_keys
 import pipeline.storage.api_sessions
 import pipeline.storage.api_spend
@@ -86,7 +86,7 @@ def test_an_empty_database_is_brought_to_the_newest_schema(db: Database) -> None
         "screenshot_mentions", "ai_call_totals", "ai_call_cursor",
         "screenshot_edges", "screenshot_provenance", "screenshot_calls", "events", "event_counter",
         "webhook_endpoints", "webhook_deliveries", "webhook_attempts",
-        "api_keys", "api_sessions", "api_work", "idempotent_requests", "node_tokens",
+        "api_keys", "api_sessions", "api_work", "idempotent_requests", "node_tokens", "node_names",
     }  # fmt: skip
 
 

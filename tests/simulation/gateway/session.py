@@ -18,6 +18,7 @@ from uuid import UUID
 
 import structlog
 
+from pipeline.nodes import names as node_names
 from pipeline.nodes import tokens
 from pipeline.nodes.tokens import TokenKind, TokenView
 from pipeline.standalone.redis_server import find_server
@@ -86,6 +87,7 @@ class Session:
                 stack.enter_context(patch(name, value))
             stack.enter_context(patch.object(tokens, "authenticate", _authenticate))
             stack.enter_context(patch.object(tokens, "still_usable", lambda _, ids: set(ids)))
+            stack.enter_context(patch.object(node_names, "take", lambda *_: None))  # all nodes share one token
             yield
 
     def _connect(self, _url: str) -> HostRedis:
