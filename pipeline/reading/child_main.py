@@ -23,7 +23,8 @@ from pipeline.reading.content import Limits, Task, refused
 from pipeline.reading.frames import Buffer, pack
 
 IDLE_S = 60.0
-MAX_TASK_BYTES = 1_000_000
+MAX_TASK_BYTES = 3_000_000
+"""A text of 400,000 characters is part of a task."""
 _SLACK_BYTES = 2**30  # Address space that threads and memory pools reserve and never use.
 _MAX_FILE_BYTES = 64 * 2**20
 _PROGRESS_EVERY_S = 0.2

@@ -9,6 +9,7 @@ from typing import Any
 from pipeline.engine.errors import UnitError, UserError
 from pipeline.reading import audio_tags, conversion, extraction, images, pdfium, screen_tasks, sitemap, source
 from pipeline.reading.content import Reading, SitemapLimits, Task, check_characters, refused
+from pipeline.reading.export import markdown, safe_html
 from pipeline.reading.pages import NOT_OPEN
 
 _MAX_DPI = 400
@@ -119,8 +120,16 @@ def _survey(task: Task) -> dict[str, Any]:
     return {"survey": conversion.survey(task.path, pages, options, lambda: task.progress(0.0))}
 
 
+def _html(task: Task) -> dict[str, Any]:
+    return {"html": safe_html.harmless(task["parts"], task["pictures"])}
+
+
+def _blocks(task: Task) -> dict[str, Any]:
+    return {"blocks": markdown.parsed(task["text"])}
+
+
 TASKS: Mapping[str, Callable[[Task], dict[str, Any]]] = {
-    "convert": _convert, "file": _file, "inspect": _inspect, "open": _open, "page": _page, "picture": _picture,
-    "render": _render, "sitemap": _sitemap, "survey": _survey, "tags": _tags,
+    "blocks": _blocks, "convert": _convert, "file": _file, "html": _html, "inspect": _inspect, "open": _open,
+    "page": _page, "picture": _picture, "render": _render, "sitemap": _sitemap, "survey": _survey, "tags": _tags,
     **screen_tasks.TASKS,
 }  # fmt: skip

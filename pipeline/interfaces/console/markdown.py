@@ -1,74 +1,107 @@
-"""Markdown that strangers and models wrote, as HTML that can do nothing."""
+"""Markdown as the console shows it: each text rendered once, few at a time, and else as it was written."""
 
-import re
-from collections.abc import Callable, Sequence
-from urllib.parse import urlsplit
+import hashlib
+import json
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from threading import Lock
 
-import nh3
-from markdown_it import MarkdownIt
-from markdown_it.token import Token
 from markupsafe import Markup
 
-_MARKDOWN = MarkdownIt("commonmark", {"html": True}).enable(["table", "strikethrough"])
-_WRITTEN = re.compile(r"</?(?:sub|sup|mark)>|<br ?/?>")
-"""Of the HTML in Markdown, what our own conversion writes, and models do; besides tables, whose cells may be merged."""
-_TAGS = {
-    "a", "blockquote", "br", "code", "dd", "del", "dl", "dt", "em", "h1", "h2", "h3", "h4", "h5", "h6", "hr", "img",
-    "li", "mark", "ol", "p", "pre", "s", "strong", "sub", "sup", "table", "tbody", "td", "th", "thead", "tr", "ul",
-}  # fmt: skip
-_ATTRIBUTES = {
-    "a": {"href"},
-    "img": {"alt", "title"},
-    "ol": {"start"},
-    "td": {"colspan", "rowspan"},
-    "th": {"colspan", "rowspan"},
-}
+from pipeline.engine.errors import ErrorKind, UnitError
+from pipeline.interfaces.api.quotas import AtOnce, TooManyAtOnce
+from pipeline.reading.export.effort import by_child, is_small
+from pipeline.reading.export.safe_html import harmless
+
 MAX_CHARACTERS = 400_000
 """Longer texts are cut: a page is never so long, and nobody reads on."""
+RENDERINGS = AtOnce(4, 2, "texts")
+"""Those that a child makes."""
+_MOST_KEPT = 20_000_000
+_AS_WRITTEN = "This text is shown as it was written"
+_TOO_MUCH = f"{_AS_WRITTEN}: laying it out takes too long."
+_BUSY = f"{_AS_WRITTEN}: too many texts are being laid out at the moment. Load this page again to try it."
 
 
-def html(text: str, picture: Callable[[str], str | None] = lambda _: None) -> Markup:
-    """The text as harmless HTML. `picture` gives the address of ours for what a picture links to; None: its words stay.
+@dataclass(frozen=True)
+class Shown:
+    """Each of some texts as HTML; with a note, as it was written."""
 
-    Links lead to other sites only over HTTP, and say that they do; pictures of other sites are never loaded.
+    parts: list[Markup]
+    note: str = ""
+
+
+class _Kept:
+    """Renderings by the hash of their text, the ones used last; an empty one of what takes too long."""
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._found: OrderedDict[bytes, list[str]] = OrderedDict()
+        self._characters = 0
+
+    def get(self, key: bytes) -> list[str] | None:
+        with self._lock:
+            if key in self._found:
+                self._found.move_to_end(key)
+            return self._found.get(key)
+
+    def put(self, key: bytes, made: list[str]) -> None:
+        with self._lock:
+            if key not in self._found:
+                self._found[key] = made
+                self._characters += self._size(made)
+            while self._characters > _MOST_KEPT:
+                self._characters -= self._size(self._found.popitem(last=False)[1])
+
+    @staticmethod
+    def _size(made: list[str]) -> int:
+        return sum(map(len, made)) + 200  # with what holds them
+
+
+_kept = _Kept()
+
+
+def html(parts: Sequence[str], caller: str, pictures: str = "") -> Shown:
+    """These texts as harmless HTML, for this caller. `pictures` is the address of the pictures that they link to.
+
+    What takes too long, and what comes while too much is being rendered, is shown as it was written.
     """
-    tokens = _MARKDOWN.parse(text[:MAX_CHARACTERS])
-    _take_for_text(tokens, picture)
-    rendered = _MARKDOWN.renderer.render(tokens, _MARKDOWN.options, {})
-
-    def attribute(tag: str, name: str, value: str) -> str | None:
-        if tag == "img" and name == "src":
-            return picture(value)
-        if tag == "a" and name == "href":
-            return value if _may_lead_there(value) else None
-        return value
-
-    return Markup(  # noqa: S704  # what nh3 lets through
-        nh3.clean(
-            rendered,
-            tags=_TAGS,
-            attributes={**_ATTRIBUTES, "img": _ATTRIBUTES["img"] | {"src"}},
-            attribute_filter=attribute,
-            set_tag_attribute_values={"table": {"tabindex": "0"}},  # a wide one is scrolled, also by keys
-            url_schemes={"http", "https", "mailto"},
-            link_rel="noopener noreferrer nofollow",
-        )
-    )
-
-
-def _may_lead_there(address: str) -> bool:
+    parts = _cut(parts)
+    if not any(parts):
+        return Shown([Markup()] * len(parts))
+    key = hashlib.sha256(json.dumps([pictures, *parts]).encode()).digest()
+    made = _kept.get(key)
     try:
-        return address.startswith("#") or urlsplit(address).scheme in {"http", "https", "mailto"}
-    except ValueError:
-        return False
+        if made is None:
+            made = _rendered(parts, caller, pictures)
+            _kept.put(key, made)
+    except TooManyAtOnce:
+        return Shown(_written(parts), _BUSY)
+    except UnitError as error:
+        if error.kind is not ErrorKind.PERMANENT:
+            return Shown(_written(parts), _BUSY)
+        made = []
+        _kept.put(key, made)
+    # S704: what nh3 lets through.
+    return Shown([Markup(part) for part in made]) if made else Shown(_written(parts), _TOO_MUCH)  # noqa: S704
 
 
-def _take_for_text(tokens: Sequence[Token], picture: Callable[[str], str | None]) -> None:
-    """Let HTML be shown as it is written, except tables and raised letters; of pictures elsewhere, the words."""
-    for token in tokens:
-        table = token.type == "html_block" and token.content.lstrip().lower().startswith("<table")
-        if not table and token.type in {"html_block", "html_inline"} and not _WRITTEN.fullmatch(token.content.strip()):
-            token.type = "text"
-        if token.type == "image" and picture(str(token.attrs.get("src", ""))) is None:
-            token.type, token.children = "text", None
-        _take_for_text(token.children or (), picture)
+def _rendered(parts: Sequence[str], caller: str, pictures: str) -> list[str]:
+    if is_small(parts):
+        return harmless(parts, pictures)
+    with RENDERINGS.one(caller):
+        found: list[str] = by_child("html", parts=parts, pictures=pictures)["html"]
+        return found
+
+
+def _cut(parts: Sequence[str]) -> list[str]:
+    cut, left = [], MAX_CHARACTERS
+    for part in parts:
+        cut.append(part[:left])
+        left -= len(cut[-1])
+    return cut
+
+
+def _written(parts: Sequence[str]) -> list[Markup]:
+    return [Markup('<pre class="source">{}</pre>').format(part) if part else Markup() for part in parts]

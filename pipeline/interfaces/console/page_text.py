@@ -1,21 +1,18 @@
 """The text of a page in sections, one for each block that has a box on the page's picture."""
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import quote
 
 from markupsafe import Markup
 
-from pipeline.flows.documents.files import PICTURES
 from pipeline.interfaces.console import markdown
 from pipeline.interfaces.console.addresses import url
 from pipeline.reading.layout.sections import sections
 from pipeline.storage import fusion
 
 _MARKUP = re.compile(r"""(<(?:"[^"<]*+"|'[^'<]*+'|[^'"<>])*+>)""")
-_PICTURE = re.compile(rf"{PICTURES}/([A-Za-z0-9][A-Za-z0-9._-]{{0,99}})")
 _SAID = 90
 MOST_MARKED = 200_000
 """Longer texts are shown without marks."""
@@ -48,6 +45,8 @@ class Reading:
     sections: list[Section]
     width: float = 0
     height: float = 0
+    note: str = ""
+    """Why it is shown as it was written."""
 
     @property
     def boxes(self) -> list[Section]:
@@ -55,32 +54,28 @@ class Reading:
         return [one for one in self.sections if one.box]
 
 
-def reading(document_id: str, content: str, layout: Mapping[str, Any] | None, words: str = "") -> Reading:
+def reading(
+    document_id: str, content: str, layout: Mapping[str, Any] | None, caller: str, words: str = ""
+) -> Reading:  # fmt: skip
     """The text in sections. `layout`: the blocks; without them, or if they are not those of this text, it is one."""
-    picture = pictures_of(document_id)
+    pictures = url(f"/api/v1/documents/{document_id}/pictures")
     blocks = layout["blocks"] if layout else []
     parts = sections(content, blocks) if blocks else None
     if layout is None or parts is None:
-        return Reading([_whole(content, picture, words)] if content.strip() else [])
+        shown = markdown.html([content] if content.strip() else [], caller, pictures)
+        return Reading([Section("b0", "markdown", marked(one, words), "") for one in shown.parts], note=shown.note)
+    # How deep a list item is, its class says.
+    texts = [part.strip() if block["type"] == "list_item" else part for block, part in zip(blocks, parts, strict=True)]
+    shown = markdown.html(texts, caller, pictures)
     found = [
         Section(
-            f"b{place}", block["type"], marked(_shown(part, block, picture), words), _first_words(block),
+            f"b{place}", block["type"], marked(part, words), _first_words(block),
             _box(block), min(int(block.get("depth", 0)), 6),
             found=bool(words and fusion.spots(str(block["text"])[:MOST_MARKED], words)),
         )
-        for place, (block, part) in enumerate(zip(blocks, parts, strict=True))
+        for place, (block, part) in enumerate(zip(blocks, shown.parts, strict=True))
     ]  # fmt: skip
-    return Reading(found, float(layout["width"] or 0), float(layout["height"] or 0))
-
-
-def pictures_of(document_id: str) -> Callable[[str], str | None]:
-    """The addresses of the pictures that a document's Markdown links to."""
-
-    def address(link: str) -> str | None:
-        name = _PICTURE.fullmatch(link)
-        return url(f"/api/v1/documents/{document_id}/pictures/{quote(name[1])}") if name else None
-
-    return address
+    return Reading(found, float(layout["width"] or 0), float(layout["height"] or 0), shown.note)
 
 
 def marked(html: Markup, words: str) -> Markup:
@@ -102,16 +97,6 @@ def _marked_text(text: str, words: str) -> str:
         made += [text[at:begin], "<mark>", text[begin:end], "</mark>"]
         at = end
     return "".join([*made, text[at:]])
-
-
-def _whole(content: str, picture: Callable[[str], str | None], words: str) -> Section:
-    return Section("b0", "markdown", marked(markdown.html(content, picture), words), "")
-
-
-def _shown(part: str, block: Mapping[str, Any], picture: Callable[[str], str | None]) -> Markup:
-    if block["type"] == "list_item":
-        part = part.strip()  # how deep it is, its class says
-    return markdown.html(part, picture)
 
 
 def _first_words(block: Mapping[str, Any]) -> str:

@@ -1,6 +1,7 @@
 """Markdown as blocks, in the shape that `layout.as_dicts` gives them, without boxes.
 
-For pages of which only the Markdown is known: a model wrote it. Any text is valid Markdown, so nothing fails here.
+For pages of which only the Markdown is known: a model wrote it. Any text is valid Markdown, so nothing fails here; what
+takes too long to parse becomes paragraphs as they were written.
 """
 
 import re
@@ -9,16 +10,35 @@ from collections.abc import Iterator, Sequence
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
+from pipeline.engine.errors import ErrorKind, UnitError
 from pipeline.reading.export import hypertext
+from pipeline.reading.export.effort import by_child, is_small
 from pipeline.reading.export.hypertext import Json, new_block, table
 
 _FENCE = re.compile(r" {0,3}(```|~~~)")
 _ENDS_AN_ITEMS_TEXT = frozenset({"heading_open", "fence", "code_block", "html_block", "table_open", "blockquote_open"})
 _MARKDOWN = MarkdownIt("commonmark").enable("table")
+_MARKUP = re.compile(r"</?[A-Za-z][^<>\n]{0,200}>|!?\[|\]|[|*`~]+|-{3,}|\\(?=\W)|^[#>\s]+", re.MULTILINE)
+MAX_CHARACTERS = 400_000
+"""Of a text that is parsed."""
 
 
 def blocks(markdown: str) -> list[Json]:
     """The blocks of a page in reading order: `type`, `text`, `bbox` (None), and what its type adds."""
+    if is_small([markdown]):
+        return parsed(markdown)
+    try:
+        if len(markdown) <= MAX_CHARACTERS:
+            found: list[Json] = by_child("blocks", text=markdown)["blocks"]
+            return found
+    except UnitError as error:
+        if error.kind is not ErrorKind.PERMANENT:
+            raise
+    return [new_block("paragraph", " ".join(part.split())) for part in markdown.split("\n\n") if part.strip()]
+
+
+def parsed(markdown: str) -> list[Json]:
+    """The blocks, however long it takes: a child does it for texts that are not small."""
     found: list[Json] = []
     for block in _Reader(_MARKDOWN.parse(_whole_tables(markdown))).blocks():
         if block["type"] == "more" and found:  # a further paragraph of a list item
@@ -29,8 +49,11 @@ def blocks(markdown: str) -> list[Json]:
 
 
 def plain_text(markdown: str) -> str:
-    """What a page says, without any markup: a line for each block, and for each row of a table."""
-    return "\n".join(block["text"] for block in blocks(markdown) if block["text"])
+    """What a page says, without any markup: a line for each block, and for each row of a table. Of what is not small,
+    without most of its marks."""
+    if not is_small([markdown]):
+        return _MARKUP.sub(" ", markdown)
+    return "\n".join(block["text"] for block in parsed(markdown) if block["text"])
 
 
 def _whole_tables(markdown: str) -> str:

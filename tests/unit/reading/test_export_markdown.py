@@ -1,14 +1,15 @@
 """Markdown that a model wrote, as blocks: whatever it says, nothing is lost and nothing fails."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.reading.export import docling, hypertext, markup
+from pipeline.reading.export import docling, effort, hypertext, markup
 from pipeline.reading.export.grid import MAX_PLACES, grid
-from pipeline.reading.export.markdown import blocks
+from pipeline.reading.export.markdown import blocks, plain_text
 
 
 def brief(markdown: str) -> list[tuple[str, str]]:
@@ -114,3 +115,19 @@ def test_marks_that_never_end_are_text(mark: str) -> None:
 
 def test_an_odd_declaration_is_left_out() -> None:
     assert brief("<div>one</div>\n<![table [x]> two") == [("paragraph", "one"), ("paragraph", "two")]
+
+
+def test_a_text_that_takes_too_long_becomes_paragraphs_as_it_was_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(effort, "_LIMITS", replace(effort._LIMITS, timeout_s=0.3, total_s=0.3))
+    text = "# A\n\n" + "![" * 190_000
+    assert [(block["type"], block["text"][:4]) for block in blocks(text)] == [
+        ("paragraph", "# A"),
+        ("paragraph", "![!["),
+    ]
+    assert plain_text(text).split() == ["A"]
+
+
+def test_a_large_table_is_still_a_table() -> None:
+    text = "| *a* | b |\n|---|---|\n" + "| 1 | 2 |\n" * 300
+    assert [len(block["rows"]) for block in blocks(text)] == [301]
+    assert plain_text(text).split() == ["a", "b", *["1", "2"] * 300]

@@ -148,17 +148,17 @@ def show(
         request, "document/page.html", **_facts(context, document, shown), q=q, tab=tab.value, acts=acts(document),
         choices=choices(context.settings), any_model=is_admin(request.state.caller),
         can_retry=can_retry(document), can_retry_pages=can_retry_pages(document), page_words=PAGE, at_page=page,
-        desk=_desk(context, document, cell, tab, q, attempt) if cell else None,
+        desk=_desk(request, context, document, cell, tab, q, attempt) if cell else None,
     )  # fmt: skip
 
 
 def _desk(
-    context: Context, document: Document, cell: Cell, tab: Tab, words: str, attempt: int | None
+    request: Request, context: Context, document: Document, cell: Cell, tab: Tab, words: str, attempt: int | None
 ) -> Desk:  # fmt: skip
     """One page: its picture, and what is beside it."""
     page = flow.page(document.id, cell.page)
     layout = queries.layouts(context, document.id, [cell.page]).get(cell.page)
-    reading = page_text.reading(document.id, page.content, layout, words)
+    reading = page_text.reading(document.id, page.content, layout, request.state.caller.id, words)
     size = (reading.width, reading.height) if reading.width and reading.height else None
     kept = page_pictures.shape(context, document.id, page.page_source)
     tried = flow.attempts(document.id, cell.page, limit=MOST_ATTEMPTS) if tab is Tab.ATTEMPTS else []

@@ -83,7 +83,7 @@ def show_text(request: Request, context: InContext, item_id: HexId, start: Place
     return screen(
         request, "knowledge/item.html", item=item, base=flow.base(item.base_id) if not item.deleting else None,
         fragments=one_item(context, ItemAsked(item=item_id)), view="text", found=found, step=CHARS,
-        html=markdown.html(found.text), has_file=item.type in _HAS_FILE,
+        shown=markdown.html([found.text], request.state.caller.id), has_file=item.type in _HAS_FILE,
     )  # fmt: skip
 
 

@@ -1,72 +1,84 @@
-"""Markdown of strangers becomes HTML that can do nothing."""
+"""A text that costs much is rendered once, by a child that is ended in time, and few of them at once."""
 
-import re
+import secrets
+from dataclasses import replace
 
 import pytest
 
-from pipeline.interfaces.console.markdown import MAX_CHARACTERS, html
+from pipeline.interfaces.console import markdown
+from pipeline.interfaces.console.markdown import MAX_CHARACTERS, RENDERINGS, html
+from pipeline.reading import child
+from pipeline.reading.export import effort
 
-HOSTILE = [
-    "<script>alert(1)</script>",
-    "<img src=x onerror=alert(1)>",
-    "<svg onload=alert(1)><a xlink:href=javascript:alert(1)>x</a></svg>",
-    "[x](javascript:alert(1))",
-    "[x](JaVaScRiPt&colon;alert(1))",
-    "[x](data:text/html;base64,PHNjcmlwdD4=)",
-    "[x](vbscript:x)",
-    "![x](javascript:alert(1))",
-    "![x](data:image/svg+xml,<svg onload=alert(1)>)",
-    "<javascript:alert(1)>",
-    "[x]: javascript:alert(1)\n\n[x]",
-    '[x](https://a.example "onmouseover=alert(1)")',
-    "<iframe src=//evil.example></iframe>",
-    "<style>*{display:none}</style>",
-    "<form action=//evil.example><button>Log in</button></form>",
-    "| <b onclick=alert(1)> |\n|---|\n| <script>x</script> |",
-    "`<script>alert(1)</script>`",
-    "<table><tr><td><a href='//[x'>y</a></td></tr></table>",
-    "\x00<script>alert(1)</script>",
-]
+CALLER = "key-1"
+PICTURES = "![a" * 60_000 + "](x)" * 40_000
 
 
-@pytest.mark.parametrize("text", HOSTILE)
-def test_nothing_hostile_gets_through(text: str) -> None:
-    found = str(html(text))
-    tags = re.findall(r"<([a-z0-9]+)([^>]*)>", found)
-    assert {name for name, _ in tags} <= {
-        "p",
-        "a",
-        "img",
-        "code",
-        "pre",
-        "table",
-        "thead",
-        "tbody",
-        "tr",
-        "th",
-        "td",
-        "li",
-    }
-    for _, attributes in tags:
-        assert not re.search(r"\bon\w+=", re.sub(r'"[^"]*"', '""', attributes))
-        assert not re.search(r'(href|src)="(?!https?://a\.example|mailto:|#)', attributes)
+def fresh(text: str) -> str:
+    """The text, with something that no other test has."""
+    return f"{secrets.token_hex(8)}\n\n{text}"
 
 
-def test_tables_headings_and_links_stay() -> None:
-    found = str(html("# A\n\n| b | c |\n|---|---|\n| 1 | 2 |\n\n[d](https://a.example/e)"))
-    assert "<h1>A</h1>" in found
-    assert "<td>2</td>" in found
-    assert 'href="https://a.example/e"' in found
-    assert 'rel="noopener noreferrer nofollow"' in found
+@pytest.fixture
+def tasks(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What children are asked for."""
+    asked: list[str] = []
+    ask = child.Session.ask
+
+    def counted(session: child.Session, task: dict[str, str], *given: object) -> object:
+        asked.append(task["task"])
+        return ask(session, task, *given)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(child.Session, "ask", counted)
+    return asked
 
 
-def test_pictures_are_shown_from_addresses_of_ours_alone() -> None:
-    text = "![one](pictures/1.png) ![two](https://evil.example/2.png)"
-    found = str(html(text, lambda name: f"/api/{name}" if name.startswith("pictures/") else None))
-    assert 'src="/api/pictures/1.png"' in found
-    assert "evil.example" not in found
-    assert found.endswith(" two</p>\n"), "its words stay"
+@pytest.mark.parametrize("text", [PICTURES, "![" * 200_000], ids=["pictures", "brackets"])
+def test_a_text_that_takes_too_long_is_shown_as_it_was_written_and_not_tried_again(
+    text: str, tasks: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(effort, "_LIMITS", replace(effort._LIMITS, timeout_s=0.3, total_s=0.3))
+    text = fresh(text)
+    for _ in range(3):
+        shown = html([text], CALLER)
+        assert "takes too long" in shown.note
+        assert text[:1000] in shown.parts[0]
+    assert tasks == ["html"]
+
+
+def test_a_large_text_is_rendered_once(tasks: list[str]) -> None:
+    text = fresh("| *a* | b |\n|---|---|\n" + "| 1 | 2 |\n" * 300)
+    for _ in range(3):
+        shown = html([text, "", "**b**"], CALLER)
+        assert shown.note == ""
+        assert shown.parts[0].count("<tr>") == 301
+        assert shown.parts[1:] == ["", "<p><strong>b</strong></p>\n"]
+    assert tasks == ["html"]
+
+
+def test_a_small_text_needs_no_child(tasks: list[str]) -> None:
+    assert html([fresh("**b**")], CALLER).parts[0].endswith("<p><strong>b</strong></p>\n")
+    assert tasks == []
+
+
+def test_a_caller_whose_texts_are_being_rendered_gets_further_ones_as_they_were_written(tasks: list[str]) -> None:
+    text = fresh("*a* " * 500)
+    with RENDERINGS.one(CALLER), RENDERINGS.one(CALLER):
+        shown = html([text], CALLER)
+        assert "Load this page again" in shown.note
+        assert "*a* *a*" in shown.parts[0]
+        assert tasks == []
+        assert "<em>a</em>" in html([text], "key-2").parts[0]
+    assert html([text], CALLER).note == ""
+
+
+def test_what_is_kept_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(markdown, "_MOST_KEPT", 1_000)
+    kept = markdown._Kept()
+    for number in range(10):
+        kept.put(b"%d" % number, ["a" * 100])
+    assert [number for number in range(10) if kept.get(b"%d" % number)] == [7, 8, 9]
 
 
 def test_a_text_without_end_is_cut() -> None:
-    assert len(html("a" * (MAX_CHARACTERS + 1000))) < MAX_CHARACTERS + 100
+    assert len(html(["a" * (MAX_CHARACTERS + 1000)], CALLER).parts[0]) < MAX_CHARACTERS + 100

@@ -14,7 +14,9 @@ from pipeline.flows.documents.files import pictures_folder, stem
 from pipeline.flows.documents.queries import DocumentView
 from pipeline.flows.documents.states import PageStatus
 from pipeline.interfaces.api.compat.docling.task import Task, conversion_status, has_result, message
+from pipeline.interfaces.api.quotas import AtOnce
 from pipeline.reading.export import markup
+from pipeline.storage.api_spend import CALLER
 from pipeline.storage.context import Context
 
 Picture = Callable[[str], str | None]
@@ -23,6 +25,8 @@ _LINK = re.compile(r"pictures/(page-[0-9]{4,7}-[0-9]{1,3}\.png)")
 _MAX_EMBEDDED_BYTES = 20_000_000
 _SUFFIXES = {"md": ".md", "json": ".json", "html": ".html", "text": ".txt", "doctags": ".doctags"}
 _MEMORY_BYTES = 1_000_000
+_EXPORTS = AtOnce(16, 8, "exports of documents")
+"""Pages whose text a model wrote are parsed for each."""
 
 
 def body(context: Context, task: Task, document: DocumentView) -> dict[str, Any]:
@@ -50,7 +54,8 @@ def contents(context: Context, task: Task, document: DocumentView) -> dict[str, 
     if "md" in task.formats:
         found["md"] = markdown(context, task, document, picture)
     if task.formats - {"md"}:
-        made = queries.docling_document(context, document.id, picture)
+        with _EXPORTS.one(CALLER.get()):
+            made = queries.docling_document(context, document.id, picture)
         formats: dict[str, Callable[[Any], Any]] = {
             "json": dict, "html": markup.html, "text": markup.text, "doctags": markup.doctags,
         }  # fmt: skip

@@ -1,0 +1,145 @@
+"""While one key does its worst, requests of another key are answered: what is counted is what the other one gets done."""
+
+import http.client
+import json
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from itertools import count
+from threading import Event
+
+import pytest
+from sqlalchemy import update
+
+from pipeline.flows.documents.models import PAGES
+from pipeline.flows.documents.states import DocumentStatus, PageStatus
+from pipeline.storage import api_keys
+from pipeline.storage.api_keys import Scope
+from pipeline.storage.context import Context
+from tests.support.cli import Cli, environment
+from tests.support.documents import insert_document, pages
+from tests.support.redis_server import free_port
+
+pytestmark = pytest.mark.slow
+ENOUGH, WITHIN_S = 50, 60
+"""So many requests of the other key, one after the other; without bounds each takes up to 25 s."""
+AT_ONCE = VIEWED = 45
+PAUSE_S = 5
+"""Of each that attacks, so that it is what a request costs that counts, and not how many there are."""
+PICTURES, BRACKETS = "![a" * 60_000 + "](x)" * 40_000, "![" * 200_000
+
+
+@dataclass
+class Api:
+    """A running `penstock api`, with a key for who attacks and one for the other."""
+
+    port: int
+    attacker: str
+    other: str
+    answered: list[int] = field(default_factory=list)
+    """The statuses that the attacker got."""
+
+    def ask(self, key: str, method: str, path: str, body: bytes = b"") -> int:
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=WITHIN_S)
+        try:
+            kind = {"content-type": "application/json", "accept": "application/json, text/event-stream, text/html"}
+            connection.request(method, path, body or None, {"x-api-key": key, **kind})
+            answer = connection.getresponse()
+            answer.read()
+            return answer.status
+        finally:
+            connection.close()
+
+    @contextmanager
+    def attacked(self, attack: Callable[[], tuple[str, str, bytes]]) -> Iterator[None]:
+        """Send what `attack` gives, always some at once."""
+        stop = Event()
+
+        def go_on() -> None:
+            while not stop.is_set():
+                with suppress(OSError, http.client.HTTPException):
+                    self.answered.append(self.ask(self.attacker, *attack()))
+                stop.wait(PAUSE_S)
+
+        with ThreadPoolExecutor(AT_ONCE) as threads:
+            for _ in range(AT_ONCE):
+                threads.submit(go_on)
+            try:
+                yield
+            finally:
+                stop.set()
+
+    def check_other(self) -> None:
+        """The other key gets enough done."""
+        until, done = time.monotonic() + WITHIN_S, 0
+        while done < ENOUGH and time.monotonic() < until:
+            with suppress(OSError, http.client.HTTPException):
+                done += self.ask(self.other, "GET", "/api/v1/documents?limit=1") == 200
+        assert done == ENOUGH
+
+
+@pytest.fixture
+def database_url(sqlite_url: str) -> str:
+    return sqlite_url
+
+
+@pytest.fixture
+def settings_env() -> dict[str, str]:
+    return {"PENSTOCK_API__REQUIRE_KEY": "true"}
+
+
+@pytest.fixture
+def api(context: Context, settings_env: dict[str, str]) -> Iterator[Api]:
+    folder, port = context.settings.data_dir, free_port()
+    own = {
+        "PENSTOCK_REDIS_URL": str(context.settings.effective_redis_url),
+        "PENSTOCK_DATABASE_URL": f"sqlite:///{folder / 'penstock.db'}", "PENSTOCK_API__PORT": str(port),
+    }  # fmt: skip
+    cli = Cli(folder, folder, environment(folder, **own, **settings_env))
+    attacker, other = (api_keys.create(context, name, Scope.WRITE)[0] for name in ("attacker", "other"))
+    running = cli.start("api")
+    try:
+        running.wait_for(f"API: http://127.0.0.1:{port}")
+        yield Api(port, attacker, other)
+    finally:
+        cli.kill_everything()
+        running.wait()
+
+
+@pytest.mark.parametrize("text", [PICTURES, BRACKETS], ids=["pictures", "brackets"])
+def test_pages_that_are_hard_to_render_hold_up_nobody_else(api: Api, context: Context, text: str) -> None:
+    mine = insert_document(context, DocumentStatus.COMPLETED, [PageStatus.COMPLETED] * VIEWED)
+    with context.db.transaction() as session:
+        for page in pages(context, mine):
+            session.execute(update(PAGES).where(PAGES.c.id == page.id).values(content=f"{page.page}\n\n{text}"))
+    numbers = count()
+
+    def view() -> tuple[str, str, bytes]:
+        return "GET", f"/console/documents/{mine}?page={next(numbers) % VIEWED + 1}", b""
+
+    with api.attacked(view):
+        api.check_other()
+    assert {200} <= set(api.answered) <= {200, 429}
+
+
+NAMES = json.dumps({str(number): 1 for number in range(360_000)}).encode()
+LISTS = b'{"x":[' + b"[]," * 190_000 + b"[]]}"
+NUMBERS = b'{"ids":[' + b"1," * 1_900_000 + b"1]}"
+
+
+@pytest.mark.parametrize("body", [NAMES, LISTS, NUMBERS], ids=["names", "lists", "numbers"])
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/api/v1/knowledge-search",
+        "/api/v1/knowledge-bases/0123456789abcdef/items",
+        "/api/v1/documents/actions/cancel",
+        "/mcp",
+    ],
+)
+def test_json_that_is_hard_to_read_holds_up_nobody_else(api: Api, path: str, body: bytes) -> None:
+    with api.attacked(lambda: ("POST", path, body)):
+        api.check_other()
+    assert set(api.answered) <= {400, 413, 422, 429}
