@@ -72,7 +72,9 @@ def opening(
     # Longer ago than the longest cool-down, they tell nothing of the provider's state now.
     if not calls or calls[0].ended <= now - timedelta(seconds=profile.breaker_longest_s):
         return None
-    if calls[0].status == ErrorKind.UNAVAILABLE:
+    newest = calls[0]
+    alone = not any(call.worked and call.ended >= newest.begun for call in calls)
+    if newest.status == ErrorKind.UNAVAILABLE and alone:
         return Opening(0.0, "the key, the model or the account is refused, by the calls on record")
     in_a_row = list(takewhile(lambda call: call.status == ErrorKind.TRANSIENT, calls))
     if len(in_a_row) >= profile.breaker_fail_max:

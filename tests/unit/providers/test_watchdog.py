@@ -67,6 +67,13 @@ def test_a_call_that_began_after_a_refusal_and_worked_speaks_against_it() -> Non
     assert _opening(("ok", 11, 1), ("rate_limited", 12, 10)) == Opening(110, "rate limit"), "it was under way"
 
 
+def test_a_refusal_beside_a_call_that_worked_opens_nothing() -> None:
+    refused, earlier = _opening(("unavailable", 3, 2)), _opening(("unavailable", 3, 2), ("ok", 9, 5))
+    assert refused is not None
+    assert earlier == refused
+    assert _opening(("unavailable", 3, 1), ("ok", 9, 2)) is None
+
+
 def test_only_a_call_that_began_after_the_time_was_over_tells_that_a_provider_works_again() -> None:
     until = NOW - timedelta(seconds=10)
     assert works_again(_calls(("ok", 9, 1), ("transient", 20, 15)), until)
