@@ -9,6 +9,7 @@ from fastapi import Depends, Request, Security
 from fastapi.security import APIKeyHeader, HTTPBearer
 
 from pipeline.interfaces.api.caller import Caller, allow
+from pipeline.interfaces.api.guard import asked_here
 from pipeline.interfaces.api.problems import Refused
 from pipeline.interfaces.api.quotas import Quotas
 from pipeline.interfaces.api.shapes import is_admin
@@ -59,7 +60,11 @@ async def _admin(request: Request) -> None:
 
 
 def may_spend(request: Request) -> None:
-    """Raise `Refused` (429) if the caller has spent enough today. Blocks. Who always spends names `spender`."""
+    """Raise `Refused` if another site led the caller here (403), or the caller has spent enough today (429). Blocks.
+
+    Who always spends names `spender`.
+    """
+    asked_here(request)
     state = request.app.state
     request.state.began = state.context.db.now()
     if request.state.caller.scope is not None:  # else they are refused by another dependency

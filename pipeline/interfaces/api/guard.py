@@ -88,7 +88,11 @@ class Guard:
             )
         origin = headers.get("origin", "").lower().rstrip("/")
         own = not origin or netloc_of(origin) == given.lower()
-        if origin in self._origins or (own and (origin or not _is_of_another_site(scope["method"], headers))):
+        if origin in self._origins or (own and (origin or not _is_of_another_site(headers))):
+            return
+        # A link that somebody follows may lead to a page. What it must not cause is refused by `asked_here`.
+        followed = headers.get("sec-fetch-mode") == "navigate" and headers.get("sec-fetch-dest") == "document"
+        if own and followed and scope["method"] in SAFE:
             return
         raise Refused(
             "pages of other sites may neither change nor use anything here: see PENSTOCK_API__ALLOWED_ORIGINS",
@@ -105,10 +109,15 @@ class Guard:
         )  # fmt: skip
 
 
-def _is_of_another_site(method: str, headers: Headers) -> bool:
-    """Whether a page of another site has a browser send this, other than by a link that somebody follows.
+def _is_of_another_site(headers: Headers) -> bool:
+    """Whether a page of another site has a browser send this."""
+    return headers.get("sec-fetch-site") in {"cross-site", "same-site"}
 
-    Reading counts: a picture whose address is a search would spend money.
+
+def asked_here(request: Request) -> None:
+    """Raise `Refused` (403) where a link on a page of another site led here: for what spends although it is a GET.
+
+    `Guard` has let through an `Origin` only if it is ours, or one that the settings allow.
     """
-    followed = headers.get("sec-fetch-mode") == "navigate" and headers.get("sec-fetch-dest") == "document"
-    return headers.get("sec-fetch-site") in {"cross-site", "same-site"} and not (followed and method in SAFE)
+    if _is_of_another_site(request.headers) and "origin" not in request.headers:
+        raise Refused("this may cost money, and another site asked for it: ask here", code="bad_origin")

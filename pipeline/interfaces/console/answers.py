@@ -6,7 +6,7 @@ from fastapi import Request
 from fastapi.responses import HTMLResponse, RedirectResponse
 from starlette.responses import Response
 
-from pipeline.interfaces.api.problems import ProblemResponse, Refused
+from pipeline.interfaces.api.problems import ProblemResponse
 from pipeline.interfaces.console import addresses
 from pipeline.interfaces.console.rendering import HEADERS, MAX_SAID, SAID, piece, screen
 
@@ -34,12 +34,6 @@ def done(request: Request, said: str, to: str = "") -> Response:
     told = quote(said.encode()[:MAX_COOKIE].decode(errors="ignore"))
     answer.set_cookie(SAID, told, max_age=60, path="/", httponly=True, samesite="strict")
     return answer
-
-
-def asked_here(request: Request) -> None:
-    """Raise `Refused` where a page of another site led here: for what costs something although it is a GET."""
-    if request.headers.get("sec-fetch-site") in {"cross-site", "same-site"}:
-        raise Refused("this search may cost money, and another site asked for it: ask here", code="bad_origin")
 
 
 def problem(problem: ProblemResponse, request: Request) -> Response:

@@ -24,7 +24,6 @@ from pipeline.interfaces.api.pages import Cursor
 from pipeline.interfaces.api.v1.screenshots import hours_page, rendition
 from pipeline.interfaces.console import live
 from pipeline.interfaces.console.addresses import url
-from pipeline.interfaces.console.answers import asked_here
 from pipeline.interfaces.console.fields import BLANK
 from pipeline.interfaces.console.rendering import HEADERS, piece, screen
 from pipeline.interfaces.console.words import combined
@@ -130,7 +129,6 @@ def timeline(
 
 
 def _found(request: Request, context: Context, asked: dict[str, Any], apps: list[str]) -> HTMLResponse:
-    asked_here(request)
     may_spend(request)  # with a provider of embeddings, a search costs a small call
     since = context.db.now() - _SINCE[asked["since"]] if asked["since"] else None
     found: Found = flow.search(asked["q"], since, asked["app"], HITS)

@@ -11,7 +11,6 @@ from pipeline.interfaces.api import pages
 from pipeline.interfaces.api.dependencies import InContext, may_spend, reader
 from pipeline.interfaces.api.fields import HexId, Line, RowId
 from pipeline.interfaces.api.pages import Cursor
-from pipeline.interfaces.console.answers import asked_here
 from pipeline.interfaces.console.fields import BLANK
 from pipeline.interfaces.console.rendering import screen
 from tasks import music as flow
@@ -76,7 +75,6 @@ def search(
     """Songs with these words, or for this mood. With a provider of embeddings, that costs one small call."""
     found, refused = None, ""
     if q.strip():
-        asked_here(request)
         may_spend(request)
         try:
             found = flow.search(q, limit)

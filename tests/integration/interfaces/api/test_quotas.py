@@ -213,9 +213,8 @@ FREE = {
     "cancel", "pause", "resume", "stop", "estimate", "sync", "remerge", "promote", "act_on_many", "act_on_items",
     "search_base", "search_bases", "create_base", "edit_base", "recover", "recover_all", "dismiss", "open_breaker",
     "close_breaker", "create_endpoint", "change_endpoint", "test_endpoint", "replay_range", "replay_delivery",
-    "replay_dead_letter", "create_token", "revoke_token", "drain_node", "revoke_node", "cancel_job", "change",
-    "switch_source", "create_key", "revoke_key", "replay_failed", "exclude",
-    "exchange_secret",
+    "replay_dead_letter", "create_token", "revoke_token", "drain_node", "revoke_node", "free_node", "cancel_job",
+    "change", "switch_source", "create_key", "revoke_key", "replay_failed", "exclude", "exchange_secret",
 }  # fmt: skip
 """Endpoints that change something and never spend, or ask themselves whether they may."""
 

@@ -1,0 +1,86 @@
+"""What a link on a page of another site can cause, followed by somebody whose browser has a session, or needs none."""
+
+import re
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from fastapi.routing import APIRoute
+from sqlalchemy import event
+
+from pipeline.interfaces.api import compat, v1
+from pipeline.interfaces.api.app import PREFIX
+from pipeline.interfaces.api.caller import SESSION
+from pipeline.interfaces.api.quotas import Quotas
+from pipeline.interfaces.console import screens
+from pipeline.storage import api_keys, api_sessions
+from pipeline.storage.api_keys import Scope
+from pipeline.storage.context import Context
+from tests.integration.interfaces.api.conftest import Connect
+
+LINK = {"sec-fetch-site": "cross-site", "sec-fetch-mode": "navigate", "sec-fetch-dest": "document"}
+STREAMS = {f"{PREFIX}/events"}
+"""It has no end."""
+PAID = [f"{PREFIX}/screenshots/search", f"{PREFIX}/music/search", "/console/screenshots", "/console/music/search"]
+"""GETs that may ask a provider."""
+
+
+@pytest.fixture
+def database_url(sqlite_url: str) -> str:
+    return sqlite_url
+
+
+@pytest.fixture
+def settings_env() -> dict[str, str]:
+    return {"PENSTOCK_API__REQUESTS_PER_MIN": "0"}
+
+
+@pytest.fixture
+def changes(context: Context) -> Iterator[list[str]]:
+    """Statements that change rows; that a credential was used is not one."""
+    found: list[str] = []
+
+    def note(_connection: Any, _cursor: Any, statement: str, *_: Any) -> None:
+        if re.match(r"\s*(INSERT|UPDATE|DELETE)(?! api_(keys|sessions) SET last_used_at)", statement):
+            found.append(statement)
+
+    event.listen(context.db.engine, "before_cursor_execute", note)
+    yield found
+    event.remove(context.db.engine, "before_cursor_execute", note)
+
+
+@pytest.fixture
+def spending(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Who was about to spend."""
+    found: list[str] = []
+    monkeypatch.setattr(Quotas, "check_spending", lambda _, caller: found.append(caller))
+    return found
+
+
+@pytest.mark.parametrize("has_session", [False, True], ids=["without a key", "with a session"])
+def test_a_link_of_another_site_spends_and_changes_nothing_on_any_route(
+    context: Context, connect: Connect, changes: list[str], spending: list[str], has_session: bool
+) -> None:
+    client = connect()
+    if has_session:
+        key = api_keys.create(context, "desk", Scope.ADMIN)[1]
+        client.cookies.set(SESSION, api_sessions.begin(context, key, timedelta(days=1)))
+    parts = ((PREFIX, v1.ROUTERS), ("", compat.ROUTERS), ("", screens.ROUTERS))
+    routes = [(prefix, route) for prefix, routers in parts for router in routers for route in router.routes]
+    paths = {
+        f"{prefix}{route.path}"
+        for prefix, route in routes
+        if isinstance(route, APIRoute) and "GET" in (route.methods or ())
+    } - STREAMS
+    assert set(PAID) <= paths
+    client.get("/console/")  # writes down the settings of a new database
+    changes.clear()
+    for path in sorted(paths):
+        client.get(re.sub(r"\{[^}]*\}", "1", path), params={"q": "x"}, headers=LINK, follow_redirects=False)
+        assert (spending, changes) == ([], []), path
+    assert len(paths) > 80
+    for number, path in enumerate(PAID):
+        assert client.get(path, params={"q": "x"}, headers=LINK).status_code == 403
+        client.get(path, params={"q": "x"}, headers={"sec-fetch-site": "same-origin"})
+        assert len(spending) == number + 1, "asked by a page of ours, it may"
