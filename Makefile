@@ -103,6 +103,9 @@ SECONDS ?= 600
 fuzz: setup ## Hostile inputs for all that reads files, replies and words: SECONDS=3600, ARGS="pdf markdown" for these alone
 	$(BIN)/python -m tests.fuzz --seconds $(SECONDS) $(ARGS)
 
+endpoints: setup ## Write docs/endpoints.md from the routes
+	$(BIN)/python -m tests.support.endpoints
+
 lint: setup ## Style, formatting, types and layers
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .

@@ -20,6 +20,7 @@ from pipeline.flows.webhooks.settings import WebhookSettings
 from pipeline.nodes.job import JOB
 from pipeline.nodes.settings import GatewaySettings
 from pipeline.settings import ProviderProfile, Settings
+from tests.support import endpoints
 
 ROOT = Path(__file__).resolve().parents[3]
 SETTINGS_PAGE = ROOT / "docs" / "settings.md"
@@ -112,6 +113,10 @@ def test_every_promise_names_a_test_that_exists(page: str) -> None:
     ]
     assert names
     assert not missing
+
+
+def test_the_endpoints_and_their_scopes_are_those_of_the_routes() -> None:
+    assert endpoints.PAGE.read_text(encoding="utf-8") == endpoints.page(), "run `make endpoints`"
 
 
 def test_a_name_that_is_no_setting_is_noticed() -> None:

@@ -1,3 +1,4 @@
+import re
 import socket
 from typing import Any
 
@@ -13,6 +14,7 @@ from pipeline.storage import api_keys
 from pipeline.storage.api_keys import Scope
 from pipeline.storage.context import Context
 from tests.integration.interfaces.api.conftest import Connect
+from tests.support import endpoints
 
 DOCUMENTS = f"{PREFIX}/documents"
 MISSING = f"{DOCUMENTS}/0123456789abcdef"
@@ -40,6 +42,9 @@ def test_errors_are_problem_details(api: TestClient) -> None:
     assert "\x00" not in problem(api.get(DOCUMENTS, params={"q": "a\x00b"}), 422, "invalid")
 
 
+OTHER_APIS = ("/file_parse", "/process", "/retrieval", "/v1/")
+
+
 def test_every_endpoint_asks_for_a_right() -> None:
     rights = {kind[0].dependency for kind in (dependencies.reader, dependencies.writer, dependencies.admin)}
 
@@ -49,6 +54,16 @@ def test_every_endpoint_asks_for_a_right() -> None:
     routes = [route for router in v1.ROUTERS for route in router.routes if isinstance(route, APIRoute)]
     assert routes
     assert [route.path for route in routes if not asks(route.dependant)] == []
+
+
+def test_a_key_of_a_lower_scope_than_the_docs_say_is_refused_by_every_endpoint(connect: Connect) -> None:
+    lower = {"read": connect(host="0.0.0.0"), "write": connect(Scope.READ), "admin": connect(Scope.WRITE)}
+    rows = re.findall(r"^\| `(\w+) (\S+)` \| .* \| (\w+) \|$", endpoints.PAGE.read_text(), re.MULTILINE)
+    for method, path, scope in rows:
+        own = "" if path.startswith(OTHER_APIS) else PREFIX
+        answer = lower[scope].request(method, own + re.sub(r"\{\w+\}", "1", path))
+        assert answer.status_code == (401 if scope == "read" else 403), (method, path)
+    assert len(rows) > 150
 
 
 def test_elsewhere_a_key_is_needed_and_a_revoked_one_ends_at_once(context: Context, connect: Connect) -> None:

@@ -1,0 +1,62 @@
+"""docs/endpoints.md, made from the routes: `python -m tests.support.endpoints` writes it."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from fastapi.dependencies.models import Dependant
+from fastapi.routing import APIRoute
+from starlette.routing import BaseRoute
+
+from pipeline.interfaces.api import compat, dependencies, v1
+from pipeline.interfaces.api.app import PREFIX
+from pipeline.interfaces.api.v1.live_settings import seeing
+from pipeline.storage.api_keys import Scope
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "endpoints.md"
+_ABOUT = """# Endpoints and scopes
+
+`make endpoints` writes this page from the routes. [REST API](api.md) says what requests and answers hold, and
+[other APIs](clients.md) whose addresses the last table has. The scope is what a key needs; each includes those before
+it: `read`, `write`, `admin`. Where none stands, no key is asked for.
+"""
+_SCOPES = {
+    dependencies.reader[0].dependency: Scope.READ,
+    dependencies.writer[0].dependency: Scope.WRITE,
+    dependencies.admin[0].dependency: Scope.ADMIN,
+    seeing[-1].dependency: Scope.ADMIN,
+}
+
+
+def scope_of(route: APIRoute) -> Scope | str:
+    """The highest scope that a dependency of the route asks for; empty if none asks for any."""
+
+    def asked(dependant: Dependant) -> Iterator[Scope]:
+        if dependant.call in _SCOPES:
+            yield _SCOPES[dependant.call]
+        for one in dependant.dependencies:
+            yield from asked(one)
+
+    return max(asked(route.dependant), key=list(Scope).index, default="")
+
+
+def page() -> str:
+    """The page, as the routes have it now."""
+    ours = _table(f"Below `{PREFIX}`", [one for router in v1.ROUTERS for one in router.routes])
+    others = _table("Addresses of other APIs", [one for router in compat.ROUTERS for one in router.routes])
+    return "\n".join([_ABOUT, *ours, "", *others, ""])
+
+
+def _table(name: str, routes: list[BaseRoute]) -> Iterator[str]:
+    yield from (f"| {name} | | Scope |", "|---|---|---|")
+    rows = [
+        (route.path, method, " ".join(route.description.partition("\n\n")[0].split()), scope_of(route))
+        for route in routes
+        if isinstance(route, APIRoute)
+        for method in route.methods or ()
+    ]
+    for path, method, what, scope in sorted(rows):
+        yield f"| `{method} {path}` | {what} | {scope} |"
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(), encoding="utf-8")
