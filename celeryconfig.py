@@ -108,15 +108,14 @@ _LONG_AGO = datetime(2000, 1, 1, tzinfo=UTC)
 
 
 def _steady() -> datetime:
-    """Beat's time: it only ever goes on, whatever is done to the host's clock."""
+    """Beat's time: monotonic, so changes of the host's clock do not move it."""
     return _LONG_AGO + timedelta(days=365, seconds=time.monotonic())
 
 
 def _every(interval: float | timedelta, task: str) -> dict[str, Any]:
-    # Without `expires`, a moment by beat's clock at which a worker looks by its own. Ticks that come too soon after the
-    # last are passed over, by Redis's clock (`maintenance.take_tick`).
-    # Due as soon as beat runs, as if it had been down for long: what comes once an hour would never come where beat is
-    # started anew more often.
+    # Without `expires`: beat sets it by its own clock, and a worker compares it with another. The worker skips ticks
+    # that follow the last one too soon, by Redis's clock (`maintenance.take_tick`).
+    # Every task is due when beat starts: a beat that restarts every half hour would never run an hourly task otherwise.
     return {"task": task, "schedule": schedule(interval, nowfun=_steady), "last_run_at": _LONG_AGO}
 
 

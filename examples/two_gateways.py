@@ -95,18 +95,18 @@ def own_redis(folder: Path) -> Iterator[str]:
 
 
 def environment(folder: Path, redis_url: str, cluster_urls: str) -> dict[str, str]:
-    """Nothing of the caller's own settings, but the named Redis."""
+    """The environment without the caller's own settings, and with the named Redis."""
     env = {name: value for name, value in os.environ.items() if not name.startswith("PENSTOCK_")}
     env |= {"PENSTOCK_DATA_DIR": str(folder / "data"), "PENSTOCK_REDIS_URL": redis_url, "NO_COLOR": "1"}
     if cluster_urls:
         env["PENSTOCK_GATEWAY__REDIS__MODE"] = "cluster"
         env["PENSTOCK_GATEWAY__REDIS__CLUSTER_URLS"] = json.dumps([url.strip() for url in cluster_urls.split(",")])
-    env["PENSTOCK_GATEWAY__REDIS__KEY_PREFIX"] = PREFIX  # other gateways over the same Redis are none of ours
+    env["PENSTOCK_GATEWAY__REDIS__KEY_PREFIX"] = PREFIX  # other gateways may use the same Redis
     return env
 
 
 def remove_keys(redis_url: str, cluster_urls: str) -> None:
-    """Leave nothing behind in somebody else's Redis."""
+    """Remove this example's keys from a Redis that others use."""
     with (
         RedisCluster.from_url(cluster_urls.split(",", maxsplit=1)[0]) if cluster_urls else connect(redis_url) as client
     ):

@@ -83,7 +83,7 @@ def fail_unserved() -> None:
 
 @app.task(name="maintenance.catch_up", ignore_result=True)
 def catch_up() -> None:
-    """Do some of what flows put off, and record late calls. A flow that raises never stops another."""
+    """Do a part of the work that flows deferred, and record late calls. A flow that raises never stops another."""
     context = get_context()
     if not take_tick(context, "catch-up", 60):
         return
@@ -94,9 +94,9 @@ def catch_up() -> None:
 
 
 def record_late_calls(context: Context) -> None:
-    """Record calls whose answers could not be written down: the database was away, or the worker was killed.
+    """Record calls whose worker could not: the database was away, or the worker was killed.
 
-    Their answers stay for whoever works on the unit next.
+    Their answers stay on disk for the next worker that claims the unit.
     """
     charge = {flow.name: flow.charge for flow in flows()}
     late = list(kept_answers.late(context.settings.answer_dir))

@@ -1,4 +1,4 @@
-"""Celery's broker: on a socket in a folder whose name anybody can guess (`pipeline.engine.private_socket`), or full."""
+"""Celery's broker: check the owner of its socket (`pipeline.engine.private_socket`), and survive a full Redis."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ from pipeline.engine.full_redis import RedisFull
 from pipeline.engine.private_socket import OwnFolder
 from pipeline.settings import get_settings
 
-# Of all of kombu's transports to Redis: kombu takes a Redis that is full for a fatal answer, which ends a worker.
+# Applies to all of kombu's transports to Redis: kombu treats the error of a full Redis as fatal and ends the worker.
 redis.Transport.connection_errors += (RedisFull,)
 
 

@@ -98,7 +98,7 @@ class Breaker:
             case ErrorKind.UNAVAILABLE if not (error.health and error.health.blames_unit(None)):
                 return self._opened(0.0, str(error)[:MAX_REASON])
             case ErrorKind.QUOTA:
-                # A host's clock may be an hour off, which could make it a day.
+                # Use Redis's clock: a host's clock that is an hour off could lengthen the wait to a day.
                 seconds, micros = self._redis.time()
                 now = datetime.fromtimestamp(seconds + micros / 1e6, UTC)
                 wait_s = error.retry_after_s or (quota_reset(now) - now).total_seconds()

@@ -16,7 +16,7 @@ class ErrorKind(StrEnum):
     QUOTA = "quota"
     """A longer quota (a day's, the account's) is used up."""
     UNAVAILABLE = "unavailable"
-    """The provider serves nobody: a refused key, an unknown model, no credit. The unit is not at fault."""
+    """The provider refuses calls: bad key, unknown model, no credit. A unit is at fault only if others succeed."""
     CANCELLED = "cancelled"
 
 
@@ -31,22 +31,22 @@ class PenstockError(Exception):
 
 
 LATELY_S = 300.0
-"""A success longer ago says nothing of an outage that begins now."""
+"""An older success does not count: an outage may have begun since."""
 
 
 @dataclass(frozen=True)
 class Health:
-    """What is known of a provider at the moment when a call to it failed."""
+    """The state of a provider when a call to it fails."""
 
     took_s: float
     """The length of the failed call."""
     worked_s_ago: float | None
-    """When another call succeeded last; None: no success is known."""
+    """Seconds since another call last succeeded; None: no success is on record."""
     answers: bool = False
-    """The provider failed for long, but it answers a free question."""
+    """The breaker has opened several times in a row, but the provider answers a free question."""
 
     def blames_unit(self, released_s_ago: float | None) -> bool:
-        """Whether the failure is the unit's own: others succeed at the same time, or since its release back then."""
+        """Whether the failure is the unit's own: another call succeeded during it, or since the unit's last release."""
         if self.answers:
             return True
         if self.worked_s_ago is None:
@@ -60,9 +60,9 @@ class UnitError(PenstockError):
 
     kind: ErrorKind = ErrorKind.TRANSIENT
     health: Health | None = None
-    """Of the provider that was called; None where no call failed."""
+    """The state of the called provider; None if no call failed."""
     beginning: str = ""
-    """The beginning of what a server answered instead. For records that people read, and for no log."""
+    """The first characters of the server's answer. For records that people read; never log it."""
 
     def __init__(
         self, message: str, *, kind: ErrorKind | None = None, retry_after_s: float | None = None, code: str = ""

@@ -1,4 +1,4 @@
-"""A Redis that has reached its memory limit is as good as away: whoever meets it waits and tries again."""
+"""Treat a Redis at its memory limit as unreachable: callers wait and retry."""
 
 from redis._parsers.base import BaseParser
 from redis.exceptions import OutOfMemoryError, ResponseError
@@ -7,16 +7,16 @@ _parse_error = BaseParser.parse_error
 
 
 class RedisFull(OutOfMemoryError):
-    """Redis takes nothing more in until memory is free again."""
+    """Redis refuses writes until memory is free again."""
 
 
 def _parse(response: str) -> ResponseError:
-    # Where a script met the limit, Redis 6 says so within the message of another error.
+    # If a script meets the limit, Redis 6 wraps this error in the message of another one.
     if "OOM command not allowed" in response:
         return RedisFull(response)
     return _parse_error(response)  # type: ignore[no-any-return, no-untyped-call]
 
 
 def tell_apart() -> None:
-    """Have all clients of this process raise `RedisFull`: Celery's are not made by us."""
+    """Make all clients of this process raise `RedisFull`, also those that Celery creates."""
     BaseParser.parse_error = staticmethod(_parse)  # type: ignore[method-assign]

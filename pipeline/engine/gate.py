@@ -232,7 +232,7 @@ class Gate:
     def finish(self, holder: str, extra_tokens: int = 0, made: Made | None = None) -> None:
         """Give the slot back, after the call or instead of it. `extra_tokens`: used minus stamped.
 
-        `made`: the call, whose stamps are put back if Redis was emptied meanwhile."""
+        `made`: the call, whose stamps are put back if Redis was emptied during it."""
         call = (made.stamp, made.cost, made.tokens, int(made.age_s * 1000)) if made else (0, 0, 0, 0)
         self._run("gate_finish", holder, extra_tokens, *call)
 

@@ -40,7 +40,7 @@ request_hooks: ContextVar[RequestHooks | None] = ContextVar("request_hooks", def
 """The hooks of the request that the current call makes."""
 
 earlier_answers: ContextVar[int] = ContextVar("earlier_answers", default=0)
-"""How many answers to the same are on record, where the current call wants another one than those that are kept."""
+"""The answers on record to the same request, if the call wants a new answer instead of a stored one; else 0."""
 
 
 class GateClosed(UnitError):

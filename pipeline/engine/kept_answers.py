@@ -1,8 +1,8 @@
-"""Answers that were paid for, kept beside the database until it has them: one file each, in the data folder.
+"""Paid answers, one file each in the data folder, until the database has them.
 
-The answer is written here before anything else is done with it. Whoever claims its unit next takes the file's answer
-instead of calling again: after the database was away, or the worker was killed. The file goes once the transaction that
-records the call is committed.
+A worker writes the answer here before it does anything else with it. If the database is away or the worker dies, the
+next worker that claims the unit takes the answer from the file instead of calling again. The commit of the transaction
+that records the call removes the file.
 """
 
 import json
@@ -22,15 +22,15 @@ from pipeline.engine import privacy
 
 log = structlog.get_logger(__name__)
 LATE_S = 60.0
-"""Answers that are older wait for a database that was away, or their worker is dead."""
+"""An answer older than this waits for the database, or its worker is dead."""
 KEPT_S = 86_400.0
-"""After that nobody asks for the answer again: only its call is recorded."""
+"""An answer older than this is not needed again: the sweep records its call and removes the file."""
 _UNSAID = {"preview": "", "error": None}
 
 
 @dataclass(frozen=True)
 class Subject:
-    """What a call is about, as its record names it. `claim_id`: the claim that its answer is settled under, if any."""
+    """The unit of a call, as its record names it. `claim_id`: the claim under which its answer is settled, if any."""
 
     flow: str
     scope_id: str
@@ -40,7 +40,7 @@ class Subject:
 
 @dataclass(frozen=True)
 class KeptAnswer:
-    """A call and its answer. `said` None: the answer is of no use any more, only the call is to be recorded."""
+    """A call and its answer. `said` None: the answer is not needed any more; record the call only."""
 
     path: Path
     trace: dict[str, Any]
@@ -49,14 +49,14 @@ class KeptAnswer:
 
 
 def digest_of(*asked: str) -> str:
-    """What was asked, and of whom, as names of files have it."""
+    """The digest of a request and its provider, for file names."""
     return sha256(json.dumps(asked).encode()).hexdigest()[:32]
 
 
 def keep(
     folder: Path, subject: Subject, digest: str, trace: Mapping[str, Any], said: Mapping[str, Any] | None
 ) -> Path | None:
-    """Keep an answer, on the disk when this returns. None if the disk refuses it: the database may still take it."""
+    """Write an answer to disk and fsync it. None if the disk refuses it: the database may still take it."""
     path = folder / f"{_beginning(subject, digest)}{subject.claim_id}-{trace['call_id']}"
     try:
         folder.mkdir(parents=True, exist_ok=True, mode=privacy.PRIVATE_FOLDER)
@@ -68,21 +68,21 @@ def keep(
 
 
 def recall(folder: Path, subject: Subject, digest: str) -> KeptAnswer | None:
-    """The answer to this, if it was paid for and is not settled yet."""
+    """The paid answer to this request, if it is not settled yet."""
     beginning = _beginning(subject, digest)
     found = (_read(path) for path in _paths(folder) if path.name.startswith(beginning))
     return next((one for one in found if one is not None and one.said is not None), None)
 
 
 def claims(folder: Path) -> set[str]:
-    """The claims under which answers came that are not settled yet."""
+    """The claims whose answers are not settled yet."""
     return {path.name.split("-")[1] for path in _paths(folder)} - {""}
 
 
 def late(folder: Path) -> Iterator[KeptAnswer]:
-    """Answers that should be recorded by now. What cannot be read is removed: its writer died over it."""
+    """Answers older than `LATE_S`. Remove unreadable files: their writers died while they wrote."""
     for path in _paths(folder):
-        with suppress(FileNotFoundError):  # settled meanwhile
+        with suppress(FileNotFoundError):  # another process settled it
             age_s = time.time() - path.stat().st_mtime
             if age_s < LATE_S:
                 continue
@@ -94,9 +94,9 @@ def late(folder: Path) -> Iterator[KeptAnswer]:
 
 
 def unsay(folder: Path, flow: str, scope_id: object = None) -> None:
-    """Remove the words of answers: their scope was deleted, or (None) something in some scope of the flow.
+    """Remove the text of answers whose scope was deleted; `scope_id` None: those of all scopes of the flow.
 
-    What was paid is recorded all the same, unless the disk refuses even that.
+    The records of the calls and their costs stay, unless the disk refuses the write.
     """
     for path in _paths(folder):
         kept = _read(path)

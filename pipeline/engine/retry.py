@@ -71,8 +71,8 @@ class Policy:
 def decide(error: UnitError, attempt: int, now: datetime, policy: Policy, past: Past = Past()) -> Decision:
     """What becomes of a unit whose attempt number `attempt` (1-based) ended in `error`.
 
-    A server's Retry-After wins over any table; permanent errors are never tried again. A failure that is the
-    provider's, and not the unit's, uses no attempt, however long it lasts.
+    A server's Retry-After overrides any table. Permanent errors are never retried. A failure of the provider (not of
+    the unit) uses no attempt, however long it lasts.
     """
     if error.kind is ErrorKind.CANCELLED:
         return Drop()

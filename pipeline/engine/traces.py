@@ -111,14 +111,14 @@ def unsay(session: Session, *which: ColumnElement[bool]) -> None:
 def record(session: Session, trace: Mapping[str, Any] | None, *, gone: bool = False) -> bool:
     """Write a call's row, even if its result is discarded: it was paid for. No row if no call was made.
 
-    Returns whether the row is new: a repeated transaction finds its own. `gone`: the call's subject was deleted
-    meanwhile, so none of its words are kept. The answer in `trace["kept"]` goes once the row is committed.
+    Returns whether the row is new: a repeated transaction finds its own. `gone`: the call's subject was deleted during
+    the call, so the row keeps none of its words. The commit of the row removes the file `trace["kept"]`.
     """
     return bool(record_all(session, [{**trace, **(_UNSAID if gone else {})}])) if trace is not None else False
 
 
 def record_all(session: Session, traces: Sequence[Mapping[str, Any]]) -> set[str]:
-    """Write the rows of several calls; the keys of those that are new."""
+    """Write the rows of several calls. Returns the keys of the new rows."""
     if not traces:
         return set()
     session.info.setdefault(_KEPT, []).extend(trace["kept"] for trace in traces if trace.get("kept"))
@@ -140,4 +140,4 @@ def _recorded(*, is_sqlite: bool) -> Any:
 
 
 _RECORD = {is_sqlite: _recorded(is_sqlite=is_sqlite) for is_sqlite in (False, True)}
-"""Built once: in SQLite, whoever builds a statement holds the only write lock."""
+"""Built once, outside of transactions: on SQLite, a transaction holds the only write lock while it builds one."""

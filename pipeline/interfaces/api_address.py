@@ -15,7 +15,7 @@ from pipeline.engine.errors import UserError
 from pipeline.settings import ApiSettings, Settings
 
 _ENDING_S = 3.0
-"""How long a server that ends may keep its port."""
+"""A server that ends may keep its port for this long."""
 _EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104  # what is listened on
 
 
@@ -44,7 +44,7 @@ def announced(settings: Settings, server: str, address: str) -> Iterator[None]:
 
 
 def address_in_use(settings: Settings, server: str) -> str:
-    """Where a server of this data folder listens now; empty if none does, whoever else listens at its port."""
+    """The address of the running server of this data folder; empty if it does not run."""
     said = _announcement(settings, server)
     address = str(said.get("address", ""))
     try:
@@ -58,7 +58,7 @@ def address_in_use(settings: Settings, server: str) -> str:
 
 
 def check_free(host: str, port: int, setting: str, option: str) -> None:
-    """Raise `UserError` if somebody listens on this port already, and goes on for seconds."""
+    """Raise `UserError` if another process listens on this port and does not free it within `_ENDING_S`."""
     until = time.monotonic() + _ENDING_S
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     while True:
@@ -66,7 +66,7 @@ def check_free(host: str, port: int, setting: str, option: str) -> None:
             socket.create_server((host, port), family=family).close()
         except OSError as error:
             if error.errno != errno.EADDRINUSE:
-                return  # the server itself says what is wrong
+                return  # the server itself reports the error
             if time.monotonic() < until:
                 time.sleep(0.1)
                 continue

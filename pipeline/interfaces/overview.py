@@ -19,7 +19,7 @@ from pipeline.storage.context import Context
 
 FAILURES, COUNTED_FAILURES = 8, 100
 OVERDUE_S = 120.0
-"""The age of the last sweep that raises an alarm, unless sweeps come even more seldom."""
+"""The last sweep raises an alarm at this age, or at six sweep intervals if they are longer."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Fleet:
     gates: dict[str, QueueView]
     """All queues as they stand, by name."""
     sweep_problem: str = ""
-    """Why what lost workers held does not move again, and what to do; empty if the sweeper goes round."""
+    """Why the work of lost workers is not released, and what to do; empty if the sweeper runs."""
 
     @property
     def served(self) -> set[str] | None:
@@ -54,7 +54,7 @@ class Spending:
     cap: float
     resets_at: datetime
     is_priced: bool = True
-    """Whether its model has a price: without one, what calls cost is unknown, and counts as nothing."""
+    """Whether its model has a price: without one, the cost of its calls is unknown and counts as zero."""
 
 
 @dataclass(frozen=True)
@@ -110,12 +110,12 @@ def spending(context: Context) -> list[Spending]:
 
 
 def sweep_problem(context: Context) -> str:
-    """A sentence if workers live and no sweep has ended for too long, else empty. Raises `RedisError`."""
+    """A sentence if workers run but the last sweep ended too long ago, else empty. Raises `RedisError`."""
     age_s = last_sweep_s(context.redis)
     if age_s is not None and age_s <= max(OVERDUE_S, 6 * context.settings.sweep_interval_s):
         return ""
     if not Presence(context.redis).alive():
-        return ""  # that is told, and is why
+        return ""  # no worker runs: another message reports that, and explains the missing sweep
     last = "No sweep is on record" if age_s is None else f"The last sweep ended {duration(age_s)} ago"
     return f"{last}: nothing gives back what lost workers held. See that beat runs (`penstock beat`)."
 

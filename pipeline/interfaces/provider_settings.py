@@ -24,7 +24,7 @@ class ConfiguredProvider:
     profile: ProviderProfile
     has_key: bool
     needs_restart: bool
-    """The running processes were started with something else."""
+    """The running processes were started with other settings."""
     variables: list[str]
     """Environment variables that set it, and win over the file."""
 
@@ -104,7 +104,7 @@ def save(form: ProviderForm) -> None:
 
 
 def test(name: str) -> Check:
-    """What `penstock doctor` finds of this provider, as the file has it now. Raises `UserError` for an unknown one."""
+    """Run the check of `penstock doctor` with the provider's settings in the file. Raises `UserError` if unknown."""
     now = read()
     if name not in now.providers:
         raise UserError(registry.unknown(now, name), code="unknown_provider")
@@ -132,7 +132,7 @@ def _check_address(profile: ProviderProfile) -> None:
 
 
 def _resolved(host: str, port: int) -> list[str]:
-    """Its addresses; none if nobody knows the name yet, which the test then says."""
+    """The addresses of a host; empty if its name does not resolve, which the test of the provider reports."""
     try:
         return addresses.resolve(host, port)
     except (OSError, ValueError):

@@ -12,7 +12,7 @@ EACH = 8
 
 @dataclass(frozen=True)
 class Hit:
-    """What one flow found. `subject` and `number` name it: a document and its page, an item and its chunk, a node."""
+    """A hit of one flow. `subject` and `number` identify a document and its page, an item and its chunk, or a node."""
 
     flow: Literal["documents", "knowledge", "screenshots"]
     subject: str
@@ -20,12 +20,12 @@ class Hit:
     title: str
     excerpt: str
     address: str = ""
-    """Of the web page that it comes from."""
+    """The address of the web page that it comes from."""
 
 
 @dataclass(frozen=True)
 class Found:
-    """Hits: the best of each flow, then their second best, and so on. `notes`: where words alone were looked for."""
+    """The best hit of each flow, then the second best, and so on. `notes`: flows searched by words alone, and why."""
 
     hits: list[Hit]
     notes: list[str]

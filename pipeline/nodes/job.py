@@ -91,7 +91,7 @@ class Job:
     node_id: str = ""
     """Who has it, or had it last."""
     node_token: str = ""
-    """The id of the token that this node was connected with: the job is that token's."""
+    """The id of the token of the node's connection: the attempt belongs to that token."""
     home: str = ""
     capability: str = ""
     model: str = ""

@@ -1,7 +1,7 @@
-"""Names of nodes: each belongs to the token that first registered a node by it, in the database, until it is freed.
+"""Names of nodes: the database records the token that first registered a node by a name as the name's owner.
 
-A usable token that was made for one node alone (`--node`) comes before whoever used that name. A token that is revoked
-or has expired keeps no name.
+A usable token that was made for one node alone (`--node`) takes that node's name from any other token. A revoked or
+expired token loses its names to the next token that registers them.
 """
 
 from datetime import datetime
@@ -33,9 +33,9 @@ NODE_NAMES = table_of(NodeName)
 
 
 def take(context: Context, node_id: str, token: TokenView, most: int) -> None:
-    """The name is this token's from now on, if it was not before. `most`: names that one token may have.
+    """Make the token the owner of the name. `most`: names that one token may own.
 
-    Raises `UserError` for a name of another token, and for one name too many.
+    Raises `UserError` if another token owns the name, or if the token owns too many names.
     """
     now = context.db.now()
     usable = [one for one in tokens.list_tokens(context) if one.usable(now)]
@@ -58,11 +58,11 @@ def take(context: Context, node_id: str, token: TokenView, most: int) -> None:
 
 
 def all_names(context: Context) -> dict[str, str]:
-    """By name, the id of the token that it belongs to."""
+    """The ids of the owning tokens, by name."""
     with context.db.read() as session:
         return {row.node_id: row.token_id for row in session.execute(select(NODE_NAMES))}
 
 
 def free(context: Context, node_id: str) -> None:
-    """Let the next token that registers a node by this name have it. Harmless if nobody had it."""
+    """Free a name: the next token that registers a node by it owns it. Harmless if no token owns it."""
     context.db.run(lambda session: session.execute(delete(NODE_NAMES).where(NODE_NAMES.c.node_id == node_id)))

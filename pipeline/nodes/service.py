@@ -167,9 +167,9 @@ def revoke(context: Context, node_id: str) -> Revocation:
 
 
 def free(context: Context, node_id: str) -> None:
-    """Let the next token that registers a node by this name have it. The jobs of the node that is gone go to others.
+    """Free a name: the next token that registers a node by it owns it. The jobs of the missing node go to other nodes.
 
-    Raises `UserError` while the node is connected, and for a name that no token has.
+    Raises `UserError` if the node is connected, or if no token owns the name.
     """
     if node_id not in node_names.all_names(context):
         raise UserError(f"no token has used the name {node_id}", code="unknown_node")

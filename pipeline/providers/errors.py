@@ -103,7 +103,7 @@ class Target:
     timeout_s: float
     secret: SecretStr
     is_own_model: bool = False
-    """A user chose the model for this call: if it is unknown, the settings are not wrong."""
+    """The user chose the model for this call: an unknown model is not an error of the settings."""
 
     @property
     def env(self) -> str:

@@ -47,5 +47,5 @@ def query_vector(
             if guarded is not None:
                 with suppress(RedisError):
                     guarded.leave()
-            with suppress(SQLAlchemyError):  # it is recorded later: nobody should wait for that
+            with suppress(SQLAlchemyError):  # a sweep records it later: do not delay the search for it
                 context.db.run(lambda session: traces.record(session, tracer.trace), patience_s=RECORD_S)

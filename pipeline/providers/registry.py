@@ -103,9 +103,9 @@ def check(settings: Settings, provider: str, model: str = "") -> None:
 
 
 def check_workers(redis: "Redis", provider: str) -> None:
-    """Raise `UserError` (`settings`) if a worker that runs does not know the provider: it would fail the work.
+    """Raise `UserError` (`settings`) if a running worker does not know the provider: it would fail the work.
 
-    While Redis is away, nobody can say.
+    Check nothing while Redis is unreachable.
     """
     with suppress(RedisError):
         for facts in Presence(redis).facts().values():
@@ -114,7 +114,7 @@ def check_workers(redis: "Redis", provider: str) -> None:
 
 
 def unknown_to_workers(provider: str) -> str:
-    """That workers know less than who submits."""
+    """The error for a provider that the workers do not know but the submitter does."""
     return (
         f"the stack that is running does not know the provider '{provider}': it was started without these "
         "settings. End it (`penstock up`, `penstock watch`, or your workers) and start it again with them"

@@ -1,4 +1,4 @@
-"""Calls through the gate, each with a trace, however it ends; what was paid for is kept until the database has it."""
+"""Calls through the gate. Each leaves a trace, also if it fails; paid answers stay on disk until they are recorded."""
 
 import time
 from array import array
@@ -37,8 +37,7 @@ class Tracer:
     ) -> Result:  # fmt: skip
         """One call through the gate. Raises what `ask` raises, and `GateClosed` (without a trace: nothing was sent).
 
-        `asked`: all that the answer depends on. An answer to the same that was paid for and could not be written down
-        is given again, without a call.
+        `asked`: all that the answer depends on. If a paid answer to the same request is kept, return it without a call.
         """
         if self.guarded is None:
             raise UnitError(NO_GATE, kind=ErrorKind.PERMANENT)
@@ -72,9 +71,9 @@ class Tracer:
         return result
 
     def trace_of(self, error: Exception) -> dict[str, Any] | None:
-        """The trace to write down with a unit's error; None if the answer was good and could not be written down.
+        """The trace to record with a unit's error; None if the database failed after a good answer.
 
-        Then it stays where it is kept, and the unit's next attempt has it.
+        In that case the answer stays on disk, and the unit's next attempt takes it.
         """
         return None if isinstance(error, SQLAlchemyError) else self.trace
 
@@ -88,7 +87,7 @@ def kept_form(result: Answer | Vectors) -> dict[str, Any]:
 
 
 def result_of(said: Mapping[str, Any]) -> Answer | Vectors:
-    """The result that was kept in this form."""
+    """The result that `kept_form` wrote."""
     fields = {**said, "usage": Usage(**said["usage"])}
     if "vectors" not in said:
         return Answer(**fields)

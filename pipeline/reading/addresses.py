@@ -27,7 +27,7 @@ def _networks(names: str) -> tuple[Network, ...]:
 _NAT64 = ipaddress.ip_network("64:ff9b::/96")
 _6TO4 = ipaddress.ip_network("2002::/16")
 _PRIVATE = _networks("10.0.0.0/8 100.64.0.0/10 127.0.0.0/8 172.16.0.0/12 192.168.0.0/16 ::1/128 fc00::/7")
-"""Networks of somebody's own: what `allow_private = true` opens."""
+"""Private networks: `allow_private = true` opens them."""
 _SPECIAL = _networks("""
     0.0.0.0/8 10.0.0.0/8 100.64.0.0/10 127.0.0.0/8 169.254.0.0/16 172.16.0.0/12 192.0.0.0/24 192.0.2.0/24
     192.31.196.0/24 192.52.193.0/24 192.88.99.0/24 192.168.0.0/16 192.175.48.0/24 198.18.0.0/15 198.51.100.0/24
@@ -42,7 +42,7 @@ _METADATA_NAMES = frozenset({
     "metadata", "metadata.google.internal", "metadata.goog", "instance-data", "instance-data.ec2.internal",
     "metadata.azure.internal", "metadata.tencentyun.com", "metadata.platformequinix.com",
 })  # fmt: skip
-"""The names of the same: refused whatever they resolve to."""
+"""Host names of the same services, refused whatever their addresses."""
 _COMMON_PORTS = frozenset({80, 443})
 _FIRST_FREE_PORT = 1024
 _OTHER_PROTOCOLS = frozenset({
@@ -99,7 +99,7 @@ def checked(host: str, found: Sequence[str], allowed: AllowPrivate) -> list[Addr
 
 
 def is_allowed(address: Address, allowed: AllowPrivate) -> bool:
-    """Whether to connect to `address`. Those where clouds keep their credentials are allowed only if they are named."""
+    """Whether to connect to `address`. A metadata service of a cloud is allowed only if `allowed` names its network."""
     inner = embedded(address)
     if is_public(address):
         return True

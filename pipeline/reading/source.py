@@ -161,11 +161,11 @@ def parse_page_range(text: str, pages: int) -> list[int]:
 
 
 _ANY = 10**9
-"""Pages of a document that nobody has looked at."""
+"""The assumed page count of a document that was not opened yet."""
 
 
 def check_page_range(text: str) -> None:
-    """Raise `UserError` with code `page_range` for a text that names pages of no document."""
+    """Raise `UserError` with code `page_range` for a text that is not a valid page range of any document."""
     for part in text.split(",") if text.strip() else ():
         _parse_part(part.strip(), _ANY)
 

@@ -22,11 +22,11 @@ _VALUE = (
 _PRIVATE = 0o600
 
 Change = tuple[Sequence[str], Mapping[str, str | float]]
-"""The path of a table, and what its keys become."""
+"""The path of a table, and the new values of its keys."""
 
 
 class UneditableFileError(Exception):
-    """The file is written in a form that cannot be changed with certainty, or not by this process."""
+    """This process cannot change the file, or cannot change it safely in the form in which it is written."""
 
 
 def change(path: Path, changes: Sequence[Change]) -> None:
@@ -102,7 +102,7 @@ def _set(section: list[str], name: str, value: str) -> None:
 
 
 def _path_of(line: str) -> list[str]:
-    """The path of the table that this header begins; empty if it is not one."""
+    """The path of the table whose header this line is; empty for other lines."""
     try:
         table: Any = tomllib.loads(line)
     except tomllib.TOMLDecodeError:

@@ -106,12 +106,11 @@ def watch(
     document_ids: str | Iterable[str], *, timeout_s: float | None = None, idle: Callable[[], object] = lambda: None,
     changes_only: bool = False,
 ) -> Iterator[Document]:  # fmt: skip
-    """The document, or each of several, as it is now, and again whenever it changes, until all have settled.
+    """Yield the current state of each document, and its new state at each change, until all have settled.
 
-    `changes_only`: not as it is now, and again only when its status or the counts of its pages have changed: progress
-    in between, and whether anybody works, is not told. One that has settled already is given all the same.
-    While nobody works, `no_worker` says so, and a warning once. `idle` is called about once a second. Raises
-    `TimeoutError` after `timeout_s` seconds.
+    `changes_only`: skip the current state unless it is final, and yield a document only when its status or its page
+    counts change, not for progress or workers alone. While no worker runs, `no_worker` is set; the first time, a
+    `NoWorkerWarning` follows. `idle` is called about once a second. Raises `TimeoutError` after `timeout_s` seconds.
     """
     seen: dict[str, Document] = {}
     fleet = watching.Fleet()

@@ -145,7 +145,7 @@ def add_directory(
     base_id: str, folder: str | PathLike[str], *, keep_gone: bool = False,
     progress: Progress = lambda *_: None,
 ) -> Scanned:  # fmt: skip
-    """Add the files of a directory and of its folders, or see what has changed since they were added."""
+    """Add the files of a directory and its folders. If it was added before, apply the changes since then."""
     scanned = directory.scan(get_context(), base_id, Path(folder), keep_gone=keep_gone, progress=progress)
     TASKS.launch(LINE, *([removal_of(base(base_id).id)] if scanned.gone else []))
     return scanned

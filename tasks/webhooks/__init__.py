@@ -58,7 +58,7 @@ def change(
 
 
 def exchange_secret(endpoint_id: str) -> Created:
-    """Give an endpoint a new secret, which is told this once. For a day the former one signs as well."""
+    """Give an endpoint a new secret, and return it this once. For a day the former one signs as well."""
     return service.exchange_secret(get_context(), endpoint_id)
 
 

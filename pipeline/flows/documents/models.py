@@ -181,7 +181,7 @@ class PageAttempt(Base):
 
     id: Mapped[int] = mapped_column(_Id, primary_key=True)
     call_id: Mapped[str | None] = mapped_column(String(32))
-    """The key of its call; None if nobody was called."""
+    """The key of its call; None if no provider was called."""
     document_id: Mapped[str] = mapped_column(ForeignKey("documents.id", ondelete="CASCADE"))
     page: Mapped[int]
     page_source: Mapped[int]

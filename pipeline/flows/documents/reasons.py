@@ -146,7 +146,7 @@ def _under_way(context: Context, ids: Collection[str]) -> dict[str, int]:
 
 
 def retries(context: Context, ids: Collection[str]) -> dict[str, Reason]:
-    """Of these documents, those that are tried again later: when, and what went wrong."""
+    """Why documents wait for a retry, and until when; documents that do not wait are left out."""
     if not ids:
         return {}
     now = context.db.now()
@@ -179,7 +179,7 @@ def _nobody(context: Context) -> Reason | None:
 
 
 def _unserved(context: Context, queue: str) -> Reason | None:
-    """That the workers which are there take no messages from a queue; None if one does, or does not say."""
+    """Report a queue that no running worker consumes; None if one does, or if one does not name its queues."""
     try:
         served = Presence(context.redis).served()
     except RedisError:

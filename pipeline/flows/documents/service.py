@@ -43,12 +43,12 @@ _RENEWS = frozenset({DocumentEvent.RETRY, DocumentEvent.RETRY_PAGES, DocumentEve
 
 
 Charge = Callable[[Session, int], None]
-"""Puts this many pages, which are converted again, on somebody's account. Called in the transaction of a command, after
-all that could refuse it; raises what refuses it for lack of quota. It may be called again if the transaction is."""
+"""Charges a caller for pages to convert again. A command calls it in its transaction, after all other checks; it raises
+an error if the quota is used up. A repeated transaction calls it again."""
 
 
 def free(_session: Session, _pages: int) -> None:
-    """Whoever asks on this machine has no quota."""
+    """Charge nothing: callers on this machine have no quota."""
 
 
 @dataclass(frozen=True)
@@ -140,8 +140,8 @@ def retry_page(
 def retry_failed(
     context: Context, document_id: str, choice: Choice = Choice(), *, charge: Charge = free
 ) -> DocumentView:
-    """Try again what failed, and no more: FAILED pages are converted, and untried ones of a partial result;
-    else a FAILED document is merged again, or starts over. Harmless if nothing failed. Source 001, section 6.2.
+    """Convert the FAILED pages again, and the untried pages of a partial result. If there are none, merge a FAILED
+    document again, or start it over. Harmless if nothing failed. Source 001, section 6.2.
     """
 
     def act(session: Session, document: Any, now: datetime) -> None:
@@ -282,9 +282,9 @@ def remove_rows(session: Session, document_id: str) -> None:
 
 
 def _change(context: Context, document_id: str, act: Callable[[Session, Any, datetime], None]) -> DocumentView:
-    """Lock the document, `act` on it, and return it as it is then, all in one transaction.
+    """Lock the document, `act` on it, and return its new state, all in one transaction.
 
-    If an earlier try of the transaction was committed without an answer, the document is as that try left it: done.
+    If an earlier try of the transaction committed without an answer, the document is in the state that it left: done.
     """
     left: Any = None
 

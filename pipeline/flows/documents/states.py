@@ -38,7 +38,7 @@ class DocumentEvent(StrEnum):
     PAGES_DONE = "pages_done"
     PAGES_DONE_PARTIAL = "pages_done_partial"
     PAGES_FAILED = "pages_failed"
-    """No page was converted: there is nothing to keep."""
+    """All pages failed, so no text exists to keep."""
     CLAIM_MERGE = "claim_merge"
     MERGED = "merged"
     MERGED_PARTIAL = "merged_partial"

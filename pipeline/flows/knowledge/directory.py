@@ -20,7 +20,7 @@ from pipeline.storage.context import Context
 
 @dataclass
 class Scanned(Added):
-    """What a scan found: new files are `created`, others were there already."""
+    """The result of a scan. `created`: the items of new files."""
 
     group_id: str = ""
     """Of the directory itself; each folder in it has a group of its own."""
@@ -34,10 +34,11 @@ def scan(
     context: Context, base_id: str, folder: Path, *, keep_gone: bool = False,
     progress: Progress = lambda *_: None,
 ) -> Scanned:  # fmt: skip
-    """Add the files of a directory, and see to those of an earlier scan that have changed or gone. Raises `UserError`.
+    """Add the new files of a directory, read changed ones again, and delete the items of missing ones. Raises
+    `UserError`.
 
-    Each folder in it is a directory as source 003 has it ("目录处理策略"): a group of its own files. Links are not
-    followed. A file that was added by itself becomes one of its folder, and stays when it is gone from there.
+    Each folder is a directory in the sense of source 003 ("目录处理策略"): one group for its own files. Links are not
+    followed. An item that was added by itself joins the group of its folder, but stays when its file is missing.
     """
     base, root = queries.base(context, base_id), _checked(folder)
     known = _known(context, base.id, root)
@@ -78,13 +79,13 @@ def _checked(folder: Path) -> Path:
 
 
 def _known(context: Context, base_id: str, root: Path) -> dict[str, Any]:
-    """Items of files below this folder that came with it, or with one in it, by their paths."""
+    """Items below this folder that a scan of it, or of a folder in it, added; by path."""
     mine = select(ITEMS).where(
         ITEMS.c.base_id == base_id, ITEMS.c.type == ItemType.DIRECTORY, ITEMS.c.deleting.is_(False),
         ITEMS.c.origin.startswith(f"{root}/".replace("//", "/"), autoescape=True),
     )  # fmt: skip
     with context.db.read() as session:
-        # SQLite's LIKE does not tell capitals from others; file systems do.
+        # SQLite's LIKE ignores case; file systems do not.
         return {row.origin: row for row in session.execute(mine) if Path(row.origin).is_relative_to(root)}
 
 

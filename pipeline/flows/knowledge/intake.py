@@ -38,10 +38,10 @@ Progress = Callable[[int, int], object]
 
 @dataclass(frozen=True)
 class Source:
-    """What an item is made of: a file's `path`, a `url` (of a page or a sitemap), or a note's `text`.
+    """The source of an item: a file's `path`, a `url` (of a page or a sitemap), or a note's `text`.
 
-    `name`: what people know it by, where the path's own does not say. `origin`: the file's real path, if people have it
-    there; an upload has none.
+    `name`: the name to show, if it differs from the name in the path. `origin`: the file's real path; an upload has
+    none.
     """
 
     type: ItemType
@@ -55,7 +55,7 @@ class Source:
 
     @classmethod
     def of_file(cls, path: Path, name: str = "") -> "Source":
-        """A file that somebody named."""
+        """A file that the caller names by itself, outside of a folder."""
         try:
             origin = str(path.resolve())
         except (OSError, ValueError, RuntimeError):  # copying it says what is wrong with it
@@ -96,12 +96,13 @@ def add(
     context: Context, base_id: str, sources: Sequence[Source], progress: Progress = lambda *_: None,
     added: Added | None = None,
 ) -> Added:  # fmt: skip
-    """Add items at the end of the base's line, those that can be. `progress` is told now and then how many of how many
-    sources are seen to. Raises `UserError` only if nothing can be added, whatever it is.
+    """Add the valid sources as items, at the end of the base's line; refused ones are in the result. `progress` gets
+    the number of handled sources and of all. Raises `UserError` for an unknown base, or for the data folder of another
+    database.
 
-    A base has one item for a file: that of its real path, whether the file was named or came with its folder, or, where
-    either of the two was added by itself, that of the same name and content. A file in its place with new content is
-    read again. `added`: what is found is noted there.
+    A base has one item for a file. Two sources are the same file if their real paths are equal, or, unless both came
+    with folders, if their names and contents are equal. A known file whose content changed is read again. `added`:
+    the result to add to.
     """
     base, limits = queries.base(context, base_id), live_settings.in_force(context)
     installation.check(context.db, context.settings)
@@ -126,17 +127,17 @@ def add(
 
 
 def _known(context: Context, base_id: str, sources: Sequence[Source]) -> dict[str, Any]:
-    """The base's items whose files lie where those of these sources do, by their paths."""
+    """The base's items whose real paths are those of these sources, by path."""
     here = [source.origin for source in sources if source.origin]
     mine = (ITEMS.c.base_id == base_id, ITEMS.c.deleting.is_(False), ITEMS.c.origin.in_(here))
-    # The newest last: it counts, where an older version let one file be two items.
+    # The newest row comes last and wins: older versions could create two items for one file.
     query = select(ITEMS).where(*mine).order_by(ITEMS.c.created_at, ITEMS.c.id)
     with context.db.read() as session:
         return {row.origin: row for row in session.execute(query)} if here else {}
 
 
 def _renew(context: Context, row: Any, source: Source, limits: KnowledgeSettings, added: Added) -> None:
-    """Take the new content of an item's file, if it has any. Raises `UserError`."""
+    """Copy an item's file if its content changed, and read the item again. Raises `UserError`."""
     if source.path is None:
         raise UserError("name a file", code="usage")
     most = limits.max_file_mb * 1_000_000
@@ -158,7 +159,7 @@ def _renew(context: Context, row: Any, source: Source, limits: KnowledgeSettings
 
 
 def _join(session: Session, item_id: str, source: Source) -> None:
-    """Note where the file of an item that was added by itself lies, and its folder, as far as the source tells."""
+    """Record the path and the group of the file of an item that was added by itself, if the source has them."""
     told = {"origin": source.origin, "group_id": source.group_id, "group_name": storable(source.group_name)}
     if values := {name: value for name, value in told.items() if value}:
         session.execute(update(ITEMS).where(ITEMS.c.id == item_id).values(**values))
@@ -290,7 +291,7 @@ def _store(
 
 @dataclass(frozen=True)
 class _Known:
-    """An item as far as it tells whether another one is the same."""
+    """The columns of an item that tell whether a new source is the same."""
 
     id: str
     type: str
@@ -301,17 +302,17 @@ class _Known:
     deleting: bool = False
 
     def is_same(self, row: Mapping[str, Any]) -> bool:
-        """Whether an item of these columns would be this one again: see `add`."""
+        """Whether a row with these columns would duplicate this item: see `add`."""
         if self.source_key == row["source_key"]:
             return True
-        # Files of folders are told by their paths alone: equal ones may lie in two places.
+        # Paths alone identify files that came with folders: two folders may hold equal files.
         alone = ItemType.FILE in {self.type, row["type"]}
         content = (row["name"], row["content_sha256"])
         return alone and self.content_sha256 is not None and (self.name, self.content_sha256) == content
 
 
 def _alike(session: Session, base_id: str, rows: Sequence[Mapping[str, Any]]) -> list[_Known]:
-    """Items of the base that one of these might be."""
+    """Items of the base that one of these rows may duplicate."""
     columns = [ITEMS.c[field.name] for field in fields(_Known)]
     keys, contents = ([row[name] for row in rows if row[name]] for name in ("source_key", "content_sha256"))
     same = or_(ITEMS.c.source_key.in_(keys), ITEMS.c.content_sha256.in_(contents))

@@ -27,12 +27,12 @@ from pipeline.storage.retention import Retention, Rule, rows
 
 MAX_TYPES = 50
 FORMER_SECRET_DAYS = 1
-"""For so long an exchanged secret goes on to sign beside the new one."""
+"""The former secret signs beside the new one for this long."""
 
 
 @dataclass(frozen=True)
 class Created:
-    """An endpoint that is new or has a new secret, and the secret, which is told this once."""
+    """An endpoint that is new or has a new secret. No later call returns the secret."""
 
     endpoint: EndpointView
     secret: str
@@ -90,7 +90,7 @@ def change(
 
 
 def exchange_secret(context: Context, endpoint_id: str) -> Created:
-    """Give an endpoint a new secret. For a day the former one signs as well; one before that signs no more."""
+    """Give an endpoint a new secret. For a day the former one signs as well; earlier ones stop at once."""
     secret = message.new_secret()
 
     def act(session: Session) -> EndpointView:

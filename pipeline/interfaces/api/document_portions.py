@@ -56,8 +56,8 @@ def whose(request: Request) -> str:
 def convert_again(
     request: Request, document_id: str, options: RetryOptions, act: Callable[..., Document], *args: Any
 ) -> Document:
-    """`act` (`retry`, `retry_failed` or `retry_page`), on the caller's account: pages that are converted again count
-    like those that are submitted. Nothing is charged for what is not done. Raises `Refused` (429).
+    """Call `act` (`retry`, `retry_failed` or `retry_page`) and charge the caller for the pages to convert again, like
+    submitted ones. A refused command costs nothing. Raises `Refused` (429).
     """
     quotas, caller, taken = request.app.state.quotas, request.state.caller.id, 0
 

@@ -1,4 +1,4 @@
-"""Query parameters that a route does not have are refused: ignored, `provider=local` would send a file elsewhere."""
+"""Refuse unknown query parameters: if the server ignored `provider=local`, it would send the file elsewhere."""
 
 from difflib import get_close_matches
 from typing import Any

@@ -77,7 +77,7 @@ class Quotas:
         self.take(f"pages:{caller}", Rate(limit, _DAY_S), count, code="quota", what=what)
 
     def give_back_pages(self, caller: str, count: int) -> None:
-        """These pages were taken, and nothing came of it."""
+        """Return pages that were charged but not submitted."""
         self.take_pages(caller, -count)
 
     def check_spending(self, caller: str) -> None:

@@ -60,7 +60,7 @@ class Record:
 
 
 def sourceless(folder: Path, sources: Sequence[Path], known: Collection[Path]) -> list[Path]:
-    """Results in a folder and below it, but for those `known`, whose sources lay below `sources` and are gone."""
+    """Results in and below a folder whose source files, below `sources`, no longer exist; `known` ones are left out."""
     roots, at_hand = [source.resolve() for source in sources], {manifest_path(path) for path in known}
     manifests = sorted(
         path

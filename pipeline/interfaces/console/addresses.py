@@ -56,6 +56,6 @@ def within(path: str) -> str:
     place, _, _ = path.partition("?")
     inside = place == ROOT or place.startswith(f"{ROOT}/")
     odd = "\\" in path or "//" in place or any(ord(char) < 33 for char in path)
-    # Browsers resolve dots, also those that are written as %2e.
+    # Browsers resolve dots, also in the form %2e.
     leads_out = any(unquote(part) in {".", ".."} for part in place.partition("#")[0].split("/"))
     return path if inside and not odd and not leads_out else f"{ROOT}/"

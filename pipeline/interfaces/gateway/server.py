@@ -109,9 +109,9 @@ def config(instance: Instance) -> uvicorn.Config:
 
 
 def serve(context: Context, listening: socket.socket, ready: Callable[[], None] = lambda: None) -> None:
-    """Share work out until SIGINT or SIGTERM; then send everybody to other instances.
+    """Distribute jobs until SIGINT or SIGTERM; then send nodes and sessions to other instances.
 
-    Raises `NameTaken` where another instance with the same id began meanwhile.
+    Raises `NameTaken` if another instance with the same id starts while this one runs.
     """
     instance = Instance(context, gateway_settings(context.settings))
     log.info("gateway.listening", url=url(instance.settings, listening), process=os.getpid())

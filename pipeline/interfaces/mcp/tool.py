@@ -113,7 +113,7 @@ class Toolbox:
 
 
 def check(request: Request, *, writes: bool, local: bool) -> None:
-    """Raise `Refused` unless the caller may use a tool that writes, or one that does not.
+    """Raise `Refused` unless the caller may use tools that write (`writes`) or tools that only read.
 
     Without a key, whoever is on this machine may do everything by the API; what an assistant writes needs to be
     allowed, since texts that it reads may tell it what to do.
@@ -132,7 +132,7 @@ def check(request: Request, *, writes: bool, local: bool) -> None:
 
 
 def may_use(request: Request, *, writes: bool, local: bool) -> bool:
-    """Whether the caller may use a tool that writes, or one that does not."""
+    """Whether the caller may use tools that write (`writes`) or tools that only read."""
     try:
         check(request, writes=writes, local=local)
     except Refused:

@@ -229,8 +229,8 @@ class Delivery:
         if link is None:
             await self._to_owner_of_node(node_id, "assign", dict(body), payload, dead)
             return
-        if body.get("token_id", link.token_id) != link.token_id:  # instances of earlier versions name none
-            return  # the name has passed to another token: the job's home gives it to another node
+        if body.get("token_id", link.token_id) != link.token_id:  # instances of earlier versions send no token
+            return  # another token owns the name now: the job's home gives the job to another node
         if again:  # the node may have had it, and be done with it
             job = await at.state.jobs.get(job_id)
             if job is None or job.attempt != attempt or job.node_id != node_id or job.state != "DISPATCHED":

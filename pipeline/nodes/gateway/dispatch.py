@@ -56,7 +56,7 @@ class HomeJob:
     node_id: str = ""
     """The node that has it."""
     node_token: str = ""
-    """The token that this node was connected with: under another one, it is another node."""
+    """The token of the node's connection. With another token, it is another node."""
     next_node_id: str = ""
     """The node that is about to be given it."""
     untold: bool = False

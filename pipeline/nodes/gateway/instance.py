@@ -53,7 +53,7 @@ class Instance:
         self.dispatch = Dispatch(self)
         self.ending = False
         self.replaced = False
-        """Whether another process has taken its name: it ends, as two would take each other's messages."""
+        """Whether another process has taken its name. It ends then: two would take each other's messages."""
         self.end: Callable[[], None] = lambda: None
         """Ends the process that serves it."""
         self._has_begun = False
@@ -132,7 +132,7 @@ class Instance:
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=2)
         try:
-            if not self.replaced:  # else these are connected to the other one by now
+            if not self.replaced:  # else they are connecting to the newer instance
                 for node_id in list(self.nodes):
                     await self.state.instances.drop_node(node_id, self.instance_id)
                 for session_id in list(self.sessions):
@@ -179,7 +179,7 @@ class Instance:
                 await state.slots.renew(node.id, list(node.jobs), hold_ms)
 
     def _give_way(self) -> None:
-        """Another process has this instance's name. The newer one stays: the older may be about to end anyway."""
+        """End this instance: a newer process has its name. The newer one stays, since the older may be ending."""
         log.error("gateway.replaced", instance=self.instance_id)
         self.replaced = self.ending = True
         for link in self.links:

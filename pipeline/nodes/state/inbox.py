@@ -66,7 +66,7 @@ class Inbox:
         return bool(await self._store.do("XADD", self._keys.inbox(to), "NOMKSTREAM", "MAXLEN", "~", limit, "*", *parts))
 
     async def send_dispensable(self, to: str, kind: str, body: dict[str, Any]) -> bool:
-        """The same for a message that nobody misses: not into an inbox that is half full, where it would push others
+        """Send a message that may get lost. If the inbox is half full, drop it, so that it pushes no other message
         out."""
         length = await self._store.do("XLEN", self._keys.inbox(to))
         return length < self._settings.stream_maxlen / 2 and await self.send(to, kind, body)

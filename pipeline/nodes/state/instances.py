@@ -33,9 +33,9 @@ class Instances:
         self._ttl_ms = int(store.settings.owner_ttl_seconds * 1000)
 
     async def present(self, instance_id: str, boot: str, info: dict[str, Any], *, begins: bool = True) -> bool:
-        """The instance is there for the next `owner_ttl_seconds`.
+        """Announce the instance for the next `owner_ttl_seconds`.
 
-        A process that `begins` takes the name, whoever had it. False: it has begun, and another took its name since.
+        A process that `begins` takes the name from any other process. False: a later process has taken the name.
         """
         now_ms, key = await self._store.now_ms(), self._keys.presence(instance_id)
         commands: list[Command] = [

@@ -86,9 +86,9 @@ class Jobs:
         return int(left)
 
     async def dispatched(self, job_id: str, attempt: int, node_id: str, token_id: str = "") -> bool:
-        """This attempt is the node's, until `attempt_until_ms`, as long as it connects with this token.
+        """Give this attempt to the node until `attempt_until_ms`, if it connects with this token.
 
-        False: somebody else was given it, or it is over.
+        False: the attempt was given to another node, or is over.
         """
         return await self._step("job_dispatch", job_id, JobEvent.DISPATCH, attempt, node_id, token_id)
 
@@ -152,7 +152,7 @@ class Jobs:
         """The result was handed out. False: there is none yet, or the job is unknown."""
         keys, event = self._keys, JobEvent.RELEASE
         named = [keys.job(job_id), keys.job_waiters(job_id), keys.job_payload(job_id)]
-        # Read the place in the list first: if Redis is emptied and the job created anew, the new one has another.
+        # Read the place in the list first: a job that is created anew after Redis was emptied has another place.
         listed, released = await self._store.batch(
             [("ZSCORE", keys.jobs_live, job_id), call("job_release", named, [_from(event), _to(event)])], "job_release"
         )

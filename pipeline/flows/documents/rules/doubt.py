@@ -24,12 +24,12 @@ def is_uncertain(share: float | None) -> bool:
 
 
 def is_garbled(words: Sequence[str]) -> bool:
-    """Whether a page has `words` that make no sense, one of which may be an odd name or an icon."""
+    """Whether `words`, those of a page that make no sense, are too many: a single one may be a rare name or an icon."""
     return len(words) >= GARBLED
 
 
 def is_doubtful(text: str, confidence: float | None, share: float | None = None, garbled: Sequence[str] = ()) -> bool:
-    """By what recognition said of itself, 0 to 1, or the model of a word; by the share of uncertain words; or by words
-    that make no sense."""
+    """Whether to doubt a page: its `confidence` (0 to 1) is low, the model marked a word as illegible, the `share` of
+    uncertain words is high, or `garbled` words make no sense."""
     unsure = confidence is not None and confidence < DOUBTFUL
     return unsure or ILLEGIBLE in text or is_uncertain(share) or is_garbled(garbled)

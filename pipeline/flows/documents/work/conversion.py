@@ -149,7 +149,7 @@ class PageConversion:
             earlier_answers.reset(token)
 
     def _asked(self, guarded: GuardedCall, unit: PageUnit, reader: PageReader, ref: PageRef) -> Answer:
-        """The provider's answer about the page, shown smaller where it finds the page too large."""
+        """Ask the provider about the page. If it finds the page too large, ask again with a smaller picture."""
         try:
             return guarded.call(lambda: reader.convert(ref), charged)
         except UnitError as error:
@@ -161,7 +161,7 @@ class PageConversion:
         return guarded.call(lambda: reader.convert(smaller), charged)
 
     def _keep(self, attempt: Attempt, paid: Answer) -> Attempt:
-        """Keep what was paid for until it is settled."""
+        """Keep a paid answer on disk until it is settled."""
         facts = {name: getattr(attempt, name) for name in _FACTS}
         said = {"answer": kept_form(paid), "truncated": str(attempt.error) if attempt.error else None, "facts": facts}
         trace = page.trace_of(attempt, self._context.db.now())
@@ -169,7 +169,7 @@ class PageConversion:
         return replace(attempt, kept=kept_answers.keep(folder, subject, str(attempt.cache_key), trace, said))
 
     def _kept(self, unit: PageUnit, facts: dict[str, Any]) -> Answer | None:
-        """The answer that was paid for and is not settled yet, if there is one. Raises `TruncatedAnswer`."""
+        """The paid answer to this page that is not settled yet, if one exists. Raises `TruncatedAnswer`."""
         folder = self._context.settings.answer_dir
         kept = kept_answers.recall(folder, _subject(unit), facts["cache_key"])
         if kept is None or kept.said is None:
@@ -209,7 +209,7 @@ class PageConversion:
             return ""
 
     def _answers_on_record(self, key: str) -> int:
-        """How often a service has answered this. Whoever takes over from a killed process counts the same."""
+        """The completed attempts on record for this key. The successor of a killed worker counts the same number."""
         answered = select(func.count()).where(ATTEMPTS.c.cache_key == key, ATTEMPTS.c.status == "completed")
         with self._context.db.read() as session:
             return session.execute(answered).scalar_one()

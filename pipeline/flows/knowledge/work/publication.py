@@ -35,7 +35,7 @@ from pipeline.storage.fulltext import Text
 log = structlog.get_logger(__name__)
 Result = TypeVar("Result")
 MOST_AT_ONCE = 500
-"""Chunks whose vectors are written in one transaction: on SQLite, everybody else waits for its end. Source 003,
+"""Chunks whose vectors one transaction writes: on SQLite, all other writers wait until it ends. Source 003,
 "异常与上限", allows 50,000."""
 _WRITABLE = and_(ITEMS.c.batches_left == 0, ITEMS.c.batches > 0)
 
@@ -86,9 +86,9 @@ def _claim(session: Session, context: Context, item_id: str, owner: Owner) -> tu
 
 
 def _publish(context: Context, row: Any, claim: Claim) -> None:
-    """Write in small steps; then let the new chunks be found, and remove what they replace, again in small steps.
+    """Write the vectors in small steps, make the new chunks searchable, and remove the old ones, again in small steps.
 
-    Whoever begins again after some step finds what is left of it. Raises `ClaimLost`.
+    Each step commits, and may run twice: a worker that starts the publication again completes it. Raises `ClaimLost`.
     """
 
     def step(act: Callable[[Session, datetime], Result]) -> Result:
@@ -129,13 +129,13 @@ def _held(session: Session, context: Context, row: Any, claim: Claim) -> datetim
 
 
 def _appear(session: Session, now: datetime, *, row: Any) -> None:
-    """From now on the new chunks are found, and the old ones are not."""
+    """Make the new chunks searchable in place of the old ones."""
     values = {"generation": row.building, "published_space": row.space, "updated_at": now}
     session.execute(update(ITEMS).where(ITEMS.c.id == row.id).values(**values))
 
 
 def _forget_old(session: Session, _now: datetime, *, row: Any) -> int:
-    """Delete some of the item's other chunks; how many."""
+    """Delete up to `MOST_AT_ONCE` of the item's old chunks. Returns their number."""
     others = and_(CHUNKS.c.item_id == row.id, CHUNKS.c.generation != row.building)
     ids = session.execute(select(CHUNKS.c.id).where(others).limit(MOST_AT_ONCE)).scalars().all()
     forget(session, row.base_id, CHUNKS.c.id.in_(ids))

@@ -1,8 +1,8 @@
 """One delivery: claimed, sent, and settled with what the endpoint answered.
 
-Whose turn it is: the endpoint to which something was sent longest ago, those that fail after the others. An endpoint
-that fails is left alone for a while and has one delivery under way at most. To those that do not even answer, there is
-one under way in all, first to those that have failed less often: so dead endpoints do not hold up living ones.
+Endpoints take turns: working ones come before failing ones, and the endpoint tried longest ago comes first. A failing
+endpoint pauses after each failure and has at most one delivery under way. Endpoints that fail without an answer share
+one delivery, and those with the fewest failures come first: dead endpoints do not hold up living ones.
 """
 
 import time
@@ -55,7 +55,7 @@ _UNANSWERED = select(DELIVERIES.c.id).where(
     DELIVERIES.c.response_status.is_(None),
 )
 SILENT = and_(ENDPOINTS.c.failures > 0, _UNANSWERED.exists())
-"""An endpoint that fails, and did not answer at all: what is sent there holds a place for as long as a time-out."""
+"""A failing endpoint that did not answer: a delivery to it holds a worker until the time-out."""
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ class Unit:
 
 
 def ready(session: Session, settings: Settings, now: datetime) -> list[Any]:
-    """The endpoints to which something can be sent now, in the order of their turns: `id`, `failures`, `silent`."""
+    """The endpoints that can take a delivery now, in the order of their turns: `id`, `failures`, `silent`."""
     mine = select(DELIVERIES.c.id).where(DELIVERIES.c.endpoint_id == ENDPOINTS.c.id)
     under_way = (
         select(func.count()).where(DELIVERIES.c.endpoint_id == ENDPOINTS.c.id, WORK.working).scalar_subquery()
@@ -198,7 +198,7 @@ def _settled(changes: Changes) -> Settled:
 
 
 def _note(session: Session, context: Context, endpoint: Any, error: UnitError | None, now: datetime) -> None:
-    """Write down how the endpoint does: that it works again, or that it is left alone, or disabled."""
+    """Record the state of the endpoint after a delivery: working, paused or disabled."""
     if error is not None and error.code == "expired":
         return  # not its fault
     rules = webhooks_of(context.settings)

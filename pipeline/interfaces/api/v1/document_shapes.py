@@ -138,7 +138,7 @@ class FoundPagesShape(BaseModel):
 
 
 PAGES = AliasChoices("pages", "page_range")
-"""What the pages to convert are called, and what they were called first."""
+"""The current and the former name of the pages to convert."""
 
 
 class SubmitOptions(BaseModel):

@@ -19,7 +19,7 @@ from pipeline.interfaces.cli.convert.run import run
 from pipeline.interfaces.cli.output import err, print_json, print_text
 
 _STDIN = Path("-")
-"""What comes on standard input. A file of this name is another path, `./-`."""
+"""The marker for standard input. A file of this name is another path, `./-`."""
 
 
 def _path(text: str) -> Path:
@@ -116,7 +116,7 @@ def convert(
 
 @contextmanager
 def _received(inputs: Sequence[Path]) -> Iterator[list[Path]]:
-    """The inputs, with a file of what comes on standard input in the place of `-`."""
+    """The inputs, with `-` replaced by a temporary copy of standard input."""
     if all(path is not _STDIN for path in inputs):
         yield list(inputs)
         return
@@ -130,11 +130,11 @@ def _received(inputs: Sequence[Path]) -> Iterator[list[Path]]:
 
 
 def _without_source(inputs: Sequence[Path], jobs: Sequence[Job], output: str) -> list[Path]:
-    """Results among those of these folders whose sources are gone from there."""
+    """The results of these folders whose source files no longer exist."""
     from pipeline.interfaces.cli.results import sourceless
 
     folders = [path for path in inputs if path.is_dir()]
-    # Without -o, results lie in the current folder, which may be all that somebody has.
+    # Without -o, results lie in the current folder, which may be a large home folder: do not search it.
     if not output or not folders:
         return []
     return sourceless(Path(output), folders, [job.target.path for job in jobs if job.target.path])

@@ -47,7 +47,7 @@ class Wish:
         try:
             registry.check(settings, self.options.provider or settings.provider, self.options.model)
         except UserError as error:
-            # Nobody typed what a setting says.
+            # The error is a usage error only if the user typed the provider.
             raise error if self.options.provider else UserError(str(error), code="settings") from error
 
     @property

@@ -82,10 +82,10 @@ def add(
     [bold]penstock kb add manuals https://example.com/sitemap.xml --sitemap[/bold]
     [bold]penstock kb add manuals --note "The key is under the mat."[/bold]
 
-    Files are copied; yours stay where they are. A base has one item for a file, named by itself or with its folder:
-    added again, it is left alone, or read again if it has changed. A folder that was added before is looked through
-    again: new files are added, changed ones read again, and items of files that are gone are deleted, except those that
-    were also added by themselves.
+    Files are copied; yours stay where they are. A base has one item for a file, whether you name the file or its
+    folder: adding the file again changes nothing, or reads it again if its content changed. Adding a folder again adds
+    new files, reads changed ones again, and deletes the items of missing files, except those that you first added by
+    name.
 
     Exit codes: 0 done, 1 nothing could be added or read, 2 wrong usage, 3 something could not, 130 interrupted.
     """
@@ -132,8 +132,8 @@ def _sources(
         elif Path(text).is_dir():
             folders.append(Path(text))
         else:
-            # A link that somebody names is meant; links in folders are not followed.
-            single.append(Source.of_file(Path(text).resolve(), name or text))  # named as it was typed where it fails
+            # Follow a link that the user names; links in folders are not followed. Errors show the name as typed.
+            single.append(Source.of_file(Path(text).resolve(), name or text))
     single += [Source(ItemType.NOTE, text=_typed() if text == _STDIN else text, name=name) for text in notes]
     if not single and not folders:
         raise UserError("name files, folders or addresses, or write a note with --note", code="usage")

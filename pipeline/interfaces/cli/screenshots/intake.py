@@ -177,7 +177,7 @@ def _tell_given_up(jobs: Sequence[Job], found: "dict[int, WorkStatus]", *, quiet
 
 
 def _follow(stack: "Stack", shot_ids: Sequence[int], *, quiet: bool) -> None:
-    """Wait until these frames are analysed or given up. Keeps the stack up meanwhile."""
+    """Wait until these frames are analysed or given up, and keep the stack up until then."""
     from tasks import screenshots
 
     interrupted = (

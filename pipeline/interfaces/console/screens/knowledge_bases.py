@@ -108,13 +108,13 @@ def one_base(context: Context, asked: BaseAsked) -> dict[str, str]:  # noqa: ARG
 
 
 def _orphans(count: int) -> str:
-    """The banner of source 003, "孤儿任务恢复", without what only some may press."""
+    """The banner of source 003, "孤儿任务恢复", without the buttons that only some callers may press."""
     return piece("knowledge/_orphans.html", orphans=count)
 
 
 @live.view("knowledge-queue", matches=lambda _: Filter("knowledge"), every_s=15)
 def one_queue(context: Context, asked: QueueAsked) -> dict[str, str]:  # noqa: ARG001
-    """What is in line and under way, and what nobody is at."""
+    """Show the items that wait, the items in work, and the orphans: open items without worker or message."""
     try:
         found = flow.queue(asked.base)
     except UnknownBase:
@@ -236,7 +236,7 @@ def delete(request: Request, base_id: HexId) -> Response:
 
 @router.get("/bases/{base_id}/queue")
 def queue(request: Request, context: InContext, base_id: HexId) -> HTMLResponse:
-    """What is in line and under way, and what nobody is at."""
+    """Show the items that wait, the items in work, and the orphans: open items without worker or message."""
     base = flow.base(base_id)
     fragments = one_queue(context, QueueAsked(base=base.id))
     return screen(request, "knowledge/queue.html", base=base, fragments=fragments, tab="queue")
