@@ -1,12 +1,13 @@
 """While one key does its worst, another one is answered: what is counted is what the other one gets done."""
 
 import http.client
+import json
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from itertools import count
+from itertools import count, cycle, product
 from threading import Event
 
 import pytest
@@ -19,6 +20,7 @@ from pipeline.storage.api_keys import Scope
 from pipeline.storage.context import Context
 from tests.support.cli import Cli, environment
 from tests.support.documents import insert_document, pages
+from tests.support.knowledge import add_base
 from tests.support.redis_server import free_port
 
 pytestmark = pytest.mark.slow
@@ -121,3 +123,22 @@ def test_pages_that_are_hard_to_render_hold_up_nobody_else(api: Api, context: Co
     with api.attacked(view):
         api.check_other()
     assert {200} <= set(api.answered) <= {200, 429}
+
+
+BODIES = {
+    "names": json.dumps({str(number): 1 for number in range(360_000)}).encode(),
+    "lists": b'{"x":[' + b"[]," * 190_000 + b"[]]}",
+    "numbers": b'{"ids":[' + b"1," * 1_900_000 + b"1]}",
+}
+
+
+def test_json_that_is_hard_to_read_holds_up_nobody_else(api: Api, context: Context) -> None:
+    paths = "/api/v1/knowledge-search", f"/api/v1/knowledge-bases/{add_base(context, 'manuals')}/items", "/mcp"
+    requests = cycle(product(paths, BODIES.values()))
+
+    def send() -> tuple[str, str, bytes]:
+        return "POST", *next(requests)
+
+    with api.attacked(send):
+        api.check_other()
+    assert {413} <= set(api.answered) <= {413, 429, 503}

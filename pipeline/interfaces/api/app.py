@@ -24,6 +24,7 @@ from pipeline.interfaces.api.bodies import BodyLimits
 from pipeline.interfaces.api.caller import CallerMiddleware
 from pipeline.interfaces.api.guard import Guard
 from pipeline.interfaces.api.idempotency import Idempotency
+from pipeline.interfaces.api.json_bodies import Turns
 from pipeline.interfaces.api.pictures import Pictures
 from pipeline.interfaces.api.problems import Problem, documented
 from pipeline.interfaces.api.query import known_query
@@ -71,6 +72,7 @@ def create_app(context: Context | None = None, host: str | None = None) -> FastA
     app.state.ending = Event()
     """Set when the server begins to end: whoever waits or streams stops then."""
     app.state.pictures = Pictures(app.state.ending)
+    app.state.turns = Turns()
     app.state.mcp = Mcp(settings)
     app.router.routes += [*_routes(), Route(MCP_PATH, app.state.mcp, methods=["POST"])]
     _describe_problems(app)
@@ -114,7 +116,7 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
 
 
 async def _answer(request: Request, error: Exception) -> Response:
-    if isinstance(error.__cause__, PenstockError):
+    if isinstance(error.__cause__, PenstockError | RequestValidationError):
         error = error.__cause__  # FastAPI takes whatever ends a body for a body that cannot be parsed
     elif isinstance(error, HTTPException) and error.status_code == 405:
         error.headers = {"Allow": ", ".join(_methods(request))}

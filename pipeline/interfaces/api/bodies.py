@@ -2,7 +2,8 @@
 
 import asyncio
 import time
-from dataclasses import dataclass
+from collections import Counter
+from dataclasses import dataclass, field
 
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -14,10 +15,8 @@ _ENVELOPE_BYTES = 1_000_000
 """What a multipart upload may have besides its file."""
 _JSON_S = 60.0
 """How long a body may take that is not an upload."""
-_HELD = 16
-"""How many of the largest such bodies are held in memory at once."""
-_MAX_BRACKETS = 200_000
-"""Of JSON: a million lists in four megabytes take seconds to parse, in which nobody else is served."""
+_HELD, _HELD_EACH = 16, 4
+"""How many of the largest such bodies are held in memory at once, of all callers and of one."""
 _UPLOADS = ("multipart/form-data", "application/octet-stream", "application/pdf", "image/")
 
 
@@ -35,7 +34,8 @@ class BodyLimits:
     def __init__(self, app: ASGIApp, settings: ApiSettings) -> None:
         self._app = app
         self._settings = settings
-        self._held = Held(_HELD * settings.max_json_mb * 1_000_000)
+        largest = settings.max_json_mb * 1_000_000
+        self._held = Held(_HELD * largest, _HELD_EACH * largest)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -46,7 +46,7 @@ class BodyLimits:
         declared = headers.get("content-length", "")
         if declared.isdecimal() and int(declared) > limit:
             raise _too_large(limit)
-        incoming = Incoming(receive, self._settings, self._held, counts_brackets=not is_upload(headers))
+        incoming = Incoming(scope, receive, self._settings, self._held)
         scope.setdefault("state", {})["incoming"] = incoming
         idle_s = self._settings.idle_timeout_s
 
@@ -65,10 +65,25 @@ class BodyLimits:
 
 @dataclass
 class Held:
-    """How much of bodies that are no uploads is in memory, of all requests together."""
+    """How much of bodies that are no uploads is in memory, of all requests and by caller."""
 
     most: int
-    now: int = 0
+    each: int
+    by_caller: Counter[str] = field(default_factory=Counter)
+
+    def add(self, caller: str, count: int) -> None:
+        """Hold so many bytes more. Raises `Refused` if that is too much; they are to be let go of even then."""
+        self.by_caller[caller] += count
+        if self.by_caller[caller] > self.each:
+            said = "too much of yours is being sent at the same time: wait for one request"
+            raise Refused(said, code="too_many_requests")
+        if self.by_caller.total() > self.most:
+            raise Refused("too much is being sent at the same time: try again in a moment", code="busy")
+
+    def let_go(self, caller: str, count: int) -> None:
+        """Hold so many bytes no longer."""
+        self.by_caller[caller] -= count
+        self.by_caller += Counter()  # without those that have none
 
 
 def _of_uploads(settings: ApiSettings) -> int:
@@ -81,14 +96,14 @@ class Incoming:
     Whatever a body says of itself, endpoints that expect no files, or callers who may not send any, get no large one.
     """
 
-    def __init__(self, receive: Receive, settings: ApiSettings, held: Held, *, counts_brackets: bool) -> None:
+    def __init__(self, scope: Scope, receive: Receive, settings: ApiSettings, held: Held) -> None:
+        self._scope = scope
         self._receive = receive
         self._limit = settings.max_json_mb * 1_000_000
         self._settings = settings
         self._held: Held | None = held
-        self._counts_brackets = counts_brackets
         self._within_s = _JSON_S
-        self._received = self._brackets = 0
+        self._received = self._kept = 0
         self._began = time.monotonic()
         self._whole = False
 
@@ -104,17 +119,11 @@ class Incoming:
         self._whole = message["type"] != "http.request" or not message.get("more_body", False)
         body = message.get("body", b"")
         self._received += len(body)
-        if self._held:
-            self._held.now += len(body)
-        if self._counts_brackets:
-            self._brackets += body.count(b"[") + body.count(b"{")
         if self._received > self._limit:
             raise _too_large(self._limit)
-        if self._brackets > _MAX_BRACKETS:
-            said = f"the body has more than {_MAX_BRACKETS:,} lists and objects"
-            raise Refused(said, code="too_large", headers={"Connection": "close"})
-        if self._held and self._held.now > self._held.most:
-            raise Refused("too much is being sent at the same time: try again in a moment", code="busy")
+        if self._held:
+            self._kept += len(body)
+            self._held.add(self._caller, len(body))
         took_s = time.monotonic() - self._began
         too_slow = self._received < (took_s - idle_s) * self._settings.least_bytes_per_s
         if not self._whole and (too_slow or took_s > self._within_s):
@@ -124,13 +133,20 @@ class Incoming:
     def take_files(self) -> None:
         """From now on it may be as large as uploads are, and take as long: whoever reads it writes it to disk."""
         self.let_go()
-        self._held, self._counts_brackets = None, False
+        self._held = None
         self._limit, self._within_s = _of_uploads(self._settings), self._settings.body_timeout_s
 
     def let_go(self) -> None:
         """The request has been answered."""
         if self._held:
-            self._held.now -= self._received
+            self._held.let_go(self._caller, self._kept)
+            self._kept = 0
+
+    @property
+    def _caller(self) -> str:
+        """Who sends it: nothing is read before that is known."""
+        caller = self._scope["state"].get("caller")
+        return caller.id if caller else ""
 
 
 def _too_large(limit: int) -> Refused:

@@ -3,11 +3,21 @@
 import re
 from dataclasses import dataclass
 from enum import Enum
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import Path, Query
-from pydantic import AfterValidator, Field, GetCoreSchemaHandler, StringConstraints
-from pydantic_core import CoreSchema, core_schema
+from pydantic import (
+    AfterValidator,
+    AliasChoices,
+    BaseModel,
+    ConfigDict,
+    Field,
+    GetCoreSchemaHandler,
+    StringConstraints,
+    ValidationError,
+    model_validator,
+)
+from pydantic_core import CoreSchema, InitErrorDetails, core_schema
 
 from pipeline.engine.tables import storable
 
@@ -111,3 +121,27 @@ Wait = Annotated[
     float,
     Query(ge=0, le=MAX_WAIT_S, description="Answer when there is nothing to wait for, or after this many seconds."),
 ]
+
+
+class Strict(BaseModel):
+    """What a request holds. The first name that is not known ends its validation, however many follow."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _knows_all_names(cls, given: Any) -> Any:
+        known = cls._names()
+        for name in given if isinstance(given, dict) else ():
+            if name not in known:
+                error = InitErrorDetails(type="extra_forbidden", loc=(str(name),), input=None)
+                raise ValidationError.from_exception_data(cls.__name__, [error])
+        return given
+
+    @classmethod
+    def _names(cls) -> set[str]:
+        found = set(cls.model_fields)
+        for field in cls.model_fields.values():
+            alias = field.validation_alias
+            found |= {str(one) for one in (alias.choices if isinstance(alias, AliasChoices) else [alias])}
+        return found

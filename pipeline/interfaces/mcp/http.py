@@ -6,6 +6,7 @@ when the first assistant calls: most servers never see one.
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -14,6 +15,8 @@ from anyio.to_thread import run_sync
 from starlette.requests import ClientDisconnect, Request
 from starlette.types import Message, Receive, Scope, Send
 
+from pipeline.interfaces.api import json_bodies
+from pipeline.interfaces.api.json_bodies import text_of
 from pipeline.interfaces.mcp.tool import may_use
 from pipeline.settings import ApiSettings
 
@@ -21,6 +24,8 @@ if TYPE_CHECKING:
     from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 
 PATH = "/mcp"
+MAX_PARTS = 2_000
+"""Of one message, which the protocol's package parses and validates on the event loop."""
 
 
 class Mcp:
@@ -50,6 +55,7 @@ class Mcp:
             body = await Request(scope, receive).body()  # `BodyLimits` has a limit for it
         except ClientDisconnect:
             return
+        await json_bodies.read(Request(scope), body, partial(text_of, most=MAX_PARTS))
         manager = await self._begun(writes=may_use(Request(scope), writes=True, local=False))
         await manager.handle_request(scope, _again(body, receive), send)
 

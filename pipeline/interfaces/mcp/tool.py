@@ -5,10 +5,11 @@ from dataclasses import dataclass, field
 from inspect import cleandoc
 from typing import Any, TypeVar, get_type_hints
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel
 from starlette.requests import Request
 
 from pipeline.interfaces.api.caller import Caller, allow
+from pipeline.interfaces.api.fields import Strict
 from pipeline.interfaces.api.problems import Refused
 from pipeline.storage.api_keys import Scope
 from pipeline.storage.context import Context
@@ -18,10 +19,8 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 Report = Callable[[float, float | None, str], Coroutine[Any, Any, None]]
 
 
-class Arguments(BaseModel):
+class Arguments(Strict):
     """What a tool is asked. What it does not know is refused, so that nobody believes it was heeded."""
-
-    model_config = ConfigDict(extra="forbid")
 
 
 @dataclass(frozen=True)

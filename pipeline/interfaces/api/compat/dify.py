@@ -11,9 +11,10 @@ from pipeline.flows.knowledge.queries import UnknownBase
 from pipeline.flows.knowledge.views import Hit
 from pipeline.interfaces.api.dependencies import InContext, reader, spender
 from pipeline.interfaces.api.fields import Given, Name, Prose
+from pipeline.interfaces.api.json_bodies import JsonRoute
 from pipeline.interfaces.api.problems import Refused
 
-router = APIRouter(tags=["dify"], dependencies=[*reader, *spender])
+router = APIRouter(tags=["dify"], dependencies=[*reader, *spender], route_class=JsonRoute)
 _UNKNOWN_BASE = 2001
 
 

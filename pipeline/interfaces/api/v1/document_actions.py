@@ -15,7 +15,8 @@ from pipeline.interfaces.api.document_portions import (
     portion,
     whose,
 )
-from pipeline.interfaces.api.fields import HexId, Line, PageNumber, RowId
+from pipeline.interfaces.api.fields import HexId, Line, PageNumber, RowId, Strict
+from pipeline.interfaces.api.json_bodies import JsonRoute
 from pipeline.interfaces.api.moments import At
 from pipeline.interfaces.api.problems import documented
 from pipeline.interfaces.api.v1.document_shapes import DocumentShape, FreshOptions, MergeOptions, RetryOptions, shape
@@ -23,24 +24,24 @@ from pipeline.interfaces.api.v1.documents import Status, accepted
 from tasks import documents as flow
 from tasks.documents import Filter
 
-router = APIRouter(prefix="/documents", tags=["documents"], dependencies=writer, responses=documented(404, 409))
+router = APIRouter(
+    prefix="/documents", tags=["documents"], dependencies=writer, responses=documented(404, 409), route_class=JsonRoute
+)
 
 
-class DocumentFilter(BaseModel):
+class DocumentFilter(Strict):
     """The same as the list's."""
 
-    model_config = ConfigDict(extra="forbid")
     status: list[Status] = Field(default_factory=list, max_length=10)
     q: Line = ""
     created_from: At | None = None
     created_before: At | None = None
 
 
-class Selection(BaseModel):
+class Selection(Strict):
     """Which documents: either `ids`, or a `filter` (none: all) with `all_matching`."""
 
     model_config = ConfigDict(
-        extra="forbid",
         json_schema_extra={
             "examples": [{"filter": {"status": ["PARTIAL_FAILED"]}, "all_matching": True}],
             "oneOf": [

@@ -8,6 +8,7 @@ from pydantic import Field
 
 from pipeline.interfaces.api.dependencies import InContext, spender, writer
 from pipeline.interfaces.api.fields import Line, Wait
+from pipeline.interfaces.api.json_bodies import JsonRoute
 from pipeline.interfaces.api.long_poll import wait_for
 from pipeline.interfaces.api.problems import documented
 from pipeline.interfaces.api.remote import fetched
@@ -16,7 +17,7 @@ from pipeline.interfaces.api.v1.documents import accepted, submit_file
 from tasks import documents as flow
 from tasks.documents import Options
 
-router = APIRouter(prefix="/documents", tags=["documents"], dependencies=[*writer, *spender])
+router = APIRouter(prefix="/documents", tags=["documents"], dependencies=[*writer, *spender], route_class=JsonRoute)
 
 
 class Address(SubmitOptions):

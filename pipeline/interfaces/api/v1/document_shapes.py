@@ -7,7 +7,7 @@ from pydantic import AliasChoices, BaseModel, ConfigDict, Field, JsonValue, Stri
 
 from pipeline.flows.documents.queries import DocumentView
 from pipeline.flows.documents.reasons import Kind, Reason
-from pipeline.interfaces.api.fields import Word
+from pipeline.interfaces.api.fields import Strict, Word
 
 if TYPE_CHECKING:
     from tasks.documents import AttemptView, Document, PageView
@@ -141,10 +141,9 @@ PAGES = AliasChoices("pages", "page_range")
 """The current and the former name of the pages to convert."""
 
 
-class SubmitOptions(BaseModel):
+class SubmitOptions(Strict):
     """How to convert a file."""
 
-    model_config = ConfigDict(extra="forbid")
     page_range: PageRange = Field(
         default="", description="Such as `1-5,7`; empty for all.", examples=["1-5,7"], validation_alias=PAGES
     )
@@ -156,10 +155,9 @@ class SubmitOptions(BaseModel):
     fresh: bool = Field(default=False, description="Make a new document even if the same file was submitted before.")
 
 
-class RetryOptions(BaseModel):
+class RetryOptions(Strict):
     """Another provider or model for what is converted again; empty: no change."""
 
-    model_config = ConfigDict(extra="forbid")
     provider: Choice = ""
     model: Choice = ""
 
@@ -170,10 +168,9 @@ class FreshOptions(RetryOptions):
     fresh: StrictBool = Field(default=False, description="Ask the provider even for pages in the cache.")
 
 
-class MergeOptions(BaseModel):
+class MergeOptions(Strict):
     """How to merge again."""
 
-    model_config = ConfigDict(extra="forbid")
     allow_partial: StrictBool = Field(default=False, description="Mark the gaps where pages failed.")
 
 

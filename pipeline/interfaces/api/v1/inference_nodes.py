@@ -7,10 +7,11 @@ from datetime import datetime, timedelta
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Query, Response
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+from pydantic import ConfigDict, Field, StringConstraints
 
 from pipeline.interfaces.api.dependencies import InContext, admin, reader
-from pipeline.interfaces.api.fields import CredentialName, HexId, LifeDays, Limit, Line
+from pipeline.interfaces.api.fields import CredentialName, HexId, LifeDays, Limit, Line, Strict
+from pipeline.interfaces.api.json_bodies import JsonRoute
 from pipeline.interfaces.api.pages import Page
 from pipeline.interfaces.api.problems import documented
 from pipeline.interfaces.api.shapes import Shape, example
@@ -20,7 +21,7 @@ from pipeline.nodes.job import JobState
 from pipeline.nodes.tokens import TokenKind
 from pipeline.nodes.views import NodeStatus
 
-router = APIRouter(tags=["nodes"])
+router = APIRouter(tags=["nodes"], route_class=JsonRoute)
 _ID = r"^[A-Za-z0-9_.-]{1,64}$"
 GivenId = Annotated[str, Path(pattern=_ID)]
 LetterId = Annotated[str, Path(pattern=r"^[0-9]{1,20}-[0-9]{1,20}$")]
@@ -173,12 +174,10 @@ class GatewayShape(Shape):
     dead_letters_moved: int = Field(description="Since ever.")
 
 
-class NewToken(BaseModel):
+class NewToken(Strict):
     """Whom a token is for."""
 
-    model_config = ConfigDict(
-        extra="forbid", json_schema_extra={"examples": [{"name": "desk", "kind": "node", "expires_days": 90}]}
-    )
+    model_config = ConfigDict(json_schema_extra={"examples": [{"name": "desk", "kind": "node", "expires_days": 90}]})
     name: CredentialName
     kind: TokenKind = Field(default=TokenKind.NODE, description="`node` offers work, `session` asks for it.")
     node_id: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_.-]{0,64}$")] = Field(
@@ -187,10 +186,10 @@ class NewToken(BaseModel):
     expires_days: LifeDays = Field(default=None, description="None: never.")
 
 
-class Draining(BaseModel):
+class Draining(Strict):
     """Why a node is drained."""
 
-    model_config = ConfigDict(extra="forbid", json_schema_extra={"examples": [{"reason": "the room is being painted"}]})
+    model_config = ConfigDict(json_schema_extra={"examples": [{"reason": "the room is being painted"}]})
     reason: Line = Field(default="", description="Told to whoever runs the node.")
 
 

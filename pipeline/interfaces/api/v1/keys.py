@@ -3,10 +3,11 @@
 from datetime import datetime, timedelta
 
 from fastapi import APIRouter, Response
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import ConfigDict, Field
 
 from pipeline.interfaces.api.dependencies import InContext, admin
-from pipeline.interfaces.api.fields import CredentialName, HexId, LifeDays
+from pipeline.interfaces.api.fields import CredentialName, HexId, LifeDays, Strict
+from pipeline.interfaces.api.json_bodies import JsonRoute
 from pipeline.interfaces.api.pages import Page
 from pipeline.interfaces.api.problems import documented
 from pipeline.interfaces.api.shapes import Shape, example
@@ -14,7 +15,7 @@ from pipeline.interfaces.api.v1.live_settings import seeing
 from pipeline.storage import api_keys
 from pipeline.storage.api_keys import Scope
 
-router = APIRouter(prefix="/keys", tags=["keys"])
+router = APIRouter(prefix="/keys", tags=["keys"], route_class=JsonRoute)
 
 
 class KeyShape(Shape):
@@ -40,11 +41,11 @@ class CreatedKeyShape(Shape):
     secret: str = Field(description="`pstk_…`: sent as a bearer token, or as `X-Api-Key`.")
 
 
-class NewKey(BaseModel):
+class NewKey(Strict):
     """Whom a key is for, and what it allows."""
 
     model_config = ConfigDict(
-        extra="forbid", json_schema_extra={"examples": [{"name": "laptop", "scope": "write", "expires_days": 90}]}
+        json_schema_extra={"examples": [{"name": "laptop", "scope": "write", "expires_days": 90}]}
     )
     name: CredentialName
     scope: Scope = Field(

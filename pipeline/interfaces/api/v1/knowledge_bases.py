@@ -3,12 +3,13 @@
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request, Response
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import ConfigDict, Field
 
 from pipeline.flows.knowledge.settings import own
 from pipeline.interfaces.api import pages
 from pipeline.interfaces.api.dependencies import check_model, here, may_spend, reader, writer
-from pipeline.interfaces.api.fields import HexId, Limit, Name, Prose, Search, Word
+from pipeline.interfaces.api.fields import HexId, Limit, Name, Prose, Search, Strict, Word
+from pipeline.interfaces.api.json_bodies import JsonRoute
 from pipeline.interfaces.api.moments import At
 from pipeline.interfaces.api.pages import Cursor, Page
 from pipeline.interfaces.api.problems import documented
@@ -29,17 +30,16 @@ from pipeline.settings import LOCAL
 from tasks import knowledge as flow
 from tasks.knowledge import ItemType
 
-router = APIRouter(tags=["knowledge"])
+router = APIRouter(tags=["knowledge"], route_class=JsonRoute)
 PATH = "/api/v1/knowledge-bases"
 GONE = documented(404)
-_STRICT = ConfigDict(**NAMES, extra="forbid")
 
 
-class BaseOptions(BaseModel):
+class BaseOptions(Strict):
     """How a base is called, and how what is read from now on is chunked and embedded; null: as it is, or as the
     settings say."""
 
-    model_config = _STRICT
+    model_config = NAMES
     description: Prose | None = None
     provider: Word | None = Field(default=None, description="A provider that makes vectors of knowledge, or `local`.")
     model: Word | None = None
@@ -126,10 +126,10 @@ def recover(base_id: HexId) -> RecoveredShape:
     return RecoveredShape(recovered=flow.recover(base_id))
 
 
-class Orphans(BaseModel):
+class Orphans(Strict):
     """Which orphans; null: all of them."""
 
-    model_config = _STRICT
+    model_config = NAMES
     item_ids: Annotated[list[HexId], Field(max_length=1000)] | None = None
 
 
@@ -156,11 +156,11 @@ def recover_all(
     return RecoveredShape(recovered=[item for one in bases for item in flow.recover(one)])
 
 
-class Question(BaseModel):
+class Question(Strict):
     """What to look for, and in which items."""
 
     model_config = ConfigDict(
-        **_STRICT, json_schema_extra={"examples": [{"query": "how is the filter changed?", "limit": 5}]}
+        **NAMES, json_schema_extra={"examples": [{"query": "how is the filter changed?", "limit": 5}]}
     )
     query: Annotated[Prose, Field(min_length=1, max_length=4000)]
     limit: int = Field(default=10, ge=1, le=200)

@@ -11,13 +11,14 @@ from uuid import uuid4
 from anyio.to_thread import run_sync
 from fastapi import APIRouter, Request, Response
 from fastapi.exceptions import RequestValidationError
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 from starlette.responses import JSONResponse
 
-from pipeline.interfaces.api import uploads
+from pipeline.interfaces.api import json_bodies, uploads
 from pipeline.interfaces.api.bodies import is_upload
 from pipeline.interfaces.api.dependencies import here, note_work, spender, writer
-from pipeline.interfaces.api.fields import Given, HexId, Line, LongProse, Name, Url, Wait
+from pipeline.interfaces.api.fields import Given, HexId, Line, LongProse, Name, Strict, Url, Wait
+from pipeline.interfaces.api.json_bodies import text_of
 from pipeline.interfaces.api.long_poll import wait_for
 from pipeline.interfaces.api.problems import MEDIA_TYPE, RETRY_S, STATUS, Problem, Refused, documented
 from pipeline.interfaces.api.uploads import Form
@@ -31,14 +32,13 @@ from tasks.knowledge import Refused as NotAdded
 router = APIRouter(tags=["knowledge"])
 MAX_FILES, MAX_ITEMS = 500, 1000
 """Of one request."""
-_STRICT = ConfigDict(**NAMES, extra="forbid")
 _UPLOAD = "files are not read from paths: upload them to this address as multipart/form-data"
 
 
-class ItemData(BaseModel):
+class ItemData(Strict):
     """What an item is made of, as in the source."""
 
-    model_config = _STRICT
+    model_config = NAMES
     url: Url | None = None
     content: LongProse | None = Field(default=None, description="A note, in Markdown.")
     name: Name | None = None
@@ -51,17 +51,15 @@ class ItemData(BaseModel):
 class NewItem(ItemData):
     """An item to add: an address, a sitemap or a note. Files are uploaded instead."""
 
-    model_config = ConfigDict(
-        **_STRICT, json_schema_extra={"examples": [{"type": "url", "url": "https://example.com"}]}
-    )
+    model_config = ConfigDict(**NAMES, json_schema_extra={"examples": [{"type": "url", "url": "https://example.com"}]})
     type: ItemType
     data: ItemData | None = Field(default=None, description="The same fields, as in the source.")
 
 
-class NewItems(BaseModel):
+class NewItems(Strict):
     """Many at once."""
 
-    model_config = _STRICT
+    model_config = NAMES
     items: Annotated[list[NewItem], Field(min_length=1, max_length=MAX_ITEMS)]
 
 
@@ -141,7 +139,7 @@ async def add_items(request: Request, response: Response, base_id: HexId, wait: 
         async with uploads.receive(request, MAX_FILES) as form:
             added = await run_sync(add_uploaded, base.id, form)
     else:
-        sources, refused = _read(await request.body())
+        sources, refused = await json_bodies.read(request, await request.body(), _read)
         added = await run_sync(flow.add, base.id, sources) if sources else Added()
         added.failed += refused
     if not added.created:
@@ -191,7 +189,7 @@ def add_uploaded(base_id: str, form: Form) -> Added:
 def _read(body: bytes) -> tuple[list[Source], list[NotAdded]]:
     """(what is to be added; what cannot be)."""
     try:
-        given = BODY.validate_json(body)
+        given = BODY.validate_json(text_of(body))
     except ValidationError as error:
         raise _invalid(error) from None
     items = given.items if isinstance(given, NewItems) else given if isinstance(given, list) else [given]

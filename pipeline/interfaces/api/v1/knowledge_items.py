@@ -7,14 +7,15 @@ from typing import Annotated, Any
 from anyio.to_thread import run_sync
 from fastapi import APIRouter, Header, Query, Request, Response
 from fastapi.responses import FileResponse
-from pydantic import BaseModel, ConfigDict, Field, StrictBool, model_validator
+from pydantic import ConfigDict, Field, StrictBool, model_validator
 
 from pipeline.engine.errors import UserError
 from pipeline.flows.knowledge.texts import MAX_CHARS
 from pipeline.interfaces.api import pages
 from pipeline.interfaces.api.dependencies import here, may_spend, note_work, reader, spender, writer
 from pipeline.interfaces.api.document_portions import Skipped
-from pipeline.interfaces.api.fields import HexId, Limit, Line, PageNumber, Wait, Word
+from pipeline.interfaces.api.fields import HexId, Limit, Line, PageNumber, Strict, Wait, Word
+from pipeline.interfaces.api.json_bodies import JsonRoute
 from pipeline.interfaces.api.long_poll import wait_for
 from pipeline.interfaces.api.pages import Cursor, Page
 from pipeline.interfaces.api.problems import RETRY_S, documented
@@ -31,7 +32,7 @@ from pipeline.interfaces.api.v1.knowledge_shapes import (
 from tasks import knowledge as flow
 from tasks.knowledge import ItemStatus, ItemType, ItemView, UnknownItem
 
-router = APIRouter(tags=["knowledge"], responses=documented(404))
+router = APIRouter(tags=["knowledge"], responses=documented(404), route_class=JsonRoute)
 PATH = "/api/v1/knowledge-items"
 _PICTURE: dict[int | str, dict[str, Any]] = {
     **documented(409),
@@ -183,21 +184,20 @@ class Verb(StrEnum):
     DELETE = "delete"
 
 
-class ItemFilter(BaseModel):
+class ItemFilter(Strict):
     """The same as the list's."""
 
-    model_config = ConfigDict(**NAMES, extra="forbid")
+    model_config = NAMES
     status: list[ItemStatus] = Field(default_factory=list, max_length=10)
     type: list[ItemType] = Field(default_factory=list, max_length=10)
     group_id: Word | None = None
     q: Line | None = None
 
 
-class ItemSelection(BaseModel):
+class ItemSelection(Strict):
     """Which items: either `ids`, or a `filter` (none: all) with `all_matching`."""
 
     model_config = ConfigDict(
-        extra="forbid",
         json_schema_extra={
             "examples": [{"filter": {"status": ["failed"]}, "all_matching": True}],
             "oneOf": [

@@ -4,11 +4,12 @@ from datetime import datetime
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Query
-from pydantic import BaseModel, ConfigDict, Field, JsonValue
+from pydantic import ConfigDict, Field, JsonValue
 
 from pipeline.interfaces.api.caller import allow
 from pipeline.interfaces.api.dependencies import ByCaller, admin, reader
-from pipeline.interfaces.api.fields import Line, Word
+from pipeline.interfaces.api.fields import Line, Strict, Word
+from pipeline.interfaces.api.json_bodies import JsonRoute
 from pipeline.interfaces.api.pages import Page
 from pipeline.interfaces.api.problems import documented
 from pipeline.interfaces.api.shapes import Shape, example
@@ -21,7 +22,7 @@ def _administrators(caller: ByCaller) -> None:
     allow(caller, Scope.ADMIN, read_only=False)
 
 
-router = APIRouter(prefix="/settings", tags=["settings"])
+router = APIRouter(prefix="/settings", tags=["settings"], route_class=JsonRoute)
 seeing = [*reader, Depends(_administrators)]
 
 
@@ -44,12 +45,10 @@ class SettingShape(Shape):
     reason: str
 
 
-class SettingValue(BaseModel):
+class SettingValue(Strict):
     """A setting's new value."""
 
-    model_config = ConfigDict(
-        extra="forbid", coerce_numbers_to_str=True, json_schema_extra={"examples": [{"value": "10/s, 500/min"}]}
-    )
+    model_config = ConfigDict(coerce_numbers_to_str=True, json_schema_extra={"examples": [{"value": "10/s, 500/min"}]})
     value: Line = Field(description="As text: `10/s`, `4`, `true`.")
     reason: Line = Field(default="", description="Why; shown beside the value.")
 

@@ -13,6 +13,7 @@ from pipeline.flows.music.views import RunView, SongView
 from pipeline.interfaces.api import pages
 from pipeline.interfaces.api.dependencies import ByCaller, InContext, here, note_work, reader, spender, writer
 from pipeline.interfaces.api.fields import HexId, Limit, Line, RowId, Search, Wait
+from pipeline.interfaces.api.json_bodies import JsonRoute
 from pipeline.interfaces.api.long_poll import wait_for
 from pipeline.interfaces.api.moments import At
 from pipeline.interfaces.api.pages import Cursor, Page
@@ -33,7 +34,7 @@ from pipeline.interfaces.api.v1.music_shapes import (
 from tasks import music as flow
 from tasks.music import BatchStatus, PipelineState, SongStatus, StartOptions
 
-router = APIRouter(prefix="/music", tags=["music"])
+router = APIRouter(prefix="/music", tags=["music"], route_class=JsonRoute)
 PATH = "/api/v1/music"
 Mood = Annotated[
     Annotated[Line, StringConstraints(min_length=1)],

@@ -7,6 +7,7 @@ from pydantic import BaseModel, ConfigDict, Field, JsonValue
 from pydantic.alias_generators import to_camel
 
 from pipeline.flows.music.views import BatchView
+from pipeline.interfaces.api.fields import Strict
 from pipeline.interfaces.api.shapes import Shape, example
 from tasks.music import BatchStatus, Mode, PipelineState, SongStatus
 
@@ -25,12 +26,10 @@ SONG: dict[str, JsonValue] = {
 }  # fmt: skip
 
 
-class MusicStart(BaseModel):
+class MusicStart(Strict):
     """What a run does."""
 
-    model_config = ConfigDict(
-        extra="forbid", json_schema_extra={"examples": [{"mode": "full", "skip_sync": False, "limit": 20}]}
-    )
+    model_config = ConfigDict(json_schema_extra={"examples": [{"mode": "full", "skip_sync": False, "limit": 20}]})
     mode: Mode = Field(default=Mode.FULL, description="full, metadata (descriptions) or embedding (vectors only).")
     skip_sync: bool = Field(default=False, description="Do not read the music library first.")
     limit: Annotated[int, Field(ge=1, le=10_000_000)] | None = Field(default=None, description="At most so many songs.")

@@ -5,18 +5,19 @@ from typing import Annotated
 
 from anyio.to_thread import run_sync
 from fastapi import APIRouter, Request
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import ConfigDict, Field
 
 from pipeline.interfaces.api.dependencies import admin, reader
-from pipeline.interfaces.api.fields import Line, Wait, Word
+from pipeline.interfaces.api.fields import Line, Strict, Wait, Word
+from pipeline.interfaces.api.json_bodies import JsonRoute
 from pipeline.interfaces.api.long_poll import wait_for
 from pipeline.interfaces.api.pages import Page
 from pipeline.interfaces.api.problems import documented
 from pipeline.interfaces.api.shapes import Shape, example
 from tasks import queues as control
 
-queues = APIRouter(prefix="/queues", tags=["queues"])
-breakers = APIRouter(prefix="/breakers", tags=["breakers"])
+queues = APIRouter(prefix="/queues", tags=["queues"], route_class=JsonRoute)
+breakers = APIRouter(prefix="/breakers", tags=["breakers"], route_class=JsonRoute)
 MAX_SECONDS = 366 * 86_400
 Seconds = Annotated[float, Field(gt=0, le=MAX_SECONDS)]
 
@@ -84,22 +85,18 @@ class BreakerChangeShape(Shape):
     until: datetime | None = Field(description="When an open one was to let a probe through.")
 
 
-class QueuePause(BaseModel):
+class QueuePause(Strict):
     """A pause."""
 
-    model_config = ConfigDict(
-        extra="forbid", json_schema_extra={"examples": [{"seconds": 600, "reason": "maintenance"}]}
-    )
+    model_config = ConfigDict(json_schema_extra={"examples": [{"seconds": 600, "reason": "maintenance"}]})
     seconds: Seconds | None = Field(default=None, description="None: until it is resumed.")
     reason: Line = Field(default="", description="Shown beside the pause.")
 
 
-class BreakerOpening(BaseModel):
+class BreakerOpening(Strict):
     """How a breaker is opened."""
 
-    model_config = ConfigDict(
-        extra="forbid", json_schema_extra={"examples": [{"seconds": 600, "reason": "invoice unpaid"}]}
-    )
+    model_config = ConfigDict(json_schema_extra={"examples": [{"seconds": 600, "reason": "invoice unpaid"}]})
     seconds: Seconds | None = Field(default=None, description="None: for one cool-down.")
     reason: Line = "by hand"
 

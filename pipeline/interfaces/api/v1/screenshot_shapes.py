@@ -6,7 +6,7 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
 
-from pipeline.interfaces.api.fields import CLEAN, Line
+from pipeline.interfaces.api.fields import CLEAN, Line, Strict
 from pipeline.interfaces.api.moments import At
 from pipeline.interfaces.api.shapes import Shape, example
 from tasks.screenshots import WorkStatus
@@ -26,10 +26,9 @@ class LetterKind(StrEnum):
 LetterId = Annotated[str, StringConstraints(pattern=r"^(batch|merge|vector):[1-9][0-9]{0,14}$")]
 
 
-class FrameFields(BaseModel):
+class FrameFields(Strict):
     """What is known of a frame when it is captured."""
 
-    model_config = ConfigDict(extra="forbid")
     source: Line = Field(default="screen:0", description="Where it was captured: `screen:ID` or `window:ID`.")
     app: Line = Field(default="", description="The program in the picture, such as Firefox.")
     title: Line = Field(default="", description="The window's title.")
@@ -129,10 +128,10 @@ class ExclusionsShape(Shape):
 Pattern = Annotated[str, StringConstraints(min_length=1, max_length=200, strip_whitespace=True), CLEAN]
 
 
-class ExclusionsChange(BaseModel):
+class ExclusionsChange(Strict):
     """What is excluded from now on, beside what the settings exclude. null: as before."""
 
-    model_config = ConfigDict(extra="forbid", json_schema_extra={"examples": [{"apps": ["Signal", "*bank*"]}]})
+    model_config = ConfigDict(json_schema_extra={"examples": [{"apps": ["Signal", "*bank*"]}]})
     apps: Annotated[list[Pattern], Field(max_length=200)] | None = None
     titles: Annotated[list[Pattern], Field(max_length=200)] | None = None
 
@@ -258,10 +257,10 @@ class SourceShape(Shape):
     rejected: int
 
 
-class SourceSwitch(BaseModel):
+class SourceSwitch(Strict):
     """Whether frames of a source are taken."""
 
-    model_config = ConfigDict(extra="forbid", json_schema_extra={"examples": [{"active": False}]})
+    model_config = ConfigDict(json_schema_extra={"examples": [{"active": False}]})
     active: bool
 
 
@@ -283,19 +282,16 @@ class DeadLetterShape(BaseModel):
     at: datetime
 
 
-class DeadLetterFilter(BaseModel):
+class DeadLetterFilter(Strict):
     """The same as the list's."""
 
-    model_config = ConfigDict(extra="forbid")
     kind: LetterKind | None = None
 
 
-class DeadLetterSelection(BaseModel):
+class DeadLetterSelection(Strict):
     """Which dead letters: either `ids`, or a `filter` (none: all) with `all_matching`."""
 
-    model_config = ConfigDict(
-        extra="forbid", json_schema_extra={"examples": [{"filter": {"kind": "batch"}, "all_matching": True}]}
-    )
+    model_config = ConfigDict(json_schema_extra={"examples": [{"filter": {"kind": "batch"}, "all_matching": True}]})
     ids: Annotated[list[LetterId], Field(max_length=MOST_AT_ONCE)] | None = None
     filter: DeadLetterFilter = Field(default_factory=DeadLetterFilter)
     all_matching: bool = Field(default=False, description="Must be true to act on all that match.")

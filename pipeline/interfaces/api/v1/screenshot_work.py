@@ -9,6 +9,7 @@ from pipeline.flows.screenshots.views import DeadLetter
 from pipeline.interfaces.api import pages
 from pipeline.interfaces.api.dependencies import InContext, admin, reader, spender, writer
 from pipeline.interfaces.api.fields import Limit, Line, RowId
+from pipeline.interfaces.api.json_bodies import JsonRoute
 from pipeline.interfaces.api.moments import At
 from pipeline.interfaces.api.pages import Cursor, Page
 from pipeline.interfaces.api.problems import documented
@@ -29,7 +30,7 @@ from pipeline.interfaces.api.v1.screenshot_shapes import (
 from tasks import screenshots as flow
 from tasks.screenshots import WorkStatus
 
-router = APIRouter(prefix="/screenshots", tags=["screenshots"])
+router = APIRouter(prefix="/screenshots", tags=["screenshots"], route_class=JsonRoute)
 Source = Annotated[Line, Query(description="Only of this source, such as screen:0.")]
 
 

@@ -8,7 +8,8 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from pipeline.interfaces.api import pages
 from pipeline.interfaces.api.dependencies import admin, reader, writer
-from pipeline.interfaces.api.fields import Id, Limit, Line, RowId, Url
+from pipeline.interfaces.api.fields import Id, Limit, Line, RowId, Strict, Url
+from pipeline.interfaces.api.json_bodies import JsonRoute
 from pipeline.interfaces.api.moments import At
 from pipeline.interfaces.api.pages import Cursor, Page
 from pipeline.interfaces.api.problems import documented
@@ -16,7 +17,7 @@ from pipeline.interfaces.api.shapes import Shape, example
 from tasks import webhooks as flow
 from tasks.webhooks import DeliveryStatus
 
-router = APIRouter(prefix="/webhooks", tags=["webhooks"])
+router = APIRouter(prefix="/webhooks", tags=["webhooks"], route_class=JsonRoute)
 Types = Annotated[list[Annotated[Line, Field(max_length=80)]], Field(max_length=50)]
 _WAITS = {"ep": "ep_0123456789abcdef", "url": "https://example.com/hook"}
 
@@ -76,31 +77,29 @@ class DeliveryAttemptShape(Shape):
     created_at: datetime
 
 
-class NewEndpoint(BaseModel):
+class NewEndpoint(Strict):
     """What is wanted where."""
 
-    model_config = ConfigDict(
-        extra="forbid", json_schema_extra={"examples": [{"url": _WAITS["url"], "types": ["document.completed"]}]}
-    )
+    model_config = ConfigDict(json_schema_extra={"examples": [{"url": _WAITS["url"], "types": ["document.completed"]}]})
     url: Url
     types: Types = Field(default_factory=list, description="Such as `document.completed` or `document.*`; none: all.")
     description: Annotated[Line, Field(max_length=200)] = ""
 
 
-class EndpointChange(BaseModel):
+class EndpointChange(Strict):
     """What is to be different. What is left out stays."""
 
-    model_config = ConfigDict(extra="forbid", json_schema_extra={"examples": [{"active": False}]})
+    model_config = ConfigDict(json_schema_extra={"examples": [{"active": False}]})
     url: Url | None = None
     types: Types | None = None
     description: Annotated[Line, Field(max_length=200)] | None = None
     active: bool | None = None
 
 
-class Range(BaseModel):
+class Range(Strict):
     """A time whose events are sent again."""
 
-    model_config = ConfigDict(extra="forbid", json_schema_extra={"examples": [{"since": "2026-11-22T10:00:00Z"}]})
+    model_config = ConfigDict(json_schema_extra={"examples": [{"since": "2026-11-22T10:00:00Z"}]})
     since: At
     until: At | None = Field(default=None, description="None: until now.")
 

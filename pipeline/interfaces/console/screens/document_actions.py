@@ -4,12 +4,12 @@ from typing import Annotated
 
 from fastapi import APIRouter, Depends, Form, Request
 from fastapi.exceptions import RequestValidationError
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 from starlette.responses import Response
 
 from pipeline.interfaces.api.dependencies import InContext, spender, writer
 from pipeline.interfaces.api.document_portions import convert_again, whose
-from pipeline.interfaces.api.fields import HexId, Line, PageNumber, RowId
+from pipeline.interfaces.api.fields import HexId, Line, PageNumber, RowId, Strict
 from pipeline.interfaces.api.v1.document_shapes import Choice, FreshOptions, RetryOptions
 from pipeline.interfaces.console.answers import done
 from pipeline.interfaces.console.document_acts import choices, chosen
@@ -20,10 +20,9 @@ from tasks.documents import DocumentStatus
 router = APIRouter(prefix="/console/documents", include_in_schema=False, dependencies=writer)
 
 
-class Again(BaseModel):
+class Again(Strict):
     """Who converts it again."""
 
-    model_config = ConfigDict(extra="forbid")
     choice: Annotated[Line, Field(description="A provider and a model; empty for no change.")] = ""
     model: Choice = ""
     fresh: bool = False

@@ -1,18 +1,25 @@
 """What a stranger may send, how fast, how much, and under which name."""
 
+import json
 from collections.abc import Iterator
+from threading import Event
 
 import anyio
 import pytest
+from starlette.requests import Request
 from starlette.testclient import TestClient
 from starlette.types import Message
 
 from pipeline.engine.rates import Rate, TooMany, take
 from pipeline.interfaces.api.app import create_app
+from pipeline.interfaces.api.bodies import Held
+from pipeline.interfaces.api.caller import Caller
+from pipeline.interfaces.api.json_bodies import Turns
 from pipeline.interfaces.api.problems import Refused
 from pipeline.settings import ApiSettings
 from pipeline.storage.api_keys import Scope
 from pipeline.storage.context import Context
+from tasks import knowledge
 from tests.integration.interfaces.api.conftest import Connect
 from tests.integration.interfaces.api.test_skeleton import DOCUMENTS, problem
 from tests.support.redis_server import RedisServer
@@ -75,6 +82,7 @@ class TestNames:
             assert not [name for name in answer.headers if name.startswith("access-control")]
 
 
+JSON = {"content-type": "application/json", "accept": "application/json, text/event-stream"}
 SECRET = f"pstk_{'A' * 43}"
 
 
@@ -229,18 +237,79 @@ class TestSizes:
         assert not list(context.settings.upload_dir.iterdir())
 
 
-def test_json_that_takes_long_to_parse_is_not_parsed(api: TestClient) -> None:
-    act, kind = f"{DOCUMENTS}/actions/cancel", {"content-type": "application/json"}
-    for each in (b"[],", b'{"a":{}},', b"[[]],"):
-        answer = api.post(act, content=b'{"ids":[' + each * 250_000 + b"[]]}", headers=kind)
-        assert (answer.status_code, b"lists and objects" in answer.content) == (413, True)
+@pytest.mark.parametrize(
+    "each",
+    [b"[],", b'{"a":{}},', b"[[]],", b'"\\\\",1,', b"1,"],
+    ids=["lists", "objects", "nested", "strings", "numbers"],
+)
+@pytest.mark.parametrize("path", [f"{DOCUMENTS}/actions/cancel", "/api/v1/knowledge-bases/{}/items", "/mcp"])
+def test_json_that_takes_long_to_parse_is_not_parsed(api: TestClient, path: str, each: bytes) -> None:
+    path = path.format(knowledge.create_base("manuals").id)
+    body = b'{"ids":[' + each * 21_000 + b"[]]}"
+    detail = problem(api.post(path, content=body, headers=JSON), 413, "too_large")
+    assert "names, lists, objects and items" in detail
+
+
+def test_a_text_may_have_any_number_of_marks(api: TestClient) -> None:
+    body = json.dumps({"query": 'a" [{,:\\' * 50_000})
+    assert "at most" in problem(api.post("/api/v1/knowledge-search", content=body, headers=JSON), 422, "invalid")
+
+
+@pytest.mark.parametrize("place", ["body", "body.filter"])
+def test_the_first_name_that_is_not_known_ends_the_validation(api: TestClient, place: str) -> None:
+    names = {f"n{number}": 1 for number in range(9_000)}
+    answer = api.post(f"{DOCUMENTS}/actions/cancel", json={"filter": names} if place == "body.filter" else names)
+    problem(answer, 422, "invalid")
+    assert [one["where"] for one in answer.json()["errors"]] == [f"{place}.n0"]
+
+
+def test_large_bodies_are_read_one_at_a_time_of_each_caller() -> None:
+    """While one of a caller's bodies is read, their next one waits, and another caller's is read."""
+    turns, release = Turns(), Event()
+    running: list[str] = []
+
+    def work(body: bytes) -> None:
+        running.append(body[:2].decode())
+        assert release.wait(60)
+
+    async def read_all() -> None:
+        async with anyio.create_task_group() as tasks:
+            for caller, name in (("a", b"a1"), ("a", b"a2"), ("b", b"b1")):
+                request = Request({"type": "http", "state": {"caller": Caller(caller, caller, Scope.READ)}})
+                tasks.start_soon(turns.read, request, name + bytes(10_000), work)
+            with anyio.fail_after(60):
+                while len(running) < 2:
+                    await anyio.sleep(0.01)
+            await anyio.wait_all_tasks_blocked()
+            assert sorted(running) == ["a1", "b1"]
+            release.set()
+
+    anyio.run(read_all)
+    assert sorted(running) == ["a1", "a2", "b1"]
+
+
+def test_one_caller_does_not_take_all_memory_for_bodies() -> None:
+    held = Held(most=16, each=4)
+    held.add("a", 4)
+    with pytest.raises(Refused) as mine:
+        held.add("a", 1)
+    assert mine.value.code == "too_many_requests"
+    held.let_go("a", 1)
+    for caller in "bcd":
+        held.add(caller, 4)
+    with pytest.raises(Refused) as busy:
+        held.add("e", 1)
+    assert busy.value.code == "busy"
+    for caller, count in {"a": 4, "b": 4, "c": 4, "d": 4, "e": 1}.items():
+        held.let_go(caller, count)
+    assert not held.by_caller
 
 
 def test_deep_and_odd_json_is_refused(api: TestClient) -> None:
     act, kind = f"{DOCUMENTS}/actions/cancel", {"content-type": "application/json"}
     for body in (b"[" * 200_000, b'{"ids": NaN}', b"\xff\xfe", b'{"filter": {"q": "\\ud800"}, "all_matching": true}'):
         answer = api.post(act, content=body, headers=kind)
-        assert answer.status_code in {400, 422}, body[:20]
+        assert answer.status_code in {400, 413, 422}, body[:20]
         assert answer.headers["content-type"] == "application/problem+json"
 
 

@@ -24,6 +24,7 @@ from pipeline.flows.documents.states import DocumentStatus, PageStatus
 from pipeline.flows.screenshots.models import BATCHES, SHOTS, SOURCES
 from pipeline.interfaces.api import compat, health, v1
 from pipeline.interfaces.api.bodies import BodyLimits
+from pipeline.interfaces.api.caller import Caller
 from pipeline.interfaces.api.dependencies import may_spend
 from pipeline.interfaces.api.problems import Refused
 from pipeline.interfaces.api.quotas import AtOnce, Quotas
@@ -250,8 +251,9 @@ def test_bodies_under_way_are_held_in_so_much_memory_and_no_more() -> None:
     """Sixteen times the largest: of 20 bodies that each stop before their end, three are too much."""
     limits, refused, waiting = BodyLimits(read_all, ApiSettings(max_json_mb=1)), [], 0
 
-    async def one(ended: anyio.Event) -> None:
+    async def one(caller: int, ended: anyio.Event) -> None:
         nonlocal waiting
+        scope = {"type": "http", "headers": [], "state": {"caller": Caller(f"key-{caller}", "", KeyScope.READ)}}
         blocks = iter([bytes(100_000)] * 9)
 
         async def receive() -> Message:
@@ -263,7 +265,7 @@ def test_bodies_under_way_are_held_in_so_much_memory_and_no_more() -> None:
             return {"type": "http.request", "body": b"", "more_body": False}
 
         try:
-            await limits({"type": "http", "headers": []}, receive, unsent)
+            await limits(scope, receive, unsent)
         except Refused as error:
             refused.append(error.code)
         if waiting + len(refused) == 20:
@@ -273,12 +275,12 @@ def test_bodies_under_way_are_held_in_so_much_memory_and_no_more() -> None:
         ended = anyio.Event()
         with anyio.fail_after(20):
             async with anyio.create_task_group() as group:
-                for _ in range(20):
-                    group.start_soon(one, ended)
+                for number in range(20):
+                    group.start_soon(one, number, ended)
 
     anyio.run(many)
     assert refused == ["busy"] * 3
-    assert limits._held.now == 0
+    assert not limits._held.by_caller
 
 
 async def read_all(_scope: Scope, receive: Receive, _send: Send) -> None:

@@ -8,6 +8,7 @@ import hypothesis
 import pytest
 import requests
 import schemathesis
+from fastapi.routing import APIRoute
 from hypothesis import HealthCheck, Phase, given
 from hypothesis.errors import Unsatisfiable
 from schemathesis import GenerationMode
@@ -20,6 +21,8 @@ from schemathesis.specs.openapi.checks import (
 from starlette.testclient import TestClient
 
 from pipeline.flows.documents.states import DocumentStatus, PageStatus
+from pipeline.interfaces.api import compat, v1
+from pipeline.interfaces.api.json_bodies import JsonRoute
 from pipeline.storage.api_keys import Scope
 from pipeline.storage.context import Context
 from tests.integration.interfaces.api.conftest import Connect
@@ -107,6 +110,14 @@ def test_every_operation_keeps_its_promises(
         except (Exception, BaseExceptionGroup) as error:  # noqa: BLE001  # all are told of, in the end
             failures[f"{operation.method} {operation.path}"] = f"{type(error).__name__}: {error}"[:1100]
     assert not failures, "\n\n".join(f"{name}: {said}" for name, said in failures.items())
+
+
+def test_every_body_that_is_a_model_is_read_in_its_callers_turn() -> None:
+    routes = [route for router in (*v1.ROUTERS, *compat.ROUTERS) for route in router.routes]
+    bodies = [route for route in routes if isinstance(route, APIRoute) and route.body_field]
+    assert len(bodies) > 20
+    assert [route.path for route in bodies if not isinstance(route, JsonRoute)] == []
+    assert [route.path for route in bodies if route._embed_body_fields] == [], "the body is the model itself"
 
 
 def test_without_a_key_nothing_is_told_but_that_it_lives(connect: Connect) -> None:

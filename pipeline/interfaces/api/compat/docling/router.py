@@ -31,12 +31,13 @@ from pipeline.interfaces.api.compat.docling.options import (
 from pipeline.interfaces.api.compat.docling.task import Task, documents_of, status
 from pipeline.interfaces.api.dependencies import InContext, reader, spender, writer
 from pipeline.interfaces.api.fields import CLEAN, MAX_WAIT_S
+from pipeline.interfaces.api.json_bodies import JsonRoute
 from pipeline.interfaces.api.problems import Refused
 from pipeline.interfaces.api.uploads import File
 from pipeline.reading.source import safe_filename
 from pipeline.storage.context import Context
 
-router = APIRouter(tags=["docling-serve"])
+router = APIRouter(tags=["docling-serve"], route_class=JsonRoute)
 TaskId = Annotated[str, StringConstraints(max_length=1000), CLEAN]
 PollWait = Annotated[float, Query(ge=0, le=3600, description=f"Answer after this many seconds, at most {MAX_WAIT_S}.")]
 
