@@ -20,6 +20,8 @@ _DISCARD_S = 5.0
 """How long the rest of a body that was refused is read, so that the client gets to read why."""
 BACKLOG = 512
 MAX_HEAD_BYTES = 32 * 1024
+_HEAD_TAKES_S = 1.0
+"""How long a head may be on its way before it counts among the slow ones of its address."""
 
 
 class PortInUse(UserError):
@@ -103,12 +105,6 @@ class Server(uvicorn.Server):
         self.should_exit = True
 
 
-async def _crowded(_scope: Any, _receive: Any, send: Any) -> None:
-    body = problem(503, "busy", "too many connections are open: try again in a moment")
-    await send({"type": "http.response.start", "status": 503, "headers": _plain(body, (b"retry-after", b"5"))})
-    await send({"type": "http.response.body", "body": body})
-
-
 def _plain(body: bytes, *more: tuple[bytes, bytes]) -> list[tuple[bytes, bytes]]:
     """The headers of an answer that no application gives. The connection ends with it."""
     known = [(name.encode(), value.encode()) for name, value in SECURITY_HEADERS.items()]
@@ -121,33 +117,66 @@ def _address(connection: Any) -> str:
     return client[0] if client else ""
 
 
+def _waits(connection: Any) -> bool:
+    """Whether a connection has no request under way: it is idle, or its next head is not whole yet."""
+    return isinstance(connection, Patience) and connection.conn.their_state is h11.IDLE
+
+
 class Patience(H11Protocol):
     """Closes connections on which the head of a request, or the rest of a refused body, does not come to an end.
 
-    Beyond `most` connections it says that it is busy. Of one address it takes `most_each`, so that one stranger cannot
-    keep everybody else away; further ones are closed at once.
+    Requests under way are limited: to `most` in all, and to `most_each` of one address, so that one stranger cannot
+    keep everybody else away. Further ones are answered with 503, except questions about health. A connection without a
+    request takes nobody's room: where there are as many connections, each new one closes the one that has waited
+    longest. Of one address, at most `heads_each` heads may be slow.
     """
 
     head_s = 10.0
     most = most_each = 512
+    heads_each = 32
+    health = frozenset({"/healthz", "/readyz"})
+    waits_since = 0.0
+    _is_slow = False
+    """Its head is on its way for longer than heads take."""
     _deadline: asyncio.TimerHandle | None = None
     _awaited: tuple[str, Any] | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        if sum(_address(one) == _address(self) for one in self.connections) > self.most_each:
-            transport.abort()
-            return
+        self.waits_since = self.loop.time()
+        for most, here in ((self.most_each, self._of_this_address()), (self.most, self._open())):
+            if len(here) > most:
+                _close_oldest([one for one in here if one is not self and _waits(one)])
         self._watch()
 
     def handle_events(self) -> None:
         whole = self.app
-        if len(self.connections) > self.most:
-            self.app = _crowded
+        if self.conn.their_state is h11.IDLE and self._is_crowded():
+            self.app = self._only_health
         try:
             super().handle_events()
         finally:
             self.app = whole
+
+    def _is_crowded(self) -> bool:
+        if len(self.connections) <= min(self.most, self.most_each):
+            return False
+        busy = [one for one in self.connections if one is not self and not _waits(one)]
+        return len(busy) >= self.most or sum(_address(one) == _address(self) for one in busy) >= self.most_each
+
+    async def _only_health(self, scope: Any, receive: Any, send: Any) -> None:
+        if scope["path"] in self.health:
+            await self.app(scope, receive, send)
+            return
+        body = problem(503, "busy", "too many requests are under way: try again in a moment")
+        await send({"type": "http.response.start", "status": 503, "headers": _plain(body, (b"retry-after", b"5"))})
+        await send({"type": "http.response.body", "body": body})
+
+    def _open(self) -> list[Any]:
+        return [one for one in self.connections if not one.transport.is_closing()]
+
+    def _of_this_address(self) -> list[Any]:
+        return [one for one in self._open() if _address(one) == _address(self)]
 
     def send_400_response(self, msg: str) -> None:  # noqa: ARG002  # h11's words quote what was sent
         body = problem(400, "bad_request", "this is not HTTP as it should be")
@@ -165,13 +194,14 @@ class Patience(H11Protocol):
         super().connection_lost(exc)
 
     def on_response_complete(self) -> None:
+        self.waits_since = self.loop.time()
         super().on_response_complete()
         if self.conn.their_state is h11.SEND_BODY:
             self._await(("rest", self.cycle), _DISCARD_S)
 
     def _watch(self) -> None:
         if self.conn.their_state is h11.IDLE:
-            self._await(("head", self.cycle), self.head_s)
+            self._await(("head", self.cycle), min(_HEAD_TAKES_S, self.head_s))
         elif self._awaited != ("rest", self.cycle):
             self._await(None)
 
@@ -181,5 +211,18 @@ class Patience(H11Protocol):
             return
         if self._deadline is not None:
             self._deadline.cancel()
-        self._awaited = what
-        self._deadline = self.loop.call_later(within_s, self.transport.close) if what else None
+        self._awaited, self._is_slow = what, False
+        late = self._head_is_slow if what and what[0] == "head" else self.transport.close
+        self._deadline = self.loop.call_later(within_s, late) if what else None
+
+    def _head_is_slow(self) -> None:
+        self._is_slow = True
+        self._deadline = self.loop.call_later(max(0, self.head_s - _HEAD_TAKES_S), self.transport.close)
+        slow = [one for one in self._of_this_address() if getattr(one, "_is_slow", False)]
+        if len(slow) > self.heads_each:
+            _close_oldest(slow)
+
+
+def _close_oldest(waiting: list[Patience]) -> None:
+    if waiting:
+        min(waiting, key=lambda one: one.waits_since).transport.abort()

@@ -67,8 +67,12 @@ class ApiSettings(BaseModel):
     max_sync_wait_s: float = Field(default=120, gt=0, le=3600)
     """How long a synchronous conversion by the API of docling-serve or MinerU waits before it is answered with 504."""
     max_connections: int = Field(default=512, ge=8)
+    """Requests under way; further ones are answered with 503. Connections without one give way to new ones."""
     connections_per_address: int = Field(default=256, ge=1)
-    """Of one client, or of a proxy; further ones are closed at once."""
+    """The same of one client, or of a proxy."""
+    heads_per_address: int = Field(default=32, ge=1)
+    """Of one client, or of a proxy: connections whose head is on its way for more than a second; beyond, the oldest is
+    closed."""
     streams: int = Field(default=100, ge=0)
     """Streams of events that are open at the same time."""
     streams_per_key: int = Field(default=10, ge=0)

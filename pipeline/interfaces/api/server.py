@@ -60,8 +60,12 @@ def url(context: Context, listening: socket.socket) -> str:
 
 def config(app: FastAPI, settings: ApiSettings) -> uvicorn.Config:
     """How the application is served."""
-    most, most_each = settings.max_connections, settings.connections_per_address
-    protocol = type("Protocol", (Patience,), {"head_s": settings.head_timeout_s, "most": most, "most_each": most_each})
+    limits = {
+        "head_s": settings.head_timeout_s, "most": settings.max_connections,
+        "most_each": settings.connections_per_address, "heads_each": settings.heads_per_address,
+        "health": frozenset({*Patience.health, *(settings.prefix + path for path in Patience.health)}),
+    }  # fmt: skip
+    protocol = type("Protocol", (Patience,), limits)
     return uvicorn.Config(
         app, http=protocol, ws="none", lifespan="on", log_config=None, access_log=False,
         server_header=False, proxy_headers=False, timeout_keep_alive=KEEP_ALIVE_S, backlog=BACKLOG,

@@ -95,7 +95,8 @@ def config(instance: Instance) -> uvicorn.Config:
     """How an instance is served."""
     settings = instance.settings
     most = settings.max_nodes + settings.max_sessions + _OTHERS
-    limits = {"head_s": instance.context.settings.api.head_timeout_s, "most": most, "most_each": most}
+    api = instance.context.settings.api
+    limits = {"head_s": api.head_timeout_s, "most": most, "most_each": most, "heads_each": api.heads_per_address}
     protocol = type("Protocol", (Patience,), limits)
     return uvicorn.Config(
         Guard(create_app(instance), instance.context),

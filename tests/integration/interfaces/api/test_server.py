@@ -124,27 +124,76 @@ def test_an_upload_that_goes_on_for_ever_is_ended(context: Context) -> None:
     assert not list(context.settings.upload_dir.glob("incoming-*"))
 
 
-def test_too_many_connections_are_told_so_and_those_of_one_address_closed(context: Context) -> None:
-    with served(context, max_connections=8, connections_per_address=12) as port, ExitStack() as held:
+def connected(port: int, source: str = "127.0.0.1") -> socket.socket:
+    return socket.create_connection(("127.0.0.1", port), timeout=30, source_address=(source, 0))
+
+
+def is_shut(client: socket.socket) -> bool:
+    """Whether the server has closed this connection, which it never answered."""
+    return bool(select([client], [], [], 0)[0])
+
+
+UNFINISHED = b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\nX: "
+
+
+def test_unfinished_heads_from_two_addresses_keep_no_answer_from_others(context: Context) -> None:
+    limits = {"max_connections": 64, "connections_per_address": 32, "heads_per_address": 4, "head_timeout_s": 600}
+    with served(context, **limits) as port:
+        heads: dict[str, list[socket.socket]] = {"127.0.0.2": [], "127.0.0.3": []}
+        completed = 0
+        with ExitStack() as held:
+            for number in range(100):
+                for source, clients in heads.items():
+                    while sum(not is_shut(one) for one in clients) < 32:
+                        clients.append(held.enter_context(connected(port, source)))
+                        with suppress(ConnectionError):
+                            clients[-1].sendall(UNFINISHED)
+                path = ("/healthz", "/api/v1/documents?limit=1")[number % 2]
+                answer = ask(port, f"GET {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n".encode())
+                completed += answer.startswith(b"HTTP/1.1 200 ")
+            assert completed == 100
+            for clients in heads.values():
+                left = [one for one in clients if not is_shut(one)]
+                wait_until(lambda left=left: sum(not is_shut(one) for one in left) <= 4, 60, "few slow heads are left")
+
+
+def test_a_head_that_is_not_whole_gives_way_to_one_of_the_same_address(context: Context) -> None:
+    with served(context, connections_per_address=8) as port, ExitStack() as held:
+        first = held.enter_context(connected(port))
+        first.sendall(UNFINISHED)
         for _ in range(8):
-            held.enter_context(socket.create_connection(("127.0.0.1", port)))
-        answers: list[bytes] = []
+            held.enter_context(connected(port))
+        assert ask(port).startswith(b"HTTP/1.1 200 ")
+        wait_until(lambda: is_shut(first), 60, "the one that has waited longest is closed")
 
-        def crowded() -> bool:
-            answers.append(ask(port))
-            return answers[-1].startswith(b"HTTP/1.1 503 ")
 
-        wait_until(crowded, 60, "it says that it is busy")
-        assert b"retry-after: 5" in answers[-1]
-        assert b"nosniff" in answers[-1]
-        for _ in range(4):
-            held.enter_context(socket.create_connection(("127.0.0.1", port)))
+def test_too_many_requests_of_an_address_are_told_so_and_health_is_answered(context: Context) -> None:
+    head = (
+        b"POST /api/v1/documents/actions/pause HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
+        b"Content-Length: 100\r\nExpect: 100-continue\r\n\r\n"
+    )
+    listing = b"GET /api/v1/documents HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
+    with served(context, max_connections=12, connections_per_address=8) as port, ExitStack() as held:
 
-        def shut() -> bool:
-            with suppress(ConnectionError):
-                return not ask(port)
-            return True
+        def answer(sent: bytes, source: str = "127.0.0.1") -> bytes:
+            with connected(port, source) as client:
+                client.sendall(sent)
+                return client.recv(4000)
 
-        wait_until(shut, 60, "further ones are closed")
+        def begin(count: int, source: str) -> None:
+            for _ in range(count):
+                client = held.enter_context(connected(port, source))
+                client.sendall(head)
+                assert client.recv(4000).startswith(b"HTTP/1.1 100 "), "it waits for the body"
+
+        begin(8, "127.0.0.1")
+        busy = answer(listing)
+        assert busy.startswith(b"HTTP/1.1 503 ")
+        assert b"retry-after: 5" in busy
+        assert b"nosniff" in busy
+        assert answer(listing, "127.0.0.2").startswith(b"HTTP/1.1 200 "), "another address has room"
+        begin(4, "127.0.0.3")
+        assert answer(listing, "127.0.0.2").startswith(b"HTTP/1.1 503 "), "nobody has room"
+        assert ask(port).startswith(b"HTTP/1.1 200 "), "health is answered all the same"
         held.close()
-        wait_until(lambda: ask(port).startswith(b"HTTP/1.1 200 "), 60, "others are served")
+        wait_until(lambda: answer(listing).startswith(b"HTTP/1.1 200 "), 60, "others are served")
