@@ -293,7 +293,7 @@ def replay(context: Context, instance_id: str, letter_id: str) -> None:
 
 
 def drop(context: Context, instance_id: str, letter_id: str) -> None:
-    """Remove a dead letter for good. Raises `UserError`."""
+    """Delete a dead letter. Raises `UserError`."""
     if not _ask(context, lambda store: letters.drop(store, instance_id, letter_id)):
         raise _unknown_letter(instance_id, letter_id)
 

@@ -229,7 +229,7 @@ def cancel(item_id: str) -> CancelStatus:
 
 
 def reprocess(item_id: str) -> ItemView:
-    """Read and embed an item again. What was found before is found until the new chunks are there."""
+    """Read and embed an item again. Searches find the old chunks until the new ones are complete."""
     view = service.reprocess(get_context(), item_id)
     _told([item_id])
     return view

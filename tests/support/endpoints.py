@@ -15,9 +15,9 @@ from pipeline.storage.api_keys import Scope
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "endpoints.md"
 _ABOUT = """# Endpoints and scopes
 
-`make endpoints` writes this page from the routes. [REST API](api.md) says what requests and answers hold, and
-[other APIs](clients.md) whose addresses the last table has. The scope is what a key needs; each includes those before
-it: `read`, `write`, `admin`. Where none stands, no key is asked for.
+`make endpoints` writes this page from the routes. [REST API](api.md) describes requests and answers,
+[other APIs](clients.md) those of the last table. A key needs the scope in the last column; each scope includes those
+before it: `read`, `write`, `admin`. An address without a scope needs no key.
 """
 _SCOPES = {
     dependencies.reader[0].dependency: Scope.READ,

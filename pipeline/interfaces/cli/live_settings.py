@@ -21,7 +21,7 @@ BY = "command line"
 
 @app.command("list")
 def list_(as_json: Json = False) -> None:
-    """List every live setting with its value and what it means."""
+    """List every live setting with its value and its meaning."""
     from pipeline.providers import gates
 
     def row(value: "Value") -> list[str]:

@@ -95,7 +95,7 @@ def act_on_many(request: Request, verb: Verb, selection: Selection) -> Acted:
 
 @router.post("/{document_id}/cancel")
 def cancel(document_id: HexId) -> DocumentShape:
-    """Stop a document for good. Results of pages in progress are discarded."""
+    """Cancel a document. Results of pages in progress are discarded."""
     return shape(flow.cancel(document_id))
 
 

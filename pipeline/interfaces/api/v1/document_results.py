@@ -85,7 +85,7 @@ async def show_picture(
     encoding: Annotated[Encoding, Query(description="WebP is half as large.")] = "png",
     if_none_match: Annotated[Line | None, Header()] = None,
 ) -> Response:
-    """A page as it is in the file."""
+    """A picture of a page of the file."""
     look = Look(dpi, width or 0, encoding)
     found = await run_sync(flow.find_page_picture, document_id, page, look)
     tag = f'"{document_id}-{found.name}"'

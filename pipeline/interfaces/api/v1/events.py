@@ -113,7 +113,7 @@ async def follow(
 def list_events(
     context: InContext, wanted: Annotated[Filter, Depends(_filter)], limit: Limit = 50, cursor: Cursor = None
 ) -> Page[EventShape]:
-    """List the events that are kept, the newest first. Whoever wants to follow them takes the stream."""
+    """List the stored events, the newest first. To follow events, use the stream."""
     (before,) = pages.decode(cursor, int) or (None,)
     found = events.newest(wanted, before=before, limit=limit + 1, context=context)
     return pages.page(found, limit, EventShape.of, lambda one: (one.seq,))

@@ -195,7 +195,7 @@ class Draining(Strict):
 
 @router.get("/nodes", dependencies=reader)
 def list_nodes(context: InContext) -> Page[NodeShape]:
-    """List the nodes that are connected, to whichever instance, and those that were lately."""
+    """List the nodes that are connected to any instance, and lately connected ones."""
     return Page(items=[NodeShape.model_validate(found) for found in service.nodes(context)])
 
 
@@ -231,7 +231,7 @@ def show_node(context: InContext, node_id: GivenId) -> NodeShape:
 
 @router.post("/nodes/{node_id}/drain", dependencies=admin, status_code=202, responses=documented(404))
 def drain_node(context: InContext, node_id: GivenId, how: Draining | None = None) -> NodeShape:
-    """Ask a node to finish what it has and to end. It gets no new jobs; nothing is lost."""
+    """Ask a node to finish its jobs and end. It gets no new ones, and loses none."""
     return NodeShape.model_validate(service.drain(context, node_id, how.reason if how else ""))
 
 
@@ -254,7 +254,7 @@ def list_jobs(
     state: Annotated[JobState | None, Query(description="Only those in this state.")] = None,
     limit: Limit = 50,
 ) -> Page[JobShape]:
-    """List jobs of inference nodes, the newest first: those that are done go after some minutes."""
+    """List jobs of inference nodes, the newest first. Finished jobs expire after some minutes."""
     return Page(items=[JobShape.model_validate(found) for found in service.jobs(context, state, limit)])
 
 
@@ -266,7 +266,7 @@ def show_job(context: InContext, job_id: GivenId) -> JobShape:
 
 @router.post("/jobs/{job_id}/cancel", dependencies=admin, status_code=202, responses=documented(404))
 def cancel_job(context: InContext, job_id: GivenId) -> JobShape:
-    """End a job, whoever waits for it: they get the error `cancelled`. Harmless if it has ended."""
+    """Cancel a job: the sessions that wait for it get the error `cancelled`. Harmless if it has ended."""
     return JobShape.model_validate(service.cancel(context, job_id))
 
 
@@ -285,7 +285,7 @@ def replay_dead_letter(context: InContext, instance_id: GivenId, letter_id: Lett
 
 @router.delete("/dlq/{instance_id}/{letter_id}", dependencies=admin, status_code=204, responses=documented(404))
 def drop_dead_letter(context: InContext, instance_id: GivenId, letter_id: LetterId) -> Response:
-    """Remove a dead letter for good."""
+    """Delete a dead letter."""
     service.drop(context, instance_id, letter_id)
     return Response(status_code=204)
 

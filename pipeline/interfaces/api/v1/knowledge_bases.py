@@ -62,7 +62,7 @@ class BaseChanges(BaseOptions):
 
 @router.get("/knowledge-bases", dependencies=reader)
 def list_bases(q: Search = None, limit: Limit = 50, cursor: Cursor = None) -> Page[BaseShape]:
-    """List bases by name, those that are being deleted included."""
+    """List all bases by name, also during their deletion."""
     after, counts = pages.decode(cursor, str, str), flow.counts()
     found = sorted((base for base in flow.bases() if (q or "").lower() in base.name.lower()), key=_place)
     rest = [base for base in found if after is None or _place(base) > after]
@@ -122,7 +122,7 @@ def show_queue(base_id: HexId) -> QueueShape:
 
 @router.post("/knowledge-bases/{base_id}/queue/recover", dependencies=writer, responses=GONE)
 def recover(base_id: HexId) -> RecoveredShape:
-    """Send a base's orphans on their way again. Where workers run, that happens by itself within seconds."""
+    """Continue a base's orphans. If workers run, the sweeper does that within seconds."""
     return RecoveredShape(recovered=flow.recover(base_id))
 
 

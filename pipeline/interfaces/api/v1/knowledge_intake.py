@@ -128,7 +128,7 @@ _SCHEMA = {
     },
 )  # fmt: skip
 async def add_items(request: Request, response: Response, base_id: HexId, wait: Wait = 0) -> Any:
-    """Add items to a base and put them in line: those that can be added, whatever becomes of the others.
+    """Add the valid sources to a base as items at the end of its line. The answer names the refused ones.
 
     As JSON: an item, a list of items, or `{"items": […]}`, of types `url`, `sitemap` and `note`. Files as
     `multipart/form-data`, up to 500 at once; with `groupName`, as the files of a folder. What is in the base already is

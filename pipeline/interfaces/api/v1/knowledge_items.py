@@ -62,7 +62,7 @@ def list_items(
     limit: Limit = 50,
     cursor: Cursor = None,
 ) -> Page[ItemShape]:
-    """List the items of a base in the order of its line, those that are being deleted included."""
+    """List the items of a base in the order of its line, also during their deletion."""
     found = flow.items(
         base_id, status=status or (), types=types or (), group_id=group_id or "", words=q or "", limit=limit + 1,
         after=pages.decode(cursor, int, str),
@@ -105,7 +105,7 @@ def show_text(
     start: Annotated[int, Query(ge=0, le=2**31 - 1, description="The first character.")] = 0,
     limit: Annotated[int, Query(ge=1, le=MAX_CHARS, description="At most this many characters.")] = 100_000,
 ) -> TextShape:
-    """Show the text that was read of an item, as it is searched, a part at a time."""
+    """Show the searchable text of an item, a part at a time."""
     return TextShape.model_validate(flow.text(item_id, start=start, limit=limit))
 
 
@@ -126,7 +126,7 @@ async def show_page_picture(
     width: Annotated[int, Query(ge=40, le=2000, description="At most so many pixels wide.")] = 1000,
     if_none_match: Annotated[Line | None, Header()] = None,
 ) -> Response:  # fmt: skip
-    """A page of an item that is a PDF or a picture, as it is in the kept copy."""
+    """A picture of a page of the kept copy, if the item is a PDF or a picture."""
     copy = await run_sync(flow.original, item_id)
     tag = f'"{item_id}-{copy.path.name[:16]}-{page}-{width}"'
     headers = {"ETag": tag, "Cache-Control": "private, max-age=86400"}
@@ -142,8 +142,8 @@ async def show_page_picture(
 
 @router.post("/knowledge-items/{item_id}/reprocess", status_code=202, dependencies=[*writer, *spender])
 async def reprocess(request: Request, response: Response, item_id: HexId, wait: Wait = 0) -> ItemShape:
-    """Read and embed an item again, from 0 percent, at the end of its base's line. Until that is done, what was found
-    before is found."""
+    """Read and embed an item again, from 0 percent, at the end of its base's line. Searches find the old chunks until
+    the new ones are complete."""
 
     def again() -> ItemView:
         note_work(request, "knowledge", item_id)
@@ -164,13 +164,13 @@ async def reprocess(request: Request, response: Response, item_id: HexId, wait: 
 
 @router.post("/knowledge-items/{item_id}/cancel", dependencies=writer)
 def cancel(item_id: HexId) -> CancelShape:
-    """Stop an item: it fails with the error `Cancelled`. One that had ended is left alone: `ignored`."""
+    """Stop an item: it fails with the error `Cancelled`. An item that has ended stays as it was: `ignored`."""
     return CancelShape(status=flow.cancel(item_id))
 
 
 @router.delete("/knowledge-items/{item_id}", status_code=202, dependencies=writer)
 def delete_item(item_id: HexId) -> ItemShape:
-    """Delete an item with all that was made of it. Work under way stops; until nothing is left, it is `deleting`."""
+    """Delete an item with its file, chunks and vectors. Work on it stops. It is `deleting` until all is removed."""
     view = flow.item(item_id)
     flow.delete(item_id)
     return item_shape(view).model_copy(update={"deleting": True, "progress": None})

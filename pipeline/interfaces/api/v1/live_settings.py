@@ -55,7 +55,7 @@ class SettingValue(Strict):
 
 @router.get("", dependencies=seeing)
 def list_settings() -> Page[SettingShape]:
-    """List every live setting with its value and what it means."""
+    """List every live setting with its value and its meaning."""
     return Page(items=[SettingShape.model_validate(found) for found in control.list_settings()])
 
 

@@ -170,7 +170,7 @@ def list_batches(
     context: InContext, caller: ByCaller, status: BatchStatus | None = None, run_id: HexId | None = None,
     limit: Limit = 50, cursor: Cursor = None,
 ) -> Page[MusicBatchShape]:  # fmt: skip
-    """List batches, newest first. Those that are FAILED were given up; `error` says why."""
+    """List batches, newest first. The pipeline gave up FAILED ones; `error` says why."""
     (before,) = pages.decode(cursor, int) or (None,)
     found = queries.batches(context, status=status, run_id=run_id or "", before=before, limit=limit + 1)
     told = is_admin(caller)

@@ -101,7 +101,7 @@ def list_dead_letters(
 
 @router.post("/dead-letters/actions/replay", dependencies=[*writer, *spender])
 def replay(selection: DeadLetterSelection) -> ReplayedShape:
-    """Try dead letters again. Only what failed is asked for again; paid results stay."""
+    """Retry dead letters. Only failed calls are repeated; paid results stay."""
     if selection.ids is None:
         kinds = [selection.filter.kind] if selection.filter.kind else list(LetterKind)
         done = sum(len(flow.replay(kind)) for kind in kinds)

@@ -207,7 +207,7 @@ def delete(since: Begin, until: End) -> ForgottenShape:
 
 @router.get("/nodes/{node_id}", dependencies=reader, responses=documented(404))
 def show_node(node_id: RowId) -> NodeDetailShape:
-    """Show a node: what it says, who made it, and the calls and frames it is based on."""
+    """Show a node: its text, the model or rules that made it, and its calls and frames."""
     return NodeDetailShape.model_validate(flow.show(node_id))
 
 

@@ -171,7 +171,7 @@ def show(context: InContext) -> StatusShape:
 
 @router.get("/workers", name="list_workers")
 def workers(context: InContext) -> Page[WorkerShape]:
-    """List the workers that live. One that is gone without a word is listed until its presence has run out."""
+    """List the running workers. A worker that died stays in the list until its presence expires."""
     fleet = overview.fleet(context)
     if fleet is None:
         raise Refused("Redis is down, so nobody can tell who works", code="offline")

@@ -140,7 +140,7 @@ def show_endpoint(endpoint_id: Id) -> EndpointShape:
 
 @router.patch("/endpoints/{endpoint_id}", dependencies=admin, responses=documented(404))
 def change_endpoint(endpoint_id: Id, change: EndpointChange) -> EndpointShape:
-    """Change an endpoint, disable or enable it. One that is enabled gets events from then on."""
+    """Change an endpoint, disable or enable it. An enabled endpoint gets the events from then on."""
     changed = flow.change(
         endpoint_id, url=change.url, types=change.types, active=change.active, description=change.description
     )
@@ -201,7 +201,7 @@ def count_deliveries(
 def replay_failed(
     endpoint: Annotated[Id | None, Query(description="Only those to this endpoint; none: to all active ones.")] = None,
 ) -> Replayed:
-    """Send every delivery that failed for good again."""
+    """Send every FAILED delivery again."""
     return Replayed(replayed=flow.replay_failed(endpoint))
 
 

@@ -12,7 +12,7 @@ Model = Annotated[str, typer.Option(help="Use this model for the pages concerned
 
 
 def cancel(document_id: Id) -> None:
-    """Stop a document for good. Results of pages in progress are discarded."""
+    """Cancel a document. Results of pages in progress are discarded."""
     from tasks.documents import cancel as act
 
     found = resolved(document_id)

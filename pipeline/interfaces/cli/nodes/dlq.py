@@ -47,7 +47,7 @@ def replay(instance: Instance, letter: Letter) -> None:
 
 @app.command()
 def drop(instance: Instance, letter: Letter) -> None:
-    """Remove a dead letter for good."""
+    """Delete a dead letter."""
     from pipeline.nodes import service
 
     service.drop(ready_context(), instance, letter)

@@ -19,7 +19,7 @@ _COLOURS = {"connected": "green", "draining": "yellow", "gone": "dim"}
 
 
 def list_(as_json: Json = False) -> None:
-    """List the nodes that are connected, to whichever instance, and those that were lately."""
+    """List the nodes that are connected to any instance, and lately connected ones."""
     from pipeline.nodes import service
 
     def row(node: "NodeView") -> list[str]:
@@ -57,7 +57,7 @@ def drain(
     reason: Annotated[str, typer.Option(help="Told to whoever runs the node.")] = "",
     as_json: Json = False,
 ) -> None:
-    """Ask a node to finish what it has and to end. It gets no new jobs; nothing is lost."""
+    """Ask a node to finish its jobs and end. It gets no new ones, and loses none."""
     from pipeline.nodes import service
 
     found = service.drain(ready_context(), node, reason)

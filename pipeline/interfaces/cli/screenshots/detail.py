@@ -24,7 +24,7 @@ def show(
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Show a node: what it says, who made it, and the calls and frames it is based on. Or a frame with its text.
+    """Show a node: its text, the model or rules that made it, its calls and frames. Or a frame with its text.
 
     [bold]penstock screenshots show n7[/bold], [bold]penstock screenshots show f12 --open[/bold]
     """

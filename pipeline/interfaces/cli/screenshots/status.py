@@ -185,7 +185,7 @@ def replay(
     everything: Annotated[bool, typer.Option("--all", help="All of them.")] = False,
     kind: Annotated[str, typer.Option(help="batch, merge or vector. Default: as the ids say.")] = "",
 ) -> None:
-    """Try dead letters again. Only what failed is asked for again; paid results stay.
+    """Retry dead letters. Only failed calls are repeated; paid results stay.
 
     A node's id stands for its merge and its vector, whichever was given up.
 

@@ -175,7 +175,7 @@ def revoke(request: Request, context: InContext, node_id: GivenId) -> Response:
 
 @router.post("/jobs/{job_id}/cancel", dependencies=admin)
 def cancel(request: Request, context: InContext, job_id: GivenId) -> Response:
-    """End a job, whoever waits for it."""
+    """Cancel a job, also if sessions wait for it."""
     service.cancel(context, job_id)
     return done(request, "The job is ending: whoever waits for it gets the error “cancelled”.")
 
