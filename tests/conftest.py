@@ -188,5 +188,5 @@ def _point_celery_to(context: Context, redis_url: str) -> None:
 
 @pytest.fixture
 def others_succeed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Other units succeed at every provider all the time, so that whatever fails is at fault itself."""
+    """Other units succeed at every provider all the time, so each failing unit is at fault itself."""
     monkeypatch.setattr(Breaker, "health", lambda _self, took_s, _answers: Health(took_s, worked_s_ago=0.0))

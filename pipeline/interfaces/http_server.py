@@ -125,10 +125,9 @@ def _waits(connection: Any) -> bool:
 class Patience(H11Protocol):
     """Closes connections on which the head of a request, or the rest of a refused body, does not come to an end.
 
-    Requests under way are limited: to `most` in all, and to `most_each` of one address, so that one stranger cannot
-    keep everybody else away. Further ones are answered with 503, except questions about health. A connection without a
-    request takes nobody's room: where there are as many connections, each new one closes the one that has waited
-    longest. Of one address, at most `heads_each` heads may be slow.
+    Limits requests under way: to `most` in all, and to `most_each` of one address, so that one client cannot block all
+    others. Further ones get 503, except health checks. Connections without a request block no other client: at the
+    limit, each new one closes the connection waiting longest. One address may have `heads_each` slow heads.
     """
 
     head_s = 10.0

@@ -104,7 +104,7 @@ def test_wrong_page_ranges_are_explained(cli: Cli) -> None:
     }
     results = cli.run_all(["convert", "report.pdf", "--pages", pages] for pages in wrong)
     for result, reason in zip(results, wrong.values(), strict=True):
-        # What no document has is noticed before any file is looked at.
+        # The command refuses impossible page ranges before it opens a file.
         assert_explained(result, reason, code=1 if "has pages" in reason else 2)
 
 

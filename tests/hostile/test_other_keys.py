@@ -1,4 +1,4 @@
-"""While one key does its worst, another one is answered: what is counted is what the other one gets done."""
+"""While one key attacks the API, the API answers another key. The tests count the other key's answers."""
 
 import http.client
 import json
@@ -25,16 +25,16 @@ from tests.support.redis_server import free_port
 
 pytestmark = pytest.mark.slow
 ENOUGH, WITHIN_S = 50, 60
-"""So many requests of the other key, one after the other; without bounds each takes up to 25 s."""
+"""Requests of the other key, one after the other; without bounds each takes up to 25 s."""
 AT_ONCE = VIEWED = 45
 PAUSE_S = 5
-"""Of each that attacks, so that it is what a request costs that counts, and not how many there are."""
+"""Between two requests of one attacker, so that the cost of each request counts, not their number."""
 PICTURES, BRACKETS = "![a" * 60_000 + "](x)" * 40_000, "![" * 200_000
 
 
 @dataclass
 class Api:
-    """A running `penstock api`, with a key for who attacks and one for the other."""
+    """A running `penstock api`, with an attacker's key and another one."""
 
     port: int
     attacker: str

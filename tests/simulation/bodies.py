@@ -114,7 +114,7 @@ class _Hop:
         self.retry_in_s: float | None = None
         self.ready = False
         self._calls: list[dict[str, Any]] = []
-        """Records of answers that are not written down yet."""
+        """Records of answers that the database does not have yet."""
 
     def exchange(self, outcomes: Sequence[Outcome], want: int, untried: Sequence[Any]) -> Batch[Any]:
         """Settle, give back what an earlier delivery left, and claim: one transaction, safe to repeat."""

@@ -14,8 +14,8 @@ from tests.simulation.world import World
 UNACKED, UNACKED_INDEX = "unacked", "unacked_index"
 PRIORITIES = (0, 3, 6, 9)
 PASSED_FOR_LOST = 2
-"""A message that so many passed which faults had put before it may count as lost: what stood before it has gone by as
-often as `place_lib.lua` allows, which knows of messages that workers hold, and not of those that come out of turn."""
+"""If faults moved this many messages ahead of a message, it may count as lost: `place_lib.lua` counts the messages
+that pass it, and does not know that they came out of turn."""
 _FETCH = """
 for i = 3, #KEYS do
   local found = redis.call('RPOP', KEYS[i])
@@ -50,13 +50,13 @@ class Message:
     leaving: bool = False
     """It was worked on, and its place is being given up or handed on."""
     taken_us: int | None = None
-    """Since when a worker has it and has not taken its place."""
+    """When a worker got it, if the worker has not taken its place yet."""
     arrival: int = 0
     moved: bool = False
-    """A fault put it at the head of its queue, before those that were sent earlier."""
+    """A fault put it at the head of its queue, ahead of earlier messages."""
     overtaken: int = 0
     passed_by_moved: int = 0
-    """How many that were sent later and moved were worked on before it."""
+    """How many later messages, moved by faults, workers handled before it."""
 
 
 @dataclass
@@ -81,11 +81,11 @@ class Broker:
         self.messages: dict[str, Message] = {}
         self.deliveries: dict[str, Delivery] = {}
         self._queued = 0
-        """At least as many messages wait as there are in Redis: where none does, nobody need ask."""
+        """An upper bound of the messages in Redis: at zero, workers need not ask Redis."""
         self.full = False
         """Redis is at its memory limit."""
         self.waiting: dict[str, Message] = {}
-        """Messages that have not been worked on, by id, in the order in which they were sent."""
+        """Messages that no worker has handled yet, by id, in the order in which they were sent."""
         self.on_arrival: Callable[[Message], None] = lambda message: None
         self.held_up: Callable[[], bool] = lambda: False
         self.on_publish: Callable[[Message], None] = lambda message: None
@@ -108,7 +108,7 @@ class Broker:
         late = self.held_up()
         message.touched = message.touched or late
         world.now_us += 50
-        if not late:  # else those that were reserved together with it are late, too
+        if not late:  # else all messages reserved with it are late, too
             self._redis.spoke()
         self.messages[message.id] = self.waiting[message.id] = message
         world.note("publishes", message=message.id, place=message.place or message.queue)
@@ -151,9 +151,9 @@ class Broker:
     # Receiving
 
     def fetch(self, queues: Sequence[str]) -> Delivery | None:
-        """The next message of these queues: as BRPOP, and the entry among those that are not acknowledged.
+        """Take the next message of these queues, as BRPOP does, and enter it among the unacknowledged ones.
 
-        Nothing while Redis is full: it refuses the entry."""
+        None while Redis is full: it refuses the entry."""
         if self.full or not self._queued:
             return None
         lists = [list_of(queue, priority) for priority in PRIORITIES for queue in queues]
@@ -195,8 +195,8 @@ class Broker:
         self._queued = 0
 
     def begun(self, message: Message) -> None:
-        """A message is worked on. If a fault moved it to the head, its queue turned over for those that it passed."""
-        is_first = self.waiting.pop(message.id, None) is not None  # one that comes again passes nobody once more
+        """A worker handles a message. If a fault moved it to the head, count it for the messages that it passed."""
+        is_first = self.waiting.pop(message.id, None) is not None  # a repeated delivery does not count again
         if is_first and message.moved:
             lane = (message.queue, message.priority)
             for other in self.waiting.values():

@@ -1,6 +1,7 @@
 """The kernel's database on virtual time: real transactions, whose commits may fail, or succeed without an answer.
 
-Whoever is held up in a transaction keeps its locks: others are refused at once, and try again on virtual time.
+A process that stalls in a transaction keeps its locks: the database refuses them to others at once, and they retry on
+virtual time.
 """
 
 from collections.abc import Callable, Iterator
@@ -41,7 +42,7 @@ class SimulatedDatabase(Database):
         db = self
 
         class Stepping(Session):
-            """A transaction in which whoever acts may die or be held up before each statement."""
+            """A transaction in which the acting process may die or stall before each statement."""
 
             def execute(self, *args: Any, **kwargs: Any) -> Any:
                 if db.world.faults.inside:

@@ -21,8 +21,8 @@ ENDED = {State.DONE, State.FAILED}
 MOST_REFUSED = 15
 """How often a worker may ask a gate in vain in a second: waits are computed, and tokens tell of room."""
 MOST_POISON = 2 * (MAX_RELEASES + MAX_ATTEMPTS)
-"""How often a unit may be refused that is at fault itself. Refusals while nothing else succeeds do not tell whose fault
-it is, and those whose worker is lost are forgotten."""
+"""The most refusals of a unit that is at fault itself, more than the kernel's own limit: refusals while no other unit
+succeeds do not count, and lost workers do not record theirs."""
 EMPTY_S = 5
 """As `EMPTY_MS` of place_lib.lua."""
 MOST_OVERTAKEN = 5
@@ -125,11 +125,11 @@ class Observer:
             raise Violation(f"{message.id} was sent to a closed gate")
 
     def _is_late(self, message: Message) -> bool:
-        """Its worker is held up for so long before it takes its place that it may count as lost in an empty queue."""
+        """Whether its worker stalls for so long before it takes its place that the message may count as lost."""
         return message.taken_us is not None and self.world.now_us - message.taken_us > EMPTY_S * 1_000_000
 
     def _refuses(self) -> bool:
-        """Redis may have kept somebody from hearing of the gate."""
+        """Whether faults of Redis may keep a sender from learning that the gate is closed."""
         faults = self.world.faults
         return bool(faults.redis_error or faults.full_every_s)
 

@@ -42,7 +42,7 @@ SETTLE_S = 240.0
 
 
 POISON_S = (MAX_RELEASES + MAX_ATTEMPTS) * LONGEST_COOL_DOWN_S
-"""As long may a unit that is refused each time keep the provider's breaker open, if no other succeeds meanwhile."""
+"""A unit that is refused each time may keep the provider's breaker open this long, if no other unit succeeds."""
 MEMORY = ("/dev/shm",)
 """Folders whose files are in memory."""
 
@@ -187,7 +187,7 @@ class Session:
             world.run(lambda: False, 75)
             world.acting = None
             fleet.observer.nothing_left()
-        except (Exception, Violation) as error:  # noqa: BLE001  # what must hold does not, or the kernel raised: both are told
+        except (Exception, Violation) as error:  # noqa: BLE001  # a broken invariant, or an error of the kernel: report both
             world.failure = world.failure or error
         failure = world.failure
         world.end()

@@ -17,7 +17,7 @@ KEPT = {
     93001995: "the only message of a queue is in the hands of a worker whose gate refuses it: it is not lost",
     81002294: "a call is under way to the provider when Redis is emptied: it counts when it is sent",
 }
-"""Seeds that failed, and what they found."""
+"""Seeds that failed, with the defect of each."""
 KEPT_OF_GATEWAYS = {
     91001477: "a copy of a reservation that arrives after its job is done is given back by upkeep",
     91004096: "a job that is created anew after Redis was emptied, while it is released, stays listed",

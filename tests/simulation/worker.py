@@ -52,9 +52,9 @@ class Worker:
         self.pool = [self.main] if threads else [self._process() for _ in range(slots)]
         self.threads = threads
         self.busy: dict[str, Process] = {}
-        """By delivery, who works on it."""
+        """The processes at work, by delivery."""
         self.taking: dict[str, Delivery] = {}
-        """By delivery, what it has read from its queue and not looked at yet."""
+        """Messages that it has read from its queues but not handled yet, by delivery."""
         self.looking = False
         self.consumer = _Consumer(self)
         self._present: set[str] = set()
@@ -95,7 +95,7 @@ class Worker:
             except self.fleet.redis_errors:
                 pass
 
-        if not (self.world.calm and self.fleet.observer.everything_settled()):  # else nobody asks who lives
+        if not (self.world.calm and self.fleet.observer.everything_settled()):  # else no process reads the presence
             self.world.as_process(self.main, renew)
         self.world.at(PRESENCE_S, self._renew)
 
@@ -191,7 +191,7 @@ class Worker:
         self.fleet.replace(self)
 
     def _unacknowledged(self) -> list[Delivery]:
-        """What it has read and not acknowledged."""
+        """Messages that it has read but not acknowledged."""
         own = (self.busy, self.taking, self.consumer.held)
         return [one for one in self.fleet.broker.deliveries.values() if any(one.tag in tags for tags in own)]
 

@@ -21,7 +21,7 @@ class Killed(BaseException):
 
 
 class Violation(BaseException):
-    """Something that must hold does not. No exception: the kernel goes on after those that it does not expect."""
+    """An invariant is broken. Not an `Exception`: the kernel continues after exceptions that it does not expect."""
 
 
 @dataclass(eq=False)

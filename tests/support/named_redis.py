@@ -1,6 +1,6 @@
-"""Somebody else's Redis, Cluster or Sentinel, in place of the servers that tests start: `make acceptance`.
+"""The caller's Redis, Cluster or Sentinel, in place of the servers that tests start: `make acceptance`.
 
-Read when it is imported: tests run without any of the caller's own settings.
+The module reads the variables at import: tests run without the caller's settings.
 """
 
 import os
@@ -102,7 +102,7 @@ class NamedCluster:
 
 
 def _expect_nothing(keys: int, url: str) -> None:
-    """Tests delete all keys: refuse a database that somebody uses."""
+    """Tests delete all keys: refuse a database that has some."""
     if keys:
         pytest.exit(
             f"{_without_password(url)} has {keys} keys. Tests delete all of them: name an empty one.", returncode=4

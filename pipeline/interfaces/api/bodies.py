@@ -65,14 +65,14 @@ class BodyLimits:
 
 @dataclass
 class Held:
-    """How much of bodies that are no uploads is in memory, of all requests and by caller."""
+    """The bytes of small bodies (not uploads) in memory: `most` of all requests, `each` of one caller."""
 
     most: int
     each: int
     by_caller: Counter[str] = field(default_factory=Counter)
 
     def add(self, caller: str, count: int) -> None:
-        """Hold so many bytes more. Raises `Refused` if that is too much; they are to be let go of even then."""
+        """Count more bytes. Raises `Refused` if they are too many; the caller calls `let_go` even then."""
         self.by_caller[caller] += count
         if self.by_caller[caller] > self.each:
             said = "too much of yours is being sent at the same time: wait for one request"
@@ -81,9 +81,9 @@ class Held:
             raise Refused("too much is being sent at the same time: try again in a moment", code="busy")
 
     def let_go(self, caller: str, count: int) -> None:
-        """Hold so many bytes no longer."""
+        """Subtract bytes that were counted."""
         self.by_caller[caller] -= count
-        self.by_caller += Counter()  # without those that have none
+        self.by_caller += Counter()  # drops callers with none
 
 
 def _of_uploads(settings: ApiSettings) -> int:

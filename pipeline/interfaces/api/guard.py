@@ -90,7 +90,7 @@ class Guard:
         own = not origin or netloc_of(origin) == given.lower()
         if origin in self._origins or (own and (origin or not _is_of_another_site(headers))):
             return
-        # A link that somebody follows may lead to a page. What it must not cause is refused by `asked_here`.
+        # A link on another site may open a page. `asked_here` refuses requests that such a link must not cause.
         followed = headers.get("sec-fetch-mode") == "navigate" and headers.get("sec-fetch-dest") == "document"
         if own and followed and scope["method"] in SAFE:
             return

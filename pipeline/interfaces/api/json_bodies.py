@@ -1,6 +1,6 @@
 """Bodies of JSON: counted before they are parsed, and a large one read in a thread, one at a time of each caller.
 
-Half a million names in four megabytes take seconds to parse and to refuse, in which nobody else would be served.
+Half a million names in four megabytes take seconds to parse and to refuse; the API would serve no other caller then.
 """
 
 import asyncio
@@ -28,9 +28,9 @@ _SMALL_BYTES = 4_000
 
 
 def text_of(body: bytes, most: int = MAX_PARTS) -> str:
-    """The body as text. Raises `Refused`: 413 for more parts than `most`, 422 for what is not UTF-8.
+    """The body as text. Raises `Refused`: 413 for more parts than `most`, 422 for a body that is not UTF-8.
 
-    Marks inside of strings are no parts.
+    Brackets and commas inside of strings do not count.
     """
     try:
         text = body.decode("utf-8-sig")
@@ -79,7 +79,7 @@ class JsonRoute(APIRoute):
     """`APIRouter(route_class=JsonRoute)`: for routes whose body is a model."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        """FastAPI's own, which validates what it is given: a model that is valid already costs it nothing."""
+        """FastAPI's own handler. It validates its input, which costs nothing for a validated model."""
         handle, field = super().get_route_handler(), self.body_field
 
         async def handler(request: Request) -> Response:

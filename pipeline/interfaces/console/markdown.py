@@ -65,7 +65,7 @@ _kept = _Kept()
 def html(parts: Sequence[str], caller: str, pictures: str = "") -> Shown:
     """These texts as harmless HTML, for this caller. `pictures` is the address of the pictures that they link to.
 
-    What takes too long, and what comes while too much is being rendered, is shown as it was written.
+    If rendering takes too long, or too many texts are being rendered, show the source instead.
     """
     parts = _cut(parts)
     if not any(parts):

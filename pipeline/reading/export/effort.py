@@ -1,7 +1,7 @@
-"""What reading Markdown may take: small texts are parsed here, all others by a child process that is ended in time.
+"""Bounds for parsing Markdown: this process parses small texts, a child process with a time limit all others.
 
 The parser takes up to 25 µs for each character, twenty levels of brackets deep, and up to 65,000 cells for a table of a
-few lines: 340,000 characters that a model wrote took eight seconds, in which nobody else was served.
+few lines. 340,000 characters of a model took eight seconds, during which the process served no other caller.
 """
 
 from collections.abc import Iterable

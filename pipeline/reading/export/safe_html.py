@@ -76,7 +76,7 @@ def _may_lead_there(address: str) -> bool:
 
 
 def _take_for_text(tokens: Sequence[Token], picture: Callable[[str], str | None]) -> None:
-    """Let HTML be shown as it is written, except tables and raised letters; of pictures elsewhere, the words."""
+    """Turn HTML into text, except tables and raised letters; turn pictures from elsewhere into their words."""
     for token in tokens:
         table = token.type == "html_block" and token.content.lstrip().lower().startswith("<table")
         if not table and token.type in {"html_block", "html_inline"} and not _WRITTEN.fullmatch(token.content.strip()):

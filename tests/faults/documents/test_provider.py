@@ -58,7 +58,7 @@ def test_wrong_key_closes_the_queue_at_the_first_reply_and_a_new_key_opens_it(st
     assert flow.provider.counts == {401: calls, 200: PAGES}
 
 
-# The breaker stays closed, and the others succeed: what fails is at fault itself.
+# The breaker stays closed, and the others succeed: the failing unit is at fault itself.
 @settings(PROVIDERS__TEST__TIMEOUT_S="1", DOCUMENTS__BACKOFF_S="[0.1]", PROVIDERS__TEST__BREAKER_FAIL_MAX="1000")
 def test_page_of_which_the_model_never_stops_is_cut_off_and_fails_alone(stack: Stack, flow: Flow) -> None:
     never_ends: list[str] = []

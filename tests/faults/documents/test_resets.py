@@ -1,6 +1,6 @@
 """Connections to Redis that are reset (RST), at work and at rest: celery#10302, #10205, #8091.
 
-There a worker says "Connection to broker lost", connects again, and takes no message any more.
+In these issues a worker says "Connection to broker lost", connects again, and never takes a message again.
 """
 
 import os

@@ -35,7 +35,7 @@ def test_shard_that_fails_five_times_succeeds_and_its_sibling_is_asked_once(stac
     assert shown(shots.provider, Operation.ANALYSE, None) == {tuple(ids[:5]): 6, tuple(ids[5:]): 1}
 
 
-# Nothing succeeds beside the failed shard: after some openings of the breaker the provider is asked whether it answers.
+# No other call succeeds: after some openings of the breaker, the worker asks the provider a free question.
 @settings(
     PROVIDERS__EYE__BREAKER_FAIL_MAX="1",
     PROVIDERS__EYE__BREAKER_COOL_DOWN_S="0.1",

@@ -1,4 +1,4 @@
-"""Wrong usage ends with 2 wherever it is noticed; what is not there, with 1."""
+"""Wrong usage ends with 2 wherever the program notices it; missing things end with 1."""
 
 import sys
 

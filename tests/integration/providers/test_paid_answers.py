@@ -1,4 +1,4 @@
-"""What was paid for is booked once and used, though the database is locked, or commits without saying so."""
+"""A paid answer is recorded once and used, although the database is locked, or commits without an answer."""
 
 import os
 import sqlite3
@@ -159,10 +159,10 @@ UNITS: dict[str, Callable[[Context], Any]] = {"documents": Documents, "music": M
 
 
 class Lock:
-    """Somebody else's write lock on the SQLite file, from the moment when so many threads have a paid answer."""
+    """Another connection's write lock on the SQLite file, from when `threads` threads have a paid answer."""
 
     def __init__(self, context: Context, monkeypatch: pytest.MonkeyPatch, threads: int = 1) -> None:
-        # Short time-outs, which the lock outlasts: it ends when everybody has given up.
+        # Short time-outs, which the lock outlasts: it ends when all threads have given up.
         monkeypatch.setattr(database, "BUSY_TIMEOUT_S", 1)
         context.db.dispose()
         self._connection = sqlite3.connect(str(context.db.url.database), isolation_level=None, check_same_thread=False)

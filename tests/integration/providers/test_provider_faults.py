@@ -1,4 +1,4 @@
-"""Whose fault a failed call is: what a provider does to everybody uses no attempt, and what one page does, its own."""
+"""An outage of a provider uses no attempt; a page that fails while others succeed uses its own attempts."""
 
 import time
 from collections.abc import Callable, Iterator

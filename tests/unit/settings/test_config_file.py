@@ -1,4 +1,4 @@
-"""The file with settings is changed in place: comments stay, and nobody else may read it."""
+"""The settings file is changed in place: comments stay, and only its user may read it."""
 
 import stat
 import tomllib

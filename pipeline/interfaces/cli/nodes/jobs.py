@@ -58,7 +58,7 @@ def show(job: JobId, as_json: Json = False) -> None:
 
 @app.command()
 def cancel(job: JobId, as_json: Json = False) -> None:
-    """Cancel a job: the sessions that wait for it get the error `cancelled`, and its node is told to stop.
+    """Cancel a job: the sessions that wait for it get the error `cancelled`, and its node stops.
 
     The pipeline tries its page again; to end that too: penstock documents cancel.
     """

@@ -1,4 +1,4 @@
-"""What a link on a page of another site can cause, followed by somebody whose browser has a session, or needs none."""
+"""The effects of a link on another site that a user follows, with a session's cookie or where no key is needed."""
 
 import re
 from collections.abc import Iterator
@@ -38,7 +38,7 @@ def settings_env() -> dict[str, str]:
 
 @pytest.fixture
 def changes(context: Context) -> Iterator[list[str]]:
-    """Statements that change rows; that a credential was used is not one."""
+    """Statements that change rows, except those that note the use of a credential."""
     found: list[str] = []
 
     def note(_connection: Any, _cursor: Any, statement: str, *_: Any) -> None:

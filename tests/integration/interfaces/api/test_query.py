@@ -1,4 +1,4 @@
-"""No request is done otherwise than it says: a query parameter that a route does not take is refused, everywhere."""
+"""Every route refuses query parameters that it does not take, instead of ignoring them."""
 
 from typing import Any
 

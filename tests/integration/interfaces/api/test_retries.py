@@ -1,4 +1,4 @@
-"""Who has something converted again pays for it once, if it is done: at every door, in every state."""
+"""Every interface charges a retry once, and only if it happens, in every state."""
 
 from collections.abc import Callable
 from typing import Any
@@ -84,7 +84,7 @@ def _assistant(client: TestClient, verb: str, document_id: str) -> str:
 DOORS = {
     "single": _single, "bulk": _bulk, "console": _console, "console-bulk": _console_bulk, "assistant": _assistant,
 }  # fmt: skip
-# What is asked for, of which document, how many pages that converts (None: it is not legal), and what state follows.
+# (the command, the document's state, the states of its pages, the pages to charge (None: illegal), the state after it)
 CASES: dict[str, tuple[str, DocumentStatus, list[PageStatus], int | None, DocumentStatus]] = {
     "all-of-it": ("retry", D.COMPLETED, [C, C], 2, D.PENDING),
     "all-of-it-while-it-works": ("retry", D.PROCESSING, [C, F], None, D.PROCESSING),

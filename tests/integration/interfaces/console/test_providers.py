@@ -33,7 +33,7 @@ def settings_env() -> dict[str, str]:
 
 @pytest.fixture
 def file(context: Context) -> Path:
-    """The configuration file, with a comment that somebody wrote."""
+    """The configuration file, with a user's comment."""
     path = context.settings.data_dir / "penstock.toml"
     path.write_text('# by hand\nlog_level = "INFO"  # quiet\n')
     path.chmod(0o600)
@@ -41,7 +41,7 @@ def file(context: Context) -> Path:
 
 
 def sent(client: TestClient, path: str = PROVIDERS, code: int = 200, **fields: Any) -> str:
-    """What an action says."""
+    """The text that an action returns."""
     answer = client.post(path, data=fields, headers={**PAGE, "hx-request": "true"})
     assert answer.status_code == code, answer.text
     assert SECRET not in f"{answer.text} {answer.headers}"

@@ -206,7 +206,7 @@ def test_a_line_that_has_had_a_slot_is_not_quicker_than_the_other(
 ) -> None:
     one, asker = node(gateway, offers=[{"capability": "text", "models": ["m", "n"]}]), session(gateway)
     asked = {model: [asker.ask(model=model, timeout_ms=300_000) for _ in range(8)] for model in "mn"}
-    # On a cluster, whoever asked first need not be the first to get the slot.
+    # On a cluster, the first request is not always the first to get the slot.
     wait_until(
         lambda: sorted(gateway.do(gateway.instance.state.waiting.pools()).values()) == [7, 8], 60, "the others wait"
     )

@@ -21,7 +21,7 @@ def fresh(text: str) -> str:
 
 @pytest.fixture
 def tasks(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What children are asked for."""
+    """The tasks of children."""
     asked: list[str] = []
     ask = child.Session.ask
 
