@@ -13,7 +13,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Match, Route
 
@@ -116,6 +116,8 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
 
 
 async def _answer(request: Request, error: Exception) -> Response:
+    if isinstance(error.__cause__, ClientDisconnect):
+        raise error.__cause__
     if isinstance(error.__cause__, PenstockError | RequestValidationError):
         error = error.__cause__  # FastAPI takes whatever ends a body for a body that cannot be parsed
     elif isinstance(error, HTTPException) and error.status_code == 405:

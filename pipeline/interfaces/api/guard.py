@@ -6,7 +6,7 @@ from uuid import uuid4
 
 import structlog
 from starlette.datastructures import Headers, MutableHeaders
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -23,6 +23,8 @@ from pipeline.interfaces.http_guard import (
 from pipeline.settings import ApiSettings
 
 log = structlog.get_logger(__name__)
+GONE = 499
+"""What the log has as the status where the sender broke its body off: nobody is left to be answered."""
 
 
 class Guard:
@@ -57,6 +59,8 @@ class Guard:
             try:
                 self._check(scope)
                 await self._app(scope, receive, sending)
+            except ClientDisconnect:
+                status = GONE
             except Exception as error:
                 if status:  # too late for another answer: the connection breaks off, and the client sees that
                     log.warning("api.broken_off", path=scope["path"], error=type(error).__name__)

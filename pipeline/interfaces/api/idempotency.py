@@ -14,7 +14,7 @@ from typing import Any
 from anyio import CancelScope
 from anyio.to_thread import run_sync
 from starlette.datastructures import Headers
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -156,8 +156,8 @@ async def _whole(receive: Receive) -> bytes:
     while (message := await receive())["type"] == "http.request":
         parts.append(message.get("body", b""))
         if not message.get("more_body", False):
-            break
-    return b"".join(parts)
+            return b"".join(parts)
+    raise ClientDisconnect
 
 
 def _again(body: bytes, receive: Receive) -> Receive:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 from anyio.abc import TaskGroup, TaskStatus
 from anyio.to_thread import run_sync
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 from starlette.types import Message, Receive, Scope, Send
 
 from pipeline.interfaces.api import json_bodies
@@ -51,10 +51,7 @@ class Mcp:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         scope["route"] = self  # for the metrics: a route for any application does not name itself
-        try:
-            body = await Request(scope, receive).body()  # `BodyLimits` has a limit for it
-        except ClientDisconnect:
-            return
+        body = await Request(scope, receive).body()  # `BodyLimits` has a limit for it
         await json_bodies.read(Request(scope), body, partial(text_of, most=MAX_PARTS))
         manager = await self._begun(writes=may_use(Request(scope), writes=True, local=False))
         await manager.handle_request(scope, _again(body, receive), send)

@@ -12,6 +12,7 @@ from select import select
 
 import pytest
 import uvicorn
+from structlog.testing import capture_logs
 
 from pipeline.engine.errors import UserError
 from pipeline.interfaces.api.app import create_app
@@ -103,6 +104,30 @@ def test_what_is_not_http_is_answered_as_safely_as_everything_else(context: Cont
     assert b"x-content-type-options: nosniff" in head
     assert json.loads(body)["code"] == "bad_request"
     assert b"GGGG" not in body
+
+
+@pytest.mark.parametrize(
+    ("path", "head", "begun"),
+    [
+        ("/api/v1/documents", "Content-Type: application/pdf", b"%PDF-1.4"),
+        ("/api/v1/documents", "Content-Type: multipart/form-data; boundary=x", b"--x\r\nContent-Disposition: form-da"),
+        ("/api/v1/documents/actions/pause", "Content-Type: application/json", b'{"ids": ['),
+        ("/api/v1/documents/actions/pause", "Content-Type: application/json\r\nIdempotency-Key: k", b'{"ids": ["'),
+        ("/mcp", "Content-Type: application/json", b'{"jsonrpc": '),
+    ],
+    ids=["a file", "a form", "JSON", "JSON, once", "MCP"],
+)
+def test_a_body_that_its_sender_breaks_off_is_one_line_and_no_defect(
+    context: Context, path: str, head: str, begun: bytes
+) -> None:
+    head = f"POST {path} HTTP/1.1\r\nHost: 127.0.0.1\r\n{head}\r\nContent-Length: 1000\r\n\r\n"
+    with capture_logs() as said, served(context) as port:
+        with socket.create_connection(("127.0.0.1", port), timeout=30) as client:
+            client.sendall(head.encode() + begun)
+        wait_until(lambda: [one for one in said if one["event"] == "api.request"], 60, "the request is over")
+    lines = [(one["event"], one["log_level"], one.get("status")) for one in said if one["event"].startswith("api.")]
+    assert lines == [("api.request", "info", 499)]
+    assert not list(context.settings.upload_dir.glob("incoming-*"))
 
 
 def test_an_upload_that_goes_on_for_ever_is_ended(context: Context) -> None:
