@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from functools import partial
+from itertools import cycle
 from multiprocessing import get_context
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -56,7 +57,8 @@ def main() -> int:
 def _run(name: str, openers: Sequence[Opener], parts: Sequence[Sequence[int]], *, go_on: bool) -> int:
     """How many seeds failed."""
     begun = time.monotonic()
-    work = [(name, opener, seeds, go_on) for opener, seeds in zip(openers, parts, strict=True)]
+    cores = cycle(sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else [0])
+    work = [(name, opener, seeds, go_on, next(cores)) for opener, seeds in zip(openers, parts, strict=True)]
     if len(work) == 1:
         done = [run_part(*work[0])]
     else:

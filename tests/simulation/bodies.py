@@ -84,7 +84,7 @@ class Bodies:
         return GuardedCall(
             fleet.gate, fleet.breaker, fleet.holder_of(task.request.id),
             quota_reset=lambda now: now + timedelta(seconds=5), on_change=_ignore, cost_of=lambda *_: 0.0,
-            on_cost=lambda _: None, answers=lambda: True,
+            on_cost=lambda _: None, answers=lambda: fleet.provider.serves_nobody is None,
         )  # fmt: skip
 
 
@@ -92,7 +92,7 @@ class Bodies:
 def _at_work(fleet: "Fleet", task: Any, place: Place, guarded: GuardedCall | None = None) -> Iterator[AtWork | None]:
     message = task.request.chord
     with at_work(task, place, guarded=guarded) as work:
-        message.taken_us = None
+        message.in_hands = False
         if work is not None and message.touched:
             fleet.broker.took_place(message)
         try:

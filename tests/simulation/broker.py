@@ -49,8 +49,12 @@ class Message:
     touched: bool = False
     leaving: bool = False
     """It was worked on, and its place is being given up or handed on."""
-    taken_us: int | None = None
-    """When a worker got it, if the worker has not taken its place yet."""
+    has_ended: bool = False
+    """A worker has handled it to the end."""
+    waits_since_us: int = 0
+    """When it was sent, or given back by a worker whose gate refused it."""
+    in_hands: bool = False
+    """A worker has it and has not taken its place."""
     arrival: int = 0
     moved: bool = False
     """A fault put it at the head of its queue, ahead of earlier messages."""
@@ -111,6 +115,7 @@ class Broker:
         if not late:  # else all messages reserved with it are late, too
             self._redis.spoke()
         self.messages[message.id] = self.waiting[message.id] = message
+        message.waits_since_us = world.now_us
         world.note("publishes", message=message.id, place=message.place or message.queue)
         if world.chance(faults.lose):
             world.note("is lost", message=message.id)
@@ -163,6 +168,7 @@ class Broker:
         self._queued -= 1
         raw = json.loads(found)
         delivery = Delivery(self.messages[raw["headers"]["id"]], raw)
+        delivery.message.in_hands = True
         self.deliveries[delivery.tag] = delivery
         return delivery
 
@@ -174,7 +180,8 @@ class Broker:
     def returned(self, tag: str) -> None:
         """A worker gave a message back."""
         self._queued += 1
-        self.deliveries.pop(tag, None)
+        if delivery := self.deliveries.pop(tag, None):
+            delivery.message.in_hands, delivery.message.waits_since_us = False, self.world.now_us
 
     def restore(self, delivery: Delivery, *, head: bool) -> None:
         """Give a message back to its queue: its connection was cut, or somebody found that it was not acknowledged."""
@@ -196,11 +203,13 @@ class Broker:
 
     def begun(self, message: Message) -> None:
         """A worker handles a message. If a fault moved it to the head, count it for the messages that it passed."""
-        is_first = self.waiting.pop(message.id, None) is not None  # a repeated delivery does not count again
-        if is_first and message.moved:
+        is_first = self.waiting.pop(message.id, None) is not None
+        # A repeated delivery does not count again while the message's place says that it was begun there.
+        if message.moved and (is_first or message.has_ended):
             lane = (message.queue, message.priority)
             for other in self.waiting.values():
-                if (other.queue, other.priority) == lane and other.arrival < message.arrival:
+                was_before = other.arrival < message.arrival or not is_first
+                if (other.queue, other.priority) == lane and was_before:
                     other.passed_by_moved += 1
                     other.touched = other.touched or other.passed_by_moved >= PASSED_FOR_LOST
 

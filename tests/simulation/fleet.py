@@ -11,8 +11,9 @@ from redis import RedisError
 from sqlalchemy import insert
 from sqlalchemy.exc import OperationalError
 
-from pipeline.engine.breaker import Breaker, BreakerPolicy
+from pipeline.engine.breaker import Breaker
 from pipeline.engine.claims import Owner
+from pipeline.engine.errors import UnitError
 from pipeline.engine.gate import FOR_EVER, Gate, Window
 from pipeline.engine.launch import Places, Wanted, launch
 from pipeline.settings import Settings
@@ -22,12 +23,12 @@ from tests.simulation import flow, provider
 from tests.simulation.bodies import Bodies
 from tests.simulation.broker import Broker, Message
 from tests.simulation.flow import CPU, SCOPES, UNITS, ScopeState, State
-from tests.simulation.invariants import Observer
+from tests.simulation.invariants import LOST_SLOTS_S, Observer
 from tests.simulation.worker import Worker
 from tests.simulation.world import Process, World
 
 SWEEP_S = 5.0
-LONGEST_COOL_DOWN_S = 20.0
+SLOT_TTL_S = 60.0
 
 
 class Signature:
@@ -113,10 +114,11 @@ class Fleet:
         )
         self.launching: dict[Any, int] = {}
         self.queue_of: dict[str, str] = {}
+        self.kinds: dict[int, str] = {}
         self.expected = shape.scopes * shape.times
         self.places = Places(redis)
-        self.gate = Gate(redis, provider.QUEUE, f"{provider.NAME}:vision", 40)
-        self.breaker = Breaker(redis, f"{provider.NAME}:vision", BreakerPolicy(5, 5, LONGEST_COOL_DOWN_S))
+        self.gate = Gate(redis, provider.QUEUE, f"{provider.NAME}:vision", SLOT_TTL_S)
+        self.breaker = Breaker(redis, f"{provider.NAME}:vision", provider.POLICY)
         # Processes have a breaker each; here they share it, and may be held up while they tell it something.
         self.breaker._breaker._lock = nullcontext()  # type: ignore[assignment]
         self.tasks = Tasks(flow.FLOW, messages=self._messages)
@@ -124,9 +126,10 @@ class Fleet:
         self.clocks: dict[str, float] = {}
         self.workers: list[Worker] = []
         self._closed = False
-        self._flushes = 0
+        self.flushes = 0
         world.on_kill = self._killed
         self.broker.on_publish = self.observer.published
+        self.provider.on_refused_key = self.observer.key_refused
         self.broker.held_up = self.held_up
         self.broker.on_arrival = self._arrival
 
@@ -194,12 +197,12 @@ class Fleet:
     def held_up(self) -> bool:
         """Whether whoever acts was held up since it last spoke to Redis, or Redis was emptied since."""
         spoke = self.world.running and self.world.running.spoke
-        return spoke is not None and spoke != (self.world.now_us, self._flushes)
+        return spoke is not None and spoke != (self.world.now_us, self.flushes)
 
     def spoke(self) -> None:
         """Whoever acts has spoken to Redis."""
         if self.world.running is not None:
-            self.world.running.spoke = (self.world.now_us, self._flushes)
+            self.world.running.spoke = (self.world.now_us, self.flushes)
 
     # Beginning
 
@@ -224,6 +227,9 @@ class Fleet:
         )
         world.every(faults.end_worker_every_s, lambda: self._some(lambda worker: worker.end()))
         world.every(faults.cut_every_s, lambda: self._some(lambda worker: worker.cut()))
+        for why, happens in ((provider.OUTAGE, faults.outage), (provider.WRONG_KEY, faults.wrong_key)):
+            if happens:
+                world.at(world.rng.uniform(0, shape.faults_s / 2), lambda why=why: self._serve_nobody(why))
         world.at(shape.faults_s, self._calm)
 
     def _worker(self, name: str) -> Worker:
@@ -241,6 +247,8 @@ class Fleet:
         self.world.note("no faults any more")
         self.world.calm = True
         self._empty()
+        self._serve_all()
+        self.world.at(LOST_SLOTS_S, self.observer.no_slot_of_the_dead)
         if self._closed != self.shape.stays_closed:
             self._turn_gate()
         if self.shape.busy:
@@ -304,6 +312,7 @@ class Fleet:
         scope = {"id": scope_id, "status": ScopeState.OPEN, "queue": queue, "places": places, "total": units, "done": 0,
                  "failed": 0, "merged": 0, "attempts": 0}  # fmt: skip
         first = int(scope_id[1:]) * 1000
+        self.kinds |= {first + n: kind for n, kind in enumerate(kinds)}
         rows = [{"id": first + n, "scope_id": scope_id, "number": n, "status": State.OPEN, "kind": kind, "attempts": 0}
                 for n, kind in enumerate(kinds)]  # fmt: skip
         self._insist(lambda: self._store(scope, rows))
@@ -315,8 +324,12 @@ class Fleet:
         self.world.note("submitted", scope=scope["id"], queue=scope["queue"], units=len(rows), places=scope["places"])
         self.by_client(lambda: self.tasks.launch(scope["id"]))
 
+    def rests(self) -> bool:
+        """Nothing is left to be done, and nothing to be found that dead workers had: nobody asks who lives."""
+        return self.world.calm and self.observer.everything_settled() and not self.gate.workers()
+
     def _beat(self) -> None:
-        if self.world.calm and self.observer.everything_settled():
+        if self.rests():
             return
         self.by_client(maintenance.sweep)
         self.world.at(SWEEP_S, self._beat)
@@ -326,13 +339,25 @@ class Fleet:
     def flush(self) -> None:
         """Redis is emptied."""
         self.world.note("redis is emptied")
-        self._flushes += 1
+        self.flushes += 1
         self.redis.wire.call("FLUSHALL")
         self.broker.flushed()
         self.observer.waiting.clear()
         self.observer.closed_since = None
         self.provider.emptied()
         self.world.at(self.world.rng.uniform(0.1, 1.5), lambda: self._insist(self._configure))
+
+    def _serve_nobody(self, why: UnitError) -> None:
+        """The provider is of no use to anybody, for a while."""
+        world = self.world
+        if self.provider.serves_nobody is None and not world.calm:
+            world.note("provider serves nobody", why=str(why))
+            self.provider.serves_nobody = why
+            self.observer.serves_nobody_since = (world.now_s, self.flushes)
+            world.at(world.rng.uniform(5, self.shape.faults_s), self._serve_all)
+
+    def _serve_all(self) -> None:
+        self.provider.serves_nobody = None
 
     def _fill(self) -> None:
         """Redis reaches its memory limit, for a while."""

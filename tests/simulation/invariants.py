@@ -7,22 +7,24 @@ from pipeline.engine.launch import Place
 from pipeline.engine.retry import MAX_RELEASES
 from tests.simulation import provider
 from tests.simulation.broker import Message
-from tests.simulation.flow import MAX_ATTEMPTS, MERGE, ScopeState, State
+from tests.simulation.flow import MAX_ATTEMPTS, MERGE, PAGES, ScopeState, State
 from tests.simulation.worker import QUEUES
 from tests.simulation.world import Violation
 
 if TYPE_CHECKING:
     from tests.simulation.fleet import Fleet
 
-UNIT_COLUMNS = "id, scope_id, status, claim_id, attempts, lease_until"
+UNIT_COLUMNS = "id, scope_id, status, claim_id, attempts, lease_until, releases, next_run_at, error"
 SCOPE_COLUMNS = "id, total, status, claim_id, attempts, lease_until, done, failed, merged, places"
 NOBODY: tuple[Any, Any] = (None, None)
 ENDED = {State.DONE, State.FAILED}
-MOST_REFUSED = 15
+MOST_REFUSED, MOST_REFUSED_A_SLOT = 15, 3
 """How often a worker may ask a gate in vain in a second: waits are computed, and tokens tell of room."""
 MOST_POISON = 2 * (MAX_RELEASES + MAX_ATTEMPTS)
 """The most refusals of a unit that is at fault itself, more than the kernel's own limit: refusals while no other unit
 succeeds do not count, and lost workers do not record theirs."""
+LOST_SLOTS_S = 50
+"""This long after its death, a worker has no slot at a provider, if no fault delays the sweeps."""
 EMPTY_S = 5
 """As `EMPTY_MS` of place_lib.lua."""
 MOST_OVERTAKEN = 5
@@ -47,6 +49,8 @@ class Observer:
         self.refusals: dict[Any, deque[int]] = {}
         """By worker: when it was refused lately, ms."""
         self.most_refused = 0
+        self.serves_nobody_since = (0.0, 0)
+        """When the provider ceased to serve anybody, and how often Redis had been emptied by then."""
 
     # After each commit
 
@@ -59,6 +63,7 @@ class Observer:
                 self._changed(name, before, row)
                 if before[2] in ENDED and before[2] != row[2]:
                     raise Violation(f"unit {name} was {before[2]} and is {row[2]}")
+                self._unit_changed(before, row, units)
         for key, scope in scopes.items():
             if (earlier := self.scopes.get(key)) != scope and earlier is not None:
                 self._changed(key, earlier, scope)
@@ -87,6 +92,17 @@ class Observer:
                 raise Violation(f"a claim of {name} left its attempts at {after[4]}")
         if after[4] > MAX_ATTEMPTS:
             raise Violation(f"{name} has {after[4]} attempts, {MAX_ATTEMPTS} are allowed")
+
+    def _unit_changed(self, before: tuple[Any, ...], after: tuple[Any, ...], units: dict[int, tuple[Any, ...]]) -> None:
+        name, scope, status, claim, _, _, releases, _, error = after
+        is_good = self.fleet.kinds[name] == "good"
+        if status == State.FAILED and before[2] != status and is_good and not error.startswith(PAGES.lost):
+            raise Violation(f"unit {name}, which is not at fault, failed: {error}")
+        if claim and not before[3]:
+            for other in units.values():
+                is_free = other[2] == State.OPEN and not other[3] and other[7] is None
+                if other[1] == scope and is_free and other[6] < releases and other == self.units.get(other[0]):
+                    raise Violation(f"unit {name}, released {releases} times, came before {other[0]}: {other[6]} times")
 
     def _count(self, units: dict[int, tuple[Any, ...]], scopes: dict[str, tuple[Any, ...]]) -> None:
         ended = Counter((row[1], row[2]) for row in units.values())
@@ -125,8 +141,8 @@ class Observer:
             raise Violation(f"{message.id} was sent to a closed gate")
 
     def _is_late(self, message: Message) -> bool:
-        """Whether its worker stalls for so long before it takes its place that the message may count as lost."""
-        return message.taken_us is not None and self.world.now_us - message.taken_us > EMPTY_S * 1_000_000
+        """Whether a worker holds a message that waited long: if it was its queue's last, it may count as lost."""
+        return message.in_hands and self.world.now_us - message.waits_since_us > EMPTY_S * 1_000_000
 
     def _refuses(self) -> bool:
         """Whether faults of Redis may keep a sender from learning that the gate is closed."""
@@ -159,8 +175,28 @@ class Observer:
         while when[0] < self.world.now_ms - 1000:
             when.popleft()
         self.most_refused = max(self.most_refused, len(when))
-        if len(when) > MOST_REFUSED:
+        if len(when) > max(MOST_REFUSED, MOST_REFUSED_A_SLOT * worker.slots):
             raise Violation(f"{worker.name} asked a gate {len(when)} times in a second in vain")
+
+    # At the provider
+
+    def key_refused(self) -> None:
+        """The provider refused a call's key. The first reply closes the gate, and later ones are those of probes."""
+        fleet, shape = self.fleet, self.fleet.shape
+        if self._refuses():
+            return
+        since_s, flushes = self.serves_nobody_since
+        probes = (self.world.now_s - since_s) / provider.POLICY.cool_down_s
+        at_once = min(shape.concurrency, shape.workers * shape.times * shape.slots)
+        most = 2 * at_once * (1 + fleet.flushes - flushes) + probes
+        if fleet.provider.refused_keys > most:
+            raise Violation(f"{fleet.provider.refused_keys} calls with a refused key, {at_once} at once are allowed")
+
+    def no_slot_of_the_dead(self) -> None:
+        """Workers that died in time have nothing at the gate."""
+        living = {worker.main.id for worker in self.fleet.workers if worker.alive}
+        if left := self.fleet.gate.workers() - living:
+            raise Violation(f"{LOST_SLOTS_S} s after they died, {sorted(left)} have slots at the gate")
 
     # When a message or a worker ends
 

@@ -17,5 +17,7 @@ class Mutation:
     names: Mapping[str, Any] = field(default_factory=dict)
     faults: Faults | None = None
     """Those that bring it to light soon, for tests; None: the usual ones do."""
+    shape: Mapping[str, Any] = field(default_factory=dict)
+    """How the fleet must be, where only such a one brings it to light: fields of `Shape`."""
     rare: bool = False
     """The usual faults bring it to light once in some thousand seeds: always use its own."""

@@ -7,6 +7,7 @@ import argparse
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from itertools import islice
 from typing import Any
 from unittest.mock import patch
@@ -14,6 +15,8 @@ from unittest.mock import patch
 from sqlalchemy import select
 
 from pipeline.engine import claims, deliveries, traces, work
+from pipeline.engine.breaker import Breaker
+from pipeline.engine.errors import ErrorKind, UnitError
 from pipeline.engine.presence import Presence
 from pipeline.flows.flow import Flow
 from tests.simulation import fleet, flow, session
@@ -57,6 +60,13 @@ def _uncounted(original: Callable[..., Any]) -> Callable[..., Any]:
 
 def _keyless(original: Callable[..., Any]) -> Callable[..., Any]:
     return lambda session, calls: original(session, [{**call, "call_id": None} for call in calls])
+
+
+def _unless_unavailable(original: Callable[..., float]) -> Callable[..., float]:
+    def failed(breaker: Breaker, error: UnitError, *args: Any) -> float:
+        return 0.0 if error.kind is ErrorKind.UNAVAILABLE else original(breaker, error, *args)
+
+    return failed
 
 
 def _all_left_behind(session: Any, table: Any, owner: Any) -> list[str]:
@@ -117,7 +127,7 @@ MUTATIONS = (
     Mutation(
         "starving",
         "2: the sweep looks at the oldest alone, be its gate closed or not",
-        names={"flow.runnable": _oldest_only},
+        names={"flow.FLOW.runnable": _oldest_only},
     ),
     Mutation("turnover", "3: nothing counts as lost while its queue has messages", scripts={_LOST: ""}),
     Mutation(
@@ -214,7 +224,47 @@ MUTATIONS = (
         "a message too many frees its sibling's place at the provider",
         names={"tasks.flow._give_back_admission": lambda guarded, *_: guarded.leave()},
     ),
-    Mutation("again", "a message that comes again passes those that wait", scripts={"and not again then": "then"}),
+    Mutation(
+        "again",
+        "a message that comes again passes those that wait",
+        faults=Faults(cut_every_s=1, freeze=0.1),
+        shape={
+            "workers": 1,
+            "slots": 12,
+            "scopes": 8,
+            "units": 5,
+            "places": 4,
+            "times": 1,
+            "concurrency": 8,
+            "faults_s": 25,
+        },
+        rare=True,
+        scripts={"and not again then": "then"},
+    ),
+    Mutation(
+        "outage",
+        "a failure that is the provider's own uses an attempt",
+        faults=Faults(outage=True),
+        names={"pipeline.engine.errors.Health.blames_unit": lambda *_: True},
+    ),
+    Mutation(
+        "wrong key",
+        "a provider that refuses the key is asked again and again",
+        faults=Faults(wrong_key=True),
+        names={"pipeline.engine.breaker.Breaker.failed": _unless_unavailable(Breaker.failed)},
+    ),
+    Mutation(
+        "neighbours",
+        "a unit that was released comes before its neighbours",
+        faults=Faults(poison=True),
+        names={"flow.PAGES.order": (flow.PAGES.table.c.number,)},
+    ),
+    Mutation(
+        "slots of the dead",
+        "what dead workers have at a provider stays theirs until their calls would be over",
+        faults=Faults(kill_worker_every_s=5),
+        names={"pipeline.engine.gate.Gate.finish_all": _nothing},
+    ),
 )
 
 
@@ -226,10 +276,13 @@ def mutated(mutation: Mutation, *, soon: bool) -> Iterator[Session | GatewaySess
         made.scripts.changed.update(mutation.scripts)
         if (soon or mutation.rare) and (faults := mutation.faults):
             made.faults = lambda _: faults
+        if isinstance(made, Session) and mutation.shape:
+            made.shape = lambda world: replace(session.shape_of(world), **mutation.shape)
         for name, instead in mutation.names.items():
-            if name == "flow.runnable":
-                stack.callback(object.__setattr__, flow.FLOW, "runnable", flow.FLOW.runnable)
-                object.__setattr__(flow.FLOW, "runnable", instead)
+            whose, _, attribute = name.rpartition(".")
+            if frozen := {"flow.FLOW": flow.FLOW, "flow.PAGES": flow.PAGES}.get(whose):
+                stack.callback(object.__setattr__, frozen, attribute, getattr(frozen, attribute))
+                object.__setattr__(frozen, attribute, instead)
             else:
                 stack.enter_context(patch(name, instead))
         yield made

@@ -1,12 +1,17 @@
 """A provider that counts: what it was asked, by whom, when, and whether that was allowed."""
 
 from collections import Counter, deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
+from pipeline.engine.breaker import BreakerPolicy
 from pipeline.engine.errors import ErrorKind, UnitError
 from pipeline.engine.gate import Unit, Usage, Window
 from pipeline.engine.guarded_call import request_hooks
 from tests.simulation.world import Process, Violation, World
+
+POLICY = BreakerPolicy(fail_max=5, cool_down_s=5, longest_s=20)
+OUTAGE = UnitError("it accepts no connection", kind=ErrorKind.TRANSIENT, code="connection")
+WRONG_KEY = UnitError("it refuses the key", kind=ErrorKind.UNAVAILABLE, code="unauthorized")
 
 NAME = "sim"
 QUEUE = "vision.sim"
@@ -26,6 +31,10 @@ class Provider:
         self.paid: Counter[int] = Counter()
         self.not_counted: Counter[int] = Counter()
         self.refused_poison = 0
+        self.refused_keys = 0
+        self.serves_nobody: UnitError | None = None
+        """What every call ends with, for the time being."""
+        self.on_refused_key: Callable[[], None] = lambda: None
         self.concurrency = 0
         self.calling: list[Process] = []
         self.emptied_at = -1_000_000_000
@@ -67,6 +76,11 @@ class Provider:
 
     def _fail(self, unit: int, kind: str) -> None:
         world = self.world
+        if (why := self.serves_nobody) is not None:
+            if why is WRONG_KEY:
+                self.refused_keys += 1
+                self.on_refused_key()
+            raise UnitError(str(why), kind=why.kind, code=why.code)
         if kind == "bad":
             raise UnitError("it is broken", kind=ErrorKind.PERMANENT)
         if kind == "flaky" and world.rng.random() < 0.5:

@@ -30,7 +30,7 @@ from pipeline.engine.traces import AiCall
 from pipeline.standalone.redis_server import find_server
 from tests.simulation import provider
 from tests.simulation.database import SimulatedDatabase
-from tests.simulation.fleet import LONGEST_COOL_DOWN_S, Fleet, Shape
+from tests.simulation.fleet import Fleet, Shape
 from tests.simulation.flow import FLOW, MAX_ATTEMPTS, Base
 from tests.simulation.redis_client import Scripts, SimulatedRedis
 from tests.simulation.wire import Wire
@@ -41,7 +41,7 @@ SETTLE_S = 240.0
 """Everything is settled this long after the last fault: leases end, waits are over, sweeps find what was lost."""
 
 
-POISON_S = (MAX_RELEASES + MAX_ATTEMPTS) * LONGEST_COOL_DOWN_S
+POISON_S = (MAX_RELEASES + MAX_ATTEMPTS) * provider.POLICY.longest_s
 """A unit that is refused each time may keep the provider's breaker open this long, if no other unit succeeds."""
 MEMORY = ("/dev/shm",)
 """Folders whose files are in memory."""
@@ -197,12 +197,13 @@ class Session:
 
 def shape_of(world: World) -> Shape:
     """How large the fleet of a seed is."""
-    rng, large = world.rng, random.Random(-world.seed).random() < 0.02
+    rng, large = world.rng, random.Random(-world.seed).random()
     return Shape(
         scopes=rng.choice((1, 2, 2, 3, 4, 8)), units=rng.choice((1, 2, 3, 5)), places=rng.choice((1, 2, 4)),
-        workers=rng.randint(1, 3), slots=rng.choice((1, 2, 3)), faults_s=rng.choice((8, 15, 25, 45)),
-        limit=Window(rng.choice((2, 5, 20)), rng.choice((1.0, 5.0))), concurrency=rng.choice((1, 2, 8)),
-        stays_closed=rng.random() < 0.15, busy=rng.random() < 0.15, times=4 if large else 1,
+        workers=rng.randint(1, 3), slots=rng.choice((12 if large < 0.01 else 1, 2, 3)),
+        faults_s=rng.choice((8, 15, 25, 45)), limit=Window(rng.choice((2, 5, 20)), rng.choice((1.0, 5.0))),
+        concurrency=rng.choice((1, 2, 8)), stays_closed=rng.random() < 0.15, busy=rng.random() < 0.15,
+        times=4 if 0.01 < large < 0.02 else 1,
     )  # fmt: skip
 
 
@@ -219,7 +220,8 @@ def faults_of(rng: random.Random) -> Faults:
         flush_every_s=some(0.25, 15, 40), kill_worker_every_s=some(0.4, 8, 20), kill_child_every_s=some(0.3, 5, 15),
         end_worker_every_s=some(0.2, 15), cut_every_s=some(0.3, 5, 15), gate_every_s=some(0.4, 3, 10),
         limits_every_s=some(0.2, 3), wrong_clocks=rng.random() < 0.3, inside=rng.random() < 0.4,
-        full_every_s=some(0.15, 8, 20), poison=rng.random() < 0.15,
+        full_every_s=some(0.15, 8, 20), poison=rng.random() < 0.15, outage=rng.randrange(7) == 1,
+        wrong_key=rng.randrange(7) == 3,
     )  # fmt: skip
 
 

@@ -7,7 +7,10 @@ from tests.simulation.mutation import Mutation
 from tests.simulation.mutations import MUTATIONS, seeds_until_found
 
 MOST_SEEDS = 300
-SOON = {"marks", "order", "attempts", "attempt of a result", "binding", "slots", "release"}
+SOON = {
+    "marks", "order", "attempts", "outage", "wrong key", "neighbours", "slots of the dead",
+    "attempt of a result", "binding", "slots", "release",
+}  # fmt: skip
 """Those that a few seeds notice. `make mutations` tries all of them."""
 
 

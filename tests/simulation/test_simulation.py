@@ -16,10 +16,13 @@ KEPT = {
     93001407: "the message of a call that is under way comes again before the call is sent: it is stamped when it is",
     93001995: "the only message of a queue is in the hands of a worker whose gate refuses it: it is not lost",
     81002294: "a call is under way to the provider when Redis is emptied: it counts when it is sent",
+    95000009: "a worker is held up with the last message of its queue in its hands: it may count as lost",
 }
 """Seeds that failed, with the defect of each."""
 KEPT_OF_GATEWAYS = {
     91001477: "a copy of a reservation that arrives after its job is done is given back by upkeep",
+    95000031: "a slot is reserved for a job that is done, by an instance that was held up: its home gives it back",
+    95003583: "a job that is created anew after Redis was emptied may go to another node in its first attempt",
     91004096: "a job that is created anew after Redis was emptied, while it is released, stays listed",
 }
 

@@ -95,7 +95,7 @@ class Worker:
             except self.fleet.redis_errors:
                 pass
 
-        if not (self.world.calm and self.fleet.observer.everything_settled()):  # else no process reads the presence
+        if not self.fleet.rests():  # else no process reads the presence
             self.world.as_process(self.main, renew)
         self.world.at(PRESENCE_S, self._renew)
 
@@ -144,7 +144,6 @@ class Worker:
     def _work(self, delivery: Delivery) -> None:
         message, world = delivery.message, self.world
         self.fleet.broker.begun(message)
-        message.taken_us = world.now_us
         world.note("begins", message=message.id, place=message.place or message.queue)
         try:
             message.body(SimpleNamespace(request=Request(delivery)), *message.args)
@@ -152,7 +151,7 @@ class Worker:
             world.note("fails", message=message.id, error=repr(error)[:120])
         else:
             self.fleet.observer.holds_nothing(world.running)
-        message.leaving = True
+        message.leaving = message.has_ended = True
         world.point("before acknowledging")
         world.note("ends", message=message.id)
         self.fleet.broker.ack(delivery)

@@ -71,6 +71,10 @@ class Faults:
     """The provider refuses one unit each time, as if it were asked too often."""
     full_every_s: float = 0.0
     """Redis is at its memory limit for a while, and refuses what would need more."""
+    outage: bool = False
+    """For some time, the provider accepts no connection."""
+    wrong_key: bool = False
+    """For some time, the provider refuses the key."""
 
 
 class World:

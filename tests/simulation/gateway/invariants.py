@@ -35,12 +35,15 @@ class Observer:
         self._locks: dict[str, tuple[str, int]] = {}
         """By request: who creates its job, until when nobody else may."""
         self._reserved_late: set[tuple[Any, str]] = set()
-        """By key of reservations, the jobs for which a late copy may have reserved a slot that was given back already.
-        No instance knows of it: upkeep gives it back."""
+        """By key of reservations, the jobs that had a slot reserved when they were done: by a late copy of which no
+        instance knows, so that upkeep gives it back, or by an instance held up since it saw the job in line, whose
+        home gives it back."""
         self._bound: set[str] = set()
         """Jobs that requests were bound to since Redis was last emptied."""
         self.given: dict[tuple[str, int], str] = {}
         """By job and attempt, the node that was given it."""
+        self._anew: set[str] = set()
+        """Jobs that were created once more, since Redis lost them: their attempts begin anew."""
         self.finished = self.retried = self.adopted = 0
 
     def emptied(self) -> None:
@@ -66,8 +69,10 @@ class Observer:
         elif name in _JOBS:
             self._job(host, name, args, found)
         elif name in _SLOTS:
-            if host is None and name == "slot_reserve":
-                self._reserved_late.add((keys[0], str(args[0])))
+            job_id = str(args[0])
+            is_done = self.jobs.get(job_id, {}).get("state") in DONE
+            if name == "slot_reserve" and (host is None or is_done):
+                self._reserved_late.add((keys[0], job_id))
             self._slots(keys[0], args, found[0])
         else:
             self._request(name, keys, args, answer)
@@ -104,6 +109,8 @@ class Observer:
     def _created(self, row: Row) -> None:
         job_id, request = row["job_id"], row["request_key"]
         self._world.note("job", job=job_id[:6], request=request, home=row["home"], state=row["state"])
+        if job_id in self._most:
+            self._anew.add(job_id)
         self._most[job_id] = int(row["max_attempts"])
         for other in self.jobs.values():
             counts = {job_id, other["job_id"]} <= self._bound and (
@@ -150,7 +157,7 @@ class Observer:
             self._world.fail(f"job {row['job_id']} has more attempts than it may have: {row}")
 
     def _released(self, row: Row) -> None:
-        """An instance says that a job is done with. Its slot comes first, unless a copy of its reservation is late."""
+        """An instance says that a job is done with. Its slot comes first, unless a reservation was late."""
         node_id = row.get("node_id", "")
         key = self._fleet.keys.reserved(node_id)
         late = (key, row["job_id"]) in self._reserved_late
@@ -188,7 +195,7 @@ class Observer:
     def assigned(self, node_id: str, job_id: str, attempt: int) -> None:
         """A node was given an attempt."""
         other = self.given.setdefault((job_id, attempt), node_id)
-        if other != node_id:
+        if other != node_id and job_id not in self._anew:
             self._world.fail(f"attempt {attempt} of job {job_id} was given to {other} and to {node_id}")
 
     def answered(self, request_key: str, message: dict[str, Any]) -> None:

@@ -47,6 +47,11 @@ local function sim_claim(stream, group, consumer, _, entry, ...)
   redis.call('HSET', 'sim:given', stream .. ' ' .. entry, sim_at(sim_now))
   return redis.call('XCLAIM', stream, group, consumer, 0, entry, ...)
 end
+local function sim_members(key)
+  local found = redis.call('SMEMBERS', key)
+  table.sort(found)
+  return found
+end
 local function sim_readgroup(...)
   local found, arguments = redis.call('XREADGROUP', ...), {...}
   for _, entry in ipairs(found and found[1] and found[1][2] or {}) do
@@ -58,6 +63,7 @@ end
 _VIRTUAL = {
     "redis.call('TIME')": "{math.floor(sim_now / 1000), sim_now % 1000 * 1000}",
     "redis.call('PEXPIREAT', ": "sim_expire_at(",
+    "redis.call('SMEMBERS', ": "sim_members(",
     "redis.call('PEXPIRE', ": "sim_expire(",
     "redis.call('PTTL', ": "sim_ttl(",
     "redis.call('SET', ": "sim_set(",
@@ -142,7 +148,8 @@ class Server:
         found = self._wire.calls(sent)
         answers = []
         for command, (place, count) in zip(commands, places, strict=True):
-            answers.append(found[place])
+            # Each server has a hash of its own, so that sets have another order in another run.
+            answers.append(sorted(found[place]) if command[0] == "SMEMBERS" else found[place])
             if count:
                 name, keys, arguments = self._script(command)
                 self.observe(host, name, keys, arguments, found[place], found[place + 1 : place + 1 + count])
