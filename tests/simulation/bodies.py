@@ -92,7 +92,7 @@ class Bodies:
 def _at_work(fleet: "Fleet", task: Any, place: Place, guarded: GuardedCall | None = None) -> Iterator[AtWork | None]:
     message = task.request.chord
     with at_work(task, place, guarded=guarded) as work:
-        message.in_hands = False
+        message.taken_us = None
         if work is not None and message.touched:
             fleet.broker.took_place(message)
         try:

@@ -53,8 +53,8 @@ class Message:
     """A worker has handled it to the end."""
     waits_since_us: int = 0
     """When it was sent, or given back by a worker whose gate refused it."""
-    in_hands: bool = False
-    """A worker has it and has not taken its place."""
+    taken_us: int | None = None
+    """When a worker got it, if the worker has not taken its place yet."""
     arrival: int = 0
     moved: bool = False
     """A fault put it at the head of its queue, ahead of earlier messages."""
@@ -168,7 +168,7 @@ class Broker:
         self._queued -= 1
         raw = json.loads(found)
         delivery = Delivery(self.messages[raw["headers"]["id"]], raw)
-        delivery.message.in_hands = True
+        delivery.message.taken_us = self.world.now_us
         self.deliveries[delivery.tag] = delivery
         return delivery
 
@@ -181,7 +181,7 @@ class Broker:
         """A worker gave a message back."""
         self._queued += 1
         if delivery := self.deliveries.pop(tag, None):
-            delivery.message.in_hands, delivery.message.waits_since_us = False, self.world.now_us
+            delivery.message.taken_us, delivery.message.waits_since_us = None, self.world.now_us
 
     def restore(self, delivery: Delivery, *, head: bool) -> None:
         """Give a message back to its queue: its connection was cut, or somebody found that it was not acknowledged."""

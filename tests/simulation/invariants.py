@@ -25,6 +25,8 @@ MOST_POISON = 2 * (MAX_RELEASES + MAX_ATTEMPTS)
 succeeds do not count, and lost workers do not record theirs."""
 LOST_SLOTS_S = 50
 """This long after its death, a worker has no slot at a provider, if no fault delays the sweeps."""
+STALLS_S = 0.1
+"""A worker that nothing holds up takes a message's place in a small part of this time."""
 EMPTY_S = 5
 """As `EMPTY_MS` of place_lib.lua."""
 MOST_OVERTAKEN = 5
@@ -141,8 +143,11 @@ class Observer:
             raise Violation(f"{message.id} was sent to a closed gate")
 
     def _is_late(self, message: Message) -> bool:
-        """Whether a worker holds a message that waited long: if it was its queue's last, it may count as lost."""
-        return message.in_hands and self.world.now_us - message.waits_since_us > EMPTY_S * 1_000_000
+        """Whether a message may count as lost, though a worker has it: the worker stalls before it takes its place, or
+        the message waited long, and was the last one of its queue."""
+        now_us = self.world.now_us
+        waited_long = now_us - message.waits_since_us > EMPTY_S * 1_000_000
+        return message.taken_us is not None and (waited_long or now_us - message.taken_us > STALLS_S * 1_000_000)
 
     def _refuses(self) -> bool:
         """Whether faults of Redis may keep a sender from learning that the gate is closed."""

@@ -17,6 +17,7 @@ KEPT = {
     93001995: "the only message of a queue is in the hands of a worker whose gate refuses it: it is not lost",
     81002294: "a call is under way to the provider when Redis is emptied: it counts when it is sent",
     95000009: "a worker is held up with the last message of its queue in its hands: it may count as lost",
+    95101662: "a worker stalls with a message in its hands while its queue turns over: it may count as lost",
 }
 """Seeds that failed, with the defect of each."""
 KEPT_OF_GATEWAYS = {
