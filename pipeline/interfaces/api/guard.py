@@ -24,7 +24,7 @@ from pipeline.settings import ApiSettings
 
 log = structlog.get_logger(__name__)
 GONE = 499
-"""What the log has as the status where the sender broke its body off: nobody is left to be answered."""
+"""The status in the log of a request whose sender broke off the body: the server sends no answer."""
 
 
 class Guard:
