@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from threading import Thread
 from typing import IO, Any
 
 import structlog
@@ -26,6 +27,8 @@ log = structlog.get_logger(__name__)
 REDIS_START_S = 30.0
 GRACE_S = 10.0
 """How long workers may take to finish their work when the stack ends."""
+RELEASE_S = 5.0
+"""How long the claims of killed workers may take to be released when the stack ends."""
 _TICK_S = 0.25
 
 
@@ -150,13 +153,10 @@ class Supervisor:
 
     def _end(self) -> None:
         end(self._children, GRACE_S, in_a_hurry=lambda: self._signals > 1)
-        with suppress(Exception):
-            # No worker is left to hold a claim: release those of workers that had to be killed.
-            context = Context(self._settings)
-            if self._settings.embedded_database:
-                for flow in flows():
-                    with suppress(Exception):  # what one flow raises keeps no other from it
-                        flow.release_all(context, flow.holders(context))
+        # A daemon: a database that is locked for long does not keep the stack. Sweeps release what is left.
+        released = Thread(target=self._release, daemon=True)
+        released.start()
+        released.join(RELEASE_S)
         if self._redis is not None and self._redis.running:
             end([self._redis], 5.0)  # SIGTERM: it saves what it has
         elif self._redis is not None:
@@ -164,6 +164,16 @@ class Supervisor:
         info = read_info(self._settings)
         if info is not None and info.pid == os.getpid():
             info_path(self._settings).unlink(missing_ok=True)
+
+    def _release(self) -> None:
+        """No worker is left to hold a claim: release those of workers that had to be killed."""
+        if not self._settings.embedded_database:
+            return
+        context = Context(self._settings)
+        for flow in flows():
+            with suppress(Exception):  # what one flow raises keeps no other from it
+                flow.release_all(context, flow.holders(context))
+        context.db.dispose()
 
 
 class Idleness:
