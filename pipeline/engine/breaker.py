@@ -20,7 +20,7 @@ from pipeline.engine.leases import script
 RATE_LIMIT_S = 120.0
 """The pause after a rate limit that names none. Source 002, sections 2.B and 7."""
 STUBBORN = 4
-"""After so many openings in a row, some minutes, a call that fails may be at fault itself."""
+"""After this many openings in a row (some minutes), a failed call asks whether its unit is at fault."""
 MAX_REASON = 300
 _NEVER_S = 10**9
 """pybreaker must not half-open by itself after its time-out: the gates keep the time."""
@@ -72,7 +72,7 @@ class Breaker:
         """Record a call that succeeded, or failed for its own fault: the provider works. True if that closed it.
 
         `closing` is called before it closes. If that raises, it stays half-open, and the next success closes it."""
-        # Most calls succeed: one question for both.
+        # Most calls succeed: one script reads the state and the failures.
         act = self._redis.register_script(script("breaker_worked"))
         keys = [self._state_key, self._failures_key, self._worked_key, self._key]
         state, failures = cast("list[str | None]", act(keys=keys))
@@ -109,9 +109,9 @@ class Breaker:
         return 0.0
 
     def _failed(self, error: UnitError, closing: Callable[[], None]) -> float:
-        """Record a failure that counts; for how many seconds that opened the breaker.
+        """Record a failure that counts. Returns for how many seconds it opened the breaker.
 
-        While the provider answers a free question, units are at fault: the breaker closes, and its waits do not grow.
+        If the provider answers a free question, the units are at fault: the breaker closes, and its waits do not grow.
         """
         code = error.code or error.kind
         answers = error.health is not None and error.health.answers
@@ -133,9 +133,9 @@ class Breaker:
         return 0.0
 
     def health(self, took_s: float, answers: Callable[[], bool]) -> Health:
-        """The provider's health as a call of `took_s` seconds fails.
+        """The provider's health when a call of `took_s` seconds fails.
 
-        `answers`: a free question, asked only where the breaker opened `STUBBORN` times in a row.
+        `answers`: asks the provider a free question; called only if the breaker opened `STUBBORN` times in a row.
         """
         seconds, micros = self._redis.time()
         worked, streak = self._redis.get(self._worked_key), self._redis.hget(self._key, "streak")
@@ -173,9 +173,9 @@ class Breaker:
         return int(left_ms) / 1000, bool(is_news)
 
     def close(self, *, keeps_streak: bool = False) -> bool:
-        """Close it and its timer, so that a manual close is not undone. True if it was not closed.
+        """Close it and end its timer, which would undo a manual close. True if it was not closed.
 
-        `keeps_streak`: until a call succeeds, it counts the next opening as one more in a row.
+        `keeps_streak`: the next opening counts as one more in a row unless a call succeeds first.
         """
         was_open = bool(self._redis.hdel(self._key, "until", "reason", "probe", "probe_until"))
         if not keeps_streak:

@@ -56,7 +56,7 @@ class ClaimColumns:
     attempts: Mapped[int] = mapped_column(default=0)
     """Claims since a user last asked for the row; released ones do not count."""
     releases: Mapped[int] = mapped_column(default=0, server_default="0")
-    """How often it was released since a user last asked for it, because its provider was at fault."""
+    """Releases since a user last asked for the row; each followed a failure of the provider."""
     released_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
     next_run_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
     """When the row can be claimed; None: at once."""

@@ -224,9 +224,9 @@ class Gate:
         return replace(admission, reason="limit")
 
     def sent(self, holder: str, made: Made | None = None) -> None:
-        """The request of the holder's call was handed over: from now on its stamp ages.
+        """Note that the request of the holder's call was sent: its stamp ages from now on.
 
-        `made`: the call, whose stamps are put back if Redis was emptied since."""
+        `made`: the call, whose stamps are put back if Redis was emptied since its admission."""
         self._run("gate_sent", holder, *((made.stamp, made.cost, made.tokens) if made else (0, 0, 0)))
 
     def finish(self, holder: str, extra_tokens: int = 0, made: Made | None = None) -> None:
@@ -241,7 +241,7 @@ class Gate:
         return {holder.rpartition("/")[0] for holder in self._holders()}
 
     def finish_all(self, workers: Collection[str]) -> None:
-        """Give back the slots of workers that are gone. A call of theirs counts as sent now, at the latest."""
+        """Free the slots of dead workers. A call of theirs that is not marked as sent counts as sent now."""
         for holder in self._holders():
             if holder.rpartition("/")[0] in workers:
                 self.finish(holder)

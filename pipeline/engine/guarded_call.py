@@ -20,9 +20,9 @@ from pipeline.engine.telemetry import span
 log = structlog.get_logger(__name__)
 Result = TypeVar("Result")
 _NEVER_THE_UNITS = frozenset({"overloaded", "rate_limited"})
-"""Codes of failures that no unit can cause."""
+"""Codes of failures that a unit cannot cause."""
 _OF_THE_ACCOUNT = frozenset({"auth", "no_credit"})
-"""Codes of failures that calls which succeed at the same time do not explain."""
+"""Codes of failures of the account: they are never the unit's fault, even if other calls succeed."""
 
 
 class RequestHooks(Protocol):
@@ -132,7 +132,7 @@ class GuardedCall:
         error.health = Health(took_s, None)  # unless Redis can say more
         if error.code in _OF_THE_ACCOUNT:
             return
-        # A provider that lists its models may still have none of the name that the settings hold.
+        # A list of models proves nothing about an unknown model: do not ask for it.
         asks = error.kind is not ErrorKind.UNAVAILABLE and error.code not in _NEVER_THE_UNITS
         error.health = self.breaker.health(took_s, self.answers if asks else lambda: False)
 

@@ -19,7 +19,7 @@ from pipeline.engine.leases import script
 from pipeline.engine.presence import PRESENCE_KEYS
 
 DELIVERED_KEY = "penstock:places:delivered"
-"""What was worked on and what was given back lately: see `place_lib.lua`."""
+"""Messages that workers handled or gave back lately: see `place_lib.lua`."""
 _UNACKED_KEY = "unacked"
 """Where kombu keeps what was delivered and not acknowledged."""
 

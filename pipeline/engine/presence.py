@@ -73,7 +73,7 @@ class Presence:
         return {worker: _facts(*found[at * 2 : at * 2 + 2]) for at, worker in enumerate(workers)}
 
     def served(self) -> set[str] | None:
-        """Queues that a worker takes messages from; None if one of them does not say which."""
+        """The queues that running workers consume; None if one of them does not name its queues."""
         return served(facts.get("queues", ()) for facts in self.facts().values())
 
     def living(self, processes: Iterable[str]) -> set[str]:
@@ -102,7 +102,7 @@ class Presence:
 
 
 def served(workers: Iterable[Collection[str]]) -> set[str] | None:
-    """Queues that a worker takes messages from, by those of each; None if one of them does not say which."""
+    """The union of the queues of each worker; None if one of them names none."""
     queues = list(workers)
     return {queue for some in queues for queue in some} if all(queues) else None
 

@@ -34,12 +34,12 @@ class Drop:
 
 Decision = RetryAt | Release | GiveUp | Drop
 MAX_RELEASES = 20
-"""A unit that was released as often although others succeed is at fault itself: its attempts count from then on."""
+"""After this many releases, a rate limit uses an attempt of the unit if other calls succeed."""
 
 
 @dataclass(frozen=True)
 class Past:
-    """How often a unit was released, and how long ago for the last time."""
+    """The number of releases of a unit, and the time since the last one."""
 
     releases: int = 0
     released_s_ago: float | None = None

@@ -33,7 +33,7 @@ class AiCall(Base):
 
     id: Mapped[int] = mapped_column(BigInteger().with_variant(Integer, "sqlite"), primary_key=True)
     call_id: Mapped[str | None] = mapped_column(String(32))
-    """Made before the call is sent. However often its record is written, there is one. None: of an older version."""
+    """The call's key, made before it is sent: repeated writes leave one row. None: a row of an older version."""
     flow: Mapped[str] = mapped_column(String(40))
     scope_id: Mapped[str] = mapped_column(String(64))
     unit: Mapped[str] = mapped_column(String(64))

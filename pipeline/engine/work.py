@@ -294,8 +294,8 @@ def give_back(
 ) -> Changes:  # fmt: skip
     """Give back the held units that match `which`; of those whose attempts are used up, give up. The scope is locked.
 
-    `counts`: whether the attempt counts; it does not where nothing was wrong, as when a worker ends, nor where the
-    unit's answer came and only has to be written down.
+    `counts`: whether the attempt counts. It does not if the unit did not fail, for example when a worker ends. The
+    attempt of a unit whose paid answer is kept never counts.
     """
     table, machine, policy = work.table, work.machine, work.policy(settings)
     columns = (table.c.id, table.c.attempts, table.c.status, table.c.claim_id)

@@ -33,7 +33,7 @@ def api_address(api: ApiSettings) -> str:
 
 @contextmanager
 def announced(settings: Settings, server: str, address: str) -> Iterator[None]:
-    """While this lasts, `address_in_use` finds the server (`api` or `gateway`) of this data folder at that address."""
+    """Announce the address of a server (`api` or `gateway`) to `address_in_use` until the block ends."""
     path = _file(settings, server)
     path.write_text(json.dumps({"host": socket.gethostname(), "pid": os.getpid(), "address": address}))
     try:

@@ -41,7 +41,7 @@ class Fleet:
 
     @property
     def served(self) -> set[str] | None:
-        """Queues that a worker takes messages from; None if one of them does not say which."""
+        """The queues that running workers consume; None if one of them does not name its queues."""
         return served(worker.queues for worker in self.workers)
 
 

@@ -18,7 +18,7 @@ from pipeline.settings.providers import gateway_urls
 
 @dataclass(frozen=True)
 class ConfiguredProvider:
-    """A provider as processes that start now see it. Its key is not among the fields."""
+    """A provider with the current settings, without its key."""
 
     name: str
     profile: ProviderProfile
@@ -43,7 +43,7 @@ class ProviderForm:
 
 
 def read() -> Settings:
-    """The settings as they stand in the file and the environment now. Raises `UserError`."""
+    """The current settings of the file and the environment. Raises `UserError`."""
     try:
         return Settings()
     except (UnreadableSettingsError, ValidationError) as error:
@@ -63,7 +63,7 @@ def configured(running: Settings) -> list[ConfiguredProvider]:
 
 
 def save(form: ProviderForm) -> None:
-    """Write the provider into the configuration file. Raises `UserError`; then nothing was written."""
+    """Write the provider into the configuration file. Writes nothing if it raises `UserError`."""
     if form.name == LOCAL:
         raise UserError(f"'{LOCAL}' is this machine itself: choose another name", code="invalid")
     if variables := variables_of_provider(form.name):

@@ -65,7 +65,7 @@ def read(rows: Mapping[str, str], name: str) -> BreakerRecord:
 
 
 def profile_digest(profile: ProviderProfile) -> str:
-    """Tells whether address, model and key are still the same. Too short to tell what the key is."""
+    """A digest that changes with address, model and key. It is too short to reveal the key."""
     facts = "\n".join([profile.base_url, profile.model, profile.api_key.get_secret_value()])
     return hashlib.sha256(facts.encode()).hexdigest()[:6]
 

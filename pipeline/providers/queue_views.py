@@ -136,7 +136,7 @@ def holdup(view: QueueView, now: datetime) -> Holdup | None:
 
 
 def unserved(settings: Settings, queue: str) -> str:
-    """That no worker takes messages from this queue, and what starts one."""
+    """A sentence: no worker consumes this queue, and the command that starts one."""
     role = "ai" if queue in gates.gated_queues(settings) else queue
     return f"no worker takes {queue}: start one with `penstock worker --role {role}`"
 

@@ -120,7 +120,7 @@ def _without_navigation(html: str) -> str:
 
     page = BeautifulSoup(html, "html.parser")
     nodes = list(page.descendants)
-    # Each pass looks at a node once, however deep it lies: strangers nest thousands of lists.
+    # Each pass visits a node once, at any depth: hostile files nest thousands of lists.
     within: dict[int, frozenset[str]] = {id(page): frozenset()}
     has_body = any(isinstance(node, Tag) and _is_body(node) for node in nodes)
     for node in nodes:
@@ -140,7 +140,7 @@ def _without_navigation(html: str) -> str:
             gone.add(id(node))
     for menu in menus:
         menu.decompose()
-    # Of a page that is a menu, the menu is the content.
+    # If a page is only a menu, keep the menu.
     whole = links[id(page)].characters
     left = str(page)
     return left if len(page.get_text().strip()) >= _LEAST_SHARE * whole else html
@@ -162,13 +162,13 @@ def _is_jump(node: Any, inner: "_Links", around: frozenset[str]) -> bool:
 
 @dataclass
 class _Links:
-    """How much of what stands in a part of a page is on links."""
+    """The characters of a part of a page, and how many of them are on links."""
 
     characters: int = 0
     linked: int = 0
     links: int = 0
     all_inside: bool = True
-    """They lead to places in the same page."""
+    """All links lead to places in the same page."""
 
     @property
     def is_menu(self) -> bool:
@@ -176,9 +176,9 @@ class _Links:
 
 
 def _links_within(nodes: list[Any]) -> dict[int, _Links]:
-    """What stands in each of these, which come in the order of the page, and in what holds them all."""
+    """The characters and links in each node and in their common parent. `nodes` are in the order of the page."""
     found: defaultdict[int, _Links] = defaultdict(_Links)
-    for node in reversed(nodes):  # so each comes after all that stands in it
+    for node in reversed(nodes):  # so each node comes after its descendants
         mine = found[id(node)]
         if node.name is None:
             mine.characters = len(node.strip())

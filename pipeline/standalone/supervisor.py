@@ -53,9 +53,9 @@ def read_info(settings: Settings) -> StackInfo | None:
 
 
 def ask_for_restart(settings: Settings) -> bool:
-    """Have the supervisor start its workers and servers anew, with the settings as they are then.
+    """Ask the supervisor to restart its workers and servers with the current settings.
 
-    False if no supervisor runs this folder: then restart the workers by the command that started them.
+    False if no supervisor runs this folder: restart the workers by the command that started them.
     """
     if read_info(settings) is None:
         return False
@@ -135,7 +135,7 @@ class Supervisor:
         info_path(self._settings).write_text(json.dumps({"pid": os.getpid(), "mode": self._mode}))
 
     def _restart(self) -> None:
-        """Start all but Redis anew, with what is configured now. Settings that cannot be used change nothing."""
+        """Restart all processes except Redis with the current settings. If the settings are invalid, change nothing."""
         _restart_path(self._settings).unlink(missing_ok=True)
         try:
             self._settings = Settings()

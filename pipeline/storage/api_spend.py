@@ -40,13 +40,13 @@ WORK, CALLS = table_of(ApiWork), table_of(AiCall)
 
 
 def note(context: Context, owner: str, flow: str, item_ids: Iterable[object], since: datetime) -> None:
-    """This caller asked for these; what calls cost from then on is on their account. Asking again changes nothing."""
+    """Charge the caller for the calls for these items from `since` on. A repeated note changes nothing."""
     if ids := sorted({str(one) for one in item_ids}):
         context.db.run(lambda session: note_in(session, owner, flow, ids, since))
 
 
 def note_in(session: Session, owner: str, flow: str, item_ids: Iterable[str], since: datetime) -> None:
-    """The same, in the transaction in which they asked."""
+    """The same, in the transaction of the request."""
     for some in portions(item_ids):
         mine = select(WORK.c.item_id).where(WORK.c.flow == flow, WORK.c.item_id.in_(some), WORK.c.owner == owner)
         known = set(session.scalars(mine))

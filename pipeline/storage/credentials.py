@@ -71,12 +71,12 @@ class Credentials(Generic[View]):
     listing: str
     """The command that lists them, for errors."""
     names_are_unique: bool = False
-    """People name them: a name says which one called, so two that are usable have two names."""
+    """A name identifies the caller in lists and logs, so two usable credentials need different names."""
 
     def create(self, context: Context, name: str, lasts: timedelta | None = None, **more: Any) -> tuple[str, View]:
-        """(the secret, the credential). The secret cannot be had again. `more`: the table's own columns.
+        """(the secret, the credential). No later call returns the secret. `more`: the table's own columns.
 
-        Raises `UserError` for the name of a usable one, where names are unique.
+        If names are unique, raises `UserError` if a usable credential has the name.
         """
         secret, now = self.prefix + secrets.token_urlsafe(32), context.db.now()
         row = {
@@ -97,7 +97,7 @@ class Credentials(Generic[View]):
         return secret, context.db.run(work)
 
     def _check_name(self, session: Session, name: str, now: datetime) -> None:
-        """Raise `UserError` if a usable one is called so: lists and logs would not tell which of them called."""
+        """Raise `UserError` if a usable credential has the name: lists and logs could not tell the two apart."""
         if session.get_bind().dialect.name == "postgresql":  # SQLite has one writer at a time
             session.execute(text(f"LOCK TABLE {self.table.name} IN SHARE ROW EXCLUSIVE MODE"))
         same = select(self.table).where(self.table.c.name == name)

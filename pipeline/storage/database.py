@@ -51,8 +51,8 @@ class _Reading(Session):
 class Database:
     """Transactions on one database. Make one after a fork: connections do not survive it.
 
-    `threads`: how many work with it at once; the pool holds a connection for each. Raises `UserError` for a URL that
-    names none.
+    `threads`: the threads that use it at once; the pool holds a connection for each. Raises `UserError` for an
+    invalid URL.
     """
 
     def __init__(self, url: str, threads: int = 10) -> None:
@@ -70,7 +70,7 @@ class Database:
     def _sqlite(self, threads: int) -> Engine:
         if self.url.database:
             Path(self.url.database).parent.mkdir(parents=True, exist_ok=True, mode=privacy.PRIVATE_FOLDER)
-        # No thread waits for another's connection while that one waits for the write lock.
+        # With a connection each, threads never wait for the connection of a thread that waits for the write lock.
         engine = create_engine(
             self.url, pool_size=threads, max_overflow=-1, hide_parameters=True,
             connect_args={"timeout": BUSY_TIMEOUT_S, "check_same_thread": False},
@@ -181,7 +181,7 @@ def _riding_over(
 
 
 def is_passing(error: Exception) -> bool:
-    """Whether the same transaction may succeed soon: a lock, a lost connection, a restart, a pool in full use."""
+    """Whether a repeated transaction may succeed: the error is a lock, a lost connection, a restart or a full pool."""
     if isinstance(error, PoolTimeout):
         return True
     if not isinstance(error, DBAPIError):

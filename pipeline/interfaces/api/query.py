@@ -16,13 +16,13 @@ _FORM = "multipart/form-data"
 
 
 async def _known(request: Request) -> None:
-    """Raise what is answered with 422, with the nearest name, for parameters that the route does not take."""
+    """Raise `RequestValidationError` (422) for parameters that the route does not take, with the nearest names."""
     if not request.query_params:
         return
     parameters, fields, form_fields = _names(request.scope["route"])
     kind = request.headers.get("content-type", "").strip().lower()
     if is_upload(request.headers) and not kind.startswith(_FORM):
-        parameters |= form_fields  # the body is the file, so that its options are in the query
+        parameters |= form_fields  # the body is the file, so the query has its options
     unknown = [name for name in request.query_params if name not in parameters]
     errors = []
     for name in unknown:

@@ -86,7 +86,7 @@ def run_up(api: bool | None = None, gateway: bool | None = None, when_ready: Cal
 
 
 def _tell_addresses(settings: "Settings", servers: Sequence[str]) -> None:
-    """Say where each server is, as soon as it listens."""
+    """Print the address of each server as soon as it listens."""
     from pipeline.interfaces.api_address import address_in_use
 
     silent = list(servers)
@@ -183,7 +183,7 @@ def _failed(what: "Failure") -> str:
 
 
 def _spent(on: "Spending") -> str:
-    """What a provider cost in its day, and until when that counts, by the clock of this machine."""
+    """The cost of a provider's current day, and the end of that day in this machine's time zone."""
     from pipeline.interfaces.cli.times import local, zone_of_here
 
     cap = f" of {money(on.cap)}" if on.cap else ""

@@ -114,7 +114,7 @@ class SessionLink:
         self._at.spawn(self._begin(request, parts))
 
     def _too_many(self, size: int) -> str:
-        """Why one more request of this size is refused; empty: it is not."""
+        """Why the gateway refuses one more request of this size; empty: it accepts it."""
         settings, jobs = self._at.settings, self._at.dispatch.jobs
         if len(self._requests) >= settings.max_session_jobs or (
             self._bytes and sum(self._bytes.values()) + size > settings.max_outbox_bytes

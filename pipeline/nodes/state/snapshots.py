@@ -41,7 +41,7 @@ class NodeState:
 
     @classmethod
     def unpack(cls, data: bytes) -> "NodeState":
-        """Fields and capabilities that a newer instance wrote and this one does not know are passed over."""
+        """Ignore fields and capabilities of a newer instance that this one does not know."""
         written = json.loads(data)
         values = {one.name: written[one.name] for one in fields(cls) if one.name in written}
         offers = [Offer.model_validate(offer) for offer in written["offers"] if offer["capability"] in _CAPABILITIES]

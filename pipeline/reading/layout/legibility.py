@@ -1,8 +1,7 @@
-"""Words that make no sense, without a dictionary: their shape, how sure recognition is of them, what covers them.
+"""Find words that make no sense, without a dictionary: by their shape, recognition's confidence, and words over them.
 
-Where a form prints two values on one another, recognition reads "BOBtha5782Harrison" and is sure of the page as a
-whole. Neither sign tells alone: a code has the shape of nonsense, and of one clean word in two hundred recognition is
-unsure.
+If a form prints two values over one another, recognition reads "BOBtha5782Harrison" and is sure of the page as a
+whole. One sign alone proves nothing: codes have odd shapes, and recognition is unsure of one clean word in two hundred.
 """
 
 import re
@@ -15,7 +14,7 @@ from pipeline.reading.layout.certainty import UNCERTAIN
 from pipeline.reading.layout.model import Block, Line
 
 _GUESSED = 0.45
-"""Of a word below this, recognition has guessed: clean words of five letters and more have 0.5 and more."""
+"""Recognition guessed a word below this confidence: clean words of five letters or more have 0.5 or more."""
 
 _MIN_CHARACTERS, _MIN_LETTERS = 5, 3
 _LETTER, _LOWER, _UPPER = "A-Za-zÀ-ÖØ-öø-ž", "a-zß-öø-ÿ", "A-ZÀ-ÖØ-Þ"
@@ -37,14 +36,13 @@ _MOST, _MOST_CHARACTERS = 20, 200
 
 
 def illegible(blocks: Iterable[Block], lines: Iterable[Line]) -> list[str]:
-    """The first words of a page that make no sense, of each at most 200 characters. `lines`: what its blocks were made
-    of."""
+    """The first words of a page that make no sense, cut at 200 characters. `lines`: the lines of the blocks."""
     recognised = [word.text for block in blocks for word in certainty.words(block) if _is_garbled(word)]
     return [word[:_MOST_CHARACTERS] for word in [*recognised, *_covered(lines)][:_MOST]]
 
 
 def _is_garbled(word: certainty.Word) -> bool:
-    """Whether recognition guessed a word, or was unsure of one whose characters do not go together."""
+    """Whether recognition guessed the word, or was unsure of it and its characters do not fit together."""
     text, sure = word
     # A line of Chinese has no spaces: among thirty characters, one is always unsure.
     if sure >= UNCERTAIN or len(_WORD.findall(text)) < max(_MIN_CHARACTERS, 2 * len(_FOREIGN.findall(text))):
@@ -64,7 +62,7 @@ class _Placed(NamedTuple):
     bottom: float
 
     def covers(self, other: "_Placed") -> bool:
-        """Whether two words of similar size stand on one another by half or more, neither being the other's shadow."""
+        """Whether two words of similar size overlap by half or more, and neither is the other's shadow."""
         wide = min(self.right, other.right) - max(self.left, other.left)
         if wide < min(self.right - self.left, other.right - other.left) / 2 or self.text == other.text:
             return False
@@ -74,7 +72,7 @@ class _Placed(NamedTuple):
 
 
 def _covered(lines: Iterable[Line]) -> Iterator[str]:
-    """Words of a text layer over which another one is drawn."""
+    """Words of a text layer that another word covers."""
     words = sorted(_placed(lines), key=lambda word: word.top)[:_MAX_WORDS]
     tops = [word.top for word in words]
     for place, word in enumerate(words):

@@ -36,10 +36,10 @@ MAX_PAGE_CHARS = 1_000_000
 """Of one page. What is made of its text takes many times its size, here and in the processes that answer requests."""
 
 _FACTS = ("call_id", "model", "cost", "queue", "latency_ms")
-"""What is known of the call of a kept answer."""
+"""The fields that a kept answer stores about its call."""
 
 SMALLER = 0.5
-"""Of the resolution, for a page that the provider finds too large."""
+"""The factor of the resolution for a page that the provider finds too large."""
 
 _RENDERING = threading.BoundedSemaphore(os.cpu_count() or 1)
 

@@ -23,7 +23,7 @@ from pipeline.storage.context import Context
 
 log = structlog.get_logger(__name__)
 PASSING = NOBODY_READ | {"disk_full"}
-"""Codes of errors that say nothing of the document."""
+"""Codes of passing errors, which are not the document's fault."""
 
 _LOCK = select(DOCUMENTS).where(DOCUMENTS.c.id == bindparam("of_document")).with_for_update()
 
@@ -91,7 +91,7 @@ def settle(
 
 
 def fail(context: Context, kind: Work, document: Any, claim: Claim, error: Exception) -> None:
-    """End the stage with `error`: a passing one is tried again later, another makes the document FAILED.
+    """End the stage with `error`: retry it later if the error is passing, else set the document to FAILED.
 
     Harmless if the claim was lost.
     """

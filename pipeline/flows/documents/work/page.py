@@ -75,11 +75,11 @@ class Attempt:
     model: str = ""
     cost: float = 0.0
     call_id: str | None = None
-    """The key of the call to a service; None if there was none."""
+    """The key of the call to a service; None without a call."""
     queue: str = ""
     """Whose gate let the call through."""
     kept: Path | None = None
-    """Where the answer is kept until the database has it."""
+    """The file of the answer until the database has it."""
 
 
 @dataclass(frozen=True)
@@ -156,7 +156,7 @@ def _count(session: Session, document: Any, changes: Changes, now: datetime) -> 
 
 
 def end_of_pages(session: Session, document: Any, status: DocumentStatus, now: datetime) -> dict[str, Any]:
-    """What the row of a document says that reaches `status` because its pages have ended."""
+    """The columns of a document that reaches `status` because its pages have ended."""
     if status is DocumentStatus.PARTIAL_FAILED:
         return {"finished_at": now}
     if status is DocumentStatus.FAILED:
@@ -171,7 +171,7 @@ CONVERT = Work(
     order=(PAGES.c.attempts, PAGES.c.releases, PAGES.c.page), policy=_policy, lease_s=_lease_s,
     lost="the worker was lost while it converted this page", after=_count,
 )  # fmt: skip
-"""One page: text out of a picture, or out of the file. Pages that were never tried come first, released ones last."""
+"""One page: text out of a picture, or out of the file. Untried pages come first, released ones last."""
 
 
 def settle_and_claim(
@@ -284,7 +284,7 @@ def _store_layouts(session: Session, attempts: Sequence[Attempt]) -> None:
 
 
 def _ledger(*, is_sqlite: bool) -> Any:
-    """A call has one entry, however often it is written. It took effect if one of the claims that had it still held."""
+    """A call has one entry, however often it is written. It took effect if one of its claims still held."""
     insert: Any = sqlite.insert if is_sqlite else postgresql.insert
     entry = insert(ATTEMPTS)
     took_effect = or_(ATTEMPTS.c.effective, entry.excluded.effective)
@@ -295,7 +295,7 @@ _LEDGER = {is_sqlite: _ledger(is_sqlite=is_sqlite) for is_sqlite in (False, True
 
 
 def _record(session: Session, attempts: Sequence[Attempt], held: Collection[int], now: datetime) -> None:
-    """Write the ledger, a trace of each call to a service, and what new ones cost the document."""
+    """Write the ledger and a trace of each call to a service, and add the cost of new calls to the document."""
     rows = []
     for attempt in attempts:
         unit, answer, error = attempt.unit, attempt.answer, attempt.error
@@ -345,5 +345,5 @@ def trace_of(attempt: Attempt, now: datetime) -> dict[str, Any]:
 
 
 def _paid_for(attempt: Attempt) -> Answer | None:
-    """The answer. A truncated one is an error, but its text was paid for."""
+    """The attempt's answer, also a truncated one: that is an error, but its text is paid for."""
     return attempt.answer or getattr(attempt.error, "answer", None)

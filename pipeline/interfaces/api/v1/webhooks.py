@@ -44,7 +44,7 @@ class EndpointShape(Shape):
 
 
 class CreatedShape(Shape):
-    """An endpoint with its new secret, which is not told again."""
+    """An endpoint with its new secret. No other answer has the secret."""
 
     endpoint: EndpointShape
     secret: str = Field(description="`whsec_…`: whoever receives verifies with it.")

@@ -41,7 +41,7 @@ class Fields(BaseModel):
 
 @router.get("")
 def list_providers(request: Request, context: InContext) -> HTMLResponse:
-    """All providers, as a process that starts now would have them."""
+    """Show all providers with the current settings, which processes read when they start."""
     found = provider_settings.configured(context.settings)
     return screen(
         request, "settings/providers.html", providers=found, prices_of=prices_of, file=config_path(),
@@ -52,7 +52,7 @@ def list_providers(request: Request, context: InContext) -> HTMLResponse:
 
 @router.post("", dependencies=admin)
 def save(request: Request, form: Annotated[Fields, Form()]) -> Response:
-    """Write one into the configuration file."""
+    """Write a provider into the configuration file."""
     key = SecretStr(form.api_key)
     prices = form.input_price, form.output_price
     provider_settings.save(ProviderForm(form.name, form.kind, form.base_url.strip(), form.model, key, *prices))

@@ -1,4 +1,4 @@
-"""How often a unit was released, its provider being at fault: it is claimed after its neighbours."""
+"""Releases of a unit because its provider failed: workers claim it after its neighbours."""
 
 from alembic import op
 
