@@ -325,7 +325,7 @@ class Fleet:
         self.by_client(lambda: self.tasks.launch(scope["id"]))
 
     def rests(self) -> bool:
-        """Nothing is left to be done, and nothing to be found that dead workers had: nobody asks who lives."""
+        """Whether all work is settled and no dead worker holds a slot: then no process reads the presence."""
         return self.world.calm and self.observer.everything_settled() and not self.gate.workers()
 
     def _beat(self) -> None:
@@ -348,7 +348,7 @@ class Fleet:
         self.world.at(self.world.rng.uniform(0.1, 1.5), lambda: self._insist(self._configure))
 
     def _serve_nobody(self, why: UnitError) -> None:
-        """The provider is of no use to anybody, for a while."""
+        """The provider refuses every call for a while."""
         world = self.world
         if self.provider.serves_nobody is None and not world.calm:
             world.note("provider serves nobody", why=str(why))

@@ -52,7 +52,7 @@ class Observer:
         """By worker: when it was refused lately, ms."""
         self.most_refused = 0
         self.serves_nobody_since = (0.0, 0)
-        """When the provider ceased to serve anybody, and how often Redis had been emptied by then."""
+        """When the provider began to refuse every call, and how often Redis had been emptied by then."""
 
     # After each commit
 
