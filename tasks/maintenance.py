@@ -91,6 +91,7 @@ def catch_up() -> None:
     for flow in flows():
         with isolated("catch_up.failed", flow=flow.name):
             flow.catch_up(context)
+            flow.release_money(context)
 
 
 def record_late_calls(context: Context) -> None:

@@ -30,12 +30,14 @@ _UNSAID = {"preview": "", "error": None}
 
 @dataclass(frozen=True)
 class Subject:
-    """The unit of a call, as its record names it. `claim_id`: the claim under which its answer is settled, if any."""
+    """The unit of a call, as its record names it. `claim_id`: the claim under which its answer is settled, if any.
+    `of`: the items and units that share its cost, if several do (`accounts.charge`)."""
 
     flow: str
     scope_id: str
     unit: str
     claim_id: str = ""
+    of: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from itertools import islice
 from typing import Any, TypeVar
 
-from sqlalchemy import ColumnElement, DateTime, Dialect, MetaData, Table, func
+from sqlalchemy import Column, ColumnElement, DateTime, Dialect, Integer, MetaData, Table, func
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import DeclarativeBase, Session
 from sqlalchemy.types import TypeDecorator
@@ -48,6 +48,15 @@ class Base(DeclarativeBase):
     """Base of all models."""
 
     metadata = MetaData(naming_convention=NAMING)
+
+    @classmethod
+    def __table_cls__(cls, *args: Any, **options: Any) -> Table:
+        """Rows that the database numbers: an id never comes again after its row was deleted. Others still name it."""
+        key = [one for one in args if isinstance(one, Column) and one.primary_key]
+        numbered = len(key) == 1 and key[0].autoincrement == "auto" and not key[0].foreign_keys
+        if numbered and isinstance(key[0].type.as_generic(), Integer):
+            options["sqlite_autoincrement"] = True
+        return Table(*args, **options)
 
 
 # NUL, which PostgreSQL refuses, and lone surrogates, which cannot be encoded. Models do write them.

@@ -8,7 +8,7 @@ from sqlalchemy import BigInteger, ColumnElement, Index, Integer, String, Text, 
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import Mapped, Session, mapped_column
 
-from pipeline.engine import kept_answers
+from pipeline.engine import accounts, kept_answers
 from pipeline.engine.tables import Base, UtcDateTime, storable, table_of
 
 PREVIEW_CHARS = 500
@@ -17,6 +17,8 @@ SEARCH = "search"
 """The scope of calls for searches. Their unit is who asked the API for it; 0 elsewhere."""
 _UNSAID: dict[str, Any] = {"preview": "", "error": None}
 _KEPT = "traces.kept"
+_BESIDE = frozenset({"kept", "of"})
+"""What a trace holds beside the columns: where its answer is kept, and what `accounts.charge` asks for."""
 
 
 class AiCall(Base):
@@ -118,13 +120,15 @@ def record(session: Session, trace: Mapping[str, Any] | None, *, gone: bool = Fa
 
 
 def record_all(session: Session, traces: Sequence[Mapping[str, Any]]) -> set[str]:
-    """Write the rows of several calls. Returns the keys of the new rows."""
+    """Write the rows of several calls, and charge the callers. Returns the keys of the new rows."""
     if not traces:
         return set()
     session.info.setdefault(_KEPT, []).extend(trace["kept"] for trace in traces if trace.get("kept"))
-    rows = [{name: value for name, value in trace.items() if name != "kept"} for trace in traces]
+    rows = [{name: value for name, value in trace.items() if name not in _BESIDE} for trace in traces]
     is_sqlite = session.get_bind().dialect.name == "sqlite"
-    return set(session.connection().execute(_RECORD[is_sqlite], rows).scalars())
+    new = set(session.connection().execute(_RECORD[is_sqlite], rows).scalars())
+    accounts.charge(session, [trace for trace in traces if trace.get("call_id") in new])
+    return new
 
 
 @event.listens_for(Session, "after_commit")

@@ -11,6 +11,7 @@ import structlog
 from sqlalchemy import ColumnElement, Select, Table
 from sqlalchemy.orm import Session
 
+from pipeline.engine import accounts
 from pipeline.engine.backlog import Failure, Held, Waiting, held
 from pipeline.engine.journal import MAX_IDS
 from pipeline.engine.live_settings import Live
@@ -59,6 +60,8 @@ class Flow:
     minute: it may read whatever waits."""
     charge: Callable[[Session, str, float], None] = lambda _session, _scope, _cost: None
     """Add what a call cost to its scope, where that keeps a sum."""
+    unfinished: Callable[[Session, Collection[str]], set[str]] | None = None
+    """Those of these items, as accounts name them, that calls may still be made for. None: the flow calls nobody."""
     clean_up: Callable[[Context], int] = lambda _: 0
     """Remove what nobody owns or wants any more; how many files."""
     catch_up: Callable[[Context], int] = lambda _: 0
@@ -106,6 +109,15 @@ class Flow:
                 log.warning("claims.given_back", flow=self.name, work=work.name, stuck=dict(stuck), scopes=scopes)
             freed += len(found)
         return freed
+
+    def release_money(self, context: Context, owner: str = "") -> None:
+        """End what accounts, or this caller's, have reserved for work that has ended."""
+        if (unfinished := self.unfinished) is None:
+            return
+        with context.db.read() as session:
+            over = accounts.ended(session, self.name, unfinished, owner)
+        if over:
+            context.db.run(lambda session: accounts.release(session, context.db.now(), over))
 
     def release_all(self, context: Context, processes: Collection[str]) -> None:
         """Give back what these processes, which are ending, still hold; no attempt is counted."""

@@ -49,7 +49,7 @@ class Tracer:
             "call_id": uuid4().hex, "flow": subject.flow, "scope_id": subject.scope_id, "unit": subject.unit,
             "capability": capability, "operation": operation, "provider": provider, "model": model, "status": "ok",
             "error": None, "input_tokens": 0, "output_tokens": 0, "cost": 0.0, "preview": "",
-            "created_at": self._context.db.now(), "queue": self.guarded.gate.queue,
+            "created_at": self._context.db.now(), "queue": self.guarded.gate.queue, "of": subject.of,
         }  # fmt: skip
         begun = time.monotonic()
         try:

@@ -51,7 +51,7 @@ class ApiSettings(BaseModel):
     upload_mb_per_hour: int = Field(default=0, ge=0)
     pages_per_day: int = Field(default=0, ge=0)
     spend_per_day: float = Field(default=0, ge=0, lt=1e9)
-    """What the calls for one key's requests may cost in a day, in UTC, by the providers' price lists; `0`: no cap."""
+    """What the calls for one key's requests may cost in a day of the server's clock; `0`: no cap."""
     head_timeout_s: float = Field(default=10, gt=0)
     """How long the head of a request may take."""
     idle_timeout_s: float = Field(default=30, gt=0)

@@ -48,7 +48,8 @@ class KeyView(CredentialView):
 
 
 _KEYS = Credentials(API_KEYS, KeyView, PREFIX, noun="key", listing="penstock keys list", names_are_unique=True)
-authenticate, list_keys, any_usable, revoke = _KEYS.authenticate, _KEYS.all, _KEYS.any_usable, _KEYS.revoke
+authenticate, list_keys, any_usable = _KEYS.authenticate, _KEYS.all, _KEYS.any_usable
+find, revoke = _KEYS.find, _KEYS.revoke
 
 
 def create(context: Context, name: str, scope: Scope, lasts: timedelta | None = None) -> tuple[str, KeyView]:

@@ -145,10 +145,8 @@ class Credentials(Generic[View]):
         now = context.db.now()
         return any(found.usable(now) for found in self.all(context))
 
-    def revoke(self, context: Context, name_or_id: str) -> View:
-        """End one now, by its name or the beginning of its id. Harmless if it was revoked before.
-
-        Raises `UserError` for none or several of that name."""
+    def find(self, context: Context, name_or_id: str) -> View:
+        """One by its name or the beginning of its id. Raises `UserError` for none or several of that name."""
         known = self.all(context)
         found = [one for one in known if one.id == name_or_id]
         found = found or [one for one in known if one.name == name_or_id and one.revoked_at is None]
@@ -159,9 +157,14 @@ class Credentials(Generic[View]):
             raise UserError(f"there is no {self.noun} {name_or_id}; see `{self.listing}`", code=f"unknown_{self.noun}")
         if len(found) > 1:
             raise UserError(f"several {self.noun}s are called {name_or_id}: give the id", code="ambiguous")
-        ended = update(self.table).where(self.table.c.id == found[0].id, self.table.c.revoked_at.is_(None))
+        return found[0]
+
+    def revoke(self, context: Context, name_or_id: str) -> View:
+        """End one now, as `find` finds it. Harmless if it was revoked before."""
+        found = self.find(context, name_or_id)
+        ended = update(self.table).where(self.table.c.id == found.id, self.table.c.revoked_at.is_(None))
         context.db.run(lambda session: session.execute(ended.values(revoked_at=context.db.now())))
-        return self._find(context, self.table.c.id == found[0].id)[0]
+        return self._find(context, self.table.c.id == found.id)[0]
 
     def _find(self, context: Context, *conditions: ColumnElement[bool]) -> list[View]:
         asked = select(self.table).where(*conditions).order_by(self.table.c.created_at, self.table.c.id)

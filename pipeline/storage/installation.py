@@ -37,7 +37,7 @@ class Installation(Base):
 
     __tablename__ = "installation"
 
-    only: Mapped[int] = mapped_column(primary_key=True, default=1)
+    only: Mapped[int] = mapped_column(primary_key=True, autoincrement=False, default=1)
     id: Mapped[str] = mapped_column(String(32))
     bound: Mapped[bool] = mapped_column(default=False)
     """A data folder carries the id: one without it is another, or its disk is not mounted."""

@@ -12,7 +12,7 @@ from pipeline.engine.errors import UserError
 from pipeline.storage.context import Context
 from pipeline.storage.database import Database
 
-HEAD = "0016"
+HEAD = "0017"
 """The newest migration. Named here so that checking a current database imports no Alembic; a test compares the two."""
 _ADVISORY_LOCK = 7_361_001
 _FULL_TEXT = re.compile(r"_fts(_|$)")

@@ -17,7 +17,7 @@ from pipeline.engine.logs import configure_as_library
 from pipeline.engine.presence import NoWorker
 from pipeline.engine.views import PASSING, view_of
 from pipeline.flows.music import queries, service
-from pipeline.flows.music.estimate import estimate_run
+from pipeline.flows.music.estimate import estimate_run, parts
 from pipeline.flows.music.library.songs import SyncReport
 from pipeline.flows.music.library.sync import OnPage, sync_libraries
 from pipeline.flows.music.search import count_searchable, for_words, like_song
@@ -94,7 +94,9 @@ def start(options: StartOptions | None = None, **choices: Unpack[Choices]) -> Ru
 
     Raises `AlreadyRunning` if one is active.
     """
-    return _launched(service.start(get_context(), replace(options or StartOptions(), **choices)))
+    context, chosen = get_context(), replace(options or StartOptions(), **choices)
+    service.check(context.settings, chosen)
+    return _launched(service.start(context, chosen, parts(context, chosen)))
 
 
 def estimate(options: StartOptions | None = None, **choices: Unpack[Choices]) -> Estimate:
@@ -109,7 +111,8 @@ def pause() -> Run:
 
 def resume() -> Run:
     """Go on with a paused run."""
-    return _launched(service.resume(get_context()))
+    context = get_context()
+    return _launched(service.resume(context, parts(context, StartOptions(skip_sync=True))))
 
 
 def stop() -> Run:

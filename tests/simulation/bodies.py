@@ -153,7 +153,7 @@ class _Hop:
                 self._calls.append({
                     "call_id": call_id, "flow": "sim", "scope_id": self._scope_id, "unit": str(row.id),
                     "capability": "vision", "operation": "page", "provider": provider.NAME, "model": "model",
-                    "status": "ok", "created_at": self.fleet.db.now(),
+                    "status": "ok", "created_at": self.fleet.db.now(), "cost": self.fleet.spending.price,
                 })  # fmt: skip
             else:
                 self._compute(row)

@@ -11,6 +11,7 @@ from redis import RedisError
 from sqlalchemy import insert
 from sqlalchemy.exc import OperationalError
 
+from pipeline.engine.accounts import OverCap
 from pipeline.engine.breaker import Breaker
 from pipeline.engine.claims import Owner
 from pipeline.engine.errors import UnitError
@@ -24,6 +25,7 @@ from tests.simulation.bodies import Bodies
 from tests.simulation.broker import Broker, Message
 from tests.simulation.flow import CPU, SCOPES, UNITS, ScopeState, State
 from tests.simulation.invariants import LOST_SLOTS_S, Observer
+from tests.simulation.spending import AGAIN_S, Spending
 from tests.simulation.worker import Worker
 from tests.simulation.world import Process, World
 
@@ -116,6 +118,7 @@ class Fleet:
         self.queue_of: dict[str, str] = {}
         self.kinds: dict[int, str] = {}
         self.expected = shape.scopes * shape.times
+        self.spending = Spending(self)
         self.places = Places(redis)
         self.gate = Gate(redis, provider.QUEUE, f"{provider.NAME}:vision", SLOT_TTL_S)
         self.breaker = Breaker(redis, f"{provider.NAME}:vision", provider.POLICY)
@@ -321,6 +324,7 @@ class Fleet:
         with self.db.transaction() as session:
             session.execute(insert(SCOPES), [scope])
             session.execute(insert(UNITS), rows)
+            self.spending.admit(session, scope["id"], scope["queue"], len(rows))
         self.world.note("submitted", scope=scope["id"], queue=scope["queue"], units=len(rows), places=scope["places"])
         self.by_client(lambda: self.tasks.launch(scope["id"]))
 
@@ -381,6 +385,9 @@ class Fleet:
             act()
         except (RedisError, OperationalError):
             self.world.at(1, lambda: self._insist(act))
+        except OverCap:
+            self.world.note("over the cap")
+            self.world.at(AGAIN_S, lambda: self._insist(act))
 
     def _configure(self) -> None:
         """What the database says, the gates say: as each worker does every second."""

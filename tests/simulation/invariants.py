@@ -72,6 +72,7 @@ class Observer:
         if scopes != self.scopes or units != self.units:
             self._count(units, scopes)
         self.units, self.scopes = units, scopes
+        self.fleet.spending.must_hold()
 
     def _changed(self, name: Any, before: tuple[Any, ...], after: tuple[Any, ...]) -> None:
         world = self.world
@@ -247,6 +248,7 @@ class Observer:
         for unit, booked in self.fleet.scan("SELECT unit, COUNT(*) FROM ai_calls GROUP BY unit"):
             if booked > (paid := fleet.provider.paid[int(unit)]):
                 raise Violation(f"unit {unit} was paid {paid} times and booked {booked} times")
+        self.fleet.spending.nothing_unpaid()
         for key, row in self.scopes.items():
             for number in range(row[9]):
                 queue = fleet.queue_of[key]

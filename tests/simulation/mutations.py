@@ -14,7 +14,7 @@ from unittest.mock import patch
 
 from sqlalchemy import select
 
-from pipeline.engine import claims, deliveries, traces, work
+from pipeline.engine import accounts, claims, deliveries, traces, work
 from pipeline.engine.breaker import Breaker
 from pipeline.engine.errors import ErrorKind, UnitError
 from pipeline.engine.presence import Presence
@@ -67,6 +67,10 @@ def _unless_unavailable(original: Callable[..., float]) -> Callable[..., float]:
         return 0.0 if error.kind is ErrorKind.UNAVAILABLE else original(breaker, error, *args)
 
     return failed
+
+
+def _unreserved(original: Callable[..., accounts.Balance]) -> Callable[..., accounts.Balance]:
+    return lambda *args: replace(original(*args), reserved=0.0)
 
 
 def _all_left_behind(session: Any, table: Any, owner: Any) -> list[str]:
@@ -166,6 +170,16 @@ MUTATIONS = (
         "booking",
         "a call whose record was committed without an answer is booked again",
         names={"pipeline.engine.traces.record_all": _keyless(traces.record_all)},
+    ),
+    Mutation(
+        "reservations",
+        "what is reserved does not count when more is admitted",
+        names={"pipeline.engine.accounts.balance": _unreserved(accounts.balance)},
+    ),
+    Mutation(
+        "charges",
+        "a call whose record is written is on nobody's account",
+        names={"pipeline.engine.accounts.charge": _nothing},
     ),
     Mutation(
         "one transaction",

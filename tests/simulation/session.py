@@ -28,7 +28,7 @@ from pipeline.engine.retry import MAX_RELEASES
 from pipeline.engine.tables import table_of
 from pipeline.engine.traces import AiCall
 from pipeline.standalone.redis_server import find_server
-from tests.simulation import provider
+from tests.simulation import provider, spending
 from tests.simulation.database import SimulatedDatabase
 from tests.simulation.fleet import Fleet, Shape
 from tests.simulation.flow import FLOW, MAX_ATTEMPTS, Base
@@ -73,7 +73,8 @@ class Session:
         self.redis.scripts = self.scripts
         self.db = SimulatedDatabase(self._url or f"sqlite:///{folder / 'db'}")
         Base.metadata.create_all(self.db.engine)
-        table_of(AiCall).create(self.db.engine)
+        for table in (table_of(AiCall), *spending.TABLES):
+            table.create(self.db.engine)
         self._stack.callback(self.db.dispose)
         self.scan = self._scanner()
         self._stack.enter_context(self._patched())
@@ -169,8 +170,8 @@ class Session:
         self.redis.world = world
         self.redis.wire.call("FLUSHALL")
         with self.db.engine.connect() as connection:
-            connection.exec_driver_sql("DELETE FROM ai_calls")
-            connection.exec_driver_sql("DELETE FROM sim_units")
+            for table in ("ai_calls", "spend_charges", "spend_reservations", "sim_units"):
+                connection.exec_driver_sql(f"DELETE FROM {table}")
             connection.exec_driver_sql("DELETE FROM sim_scopes")
             connection.commit()
         fleet = self.fleet = Fleet(world, self.redis, self.db, self.shape(world), self.scan)

@@ -18,6 +18,7 @@ FLOW = Flow(
     anything=plan.ANYTHING,
     fail_unserved=unserved.fail_unserved,
     charge=charge,
+    unfinished=queries.unfinished,
     clean_up=submission.remove_orphans,
     catch_up=text_index.catch_up,
     retained=retention.retained,

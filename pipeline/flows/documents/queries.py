@@ -354,3 +354,11 @@ def figures(context: Context) -> Figures:
         pages={status.name: by_page[status] for status in PageStatus if status in by_page},
         last_hour=last_hour,
     )
+
+
+def unfinished(session: Session, document_ids: Collection[str]) -> set[str]:
+    """Those of these documents that calls may still be made for: a paused one while pages are under way."""
+    claimed = select(PAGES.c.id).where(PAGES.c.document_id == DOCUMENTS.c.id, PAGES.c.claim_id.is_not(None)).exists()
+    rests = or_(DOCUMENTS.c.status.in_(AT_REST), and_(DOCUMENTS.c.status == DocumentStatus.PAUSED, ~claimed))
+    works = and_(DOCUMENTS.c.id.in_(document_ids), ~rests)
+    return set(session.execute(select(DOCUMENTS.c.id).where(works)).scalars())

@@ -3,7 +3,8 @@
 Source 001, section 6. `tasks.documents.canvas.TASKS.launch` then derives from the row what is due.
 """
 
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -11,7 +12,8 @@ from typing import Any
 from sqlalchemy import and_, delete, func, select, update
 from sqlalchemy.orm import Session
 
-from pipeline.engine import announced, kept_answers, traces, work
+from pipeline.engine import accounts, announced, kept_answers, traces, work
+from pipeline.engine.accounts import Part
 from pipeline.engine.claims import FREE
 from pipeline.engine.errors import UserError
 from pipeline.engine.tables import storable
@@ -33,8 +35,8 @@ from pipeline.flows.documents.states import (
 )
 from pipeline.flows.documents.work import text_index
 from pipeline.flows.documents.work.document import lock
-from pipeline.flows.documents.work.page import CONVERT, end_of_pages
-from pipeline.providers import registry
+from pipeline.flows.documents.work.page import CONVERT, PAGE_OPERATION, end_of_pages
+from pipeline.providers import call_cost, registry
 from pipeline.settings import Settings
 from pipeline.storage.context import Context
 
@@ -73,6 +75,7 @@ def cancel(context: Context, document_id: str) -> DocumentView:
     def act(session: Session, document: Any, now: datetime) -> None:
         if document.status != DocumentStatus.CANCELLED:
             _move(session, document, DocumentEvent.CANCEL, now, **FREE, finished_at=now)
+            _cut_off(context, session, document_id, now)
             mine = CONVERT.in_scope(document_id)
             work.give_back(session, CONVERT, document, mine, context.settings, now, counts=False)
 
@@ -103,6 +106,7 @@ def resume(context: Context, document_id: str) -> DocumentView:
         )
         ended = end_of_pages(session, document, DOCUMENT.target(DocumentStatus.PAUSED, event), now)
         _move(session, document, event, now, attempts=0, **ended)
+        _admit(context, session, document, now)
 
     return _change(context, document_id, act)
 
@@ -131,7 +135,7 @@ def retry_page(
         row = _page(session, document_id, page)
         columns = choice.columns(context.settings, row.provider)
         PAGE.target(PageStatus(row.status), PageEvent.RETRY)
-        _retry_pages(session, now, document, PAGES.c.id == row.id, {**columns, "use_cache": False})
+        _retry_pages(context, session, now, document, PAGES.c.id == row.id, {**columns, "use_cache": False})
         charge(session, 1)
 
     return _change(context, document_id, act)
@@ -163,7 +167,7 @@ def retry_failed(
         providers = session.execute(select(PAGES.c.provider).where(missing).distinct())
         if columns := choice.columns(context.settings, *providers.scalars()):
             session.execute(update(PAGES).where(missing).values(**columns))
-        _retry_pages(session, now, document, failed, {})
+        _retry_pages(context, session, now, document, failed, {})
         charge(session, document.failed_count)  # untried pages were charged when they were submitted
 
     return _change(context, document_id, act)
@@ -244,10 +248,12 @@ def revive(context: Context, document_id: str, *, allow_partial: bool = False) -
                 session, document, DocumentEvent.RETRY, now, allow_partial=partial, attempts=0, error=None,
                 finished_at=None,
             )  # fmt: skip
+            _admit(context, session, document, now)
         elif document.completed_count == document.pages:
             _remerge(session, now, document, allow_partial=partial)
         else:
-            _retry_pages(session, now, document, PAGES.c.status == PageStatus.FAILED, {}, allow_partial=partial)
+            failed = PAGES.c.status == PageStatus.FAILED
+            _retry_pages(context, session, now, document, failed, {}, allow_partial=partial)
 
     return _change(context, document_id, act)
 
@@ -262,6 +268,7 @@ def remove(context: Context, document_id: str) -> None:
         if removed and lock(session, document_id) is None:
             return  # an earlier try did it, and its commit had no answer
         _lock(session, document_id)
+        _cut_off(context, session, document_id, context.db.now())
         remove_rows(session, document_id)
         removed = True
 
@@ -320,28 +327,68 @@ def _start_over(
     )  # fmt: skip
     text_index.forget(session, document.id)
     session.execute(delete(PAGES).where(PAGES.c.document_id == document.id))
+    moved = _lock(session, document.id)
+    _admit(context, session, moved, now, count=document.pages)
+
+
+def _admit(
+    context: Context, session: Session, document: Any, now: datetime, *, count: int = 0, pages: Sequence[int] = ()
+) -> None:
+    """Have the caller pay for what is still to be converted, or only for these `pages` of it.
+
+    `count`: how many pages it has, as far as that is known before it is split.
+    """
+    mine = and_(PAGES.c.document_id == document.id, PAGES.c.status.not_in([PageStatus.COMPLETED, PageStatus.FAILED]))
+    kinds = (PAGES.c.provider, PAGES.c.model)
+    for page in pages or [0]:
+        which = and_(mine, PAGES.c.page == page) if page else mine
+        found = session.execute(select(*kinds, func.count()).where(which).group_by(*kinds)).all()
+        parts = [Part(units, page_cost(context, session, provider, model)) for provider, model, units in found]
+        if not parts and not document.pages:  # not split yet
+            each = page_cost(context, session, document.provider, document.model)
+            left = accounts.rest(session, "documents", document.id)
+            parts = [Part(count, each)] if count else left or [Part(1, each)]
+        if parts:
+            unit = str(page) if page else ""
+            accounts.admit(session, context.settings, now, "documents", {document.id: parts}, unit=unit)
+
+
+def page_cost(context: Context, session: Session, provider: str, model: str) -> float:
+    """What converting a page may cost."""
+    return call_cost.of_call(session, context.settings, provider, model, PAGE_OPERATION)
+
+
+def _cut_off(context: Context, session: Session, document_id: str, now: datetime) -> None:
+    """Nothing more is called for a document; what is under way is still paid for."""
+    claimed = and_(PAGES.c.document_id == document_id, PAGES.c.claim_id.is_not(None))
+    under_way = session.execute(select(func.count()).select_from(PAGES).where(claimed)).scalar_one()
+    accounts.cut_off(session, context.settings, now, "documents", [document_id], under_way)
 
 
 def _retry_pages(
-    session: Session, now: datetime, document: Any, which: Any, columns: dict[str, Any], *, allow_partial: bool = False
-) -> None:
+    context: Context, session: Session, now: datetime, document: Any, which: Any, columns: dict[str, Any], *,
+    allow_partial: bool = False,
+) -> None:  # fmt: skip
     """Make the matching pages RETRYING, stop counting them, and let the document process them."""
     if not document.pages:
         raise UserError(
             f"document {document.id} has no pages yet: use `penstock documents retry`", code="illegal_state"
         )
     mine = and_(PAGES.c.document_id == document.id, which)
-    states = session.execute(select(PAGES.c.status, func.count()).where(mine).group_by(PAGES.c.status))
-    counted: dict[int, int] = dict(states.all())
+    rows = session.execute(select(PAGES.c.page, PAGES.c.status).where(mine)).all()
+    counted = Counter(row.status for row in rows)
     PAGE.move(
         session, PAGES, PageEvent.RETRY, mine, **columns, attempts=0, next_run_at=None, error=None, updated_at=now
     )
     _move(
         session, document, DocumentEvent.RETRY_PAGES, now, error=None, attempts=0, finished_at=None,
         allow_partial=allow_partial or document.allow_partial,
-        completed_count=document.completed_count - counted.get(PageStatus.COMPLETED, 0),
-        failed_count=document.failed_count - counted.get(PageStatus.FAILED, 0),
+        completed_count=document.completed_count - counted[PageStatus.COMPLETED],
+        failed_count=document.failed_count - counted[PageStatus.FAILED],
     )  # fmt: skip
+    # Others may have asked for the rest of a document that is at work: they pay for that.
+    at_work = document.status in {DocumentStatus.PROCESSING, DocumentStatus.READY_TO_MERGE}
+    _admit(context, session, document, now, pages=[row.page for row in rows] if at_work else ())
 
 
 def _remerge(session: Session, now: datetime, document: Any, *, allow_partial: bool) -> None:

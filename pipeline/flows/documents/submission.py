@@ -13,6 +13,8 @@ from sqlalchemy import select
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
+from pipeline.engine import accounts
+from pipeline.engine.accounts import CALLER, Part
 from pipeline.engine.errors import UserError
 from pipeline.engine.tables import insert_if_absent, storable
 from pipeline.flows.documents import files, service
@@ -92,7 +94,8 @@ def submit_copy(
     """
     settings = context.settings
     provider = options.provider or settings.provider
-    pages = _shortest(parse_page_range(options.page_range, info.pages), info.pages)
+    numbers = parse_page_range(options.page_range, info.pages)
+    pages = _shortest(numbers, info.pages)
     key = _submission_key(sha256 or _hash(copy), info.type, pages, provider, options)
     existing = _find(context, key)
     if existing is not None:
@@ -109,16 +112,19 @@ def submit_copy(
         "allow_partial": options.allow_partial, "use_cache": options.use_cache and settings.documents.cache,
         "pictures": options.pictures, "status": DocumentStatus.PENDING, "created_at": now, "updated_at": now,
     }  # fmt: skip
-    return _store(context, copy, row)
+    return _store(context, copy, row, len(numbers))
 
 
-def _store(context: Context, copy: Path, row: dict[str, Any]) -> DocumentView:
+def _store(context: Context, copy: Path, row: dict[str, Any], pages: int) -> DocumentView:
     """Move the file to its place, then insert the row; or find the document of a twin, submitted at the same time."""
     document_id, key = uuid4().hex[:16], row["submission_key"]
 
     def work(session: Session) -> DocumentView:
         # Repeated after a commit whose answer was lost, it finds its own row.
-        insert_if_absent(session, DOCUMENTS, {"id": document_id, **row}, "submission_key")
+        if insert_if_absent(session, DOCUMENTS, {"id": document_id, **row}, "submission_key") and CALLER.get():
+            each = service.page_cost(context, session, row["provider"], row["model"])
+            wanted = {document_id: [Part(pages, each)]}
+            accounts.admit(session, context.settings, row["created_at"], "documents", wanted)
         return document_view(context, session.execute(select(DOCUMENTS).where(DOCUMENTS.c.submission_key == key)).one())
 
     try:

@@ -1,7 +1,7 @@
 """Knowledge bases: read → chunk → embed → write. Source 003."""
 
 from pipeline.flows.flow import Flow
-from pipeline.flows.knowledge import backlog, live_settings, orphans, plan, unserved
+from pipeline.flows.knowledge import backlog, live_settings, orphans, plan, service, unserved
 from pipeline.flows.knowledge.models import ITEMS
 from pipeline.flows.knowledge.settings import own
 from pipeline.flows.knowledge.states import ItemStatus
@@ -17,6 +17,7 @@ FLOW = Flow(
     runnable=plan.runnable,
     anything=plan.ANYTHING,
     fail_unserved=unserved.fail_unserved,
+    unfinished=service.unfinished,
     clean_up=orphans.remove_orphans,
     gated_queues=live_settings.gated_queues,
     settings=own,

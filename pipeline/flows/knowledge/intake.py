@@ -16,7 +16,8 @@ import structlog
 from sqlalchemy import func, insert, or_, select, update
 from sqlalchemy.orm import Session
 
-from pipeline.engine import announced
+from pipeline.engine import accounts, announced
+from pipeline.engine.accounts import CALLER, OverCap
 from pipeline.engine.errors import UserError
 from pipeline.engine.tables import portions, storable
 from pipeline.flows.knowledge import files, live_settings, queries, service
@@ -26,6 +27,7 @@ from pipeline.flows.knowledge.settings import KnowledgeSettings
 from pipeline.flows.knowledge.states import ItemStatus, ItemType
 from pipeline.flows.knowledge.views import ItemView
 from pipeline.flows.knowledge.work.admission import IN_LINE
+from pipeline.flows.knowledge.work.item import FLOW
 from pipeline.reading.source import safe_filename
 from pipeline.storage import installation
 from pipeline.storage.context import Context
@@ -121,7 +123,12 @@ def add(
                     added.failed.append(Refused(source.label, str(error), error.code))
                 seen += 1
                 progress(seen, len(sources))
-            _store(context, base.id, rows, limits, added)
+            try:
+                _store(context, base.id, rows, limits, added)
+            except OverCap as error:
+                if not (added.created or added.changed):
+                    raise
+                added.failed += [Refused(source.label, str(error), error.code) for source, _ in rows]
     log.info("items.added", base=base.id, created=len(added.created), failed=len(added.failed))
     return added
 
@@ -279,6 +286,9 @@ def _store(
                 })  # fmt: skip
         if new:
             session.execute(insert(ITEMS), new)
+            if CALLER.get():
+                wanted = {row["id"]: service.estimate(context, base, row) for row in new}
+                accounts.admit(session, context.settings, now, FLOW, wanted)
             announced.note(session, ITEMS, [row["id"] for row in new])
             service.advance(session, base_id, len(new))
         mine = select(ITEMS).where(ITEMS.c.id.in_([row["id"] for _, row in rows])).order_by(ITEMS.c.position)

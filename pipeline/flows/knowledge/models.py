@@ -126,7 +126,6 @@ class KnowledgeChunk(Base):
     __table_args__ = (
         UniqueConstraint("item_id", "generation", "number"),
         Index("ix_knowledge_chunks_base_id", "base_id"),
-        {"sqlite_autoincrement": True},  # an id that was deleted never comes to name another chunk's vector
     )
 
     id: Mapped[int] = mapped_column(Id, primary_key=True)

@@ -3,33 +3,37 @@
 Source 003: "取消与去重", "删除/取消一致性", "reprocess 语义", "孤儿任务恢复".
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from enum import StrEnum
 from typing import Any
 from uuid import uuid4
 
-from sqlalchemy import select, update
+from sqlalchemy import and_, func, select, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
+from pipeline.engine import accounts
+from pipeline.engine.accounts import Part
 from pipeline.engine.claims import FREE, in_states
 from pipeline.engine.errors import UserError
 from pipeline.engine.tables import insert_if_absent, portions, storable
 from pipeline.engine.views import view_of
-from pipeline.flows.knowledge import queries
+from pipeline.flows.knowledge import live_settings, queries
 from pipeline.flows.knowledge.models import BASES, BATCHES, ITEMS, MAX_NAME
 from pipeline.flows.knowledge.queries import UnknownItem
 from pipeline.flows.knowledge.settings import own
-from pipeline.flows.knowledge.states import ITEM, OPEN, BatchStatus, ItemEvent, ItemStatus
+from pipeline.flows.knowledge.states import ITEM, OPEN, BatchStatus, ItemEvent, ItemStatus, ItemType
 from pipeline.flows.knowledge.views import BaseView, ItemView
 from pipeline.flows.knowledge.work import item as items
-from pipeline.providers import registry
+from pipeline.providers import call_cost, registry
 from pipeline.settings import LOCAL
 from pipeline.storage.context import Context
 
 _EDITABLE = {"name", "description", "provider", "model", "chunk_tokens", "chunk_overlap"}
 CANCELLED, INTERRUPTED = "Cancelled", "Interrupted"
+_PAGE_CHARS = 10_000
+"""Of a web page that nobody has read yet."""
 
 
 class CancelStatus(StrEnum):
@@ -119,7 +123,7 @@ def delete_base(context: Context, base_id: str) -> str:
         # The name is free at once: no base that people name begins with a space.
         mine = update(BASES).where(BASES.c.id == row.id)
         session.execute(mine.values(deleting=True, name=f" {row.id}", updated_at=now))
-        _mark(session, now, ITEMS.c.base_id == row.id)
+        _mark(context, session, now, ITEMS.c.base_id == row.id)
         return str(row.id)
 
     return context.db.run(act)
@@ -131,14 +135,16 @@ def delete_items(context: Context, item_ids: Sequence[str]) -> list[str]:
     def act(session: Session) -> list[str]:
         found: set[str] = set()
         for some in portions(item_ids):
-            found |= set(_mark(session, context.db.now(), ITEMS.c.id.in_(some)))
+            found |= set(_mark(context, session, context.db.now(), ITEMS.c.id.in_(some)))
         return sorted(found)
 
     return context.db.run(act)
 
 
-def _mark(session: Session, now: datetime, which: Any) -> list[str]:
+def _mark(context: Context, session: Session, now: datetime, which: Any) -> list[str]:
     """Whoever works on these finds its claim gone, and stops before its next call."""
+    in_work = session.execute(select(ITEMS.c.id).where(which, in_states(ITEMS, OPEN))).scalars()
+    accounts.cut_off(session, context.settings, now, items.FLOW, in_work)
     marked = update(ITEMS).where(which).values(deleting=True, admitted_at=None, updated_at=now, **FREE)
     return list(session.execute(marked.returning(ITEMS.c.base_id)).scalars())
 
@@ -147,7 +153,7 @@ def cancel(context: Context, item_id: str, reason: str = CANCELLED) -> CancelSta
     """Stop an item that has not ended. What was searchable of it stays so. Raises `UnknownItem`."""
 
     def act(session: Session) -> CancelStatus:
-        return _cancel(session, _locked(session, item_id), reason, context.db.now())
+        return _cancel(context, session, _locked(session, item_id), reason, context.db.now())
 
     return context.db.run(act)
 
@@ -167,11 +173,14 @@ def _base_of(session: Session, item_id: str) -> str:
     return found
 
 
-def _cancel(session: Session, row: Any, reason: str, now: datetime) -> CancelStatus:
+def _cancel(context: Context, session: Session, row: Any, reason: str, now: datetime) -> CancelStatus:
     if row.status not in OPEN:
         return CancelStatus.IGNORED
     values = {"error": reason, "admitted_at": None, "next_run_at": None, "finished_at": now, "updated_at": now}
     ITEM.move(session, ITEMS, ItemEvent.CANCEL, ITEMS.c.id == row.id, **values, **FREE)
+    claimed = select(func.count()).where(BATCHES.c.item_id == row.id, BATCHES.c.claim_id.is_not(None))
+    under_way = session.execute(claimed).scalar_one()
+    accounts.cut_off(session, context.settings, now, items.FLOW, [row.id], under_way)
     return CancelStatus.CANCELLED
 
 
@@ -186,7 +195,7 @@ def reprocess(context: Context, item_id: str, *, progress: int = 0, **changes: A
         # The base before its items: so does everybody who locks both.
         base = queries.base_row(session, _base_of(session, item_id), lock=True)
         row, now = _locked(session, item_id), context.db.now()
-        _cancel(session, row, CANCELLED, now)
+        _cancel(context, session, row, CANCELLED, now)
         advance(session, base.id, 1)
         values: dict[str, Any] = {
             "position": base.next_position, "progress": progress, "error": None, "warning": None, "attempts": 0,
@@ -194,9 +203,27 @@ def reprocess(context: Context, item_id: str, *, progress: int = 0, **changes: A
             **changes,
         }  # fmt: skip
         ITEM.move(session, ITEMS, ItemEvent.REPROCESS, ITEMS.c.id == item_id, **values)
+        wanted = {item_id: estimate(context, base, {**row._asdict(), **changes})}
+        accounts.admit(session, context.settings, now, items.FLOW, wanted)
         return queries.item_view(session.execute(select(ITEMS).where(ITEMS.c.id == item_id)).one())
 
     return context.db.run(act)
+
+
+def estimate(context: Context, base: Any, row: Mapping[str, Any]) -> list[Part]:
+    """What embedding an item of a base may cost, as far as is known before it is read: by the length of its text or
+    file, and for addresses by what a page has."""
+    pages = {ItemType.URL: 1, ItemType.SITEMAP: live_settings.in_force(context).sitemap_pages}.get(row["type"], 0)
+    characters = pages * _PAGE_CHARS or row["size_bytes"] or 2 * row["workload"]
+    size = live_settings.in_force(context).batch_size * base.chunk_tokens * call_cost.CHARS_A_TOKEN
+    batches = -(-characters // size) or 1
+    return [Part(batches, call_cost.of_text(context.settings, base.provider, base.model, characters) / batches)]
+
+
+def unfinished(session: Session, item_ids: Collection[str]) -> set[str]:
+    """Those of these items that calls may still be made for."""
+    works = and_(ITEMS.c.id.in_(item_ids), ITEMS.c.deleting.is_(False), in_states(ITEMS, OPEN))
+    return set(session.execute(select(ITEMS.c.id).where(works)).scalars())
 
 
 def advance(session: Session, base_id: str, count: int) -> None:
@@ -232,9 +259,8 @@ def dismiss(context: Context, base_id: str, item_ids: Sequence[str]) -> list[str
 
     def act(session: Session) -> list[str]:
         rows = [row for item_id in wanted if (row := items.lock(session, item_id)) is not None]
-        return [
-            row.id for row in rows if _cancel(session, row, INTERRUPTED, context.db.now()) is CancelStatus.CANCELLED
-        ]
+        ended = [(row.id, _cancel(context, session, row, INTERRUPTED, context.db.now())) for row in rows]
+        return [item_id for item_id, status in ended if status is CancelStatus.CANCELLED]
 
     return context.db.run(act)
 

@@ -15,6 +15,7 @@ FLOW = Flow(
     anything=recovery.ANYTHING,
     next_wait_s=recovery.next_wait_s,
     fail_unserved=unserved.fail_unserved,
+    unfinished=service.unfinished,
     retained=service.retained,
     gated_queues=live_settings.gated_queues,
     live_settings=live_settings.live_settings,

@@ -5,11 +5,14 @@ Writes nothing. Tokens are estimated at four characters each; the figures below 
 
 import json
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from sqlalchemy import func, or_, select
 
+from pipeline.engine import accounts
+from pipeline.engine.accounts import CALLER, Part
+from pipeline.engine.errors import UnitError
 from pipeline.engine.gate import Unit
 from pipeline.engine.limits import parse_windows
 from pipeline.flows.music.library import sync
@@ -84,6 +87,19 @@ def estimate_run(context: Context, options: StartOptions) -> Estimate:
         cost=sum(priced) if priced or not calls else None,
         unpriced=sorted({f"{made.provider} ({made.model})" for step, made in calls.items() if costs[step] is None}),
     )  # fmt: skip
+
+
+def parts(context: Context, options: StartOptions) -> list[Part]:
+    """What a run may cost the caller who asks for it, for their account; the library is only read if there is a cap."""
+    with context.db.read() as session:
+        capped = bool(CALLER.get()) and accounts.cap(session, context.settings) > 0
+    if not capped:
+        return []
+    try:
+        found = estimate_run(context, options)
+    except (UnitError, OSError):  # a library that is away is read later, and adds its songs then
+        found = estimate_run(context, replace(options, skip_sync=True))
+    return [Part(max(1, found.batches), (found.cost or 0.0) / max(1, found.batches))]
 
 
 def _demand(context: Context, options: StartOptions) -> Demand:

@@ -3,15 +3,18 @@
 Source 002, section 3. Launching derives from the rows what to send (`plan`).
 """
 
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 from uuid import uuid4
 
 import structlog
-from sqlalchemy import and_, func, insert, select
+from sqlalchemy import and_, func, insert, or_, select
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
+from pipeline.engine import accounts
+from pipeline.engine.accounts import Part
 from pipeline.engine.claims import FREE
 from pipeline.engine.errors import UserError
 from pipeline.engine.views import view_of
@@ -93,8 +96,8 @@ def _without_provider(settings: Settings) -> str:
     )
 
 
-def start(context: Context, options: StartOptions) -> RunView:
-    """Begin a run. Raises `AlreadyRunning` if one is active."""
+def start(context: Context, options: StartOptions, expected: Sequence[Part] = ()) -> RunView:
+    """Begin a run. Raises `AlreadyRunning` if one is active. `expected`: what it may cost whoever asks for it."""
     check(context.settings, options)
     run_id = uuid4().hex
 
@@ -115,6 +118,7 @@ def start(context: Context, options: StartOptions) -> RunView:
             SONG.move(session, SONGS, SongEvent.RETRY, attempts=0, error=None, updated_at=now)
         event = PipelineEvent.START_WITHOUT_SYNC if options.skip_sync else PipelineEvent.START
         runs.move(session, runs.lock(session, run_id), event, now)
+        accounts.admit(session, context.settings, now, "music", {run_id: expected})
         return _view(session, run_id)
 
     try:
@@ -143,8 +147,8 @@ def pause(context: Context) -> RunView:
     return context.db.run(work)
 
 
-def resume(context: Context) -> RunView:
-    """Go on with a paused run, wherever it was."""
+def resume(context: Context, expected: Sequence[Part] = ()) -> RunView:
+    """Go on with a paused run, wherever it was. `expected`: what the rest may cost, if nobody's account says that."""
     resumed: list[str] = []  # by an earlier try, whose commit had no answer
 
     def work(session: Session) -> RunView:
@@ -155,11 +159,22 @@ def resume(context: Context) -> RunView:
             raise UserError(f"the music pipeline is not paused: it is {run.status}", code="illegal_state")
         event = PipelineEvent.RESUME_RUN if run.all_enqueued else PipelineEvent.RESUME_ENQUEUE
         event = event if run.synced else PipelineEvent.RESUME_SYNC
-        runs.move(session, run, event, context.db.now())
+        now = context.db.now()
+        runs.move(session, run, event, now)
+        left = accounts.rest(session, "music", run.id) or expected
+        accounts.admit(session, context.settings, now, "music", {run.id: left})
         resumed.append(run.id)
         return _view(session, run.id)
 
     return context.db.run(work)
+
+
+def unfinished(session: Session, run_ids: Collection[str]) -> set[str]:
+    """Those of these runs that calls may still be made for: a paused one while calls are under way."""
+    claimed = select(BATCHES.c.id).where(BATCHES.c.run_id == RUNS.c.id, BATCHES.c.status == BatchStatus.PROCESSING)
+    goes_on = and_(RUNS.c.active == 1, RUNS.c.status != PipelineState.PAUSED)
+    works = and_(RUNS.c.id.in_(run_ids), or_(goes_on, claimed.exists()))
+    return set(session.execute(select(RUNS.c.id).where(works)).scalars())
 
 
 def stop(context: Context) -> RunView:

@@ -1,7 +1,7 @@
 """Screenshots: frames become segments, segments become nodes of a graph that can be searched. Source 000."""
 
 from pipeline.flows.flow import Flow
-from pipeline.flows.screenshots import backlog, live_settings, plan
+from pipeline.flows.screenshots import backlog, costs, live_settings, plan
 from pipeline.flows.screenshots.frames import files, retention
 from pipeline.flows.screenshots.graph.models import THREADS
 from pipeline.flows.screenshots.models import BATCHES, SHOTS
@@ -15,6 +15,7 @@ FLOW = Flow(
     next_wait_s=plan.next_wait_s,
     runnable=plan.runnable,
     anything=plan.ANYTHING,
+    unfinished=costs.unfinished,
     clean_up=files.remove_orphans,
     retained=retention.retained,
     gated_queues=live_settings.gated_queues,

@@ -13,7 +13,7 @@ import structlog
 from sqlalchemy import and_, delete, func, or_, select, update
 from sqlalchemy.orm import Session
 
-from pipeline.engine import announced, kept_answers, outbox, traces
+from pipeline.engine import accounts, announced, kept_answers, outbox, traces
 from pipeline.engine.claims import FREE
 from pipeline.engine.errors import UserError
 from pipeline.engine.traces import AiCall
@@ -50,7 +50,7 @@ def forget(context: Context, since: datetime, until: datetime) -> Forgotten:
             ids = list(session.execute(select(SHOTS.c.id).where(within).order_by(SHOTS.c.id).limit(_PORTION)).scalars())
         if not ids:
             break
-        done, gone = context.db.run(lambda session, ids=ids: _forget(session, ids, context.db.now()))  # type: ignore[misc]
+        done, gone = context.db.run(lambda session, ids=ids: _forget(context, session, ids, context.db.now()))  # type: ignore[misc]
         files.discard(context.settings, gone)
         total = Forgotten(
             total.screenshots + done.screenshots, total.nodes + done.nodes, total.restored + done.restored
@@ -63,12 +63,15 @@ def forget(context: Context, since: datetime, until: datetime) -> Forgotten:
     return total
 
 
-def _forget(session: Session, ids: Sequence[int], now: datetime) -> tuple[Forgotten, list[str]]:
+def _forget(context: Context, session: Session, ids: Sequence[int], now: datetime) -> tuple[Forgotten, list[str]]:
     # Nobody puts these frames into a batch meanwhile.
     sources = select(SHOTS.c.source_key).where(SHOTS.c.id.in_(ids))
     session.execute(
         select(SOURCES.c.key).where(SOURCES.c.key.in_(sources)).order_by(SOURCES.c.key).with_for_update()
     ).all()
+    in_work = and_(BATCHES.c.status != WorkStatus.SUCCEEDED, BATCHES.c.id == SHOTS.c.batch_id, SHOTS.c.id.in_(ids))
+    cut = {str(one) for one in session.execute(select(BATCHES.c.id).where(in_work)).scalars()}
+    accounts.cut_off(session, context.settings, now, batch.FLOW, cut)
     _forget_batches(session, ids, now)
     doomed = set(session.execute(select(LINKS.c.origin_id).where(LINKS.c.shot_id.in_(ids))).scalars())
     concerned = _concerned(session, doomed)

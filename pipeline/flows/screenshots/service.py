@@ -3,11 +3,13 @@
 from collections.abc import Sequence
 from typing import Any
 
-from sqlalchemy import and_, update
+from sqlalchemy import and_, func, select, update
 from sqlalchemy.orm import Session
 
+from pipeline.engine import accounts
 from pipeline.engine import live_settings as live
 from pipeline.engine.errors import UserError
+from pipeline.flows.screenshots import costs
 from pipeline.flows.screenshots.deletion import forget
 from pipeline.flows.screenshots.frames.intake import ingest, leave_out, set_active
 from pipeline.flows.screenshots.graph.models import EMBEDDINGS, NODES
@@ -15,6 +17,7 @@ from pipeline.flows.screenshots.live_settings import live_settings, patterns_in
 from pipeline.flows.screenshots.models import BATCHES, SHARDS, SHOTS
 from pipeline.flows.screenshots.states import BATCH, EMBEDDING, NODE, SCREENSHOT, WorkEvent, WorkStatus
 from pipeline.flows.screenshots.views import Exclusions
+from pipeline.flows.screenshots.work import embedding, merge
 from pipeline.storage.context import Context
 
 __all__ = ["DEAD_LETTERS", "exclude", "exclusions", "forget", "ingest", "leave_out", "replay", "set_active"]
@@ -48,9 +51,25 @@ def replay(context: Context, kind: str, ids: Sequence[int] | None = None, *, str
             SCREENSHOT.move(session, SHOTS, WorkEvent.RETRY, there, error=None, vlm_attempts=0, updated_at=now)
             unfinished = and_(SHARDS.c.batch_id.in_(done), SHARDS.c.status != WorkStatus.SUCCEEDED)
             session.execute(update(SHARDS).where(unfinished).values(attempts=0, next_run_at=None))
+        _admit(context, session, kind, done)
         return done
 
     return context.db.run(act)
+
+
+def _admit(context: Context, session: Session, kind: str, ids: Sequence[int]) -> None:
+    """Have the caller pay for these dead letters, which are tried again."""
+    settings, now = context.settings, context.db.now()
+    if kind == "batch":
+        shots = select(SHOTS.c.batch_id, func.count()).where(SHOTS.c.batch_id.in_(ids)).group_by(SHOTS.c.batch_id)
+        wanted = {str(one): costs.of_frames(session, settings, count) for one, count in session.execute(shots)}
+        accounts.admit(session, settings, now, "screenshots", wanted)
+        return
+    name = {"merge": merge, "vector": embedding}[kind].trace_unit
+    of = select(NODES.c.id, NODES.c.batch_id).where(NODES.c.id.in_(ids), NODES.c.batch_id.is_not(None))
+    for node_id, batch_id in session.execute(of).all():
+        one = {str(batch_id): costs.of_letters(session, settings, kind)}
+        accounts.admit(session, settings, now, "screenshots", one, unit=name(node_id))
 
 
 def exclusions(context: Context) -> Exclusions:

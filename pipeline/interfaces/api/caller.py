@@ -11,12 +11,12 @@ from starlette.datastructures import Headers
 from starlette.requests import cookie_parser
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from pipeline.engine.accounts import CALLER
 from pipeline.interfaces.api.problems import Refused
 from pipeline.interfaces.api.quotas import WRONG_KEYS, Quotas
 from pipeline.interfaces.http_guard import SAFE, netloc_of
 from pipeline.storage import api_keys, api_sessions
 from pipeline.storage.api_keys import Scope as KeyScope
-from pipeline.storage.api_spend import CALLER
 from pipeline.storage.context import Context
 
 _MAX_SECRET = 200

@@ -66,7 +66,6 @@ def may_spend(request: Request) -> None:
     """
     asked_here(request)
     state = request.app.state
-    request.state.began = state.context.db.now()
     if request.state.caller.scope is not None:  # else they are refused by another dependency
         state.quotas.check_spending(request.state.caller.id)
 
@@ -85,11 +84,6 @@ def check_model(request: Request, provider: str, model: str) -> None:
         )  # fmt: skip
 
 
-def note_work(request: Request, flow: str, *item_ids: object) -> None:
-    """What is called for these from the request's beginning on is on the caller's account. Blocks."""
-    request.app.state.quotas.note_work(request.state.caller.id, flow, item_ids, request.state.began)
-
-
 InContext = Annotated[Context, Depends(context)]
 ByCaller = Annotated[Caller, Depends(caller)]
 WithQuotas = Annotated[Quotas, Depends(quotas)]
@@ -102,7 +96,7 @@ admin = [Depends(_admin), *_SCHEMES]
 
 spender = [Depends(may_spend)]
 """Beside one of the others: whoever has not spent their money for today. For all that may lead to calls of AI services;
-`note_work` says then what for."""
+what takes the work in reserves money for it."""
 
 
 def here(request: Request, path: str) -> str:

@@ -16,7 +16,6 @@ from pipeline.interfaces.api import pages
 from pipeline.interfaces.api.caller import Caller
 from pipeline.interfaces.api.dependencies import check_model, may_spend
 from pipeline.interfaces.api.v1.document_shapes import FreshOptions, RetryOptions
-from pipeline.storage import api_spend
 from tasks import documents as flow
 from tasks.documents import Document, Filter
 
@@ -37,7 +36,7 @@ class Verb(StrEnum):
     DELETE = "delete"
 
 
-PAID = frozenset({Verb.RETRY, Verb.RETRY_FAILED})
+PAID = frozenset({Verb.RESUME, Verb.RETRY, Verb.RETRY_FAILED})
 
 
 class Skipped(BaseModel):
@@ -61,12 +60,11 @@ def convert_again(
     """
     quotas, caller, taken = request.app.state.quotas, request.state.caller.id, 0
 
-    def charge(session: Any, pages: int) -> None:
+    def charge(_session: Any, pages: int) -> None:
         nonlocal taken
         if pages and not taken:  # a transaction may be repeated
             quotas.take_pages(caller, pages)
             taken = pages
-        api_spend.note_in(session, caller, "documents", [document_id], request.state.began)
 
     if options.model:
         check_model(request, options.provider or flow.status(document_id).provider, options.model)

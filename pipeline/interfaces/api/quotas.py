@@ -5,18 +5,16 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
 from threading import Lock
-from typing import Any
 
 from redis import RedisError
 
 from pipeline.engine.connection import connect
 from pipeline.engine.rates import Rate, TooMany, take
-from pipeline.flows.screenshots.queries import batches_of
+from pipeline.interfaces import accounts
 from pipeline.interfaces.api.problems import Refused
 from pipeline.settings import ApiSettings
-from pipeline.storage import api_keys, api_spend
+from pipeline.storage import api_keys
 from pipeline.storage.context import Context
 
 _AWAY_S = 5.0
@@ -81,24 +79,12 @@ class Quotas:
         self.take_pages(caller, -count)
 
     def check_spending(self, caller: str) -> None:
-        """Raise `Refused` (429) if what this caller asked for has cost enough today, by this server's clock. Blocks."""
-        cap = self.settings.spend_per_day
-        if cap <= 0:
-            return
-        now = self._context.db.now().astimezone()
-        begin = now.replace(hour=0, minute=0, second=0, microsecond=0)
-        spent = api_spend.spent(self._context, caller, begin, {"screenshots": batches_of})
-        if spent >= cap:
-            ends = begin + timedelta(days=1)
-            raise Refused(
-                f"this key has spent its {cap:g} for today ({spent:.4g}): what may cost money is not begun for it "
-                f"before {ends:%Y-%m-%d %H:%M} ({ends:%Z}, the server's local time); what is under way goes on",
-                code="quota", headers={"Retry-After": str(int((ends - now).total_seconds()) + 1)},
-            )  # fmt: skip
+        """Raise `OverCap` (429) if what this caller asked for has cost enough today, by this server's clock. Blocks.
 
-    def note_work(self, caller: str, flow: str, item_ids: Any, since: datetime) -> None:
-        """What calls for these cost from then on is on this caller's account. Blocks."""
-        api_spend.note(self._context, caller, flow, item_ids, since)
+        Whatever takes work in asks again, for what that may cost, in its own transaction.
+        """
+        if self.settings.spend_per_day > 0:
+            accounts.check(self._context, caller)
 
     def close(self) -> None:
         """Drop the connections."""

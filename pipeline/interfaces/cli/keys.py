@@ -6,9 +6,10 @@ import typer
 
 from pipeline.interfaces.cli.command import Json, ready_context
 from pipeline.interfaces.cli.credential import STATE_COLUMNS, Expires, checked_name, life_time, show_once, state_cells
-from pipeline.interfaces.cli.output import err, one_line, print_list
+from pipeline.interfaces.cli.output import err, one_line, out, print_json, print_list, print_pairs
+from pipeline.interfaces.cli.times import local, zone_of_here
 
-app = typer.Typer(help="Keys of the REST API: create, list, revoke.", no_args_is_help=True, rich_markup_mode="rich")
+app = typer.Typer(help="Keys of the REST API: create, show, revoke.", no_args_is_help=True, rich_markup_mode="rich")
 
 
 @app.command()
@@ -45,6 +46,42 @@ def list_(as_json: Json = False) -> None:
         as_json=as_json,
         none="No keys: `penstock keys create NAME` makes one.",
     )
+
+
+@app.command()
+def show(
+    key: Annotated[str, typer.Argument(metavar="ID|NAME", help="See `penstock keys list`.")],
+    limit: Annotated[int, typer.Option(min=1, max=1000, help="How many charges, the newest first.")] = 20,
+    as_json: Json = False,
+) -> None:
+    """Show what a key has spent today, what is reserved for its work under way, and what it was charged for."""
+    from pipeline.interfaces import accounts
+    from pipeline.storage import api_keys
+
+    context = ready_context()
+    found = api_keys.find(context, key)
+    account = accounts.statement(context, found.id, limit=limit)
+    if as_json:
+        print_json({"key": found, "account": account})
+        return
+    cap = f" of {account.cap:g}" if account.cap else ", without a cap (api.spend_per_day)"
+    print_pairs([
+        ("Key", f"{found.id} {one_line(found.name)}"), ("Scope", str(found.scope)),
+        ("Spent today", f"{account.spent:.4g}{cap}"), ("Reserved", f"{account.reserved:.4g}"),
+    ])  # fmt: skip
+    zone = zone_of_here()
+    for one in account.reservations:
+        out.print(f"  {one.flow} {one_line(one.item_id)} {one.unit}: {one.charged:.4g} of {one.amount:.4g}")
+    print_list(
+        account.charges,
+        ("AT", "COST>", "FLOW", "FOR~", "UNIT?", "OPERATION?", "PROVIDER?", "MODEL~"),
+        lambda charge: [
+            local(charge.at, zone), f"{charge.cost:.4g}", charge.flow, one_line(charge.scope_id), one_line(charge.unit),
+            charge.operation, charge.provider, one_line(charge.model),
+        ],
+        as_json=False,
+        none="It was charged for nothing in the last 90 days.",
+    )  # fmt: skip
 
 
 @app.command()

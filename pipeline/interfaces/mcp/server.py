@@ -27,11 +27,11 @@ from mcp_types import Tool as Listed
 from pydantic import BaseModel, ValidationError
 from starlette.requests import Request
 
+from pipeline.engine.accounts import CALLER
 from pipeline.interfaces.api.dependencies import may_spend
 from pipeline.interfaces.api.problems import Refused, response_for
 from pipeline.interfaces.mcp.tool import Call, Picture, Tool, check, may_use
 from pipeline.interfaces.mcp.tools import TOOLS
-from pipeline.storage.api_spend import CALLER
 
 log = structlog.get_logger(__name__)
 _ABOUT = """Penstock converts documents to Markdown, and searches documents, knowledge bases and screenshots.

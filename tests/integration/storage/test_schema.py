@@ -25,7 +25,6 @@ import pipeline.flows.webhooks.models
 import pipeline.nodes.names
 import pipeline.storage.api_keys
 import pipeline.storage.api_sessions
-import pipeline.storage.api_spend
 import pipeline.storage.idempotency
 import pipeline.storage.installation
 import pipeline.storage.vectors  # noqa: F401  # their tables belong to the schema
@@ -36,6 +35,7 @@ from pipeline.flows.music.library import songs
 from pipeline.flows.music.library.songs import SongTags
 from pipeline.storage import schema
 from pipeline.storage.database import Database
+from tests.support.calls import call_row
 
 MIGRATIONS = Path(schema.__file__).parent / "migrations"
 
@@ -86,8 +86,36 @@ def test_an_empty_database_is_brought_to_the_newest_schema(db: Database) -> None
         "screenshot_mentions", "ai_call_totals", "ai_call_cursor",
         "screenshot_edges", "screenshot_provenance", "screenshot_calls", "events", "event_counter",
         "webhook_endpoints", "webhook_deliveries", "webhook_attempts",
-        "api_keys", "api_sessions", "api_work", "idempotent_requests", "node_tokens", "node_names",
+        "api_keys", "api_sessions", "spend_charges", "spend_reservations", "idempotent_requests", "node_tokens",
+        "node_names",
     }  # fmt: skip
+
+
+def test_no_id_comes_again_after_its_row_was_deleted(db: Database) -> None:
+    """In every table that numbers its rows: accounts, calls and vectors name them."""
+    run(db, "upgrade", "0016")
+    with db.transaction() as session:
+        session.execute(text(
+            "INSERT INTO ai_calls (id, flow, scope_id, unit, capability, operation, provider, queue, model, status, "
+            "latency_ms, input_tokens, output_tokens, cost, preview, created_at) "
+            "VALUES (7, '', '', '', '', '', '', '', '', '', 0, 0, 0, 0, '', '2026-11-01 00:00:00')"
+        ))  # fmt: skip
+    schema.migrate(db)
+    other = Database(db.url.render_as_string(hide_password=False))
+    row = call_row("p", other.now())
+    for expected in (8, 9) if db.is_sqlite else (1, 2):
+        with other.transaction() as session:
+            calls = Base.metadata.tables["ai_calls"]
+            assert session.execute(insert(calls).values(row).returning(calls.c.id)).scalar_one() == expected
+            session.execute(text("DELETE FROM ai_calls"))
+    if db.is_sqlite:
+        known = Base.metadata.sorted_tables
+        numbered = {table.name for table in known if table.dialect_options["sqlite"]["autoincrement"]}
+        with other.read() as session:
+            said = "SELECT name FROM sqlite_master WHERE type = 'table' AND sql LIKE '%AUTOINCREMENT%'"
+            assert set(session.execute(text(said)).scalars()) == numbered
+            assert session.execute(text("PRAGMA integrity_check")).scalar_one() == "ok"
+    other.dispose()
 
 
 def test_a_database_that_is_current_is_left_alone(db: Database) -> None:

@@ -43,6 +43,8 @@ from pipeline.providers.registry import MAX_MODEL_CHARS
 from pipeline.settings import Settings
 
 LEASE_MARGIN_S = 60
+PAGE_OPERATION = "page_to_markdown"
+"""What the call for a page is called."""
 
 
 @dataclass(frozen=True)
@@ -332,7 +334,7 @@ def trace_of(attempt: Attempt, now: datetime) -> dict[str, Any]:
     unit, answer, error, partial = attempt.unit, attempt.answer, attempt.error, _paid_for(attempt)
     return {
         "call_id": attempt.call_id, "flow": "documents", "scope_id": unit.document_id, "unit": str(unit.page),
-        "capability": "vision", "operation": "page_to_markdown", "provider": unit.provider,
+        "capability": "vision", "operation": PAGE_OPERATION, "provider": unit.provider,
         "model": storable(answer.model if answer else attempt.model)[:MAX_MODEL_CHARS],
         "status": "ok" if answer else str(error.kind) if error else "", "latency_ms": attempt.latency_ms,
         "error": (message_of(error) if error else partial.usage.note if partial else "") or None,

@@ -15,9 +15,10 @@ from uuid import uuid4
 from sqlalchemy import ColumnElement, Row, and_, func, or_, select, update
 from sqlalchemy.orm import Session
 
+from pipeline.engine import accounts
 from pipeline.engine.states import StaleClaim
 from pipeline.engine.tables import insert_if_absent
-from pipeline.flows.screenshots import history
+from pipeline.flows.screenshots import costs, history
 from pipeline.flows.screenshots.live_settings import screenshots_in_force
 from pipeline.flows.screenshots.models import BATCHES, SHOTS, SOURCES
 from pipeline.flows.screenshots.rules.batches import Shot, due_at, idempotency_key, ready, shot_of
@@ -133,6 +134,8 @@ def make(
     put = update(SHOTS).where(free).values(batch_id=batch_id, updated_at=now).returning(SHOTS.c.id)
     if len(session.execute(put).all()) != len(ids):
         raise StaleClaim(f"{source}: frames were put into another batch, so the source was not locked")
+    frames = [costs.frame(shot_id) for shot_id in ids]
+    accounts.carry(session, now, "screenshots", frames, str(batch_id))
     return batch_id if is_new else None
 
 

@@ -11,8 +11,11 @@ import structlog
 from sqlalchemy import insert, select, update
 from sqlalchemy.orm import Session
 
+from pipeline.engine import accounts
+from pipeline.engine.accounts import CALLER
 from pipeline.engine.errors import ErrorKind, UnitError, UserError
 from pipeline.engine.tables import insert_if_absent, storable
+from pipeline.flows.screenshots import costs
 from pipeline.flows.screenshots.frames import buffer, files, rejections
 from pipeline.flows.screenshots.frames.buffer import Pressure
 from pipeline.flows.screenshots.live_settings import screenshots_in_force
@@ -217,6 +220,9 @@ class Candidate:
             "original_path": frame.original_path, "created_at": now, "updated_at": now,
         }  # fmt: skip
         shot_id: int = session.execute(insert(SHOTS).values(**row).returning(SHOTS.c.id)).scalar_one()
+        if CALLER.get():
+            wanted = {costs.frame(shot_id): costs.of_frames(session, self.context.settings, 1)}
+            accounts.admit(session, self.context.settings, now, "screenshots", wanted)
         ready = buffer.is_full(session, frame.source, pressed)
         return Taken(True, shot_id, "", judged.distance, judged.nearest, judged.threshold, ready)
 

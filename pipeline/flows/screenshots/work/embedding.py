@@ -42,6 +42,11 @@ NOT_OF_THE_TEXT = {"auth", "forbidden", "not_found", "no_model"}
 """What the operator has to put right: no node is given up for it."""
 
 
+def trace_unit(node_id: int) -> str:
+    """What accounts call a node's vector, which is a unit of the node's batch."""
+    return f"vector {node_id}"
+
+
 def lock(session: Session, _scope: str) -> bool:
     """Lock all vectors that are being made, in one order: they are settled and freed one transaction after another."""
     held = select(EMBEDDINGS.c.id).where(EMBEDDINGS.c.claim_id.is_not(None)).order_by(EMBEDDINGS.c.id)
@@ -59,6 +64,8 @@ class Portion:
     claim: Claim
     rows: Sequence[Any] = field(repr=False)
     texts: Sequence[str] = field(repr=False)
+    of: tuple[tuple[str, str], ...] = ()
+    """The batch that each node is of, and what its account calls the node's vector."""
 
     def ended(self, error: UnitError | None = None, **event: Any) -> list[Outcome]:
         """All of them ended alike."""
@@ -94,7 +101,8 @@ def claim(context: Context, owner: Owner, portion: int = PORTION) -> Portion | N
         held = units.new_claim(WORK, owner, context.settings, now)
         rows = units.claim(session, WORK, SCOPE, held, now, limit=portion)
         said = {row.id: row for row in session.execute(select(NODES).where(NODES.c.id.in_([row.id for row in rows])))}
-        return Portion(held, rows, [_text_of(said[row.id]) for row in rows]) if rows else None
+        of = tuple((str(said[row.id].batch_id or ""), trace_unit(row.id)) for row in rows)
+        return Portion(held, rows, [_text_of(said[row.id]) for row in rows], of) if rows else None
 
     return context.db.run(act)
 
@@ -183,7 +191,7 @@ def _vectors(context: Context, tracer: Tracer, wanted: Portion) -> list[list[flo
     maker, texts = embeddings(context.settings), wanted.texts
     if not context.settings.screenshots.embeddings_provider:
         return maker.embed(texts).vectors
-    subject = Subject(batch.FLOW, "", SCOPE, wanted.claim.id)
+    subject = Subject(batch.FLOW, "", SCOPE, wanted.claim.id, wanted.of)
     made = tracer.call(
         subject, "embeddings", "embed_nodes", maker.name, maker.model, texts, lambda: maker.embed(texts)
     ).vectors

@@ -41,6 +41,7 @@ ROUTERS = (
     events.router,
     webhooks.router,
     keys.router,
+    keys.own,
     inference_nodes.router,
     *AT_ROOT,
 )

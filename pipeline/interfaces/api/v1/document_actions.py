@@ -105,7 +105,7 @@ def pause(request: Request, document_id: HexId) -> DocumentShape:
     return shape(flow.pause(document_id, by=whose(request)))
 
 
-@router.post("/{document_id}/resume", status_code=202)
+@router.post("/{document_id}/resume", status_code=202, dependencies=spender)
 def resume(request: Request, response: Response, document_id: HexId) -> DocumentShape:
     """Continue a paused document."""
     return accepted(request, response, flow.resume(document_id))

@@ -11,8 +11,9 @@ from fastapi import APIRouter, Depends, Query, Request, Response
 from fastapi.exceptions import RequestValidationError
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
 
+from pipeline.engine.accounts import OverCap
 from pipeline.interfaces.api import pages
-from pipeline.interfaces.api.dependencies import check_model, here, note_work, reader, spender, writer
+from pipeline.interfaces.api.dependencies import check_model, here, reader, spender, writer
 from pipeline.interfaces.api.fields import ByName, HexId, Limit, Line, Search, Wait
 from pipeline.interfaces.api.long_poll import wait_for
 from pipeline.interfaces.api.moments import Since, Until
@@ -149,16 +150,22 @@ def submit_file(request: Request, file: File, options: Options) -> Document:
 
     check_model(request, options.provider, options.model)
 
+    taken = 0
+
     def admit(count: int) -> None:
+        nonlocal taken
         state.quotas.take_pages(caller, count)
+        taken = count
 
     def wanted() -> bool:
         return not state.ending.is_set()
 
     with a_child(caller):
-        found = flow.submit_upload(file.path, file.filename or "file", options, file.sha256, admit, wanted)
-    note_work(request, "documents", found.id)
-    return found
+        try:
+            return flow.submit_upload(file.path, file.filename or "file", options, file.sha256, admit, wanted)
+        except OverCap:
+            state.quotas.give_back_pages(caller, taken)
+            raise
 
 
 @contextmanager

@@ -5,17 +5,21 @@ from datetime import datetime, timedelta
 from fastapi import APIRouter, Response
 from pydantic import ConfigDict, Field
 
-from pipeline.interfaces.api.dependencies import InContext, admin
-from pipeline.interfaces.api.fields import CredentialName, HexId, LifeDays, Strict
+from pipeline.interfaces import accounts
+from pipeline.interfaces.api import pages
+from pipeline.interfaces.api.dependencies import ByCaller, InContext, admin, reader
+from pipeline.interfaces.api.fields import CredentialName, HexId, LifeDays, Limit, Strict
 from pipeline.interfaces.api.json_bodies import JsonRoute
-from pipeline.interfaces.api.pages import Page
+from pipeline.interfaces.api.pages import Cursor, Page
 from pipeline.interfaces.api.problems import documented
 from pipeline.interfaces.api.shapes import Shape, example
 from pipeline.interfaces.api.v1.live_settings import seeing
 from pipeline.storage import api_keys
 from pipeline.storage.api_keys import Scope
+from pipeline.storage.context import Context
 
 router = APIRouter(prefix="/keys", tags=["keys"], route_class=JsonRoute)
+own = APIRouter(tags=["keys"])
 
 
 class KeyShape(Shape):
@@ -39,6 +43,51 @@ class CreatedKeyShape(Shape):
 
     key: KeyShape
     secret: str = Field(description="`pstk_…`: sent as a bearer token, or as `X-Api-Key`.")
+
+
+class ChargeShape(Shape):
+    """What one call cost you."""
+
+    model_config = example(
+        at="2026-11-23T08:00:00Z", flow="documents", scope_id="0123456789abcdef", unit="3",
+        operation="page_to_markdown", provider="openai", model="gpt-4o-mini", cost=0.0012,
+    )  # fmt: skip
+    at: datetime = Field(description="When the call began.")
+    flow: str
+    scope_id: str = Field(description="What it was for: a document, an item, a batch, a run.")
+    unit: str = Field(description="The part of it, such as a page.")
+    operation: str
+    provider: str
+    model: str
+    cost: float = Field(description="By the provider's prices: your share, where others asked for it, too.")
+
+
+class ReservationShape(Shape):
+    """What is reserved for work that has not ended."""
+
+    model_config = example(
+        flow="documents", item_id="0123456789abcdef", unit="", amount=0.012, charged=0.0036,
+        began_at="2026-11-23T08:00:00Z", ends_at=None,
+    )  # fmt: skip
+    flow: str
+    item_id: str
+    unit: str
+    amount: float = Field(description="The estimate, when it was admitted.")
+    charged: float = Field(description="What its calls have cost so far.")
+    began_at: datetime
+    ends_at: datetime | None = Field(description="It was cut off: calls under way are paid for by then.")
+
+
+class AccountShape(Shape):
+    """How an account stands today, by the server's clock."""
+
+    cap: float = Field(description="`api.spend_per_day`; 0: no cap.")
+    spent: float
+    reserved: float
+    since: datetime = Field(description="When the day began.")
+    reservations: list[ReservationShape]
+    charges: list[ChargeShape] = Field(description="The newest first, of all days that are on record.")
+    next_cursor: str | None = Field(default=None, description="There are older charges: send this as `cursor`.")
 
 
 class NewKey(Strict):
@@ -70,6 +119,27 @@ def create_key(context: InContext, new: NewKey, response: Response) -> CreatedKe
     lasts = timedelta(days=new.expires_days) if new.expires_days else None
     secret, key = api_keys.create(context, new.name, new.scope, lasts)
     return CreatedKeyShape(key=KeyShape.model_validate(key), secret=secret)
+
+
+@router.get("/{key_id}/account", dependencies=seeing, responses=documented(404))
+def show_account(context: InContext, key_id: HexId, limit: Limit = 50, cursor: Cursor = None) -> AccountShape:
+    """Show what a key has spent today, what is reserved, and what it was charged for, the newest first."""
+    return _account(context, api_keys.find(context, key_id).id, limit, cursor)
+
+
+@own.get("/account", dependencies=reader)
+def show_own_account(context: InContext, caller: ByCaller, limit: Limit = 50, cursor: Cursor = None) -> AccountShape:
+    """Show what you have spent today, what is reserved, and what you were charged for, the newest first."""
+    return _account(context, caller.id, limit, cursor)
+
+
+def _account(context: Context, owner: str, limit: int, cursor: str | None) -> AccountShape:
+    (before,) = pages.decode(cursor, int) or (None,)
+    found = accounts.statement(context, owner, limit=limit + 1, before=before)
+    some = pages.page(found.charges, limit, ChargeShape.model_validate, lambda charge: (charge.id,))
+    told = {name: getattr(found, name) for name in ("cap", "spent", "reserved", "since")}
+    reservations = [ReservationShape.model_validate(one) for one in found.reservations[:limit]]
+    return AccountShape(**told, reservations=reservations, charges=some.items, next_cursor=some.next_cursor)
 
 
 @router.post("/{key_id}/revoke", dependencies=admin, responses=documented(404))

@@ -16,7 +16,7 @@ from starlette.responses import JSONResponse
 
 from pipeline.interfaces.api import json_bodies, uploads
 from pipeline.interfaces.api.bodies import is_upload
-from pipeline.interfaces.api.dependencies import here, note_work, spender, writer
+from pipeline.interfaces.api.dependencies import here, spender, writer
 from pipeline.interfaces.api.fields import Given, HexId, Line, LongProse, Name, Strict, Url, Wait
 from pipeline.interfaces.api.json_bodies import text_of
 from pipeline.interfaces.api.long_poll import wait_for
@@ -145,7 +145,6 @@ async def add_items(request: Request, response: Response, base_id: HexId, wait: 
     if not added.created:
         return _nothing(added)
     ids = [view.id for view in added.created]
-    await run_sync(note_work, request, "knowledge", *ids)
     if wait:
         tally = await wait_for(request, lambda: flow.tally(base.id, ids), lambda now: not now.open, wait)
         shown = added_shape(added).model_copy(update={"created": await run_sync(_now, ids)})

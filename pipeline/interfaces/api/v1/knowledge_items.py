@@ -12,7 +12,7 @@ from pydantic import ConfigDict, Field, StrictBool, model_validator
 from pipeline.engine.errors import UserError
 from pipeline.flows.knowledge.texts import MAX_CHARS
 from pipeline.interfaces.api import pages
-from pipeline.interfaces.api.dependencies import here, may_spend, note_work, reader, spender, writer
+from pipeline.interfaces.api.dependencies import here, may_spend, reader, spender, writer
 from pipeline.interfaces.api.document_portions import Skipped
 from pipeline.interfaces.api.fields import HexId, Limit, Line, PageNumber, Strict, Wait, Word
 from pipeline.interfaces.api.json_bodies import JsonRoute
@@ -145,14 +145,10 @@ async def reprocess(request: Request, response: Response, item_id: HexId, wait: 
     """Read and embed an item again, from 0 percent, at the end of its base's line. Searches find the old chunks until
     the new ones are complete."""
 
-    def again() -> ItemView:
-        note_work(request, "knowledge", item_id)
-        return flow.reprocess(item_id)
-
-    first = [again]
+    first = [flow.reprocess]
 
     def look() -> ItemView:
-        return first.pop()() if first else flow.item(item_id)
+        return (first.pop() if first else flow.item)(item_id)
 
     view = await wait_for(request, look, lambda now: now.at_rest, wait)
     response.headers["Location"] = here(request, f"{PATH}/{item_id}")
@@ -248,8 +244,6 @@ def act_on_items(request: Request, base_id: HexId, verb: Verb, selection: ItemSe
             done.append(item_id)
         except UserError as error:
             skipped.append(Skipped(id=item_id, reason=str(error)))
-    if verb is Verb.REPROCESS:
-        note_work(request, "knowledge", *done)
     if verb is Verb.DELETE and done:
         flow.delete(*done)
     return Acted(matched=matched, done=len(done), skipped=skipped, next_cursor=following)

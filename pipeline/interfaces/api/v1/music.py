@@ -11,7 +11,7 @@ from pipeline.engine.errors import UnitError, UserError
 from pipeline.flows.music import queries
 from pipeline.flows.music.views import RunView, SongView
 from pipeline.interfaces.api import pages
-from pipeline.interfaces.api.dependencies import ByCaller, InContext, here, note_work, reader, spender, writer
+from pipeline.interfaces.api.dependencies import ByCaller, InContext, here, reader, spender, writer
 from pipeline.interfaces.api.fields import HexId, Limit, Line, RowId, Search, Wait
 from pipeline.interfaces.api.json_bodies import JsonRoute
 from pipeline.interfaces.api.long_poll import wait_for
@@ -81,7 +81,7 @@ async def start(
     request: Request, response: Response, options: MusicStart | None = None, wait: Wait = 0
 ) -> MusicRunShape:
     """Sync, then have the provider describe all pending songs, batch by batch, within its limits. One run at a time."""
-    run = await run_sync(_start, request, _options(options))
+    run = await run_sync(flow.start, _options(options))
     return _told(request, response, await _waited(request, run.id, wait))
 
 
@@ -111,8 +111,9 @@ def pause() -> MusicRunShape:
 
 
 @router.post(
-    "/resume", status_code=202, dependencies=writer, responses={202: started("The run goes on."), **documented(409)}
-)
+    "/resume", status_code=202, dependencies=[*writer, *spender],
+    responses={202: started("The run goes on."), **documented(409)},
+)  # fmt: skip
 def resume(request: Request, response: Response) -> MusicRunShape:
     """Continue the paused run."""
     return _told(request, response, flow.resume())
@@ -175,12 +176,6 @@ def list_batches(
     found = queries.batches(context, status=status, run_id=run_id or "", before=before, limit=limit + 1)
     told = is_admin(caller)
     return pages.page(found, limit, lambda batch: batch_shape(batch, told), lambda batch: (batch.id,))
-
-
-def _start(request: Request, options: StartOptions) -> RunView:
-    run = flow.start(options)
-    note_work(request, "music", run.id)
-    return run
 
 
 def _options(body: MusicStart | None) -> StartOptions:

@@ -13,7 +13,7 @@ from pipeline.flows.screenshots.frames import renditions
 from pipeline.flows.screenshots.frames.files import Kind
 from pipeline.flows.screenshots.views import Hour
 from pipeline.interfaces.api import pages
-from pipeline.interfaces.api.dependencies import InContext, here, note_work, reader, spender, writer
+from pipeline.interfaces.api.dependencies import InContext, here, reader, spender, writer
 from pipeline.interfaces.api.fields import Limit, Line, RowId, Wait
 from pipeline.interfaces.api.long_poll import wait_for
 from pipeline.interfaces.api.moments import At, Since, Until, check_range
@@ -114,10 +114,7 @@ def take(request: Request, form: Form, file: File) -> Taken:
         raise RequestValidationError([{**one, "loc": ("body", *one["loc"])} for one in error.errors()]) from None
     frame = Frame(fields.source, fields.ts or context.db.now(), fields.app, fields.title)
     with a_child(request.state.caller.id):
-        taken = flow.ingest_upload(file.path, "the picture", frame, wanted=lambda: not ending.is_set())
-    if taken.shot_id is not None:
-        note_work(request, "screenshots", taken.shot_id)
-    return taken
+        return flow.ingest_upload(file.path, "the picture", frame, wanted=lambda: not ending.is_set())
 
 
 @router.get("/search", dependencies=[*reader, *spender])

@@ -51,7 +51,7 @@ def pause(request: Request, document_id: HexId) -> Response:
     return done(request, f"{found.filename} is paused. Pages under way still end.")
 
 
-@router.post("/{document_id}/resume")
+@router.post("/{document_id}/resume", dependencies=spender)
 def resume(request: Request, document_id: HexId) -> Response:
     """Go on."""
     return done(request, f"{flow.resume(document_id).filename} goes on.")

@@ -10,7 +10,7 @@ from starlette.responses import Response
 from pipeline.flows.knowledge.settings import own
 from pipeline.flows.knowledge.states import OPEN
 from pipeline.interfaces.api import pages
-from pipeline.interfaces.api.dependencies import InContext, may_spend, note_work, reader, writer
+from pipeline.interfaces.api.dependencies import InContext, may_spend, reader, writer
 from pipeline.interfaces.api.fields import HexId, Line, Name, Prose, Word
 from pipeline.interfaces.api.v1 import knowledge_bases as api
 from pipeline.interfaces.api.v1.knowledge_items import ItemFilter, ItemSelection, Verb, act_on_items
@@ -222,7 +222,6 @@ def reprocess_stale(request: Request, base_id: HexId) -> Response:
     """Embed again what another model embedded than the base names now."""
     may_spend(request)
     found = flow.reprocess_stale(flow.base(base_id).id)
-    note_work(request, "knowledge", *(item.id for item in found))
     return done(request, f"{plural(len(found), 'item')} will be embedded again." if found else "All are by this model.")
 
 

@@ -9,7 +9,7 @@ from pydantic import BaseModel, StringConstraints, TypeAdapter
 from starlette.responses import Response
 
 from pipeline.interfaces.api import uploads
-from pipeline.interfaces.api.dependencies import ByCaller, note_work, reader, spender, writer
+from pipeline.interfaces.api.dependencies import ByCaller, reader, spender, writer
 from pipeline.interfaces.api.fields import HexId, Id, Line, LongProse, Url
 from pipeline.interfaces.api.problems import Refused
 from pipeline.interfaces.api.v1.knowledge_intake import MAX_FILES, MAX_ITEMS, add_uploaded
@@ -71,7 +71,6 @@ def add_texts(request: Request, base_id: HexId, form: Annotated[Texts, Form()]) 
 
 
 def _told(request: Request, base_id: str, added: Added) -> Response:
-    note_work(request, "knowledge", *(item.id for item in added.created))
     said, to = f"{plural(len(added.created), 'item')} added.", f"/console/knowledge/bases/{base_id}"
     if added.failed or added.warnings:
         said += f" {plural(len(added.failed), 'other')} not." if added.failed else ""

@@ -9,7 +9,7 @@ from markupsafe import Markup, escape
 from starlette.responses import Response
 
 from pipeline.flows.knowledge.texts import MAX_CHARS
-from pipeline.interfaces.api.dependencies import InContext, note_work, reader, spender, writer
+from pipeline.interfaces.api.dependencies import InContext, reader, spender, writer
 from pipeline.interfaces.api.fields import HexId, Line
 from pipeline.interfaces.api.v1.knowledge_items import download_file
 from pipeline.interfaces.console import live, markdown
@@ -96,7 +96,6 @@ def file(item_id: HexId) -> FileResponse:
 @router.post("/{item_id}/reprocess", dependencies=[*writer, *spender])
 def reprocess(request: Request, item_id: HexId) -> Response:
     """Read and embed it again."""
-    note_work(request, "knowledge", item_id)
     view = flow.reprocess(item_id)
     return done(request, f"{view.name} is read again. Until then, what was found before is still found.")
 

@@ -10,7 +10,7 @@ from starlette.responses import Response
 from pipeline.engine.errors import UserError
 from pipeline.flows.music import queries
 from pipeline.interfaces.api import pages
-from pipeline.interfaces.api.dependencies import ByCaller, InContext, note_work, reader, spender, writer
+from pipeline.interfaces.api.dependencies import ByCaller, InContext, reader, spender, writer
 from pipeline.interfaces.api.fields import HexId
 from pipeline.interfaces.api.moments import At
 from pipeline.interfaces.api.pages import Cursor
@@ -142,8 +142,7 @@ def ask(request: Request, options: Annotated[Options, Query()]) -> HTMLResponse:
 @router.post("/runs", dependencies=[*writer, *spender])
 def start(request: Request, options: Annotated[Options, Form()]) -> Response:
     """Start a run."""
-    run = flow.start(options.as_options())
-    note_work(request, "music", run.id)
+    flow.start(options.as_options())
     return done(request, "The run has begun.", to="/console/music")
 
 
@@ -154,7 +153,7 @@ def pause(request: Request) -> Response:
     return done(request, "The run is paused: calls in progress finish, no others begin.")
 
 
-@router.post("/resume", dependencies=writer)
+@router.post("/resume", dependencies=[*writer, *spender])
 def resume(request: Request) -> Response:
     """Go on."""
     flow.resume()

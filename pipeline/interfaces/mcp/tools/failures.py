@@ -10,7 +10,6 @@ from pydantic import BaseModel, Field, StringConstraints, ValidationError, model
 
 from pipeline.engine import backlog
 from pipeline.flows import flows
-from pipeline.interfaces.api.dependencies import note_work
 from pipeline.interfaces.api.problems import Refused
 from pipeline.interfaces.api.v1 import document_actions, screenshot_work
 from pipeline.interfaces.api.v1.document_shapes import Choice, DocumentShape, FreshOptions, RetryOptions
@@ -127,7 +126,6 @@ def retry(call: Call, asked: Again) -> Retried:
                 now = "None of its pages had failed. Name a page, or all_pages, to convert it again all the same."
             return Retried(kind=asked.kind, id=again.id, status=again.status, next=now)
         case Kind.KNOWLEDGE:
-            note_work(call.request, "knowledge", asked.id)
             item = knowledge.reprocess(asked.id)
             return Retried(kind=asked.kind, id=item.id, status=item.status, next=now)
         case Kind.SCREENSHOTS:

@@ -5,7 +5,6 @@ from typing import Annotated, Any, Literal
 from anyio.to_thread import run_sync
 from pydantic import BaseModel, Field, StringConstraints, model_validator
 
-from pipeline.interfaces.api.dependencies import note_work
 from pipeline.interfaces.api.fields import CLEAN_LINES, Line, Name, Url
 from pipeline.interfaces.api.moments import At
 from pipeline.interfaces.api.problems import Refused
@@ -95,10 +94,7 @@ async def add_to_knowledge(call: Call, asked: Addition) -> Added:
 
     def add() -> flow.Added:
         source = Source(ItemType(asked.kind), text=asked.text, url=asked.url or "", name=asked.name)
-        done = flow.add(_base(asked.base).id, [source])
-        if done.created:
-            note_work(call.request, "knowledge", done.created[0].id)
-        return done
+        return flow.add(_base(asked.base).id, [source])
 
     added = await run_sync(add)
     if not added.created:

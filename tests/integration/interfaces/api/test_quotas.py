@@ -7,21 +7,22 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from threading import Event
 from typing import Any
+from uuid import uuid4
 
 import anyio
 import pytest
 from fastapi.dependencies.models import Dependant
 from fastapi.routing import APIRoute
-from sqlalchemy import insert, update
+from sqlalchemy import update
+from sqlalchemy.orm import Session
 from starlette.testclient import TestClient
 from starlette.types import Message, Receive, Scope, Send
 
-from pipeline.engine.tables import table_of
-from pipeline.engine.traces import AiCall
+from pipeline.engine import accounts, traces
+from pipeline.engine.accounts import CALLER
 from pipeline.flows.documents.models import DOCUMENTS as ROWS
 from pipeline.flows.documents.models import PAGES
 from pipeline.flows.documents.states import DocumentStatus, PageStatus
-from pipeline.flows.screenshots.models import BATCHES, SHOTS, SOURCES
 from pipeline.interfaces.api import compat, health, v1
 from pipeline.interfaces.api.bodies import BodyLimits
 from pipeline.interfaces.api.caller import Caller
@@ -29,7 +30,7 @@ from pipeline.interfaces.api.dependencies import may_spend
 from pipeline.interfaces.api.problems import Refused
 from pipeline.interfaces.api.quotas import AtOnce, Quotas
 from pipeline.settings import ApiSettings
-from pipeline.storage import api_keys, api_spend
+from pipeline.storage import api_keys
 from pipeline.storage.api_keys import Scope as KeyScope
 from pipeline.storage.context import Context
 from tests.integration.interfaces.api.conftest import Connect
@@ -44,9 +45,8 @@ FAILED = [PageStatus.COMPLETED, PageStatus.FAILED]
 
 def paid(context: Context, scope_id: object, cost: float, **values: Any) -> None:
     """Somebody called an AI service just now."""
-    with context.db.transaction() as session:
-        row = call_row("openai", context.db.now(), scope_id=str(scope_id), cost=cost, **values)
-        session.execute(insert(table_of(AiCall)).values(row))
+    row = call_row("openai", context.db.now(), scope_id=str(scope_id), cost=cost, call_id=uuid4().hex, **values)
+    context.db.run(lambda session: traces.record(session, row))
 
 
 def retry(client: TestClient, document_id: str) -> Any:
@@ -93,15 +93,17 @@ class TestMoney:
     def test_searches_and_frames_count(self, connect: Connect, context: Context) -> None:
         client = connect(KeyScope.WRITE)
         key = api_keys.list_keys(context)[-1].id
-        paid(context, "search", 0.4, unit=key, flow="music")
-        batch_id, shot_id = framed(context)
-        api_spend.note(context, key, "screenshots", [shot_id], context.db.now() - timedelta(seconds=1))
-        paid(context, batch_id, 0.4, flow="screenshots")
-        paid(context, batch_id + 1, 90, flow="screenshots")
-        Quotas(context).check_spending(key)
-        paid(context, shot_id + 7, 0.4, flow="documents")
-        Quotas(context).check_spending(key)
-        paid(context, "search", 0.4, unit=key, flow="knowledge")
+        CALLER.set(key)
+        for cost, flow, item in ((0.4, "music", "search"), (0.4, "screenshots", "7"), (0.4, "knowledge", "search")):
+            Quotas(context).check_spending(key)
+
+            def ask(session: Session, flow: str = flow, item: str = item) -> None:
+                accounts.admit(session, context.settings, context.db.now(), flow, {item: []}, unit="1")
+
+            context.db.run(ask)
+            paid(context, item, cost, flow=flow)
+            paid(context, item + "0", 90, flow=flow)
+        CALLER.set("")
         for path in ("/api/v1/music/search?q=rain", "/api/v1/screenshots/search?q=rain"):
             problem(client.get(path), 429, "quota")
         question = {"query": "rain", "byMeaning": True}
@@ -117,29 +119,6 @@ class TestMoney:
         problem(client.put("/api/v1/settings/api.spend_per_day", json={"value": "-1"}), 422, "bad_value")
         assert client.put("/api/v1/settings/api.spend_per_day", json={"value": "9.5"}).status_code == 200
         wait_until(lambda: retry(client, mine).status_code == 202, 60, "the new cap is in force")
-
-
-def framed(context: Context) -> tuple[int, int]:
-    """A batch, and a frame in it."""
-    now = context.db.now()
-    times = {"created_at": now, "updated_at": now, "ts": now, "ts_start": now, "ts_end": now, "seen_at": now}
-    with context.db.transaction() as session:
-        session.execute(insert(SOURCES).values(_fit(SOURCES, {**times, "key": "screen:0", "active": True})))
-        row = _fit(BATCHES, {**times, "source_key": "screen:0"})
-        batch_id = session.execute(insert(BATCHES).values(row).returning(BATCHES.c.id)).scalar_one()
-        row = _fit(SHOTS, {**times, "source_key": "screen:0", "batch_id": batch_id})
-        return batch_id, session.execute(insert(SHOTS).values(row).returning(SHOTS.c.id)).scalar_one()
-
-
-def _fit(table: Any, values: dict[str, Any]) -> dict[str, Any]:
-    """With something in every column that wants one and has no default."""
-    made: dict[str, Any] = {}
-    for column in table.c:
-        if column.name in values:
-            made[column.name] = values[column.name]
-        elif not (column.nullable or column.default or column.server_default or column.primary_key):
-            made[column.name] = 0 if column.type.python_type is int else ""
-    return made
 
 
 class TestModels:

@@ -12,7 +12,6 @@ from pipeline.flows.documents import service
 from pipeline.flows.documents.models import PAGES
 from pipeline.flows.documents.states import DocumentStatus, PageStatus
 from pipeline.interfaces.api.quotas import Quotas
-from pipeline.storage import api_spend
 from pipeline.storage.api_keys import Scope
 from pipeline.storage.context import Context
 from tests.integration.interfaces.api.conftest import Connect
@@ -137,7 +136,7 @@ def test_a_retry_that_the_database_refuses_gives_its_pages_back(
     document_id = insert_document(context, D.COMPLETED, [C] * QUOTA)
     with monkeypatch.context() as patch:
         patch.setattr(context.db, "patience_s", 0)
-        patch.setattr(api_spend, "note_in", _lost)
+        patch.setattr(service, "document_view", _lost)
         problem(client.post(f"{DOCUMENTS}/{document_id}/retry"), 503, "unavailable")
     assert taken == [QUOTA, -QUOTA]
     assert client.post(f"{DOCUMENTS}/{document_id}/retry").status_code == 202, "they are there again"

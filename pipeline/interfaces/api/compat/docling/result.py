@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import IO, Any
 
+from pipeline.engine.accounts import CALLER
 from pipeline.flows.documents import queries
 from pipeline.flows.documents.files import pictures_folder, stem
 from pipeline.flows.documents.queries import DocumentView
@@ -16,7 +17,6 @@ from pipeline.flows.documents.states import PageStatus
 from pipeline.interfaces.api.compat.docling.task import Task, conversion_status, has_result, message
 from pipeline.interfaces.api.quotas import AtOnce
 from pipeline.reading.export import markup
-from pipeline.storage.api_spend import CALLER
 from pipeline.storage.context import Context
 
 Picture = Callable[[str], str | None]

@@ -1,0 +1,55 @@
+"""What analysing frames may cost whoever sends them, and whether it still can."""
+
+from collections.abc import Collection
+
+from sqlalchemy import and_, or_, select
+from sqlalchemy.orm import Session
+
+from pipeline.engine.accounts import Part
+from pipeline.flows.screenshots.graph.models import NODES
+from pipeline.flows.screenshots.models import BATCHES, SHOTS
+from pipeline.flows.screenshots.rules.provenance import Operation
+from pipeline.flows.screenshots.states import WorkStatus
+from pipeline.providers import call_cost
+from pipeline.settings import Settings
+
+_FRAME = "frame:"
+_OPEN = [WorkStatus.PENDING, WorkStatus.FAILED, WorkStatus.RUNNING]
+
+
+def frame(shot_id: int) -> str:
+    """What an account calls a frame that waits for its batch. Batches go by their ids."""
+    return f"{_FRAME}{shot_id}"
+
+
+def of_frames(session: Session, settings: Settings, count: int) -> list[Part]:
+    """So many frames, each as if it were a batch of its own."""
+    own = settings.screenshots
+    calls = (
+        (own.vision_provider, own.vision_model, Operation.ANALYSE.value),
+        (own.text_provider, own.text_model, Operation.EXPAND.value),
+        (own.text_provider, own.text_model, Operation.MERGE.value),
+        (own.embeddings_provider, own.embeddings_model, "embed_nodes"),
+    )
+    return [Part(count, sum(call_cost.of_call(session, settings, *call) for call in calls))]
+
+
+def of_letters(session: Session, settings: Settings, kind: str) -> list[Part]:
+    """One dead letter of a kind other than a batch."""
+    own = settings.screenshots
+    asked = {
+        "merge": (own.text_provider, own.text_model, Operation.MERGE.value),
+        "vector": (own.embeddings_provider, own.embeddings_model, "embed_nodes"),
+    }
+    return [Part(1, call_cost.of_call(session, settings, *asked[kind]))]
+
+
+def unfinished(session: Session, items: Collection[str]) -> set[str]:
+    """Those of these frames and batches that calls may still be made for."""
+    frames = [int(item.removeprefix(_FRAME)) for item in items if item.startswith(_FRAME)]
+    batches = [int(item) for item in items if not item.startswith(_FRAME)]
+    waits = and_(SHOTS.c.id.in_(frames), SHOTS.c.batch_id.is_(None), SHOTS.c.status.in_(_OPEN))
+    found = {frame(shot_id) for shot_id in session.execute(select(SHOTS.c.id).where(waits)).scalars()}
+    merging = select(NODES.c.id).where(NODES.c.batch_id == BATCHES.c.id, NODES.c.status.in_(_OPEN)).exists()
+    works = and_(BATCHES.c.id.in_(batches), or_(BATCHES.c.status.in_(_OPEN), merging))
+    return found | {str(batch_id) for batch_id in session.execute(select(BATCHES.c.id).where(works)).scalars()}

@@ -1,0 +1,25 @@
+"""The account of a caller of the API: whether it has money left today, and what it was charged for."""
+
+from pipeline.engine import accounts
+from pipeline.flows import flows
+from pipeline.storage import spending
+from pipeline.storage.context import Context
+from pipeline.storage.spending import Statement
+
+
+def check(context: Context, owner: str) -> None:
+    """Raise `OverCap` if this caller has spent enough today."""
+    _release(context, owner)
+    with context.db.read() as session:
+        accounts.check(session, context.db.now(), owner, accounts.cap(session, context.settings))
+
+
+def statement(context: Context, owner: str, *, limit: int = 50, before: int | None = None) -> Statement:
+    """How the account stands. What was reserved for work that has ended is free again."""
+    _release(context, owner)
+    return spending.statement(context, owner, limit, before)
+
+
+def _release(context: Context, owner: str) -> None:
+    for flow in flows():
+        flow.release_money(context, owner)

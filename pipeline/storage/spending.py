@@ -1,0 +1,82 @@
+"""What an account holds, for people; and how long its entries stay."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from sqlalchemy import or_, select
+
+from pipeline.engine import accounts
+from pipeline.engine.accounts import CHARGES, RESERVATIONS
+from pipeline.engine.views import view_of
+from pipeline.storage.context import Context
+from pipeline.storage.retention import Retention, Rule, rows
+
+KEPT_DAYS = 90
+"""How long charges and ended reservations stay. A call for work that was asked for before is on no account."""
+
+
+@dataclass(frozen=True)
+class ChargeView:
+    """What one call cost."""
+
+    id: int
+    at: datetime
+    flow: str
+    scope_id: str
+    unit: str
+    operation: str
+    provider: str
+    model: str
+    cost: float
+
+
+@dataclass(frozen=True)
+class ReservationView:
+    """What is reserved for work that has not ended."""
+
+    flow: str
+    item_id: str
+    unit: str
+    amount: float
+    charged: float
+    began_at: datetime
+    ends_at: datetime | None
+
+
+@dataclass(frozen=True)
+class Statement:
+    """How an account stands today, what is reserved, and what it was charged for, the newest first."""
+
+    owner: str
+    cap: float
+    spent: float
+    reserved: float
+    since: datetime
+    reservations: Sequence[ReservationView]
+    charges: Sequence[ChargeView]
+
+
+def statement(context: Context, owner: str, limit: int, before: int | None = None) -> Statement:
+    """The account of a caller, by the id of its key. `before`: only charges that were written down before this one."""
+    now = context.db.now()
+    counts = or_(RESERVATIONS.c.ends_at.is_(None), RESERVATIONS.c.ends_at > now)
+    open_ = select(RESERVATIONS).where(RESERVATIONS.c.owner == owner, counts).order_by(RESERVATIONS.c.id.desc())
+    older = [CHARGES.c.id < before] if before is not None else []
+    charged = select(CHARGES).where(CHARGES.c.owner == owner, *older).order_by(CHARGES.c.id.desc()).limit(limit)
+    with context.db.read() as session:
+        stands = accounts.balance(session, owner, now)
+        return Statement(
+            owner, accounts.cap(session, context.settings), stands.spent, stands.reserved, stands.since,
+            [view_of(ReservationView, row) for row in session.execute(open_.limit(limit))],
+            [view_of(ChargeView, row) for row in session.execute(charged)],
+        )  # fmt: skip
+
+
+def expired(context: Context) -> list[Retention]:
+    """Entries that are older, for clean-up."""
+    rule, old = Rule(KEPT_DAYS, 0), context.db.now() - timedelta(days=KEPT_DAYS)
+    return [
+        rows("charges of keys", rule, CHARGES.c.id, CHARGES.c.at),
+        rows("reservations of keys", rule, RESERVATIONS.c.id, RESERVATIONS.c.began_at, RESERVATIONS.c.ends_at < old),
+    ]

@@ -1,0 +1,83 @@
+"""Callers with a cap who hand in the scopes of some seeds: work is admitted, charged and released as by the API."""
+
+import random
+from collections import Counter
+from collections.abc import Collection
+from typing import TYPE_CHECKING, Any
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from pipeline.engine import accounts
+from pipeline.engine.accounts import CALLER, CHARGES, RESERVATIONS, Part
+from pipeline.engine.live_settings import SystemSetting
+from pipeline.engine.tables import table_of
+from tests.simulation import provider
+from tests.simulation.flow import SCOPES, ScopeState
+from tests.simulation.world import Violation
+
+if TYPE_CHECKING:
+    from tests.simulation.fleet import Fleet
+
+TABLES = (CHARGES, RESERVATIONS, table_of(SystemSetting))
+PRICE = 1.0
+CAP = 4.0
+AGAIN_S = 5.0
+
+
+class Spending:
+    """The accounts of one seed. Seeds without a cap are as they were before there were accounts."""
+
+    def __init__(self, fleet: "Fleet") -> None:
+        self._fleet = fleet
+        chance = random.Random(f"cap {fleet.world.seed}")
+        self.is_capped = chance.random() < 0.3
+        self.owner_of = {f"s{number}": chance.choice(("ann", "bob")) for number in range(fleet.expected)}
+
+    @property
+    def price(self) -> float:
+        """Of a call."""
+        return PRICE if self.is_capped else 0.0
+
+    def admit(self, session: Session, scope_id: str, queue: str, units: int) -> None:
+        """As a request does that hands in a scope. Raises `OverCap`; once faults are over, there is no cap."""
+        if not self.is_capped or queue != provider.QUEUE:
+            return
+        db, settings = self._fleet.db, self._fleet.context.settings
+        settings.api.spend_per_day = 0 if self._fleet.world.calm else CAP
+        CALLER.set(self.owner_of[scope_id])
+        try:
+            accounts.release(session, db.now(), accounts.ended(session, "sim", unfinished))
+            accounts.admit(session, settings, db.now(), "sim", {scope_id: [Part(min(units, int(CAP)), PRICE)]})
+        finally:
+            CALLER.set("")
+
+    def must_hold(self) -> None:
+        """Nobody spends more than the cap, but for what calls cost more than was reserved for them."""
+        if not self.is_capped or self._fleet.world.calm:
+            return
+        spent, beyond = Counter[str](), Counter[str]()
+        for owner, cost, scope_id in self._fleet.scan("SELECT owner, cost, scope_id FROM spend_charges"):
+            spent[owner] += cost
+            if owner != self.owner_of[scope_id]:
+                raise Violation(f"{owner} paid for {scope_id}, which {self.owner_of[scope_id]} handed in")
+        for owner, more in self._fleet.scan("SELECT owner, charged - amount FROM spend_reservations"):
+            beyond[owner] += max(0, more)
+        for owner, cost in spent.items():
+            if cost > CAP + beyond[owner] + 1e-6:
+                raise Violation(f"{owner} spent {cost}, the cap is {CAP} and its calls cost {beyond[owner]} too much")
+
+    def nothing_unpaid(self) -> None:
+        """Each call on record was charged once."""
+        if self.is_capped:
+            ((calls,),) = self._fleet.scan("SELECT COUNT(*) FROM ai_calls")
+            ((charges,),) = self._fleet.scan("SELECT COUNT(*) FROM spend_charges")
+            if calls != charges:
+                raise Violation(f"{calls} calls are on record, {charges} were charged")
+
+
+def unfinished(session: Session, scope_ids: Collection[str]) -> set[str]:
+    """The scopes that calls may still be made for."""
+    works = SCOPES.c.status.not_in([ScopeState.DONE, ScopeState.FAILED])
+    found: Any = session.execute(select(SCOPES.c.id).where(SCOPES.c.id.in_(scope_ids), works)).scalars()
+    return set(found)
