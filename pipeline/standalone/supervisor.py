@@ -166,12 +166,12 @@ class Supervisor:
             info_path(self._settings).unlink(missing_ok=True)
 
     def _release(self) -> None:
-        """No worker is left to hold a claim: release those of workers that had to be killed."""
+        """Release the claims of killed workers, now that no worker runs."""
         if not self._settings.embedded_database:
             return
         context = Context(self._settings)
         for flow in flows():
-            with suppress(Exception):  # what one flow raises keeps no other from it
+            with suppress(Exception):  # an error of one flow does not stop the others
                 flow.release_all(context, flow.holders(context))
         context.db.dispose()
 
