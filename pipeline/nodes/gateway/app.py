@@ -87,9 +87,6 @@ class Gateway:
             await asyncio.to_thread(names.take, at.context, register.node_id, token, at.settings.max_nodes)
         except UserError as error:
             raise BadMessage(str(error), CloseCode.UNAUTHORIZED) from error
-        known, here = at.view.get(register.node_id), at.nodes.get(register.node_id)
-        if (known and known.token_id != token.id) or (here and here.token_id != token.id):
-            raise BadMessage("a node of this id is connected with another token", CloseCode.UNAUTHORIZED)
         if at.ending or (len(at.nodes) >= at.settings.max_nodes and register.node_id not in at.nodes):
             raise BadMessage("no more nodes here: try another instance", CloseCode.FULL)
         await self._enter_node(NodeLink(at, connection, register, token, at.now_ms()), register)
