@@ -108,6 +108,8 @@ MUTATIONS = (
     Mutation(
         "fence",
         "a result counts whoever holds its unit",
+        faults=Faults(freeze=0.6),
+        rare=True,
         names={
             "pipeline.engine.work._move": _unfenced(work._move),
             "pipeline.engine.work.held": lambda session, work, outcomes: {one.id for one in outcomes},
