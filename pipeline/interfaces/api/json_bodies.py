@@ -12,7 +12,6 @@ from weakref import WeakValueDictionary
 
 from anyio import CapacityLimiter
 from anyio.to_thread import run_sync
-from fastapi._compat import ModelField
 from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
 from starlette.requests import Request
@@ -69,10 +68,10 @@ class Turns:
             return await run_sync(work, body, limiter=self._at_once)
 
 
-async def read(request: Request, body: bytes, work: Callable[[bytes], Found]) -> Found:
-    """What `work`, which need not be quick, makes of this body when it is its caller's turn."""
-    turns: Turns = request.app.state.turns
-    return await turns.read(request, body, work)
+def turns(request: Request) -> Turns:
+    """The application's."""
+    found: Turns = request.app.state.turns
+    return found
 
 
 class JsonRoute(APIRoute):
@@ -89,15 +88,15 @@ class JsonRoute(APIRoute):
 
 
 class _Request(Request):
-    def __init__(self, request: Request, field: ModelField) -> None:
+    def __init__(self, request: Request, field: Any) -> None:
         super().__init__(request.scope, request.receive)
         self._field = field
 
     async def json(self) -> Any:
-        return await read(self, await self.body(), partial(_validated, self._field))
+        return await turns(self).read(self, await self.body(), partial(_validated, self._field))
 
 
-def _validated(field: ModelField, body: bytes) -> Any:
+def _validated(field: Any, body: bytes) -> Any:
     found, errors = field.validate(json.loads(text_of(body)), loc=("body",))
     if errors:
         raise RequestValidationError(errors)

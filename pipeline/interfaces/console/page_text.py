@@ -16,6 +16,8 @@ _MARKUP = re.compile(r"""(<(?:"[^"<]*+"|'[^'<]*+'|[^'"<>])*+>)""")
 _SAID = 90
 MOST_MARKED = 200_000
 """Longer texts are shown without marks."""
+MOST_BLOCKS = 2_000
+"""A page of more is shown as one text, without boxes."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +62,7 @@ def reading(
     """The text in sections. `layout`: the blocks; without them, or if they are not those of this text, it is one."""
     pictures = url(f"/api/v1/documents/{document_id}/pictures")
     blocks = layout["blocks"] if layout else []
-    parts = sections(content, blocks) if blocks else None
+    parts = sections(content, blocks) if 0 < len(blocks) <= MOST_BLOCKS else None
     if layout is None or parts is None:
         shown = markdown.html([content] if content.strip() else [], caller, pictures)
         return Reading([Section("b0", "markdown", marked(one, words), "") for one in shown.parts], note=shown.note)

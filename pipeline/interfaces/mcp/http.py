@@ -15,8 +15,7 @@ from anyio.to_thread import run_sync
 from starlette.requests import Request
 from starlette.types import Message, Receive, Scope, Send
 
-from pipeline.interfaces.api import json_bodies
-from pipeline.interfaces.api.json_bodies import text_of
+from pipeline.interfaces.api.json_bodies import text_of, turns
 from pipeline.interfaces.mcp.tool import may_use
 from pipeline.settings import ApiSettings
 
@@ -52,8 +51,9 @@ class Mcp:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         scope["route"] = self  # for the metrics: a route for any application does not name itself
         body = await Request(scope, receive).body()  # `BodyLimits` has a limit for it
-        await json_bodies.read(Request(scope), body, partial(text_of, most=MAX_PARTS))
-        manager = await self._begun(writes=may_use(Request(scope), writes=True, local=False))
+        request = Request(scope)
+        await turns(request).read(request, body, partial(text_of, most=MAX_PARTS))
+        manager = await self._begun(writes=may_use(request, writes=True, local=False))
         await manager.handle_request(scope, _again(body, receive), send)
 
     async def _begun(self, *, writes: bool) -> "StreamableHTTPSessionManager":

@@ -6,6 +6,7 @@ takes too long to parse becomes paragraphs as they were written.
 
 import re
 from collections.abc import Iterator, Sequence
+from threading import BoundedSemaphore
 
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
@@ -21,6 +22,7 @@ _MARKDOWN = MarkdownIt("commonmark").enable("table")
 _MARKUP = re.compile(r"</?[A-Za-z][^<>\n]{0,200}>|!?\[|\]|[|*`~]+|-{3,}|\\(?=\W)|^[#>\s]+", re.MULTILINE)
 MAX_CHARACTERS = 400_000
 """Of a text that is parsed."""
+_CHILDREN = BoundedSemaphore(2)
 
 
 def blocks(markdown: str) -> list[Json]:
@@ -29,7 +31,8 @@ def blocks(markdown: str) -> list[Json]:
         return parsed(markdown)
     try:
         if len(markdown) <= MAX_CHARACTERS:
-            found: list[Json] = by_child("blocks", text=markdown)["blocks"]
+            with _CHILDREN:
+                found: list[Json] = by_child("blocks", text=markdown)["blocks"]
             return found
     except UnitError as error:
         if error.kind is not ErrorKind.PERMANENT:

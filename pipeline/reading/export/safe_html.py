@@ -36,9 +36,11 @@ def harmless(parts: Sequence[str], pictures: str = "") -> list[str]:
     words stay. Raises `UnitError` with code `too_large` for too much HTML. How long it takes, `child` has to bound.
     """
     made: list[str] = []
+    left = _MOST
     for part in parts:
         made.append(_harmless(part, pictures))
-        if sum(map(len, made)) > _MOST:
+        left -= len(made[-1])
+        if left < 0:
             raise refused(f"The text becomes more than {_MOST:,} characters of HTML.", "too_large")
     return made
 

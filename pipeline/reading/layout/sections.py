@@ -18,7 +18,7 @@ def sections(markdown: str, blocks: Sequence[Mapping[str, Any]]) -> list[str] | 
     for block in blocks:
         while at < len(lines) and not lines[at].strip():
             at += 1
-        end = at + _length(lines[at:], block)
+        end = at + _length(lines, at, block)
         if end < at:
             return None
         found.append("\n".join(lines[at:end]))
@@ -26,20 +26,21 @@ def sections(markdown: str, blocks: Sequence[Mapping[str, Any]]) -> list[str] | 
     return found if not any(line.strip() for line in lines[at:]) else None
 
 
-def _length(lines: Sequence[str], block: Mapping[str, Any]) -> int:
-    """How many lines a block has at the beginning of these; -1 if it cannot be there."""
-    kind, first = block["type"], lines[0] if lines else ""
+def _length(lines: Sequence[str], at: int, block: Mapping[str, Any]) -> int:
+    """How many lines a block has from line `at` on; -1 if it cannot be there."""
+    kind, first = block["type"], lines[at] if at < len(lines) else ""
     match kind:
         case "picture" if block.get("link") or block["text"]:
             linked = not block.get("link") or first == f"![]({block['link']})"
-            end = next((place for place, line in enumerate(lines) if not line.strip()), len(lines))
+            end = next((place for place in range(at, len(lines)) if not lines[place].strip()), len(lines)) - at
             return end if linked and end else -1
         case "code" if _FENCE.fullmatch(first):
-            return _through(lines, first)
+            return _through(lines, at, first)
         case "table" if first == "<table>":
-            return _through(lines, "</table>")
+            return _through(lines, at, "</table>")
         case "table":
-            return next((place for place, line in enumerate(lines) if not line.startswith("|")), len(lines)) or -1
+            end = next((place for place in range(at, len(lines)) if not lines[place].startswith("|")), len(lines))
+            return end - at or -1
     if kind == "picture" or (kind in {"heading", "paragraph", "footnote"} and not block["text"]):
         return 0
     starts = {"heading": "#", "quote": "> "}
@@ -47,5 +48,5 @@ def _length(lines: Sequence[str], block: Mapping[str, Any]) -> int:
     return 1 if fits and kind != "code" else -1
 
 
-def _through(lines: Sequence[str], last: str) -> int:
-    return next((place for place, line in enumerate(lines) if place and line == last), -2) + 1
+def _through(lines: Sequence[str], at: int, last: str) -> int:
+    return next((place - at + 1 for place in range(at + 1, len(lines)) if lines[place] == last), -1)

@@ -14,11 +14,11 @@ from fastapi.exceptions import RequestValidationError
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 from starlette.responses import JSONResponse
 
-from pipeline.interfaces.api import json_bodies, uploads
+from pipeline.interfaces.api import uploads
 from pipeline.interfaces.api.bodies import is_upload
 from pipeline.interfaces.api.dependencies import here, spender, writer
 from pipeline.interfaces.api.fields import Given, HexId, Line, LongProse, Name, Strict, Url, Wait
-from pipeline.interfaces.api.json_bodies import text_of
+from pipeline.interfaces.api.json_bodies import text_of, turns
 from pipeline.interfaces.api.long_poll import wait_for
 from pipeline.interfaces.api.problems import MEDIA_TYPE, RETRY_S, STATUS, Problem, Refused, documented
 from pipeline.interfaces.api.uploads import Form
@@ -139,7 +139,7 @@ async def add_items(request: Request, response: Response, base_id: HexId, wait: 
         async with uploads.receive(request, MAX_FILES) as form:
             added = await run_sync(add_uploaded, base.id, form)
     else:
-        sources, refused = await json_bodies.read(request, await request.body(), _read)
+        sources, refused = await turns(request).read(request, await request.body(), _read)
         added = await run_sync(flow.add, base.id, sources) if sources else Added()
         added.failed += refused
     if not added.created:

@@ -1,6 +1,7 @@
 """The screen of one document: its pages, a page beside its text, its attempts, and what can be done with it."""
 
 import re
+from collections.abc import Sequence
 from html import unescape
 from typing import Any
 
@@ -10,6 +11,7 @@ from starlette.testclient import TestClient
 
 from pipeline.flows.documents.models import ATTEMPTS, DOCUMENTS, LAYOUTS, PAGES
 from pipeline.flows.documents.states import DocumentStatus, PageStatus
+from pipeline.interfaces.console.page_text import MOST_BLOCKS
 from pipeline.interfaces.console.screens.document import AROUND, DocumentAsked, fragments
 from pipeline.storage.api_keys import Scope
 from pipeline.storage.context import Context
@@ -48,9 +50,11 @@ def post(api: TestClient, document_id: str, what: str, **fields: Any) -> Any:
     )
 
 
-def with_layout(context: Context, document_id: str, content: str = TEXT) -> None:
+def with_layout(
+    context: Context, document_id: str, content: str = TEXT, blocks: Sequence[dict[str, Any]] = BLOCKS
+) -> None:  # fmt: skip
     page_id = pages(context, document_id)[0].id
-    layout = {"width": 612.0, "height": 792.0, "unit": "pt", "blocks": BLOCKS}
+    layout = {"width": 612.0, "height": 792.0, "unit": "pt", "blocks": blocks}
     with context.db.transaction() as session:
         session.execute(update(PAGES).where(PAGES.c.id == page_id).values(content=content))
         session.execute(insert(LAYOUTS).values(page_id=page_id, data=layout))
@@ -100,6 +104,15 @@ def test_a_text_without_places_says_so(api: TestClient, context: Context) -> Non
     page = shown(api, mine)
     assert "No boxes" in page
     assert "<svg viewBox" not in page
+
+
+def test_a_page_of_thousands_of_blocks_is_shown_as_one_text(api: TestClient, context: Context) -> None:
+    mine = insert_document(context, D.COMPLETED, [C])
+    block, many = {**BLOCKS[1], "text": "a"}, MOST_BLOCKS + 1
+    with_layout(context, mine, "a\n\n" * many, [block] * many)
+    page = shown(api, mine)
+    assert "No boxes" in page
+    assert page.count("<p>a</p>") == many
 
 
 def test_markup_of_models_does_nothing(api: TestClient, context: Context) -> None:
