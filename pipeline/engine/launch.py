@@ -5,8 +5,8 @@ is in the queue) or is at work. Sending reserves the places that are missing, an
 so a scope never has more messages under way than places. Submit, resume, wake-ups and the sweeper all send by `launch`.
 
 When is a waiting message lost? Timers cannot tell: a long queue looks like a loss. It is lost when its queue has turned
-over without it: more messages were worked on since than were before it; or when the queue has been empty for a while.
-Before a closed gate nothing is worked on, so nothing is lost.
+over without it, so that more messages were worked on since than were before it; or when its queue is empty 5 s after it
+was sent. Before a closed gate nothing is worked on, so nothing is lost.
 """
 
 from collections.abc import Callable, Sequence

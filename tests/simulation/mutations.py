@@ -148,7 +148,12 @@ MUTATIONS = (
         names={"pipeline.engine.claims.left_behind": _all_left_behind},
     ),
     Mutation("polling", "8: a refused worker asks again at once", names={"tasks.consumer.LONGEST_LEAVE_S": 0.005}),
-    Mutation("order", "8: a refused message goes to the tail", names={"tasks.consumer.give_back": _to_the_tail}),
+    Mutation(
+        "order",
+        "8: a refused message goes to the tail",
+        faults=Faults(),
+        names={"tasks.consumer.give_back": _to_the_tail},
+    ),
     Mutation(
         "order of two",
         "messages refused at the same time swap",
