@@ -201,8 +201,7 @@ def admit(
         return
     most = cap(session, settings)
     amounts = {item: amount_of(parts, most) for item, parts in wanted.items()}
-    if most and session.get_bind().dialect.name != "sqlite":  # which has one writer anyway
-        session.execute(select(func.pg_advisory_xact_lock(func.hashtextextended(f"spend:{owner}", 0))))
+    _one_at_a_time(session, owner, most)
     check(session, now, owner, most, sum(amounts.values()))
     ends_at = None if lasts_s is None else now + timedelta(seconds=lasts_s)
     rows = [
@@ -289,6 +288,28 @@ def release(session: Session, now: datetime, reservations: Iterable[int]) -> Non
     """End these reservations."""
     for some in portions(reservations):
         session.execute(update(RESERVATIONS).where(RESERVATIONS.c.id.in_(some)).values(ends_at=now))
+
+
+def revise(session: Session, settings: Settings, now: datetime, flow: str, item: str, parts: Sequence[Part]) -> None:
+    """Reserve for an item what its work turned out to need, before anything is called for it.
+
+    Raises `OverCap` if that is more than was reserved, and the caller's cap does not cover it.
+    """
+    mine = (RESERVATIONS.c.flow == flow, RESERVATIONS.c.item_id == item, RESERVATIONS.c.ends_at.is_(None))
+    for row in session.execute(select(RESERVATIONS).where(*mine)).all():
+        most = cap(session, settings)
+        amount = amount_of(parts, most)
+        if amount > row.amount:
+            _one_at_a_time(session, row.owner, most)
+            check(session, now, row.owner, most, amount - row.amount)
+        values = {"amount": amount, "units": sum(part.units for part in parts)}
+        session.execute(update(RESERVATIONS).where(RESERVATIONS.c.id == row.id).values(**values))
+
+
+def _one_at_a_time(session: Session, owner: str, most: float) -> None:
+    """Admissions of a caller with a cap wait for one another. SQLite has one writer anyway."""
+    if most and session.get_bind().dialect.name != "sqlite":
+        session.execute(select(func.pg_advisory_xact_lock(func.hashtextextended(f"spend:{owner}", 0))))
 
 
 def carry(session: Session, now: datetime, flow: str, items: Collection[str], into: str) -> None:

@@ -12,7 +12,7 @@ from pipeline.settings import Settings
 _LATELY = 100
 """The provider's newest calls that are looked at."""
 _TYPICAL: Final = {
-    "page_to_markdown": (1_200, 800), "vlm_analyze_shard": (2_000, 1_000), "text_expand": (2_500, 1_000),
+    "page_to_markdown": (1_200, 400), "vlm_analyze_shard": (2_000, 1_000), "text_expand": (2_500, 1_000),
     "embed_nodes": (300, 0), "embed_query": (20, 0),
 }  # fmt: skip
 """Tokens in and out of a call of this operation, as long as none is on record; none for others."""

@@ -18,6 +18,8 @@ from pipeline.engine.accounts import CALLER, CHARGES, RESERVATIONS, OverCap, Par
 from pipeline.flows.documents.models import DOCUMENTS as ROWS
 from pipeline.flows.documents.models import PAGES
 from pipeline.flows.documents.states import DocumentStatus, PageStatus
+from pipeline.flows.knowledge import service
+from pipeline.flows.knowledge.states import ItemStatus
 from pipeline.flows.screenshots.frames import buffer
 from pipeline.flows.screenshots.models import BATCHES, SHOTS
 from pipeline.flows.screenshots.states import WorkStatus
@@ -31,9 +33,12 @@ from tests.support import assistant
 from tests.support.calls import call_row
 from tests.support.documents import insert_document, page_row
 from tests.support.frames import Desktop, draw
+from tests.support.knowledge_driver import Driver, long_text
 from tests.support.samples import text_pdf
 
 PRICE = 1.1
+OUTPUT = 2750
+"""The price of a million tokens: a page is taken to have 400 tokens of output as long as no call is on record."""
 API = "/api/v1"
 
 
@@ -45,8 +50,7 @@ def cap() -> str:
 @pytest.fixture
 def settings_env(cap: str) -> dict[str, str]:
     own = "PENSTOCK_PROVIDERS__AI__"
-    # A page is taken to have 800 tokens of output as long as no call is on record.
-    prices = '{"*": {"output": 1375}}'
+    prices = f'{{"*": {{"output": {OUTPUT}}}}}'
     asked = {f"PENSTOCK_SCREENSHOTS__{what}_PROVIDER": "ai" for what in ("VISION", "TEXT")}
     knowing = {"PENSTOCK_KNOWLEDGE__EMBEDDINGS_PROVIDER": "ai", "PENSTOCK_KNOWLEDGE__EMBEDDINGS_MODEL": "small"}
     music = {"PENSTOCK_MUSIC__PROVIDER": "ai"}
@@ -343,6 +347,36 @@ def test_knowledge_is_reserved_charged_and_kept(context: Context, ann: Key, bob:
     assert add(ann, "Pressure fell by four bar.").status_code == 429
     call(context, item, 0, 0.25, flow="knowledge")
     assert (ann.spent, bob.spent) == (pytest.approx(PRICE), 0.25)
+
+
+class TestTexts:
+    @pytest.fixture
+    def settings_env(self) -> dict[str, str]:
+        own = "PENSTOCK_PROVIDERS__EMB__"
+        named = {f"PENSTOCK_KNOWLEDGE__EMBEDDINGS_{what}": it for what, it in (("PROVIDER", "emb"), ("MODEL", "v"))}
+        prices = '{"*": {"input": 1000}}'
+        named["PENSTOCK_KNOWLEDGE__BATCH_SIZE"] = "5"
+        return {f"{own}API_KEY": "x", f"{own}PRICES": prices, **named, "PENSTOCK_API__SPEND_PER_DAY": "1"}
+
+    @pytest.mark.parametrize(("paragraphs", "status"), [(10, ItemStatus.EMBEDDING), (100, ItemStatus.FAILED)])
+    def test_an_item_that_turns_out_to_be_long_is_reserved_before_it_is_embedded(
+        self, context: Context, monkeypatch: pytest.MonkeyPatch, paragraphs: int, status: ItemStatus
+    ) -> None:
+        """As an address whose page nobody has read when it is added."""
+        monkeypatch.setattr(service, "estimate", lambda *_: [Part(1, 0.001)])
+        base = knowledge.create_base("notes", chunk_tokens=32, chunk_overlap=0).id
+        driver, text = Driver(context), long_text("note", paragraphs)
+        CALLER.set("ann")
+        (item,) = driver.note(base, text)
+        CALLER.set("")
+        driver.round()
+        assert driver.status(item) is status
+        account = statements.statement(context, "ann")
+        if status is ItemStatus.FAILED:
+            assert "this may cost" in driver.row(item).error
+            assert account.reserved == 0
+        else:
+            assert account.reserved == pytest.approx(len(text) / 4 * 0.001, rel=0.2)
 
 
 def test_a_song_s_run_is_charged_to_who_started_or_resumed_it(context: Context, ann: Key, bob: Key) -> None:

@@ -100,7 +100,13 @@ def test_no_id_comes_again_after_its_row_was_deleted(db: Database) -> None:
             "latency_ms, input_tokens, output_tokens, cost, preview, created_at) "
             "VALUES (7, '', '', '', '', '', '', '', '', '', 0, 0, 0, 0, '', '2026-11-01 00:00:00')"
         ))  # fmt: skip
+        asked = "INSERT INTO api_work (flow, item_id, owner, since) VALUES (:flow, '7', 'ann', '2026-11-01 00:00:00')"
+        session.execute(text(asked), [{"flow": "documents"}, {"flow": "screenshots"}])
     schema.migrate(db)
+    with db.read() as session:
+        assert set(session.execute(text("SELECT owner, item_id FROM spend_reservations")).all()) == {
+            ("ann", "7"), ("ann", "frame:7"),
+        }, "who asked for what is under way is known"  # fmt: skip
     other = Database(db.url.render_as_string(hide_password=False))
     row = call_row("p", other.now())
     for expected in (8, 9) if db.is_sqlite else (1, 2):

@@ -9,7 +9,8 @@ import structlog
 from sqlalchemy import and_, delete, insert, select
 from sqlalchemy.orm import Session
 
-from pipeline.engine import work
+from pipeline.engine import accounts, work
+from pipeline.engine.accounts import Part
 from pipeline.engine.claims import Claim, Owner
 from pipeline.engine.errors import ErrorKind, PenstockError, UnitError
 from pipeline.engine.settled import Settled
@@ -24,7 +25,7 @@ from pipeline.flows.knowledge.states import ITEM, BatchStatus, ItemEvent, ItemSt
 from pipeline.flows.knowledge.work import item as items
 from pipeline.flows.knowledge.work.checkpoint import Checkpoint
 from pipeline.flows.knowledge.work.known import forget, known_vectors
-from pipeline.providers import registry
+from pipeline.providers import call_cost, registry
 from pipeline.reading import text_files, websites
 from pipeline.reading.chunks import Chunk, split
 from pipeline.reading.content import FetchLimits, Limits, Reading, SitemapLimits, Unwanted, refused
@@ -140,7 +141,12 @@ def _store(context: Context, claimed: Claimed, reading: Reading) -> None:
         "warning": storable("; ".join(reading.warnings))[:MAX_WARNING] or None,
     }  # fmt: skip
 
+    characters = sum(len(chunk.text) for chunk, digest in zip(chunks, digests, strict=True) if digest not in known)
+    each = call_cost.of_text(context.settings, base.provider, base.model, characters) / max(1, left)
+
     def settle(session: Session) -> None:
+        now = context.db.now()
+        accounts.revise(session, context.settings, now, items.FLOW, row.id, [Part(left, each)])
         _forget_drafts(session, row)
         for some in portions(batches, 50):
             session.execute(insert(BATCHES), some)

@@ -21,6 +21,14 @@ SEQUENCES = sa.table("sqlite_sequence", sa.column("name"), sa.column("seq"))
 """SQLite's own: the highest id that each such table ever had."""
 
 
+RESERVATIONS = sa.table(
+    "spend_reservations",
+    *(sa.column(name) for name in (
+        "owner", "flow", "item_id", "unit", "units", "amount", "charged", "began_at", "ends_at",
+    )),
+)  # fmt: skip
+
+
 def number(key: str, numbered: str) -> None:
     """Change how SQLite declares the tables' keys. Their rows stay where they are: only the declaration is written.
 
@@ -64,6 +72,14 @@ def upgrade() -> None:
         sa.Index("ix_spend_charges_at", "at"),
         sqlite_autoincrement=True,
     )  # fmt: skip
+    # Who asked for what is under way: its calls are charged to them, as before.
+    work = sa.table("api_work", *(sa.column(name) for name in ("flow", "item_id", "owner", "since")))
+    item = sa.case((work.c.flow == "screenshots", sa.literal("frame:") + work.c.item_id), else_=work.c.item_id)
+    known = sa.select(
+        work.c.owner, work.c.flow, item, sa.literal(""), sa.literal(1), sa.literal(0.0), sa.literal(0.0),
+        work.c.since, work.c.since,
+    )  # fmt: skip
+    op.execute(RESERVATIONS.insert().from_select([column.name for column in RESERVATIONS.c], known))
     op.drop_table("api_work")
 
 
