@@ -59,7 +59,7 @@ def _sweep(context: Context, go_on: Callable[[], object]) -> int:
             busy.append(tasks)
             with isolated("sweep.failed", flow=tasks.flow.name):
                 working |= tasks.flow.holders(context)
-    absent = Presence(context.redis).missed_twice(working, within_s)
+    absent = Presence(context.redis).missed_twice(working, within_s, context.settings.presence_interval_s)
     with isolated("sweep.failed", flow="gates"):
         for gate in admitted if absent else ():
             gate.finish_all(absent)

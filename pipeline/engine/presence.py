@@ -6,7 +6,7 @@ A worker's main process renews all of them: a process of its pool may be in a lo
 import json
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 from redis import Redis
 
@@ -15,7 +15,7 @@ from pipeline.engine.leases import Leases, lease_key
 PRESENCE_KEYS = (lease_key("presence"), lease_key("presence:pools"))
 """Workers, and the processes of their pools."""
 _FACTS = "penstock:presence:facts:"
-_MISSED_KEY = "penstock:presence:missed"
+_MISSED_KEY = "penstock:presence:missed_since"
 _SWEPT_KEY = "penstock:sweep:ended"
 _REMEMBERED_MS = 7 * 24 * 3600 * 1000
 
@@ -81,24 +81,27 @@ class Presence:
         asked = set(processes)
         return asked & (self.alive() | self._pools.holders()) if asked else set()
 
-    def missed_twice(self, processes: Iterable[str], within_s: float = 60) -> set[str]:
+    def missed_twice(self, processes: Iterable[str], within_s: float = 60, apart_s: float = 0) -> set[str]:
         """Those of `processes` that are absent now and were absent at the last call, if it was in the last `within_s`.
 
-        Twice, since Redis may just have been emptied: by the next call a living one is back.
+        Twice, since Redis may just have been emptied, or the process begun: by the next call a living one is there. A
+        call may come late, and the next one soon after it: the first miss counts once `apart_s` have passed.
         """
         asked = set(processes)
         if not asked:
             self._redis.delete(_MISSED_KEY)
             return set()
         absent = asked - self.living(asked)
-        before = {str(name) for name in self._redis.smembers(_MISSED_KEY)}
+        seconds, micros = self._redis.time()
+        now = seconds + micros / 1e6
+        since = dict(cast("list[tuple[str, float]]", self._redis.zrange(_MISSED_KEY, 0, -1, withscores=True)))
         with self._redis.pipeline() as pipe:
             pipe.delete(_MISSED_KEY)
             if absent:
-                pipe.sadd(_MISSED_KEY, *absent)
+                pipe.zadd(_MISSED_KEY, {one: since.get(one, now) for one in absent})
                 pipe.pexpire(_MISSED_KEY, int(within_s * 1000))
             pipe.execute()
-        return absent & before
+        return {one for one in absent if one in since and now - since[one] >= apart_s}
 
 
 def served(workers: Iterable[Collection[str]]) -> set[str] | None:

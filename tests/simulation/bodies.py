@@ -92,9 +92,9 @@ class Bodies:
 def _at_work(fleet: "Fleet", task: Any, place: Place, guarded: GuardedCall | None = None) -> Iterator[AtWork | None]:
     message = task.request.chord
     with at_work(task, place, guarded=guarded) as work:
-        message.taken_us = None
-        if work is not None and message.touched:
-            fleet.broker.took_place(message)
+        is_late, message.taken_us = fleet.observer.is_late(message), None
+        if work is not None and (message.touched or is_late):
+            message.touched = fleet.broker.took_place(message) or message.touched
         try:
             yield work
         finally:

@@ -213,11 +213,14 @@ class Broker:
                     other.passed_by_moved += 1
                     other.touched = other.touched or other.passed_by_moved >= PASSED_FOR_LOST
 
-    def took_place(self, message: Message) -> None:
-        """A message that a fault touched works in a place for which another one is waiting: that is one too many."""
+    def took_place(self, message: Message) -> bool:
+        """Excuse the messages that wait for the place of one at work, which a fault touched; whether there are any."""
         assert message.place
-        for other in self.outstanding(*message.place[:2]):
-            other.touched = other.touched or other.place == message.place
+        outstanding = self.outstanding(*message.place[:2])
+        others = [one for one in outstanding if one.place == message.place and one is not message]
+        for other in others:
+            other.touched = True
+        return bool(others)
 
     # Looking
 

@@ -134,7 +134,7 @@ class Observer:
         scope, queue, _ = message.place
         row = self.scopes.get(scope.partition(":")[2])
         most = row[9] if row and queue != MERGE else 1
-        found = [one for one in self.fleet.broker.outstanding(scope, queue) if not (one.touched or self._is_late(one))]
+        found = [one for one in self.fleet.broker.outstanding(scope, queue) if not (one.touched or self.is_late(one))]
         if len(found) > most:
             listed = ", ".join(f"{one.id} ({one.place[2]})" for one in found if one.place)
             raise Violation(f"{scope} has {len(found)} messages in {queue} for {most} places: {listed}")
@@ -143,7 +143,7 @@ class Observer:
         if queue == provider.QUEUE and was_closed and not self._refuses():
             raise Violation(f"{message.id} was sent to a closed gate")
 
-    def _is_late(self, message: Message) -> bool:
+    def is_late(self, message: Message) -> bool:
         """Whether a message may count as lost, though a worker has it: the worker stalls before it takes its place, or
         the message waited long, and was the last one of its queue."""
         now_us = self.world.now_us

@@ -86,7 +86,7 @@ def _to_the_tail(channel: Any, message: Any) -> None:
     delivery.message.touched = touched
 
 
-def _missed_once(presence: Presence, processes: Any, within_s: float = 60) -> set[str]:
+def _missed_once(presence: Presence, processes: Any, *_: float) -> set[str]:
     alive = presence._redis.zrange("penstock:leases:{presence}", 0, -1)
     return set(processes) - set(alive) - set(presence._redis.zrange("penstock:leases:{presence:pools}", 0, -1))
 

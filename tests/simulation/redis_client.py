@@ -1,6 +1,6 @@
 """Redis on virtual time: scripts are told the time, and nothing expires by the server's clock."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from hashlib import sha1
 from typing import Any
 
@@ -130,8 +130,8 @@ class _Pipeline:
     def delete(self, *names: Any) -> None:
         self._commands.append(("DEL", *names))
 
-    def sadd(self, name: Any, *members: Any) -> None:
-        self._commands.append(("SADD", name, *members))
+    def zadd(self, name: Any, scores: Mapping[Any, Any]) -> None:
+        self._commands.append(("ZADD", name, *(part for member, score in scores.items() for part in (score, member))))
 
     def pexpire(self, name: Any, time: Any) -> None:
         self._owner.world.at(int(time) / 1000, lambda: self._owner.forget(name))

@@ -17,6 +17,8 @@ KEPT = {
     93001995: "the only message of a queue is in the hands of a worker whose gate refuses it: it is not lost",
     81002294: "a call is under way to the provider when Redis is emptied: it counts when it is sent",
     95000009: "a worker is held up with the last message of its queue in its hands: it may count as lost",
+    95204996: "a worker stalls with a message, which is sent again, and then goes on in its place",
+    95204503: "a sweep is held up, and the next one follows soon: a process that has just begun is not dead",
     95101662: "a worker stalls with a message in its hands while its queue turns over: it may count as lost",
 }
 """Seeds that failed, with the defect of each."""

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from tests.simulation.fleet import Fleet
 
 QUEUES = (provider.QUEUE, CPU, MERGE, "control")
-PRESENCE_S, PRESENCE_TTL_S = 5.0, 15.0
+PRESENCE_S, PRESENCE_TTL_S = 3.0, 15.0
 
 
 class Request:

@@ -43,6 +43,12 @@ def test_a_worker_is_gone_only_when_it_was_missed_twice_in_a_row(presence: Prese
     assert presence.missed_twice({"w1"}) == {"w1"}
 
 
+def test_looks_that_come_soon_after_one_another_take_nobody_for_dead(presence: Presence) -> None:
+    for _ in range(3):  # a look was held up: within the interval, a living process need not have said a word
+        assert presence.missed_twice({"w1"}, apart_s=3600) == set()
+    assert presence.missed_twice({"w1"}) == {"w1"}
+
+
 def test_a_living_worker_is_never_missed(presence: Presence) -> None:
     presence.renew("w1", TTL_S)
     for _ in range(3):

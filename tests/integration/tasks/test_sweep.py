@@ -60,7 +60,13 @@ def test_a_sweep_whose_end_is_lost_keeps_others_away_no_longer_than_a_silent_wor
 
 @pytest.mark.parametrize(
     "settings_env",
-    [{"PENSTOCK_PROVIDERS__FAKE__BASE_URL": "http://127.0.0.1:9", "PENSTOCK_PROVIDERS__FAKE__MODEL": "m"}],
+    [
+        {
+            "PENSTOCK_PROVIDERS__FAKE__BASE_URL": "http://127.0.0.1:9",
+            "PENSTOCK_PROVIDERS__FAKE__MODEL": "m",
+            "PENSTOCK_PRESENCE_INTERVAL_S": "0.001",
+        }
+    ],
 )
 def test_slots_of_a_killed_worker_are_given_back_when_it_is_missed_twice(
     context: Context, monkeypatch: pytest.MonkeyPatch
