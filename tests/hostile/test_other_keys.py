@@ -96,8 +96,9 @@ def api(context: Context, settings_env: dict[str, str]) -> Iterator[Api]:
     folder, port = context.settings.data_dir, free_port()
     own = {
         "PENSTOCK_REDIS_URL": str(context.settings.effective_redis_url),
-        "PENSTOCK_DATABASE_URL": f"sqlite:///{folder / 'penstock.db'}", "PENSTOCK_API__PORT": str(port),
-    }  # fmt: skip
+        "PENSTOCK_DATABASE_URL": f"sqlite:///{folder / 'penstock.db'}",
+        "PENSTOCK_API__PORT": str(port),
+    }
     cli = Cli(folder, folder, environment(folder, **own, **settings_env))
     attacker, other = (api_keys.create(context, name, Scope.WRITE)[0] for name in ("attacker", "other"))
     running = cli.start("api")

@@ -56,9 +56,7 @@ class Reading:
         return [one for one in self.sections if one.box]
 
 
-def reading(
-    document_id: str, content: str, layout: Mapping[str, Any] | None, caller: str, words: str = ""
-) -> Reading:  # fmt: skip
+def reading(document_id: str, content: str, layout: Mapping[str, Any] | None, caller: str, words: str = "") -> Reading:
     """The text in sections. `layout`: the blocks; without them, or if they are not those of this text, it is one."""
     pictures = url(f"/api/v1/documents/{document_id}/pictures")
     blocks = layout["blocks"] if layout else []
@@ -71,12 +69,16 @@ def reading(
     shown = markdown.html(texts, caller, pictures)
     found = [
         Section(
-            f"b{place}", block["type"], marked(part, words), _first_words(block),
-            _box(block), min(int(block.get("depth", 0)), 6),
+            f"b{place}",
+            block["type"],
+            marked(part, words),
+            _first_words(block),
+            _box(block),
+            min(int(block.get("depth", 0)), 6),
             found=bool(words and fusion.spots(str(block["text"])[:MOST_MARKED], words)),
         )
         for place, (block, part) in enumerate(zip(blocks, shown.parts, strict=True))
-    ]  # fmt: skip
+    ]
     return Reading(found, float(layout["width"] or 0), float(layout["height"] or 0), shown.note)
 
 

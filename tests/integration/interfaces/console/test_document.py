@@ -52,7 +52,7 @@ def post(api: TestClient, document_id: str, what: str, **fields: Any) -> Any:
 
 def with_layout(
     context: Context, document_id: str, content: str = TEXT, blocks: Sequence[dict[str, Any]] = BLOCKS
-) -> None:  # fmt: skip
+) -> None:
     page_id = pages(context, document_id)[0].id
     layout = {"width": 612.0, "height": 792.0, "unit": "pt", "blocks": blocks}
     with context.db.transaction() as session:
