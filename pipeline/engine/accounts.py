@@ -1,8 +1,8 @@
-"""An account for each caller of the API: what is reserved for work that they asked for, and what its calls cost.
+"""An account for each caller of the API: reservations for their work, and charges for its calls.
 
-Rows are only added. A reservation is made in the transaction that takes the work in, before anything is called; each
-paid call then adds a charge, in the transaction that records it, to the account of whoever asked for its work last. A
-reservation counts until its work has ended; a charge counts for the day of its call, whatever becomes of the work.
+Work reserves its estimate in the transaction that takes it in, before any call. Each paid call then adds a charge, in
+the transaction that records it, to the account of the last caller who asked for its work. A reservation counts until
+its work ends. A charge counts for the day of its call, and nothing that happens to the work changes it.
 """
 
 from collections import Counter, defaultdict
@@ -35,7 +35,7 @@ from pipeline.engine.tables import Base, UtcDateTime, portions, table_of
 from pipeline.settings import Settings
 
 CALLER: ContextVar[str] = ContextVar("api_caller", default="")
-"""The id of the caller whose request this thread works on. Empty: somebody on this machine, who has no account."""
+"""The id of the caller whose request this thread serves. Empty on the command line and in workers: no account pays."""
 _Id = BigInteger().with_variant(Integer, "sqlite")
 _MARGIN_S = 60
 """A call may take this much longer than its time-out until its record is written."""
@@ -56,7 +56,7 @@ class Reservation(Base):
 
     id: Mapped[int] = mapped_column(_Id, primary_key=True)
     owner: Mapped[str] = mapped_column(String(64))
-    """The caller's id; empty for somebody on this machine, who took over what a caller had asked for."""
+    """The caller's id; empty if a command on this machine took over the work of a caller."""
     flow: Mapped[str] = mapped_column(String(40))
     item_id: Mapped[str] = mapped_column(String(64))
     unit: Mapped[str] = mapped_column(String(64), default="")
@@ -72,7 +72,7 @@ class Reservation(Base):
 
 
 class SpendCharge(Base):
-    """What one call cost one caller."""
+    """The cost of one call for one caller."""
 
     __tablename__ = "spend_charges"
     __table_args__ = (
@@ -101,7 +101,7 @@ RESERVATIONS, CHARGES = table_of(Reservation), table_of(SpendCharge)
 
 
 class Part(NamedTuple):
-    """Units of work that cost about the same: how many, and what one costs."""
+    """A number of units of work, and the estimate for each."""
 
     units: int
     each: float
@@ -212,7 +212,7 @@ def admit(
 
 
 def _take_over(session: Session, now: datetime, flow: str, items: Iterable[str], unit: str) -> None:
-    """Somebody on this machine asks for it: what calls cost from then on is on no account."""
+    """A command on this machine asks for the work of a caller: no account pays for its calls from now on."""
     for some in portions(items):
         known = select(RESERVATIONS.c.item_id).where(RESERVATIONS.c.flow == flow, RESERVATIONS.c.item_id.in_(some))
         _insert(session, [
@@ -326,7 +326,7 @@ def carry(session: Session, now: datetime, flow: str, items: Collection[str], in
 
 
 def rest(session: Session, flow: str, item: str) -> list[Part]:
-    """What is left of the newest estimate for an item; empty if nobody with an account asked for it."""
+    """The unused rest of the newest estimate for an item; empty if no caller asked for it."""
     rows = _newest(session, flow, [(item, "")], None).get((item, ""), [])
     left = [(max(1, row.units), max(0.0, row.amount - row.charged)) for row in rows if row.owner]
     return [Part(units, amount / units) for units, amount in left]

@@ -1,4 +1,4 @@
-"""The account of a caller of the API: whether it has money left today, and what it was charged for."""
+"""A caller's account: the check before paid work, and the statement."""
 
 from pipeline.engine import accounts
 from pipeline.flows import flows

@@ -10,7 +10,7 @@ from pipeline.providers import registry
 from pipeline.settings import Settings
 
 _LATELY = 100
-"""The provider's newest calls that are looked at."""
+"""Reads this many of the provider's newest calls."""
 _TYPICAL: Final = {
     "page_to_markdown": (1_200, 400), "vlm_analyze_shard": (2_000, 1_000), "text_expand": (2_500, 1_000),
     "embed_nodes": (300, 0), "embed_query": (20, 0),
@@ -22,7 +22,7 @@ CHARS_A_TOKEN = 4
 def of_call(session: Session, settings: Settings, provider: str, model: str, operation: str) -> float:
     """The estimate for one call of this operation: what its largest of late used, at this model's price.
 
-    The dearest of the provider and those that do its work while it is away. 0: nobody has a price.
+    Takes the dearest of the provider and its fallbacks. 0: none of them has a price.
     """
     dearest, seen = 0.0, set[str]()
     while (profile := settings.providers.get(provider)) is not None and provider not in seen:

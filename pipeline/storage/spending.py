@@ -1,4 +1,4 @@
-"""What an account holds, for people; and how long its entries stay."""
+"""Statements of accounts, and the retention of their entries."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ KEPT_DAYS = 90
 
 @dataclass(frozen=True)
 class ChargeView:
-    """What one call cost."""
+    """One charge, as the account lists it."""
 
     id: int
     at: datetime
@@ -46,7 +46,7 @@ class ReservationView:
 
 @dataclass(frozen=True)
 class Statement:
-    """How an account stands today, what is reserved, and what it was charged for, the newest first."""
+    """Today's balance of an account, its open reservations, and its charges, the newest first."""
 
     owner: str
     cap: float

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, tzinfo
 from typing import Any
 
-from sqlalchemy import ColumnElement, Select, String, and_, case, cast, false, func, or_, select, true
+from sqlalchemy import ColumnElement, and_, case, false, func, or_, select, true
 from sqlalchemy.orm import Session
 
 from pipeline.engine.errors import UserError
@@ -348,12 +348,6 @@ def extent(context: Context, since: datetime, until: datetime) -> Extent:
         count, first_at, last_at = session.execute(shots).one()
         resting_nodes = session.execute(resting.where(*within)).scalar_one()
         return Extent(count, resting_nodes, session.execute(ledger).scalar_one(), first_at, last_at)
-
-
-def batches_of(shots: Select[Any]) -> Select[Any]:
-    """The ids of the batches with these frames, of which `shots` selects the ids, both as text: for other tables."""
-    mine = cast(SHOTS.c.id, String).in_(shots)
-    return select(cast(SHOTS.c.batch_id, String)).where(SHOTS.c.batch_id.is_not(None), mine)
 
 
 def states_of(context: Context, shot_ids: Sequence[int]) -> dict[int, WorkStatus]:
