@@ -362,7 +362,7 @@ class TestTexts:
     def test_an_item_that_turns_out_to_be_long_is_reserved_before_it_is_embedded(
         self, context: Context, monkeypatch: pytest.MonkeyPatch, paragraphs: int, status: ItemStatus
     ) -> None:
-        """As an address whose page nobody has read when it is added."""
+        """Like an address, whose page is read only after it was added."""
         monkeypatch.setattr(service, "estimate", lambda *_: [Part(1, 0.001)])
         base = knowledge.create_base("notes", chunk_tokens=32, chunk_overlap=0).id
         driver, text = Driver(context), long_text("note", paragraphs)
