@@ -97,7 +97,7 @@ def _without_provider(settings: Settings) -> str:
 
 
 def start(context: Context, options: StartOptions, expected: Sequence[Part] = ()) -> RunView:
-    """Begin a run. Raises `AlreadyRunning` if one is active. `expected`: what it may cost whoever asks for it."""
+    """Begin a run. Raises `AlreadyRunning` if one is active. `expected`: the estimated cost for the caller."""
     check(context.settings, options)
     run_id = uuid4().hex
 
