@@ -62,7 +62,8 @@ task_acks_late = True
 task_reject_on_worker_lost = True
 """Bounded by the attempts on the rows: a message that comes again first gives back what it held."""
 task_track_started = False
-worker_send_task_events = _settings.worker_events
+worker_send_task_events = task_send_sent_event = _settings.worker_events
+"""Monitors see messages from when they are sent, so also those that wait."""
 worker_prefetch_multiplier = 1
 worker_cancel_long_running_tasks_on_connection_loss = False
 """What runs goes on while the broker is away: its result is committed to the database, fenced by its claim, so that a

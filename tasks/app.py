@@ -1,5 +1,6 @@
 """The Celery application: logging, and what has to be made anew after a fork."""
 
+import sys
 from functools import lru_cache
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
@@ -97,3 +98,8 @@ def _consume_maintenance(sender: str, instance: Any, **_: Any) -> None:  # noqa:
 def _begin_anew(**_: Any) -> None:
     # Connections do not survive a fork.
     forget_context()
+
+
+if "celery.worker.control" in sys.modules:
+    # `celery -A tasks inspect` knows the commands that its own process has.
+    from tasks import panel as _panel  # noqa: F401

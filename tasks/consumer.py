@@ -6,19 +6,22 @@ an operator, a breaker or a spend cap closed is not consumed from at all: the wh
 missed it is refused at its next message.
 """
 
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from math import isfinite
 from typing import Any
 
 import structlog
 from celery.utils.threads import bound_open_broker_sockets
 from celery.worker.consumer.consumer import COLLECT_SOCKET_TIMEOUT, Consumer
-from celery.worker.control import control_command, ok
+from kombu.entity import Queue
 from redis import RedisError
 
 from pipeline.engine.gate import Admission
+from tasks import panel as _panel  # noqa: F401  # the commands that workers answer
 from tasks.arrival import give_back
-from tasks.gates import LOOK_AT_GATES, bring_in_step, gate_of
+from tasks.gates import bring_in_step, gate_of
 from tasks.presence import holder_of, identity
 
 log = structlog.get_logger(__name__)
@@ -37,6 +40,13 @@ class GateConsumer(Consumer):
         super().__init__(*args, **kwargs)
         self._left: dict[str, _Leave] = {}
         """Queues that are not consumed from."""
+
+    def loop_args(self) -> Any:
+        """Leave closed queues before the first message: Celery asks for these at the start and after each reconnect."""
+        for queue in list(self.task_consumer.queues):
+            if gate_of(queue.name) is not None:
+                self.look_at(queue.name)
+        return super().loop_args()
 
     def on_connection_error_after_connected(self, exc: Exception) -> None:
         """Close the channel before Celery does.
@@ -111,13 +121,13 @@ class GateConsumer(Consumer):
             log.info("queue.paused", queue=queue, by=reason)
         wait_s = min(wait_s, LONGEST_LEAVE_S) + 0.001
         then = self.look_at if paused else self._return
-        self._left[queue] = _Leave(wait_s, self.timer.call_after(wait_s, then, (queue,)), paused)
+        self._left[queue] = _Leave(wait_s, self.timer.call_after(wait_s, then, (queue,)), paused, reason)
         self._read_in_turns()
 
     def look_at(self, queue: str) -> None:
         """Return to a queue, or leave it, by what its gate says now: not asking for anything, and without a message."""
         consumer = self.task_consumer
-        if queue not in self._left and not (consumer and consumer.consuming_from(queue)):
+        if queue not in self._left and not (consumer and _has(consumer, queue)):
             return  # it is another worker's
         gate = gate_of(queue)
         try:
@@ -133,7 +143,26 @@ class GateConsumer(Consumer):
         if consumer.consuming_from(queue):
             self._leave(queue, left_s, by)
         else:
+            consumer.cancel_by_queue(queue)
             self._stay_away(queue, left_s, by)
+
+    def consumed(self) -> Iterator[Queue]:
+        """The queues that this worker takes messages from, also those whose limits it waits for."""
+        taken = {queue.name: queue for queue in self.task_consumer.queues} if self.task_consumer else {}
+        known = self.app.amqp.queues
+        held_up = {name: known[name] for name, left in self._left.items() if not left.paused and name in known}
+        return iter((taken | held_up).values())
+
+    def why_not(self) -> dict[str, str]:
+        """For each queue that this worker leaves alone: which gate is closed or full, and for how long."""
+        found = {}
+        for queue, left in self._left.items():
+            gate = gate_of(queue)
+            closed = gate.look().closed if gate else None
+            by, left_s, reason = closed or (left.reason, left.wait_s, "")
+            until = f", {left_s:.0f} s left" if isfinite(left_s) else ""
+            found[queue] = f"{by}: {reason}{until}" if reason else f"{by}{until}"
+        return found
 
     def _listen_for_tokens(self) -> None:
         """Read the worker's own list together with its queues: a token in it ends a BRPOP that is under way."""
@@ -177,6 +206,7 @@ class _Leave:
     timer: Any
     paused: bool
     """Whether its gate is closed, rather than full."""
+    reason: str
 
 
 class _PassedOn:
@@ -186,9 +216,5 @@ class _PassedOn:
         """Nothing is ever pending here."""
 
 
-@control_command(name=LOOK_AT_GATES, variadic="queues", signature="[N1 [N2 [N…]]]")
-def _look_at_gates(state: Any, queues: list[str], **_: Any) -> Any:
-    """Pause the consumers of those of these queues whose gates are closed, resume those whose gates are open."""
-    for queue in queues:
-        state.consumer.look_at(queue)
-    return ok("looked")
+def _has(consumer: Any, queue: str) -> bool:
+    return any(one.name == queue for one in consumer.queues)

@@ -3,6 +3,7 @@
 A flow's `canvas.py` makes one `FlowTasks` with what is its own: which messages a scope's rows ask for.
 """
 
+import itertools
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -10,11 +11,10 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache, wraps
 from importlib import import_module
-from itertools import chain
 from typing import Any
 
 import structlog
-from celery import Signature
+from celery import Signature, chain, group, signature
 from celery.result import denied_join_result
 from kombu.exceptions import OperationalError
 from redis import RedisError
@@ -24,6 +24,7 @@ from pipeline.engine.claims import Owner
 from pipeline.engine.guarded_call import GuardedCall
 from pipeline.engine.isolation import isolated
 from pipeline.engine.launch import Place, Places, Wanted, launch
+from pipeline.engine.settled import Settled
 from pipeline.engine.tables import portions
 from pipeline.engine.wakeups import plan_wakeup
 from pipeline.flows import FLOWS
@@ -49,10 +50,27 @@ LEAVE_AGAIN_S = 5.0
 
 @dataclass(frozen=True)
 class Messages:
-    """Messages that rows ask for now, in one queue. `canvas`: what to send, for the places that lack a message."""
+    """Messages that rows ask for now, in one queue. `canvas`: what to send, for the places that lack a message.
+
+    `tail`: what follows it in its chain.
+    """
 
     wanted: Wanted
     canvas: Callable[[Sequence[int]], Signature]
+    tail: Sequence[Signature] = ()
+
+    def whole(self, numbers: Sequence[int]) -> Signature:
+        """The canvas and its tail."""
+        return in_a_row(self.canvas(numbers), self.tail)
+
+
+Send = Callable[[Messages, Sequence[int]], object]
+"""Sends messages for these places."""
+
+
+def in_a_row(first: Signature, rest: Sequence[Signature]) -> Signature:
+    """A chain, where anything follows."""
+    return chain(first, *rest) if rest else first
 
 
 @dataclass(frozen=True)
@@ -89,18 +107,47 @@ class FlowTasks:
         Nothing is sent to a closed gate. A broker that is away costs time, not work: the sweeper launches what nobody
         did, also where a gate opens again.
         """
+        return self._launch(scopes, lambda messages, numbers: messages.whole(numbers).apply_async())
+
+    def replace(self, task: Any, *scopes: str) -> str:
+        """Send what these scopes' rows ask for in place of `task`, whose chain goes on behind it: see `Task.replace`.
+
+        Raises `Ignore` if it was replaced. If not, it says why, and the chain ends: the rows ask for nothing, the gate
+        is closed, or other messages are on their way.
+        """
+        canvases: list[Signature] = []
+        self._launch(scopes, lambda messages, numbers: canvases.append(messages.canvas(numbers)))
+        if not canvases:
+            task.request.chain = None
+            return "nothing to send"
+        replacement, *others = canvases
+        try:
+            with denied_join_result():
+                for canvas in others:
+                    canvas.apply_async()
+                if not isinstance(replacement, group):
+                    task.replace(replacement)
+                replacement.apply_async()  # `Task.replace` would add a task that collects results
+        except (OperationalError, RedisError) as error:
+            log.warning("launch.failed", flow=self.flow.name, scopes=scopes, error=type(error).__name__)
+            return "not sent: the broker is away"
+        finally:
+            task.request.chain = None
+        return count_of(len(replacement.tasks), "message")
+
+    def _launch(self, scopes: Sequence[str], send: Send) -> int:
         context = get_context()
         if not context.online:
             return 0
         sent = 0
         try:
             for portion in portions(scopes, PORTION):
-                sent += self._launch(context, portion)
+                sent += self._launch_portion(context, portion, send)
         except (OperationalError, RedisError) as error:
             log.warning("launch.postponed", flow=self.flow.name, scopes=len(scopes), error=type(error).__name__)
         return sent
 
-    def _launch(self, context: Context, scopes: Sequence[str]) -> int:
+    def _launch_portion(self, context: Context, scopes: Sequence[str], send: Send) -> int:
         asked = list(self.messages(context, scopes))
         unknown = {one.wanted.queue for one in asked} - set(app.amqp.queues)
         if unknown:
@@ -117,7 +164,7 @@ class FlowTasks:
                 denied_join_result(),
                 isolated("launch.failed", OperationalError, RedisError, scope=asked[at].wanted.scope),
             ):
-                asked[at].canvas(numbers).apply_async()
+                send(asked[at], numbers)
 
         return launch(Places(context.redis), [one.wanted for one in asked], publish)
 
@@ -151,7 +198,7 @@ class FlowTasks:
         before = dict.fromkeys(first)
         others = (scope for scope in self.flow.runnable(context, shut) if scope not in before)
         sent = 0
-        for portion in portions(chain(before, others), PORTION):
+        for portion in portions(itertools.chain(before, others), PORTION):
             go_on()
             sent += self.launch(*portion)
         return sent
@@ -286,6 +333,25 @@ def _has_ended(holder: str) -> bool:
     return identity.gone(process) or (process == identity.process_id and not deliveries.under_way(message))
 
 
+ELSEWHERE = "another message does it"
+"""What a message returns that finds its place taken."""
+
+
+def summary(settled: Settled, unit: str) -> str:
+    """What a message did, for monitors: `2 nodes`, `failed, again in 60 s`, `nothing to do`. `unit`: a singular."""
+    parts = [count_of(settled.done, unit)] if settled.done else []
+    if settled.status is not None and not settled.done:
+        parts.append(str(settled.status).replace("_", " "))
+    if settled.retry_in_s is not None:
+        parts.append(f"again in {max(0.0, settled.retry_in_s):.0f} s")
+    return ", ".join(parts) or "nothing to do"
+
+
+def count_of(number: int, unit: str) -> str:
+    """A number with its noun."""
+    return f"{number} {unit}{'s' * (number != 1)}"
+
+
 def expect(*following: Place) -> None:
     """Note that messages are about to be sent for these places by a chain or chord that goes on: not by a launch."""
     places = Places(get_context().redis)
@@ -298,30 +364,30 @@ def owner(task: Any) -> Owner:
     return Owner(identity.process_id, task.request.id, identity.gone)
 
 
-def once(body: Callable[..., None]) -> Callable[..., None]:
+def once(body: Callable[..., Any]) -> Callable[..., Any]:
     """Do nothing if a thread of this process is working on this very message: a broker that was away repeats them.
 
     For bound tasks. A repeated message ends its chain.
     """
 
     @wraps(body)
-    def run(task: Any, *args: Any, **kwargs: Any) -> None:
+    def run(task: Any, *args: Any, **kwargs: Any) -> Any:
         with deliveries.first(task.request.id) as is_first:
             if is_first:
-                body(task, *args, **kwargs)
-            else:
-                task.request.chain = None
+                return body(task, *args, **kwargs)
+            task.request.chain = None
+            return None
 
     return run
 
 
-def take_place_again(request: Any, signature: Signature) -> None:
-    """Send a lane's next hop. It takes over the request's part in the chord; the request has no part in it any more.
+def take_place_again(request: Any, hop: Signature) -> None:
+    """Send a lane's next hop. It takes over the request's part in its chord, and its chain.
 
     What `Task.replace` does, without the exception that it raises, and with an id of the hop's own: monitors see each
     hop end. The id is drawn, not counted: if a message was delivered twice, both deliveries continue as lanes, and
     neither may take the other's work for that of a dead predecessor. `tasks.chord_counter` counts both as one part.
     """
-    signature.set(chord=request.chord, group_id=request.group, group_index=request.group_index)
-    signature.apply_async()
+    hop.set(chord=request.chord, group_id=request.group, group_index=request.group_index)
+    in_a_row(hop, [signature(step) for step in reversed(request.chain or [])]).apply_async()
     request.update(chord=None, chain=None, callbacks=None)

@@ -1,4 +1,4 @@
-"""The documents flow as Celery tasks: `chain(split ⇒ chord(lanes, merge))`.
+"""The documents flow as Celery tasks: `chain(split, convert)`, where `convert` gives way to `chord(lanes, merge)`.
 
 Messages are nudges and carry only ids: each task looks at the row and does what is due, if anything.
 """
@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from billiard.exceptions import SoftTimeLimitExceeded
-from celery import Signature, chord, group
+from celery import Signature, chain, chord, group
 
 from pipeline.engine.isolation import isolated
 from pipeline.engine.launch import Place, Wanted
@@ -22,7 +22,7 @@ from pipeline.providers import gates
 from pipeline.settings import Settings
 from pipeline.storage.context import Context, get_context
 from tasks.app import app
-from tasks.flow import Announcement, FlowTasks, Messages, at_work, expect, once, owner
+from tasks.flow import ELSEWHERE, Announcement, FlowTasks, Messages, at_work, count_of, expect, once, owner
 from tasks.presence import holder_of
 
 CONTROL = "control"
@@ -45,7 +45,8 @@ def _stage(settings: Settings, document_id: str, stage: Stage) -> Messages:
         if stage is Stage.MERGE:
             return merge.si(document_id)
         limit_s = settings.documents.split_timeout_s + _STOPPING_S
-        return split.si(document_id).set(soft_time_limit=limit_s, time_limit=limit_s + _STOPPING_S)
+        first = split.si(document_id).set(soft_time_limit=limit_s, time_limit=limit_s + _STOPPING_S)
+        return chain(first, convert.si(document_id))
 
     return Messages(Wanted(_scope(document_id), _STAGE_QUEUES[stage]), lambda _: message())
 
@@ -82,25 +83,33 @@ TASKS = FlowTasks(FLOW, announcement=_announcement, messages=_messages)
 
 @app.task(bind=True, name="documents.split", ignore_result=True)
 @once
-def split(self: Any, document_id: str) -> None:
-    """PENDING → SPLITTING → PROCESSING, and the document's lanes are launched."""
+def split(self: Any, document_id: str) -> str:
+    """PENDING → SPLITTING → PROCESSING."""
     with at_work(self, _place(document_id, Stage.SPLIT)) as work:
         if work is None:
-            return
-        if split_document(get_context(), document_id, owner(self)):
-            TASKS.announce(document_id)
-    TASKS.launch(document_id)
+            return ELSEWHERE
+        if not split_document(get_context(), document_id, owner(self)):
+            return "nothing to do, or it failed"
+        TASKS.announce(document_id)
+        return "split"
+
+
+@app.task(bind=True, name="documents.convert", ignore_result=True)
+@once
+def convert(self: Any, document_id: str) -> str:
+    """Send the document's lanes in place of this message, to the queues that are open now."""
+    return TASKS.replace(self, document_id)
 
 
 @app.task(bind=True, name="documents.lane", ignore_result=True)
 @once
-def lane(self: Any, document_id: str, queue: str, number: int, batch: int = 1) -> None:
+def lane(self: Any, document_id: str, queue: str, number: int, batch: int = 1) -> str:
     """One hop of a lane: convert pages for a while, then queue up again if there are more."""
     context = get_context()
     guarded = gates.guarded_call(context, queue, holder_of(self.request.id))
     with at_work(self, Place(_scope(document_id), queue, number), guarded=guarded) as work:
         if work is None:
-            return
+            return ELSEWHERE
         providers = plan.served_by(context, queue)
         hop = PageLane(context, document_id, queue, providers, owner(self), SoftTimeLimitExceeded, guarded)
         settled = hop.run(plan.quantum_s(context.settings, queue), batch)
@@ -111,6 +120,8 @@ def lane(self: Any, document_id: str, queue: str, number: int, batch: int = 1) -
             work.again(lane_signature(context.settings, document_id, queue, number, settled.size))
         elif hop.is_last:
             expect(_place(document_id, Stage.MERGE))
+    failed = [f"{number} failed: {kind}" for kind, number in hop.failures.items()]
+    return ", ".join([count_of(hop.converted, "page"), *failed])
 
 
 def lane_signature(settings: Settings, document_id: str, queue: str, number: int, batch: int = 1) -> Signature:
@@ -125,12 +136,12 @@ def lane_signature(settings: Settings, document_id: str, queue: str, number: int
 
 @app.task(bind=True, name="documents.merge", ignore_result=True)
 @once
-def merge(self: Any, document_id: str) -> None:
+def merge(self: Any, document_id: str) -> str:
     """READY_TO_MERGE → MERGING → COMPLETED, after all lanes. Where pages wait to be tried again: see to the wake-up."""
     context = get_context()
     with at_work(self, _place(document_id, Stage.MERGE)) as work:
         if work is None:
-            return
+            return ELSEWHERE
         merged = merge_document(context, document_id, owner(self))
         TASKS.announce(document_id)
         if merged:
@@ -139,3 +150,4 @@ def merge(self: Any, document_id: str) -> None:
     if not merged:
         TASKS.wake_in(plan.next_wait_s(context))
         TASKS.launch(document_id)
+    return "merged" if merged else "nothing to merge"

@@ -1,4 +1,5 @@
-"""The knowledge flow as Celery tasks: `chain(read ⇒ chord(embed × batches, write))` for each item.
+"""The knowledge flow as Celery tasks: `chain(read, embed_batches)` for each item, where `embed_batches` replaces itself
+by `chord(embed × batches, write)`.
 
 Messages are nudges and carry only ids: each task looks at the row and does what is due, if anything.
 """
@@ -7,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any
 
-from celery import Signature, chord, group
+from celery import Signature, chain, chord, group
 
 from pipeline.engine.launch import Place, Wanted
 from pipeline.flows.knowledge import FLOW, deletion, plan, queries
@@ -19,7 +20,7 @@ from pipeline.providers import gates
 from pipeline.settings import Settings
 from pipeline.storage.context import Context, get_context
 from tasks.app import app
-from tasks.flow import Announcement, FlowTasks, Messages, at_work, expect, once, owner
+from tasks.flow import ELSEWHERE, Announcement, FlowTasks, Messages, at_work, expect, once, owner, summary
 from tasks.presence import holder_of
 
 
@@ -34,7 +35,7 @@ def _canvas(context: Context, asked: Asked, numbers: Sequence[int]) -> Signature
     """What an item is sent, for the places that lack a message."""
     match asked.step:
         case Step.READ:
-            return read.si(asked.id)
+            return chain(read.si(asked.id), embed_batches.si(asked.id))
         case Step.EMBED:
             lanes = [_embedding(context.settings, asked.id, asked.provider, number) for number in numbers]
             return chord(group(lanes), write.si(asked.id))
@@ -60,27 +61,35 @@ TASKS = FlowTasks(FLOW, announcement=_announcement, messages=_messages)
 
 @app.task(bind=True, name="knowledge.read", ignore_result=True)
 @once
-def read(self: Any, item_id: str) -> None:
-    """PENDING → PREPROCESSING → EMBEDDING, and the item's batches are launched."""
+def read(self: Any, item_id: str) -> str:
+    """PENDING → PREPROCESSING → EMBEDDING."""
     context = get_context()
     with at_work(self, Place(place_of(item_id), IO), item.read_lease_s(context.settings)) as work:
         if work is None:
-            return
+            return ELSEWHERE
         content.read(context, item_id, owner(self))
     TASKS.announce(item_id)
     # A place for another read is free, be it of this base or of the next.
-    TASKS.launch(item_id, *plan.next_of(context))
+    TASKS.launch(*plan.next_of(context))
+    return "read"
+
+
+@app.task(bind=True, name="knowledge.embed_batches", ignore_result=True)
+@once
+def embed_batches(self: Any, item_id: str) -> str:
+    """Send the item's batches in place of this message, to the queue of their provider."""
+    return TASKS.replace(self, item_id)
 
 
 @app.task(bind=True, name="knowledge.embed", ignore_result=True)
 @once
-def embed(self: Any, item_id: str, provider: str, number: int) -> None:
+def embed(self: Any, item_id: str, provider: str, number: int) -> str:
     """Make the vectors of one batch, then queue up again if the item has more."""
     context, queue = get_context(), embeddings_queue(provider)
     guarded = gates.guarded_call(context, queue, holder_of(self.request.id))
     with at_work(self, Place(place_of(item_id), queue, number), guarded=guarded) as work:
         if work is None:
-            return
+            return ELSEWHERE
         settled = batch.embed(context, item_id, provider, owner(self), guarded)
         if settled.again:
             work.again(_embedding(context.settings, item_id, provider, number))
@@ -91,6 +100,7 @@ def embed(self: Any, item_id: str, provider: str, number: int) -> None:
     TASKS.wake_in(settled.retry_in_s)
     if not settled.again and not self.request.chord:
         TASKS.launch(item_id, *plan.next_of(context))
+    return summary(settled, "batch")
 
 
 def _embedding(settings: Settings, item_id: str, provider: str, number: int) -> Signature:
@@ -105,16 +115,17 @@ def _embedding(settings: Settings, item_id: str, provider: str, number: int) -> 
 
 @app.task(bind=True, name="knowledge.write", ignore_result=True)
 @once
-def write(self: Any, item_id: str) -> None:
+def write(self: Any, item_id: str) -> str:
     """EMBEDDING → COMPLETED, after all batches; or whatever else the row asks for."""
     context = get_context()
     with at_work(self, Place(place_of(item_id), CONTROL), item.write_lease_s(context.settings)) as work:
         if work is None:
-            return
+            return ELSEWHERE
         settled = publication.publish(context, item_id, owner(self))
     TASKS.announce(item_id)
     TASKS.wake_in(settled.retry_in_s)
     TASKS.launch(item_id, *plan.next_of(context))
+    return summary(settled, "item")
 
 
 @app.task(bind=True, name="knowledge.remove", ignore_result=True)

@@ -24,7 +24,7 @@ from pipeline.providers import gates
 from pipeline.settings import Settings
 from pipeline.storage.context import Context, get_context
 from tasks.app import app
-from tasks.flow import Announcement, AtWork, FlowTasks, Messages, at_work, expect, once, owner
+from tasks.flow import ELSEWHERE, Announcement, AtWork, FlowTasks, Messages, at_work, expect, once, owner, summary
 from tasks.presence import holder_of
 
 
@@ -103,26 +103,26 @@ def enqueue(self: Any, run_id: str) -> None:
 
 @app.task(name="music.metadata", bind=True)
 @once
-def metadata(self: Any, batch_id: int, queue: str) -> None:
+def metadata(self: Any, batch_id: int, queue: str) -> str:
     """Pay for the metadata of a batch, once."""
-    _perform(self, batch_id, queue, StepWork.metadata)
+    return _perform(self, batch_id, queue, StepWork.metadata)
 
 
 @app.task(name="music.embed", bind=True)
 @once
-def embed(self: Any, batch_id: int, queue: str) -> None:
+def embed(self: Any, batch_id: int, queue: str) -> str:
     """Pay for the vectors of a batch, once."""
-    _perform(self, batch_id, queue, StepWork.embed)
+    return _perform(self, batch_id, queue, StepWork.embed)
 
 
 @app.task(name="music.save", bind=True, ignore_result=True)
 @once
-def save(self: Any, batch_id: int, queue: str) -> None:
+def save(self: Any, batch_id: int, queue: str) -> str:
     """PROCESSING → COMPLETED, the batch and its songs."""
-    _perform(self, batch_id, queue, StepWork.save)
+    return _perform(self, batch_id, queue, StepWork.save)
 
 
-def _perform(task: Any, batch_id: int, queue: str, step: Callable[[StepWork], Settled]) -> None:
+def _perform(task: Any, batch_id: int, queue: str, step: Callable[[StepWork], Settled]) -> str:
     context = get_context()
     guarded = gates.guarded_call(context, queue, holder_of(task.request.id))
     place, ttl_s = Place(_batch_scope(batch_id), queue), BATCH_WORK.lease_s(context.settings)
@@ -133,7 +133,7 @@ def _perform(task: Any, batch_id: int, queue: str, step: Callable[[StepWork], Se
         # The chain ends here: whatever follows is launched from the row.
         task.request.chain = None
     if unit is None:
-        return
+        return summary(settled, "batch") if turn else ELSEWHERE
     if settled.again and task.request.chain:
         # Only now: if the next step is in the same queue, it is in the place that was just left.
         expect(Place(place.scope, task.request.chain[-1]["options"]["queue"]))
@@ -142,6 +142,7 @@ def _perform(task: Any, batch_id: int, queue: str, step: Callable[[StepWork], Se
     TASKS.wake_in(settled.retry_in_s)
     if not settled.again:
         _go_on(unit.run_id)
+    return summary(settled, "batch")
 
 
 def _go_on(run_id: str) -> None:

@@ -1,9 +1,9 @@
-"""The screenshots flow as Celery tasks: `capture` for what is on the screens, `batch` for a source's frames. A batch's
-canvas: `begin`, then `chord(analyse × shards, merge_shards)`, then `expand`; after it `merge_nodes`, then
-`group(merge_node × places)`.
+"""The screenshots flow as Celery tasks: `chain(capture, batch)` for what is on the screens, and for each batch
+`chain(begin, analyse_shards, expand, merge_nodes)`. `analyse_shards` replaces itself by `chord(analyse × shards,
+merge_shards)`, `expand` by itself in the queue that is open then, `merge_nodes` by `group(merge_node × places)`.
 
-Each is launched from rows when the one before it ends, to the queue that is open then. Messages carry ids only and are
-nudges: each task looks at the row and does what is to be done, or nothing.
+Messages carry ids only and are nudges: each task looks at the row and does what is to be done, or nothing. A chain that
+was cut off is continued from the rows.
 """
 
 from collections.abc import Iterator, Sequence
@@ -29,7 +29,7 @@ from pipeline.flows.screenshots.work.shard import ShardMessage
 from pipeline.providers import gates
 from pipeline.storage.context import Context, get_context
 from tasks.app import app
-from tasks.flow import FlowTasks, Messages, at_work, expect, once, owner
+from tasks.flow import ELSEWHERE, FlowTasks, Messages, at_work, count_of, expect, once, owner, summary
 from tasks.maintenance import take_tick
 from tasks.presence import holder_of
 
@@ -42,13 +42,13 @@ def _messages(context: Context, scopes: Sequence[str]) -> Iterator[Messages]:
     for source, flush in plan.buffers(context, scopes):
         yield Messages(Wanted(_buffer(source, flush), CONTROL), partial(_batching, source, flush))
     if Scope.CAPTURES in scopes and context.settings.screenshots.capture_sources:
-        yield Messages(Wanted(CAPTURES, CAPTURE), lambda _: capture.si().set(queue=CAPTURE))
+        yield Messages(Wanted(CAPTURES, CAPTURE), lambda _: capture.si().set(queue=CAPTURE), [batch.s()])
     ids = plan.batch_ids(scopes)
     if Scope.BATCHES in scopes:
         ids += plan.take_turns(context)
     for one in plan.asked(context, ids):
         wanted = Wanted(_batch(one.batch_id), one.queue, one.places, one.priority)
-        yield Messages(wanted, partial(_canvas, context, one))
+        yield Messages(wanted, partial(_canvas, context, one), _tail(one))
     if Scope.MERGES in scopes and merge.waiting(context) and not gates.closed_because(context, routes(context).merge):
         yield Messages(Wanted(MERGES, CONTROL), lambda _: merge_nodes.si())
     if Scope.MERGE_LANES in scopes and (queue := routes(context).merge) != CONTROL:
@@ -81,7 +81,7 @@ def _batch(batch_id: int) -> str:
 
 
 def _canvas(context: Context, asked: Asked, numbers: Sequence[int]) -> Signature:
-    """What a batch is sent, for the places that lack a message."""
+    """What a batch is sent, for the places that lack a message: the next step of its chain."""
     match asked.action:
         case Action.BEGIN:
             return begin.si(asked.batch_id)
@@ -92,6 +92,12 @@ def _canvas(context: Context, asked: Asked, numbers: Sequence[int]) -> Signature
             return merge_shards.si(asked.batch_id)
         case Action.EXPAND:
             return expand.si(asked.batch_id, asked.queue).set(queue=asked.queue, priority=asked.priority)
+
+
+def _tail(asked: Asked) -> list[Signature]:
+    """The steps of a batch's chain after the next one."""
+    rest = [analyse_shards.si(asked.batch_id), expand.si(asked.batch_id), merge_nodes.si()]
+    return rest[{Action.BEGIN: 0, Action.ANALYSE: 1, Action.MERGE: 1, Action.EXPAND: 2}[asked.action] :]
 
 
 def _merging(queue: str, numbers: Sequence[int]) -> Signature:
@@ -108,52 +114,74 @@ def tick() -> None:
 
 @app.task(bind=True, name="screenshots.capture", ignore_result=True)
 @once
-def capture(self: Any) -> None:
-    """Take in what the settings name of this machine's screens and windows, as it is now."""
+def capture(self: Any) -> list[str]:
+    """Take in what the settings name of this machine's screens and windows, as it is now; the sources to batch."""
     context = get_context()
     with at_work(self, Place(CAPTURES, CAPTURE)) as place:
         taken = ON_SCREEN.take(context, owner(self).worker_id) if place is not None else []
-    for source, one in taken:
-        after_intake(one, source)
+    for _, one in taken:
+        _after_intake(one)
+    ready = sorted({source for source, one in taken if one.ready})
+    if not ready:
+        self.request.chain = None
+    return ready
 
 
 def after_intake(taken: Taken, source: str) -> None:
     """See to it that a frame that was taken in gets its batch: now, or when it has waited long enough."""
     if taken.ready:
-        TASKS.launch(plan.buffer_of(source), *([] if taken.accepted else [Scope.BATCHES]))
+        TASKS.launch(plan.buffer_of(source))
+    _after_intake(taken)
+
+
+def _after_intake(taken: Taken) -> None:
+    if taken.ready and not taken.accepted:
+        TASKS.launch(Scope.BATCHES)
     if taken.accepted:
         TASKS.wake_in(buffer.next_look_s(get_context()))
 
 
 @app.task(bind=True, name="screenshots.batch", ignore_result=True)
 @once
-def batch(self: Any, source: str, flush: bool = False) -> None:
-    """Put a source's frames into batches: full ones, and the rest once it has waited long enough, or if `flush`."""
-    context = get_context()
-    with at_work(self, Place(_buffer(source, flush), CONTROL)) as place:
-        made = buffer.batch(context, source, all_at_once=flush) if place is not None else []
-    if made:
+def batch(self: Any, sources: str | list[str], flush: bool = False) -> str:
+    """Put the frames of a source, or of those that `capture` returns, into batches: full ones, and the rest once it has
+    waited long enough, or if `flush`."""
+    context, batched = get_context(), []
+    for source in [sources] if isinstance(sources, str) else sources:
+        with at_work(self, Place(_buffer(source, flush), CONTROL)) as place:
+            if place is not None and buffer.batch(context, source, all_at_once=flush):
+                batched.append(plan.buffer_of(source))
+    if batched:
         # Also frames that came meanwhile, and found the place taken.
-        TASKS.launch(Scope.BATCHES, plan.buffer_of(source))
+        TASKS.launch(Scope.BATCHES, *batched)
     TASKS.wake_in(buffer.next_look_s(context))
+    return count_of(len(batched), "source")
 
 
 @app.task(bind=True, name="screenshots.begin", ignore_result=True)
 @once
-def begin(self: Any, batch_id: int) -> None:
+def begin(self: Any, batch_id: int) -> str:
     """Claim a batch, and plan its shards."""
     context = get_context()
     with at_work(self, Place(_batch(batch_id), CONTROL)) as place:
-        found = analysis.claim(context, batch_id) if place is not None else None
-    if found is not None and found.is_new:
-        events.started(context, found.row)
-    if found is not None:
-        TASKS.launch(scope_of(batch_id))
+        claimed = analysis.claim(context, batch_id) if place is not None else None
+    if claimed is None:
+        self.request.chain = None
+    elif claimed.is_new:
+        events.started(context, claimed.row)
+    return count_of(claimed.due, "shard") if claimed else "nothing to do"
+
+
+@app.task(bind=True, name="screenshots.analyse_shards", ignore_result=True)
+@once
+def analyse_shards(self: Any, batch_id: int) -> str:
+    """Send the batch's shards in place of this message, to the queue that is open now."""
+    return TASKS.replace(self, scope_of(batch_id))
 
 
 @app.task(bind=True, name="screenshots.analyse", ignore_result=True)
 @once
-def analyse(self: Any, batch_id: int, queue: str, number: int = 0) -> None:
+def analyse(self: Any, batch_id: int, queue: str, number: int = 0) -> str:
     """Have one shard of the batch looked at, and store what was seen."""
     context, urgency = get_context(), _priority(self)
     guarded = gates.guarded_call(context, queue, holder_of(self.request.id))
@@ -162,7 +190,7 @@ def analyse(self: Any, batch_id: int, queue: str, number: int = 0) -> None:
         at_work(self, Place(_batch(batch_id), queue, number, urgency), guarded=guarded) as place,
     ):
         if place is None:
-            return
+            return ELSEWHERE
         settled = message.run()
         if settled.again:
             place.again(_analysing(context, batch_id, queue, number, urgency))
@@ -173,6 +201,7 @@ def analyse(self: Any, batch_id: int, queue: str, number: int = 0) -> None:
     TASKS.wake_in(settled.retry_in_s)
     if settled.changed and not self.request.chord:
         TASKS.launch(scope_of(batch_id))
+    return summary(settled, "shard")
 
 
 def _analysing(context: Context, batch_id: int, queue: str, number: int, urgency: int) -> Signature:
@@ -192,31 +221,44 @@ def _priority(task: Any) -> int:
 
 @app.task(bind=True, name="screenshots.merge_shards", ignore_result=True)
 @once
-def merge_shards(self: Any, batch_id: int) -> None:
+def merge_shards(self: Any, batch_id: int) -> str:
     """All messages for the shards have ended: what they found is merged, or the batch waits, or is given up."""
     context = get_context()
     with at_work(self, Place(_batch(batch_id), CONTROL)) as place:
         if place is None:
-            return
+            return ELSEWHERE
         settled = analysis.settle(context, batch_id)
+        if settled.done:
+            expect(Place(_batch(batch_id), CONTROL))
+    if not settled.done:
+        self.request.chain = None
     if settled.status in {WorkStatus.FAILED, WorkStatus.FAILED_PERMANENT}:
         events.finished(context, batch_id)
     TASKS.wake_in(settled.retry_in_s)
-    TASKS.launch(scope_of(batch_id), Scope.BATCHES)
+    TASKS.launch(Scope.BATCHES)
+    return summary(settled, "batch")
 
 
 @app.task(bind=True, name="screenshots.expand", ignore_result=True)
 @once
-def expand(self: Any, batch_id: int, queue: str) -> None:
-    """Make nodes of what was seen: by the text model, or as it stands."""
+def expand(self: Any, batch_id: int, queue: str = "") -> str:
+    """Make nodes of what was seen: by the text model, or as it stands.
+
+    Without a `queue`, the message is replaced by one in the queue that is open now.
+    """
     context, urgency = get_context(), _priority(self)
+    if not queue and routes(context).expand != CONTROL:
+        with at_work(self, Place(_batch(batch_id), CONTROL)) as place:
+            pass
+        return ELSEWHERE if place is None else TASKS.replace(self, scope_of(batch_id))
+    queue = queue or CONTROL
     guarded = gates.guarded_call(context, queue, holder_of(self.request.id))
     with (
         ExpandMessage(context, batch_id, queue, owner(self), guarded) as message,
         at_work(self, Place(_batch(batch_id), queue, priority=urgency), guarded=guarded) as place,
     ):
         if place is None:
-            return
+            return ELSEWHERE
         settled = message.run()
         if settled.again:
             place.again(expand.si(batch_id, queue).set(queue=queue, priority=urgency))
@@ -224,13 +266,16 @@ def expand(self: Any, batch_id: int, queue: str) -> None:
         events.finished(context, batch_id)
     if settled.done and not screenshots_in_force(context).retention_days:
         retention.expire(context)
+    if not settled.done:
+        self.request.chain = None
     TASKS.wake_in(settled.retry_in_s)
-    TASKS.launch(Scope.BATCHES, *([Scope.MERGES, Scope.VECTORS] if settled.done else []))
+    TASKS.launch(Scope.BATCHES, *([Scope.VECTORS] if settled.done else []))
+    return summary(settled, "batch")
 
 
 @app.task(bind=True, name="screenshots.merge_nodes", ignore_result=True)
 @once
-def merge_nodes(self: Any, turn: int = 0) -> None:
+def merge_nodes(self: Any, turn: int = 0) -> str:
     """Settle nodes that have nothing to be merged with, and see to the merges of the others."""
     context = get_context()
     by_rules = routes(context).merge == CONTROL
@@ -239,17 +284,19 @@ def merge_nodes(self: Any, turn: int = 0) -> None:
         at_work(self, Place(MERGES, CONTROL)) as place,
     ):
         if place is None:
-            return
+            return ELSEWHERE
         settled = message.run(alone=not by_rules, turn=turn)
         if by_rules and settled.done and merge.waiting(context):
             place.again(merge_nodes.si(turn + settled.done))
     TASKS.wake_in(settled.retry_in_s)
-    TASKS.launch(Scope.MERGE_LANES, *([Scope.VECTORS] if settled.done else []))
+    if settled.done:
+        TASKS.launch(Scope.VECTORS)
+    return f"{summary(settled, 'node')}; {TASKS.replace(self, Scope.MERGE_LANES)}"
 
 
 @app.task(bind=True, name="screenshots.merge_node", ignore_result=True)
 @once
-def merge_node(self: Any, queue: str, number: int = 0, turn: int | None = None) -> None:
+def merge_node(self: Any, queue: str, number: int = 0, turn: int | None = None) -> str:
     """Merge one node into another, and queue up again if more wait. Places begin at both ends, and change ends."""
     context, turn = get_context(), number if turn is None else turn
     guarded = gates.guarded_call(context, queue, holder_of(self.request.id))
@@ -258,25 +305,27 @@ def merge_node(self: Any, queue: str, number: int = 0, turn: int | None = None) 
         at_work(self, Place(MERGES, queue, number), guarded=guarded) as place,
     ):
         if place is None:
-            return
+            return ELSEWHERE
         settled = message.run(turn=turn)
         if settled.done and merge.waiting(context):
             place.again(merge_node.si(queue, number, turn + 1).set(queue=queue))
     TASKS.wake_in(settled.retry_in_s)
     if settled.done:
         TASKS.launch(Scope.VECTORS)
+    return summary(settled, "node")
 
 
 @app.task(bind=True, name="screenshots.embed", ignore_result=True)
 @once
-def embed(self: Any, queue: str, portion: int = embedding.PORTION) -> None:
+def embed(self: Any, queue: str, portion: int = embedding.PORTION) -> str:
     """Make the vectors of some nodes, and queue up again if more wait."""
     context = get_context()
     guarded = gates.guarded_call(context, queue, holder_of(self.request.id))
     with at_work(self, Place(VECTORS, queue), guarded=guarded) as place:
         if place is None:
-            return
+            return ELSEWHERE
         settled = embedding.embed(context, owner(self), guarded, portion)
         if settled.again:
             place.again(embed.si(queue, settled.size).set(queue=queue))
     TASKS.wake_in(settled.retry_in_s)
+    return summary(settled, "node")

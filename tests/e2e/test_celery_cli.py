@@ -5,6 +5,7 @@ import os
 import re
 import signal
 import socket
+import sys
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -111,7 +112,11 @@ def test_flower_shows_living_workers_and_each_hop_as_a_task_of_its_own(
         return len(found) >= PAGES and {task["state"] for task in found.values()} == {"SUCCESS"}
 
     wait_until(all_ended, 90, "each page is a hop that has ended", last=hops)
-    assert len({task["root_id"] for task in hops().values()}) == 1
+    assert {task["result"] for task in hops().values()} >= {"'1 page'"}
+    _assert_one_tree(flower, "documents.split", {"documents.lane", "documents.merge"})
+    asked = monitored.execute([sys.executable, "-m", "celery", "-A", "tasks", "inspect", "gates", "--json"])
+    assert asked.code == 0, asked.err
+    assert set(map(str, json.loads(asked.out).values())) == {"{}"}, "no gate keeps a worker from a queue"
 
     # Captures come on beat; a frame that was added is batched by a task, too.
     desk(monitored.cwd / "desk.png", "Invoice")
@@ -121,3 +126,22 @@ def test_flower_shows_living_workers_and_each_hop_as_a_task_of_its_own(
         return {task["name"] for task in flower.get("tasks?limit=1000").values() if task["state"] == "SUCCESS"}
 
     wait_until(lambda: {"screenshots.capture", "screenshots.batch"} <= names(), 90, "both are seen", last=names)
+    wait_until(lambda: "screenshots.expand" in names(), 90, "the frame is analysed", last=names)
+    _assert_one_tree(
+        flower, "screenshots.begin", {"screenshots.analyse", "screenshots.merge_shards", "screenshots.expand"}
+    )
+    (monitored.cwd / "pumps.md").write_text("# Pumps\n\nA pump moves water.\n")
+    assert monitored.run("kb", "create", "manuals").code == 0
+    assert monitored.run("kb", "add", "manuals", "pumps.md", "--wait").code == 0
+    wait_until(lambda: "knowledge.write" in names(), 90, "the item is written", last=names)
+    _assert_one_tree(flower, "knowledge.read", {"knowledge.embed", "knowledge.write"})
+
+
+def _assert_one_tree(flower: Flower, first: str, steps: set[str]) -> None:
+    """The newest task of the name `first` has these steps in its tree, each under another task of that."""
+    tasks = flower.get("tasks?limit=1000")
+    begun = max((task for task in tasks.values() if task["name"] == first), key=lambda task: task["received"] or 0)
+    tree = {name: task for name, task in tasks.items() if task["root_id"] == begun["root_id"]}
+    assert {task["name"] for task in tree.values()} >= steps, tree
+    assert not [task for task in tree.values() if task["parent_id"] not in {*tree, None}]
+    assert [name for name, task in tree.items() if task["parent_id"] is None] == [begun["root_id"]]

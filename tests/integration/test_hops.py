@@ -5,7 +5,7 @@ from copy import copy
 from typing import Any
 
 import pytest
-from celery import Celery, chord, group
+from celery import Celery, chain, chord, group
 from celery.contrib.testing.worker import start_worker
 from redis import Redis
 
@@ -61,6 +61,14 @@ def app(redis: "Redis", redis_url: str, monkeypatch: pytest.MonkeyPatch) -> Cele
     def body() -> None:
         record(redis, "ended", "body")
 
+    @app.task(bind=True, ignore_result=True, shared=False, name="lanes")
+    def lanes(self: Any) -> None:
+        self.replace(chord(group(lane.si(LONG, 3), lane.si(LONG, 1)), body.si()))
+
+    @app.task(ignore_result=True, shared=False, name="tail")
+    def tail() -> None:
+        record(redis, "ended", "tail")
+
     return app
 
 
@@ -74,6 +82,21 @@ def test_a_chord_of_lanes_completes_once_also_if_a_hop_is_delivered_twice(app: C
     ended = recorded(redis, "ended")
     assert sorted(ended[:4]) == sorted([LONG, DOUBLED, DOUBLED, LAST]), "the chord waited for every lane"
     assert ended[3:] == [LAST, "body", "body"], "its body ran once, and ours"
+
+
+def test_a_chord_that_replaces_a_message_keeps_the_tail_of_its_chain(app: Celery, redis: "Redis") -> None:
+    with start_worker(app, pool="solo", perform_ping_check=False, loglevel="ERROR"):
+        first = chain(app.tasks["lanes"].si(), app.tasks["tail"].si()).apply_async()
+        wait_until(lambda: "tail" in recorded(redis, "ended"), 90, "the tail has run")
+    assert recorded(redis, "ended") == [LONG, LONG, "body", "tail"]
+    assert len({*recorded(redis, "roots"), first.parent.id}) == 1
+
+
+def test_a_hop_takes_over_the_rest_of_its_chain(app: Celery, redis: "Redis") -> None:
+    with start_worker(app, pool="solo", perform_ping_check=False, loglevel="ERROR"):
+        chain(app.tasks["lane"].si(LONG, 2), app.tasks["tail"].si()).apply_async()
+        wait_until(lambda: "tail" in recorded(redis, "ended"), 90, "the tail has run")
+    assert recorded(redis, "ended") == [LONG, "tail"]
 
 
 def test_hops_have_ids_of_their_own_under_one_root(app: Celery, redis: "Redis") -> None:

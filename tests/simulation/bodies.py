@@ -29,7 +29,7 @@ class Bodies:
 
     def __init__(self, fleet: "Fleet") -> None:
         self.fleet, self.world = fleet, fleet.world
-        self.page, self.merge = once(self._page), once(self._merge)
+        self.page, self.merge, self.convert = once(self._page), once(self._merge), once(self._convert)
 
     def wake(self, _task: Any) -> None:
         self.fleet.tasks.tend()
@@ -40,6 +40,10 @@ class Bodies:
             self.world.sleep(0.5)
             if place is not None and not self.fleet.observer.everything_settled():
                 place.again(self.fleet.other_signature(self.endless, number))
+
+    def _convert(self, task: Any, scope_id: str) -> None:
+        """The message of a chain that is replaced by what the rows ask for."""
+        self.fleet.tasks.replace(task, scope_id)
 
     def _page(self, task: Any, scope_id: str, queue: str, number: int, batch: int = 1) -> None:
         guarded = self._guarded(queue, task)

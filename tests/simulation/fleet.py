@@ -67,11 +67,11 @@ class Tasks(FlowTasks):
         fleet = self.fleet
         return Signature(fleet, Message(fleet.name("wake"), "control", fleet.bodies.wake, ()))
 
-    def _launch(self, context: Any, scopes: Sequence[str]) -> int:
+    def _launch_portion(self, context: Any, scopes: Sequence[str], send: Any) -> int:
         fleet, running = self.fleet, self.fleet.world.running
         fleet.launching[running] = fleet.world.number()
         try:
-            return super()._launch(context, scopes)
+            return super()._launch_portion(context, scopes, send)
         finally:
             fleet.launching.pop(running, None)
 
@@ -326,7 +326,11 @@ class Fleet:
             session.execute(insert(UNITS), rows)
             self.spending.admit(session, scope["id"], scope["queue"], len(rows))
         self.world.note("submitted", scope=scope["id"], queue=scope["queue"], units=len(rows), places=scope["places"])
-        self.by_client(lambda: self.tasks.launch(scope["id"]))
+        if self.chained(scope["id"]):
+            first = Message(self.name("chain"), CPU, self.bodies.convert, (scope["id"],))
+            self.by_client(Signature(self, first).apply_async)
+        else:
+            self.by_client(lambda: self.tasks.launch(scope["id"]))
 
     def rests(self) -> bool:
         """Whether all work is settled and no dead worker holds a slot: then no process reads the presence."""

@@ -135,6 +135,11 @@ MUTATIONS = (
         "2: the sweep looks at the oldest alone, be its gate closed or not",
         names={"flow.FLOW.runnable": _oldest_only},
     ),
+    Mutation(
+        "rest",
+        "what a chain's lost message would have sent is not sent from the rows",
+        names={"tasks.flow.FlowTasks.launch_all": lambda *_: 0},
+    ),
     Mutation("turnover", "3: nothing counts as lost while its queue has messages", scripts={_LOST: ""}),
     Mutation(
         "refill",

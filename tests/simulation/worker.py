@@ -5,6 +5,7 @@ from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
+from celery.exceptions import Ignore
 from celery.worker.consumer.consumer import Consumer
 from redis import RedisError
 from sqlalchemy.exc import OperationalError
@@ -38,6 +39,12 @@ class Request:
 
     def update(self, **values: Any) -> None:
         vars(self).update(values)
+
+
+def _replace(signature: Any) -> None:
+    """As `Task.replace`."""
+    signature.apply_async()
+    raise Ignore
 
 
 class Worker:
@@ -146,7 +153,10 @@ class Worker:
         self.fleet.broker.begun(message)
         world.note("begins", message=message.id, place=message.place or message.queue)
         try:
-            message.body(SimpleNamespace(request=Request(delivery)), *message.args)
+            task = SimpleNamespace(request=Request(delivery), replace=_replace)
+            message.body(task, *message.args)
+        except Ignore:
+            pass
         except (RedisError, OperationalError) as error:  # as Celery: the task failed; whatever else it raises is wrong
             world.note("fails", message=message.id, error=repr(error)[:120])
         else:
@@ -298,6 +308,10 @@ class _TaskConsumer:
             conn_or_acquire=lambda: nullcontext(owner.worker.fleet.redis), _q_for_pri=list_of,
             _get_message_priority=lambda raw, reverse: broker.messages[raw["headers"]["id"]].priority,
         )  # fmt: skip
+
+    @property
+    def queues(self) -> list[Any]:
+        return [SimpleNamespace(name=queue) for queue in sorted(self._from)]
 
     def consuming_from(self, queue: str) -> bool:
         return queue in self._from

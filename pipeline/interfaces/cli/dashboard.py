@@ -7,6 +7,8 @@ from pipeline.engine.errors import UserError
 from pipeline.interfaces.http_server import is_loopback
 
 LOOPBACK = "127.0.0.1"
+COLUMNS = "name,state,result,received,runtime,worker,uuid"
+"""Of Flower's page of tasks: a page that failed is in the result of a message that succeeded."""
 
 
 def flower_arguments(given: Sequence[str]) -> list[str]:
@@ -21,13 +23,14 @@ def flower_arguments(given: Sequence[str]) -> list[str]:
     asked = "FLOWER_CONF" in os.environ or any(argument.startswith("--conf") for argument in given)
     # Flower itself would run a flowerconfig.py that lies in the current folder.
     arguments = [*([] if asked else [f"--conf={os.devnull}"]), *given]
-    options.address = LOOPBACK
+    options.address, options.tasks_columns = LOOPBACK, COLUMNS
     try:
         # As Flower does: variables, then its file, then the command line.
         apply_env_options()
         apply_options("flower", arguments)
     except (Error, KeyError, ValueError) as error:
         raise UserError(f"Flower does not understand its options: {error}", code="usage") from error
+    arguments.append(f"--tasks_columns={options.tasks_columns}")
     if options.unix_socket:
         return arguments
     if not is_loopback(options.address) and not _has_login(options.basic_auth, options.auth):

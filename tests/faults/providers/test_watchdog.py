@@ -8,6 +8,7 @@ from sqlalchemy import insert
 from pipeline.engine.traces import AiCall
 from pipeline.providers import changes, gates
 from tasks import queues
+from tasks.app import app
 from tests.faults.flow import SQLITE, Flow, settings
 from tests.support.stack import Stack
 from tests.support.waiting import wait_until
@@ -23,8 +24,15 @@ def _wait_until_both_said(stack: Stack, text: str, times: int) -> None:
                last=lambda: [stack[name].says(text) for name in BOTH])  # fmt: skip
 
 
+def _inspected(command: str) -> list[set[str]]:
+    """The queues that each worker names, as `celery -A tasks inspect` asks."""
+    answers = app.control.broadcast(command, reply=True, limit=len(BOTH), timeout=30) or []
+    named = [queues for answer in answers for queues in answer.values()]
+    return [set(found) if isinstance(found, dict) else {queue["name"] for queue in found} for found in named]
+
+
 @SQLITE
-@settings(WATCHDOG_INTERVAL_S="1", PROVIDERS__TEST__BREAKER_FAIL_MAX="3", PROVIDERS__TEST__BREAKER_COOL_DOWN_S="3")
+@settings(WATCHDOG_INTERVAL_S="1", PROVIDERS__TEST__BREAKER_FAIL_MAX="3", PROVIDERS__TEST__BREAKER_COOL_DOWN_S="8")
 def test_idle_workers_are_paused_and_resumed_whoever_closes_the_gate(
     stack: Stack, flow: Flow, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -51,5 +59,8 @@ def test_idle_workers_are_paused_and_resumed_whoever_closes_the_gate(
     stack.start("beat-1")
     _wait_until_both_said(stack, PAUSED, 3)
     assert gates.breaker(flow.context, BREAKER).look().reason == "3 failures in a row on record"
+    assert _inspected("active_queues") == [{"maintenance"}] * 2, "gone from each worker"
+    assert _inspected("gates") == [{QUEUE}] * 2
     _wait_until_both_said(stack, RESUMED, 3)
+    assert _inspected("active_queues") == [{"maintenance", QUEUE}] * 2
     assert not flow.provider.records, "nobody called"

@@ -13,7 +13,7 @@ from pipeline.engine.metrics import queue_depths
 from pipeline.flows.screenshots.frames.capture import Captured
 from pipeline.flows.screenshots.frames.intake import Frame
 from pipeline.flows.screenshots.frames.windows import WindowGrabber, find
-from pipeline.flows.screenshots.live_settings import CAPTURE, CONTROL
+from pipeline.flows.screenshots.live_settings import CAPTURE
 from pipeline.flows.screenshots.models import BATCHES, REJECTIONS, SHOTS
 from pipeline.flows.screenshots.plan import Scope
 from pipeline.flows.screenshots.work.capture import Captures
@@ -72,12 +72,12 @@ def test_beat_asks_once_however_often_it_ticks_and_the_frames_are_batched(contex
     canvas.tick.apply()
     canvas.TASKS.launch(Scope.CAPTURES)
     assert queue_depths(context.redis, [CAPTURE]) == {CAPTURE: 1}, "nobody captures yet: nothing piles up"
-    canvas.capture.apply()
+    captured = canvas.capture.apply().get()
     (shot,) = rows_of(context, SHOTS)
     assert (shot.source_key, shot.app, shot.window_title) == ("screen:1", "Mail", "Inbox")
     assert [(row.source_key, row.reason) for row in rows_of(context, REJECTIONS)] == [("screen:2", "excluded")]
-    assert queue_depths(context.redis, [CONTROL]) == {CONTROL: 1}, "screenshots.batch"
-    canvas.batch.apply(["screen:1"])
+    assert captured == ["screen:1"], "what the chain's next message is given"
+    canvas.batch.apply([captured])
     assert len(rows_of(context, BATCHES)) == 1
 
 

@@ -1,6 +1,8 @@
 """What is sent when: turns, places, and what comes first."""
 
+import base64
 import itertools
+import json
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -106,6 +108,23 @@ def test_each_step_asks_for_messages_in_its_queue(context: Context, hand: Hand, 
     assert asks(context, batch) == [(Action.EXPAND, SCREENSHOT_TEXT, 1)]
     assert expansion.claim(context, batch, ME) is not None
     assert asks(context, batch) == []
+
+
+def test_a_chain_that_was_cut_off_after_its_shards_goes_on_from_the_rows(
+    context: Context, hand: Hand, new: Callable[..., list[int]]
+) -> None:
+    (batch,) = new(1)
+    plan.take_turns(context)
+    analysis.claim(context, batch)
+    part = shard.claim(context, batch, ME)
+    assert part is not None
+    hand.look(part)
+    analysis.settle(context, batch)  # by a worker that was killed before it sent the chain's next message
+    assert canvas.TASKS.launch_all() == 1
+    (message,) = map(json.loads, context.redis.lrange(SCREENSHOT_TEXT, 0, -1))
+    assert message["headers"]["task"] == "screenshots.expand"
+    _, _, embed = json.loads(base64.b64decode(message["body"]))
+    assert [one["task"] for one in embed["chain"]] == ["screenshots.merge_nodes"]
 
 
 def test_frames_that_make_a_batch_are_a_task_of_their_own(context: Context, hand: Hand) -> None:

@@ -16,7 +16,7 @@ from pipeline.engine.guarded_call import request_hooks
 from pipeline.engine.metrics import queue_depths
 from pipeline.providers import changes, gates, queue_control
 from pipeline.storage.context import Context
-from tasks import queues
+from tasks import arrival, queues
 from tasks.presence import holder_of, identity
 from tests.support.waiting import wait_until
 
@@ -159,6 +159,31 @@ def test_a_worker_that_meets_a_gate_without_limits_has_them_brought_back(
 def _commands(redis: "Redis") -> int:
     """Commands that Redis ran so far, those of scripts among them."""
     return sum(int(stat["calls"]) for stat in redis.info("commandstats").values())
+
+
+def test_a_closed_queue_is_not_consumed_from_after_a_start_or_a_reconnect(
+    app: Celery, context: Context, worker: ExitStack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refused: list[str] = []
+    give_back = arrival.give_back
+    monkeypatch.setattr(
+        "tasks.consumer.give_back",
+        lambda channel, message: (refused.append(message.delivery_info["routing_key"]), give_back(channel, message)),
+    )  # fmt: skip
+    queue_control.pause(context, GATED, None, "the key is exchanged")
+    _send(app, range(3))
+    running = worker.enter_context(_worker(app))
+    _send(app, range(1), OTHER)
+    wait_until(lambda: len(_worked(context.redis, OTHER)) == 1, WITHIN_S, "the other queue flows")
+    context.redis.client_kill_filter(_type="normal", skipme=True)
+    _send(app, range(1, 2), OTHER)
+    wait_until(lambda: len(_worked(context.redis, OTHER)) == 2, WITHIN_S, "it is connected again")
+    assert refused == []
+    said = running.consumer.why_not()
+    assert said == {GATED: "operator: the key is exchanged"}
+    assert [queue.name for queue in running.consumer.consumed()] == [OTHER]
+    queue_control.resume(context, GATED)
+    wait_until(lambda: len(_worked(context.redis)) == 3, WITHIN_S, "it flows again")
 
 
 def test_a_worker_is_paused_before_any_message_comes_and_is_resumed_at_once(

@@ -1,5 +1,6 @@
 """One hop of a lane over the pages of one document. Source 001, section 4.3."""
 
+from collections import Counter
 from collections.abc import Sequence
 from contextlib import closing, suppress
 from dataclasses import replace
@@ -49,6 +50,9 @@ class PageLane:
         self._before: Any = None
         self._after: Standing | None = None
         self._settled: list[Settled] = []
+        self.converted = 0
+        self.failures: Counter[str] = Counter()
+        """Attempts that failed, by the kind of their error: no text of a page or a provider goes to monitors."""
 
     def run(self, quantum_s: float, batch: int = 1) -> Settled:
         """Release what an earlier delivery of this message held, and convert pages for about `quantum_s` seconds."""
@@ -109,6 +113,10 @@ class PageLane:
         self._settled.append(done.settled)
         for attempt in attempts:
             _log_attempt(attempt)
+            if attempt.error:
+                self.failures[(attempt.error.code or attempt.error.kind).replace("_", " ")] += 1
+            else:
+                self.converted += 1
         asked = self._providers[0]
         own = [unit if unit.provider == asked else replace(unit, provider=asked, model="") for unit in done.units]
         return Batch(own, done.more)

@@ -1,0 +1,27 @@
+"""Commands that every worker answers: `celery -A tasks inspect gates` and the like."""
+
+from typing import Any
+
+from celery.worker.control import control_command, inspect_command, ok
+
+from tasks.gates import LOOK_AT_GATES
+
+
+@inspect_command(name="active_queues")
+def _active_queues(state: Any, **_: Any) -> Any:
+    """The queues that a worker takes messages from. One that limits hold up for a moment stays in the list."""
+    return [dict(queue.as_dict(recurse=True)) for queue in state.consumer.consumed()]
+
+
+@inspect_command(name="gates")
+def _gates(state: Any, **_: Any) -> Any:
+    """Why a worker takes no messages from some of its queues, by queue."""
+    return state.consumer.why_not()
+
+
+@control_command(name=LOOK_AT_GATES, variadic="queues", signature="[N1 [N2 [N…]]]")
+def _look_at_gates(state: Any, queues: list[str], **_: Any) -> Any:
+    """Pause the consumers of those of these queues whose gates are closed, resume those whose gates are open."""
+    for queue in queues:
+        state.consumer.look_at(queue)
+    return ok("looked")
