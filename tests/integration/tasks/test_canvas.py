@@ -1,5 +1,6 @@
 """What each flow sends, walked through as Celery's signatures, from every state that its rows may have."""
 
+import re
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
@@ -125,8 +126,25 @@ def test_songs_go_through_a_chain(context: Context) -> None:
     assert shapes(music._messages(context, [run_id])) == [SONGS]
 
 
-def test_the_architecture_page_names_each_canvas() -> None:
+def drawn() -> str:
+    """The canvases of a document, a batch and an item as Mermaid's flowchart, from what the tests above found."""
+    lines = ["flowchart LR"]
+    for first, replacement in (
+        (DOCUMENT[DocumentStatus.PENDING], DOCUMENT[DocumentStatus.PROCESSING]),
+        (BATCH[Action.BEGIN], BATCH[Action.ANALYSE]),
+        (ITEM[Step.READ], ITEM[Step.EMBED]),
+    ):
+        begin, replaced, *_ = re.findall(r"\w+\.\w+", first)
+        lanes, *rest = re.findall(r"\w+\.\w+", replacement)
+        lines.append(
+            f'    {begin} --> {replaced} -. replaces itself .-> {lanes}["{lanes} × n"] --> {" --> ".join(rest)}'
+        )
+    return "\n".join(lines)
+
+
+def test_the_architecture_page_draws_and_names_each_canvas() -> None:
     page = (Path(__file__).parents[3] / "docs" / "architecture.md").read_text()
+    assert f"```mermaid\n{drawn()}\n```" in page
     canvases = [*DOCUMENT.values(), *ITEM.values(), *BATCH.values(), CAPTURE, MERGES, SONGS]
     missing = [one for one in canvases if f"`{one.replace(' × 2', ' × n')}`" not in page]
     assert not missing
