@@ -20,7 +20,7 @@ both = pytest.mark.parametrize("kind", ["javascript", "python"])
 @pytest.fixture(scope="module")
 def gateway(server: Server) -> Gateway:
     tokens = [
-        json.loads(server.run("nodes", "tokens", "create", "test", "--kind", kind, "--json"))["secret"]
+        json.loads(server.run("nodes", "tokens", "create", f"test-{kind}", "--kind", kind, "--json"))["secret"]
         for kind in ("node", "session")
     ]
     return Gateway(server.gateway, *tokens)
