@@ -16,7 +16,6 @@ from sqlalchemy import (
     BigInteger,
     ColumnElement,
     Index,
-    Integer,
     String,
     UniqueConstraint,
     and_,
@@ -31,12 +30,11 @@ from sqlalchemy.orm import Mapped, Session, mapped_column
 
 from pipeline.engine import live_settings as live
 from pipeline.engine.errors import UserError
-from pipeline.engine.tables import Base, UtcDateTime, portions, table_of
+from pipeline.engine.tables import Base, RowId, UtcDateTime, portions, table_of
 from pipeline.settings import Settings
 
 CALLER: ContextVar[str] = ContextVar("api_caller", default="")
 """The id of the caller whose request this thread serves. Empty on the command line and in workers: no account pays."""
-_Id = BigInteger().with_variant(Integer, "sqlite")
 _MARGIN_S = 60
 """A call may take this much longer than its time-out until its record is written."""
 _ROUNDING = 1e-9
@@ -54,7 +52,7 @@ class Reservation(Base):
         Index("ix_spend_reservations_ends_at", "ends_at"),
     )
 
-    id: Mapped[int] = mapped_column(_Id, primary_key=True)
+    id: Mapped[int] = mapped_column(RowId, primary_key=True)
     owner: Mapped[str] = mapped_column(String(64))
     """The caller's id; empty if a command on this machine took over the work of a caller."""
     flow: Mapped[str] = mapped_column(String(40))
@@ -81,7 +79,7 @@ class SpendCharge(Base):
         Index("ix_spend_charges_at", "at"),
     )
 
-    id: Mapped[int] = mapped_column(_Id, primary_key=True)
+    id: Mapped[int] = mapped_column(RowId, primary_key=True)
     owner: Mapped[str] = mapped_column(String(64))
     call_id: Mapped[str] = mapped_column(String(32))
     reservation_id: Mapped[int] = mapped_column(BigInteger)

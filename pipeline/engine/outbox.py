@@ -16,7 +16,6 @@ from sqlalchemy import (
     BigInteger,
     ColumnElement,
     Index,
-    Integer,
     String,
     Table,
     Text,
@@ -34,10 +33,9 @@ from sqlalchemy.orm import Mapped, Session, mapped_column
 
 from pipeline.engine import announced
 from pipeline.engine.announced import DELETED, Announced
-from pipeline.engine.tables import Base, UtcDateTime, portions, storable, table_of
+from pipeline.engine.tables import Base, RowId, UtcDateTime, portions, storable, table_of
 from pipeline.engine.views import plain, view_of
 
-_Seq = BigInteger().with_variant(Integer, "sqlite")
 MAX_TEXT = 500
 """Characters of each text that an event tells."""
 
@@ -48,7 +46,7 @@ class EventRow(Base):
     __tablename__ = "events"
     __table_args__ = (Index("ix_events_created_at", "created_at"), Index("ix_events_scope_id_seq", "scope_id", "seq"))
 
-    seq: Mapped[int] = mapped_column(_Seq, primary_key=True, autoincrement=False)
+    seq: Mapped[int] = mapped_column(RowId, primary_key=True, autoincrement=False)
     flow: Mapped[str] = mapped_column(String(40))
     type: Mapped[str] = mapped_column(String(80))
     """`kind.status`: `document.completed`."""

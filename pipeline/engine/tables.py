@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from itertools import islice
 from typing import Any, TypeVar
 
-from sqlalchemy import Column, ColumnElement, DateTime, Dialect, Integer, MetaData, Table, func
+from sqlalchemy import BigInteger, Column, ColumnElement, DateTime, Dialect, Integer, MetaData, Table, func
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import DeclarativeBase, Session
 from sqlalchemy.types import TypeDecorator
@@ -42,6 +42,10 @@ class UtcDateTime(TypeDecorator[datetime]):
         if value is None:
             return None
         return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
+
+
+RowId = BigInteger().with_variant(Integer, "sqlite")
+"""A number that the database gives: SQLite numbers rows in columns of the type INTEGER alone."""
 
 
 class Base(DeclarativeBase):

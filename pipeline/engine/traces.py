@@ -4,12 +4,12 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import BigInteger, ColumnElement, Index, Integer, String, Text, event, update
+from sqlalchemy import BigInteger, ColumnElement, Index, String, Text, event, update
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import Mapped, Session, mapped_column
 
 from pipeline.engine import accounts, kept_answers
-from pipeline.engine.tables import Base, UtcDateTime, storable, table_of
+from pipeline.engine.tables import Base, RowId, UtcDateTime, storable, table_of
 
 PREVIEW_CHARS = 500
 MAX_ERROR_CHARS = 2000
@@ -33,7 +33,7 @@ class AiCall(Base):
         Index("ix_ai_calls_queue_created_at", "queue", "created_at"),
     )
 
-    id: Mapped[int] = mapped_column(BigInteger().with_variant(Integer, "sqlite"), primary_key=True)
+    id: Mapped[int] = mapped_column(RowId, primary_key=True)
     call_id: Mapped[str | None] = mapped_column(String(32))
     """The call's key, made before it is sent: repeated writes leave one row. None: a row of an older version."""
     flow: Mapped[str] = mapped_column(String(40))

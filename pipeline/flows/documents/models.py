@@ -5,18 +5,15 @@ import zlib
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import BigInteger, Dialect, ForeignKey, Index, Integer, LargeBinary, String, Text, false, text
+from sqlalchemy import BigInteger, Dialect, ForeignKey, Index, LargeBinary, String, Text, false, text
 from sqlalchemy.orm import Mapped, mapped_column
 from sqlalchemy.types import TypeDecorator
 
 from pipeline.engine.announced import announced
 from pipeline.engine.claims import ClaimColumns, claimable_index, claims_index, waits_index
-from pipeline.engine.tables import Base, UtcDateTime, storable, table_of
+from pipeline.engine.tables import Base, RowId, UtcDateTime, storable, table_of
 from pipeline.flows.documents.states import OPEN, PAGE, DocumentStatus, PageEvent, PageStatus
 from pipeline.storage.fulltext import FullText
-
-_Id = BigInteger().with_variant(Integer, "sqlite")
-
 
 FULL_TEXT = FullText("page_fts", items="pages", time="updated_at")
 """Of pages whose document was merged."""
@@ -131,7 +128,7 @@ class Page(ClaimColumns, Base):
         waits_index("pages"),
     )
 
-    id: Mapped[int] = mapped_column(_Id, primary_key=True)
+    id: Mapped[int] = mapped_column(RowId, primary_key=True)
     document_id: Mapped[str] = mapped_column(ForeignKey("documents.id", ondelete="CASCADE"))
     page: Mapped[int]
     """1-based position in the result."""
@@ -179,7 +176,7 @@ class PageAttempt(Base):
         Index("ix_page_attempts_created_at", "created_at"),
     )
 
-    id: Mapped[int] = mapped_column(_Id, primary_key=True)
+    id: Mapped[int] = mapped_column(RowId, primary_key=True)
     call_id: Mapped[str | None] = mapped_column(String(32))
     """The key of its call; None if no provider was called."""
     document_id: Mapped[str] = mapped_column(ForeignKey("documents.id", ondelete="CASCADE"))

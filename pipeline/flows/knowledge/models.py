@@ -3,16 +3,15 @@
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import BigInteger, ForeignKey, Index, Integer, LargeBinary, String, Text, UniqueConstraint, text
+from sqlalchemy import BigInteger, ForeignKey, Index, LargeBinary, String, Text, UniqueConstraint, text
 from sqlalchemy.orm import Mapped, mapped_column
 
 from pipeline.engine.announced import announced
 from pipeline.engine.claims import ClaimColumns, claimable_index, claims_index, waits_index
-from pipeline.engine.tables import Base, UtcDateTime, table_of
+from pipeline.engine.tables import Base, RowId, UtcDateTime, table_of
 from pipeline.flows.knowledge.states import BatchStatus, ItemStatus
 from pipeline.storage.fulltext import FullText
 
-Id = BigInteger().with_variant(Integer, "sqlite")
 MAX_NAME, MAX_URL = 255, 2000
 FULL_TEXT = FullText("knowledge_fts", "knowledge_chunks", "created_at", scope="base_id")
 
@@ -128,7 +127,7 @@ class KnowledgeChunk(Base):
         Index("ix_knowledge_chunks_base_id", "base_id"),
     )
 
-    id: Mapped[int] = mapped_column(Id, primary_key=True)
+    id: Mapped[int] = mapped_column(RowId, primary_key=True)
     item_id: Mapped[str] = mapped_column(ForeignKey("knowledge_items.id", ondelete="CASCADE"))
     base_id: Mapped[str] = mapped_column(String(16))
     generation: Mapped[int]
@@ -160,7 +159,7 @@ class KnowledgeBatch(ClaimColumns, Base):
         claimable_index("knowledge_batches", "item_id", "releases", "number", states=[BatchStatus.PENDING]),
     )
 
-    id: Mapped[int] = mapped_column(Id, primary_key=True)
+    id: Mapped[int] = mapped_column(RowId, primary_key=True)
     item_id: Mapped[str] = mapped_column(ForeignKey("knowledge_items.id", ondelete="CASCADE"))
     generation: Mapped[int]
     number: Mapped[int]

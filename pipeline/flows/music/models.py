@@ -2,15 +2,13 @@
 
 from datetime import datetime
 
-from sqlalchemy import BigInteger, ForeignKey, Index, Integer, LargeBinary, String, Text
+from sqlalchemy import ForeignKey, Index, LargeBinary, String, Text
 from sqlalchemy.orm import Mapped, mapped_column
 
 from pipeline.engine.announced import announced
 from pipeline.engine.claims import ClaimColumns, claimable_index, claims_index, waits_index
-from pipeline.engine.tables import Base, UtcDateTime, table_of
+from pipeline.engine.tables import Base, RowId, UtcDateTime, table_of
 from pipeline.flows.music.states import BATCH, BatchEvent, BatchStatus, Mode, PipelineState, SongStatus, Step
-
-_Id = BigInteger().with_variant(Integer, "sqlite")
 
 
 class Song(Base):
@@ -27,7 +25,7 @@ class Song(Base):
         Index("ix_music_songs_run_id", "run_id"),
     )
 
-    id: Mapped[int] = mapped_column(_Id, primary_key=True)
+    id: Mapped[int] = mapped_column(RowId, primary_key=True)
     """Ours; it stays when the server gives the song another id."""
     library: Mapped[str] = mapped_column(String(20))
     """`server` or `folder`."""
@@ -51,7 +49,7 @@ class Song(Base):
     error: Mapped[str | None] = mapped_column(Text)
     run_id: Mapped[str | None] = mapped_column(String(32))
     """The run that last took it up."""
-    batch_id: Mapped[int | None] = mapped_column(_Id)
+    batch_id: Mapped[int | None] = mapped_column(RowId)
     """The open batch that it is in, or None. Written in the transaction that makes or ends the batch."""
     description: Mapped[str] = mapped_column(Text, default="")
     tags: Mapped[str] = mapped_column(Text, default="[]")
@@ -121,7 +119,7 @@ class SongBatch(ClaimColumns, Base):
         claimable_index("music_batches", "run_id", "step", "releases", "id", states=BATCH.sources(BatchEvent.CLAIM)),
     )
 
-    id: Mapped[int] = mapped_column(_Id, primary_key=True)
+    id: Mapped[int] = mapped_column(RowId, primary_key=True)
     correlation_id: Mapped[str] = mapped_column(String(60))
     run_id: Mapped[str] = mapped_column(ForeignKey("music_runs.id", ondelete="CASCADE"))
     mode: Mapped[str] = mapped_column(String(20))

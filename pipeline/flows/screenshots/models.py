@@ -6,15 +6,14 @@ Source 000, sections 1.1 to 1.5 and 4. Nodes and what belongs to them are in `gr
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import BigInteger, Float, ForeignKey, Index, Integer, String, Text, UniqueConstraint, text
+from sqlalchemy import BigInteger, Float, ForeignKey, Index, String, Text, UniqueConstraint, text
 from sqlalchemy.orm import Mapped, mapped_column
 
 from pipeline.engine.announced import announced
 from pipeline.engine.claims import ClaimColumns, claimable_index, claims_index, waits_index
-from pipeline.engine.tables import Base, UtcDateTime, table_of
+from pipeline.engine.tables import Base, RowId, UtcDateTime, table_of
 from pipeline.flows.screenshots.states import CLAIMABLE, Ask, Step, WorkStatus
 
-Id = BigInteger().with_variant(Integer, "sqlite")
 MAX_SOURCE = 120
 
 
@@ -59,7 +58,7 @@ class Screenshot(Base):
         Index("ix_screenshots_buffer", "source_key", "created_at", **_where("batch_id IS NULL")),
     )
 
-    id: Mapped[int] = mapped_column(Id, primary_key=True)
+    id: Mapped[int] = mapped_column(RowId, primary_key=True)
     source_key: Mapped[str] = mapped_column(ForeignKey("screenshot_sources.key"))
     ts: Mapped[datetime] = mapped_column(UtcDateTime)
     """When it was captured, by the capturing side's clock, which may go backwards."""
@@ -107,7 +106,7 @@ class Rejection(Base):
         Index("ix_screenshot_rejections_source_key_ts", "source_key", "ts"),
     )
 
-    id: Mapped[int] = mapped_column(Id, primary_key=True)
+    id: Mapped[int] = mapped_column(RowId, primary_key=True)
     source_key: Mapped[str] = mapped_column(String(MAX_SOURCE))
     ts: Mapped[datetime] = mapped_column(UtcDateTime)
     reason: Mapped[str] = mapped_column(String(20))
@@ -145,7 +144,7 @@ class Batch(ClaimColumns, Base):
         announced("screenshots", "screenshot_batch", WorkStatus, *_TOLD),
     )
 
-    id: Mapped[int] = mapped_column(Id, primary_key=True)
+    id: Mapped[int] = mapped_column(RowId, primary_key=True)
     correlation_id: Mapped[str] = mapped_column(String(60))
     """batchId: `batch_TIMESTAMP_RANDOM`, for logs."""
     source_key: Mapped[str] = mapped_column(String(MAX_SOURCE))
@@ -197,7 +196,7 @@ class Shard(ClaimColumns, Base):
         waits_index("screenshot_shards"),
     )
 
-    id: Mapped[int] = mapped_column(Id, primary_key=True)
+    id: Mapped[int] = mapped_column(RowId, primary_key=True)
     batch_id: Mapped[int] = mapped_column(ForeignKey("screenshot_batches.id", ondelete="CASCADE"))
     number: Mapped[int]
     shot_ids: Mapped[str] = mapped_column(Text)

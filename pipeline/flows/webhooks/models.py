@@ -2,14 +2,13 @@
 
 from datetime import datetime
 
-from sqlalchemy import BigInteger, ForeignKey, Index, Integer, String, Text, UniqueConstraint
+from sqlalchemy import BigInteger, ForeignKey, Index, String, Text, UniqueConstraint
 from sqlalchemy.orm import Mapped, mapped_column
 
 from pipeline.engine.claims import ClaimColumns, claimable_index, claims_index, waits_index
-from pipeline.engine.tables import Base, UtcDateTime, table_of
+from pipeline.engine.tables import Base, RowId, UtcDateTime, table_of
 from pipeline.flows.webhooks.states import DELIVERY, DeliveryEvent, DeliveryStatus
 
-_Id = BigInteger().with_variant(Integer, "sqlite")
 MAX_URL, MAX_DESCRIPTION, MAX_PREVIEW, MAX_ERROR = 2000, 200, 300, 500
 
 
@@ -59,7 +58,7 @@ class Delivery(ClaimColumns, Base):
         waits_index("webhook_deliveries"),
     )
 
-    id: Mapped[int] = mapped_column(_Id, primary_key=True)
+    id: Mapped[int] = mapped_column(RowId, primary_key=True)
     endpoint_id: Mapped[str] = mapped_column(ForeignKey("webhook_endpoints.id", ondelete="CASCADE"))
     seq: Mapped[int | None] = mapped_column(BigInteger)
     """The event; None: a test."""
@@ -79,7 +78,7 @@ class DeliveryAttempt(Base):
     __tablename__ = "webhook_attempts"
     __table_args__ = (Index("ix_webhook_attempts_delivery_id", "delivery_id"),)
 
-    id: Mapped[int] = mapped_column(_Id, primary_key=True)
+    id: Mapped[int] = mapped_column(RowId, primary_key=True)
     delivery_id: Mapped[int] = mapped_column(ForeignKey("webhook_deliveries.id", ondelete="CASCADE"))
     response_status: Mapped[int | None]
     preview: Mapped[str] = mapped_column(String(MAX_PREVIEW), default="")

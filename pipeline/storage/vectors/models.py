@@ -2,12 +2,10 @@
 
 from datetime import datetime
 
-from sqlalchemy import BigInteger, Index, Integer, LargeBinary, String
+from sqlalchemy import BigInteger, Index, LargeBinary, String
 from sqlalchemy.orm import Mapped, mapped_column
 
-from pipeline.engine.tables import Base, UtcDateTime, table_of
-
-ItemId = BigInteger().with_variant(Integer, "sqlite")
+from pipeline.engine.tables import Base, RowId, UtcDateTime, table_of
 
 
 class StoredVector(Base):
@@ -18,7 +16,7 @@ class StoredVector(Base):
 
     kind: Mapped[str] = mapped_column(String(40), primary_key=True)
     """What it belongs to, such as `song`."""
-    item_id: Mapped[int] = mapped_column(ItemId, primary_key=True)
+    item_id: Mapped[int] = mapped_column(RowId, primary_key=True)
     model: Mapped[str] = mapped_column(String(200))
     """Only vectors of one model can be compared."""
     dims: Mapped[int]
@@ -35,7 +33,7 @@ class VectorCode(Base):
     __table_args__ = (Index("ix_vector_codes_kind_version", "kind", "version"), {"sqlite_with_rowid": False})
 
     kind: Mapped[str] = mapped_column(String(40), primary_key=True)
-    item_id: Mapped[int] = mapped_column(ItemId, primary_key=True)
+    item_id: Mapped[int] = mapped_column(RowId, primary_key=True)
     model: Mapped[str] = mapped_column(String(200))
     dims: Mapped[int]
     code: Mapped[bytes] = mapped_column(LargeBinary)

@@ -6,8 +6,7 @@ from sqlalchemy import Float, ForeignKey, Index, String, Text, UniqueConstraint
 from sqlalchemy.orm import Mapped, mapped_column
 
 from pipeline.engine.claims import ClaimColumns, claimable_index, claims_index, waits_index
-from pipeline.engine.tables import Base, UtcDateTime, table_of
-from pipeline.flows.screenshots.models import Id
+from pipeline.engine.tables import Base, RowId, UtcDateTime, table_of
 from pipeline.flows.screenshots.states import CLAIMABLE, Origin, WorkStatus
 
 
@@ -44,7 +43,7 @@ class Node(ClaimColumns, Base):
         Index("ix_screenshot_nodes_batch_id", "batch_id"),
     )
 
-    id: Mapped[int] = mapped_column(Id, primary_key=True)
+    id: Mapped[int] = mapped_column(RowId, primary_key=True)
     kind: Mapped[str] = mapped_column(String(20))
     thread_id: Mapped[str | None] = mapped_column(ForeignKey("screenshot_threads.id", ondelete="SET NULL"))
     origin_key: Mapped[str] = mapped_column(String(255))
@@ -117,7 +116,7 @@ class Entity(Base):
     __tablename__ = "screenshot_entities"
     __table_args__ = (UniqueConstraint("name_key", "type"),)
 
-    id: Mapped[int] = mapped_column(Id, primary_key=True)
+    id: Mapped[int] = mapped_column(RowId, primary_key=True)
     name: Mapped[str] = mapped_column(String(200))
     name_key: Mapped[str] = mapped_column(String(200))
     """Normal form (NFKC, case folded), which spellings of one name share."""
@@ -157,7 +156,7 @@ class Provenance(Base):
         Index("ix_screenshot_provenance_from_node_id", "from_node_id"),
     )
 
-    id: Mapped[int] = mapped_column(Id, primary_key=True)
+    id: Mapped[int] = mapped_column(RowId, primary_key=True)
     node_id: Mapped[int] = mapped_column(ForeignKey("screenshot_nodes.id", ondelete="CASCADE"))
     act: Mapped[str] = mapped_column(String(20))
     """`made` or `merged`."""
@@ -178,7 +177,7 @@ class Call(Base):
         Index("ix_screenshot_calls_node_id", "node_id"),
     )
 
-    id: Mapped[int] = mapped_column(Id, primary_key=True)
+    id: Mapped[int] = mapped_column(RowId, primary_key=True)
     batch_id: Mapped[int | None] = mapped_column(ForeignKey("screenshot_batches.id", ondelete="CASCADE"))
     node_id: Mapped[int | None] = mapped_column(ForeignKey("screenshot_nodes.id", ondelete="CASCADE"))
     """The node that was merged into, for a merge."""
