@@ -24,6 +24,7 @@ from pipeline.engine.claims import Owner
 from pipeline.engine.guarded_call import GuardedCall
 from pipeline.engine.isolation import isolated
 from pipeline.engine.launch import Place, Places, Wanted, launch
+from pipeline.engine.nouns import count
 from pipeline.engine.settled import Settled
 from pipeline.engine.tables import portions
 from pipeline.engine.wakeups import plan_wakeup
@@ -133,7 +134,7 @@ class FlowTasks:
             return "not sent: the broker is away"
         finally:
             task.request.chain = None
-        return count_of(len(replacement.tasks), "message")
+        return count(len(replacement.tasks), "message")
 
     def _launch(self, scopes: Sequence[str], send: Send) -> int:
         context = get_context()
@@ -339,17 +340,12 @@ ELSEWHERE = "another message does it"
 
 def summary(settled: Settled, unit: str) -> str:
     """What a message did, for monitors: `2 nodes`, `failed, again in 60 s`, `nothing to do`. `unit`: a singular."""
-    parts = [count_of(settled.done, unit)] if settled.done else []
+    parts = [count(settled.done, unit)] if settled.done else []
     if settled.status is not None and not settled.done:
         parts.append(str(settled.status).replace("_", " "))
     if settled.retry_in_s is not None:
         parts.append(f"again in {max(0.0, settled.retry_in_s):.0f} s")
     return ", ".join(parts) or "nothing to do"
-
-
-def count_of(number: int, unit: str) -> str:
-    """A number with its noun."""
-    return f"{number} {unit}{'s' * (number != 1)}"
 
 
 def expect(*following: Place) -> None:

@@ -11,6 +11,7 @@ from celery import Signature, chain, chord, group
 
 from pipeline.engine.isolation import isolated
 from pipeline.engine.launch import Place, Wanted
+from pipeline.engine.nouns import count
 from pipeline.flows.documents import FLOW, plan, queries
 from pipeline.flows.documents.plan import CPU, Stage
 from pipeline.flows.documents.queries import UnknownDocument
@@ -22,7 +23,7 @@ from pipeline.providers import gates
 from pipeline.settings import Settings
 from pipeline.storage.context import Context, get_context
 from tasks.app import app
-from tasks.flow import ELSEWHERE, Announcement, FlowTasks, Messages, at_work, count_of, expect, once, owner
+from tasks.flow import ELSEWHERE, Announcement, FlowTasks, Messages, at_work, expect, once, owner
 from tasks.presence import holder_of
 
 CONTROL = "control"
@@ -121,7 +122,7 @@ def lane(self: Any, document_id: str, queue: str, number: int, batch: int = 1) -
         elif hop.is_last:
             expect(_place(document_id, Stage.MERGE))
     failed = [f"{number} failed: {kind}" for kind, number in hop.failures.items()]
-    return ", ".join([count_of(hop.converted, "page"), *failed])
+    return ", ".join([count(hop.converted, "page"), *failed])
 
 
 def lane_signature(settings: Settings, document_id: str, queue: str, number: int, batch: int = 1) -> Signature:

@@ -14,6 +14,7 @@ from billiard.exceptions import SoftTimeLimitExceeded
 from celery import Signature, chord, group
 
 from pipeline.engine.launch import Place, Wanted
+from pipeline.engine.nouns import count
 from pipeline.flows.screenshots import FLOW, events, plan
 from pipeline.flows.screenshots.frames import buffer, retention
 from pipeline.flows.screenshots.frames.intake import Taken
@@ -29,7 +30,7 @@ from pipeline.flows.screenshots.work.shard import ShardMessage
 from pipeline.providers import gates
 from pipeline.storage.context import Context, get_context
 from tasks.app import app
-from tasks.flow import ELSEWHERE, FlowTasks, Messages, at_work, count_of, expect, once, owner, summary
+from tasks.flow import ELSEWHERE, FlowTasks, Messages, at_work, expect, once, owner, summary
 from tasks.maintenance import take_tick
 from tasks.presence import holder_of
 
@@ -155,7 +156,7 @@ def batch(self: Any, sources: str | list[str], flush: bool = False) -> str:
         # Also frames that came meanwhile, and found the place taken.
         TASKS.launch(Scope.BATCHES, *batched)
     TASKS.wake_in(buffer.next_look_s(context))
-    return count_of(len(batched), "source")
+    return count(len(batched), "source")
 
 
 @app.task(bind=True, name="screenshots.begin", ignore_result=True)
@@ -169,7 +170,7 @@ def begin(self: Any, batch_id: int) -> str:
         self.request.chain = None
     elif claimed.is_new:
         events.started(context, claimed.row)
-    return count_of(claimed.due, "shard") if claimed else "nothing to do"
+    return count(claimed.due, "shard") if claimed else "nothing to do"
 
 
 @app.task(bind=True, name="screenshots.analyse_shards", ignore_result=True)

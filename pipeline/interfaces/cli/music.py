@@ -7,20 +7,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from pipeline.engine.nouns import count
 from pipeline.engine.views import plain
 from pipeline.interfaces.cli.command import Json, ready, tell_if_nothing_runs
 from pipeline.interfaces.cli.music_runs import runs
-from pipeline.interfaces.cli.output import (
-    count,
-    err,
-    escape,
-    one_line,
-    out,
-    print_json,
-    print_list,
-    print_pairs,
-    state,
-)
+from pipeline.interfaces.cli.output import err, escape, one_line, out, print_json, print_list, print_pairs, state
 from pipeline.interfaces.cli.progress import Bar, Progress
 from pipeline.interfaces.cli.times import span
 

@@ -4,19 +4,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from pipeline.engine.nouns import count
 from pipeline.interfaces.cli.command import Json, Limit, ready, tell_if_nothing_runs
 from pipeline.interfaces.cli.ids import whole
-from pipeline.interfaces.cli.output import (
-    count,
-    err,
-    escape,
-    one_line,
-    out,
-    print_json,
-    print_list,
-    print_pairs,
-    state,
-)
+from pipeline.interfaces.cli.output import err, escape, one_line, out, print_json, print_list, print_pairs, state
 from pipeline.interfaces.cli.times import Since, Until, ago, moment, zone_of_here
 
 if TYPE_CHECKING:

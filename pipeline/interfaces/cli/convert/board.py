@@ -3,8 +3,9 @@
 from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from pipeline.engine.nouns import count
 from pipeline.interfaces.cli.convert.job import Job, line
-from pipeline.interfaces.cli.output import count, state
+from pipeline.interfaces.cli.output import state
 from pipeline.interfaces.cli.progress import Bar, Progress
 from pipeline.interfaces.cli.times import span
 

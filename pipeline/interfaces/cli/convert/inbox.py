@@ -11,13 +11,14 @@ from typing import Annotated
 
 import typer
 
+from pipeline.engine.nouns import count
 from pipeline.interfaces.cli.command import AsFormat, Format
 from pipeline.interfaces.cli.convert import options as given
 from pipeline.interfaces.cli.convert.board import closed, reasons
 from pipeline.interfaces.cli.convert.job import Job, line, passed_over
 from pipeline.interfaces.cli.convert.judgement import Verdict, judge
 from pipeline.interfaces.cli.convert.run import finish, submit
-from pipeline.interfaces.cli.output import count, err, one_line
+from pipeline.interfaces.cli.output import err, one_line
 from pipeline.interfaces.cli.progress import Bar, Progress
 
 LOOK_EVERY_S = 1.0

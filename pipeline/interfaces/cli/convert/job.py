@@ -6,8 +6,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pipeline.engine.nouns import count
 from pipeline.interfaces.cli.convert.judgement import Judgement, Verdict
-from pipeline.interfaces.cli.output import count, one_line, state
+from pipeline.interfaces.cli.output import one_line, state
 
 if TYPE_CHECKING:
     from pipeline.interfaces.cli.convert.targets import Target

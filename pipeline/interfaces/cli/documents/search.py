@@ -4,10 +4,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from pipeline.engine.nouns import count
 from pipeline.interfaces.cli.command import Json, ready
 from pipeline.interfaces.cli.documents.catalog import Name
 from pipeline.interfaces.cli.documents.document import resolved
-from pipeline.interfaces.cli.output import count, err, escape, one_line, print_json, print_list
+from pipeline.interfaces.cli.output import err, escape, one_line, print_json, print_list
 
 if TYPE_CHECKING:
     from tasks.documents import Hit

@@ -4,9 +4,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from pipeline.engine.nouns import count
 from pipeline.interfaces.cli.command import Json, ready, tell_if_nothing_runs
 from pipeline.interfaces.cli.ids import whole_base
-from pipeline.interfaces.cli.output import confirm, count, err, one_line, print_json, print_list, print_pairs, state
+from pipeline.interfaces.cli.output import confirm, err, one_line, print_json, print_list, print_pairs, state
 from pipeline.interfaces.cli.times import ago
 
 if TYPE_CHECKING:

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from pipeline.engine.errors import UserError
+from pipeline.engine.nouns import count
 from pipeline.interfaces.cli.command import Json, ready, tell_if_nothing_runs
 from pipeline.interfaces.cli.knowledge.bases import Base
-from pipeline.interfaces.cli.output import count, err, one_line, print_json
+from pipeline.interfaces.cli.output import err, one_line, print_json
 from pipeline.interfaces.cli.progress import Bar, Progress, Words
 
 if TYPE_CHECKING:

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from pipeline.engine.errors import UserError
+from pipeline.engine.nouns import count
 from pipeline.interfaces.cli.command import Json, Limit, ready, tell_if_nothing_runs
 from pipeline.interfaces.cli.ids import whole, whole_base
 from pipeline.interfaces.cli.knowledge.bases import Base, Yes
 from pipeline.interfaces.cli.output import (
     confirm,
-    count,
     err,
     escape,
     one_line,

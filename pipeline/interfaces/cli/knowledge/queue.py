@@ -4,11 +4,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from pipeline.engine.nouns import count
 from pipeline.engine.views import plain
 from pipeline.interfaces.cli.command import Json, ready, tell_if_nothing_runs
 from pipeline.interfaces.cli.knowledge.bases import Base
 from pipeline.interfaces.cli.knowledge.items import WHOLE_ITEM, activity
-from pipeline.interfaces.cli.output import count, err, one_line, print_json, print_list, print_pairs
+from pipeline.interfaces.cli.output import err, one_line, print_json, print_list, print_pairs
 
 if TYPE_CHECKING:
     from tasks.knowledge import BaseView

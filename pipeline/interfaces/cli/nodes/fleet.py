@@ -4,9 +4,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from pipeline.engine.nouns import count
 from pipeline.interfaces.cli.command import Json, ready_context
 from pipeline.interfaces.cli.ids import whole_node
-from pipeline.interfaces.cli.output import count, err, one_line, print_json, print_list, print_pairs, state
+from pipeline.interfaces.cli.output import err, one_line, print_json, print_list, print_pairs, state
 from pipeline.interfaces.cli.times import ago
 
 if TYPE_CHECKING:

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from pipeline.engine.errors import PenstockError, UserError
+from pipeline.engine.nouns import count
 from pipeline.interfaces.cli.command import ready
-from pipeline.interfaces.cli.output import count, err, one_line
+from pipeline.interfaces.cli.output import err, one_line
 from pipeline.interfaces.cli.screenshots.intake import Job, Source, left_out, line, take
 from pipeline.interfaces.cli.screenshots.sources import source_key
 

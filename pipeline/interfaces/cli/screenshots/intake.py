@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from pipeline.engine.errors import PenstockError, UserError
+from pipeline.engine.nouns import count
 from pipeline.interfaces.cli.command import Json, ready, tell_if_nothing_runs
-from pipeline.interfaces.cli.output import count, err, one_line, print_json
+from pipeline.interfaces.cli.output import err, one_line, print_json
 from pipeline.interfaces.cli.progress import Bar, Progress
 from pipeline.interfaces.cli.screenshots import ids
 from pipeline.interfaces.cli.screenshots.sources import source_key

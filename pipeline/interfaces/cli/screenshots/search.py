@@ -5,9 +5,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from pipeline.engine.nouns import count
 from pipeline.interfaces.cli.command import Json, ready
 from pipeline.interfaces.cli.ids import whole
-from pipeline.interfaces.cli.output import count, err, one_line, out, print_json, print_list
+from pipeline.interfaces.cli.output import err, one_line, out, print_json, print_list
 from pipeline.interfaces.cli.screenshots import ids
 from pipeline.interfaces.cli.times import Since, Until, local, moment
 

@@ -5,8 +5,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from pipeline.engine.errors import UserError
+from pipeline.engine.nouns import count
 from pipeline.interfaces.cli.command import Json, ready, tell_if_nothing_runs
-from pipeline.interfaces.cli.output import confirm, count, err, one_line, print_json, print_list
+from pipeline.interfaces.cli.output import confirm, err, one_line, print_json, print_list
 from pipeline.interfaces.cli.times import ago, local, moment
 
 if TYPE_CHECKING:

@@ -5,8 +5,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from pipeline.engine.errors import UserError
+from pipeline.engine.nouns import count
 from pipeline.interfaces.cli.command import Json, Limit, ready, tell_if_nothing_runs
-from pipeline.interfaces.cli.output import count, err, one_line, print_json, print_list, print_pairs, state
+from pipeline.interfaces.cli.output import err, one_line, print_json, print_list, print_pairs, state
 from pipeline.interfaces.cli.screenshots import ids
 from pipeline.interfaces.cli.screenshots.sources import source_key
 from pipeline.interfaces.cli.times import ago, local, span

@@ -1,0 +1,21 @@
+"""What tasks return, for monitors."""
+
+import pytest
+
+from pipeline.engine.settled import Settled
+from pipeline.flows.screenshots.states import WorkStatus
+from tasks.flow import summary
+
+
+@pytest.mark.parametrize(
+    ("settled", "said"),
+    [
+        (Settled(2), "2 batches"),
+        (Settled(1, status=WorkStatus.SUCCEEDED), "1 batch"),
+        (Settled(status=WorkStatus.FAILED_PERMANENT), "failed permanent"),
+        (Settled(status=WorkStatus.FAILED, retry_in_s=59.6), "failed, again in 60 s"),
+        (Settled(), "nothing to do"),
+    ],
+)
+def test_a_message_sums_up_what_it_did(settled: Settled, said: str) -> None:
+    assert summary(settled, "batch") == said
