@@ -11,7 +11,7 @@ from pipeline.engine import events
 from pipeline.engine.outbox import EVENTS
 from pipeline.flows import flows
 from pipeline.providers import calls
-from pipeline.storage import idempotency, spending
+from pipeline.storage import idempotency, statements
 from pipeline.storage.context import Context
 from pipeline.storage.retention import Retention, Rule, rows
 
@@ -55,7 +55,7 @@ def _all(context: Context) -> Iterator[tuple[str, Retention]]:
             yield flow.name, kind
     yield "", calls.retention(context)
     yield "", idempotency.expired(context)
-    for kind in spending.expired(context):
+    for kind in statements.expired(context):
         yield "", kind
     kept = context.settings.retention
     rule = Rule(kept.events_days, kept.events_count)

@@ -143,7 +143,7 @@ def balance(session: Session, owner: str, now: datetime) -> Balance:
     """How this caller's account stands."""
     since = day_of(now)
     spent = select(func.coalesce(func.sum(CHARGES.c.cost), 0.0)).where(CHARGES.c.owner == owner, CHARGES.c.at >= since)
-    reserved = select(func.coalesce(func.sum(_REST), 0.0)).where(RESERVATIONS.c.owner == owner, _counts(now))
+    reserved = select(func.coalesce(func.sum(_REST), 0.0)).where(RESERVATIONS.c.owner == owner, counts(now))
     return Balance(float(session.execute(spent).scalar_one()), float(session.execute(reserved).scalar_one()), since)
 
 
@@ -151,7 +151,8 @@ _LEFT = RESERVATIONS.c.amount - RESERVATIONS.c.charged
 _REST = case((_LEFT > 0, _LEFT), else_=0.0)
 
 
-def _counts(now: datetime) -> ColumnElement[bool]:
+def counts(now: datetime) -> ColumnElement[bool]:
+    """Whether a reservation still keeps money."""
     return or_(RESERVATIONS.c.ends_at.is_(None), RESERVATIONS.c.ends_at > now)
 
 

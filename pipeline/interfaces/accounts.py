@@ -2,9 +2,9 @@
 
 from pipeline.engine import accounts
 from pipeline.flows import flows
-from pipeline.storage import spending
+from pipeline.storage import statements
 from pipeline.storage.context import Context
-from pipeline.storage.spending import Statement
+from pipeline.storage.statements import Statement
 
 
 def check(context: Context, owner: str) -> None:
@@ -17,7 +17,7 @@ def check(context: Context, owner: str) -> None:
 def statement(context: Context, owner: str, *, limit: int = 50, before: int | None = None) -> Statement:
     """How the account stands. What was reserved for work that has ended is free again."""
     _release(context, owner)
-    return spending.statement(context, owner, limit, before)
+    return statements.statement(context, owner, limit, before)
 
 
 def _release(context: Context, owner: str) -> None:

@@ -8,7 +8,7 @@ from starlette.responses import Response
 
 from pipeline.interfaces.api.problems import ProblemResponse
 from pipeline.interfaces.console import addresses
-from pipeline.interfaces.console.rendering import HEADERS, MAX_SAID, SAID, piece, screen
+from pipeline.interfaces.console.page import HEADERS, MAX_SAID, SAID, piece, screen
 
 MAX_COOKIE = 900
 """Octets; each takes up to three, and browsers take four thousand."""

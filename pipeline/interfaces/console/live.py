@@ -26,7 +26,7 @@ from pipeline.interfaces.api.dependencies import ByCaller, reader
 from pipeline.interfaces.api.feed import Feed, Stay
 from pipeline.interfaces.api.fields import Id
 from pipeline.interfaces.api.problems import Refused
-from pipeline.interfaces.console.rendering import piece
+from pipeline.interfaces.console.page import piece
 from pipeline.storage.context import Context
 from tasks import events
 from tasks.events import Filter

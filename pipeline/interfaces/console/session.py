@@ -13,7 +13,7 @@ from pipeline.interfaces.api.dependencies import InContext, WithQuotas
 from pipeline.interfaces.api.fields import CLEAN, Line
 from pipeline.interfaces.api.quotas import WRONG_KEYS
 from pipeline.interfaces.console import addresses
-from pipeline.interfaces.console.rendering import HEADERS, screen
+from pipeline.interfaces.console.page import HEADERS, screen
 from pipeline.storage import api_keys, api_sessions
 
 router = APIRouter(include_in_schema=False)

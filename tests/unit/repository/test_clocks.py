@@ -8,7 +8,7 @@ OF_THE_HOST = {
     "pipeline/engine/tables.py": "named in an error message",
     "pipeline/flows/screenshots/frames/capture.py": "when a frame was taken",
     "pipeline/interfaces/cli/times.py": "how long ago something was, for people, and their zone",
-    "pipeline/interfaces/console/rendering.py": "how long ago something was, for people",
+    "pipeline/interfaces/console/page.py": "how long ago something was, for people",
     "pipeline/providers/openai_compatible.py": "against a date in a provider's answer",
     "pipeline/reading/fetch.py": "against a date in a server's answer",
     "pipeline/storage/database.py": "SQLite has no other",

@@ -83,8 +83,7 @@ def convert(
     """
     _prepare()
     from pipeline.flows.documents.submission import Options
-    from pipeline.interfaces.cli.convert.targets import STDOUT, plan
-    from pipeline.reading.inputs import other_files
+    from pipeline.interfaces.cli.convert.targets import STDOUT
 
     if as_json and output == STDOUT:
         raise UserError("--json and -o - both write to standard output: choose one", code="usage")
@@ -96,8 +95,19 @@ def convert(
         output = output or STDOUT
         if as_json and output == STDOUT:
             raise UserError("--json and - both write to standard output: name a file with -o", code="usage")
+    jobs, left_out = _convert(inputs, output, wish)
+    _tell(jobs, left_out, as_json=as_json)
+    codes = {job.exit_code for job in jobs}
+    raise typer.Exit(FAILED if FAILED in codes else max(codes))
+
+
+def _convert(inputs: Sequence[Path], output: str, wish: given.Wish) -> tuple[list[Job], list[Path]]:
+    """The jobs, ended, and the files that are none."""
+    from pipeline.interfaces.cli.convert.targets import plan
+    from pipeline.reading.inputs import other_files
+
     with _received(inputs) as sources:
-        jobs = [Job(target) for target in plan(sources, output, format_.suffix)]
+        jobs = [Job(target) for target in plan(sources, output, wish.form.suffix)]
         left_out = other_files(sources)
         if left_out:
             err.print(passed_over(left_out), soft_wrap=True)
@@ -109,9 +119,7 @@ def convert(
         # Else nothing need start, which takes seconds.
         if any(_is_accepted(job, several=len(jobs) > 1) for job in wanted):
             run(wanted, wish)
-    _tell(jobs, left_out, as_json=as_json)
-    codes = {job.exit_code for job in jobs}
-    raise typer.Exit(FAILED if FAILED in codes else max(codes))
+    return jobs, left_out
 
 
 @contextmanager

@@ -8,7 +8,7 @@ from fastapi.responses import HTMLResponse
 from pipeline.interfaces.api.dependencies import ByCaller, InContext, reader
 from pipeline.interfaces.api.shapes import is_admin
 from pipeline.interfaces.api.v1 import about
-from pipeline.interfaces.console.rendering import screen
+from pipeline.interfaces.console.page import screen
 
 router = APIRouter(prefix="/console/settings/about", include_in_schema=False, dependencies=reader)
 CSS = {"ok": "done", "warn": "waiting", "fail": "failed"}

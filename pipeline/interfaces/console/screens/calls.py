@@ -22,7 +22,7 @@ from pipeline.interfaces.api.shapes import is_admin
 from pipeline.interfaces.console import charts, live, words
 from pipeline.interfaces.console.charts import Chart
 from pipeline.interfaces.console.fields import BLANK, CursorText
-from pipeline.interfaces.console.rendering import piece, screen
+from pipeline.interfaces.console.page import piece, screen
 from pipeline.interfaces.console.subjects import place_of_call
 from pipeline.providers import call_series
 from pipeline.providers import calls as record

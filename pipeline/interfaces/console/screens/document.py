@@ -19,7 +19,7 @@ from pipeline.interfaces.api.shapes import is_admin
 from pipeline.interfaces.console import live, page_text
 from pipeline.interfaces.console.document_acts import acts, can_retry, can_retry_pages, choices
 from pipeline.interfaces.console.document_words import PAGE, Standing, standing
-from pipeline.interfaces.console.rendering import piece, screen
+from pipeline.interfaces.console.page import piece, screen
 from pipeline.storage.context import Context
 from tasks import documents as flow
 from tasks.documents import AttemptView, Document, PageStatus, PageView

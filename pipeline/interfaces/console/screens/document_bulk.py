@@ -16,7 +16,7 @@ from pipeline.interfaces.api.fields import HexId, Line, Word
 from pipeline.interfaces.api.problems import Refused
 from pipeline.interfaces.console.answers import done, is_partial
 from pipeline.interfaces.console.document_filter import GROUPS, PATH, ROWS, Cursor, Looked
-from pipeline.interfaces.console.rendering import HEADERS, piece, screen
+from pipeline.interfaces.console.page import HEADERS, piece, screen
 from pipeline.interfaces.console.words import plural
 from tasks import documents as flow
 from tasks.documents import DocumentStatus, Filter

@@ -21,7 +21,7 @@ from pipeline.interfaces.console import live
 from pipeline.interfaces.console.answers import done
 from pipeline.interfaces.console.document_filter import GROUPS, PATH, ROWS, SINCE, Cursor, Looked
 from pipeline.interfaces.console.document_words import Standing, standing
-from pipeline.interfaces.console.rendering import piece, screen
+from pipeline.interfaces.console.page import piece, screen
 from pipeline.interfaces.console.screens.document_bulk import BULK, possible
 from pipeline.interfaces.console.words import combined, plural
 from pipeline.settings import LOCAL

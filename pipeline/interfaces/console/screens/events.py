@@ -14,7 +14,7 @@ from pipeline.interfaces.api.fields import Id, RowId, Word
 from pipeline.interfaces.api.v1.events import EventShape
 from pipeline.interfaces.console import live
 from pipeline.interfaces.console.fields import BLANK, CursorText
-from pipeline.interfaces.console.rendering import piece, screen
+from pipeline.interfaces.console.page import piece, screen
 from pipeline.interfaces.console.subjects import place
 from pipeline.storage.context import Context
 from tasks import events as record

@@ -17,7 +17,7 @@ from pipeline.interfaces.api.v1.knowledge_items import ItemFilter, ItemSelection
 from pipeline.interfaces.console import live
 from pipeline.interfaces.console.answers import done
 from pipeline.interfaces.console.fields import AREA, BLANK, CursorText
-from pipeline.interfaces.console.rendering import piece, screen
+from pipeline.interfaces.console.page import piece, screen
 from pipeline.interfaces.console.screens.knowledge_states import shown
 from pipeline.interfaces.console.words import plural
 from pipeline.settings import LOCAL

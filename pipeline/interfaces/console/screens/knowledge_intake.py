@@ -16,7 +16,7 @@ from pipeline.interfaces.api.v1.knowledge_intake import MAX_FILES, MAX_ITEMS, ad
 from pipeline.interfaces.console.answers import done
 from pipeline.interfaces.console.fields import AREA
 from pipeline.interfaces.console.kept import kept
-from pipeline.interfaces.console.rendering import screen
+from pipeline.interfaces.console.page import screen
 from pipeline.interfaces.console.words import plural
 from tasks import knowledge as flow
 from tasks.knowledge import Added, ItemType, Source

@@ -14,8 +14,8 @@ from pipeline.interfaces.api.fields import HexId, Line
 from pipeline.interfaces.api.v1.knowledge_items import download_file
 from pipeline.interfaces.console import live, markdown
 from pipeline.interfaces.console.answers import done
+from pipeline.interfaces.console.page import piece, screen
 from pipeline.interfaces.console.page_text import marked
-from pipeline.interfaces.console.rendering import piece, screen
 from pipeline.interfaces.console.screens.knowledge_states import shown
 from pipeline.storage.context import Context
 from tasks import knowledge as flow

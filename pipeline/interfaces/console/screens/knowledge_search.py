@@ -16,8 +16,8 @@ from pipeline.interfaces.api.fields import CLEAN, HexId, Id
 from pipeline.interfaces.console import addresses
 from pipeline.interfaces.console.fields import BLANK
 from pipeline.interfaces.console.kept import kept
+from pipeline.interfaces.console.page import HEADERS, screen
 from pipeline.interfaces.console.page_text import marked
-from pipeline.interfaces.console.rendering import HEADERS, screen
 from pipeline.interfaces.console.words import combined
 from tasks import knowledge as flow
 from tasks.knowledge import Found, ItemType

@@ -19,7 +19,7 @@ from pipeline.interfaces.api.v1.music import sync as read_library
 from pipeline.interfaces.console import live
 from pipeline.interfaces.console.answers import done
 from pipeline.interfaces.console.fields import BLANK
-from pipeline.interfaces.console.rendering import piece, screen
+from pipeline.interfaces.console.page import piece, screen
 from pipeline.interfaces.console.words import count, plural
 from pipeline.storage.context import Context
 from tasks import music as flow

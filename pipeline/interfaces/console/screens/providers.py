@@ -14,7 +14,7 @@ from pipeline.interfaces.api.fields import CLEAN, Line
 from pipeline.interfaces.api.v1.live_settings import seeing
 from pipeline.interfaces.console.answers import done
 from pipeline.interfaces.console.fields import BLANK
-from pipeline.interfaces.console.rendering import screen
+from pipeline.interfaces.console.page import screen
 from pipeline.interfaces.provider_settings import ProviderForm, prices_of
 from pipeline.settings import config_path
 from pipeline.standalone.supervisor import ask_for_restart, read_info

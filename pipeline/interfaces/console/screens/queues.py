@@ -20,7 +20,7 @@ from pipeline.interfaces.api.shapes import is_admin
 from pipeline.interfaces.console import live
 from pipeline.interfaces.console.answers import done
 from pipeline.interfaces.console.fields import BLANK
-from pipeline.interfaces.console.rendering import piece, screen
+from pipeline.interfaces.console.page import piece, screen
 from pipeline.interfaces.console.screens.overview import units
 from pipeline.interfaces.console.words import duration
 from pipeline.providers import gates

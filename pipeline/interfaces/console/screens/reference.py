@@ -10,7 +10,7 @@ from pipeline.interfaces.api.dependencies import ByCaller, reader
 from pipeline.interfaces.api.fields import Line, Word
 from pipeline.interfaces.api.problems import Refused
 from pipeline.interfaces.console import live, reference
-from pipeline.interfaces.console.rendering import screen
+from pipeline.interfaces.console.page import screen
 from pipeline.interfaces.console.screens.settings import server_of
 
 router = APIRouter(prefix="/console/settings/reference", include_in_schema=False, dependencies=reader)

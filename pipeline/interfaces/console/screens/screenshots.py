@@ -25,7 +25,7 @@ from pipeline.interfaces.api.v1.screenshots import hours_page, rendition
 from pipeline.interfaces.console import live
 from pipeline.interfaces.console.addresses import url
 from pipeline.interfaces.console.fields import BLANK
-from pipeline.interfaces.console.rendering import HEADERS, piece, screen
+from pipeline.interfaces.console.page import HEADERS, piece, screen
 from pipeline.interfaces.console.words import combined
 from pipeline.storage.context import Context
 from pipeline.storage.fusion import spots

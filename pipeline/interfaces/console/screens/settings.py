@@ -18,7 +18,7 @@ from pipeline.interfaces.console import live
 from pipeline.interfaces.console.addresses import url
 from pipeline.interfaces.console.answers import done
 from pipeline.interfaces.console.fields import BLANK
-from pipeline.interfaces.console.rendering import piece, screen
+from pipeline.interfaces.console.page import piece, screen
 from pipeline.storage import api_keys
 from pipeline.storage.api_keys import Scope
 from tasks import queues as control

@@ -12,7 +12,7 @@ from pipeline.interfaces.api.dependencies import InContext, may_spend, reader
 from pipeline.interfaces.api.fields import HexId, Line, RowId
 from pipeline.interfaces.api.pages import Cursor
 from pipeline.interfaces.console.fields import BLANK
-from pipeline.interfaces.console.rendering import screen
+from pipeline.interfaces.console.page import screen
 from tasks import music as flow
 from tasks.music import SongStatus
 

@@ -17,7 +17,7 @@ from pipeline.interfaces.api.v1.webhooks import Types
 from pipeline.interfaces.console import live
 from pipeline.interfaces.console.answers import done
 from pipeline.interfaces.console.fields import BLANK, CursorText
-from pipeline.interfaces.console.rendering import screen
+from pipeline.interfaces.console.page import screen
 from pipeline.interfaces.console.words import plural
 from tasks import webhooks as flow
 from tasks.webhooks import DeliveryStatus, DeliveryView, EndpointView

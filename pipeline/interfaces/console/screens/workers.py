@@ -21,7 +21,7 @@ from pipeline.interfaces.console import live
 from pipeline.interfaces.console.addresses import url
 from pipeline.interfaces.console.answers import done
 from pipeline.interfaces.console.fields import BLANK
-from pipeline.interfaces.console.rendering import piece, screen
+from pipeline.interfaces.console.page import piece, screen
 from pipeline.interfaces.console.subjects import place_of_call
 from pipeline.interfaces.overview import Fleet
 from pipeline.interfaces.workers import Job

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from sqlalchemy import or_, select
+from sqlalchemy import select
 
 from pipeline.engine import accounts
 from pipeline.engine.accounts import CHARGES, RESERVATIONS
@@ -60,15 +60,15 @@ class Statement:
 def statement(context: Context, owner: str, limit: int, before: int | None = None) -> Statement:
     """The account of a caller, by the id of its key. `before`: only charges that were written down before this one."""
     now = context.db.now()
-    counts = or_(RESERVATIONS.c.ends_at.is_(None), RESERVATIONS.c.ends_at > now)
-    open_ = select(RESERVATIONS).where(RESERVATIONS.c.owner == owner, counts).order_by(RESERVATIONS.c.id.desc())
+    mine = select(RESERVATIONS).where(RESERVATIONS.c.owner == owner, accounts.counts(now))
+    open_ = mine.order_by(RESERVATIONS.c.id.desc()).limit(limit)
     older = [CHARGES.c.id < before] if before is not None else []
     charged = select(CHARGES).where(CHARGES.c.owner == owner, *older).order_by(CHARGES.c.id.desc()).limit(limit)
     with context.db.read() as session:
         stands = accounts.balance(session, owner, now)
         return Statement(
             owner, accounts.cap(session, context.settings), stands.spent, stands.reserved, stands.since,
-            [view_of(ReservationView, row) for row in session.execute(open_.limit(limit))],
+            [view_of(ReservationView, row) for row in session.execute(open_)],
             [view_of(ChargeView, row) for row in session.execute(charged)],
         )  # fmt: skip
 
