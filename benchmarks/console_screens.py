@@ -8,13 +8,13 @@ import threading
 import time
 from collections.abc import Callable
 from datetime import timedelta
-from typing import Any
 from uuid import uuid4
 
 from sqlalchemy import insert
 
-from benchmarks.knowledge_api import percentile, processor_s, running_api
-from benchmarks.support import BenchmarkError, progress, text_document
+from benchmarks.knowledge_api import processor_s, running_api
+from benchmarks.suite import Figures
+from benchmarks.support import BenchmarkError, completed, percentile, progress, text_document
 from pipeline.flows.documents.models import DOCUMENTS
 from pipeline.flows.documents.states import DocumentStatus, PageStatus
 from pipeline.storage.context import Context, get_context
@@ -22,23 +22,19 @@ from tests.support.documents import insert_document
 
 WORDS = ("invoice", "letter", "lease", "report", "minutes", "survey", "manual", "contract", "harbour", "ledger")
 AT_ONCE = 5000
-CHANGES = 30
 _PAGES = 120
 _ASSET = re.compile(r'(?:src|href)="(/console/static/[^"]+)"')
-Figures = dict[str, Any]
 Ask = Callable[[str], bytes]
 
 
-def measure(documents: int = 100_000, rounds: int = 20) -> Figures:
+def measure(documents: int = 100_000, rounds: int = 20, changes: int = 30) -> Figures:
     """documents_100k_p95_ms, document_page_p95_ms, first_page_kb, events_lag_p95_ms."""
     from tasks import documents as flow
 
     with running_api() as port:
         context = get_context()
         progress(f"a document of {_PAGES} pages is converted")
-        converted = flow.submit(text_document("converted", _PAGES), provider="local").wait(60)
-        if converted.status is not DocumentStatus.COMPLETED:
-            raise BenchmarkError(f"the document is {converted.status.name}: {converted.error}")
+        converted = completed(flow.submit(text_document("converted", _PAGES), provider="local"), 60)
         progress(f"{documents} documents")
         insert_documents(context, documents)
         begun_s = processor_s()
@@ -50,7 +46,7 @@ def measure(documents: int = 100_000, rounds: int = 20) -> Figures:
         paged_s = processor_s()
         sizes = {screen: _first_load(port, screen) for screen in ("/console/", "/console/documents")}
         progress("changes on a stream")
-        lags = _lags(context, port)
+        lags = _lags(context, port, changes)
     return {
         "documents_100k_p95_ms": round(percentile(lists, 0.95) * 1000, 1),
         "document_page_p95_ms": round(percentile(pages, 0.95) * 1000, 1),
@@ -129,11 +125,11 @@ def _first_load(port: int, screen: str) -> int:
     return size
 
 
-def _lags(context: Context, port: int) -> list[float]:
+def _lags(context: Context, port: int, changes: int) -> list[float]:
     """Seconds from the commit of a document that is cancelled until its row comes along a stream of the list."""
     from tasks import documents as flow
 
-    ids = [insert_document(context, DocumentStatus.PAUSED, [PageStatus.PENDING] * 3) for _ in range(CHANGES)]
+    ids = [insert_document(context, DocumentStatus.PAUSED, [PageStatus.PENDING] * 3) for _ in range(changes)]
     lines: list[tuple[float, str]] = []
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
     connection.request("GET", f"/console/live?view=documents&rows={','.join(ids)}")

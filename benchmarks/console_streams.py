@@ -11,16 +11,23 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 from benchmarks.knowledge_api import api_process, processor_s, running_api
-from benchmarks.support import BenchmarkError, progress, provider_server, tiny_pages
-from benchmarks.vision import PROVIDER, use_provider
-from tasks.documents import Document, DocumentStatus, pause, resume, status, submit
+from benchmarks.suite import Figures
+from benchmarks.support import (
+    PROVIDER,
+    BenchmarkError,
+    completed,
+    progress,
+    provider_server,
+    tiny_pages,
+    use_provider,
+)
+from tasks.documents import Document, pause, resume, status, submit
 
 LATENCY_S = 0.2
+DONE_S = 120
 _PARTIAL = re.compile(r'<hx-partial hx-target="#([^"]+)" hx-swap="\w+">(.*?)</hx-partial>', re.DOTALL)
-Figures = dict[str, Any]
 
 
 def measure(consoles: int = 50, pages: int = 2000) -> Figures:
@@ -29,7 +36,7 @@ def measure(consoles: int = 50, pages: int = 2000) -> Figures:
         use_provider(url)
         # The shared document of each run is another; what is measured alone is measured before and after.
         with running_api(PENSTOCK_API__STREAMS_PER_KEY=str(2 * consoles)) as port:
-            _done(_submitted("warm-up", 20))
+            completed(_submitted("warm-up", 20), DONE_S)
             progress(f"{pages // 2} pages alone")
             before = _rate(pages // 2)
             document = pause(_submitted("looked at", pages).id)
@@ -39,7 +46,7 @@ def measure(consoles: int = 50, pages: int = 2000) -> Figures:
                 held, already = process.memory_info().rss, status(document.id).completed_count
                 progress(f"{pages} pages beside {consoles} consoles")
                 used_s, begun = processor_s(), time.monotonic()
-                _done(resume(document.id))
+                completed(resume(document.id), DONE_S)
                 took_s, used_s = time.monotonic() - begun, processor_s() - used_s
                 beside = (pages - already) / took_s
                 grown = process.memory_info().rss - held
@@ -65,14 +72,8 @@ def _submitted(name: str, pages: int) -> Document:
 
 def _rate(pages: int) -> float:
     begun = time.monotonic()
-    _done(_submitted("alone", pages))
+    completed(_submitted("alone", pages), DONE_S)
     return pages / (time.monotonic() - begun)
-
-
-def _done(document: Document) -> None:
-    found = document.wait(120)
-    if found.status is not DocumentStatus.COMPLETED:
-        raise BenchmarkError(f"the document is {found.status.name}: {found.error}")
 
 
 @contextmanager

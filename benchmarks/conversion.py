@@ -1,4 +1,4 @@
-"""Quality of local conversion, counted: `python -m benchmarks.conversion [--failures] [--only NAME …]`.
+"""Quality of local conversion, counted: `python -m benchmarks.conversion [--quick] [--failures] [--only NAME …]`.
 
 Converts the pages that assertions are about with Penstock, markitdown and PDFium, and prints how many assertions each
 of them passes, by kind; then how fast Penstock is on pages with a text layer, on one core. The last line is one JSON
@@ -32,6 +32,8 @@ from pipeline.engine.logs import configure
 
 NAME_WIDTH = 22
 GROUPS = (OWN, expected.KEYWORDS, expected.EXPECTED)
+QUICK = "documents/header-test-doc.pdf"
+"""The document of a try."""
 
 Readings = dict[tuple[str, int], Reading]
 """By PDF and page."""
@@ -59,6 +61,7 @@ def _quietly() -> None:
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.conversion", description="Quality of local conversion.")
+    parser.add_argument("--quick", action="store_true", help="one document and ten pages: a try, not a measurement")
     parser.add_argument("--failures", action="store_true", help="print what Penstock fails, with what it wrote there")
     parser.add_argument(
         "--only", action="append", default=[], metavar="NAME",
@@ -70,8 +73,10 @@ def _arguments() -> argparse.Namespace:
 
 def _measure(arguments: argparse.Namespace) -> int:
     begun = time.monotonic()
-    figures = {} if arguments.only else _speed()
+    figures = {} if arguments.only else _speed(quick=arguments.quick)
     assertions = [each for each in [*load(), *expected.load(CORPUS), *unseen.load()] if _wanted(each, arguments.only)]
+    if arguments.quick:
+        assertions = [each for each in assertions if each.pdf == QUICK]
     absent = _fetch(assertions)
     texts = _texts(tuple(converters.available()), assertions)
     outcome = {name: [_check(each, found) for each in assertions] for name, found in texts.items()}
@@ -79,7 +84,7 @@ def _measure(arguments: argparse.Namespace) -> int:
     if arguments.failures:
         print("\n".join(_failures(assertions, outcome[converters.PENSTOCK], texts[converters.PENSTOCK])))
     if figures:
-        print(f"\n{len(speed.PAGES)} pages with a text layer on one core: {figures['pages_per_s']:g} pages/s, "
+        print(f"\npages with a text layer on one core: {figures['pages_per_s']:g} pages/s, "
               f"{figures['model_pages_per_s']:g} with the layout model, peak {figures['peak_mb']:g} MB")  # fmt: skip
     for name, reason in sorted(absent.items()):
         print(f"absent, so that all that is asserted about it fails: {name}: {reason}")
@@ -208,10 +213,10 @@ def _snippet(assertion: Assertion, page: Reading) -> str:
     return f"(nothing like it) {page.text[:100]} …"
 
 
-def _speed() -> dict[str, float]:
+def _speed(*, quick: bool) -> dict[str, float]:
     progress("pages/s")
     try:
-        return speed.measure_apart(big_document())
+        return speed.measure_apart(big_document(), quick=quick)
     except subprocess.SubprocessError as error:
         raise BenchmarkError(f"pages/s: {error}") from error
 

@@ -4,6 +4,8 @@
 replaced, in this process alone, by one that returns at once.
 """
 
+from unittest.mock import patch
+
 from pipeline.flows.documents.work import page_lane
 from pipeline.flows.documents.work.conversion import PageConversion
 from pipeline.flows.documents.work.page import Attempt, PageUnit
@@ -22,7 +24,7 @@ class NoConversion(PageConversion):
         return Attempt(unit, _NOTHING, model=LOCAL)
 
 
-page_lane.PageConversion = NoConversion  # type: ignore[misc]
+patch.object(page_lane, "PageConversion", NoConversion).start()
 
 
 @app.task(name="benchmark.unit")

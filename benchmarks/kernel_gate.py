@@ -6,36 +6,26 @@ is a violation if, when it arrives, `c` or more messages that were sent before i
 `c` = 1, two workers and a gate that is full most of the time, so any call out of order counts.
 """
 
-import json
-import math
-import os
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from typing import Any
 
-from benchmarks.limits import penstock, provider, wait_for_workers
-from benchmarks.support import ask, celery_worker, embedded_redis, process, progress, provider_server, wait_until
+from benchmarks.suite import Figures
+from benchmarks.support import (
+    PROVIDER,
+    ask,
+    celery_workers,
+    embedded_redis,
+    progress,
+    provider_server,
+    use_provider,
+    wait_until,
+)
 from pipeline.providers import gates, queue_control
 from pipeline.settings import get_settings
-from pipeline.storage.context import forget_context, get_context
+from pipeline.storage.context import get_context
 from pipeline.storage.schema import migrate
-
-Figures = dict[str, Any]
-
-
-def measure_quota(calls: int = 330, jobs: int = 20) -> Figures:
-    """quota_used, rejections, small_job_s: one long document, with small ones beside it, one after the other."""
-    progress(f"{calls} calls, {jobs} small jobs among them")
-    with embedded_redis(), provider() as url:
-        found = penstock(url, calls, jobs)
-    times = sorted(found.small_jobs_s)
-    return {
-        "quota_used": round(found.quota_used, 3),
-        "rejections": found.rejections,
-        "small_job_s": round(times[math.ceil(len(times) * 0.95) - 1], 2),
-        "small jobs, fastest, median, slowest, s": f"{times[0]:.2f} {times[len(times) // 2]:.2f} {times[-1]:.2f}",
-    }
 
 
 def measure_order(messages: int = 300) -> Figures:
@@ -68,7 +58,7 @@ def violations(arrived: Sequence[int], at_once: int) -> int:
 def measure_waiting(window_s: float = 10.0) -> Figures:
     """redis_commands_per_s of a worker whose gate is full, while nothing else happens; the worse of two ways."""
     with embedded_redis(), provider_server() as url, _workers(url, 1, concurrency=1, limits="10/h") as call:
-        gate = gates.gate(get_context(), gates.gated_queues(get_settings())["vision.sample"])
+        gate = gates.gate(get_context(), gates.gated_queues(get_settings())[f"vision.{PROVIDER}"])
         wait_until("the gate", lambda: gate.admit("elsewhere").granted, 10)
         for number in range(30):
             call.delay(number)
@@ -99,17 +89,11 @@ def _commands_per_s(window_s: float) -> float:
 @contextmanager
 def _workers(url: str, count: int, *, limits: str = "", concurrency: int = 0) -> Iterator[Any]:
     """Workers of `benchmarks.gated_tasks`, which call the provider at `url` within these limits; their task."""
-    os.environ["PENSTOCK_PROVIDERS"] = json.dumps({"sample": {"base_url": f"{url}/v1", "model": "m", "limits": limits}})
-    get_settings.cache_clear()
-    forget_context()
+    use_provider(url, limits=limits)
     migrate(get_context().db)
-    queue_control.change_setting(get_context(), "provider.sample.concurrency", str(concurrency))
+    queue_control.change_setting(get_context(), f"provider.{PROVIDER}.concurrency", str(concurrency))
     from benchmarks.gated_tasks import call
 
-    with ExitStack() as running:
-        for number in range(count):
-            name = f"gated{number}"
-            command = celery_worker("benchmarks.gated_tasks", "-P", "threads", "-c", "8", "-n", f"{name}@%h")
-            running.enter_context(process(command, get_settings().data_dir / f"{name}.log"))
-        wait_for_workers(count)
+    names = [f"gated{number}" for number in range(count)]
+    with celery_workers(dict.fromkeys(names, ("benchmarks.gated_tasks", "-P", "threads", "-c", "8"))):
         yield call

@@ -1,17 +1,15 @@
 """What claims and sweeps cost with a million pages, and how many messages a closed gate gathers."""
 
-import json
-import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from statistics import mean, quantiles
-from typing import Any
 
 from sqlalchemy import insert, text, update
 from sqlalchemy.orm import Session
 
-from benchmarks.support import BenchmarkError, embedded_redis, progress
+from benchmarks.suite import Figures
+from benchmarks.support import PROVIDER, BenchmarkError, embedded_redis, progress, use_provider
 from pipeline.engine import work
 from pipeline.engine.claims import Owner
 from pipeline.engine.metrics import queue_depths
@@ -19,26 +17,25 @@ from pipeline.flows.documents.models import DOCUMENTS, PAGES
 from pipeline.flows.documents.states import DocumentStatus, PageStatus
 from pipeline.flows.documents.work.page import CONVERT
 from pipeline.providers import queue_control
-from pipeline.settings import LOCAL, get_settings
-from pipeline.storage.context import Context, forget_context, get_context
+from pipeline.settings import LOCAL
+from pipeline.storage.context import Context, get_context
 from pipeline.storage.schema import migrate
 from tests.support.many_pages import Shape, analyse, fill
 
-CLOSED = "closed"
-QUEUE = f"vision.{CLOSED}"
+QUEUE = f"vision.{PROVIDER}"
 LANES = 4
 SWEEP_S = 5.0
 
 
-def measure_claims(claims: int = 300, long: int = 20_000) -> dict[str, Any]:
+def measure_claims(claims: int = 300, long: int = 20_000, documents: int = 10_000) -> Figures:
     """claim_p95_ratio, claim_late_ratio."""
     with _rows() as context:
         found = {}
-        few, many = Shape(documents=100, waiting=30, provider=CLOSED), Shape(provider=CLOSED)
+        few, many = _shape(100), _shape(documents)
         fill(context.db, few)
-        for number, (rows, what) in enumerate(((few, "10,000 rows"), (many, "1,000,000 rows"))):
+        for number, (rows, what) in enumerate(((few, "few rows"), (many, "many rows"))):
             if rows is many:
-                progress("a million pages")
+                progress(f"{many.documents * many.pages:,} pages")
                 _empty(context)
                 fill(context.db, many)
             document = _document(context, f"r{number}", claims)
@@ -51,7 +48,7 @@ def measure_claims(claims: int = 300, long: int = 20_000) -> dict[str, Any]:
         _done_until(context, document, long - long // 10)
         last = _claim_each(context, document, long // 10)
     return {
-        "claim_p95_ratio": round(found["1,000,000 rows"] / found["10,000 rows"], 2),
+        "claim_p95_ratio": round(found["many rows"] / found["few rows"], 2),
         "claim_late_ratio": round(mean(last) / mean(first), 2),
         **{f"p95 of a claim with {what}, ms": value for what, value in found.items()},
         "mean claim, first tenth, ms": round(mean(first), 2),
@@ -59,13 +56,14 @@ def measure_claims(claims: int = 300, long: int = 20_000) -> dict[str, Any]:
     }
 
 
-def measure_sweep(sweeps: int = 7) -> dict[str, Any]:
+def measure_sweep(sweeps: int = 7, documents: int = 10_000) -> Figures:
     """sweep_ms_1m, sweeps_to_find_lost."""
     from tasks.maintenance import sweep  # reads the settings when it is imported
 
     with _rows() as context:
-        progress("a million pages, of which 300,000 wait before a closed gate")
-        fill(context.db, Shape(provider=CLOSED))
+        shape = _shape(documents)
+        progress(f"{documents * shape.pages:,} pages, of which {shape.waiting * shape.pages:,} wait at a closed gate")
+        fill(context.db, shape)
         queue_control.pause(context, QUEUE, None)
         took, sent = [], []
         for _ in range(sweeps):
@@ -97,7 +95,7 @@ def _sweeps_until_sent(context: Context, sweep: Callable[[], int]) -> int:
     raise BenchmarkError("the document whose message was lost was not found in nine sweeps")
 
 
-def measure_messages(documents: int = 100, sweeps: int = 120) -> dict[str, Any]:
+def measure_messages(documents: int = 100, sweeps: int = 120) -> Figures:
     """messages_max: the most messages while a gate stays closed for ten minutes of sweeps."""
     from tasks.documents.canvas import TASKS
     from tasks.maintenance import sweep
@@ -105,7 +103,7 @@ def measure_messages(documents: int = 100, sweeps: int = 120) -> dict[str, Any]:
     with _rows() as context:
         names = [f"m{number}" for number in range(documents)]
         for name in names:
-            _document(context, name, 20, CLOSED)
+            _document(context, name, 20, PROVIDER)
         TASKS.launch(*names)
         queue_control.pause(context, QUEUE, None)
         depths = [queue_depths(context.redis, [QUEUE])[QUEUE]]
@@ -124,14 +122,16 @@ def measure_messages(documents: int = 100, sweeps: int = 120) -> dict[str, Any]:
 @contextmanager
 def _rows() -> Iterator[Context]:
     """A database and a Redis without workers, and a provider with a gate."""
-    provider = {"base_url": "http://127.0.0.1:9/v1", "model": "m", "concurrency": LANES}
-    os.environ["PENSTOCK_PROVIDERS"] = json.dumps({CLOSED: provider})
-    get_settings.cache_clear()
-    forget_context()
+    use_provider("http://127.0.0.1:9", concurrency=LANES)
     with embedded_redis():
         context = get_context()
         migrate(context.db)
         yield context
+
+
+def _shape(documents: int) -> Shape:
+    """So many documents, of which three in ten wait before the provider's gate."""
+    return Shape(documents, waiting=documents * 3 // 10, provider=PROVIDER)
 
 
 def _document(context: Context, name: str, pages: int, provider: str = LOCAL) -> str:

@@ -7,25 +7,24 @@ can.
 import http.client
 import json
 import os
-import socket
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import psutil
 
 from benchmarks.knowledge_flow import AT_ONCE, html, running
-from benchmarks.support import BenchmarkError, progress, users_of, wait_until
+from benchmarks.suite import Figures
+from benchmarks.support import BenchmarkError, is_ready, percentile, progress, users_of, wait_until
 from pipeline.settings import get_settings
+from tests.support.redis_server import free_port
 
 READERS = 4
 BUSY_RATE = 50
 """Reads a second while workers are busy."""
-Figures = dict[str, Any]
 
 
 def measure_reads(seconds: float = 8.0, files: int = 150) -> Figures:
@@ -103,24 +102,11 @@ def _multipart(name: str) -> tuple[bytes, bytes]:
 @contextmanager
 def running_api(**settings: str) -> Iterator[int]:
     """A stack with the API; its port."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = int(free.getsockname()[1])
+    port = free_port()
     own = {"PENSTOCK_API__WITH_STACK": "true", "PENSTOCK_API__PORT": str(port), "PENSTOCK_API__REQUESTS_PER_MIN": "0"}
     with running(**own, **settings):
-        wait_until("the API", lambda: _answers(port), 60)
+        wait_until("the API", lambda: is_ready(port), 60)
         yield port
-
-
-def _answers(port: int) -> bool:
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
-    try:
-        connection.request("GET", "/readyz")
-        return connection.getresponse().status == 200
-    except OSError:
-        return False
-    finally:
-        connection.close()
 
 
 def api_process() -> psutil.Process:
@@ -158,11 +144,6 @@ def _read(port: int, path: str, seconds: float, rate: float) -> list[float]:
         if rate:
             time.sleep(max(0.0, begun + len(took) / rate - time.monotonic()))
     return took
-
-
-def percentile(values: list[float], share: float) -> float:
-    """The value that this share of `values` stays below."""
-    return sorted(values)[min(len(values) - 1, int(len(values) * share))]
 
 
 if __name__ == "__main__":

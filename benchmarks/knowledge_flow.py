@@ -4,7 +4,6 @@
 small base that comes after a large one.
 """
 
-import os
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -13,18 +12,27 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from benchmarks.support import BenchmarkError, progress, provider_server, stack, users_of, wait_until
+from benchmarks.suite import Figures
+from benchmarks.support import (
+    PROVIDER,
+    BenchmarkError,
+    progress,
+    provider_server,
+    stack,
+    use_provider,
+    use_settings,
+    users_of,
+    wait_until,
+)
 from pipeline.settings import get_settings
-from pipeline.storage.context import Context, forget_context, get_context
+from pipeline.storage.context import Context, get_context
 
 LATENCY_S = 0.3
 AT_ONCE = 4
-PROVIDER = "sample"
 PARAGRAPH = (
     "The sluice of basin {number} was inspected in section {section}. Its gate closes within {section} seconds, and "
     "the level upstream stayed {number} millimetres below the mark while the turbines were at rest. "
 )
-Figures = dict[str, Any]
 
 
 def html(number: int, sections: int) -> str:
@@ -41,14 +49,9 @@ def html(number: int, sections: int) -> str:
 @contextmanager
 def running(**settings: str) -> Iterator[str]:
     """A stack, and the provider; its address."""
-    name = f"PENSTOCK_PROVIDERS__{PROVIDER.upper()}__"
     with provider_server("--latency", str(LATENCY_S)) as url:
-        os.environ |= {
-            f"{name}BASE_URL": f"{url}/v1", f"{name}API_KEY": "none", f"{name}MODEL": "embeds",
-            f"{name}CONCURRENCY": "64", "PENSTOCK_KNOWLEDGE__EMBEDDINGS_PROVIDER": PROVIDER, **settings,
-        }  # fmt: skip
-        get_settings.cache_clear()
-        forget_context()
+        use_provider(url, concurrency=64)
+        use_settings(**{"PENSTOCK_KNOWLEDGE__EMBEDDINGS_PROVIDER": PROVIDER, **settings})
         with stack():
             yield url
 
@@ -223,7 +226,7 @@ def _bare_loop(folder: Path, files: Sequence[Path]) -> float:
     base_id = _base_row(context)
 
     def one(path: Path) -> None:
-        reading = read_file(path, path.name, limits_of(found), lambda: True)
+        reading = read_file(path, path.name, limits_of(found, settings.reading), lambda: True)
         chunks = split(reading, found.chunk_tokens, found.chunk_overlap)
         texts = [chunk.text for chunk in chunks]
         made = [

@@ -1,8 +1,7 @@
 """How long a search over knowledge bases takes: words and vectors fused, in one large base and over 200 small ones.
 
-`python -m benchmarks.knowledge_search [CHUNKS]` fills a database for each and asks it a hundred different things:
-common and rare words, questions, English and Chinese, with and without filters, between changes, and first in a new
-process. Prints a table; the last line is one JSON object.
+Each fills a database and asks it a hundred different things: common and rare words, questions, English and Chinese,
+with and without filters, between changes, and first in a new process.
 """
 
 import json
@@ -22,7 +21,9 @@ from sqlalchemy import insert
 from benchmarks import screenshot_texts
 from benchmarks.screenshot_search import HashedWords, context_for
 from benchmarks.screenshot_texts import MadeUp
-from benchmarks.speed import ROOT, peak_mb
+from benchmarks.speed import peak_mb
+from benchmarks.suite import Figures
+from benchmarks.support import ROOT, percentile
 from pipeline.flows.knowledge.models import BASES, CHUNKS, FULL_TEXT, ITEMS
 from pipeline.flows.knowledge.search import search
 from pipeline.flows.knowledge.work.known import kind_of
@@ -40,7 +41,6 @@ _QUERIES, _CHANGES = 100, 20
 _COLD_LIMIT_S = 60
 NOW = datetime(2026, 6, 1, tzinfo=UTC)
 _QUESTIONS = ("how is the {} changed", "what does the report say about {} and {}", "who is responsible for the {}")
-Figures = dict[str, float]
 
 
 def measure_one_base(chunks: int = CHUNKS_COUNT, database_url: str = "") -> Figures:
@@ -145,10 +145,10 @@ def _warm(context: Context, bases: Sequence[str]) -> Figures:
         search(context, bases, words)
         after_change.append((time.perf_counter() - begun) * 1000)
     return {
-        "p95_ms": _percentile(took, 95), "median_ms": _percentile(took, 50), "worst_ms": _percentile(took, 100),
+        "p95_ms": _ms(took, 0.95), "median_ms": _ms(took, 0.5), "worst_ms": _ms(took, 1),
         # What it takes of the processors: on a machine that others use as well, this says more.
-        "p95_cpu_ms": _percentile(cpu, 95), "after_change_p95_ms": _percentile(after_change, 95),
-        "mean_hits": round(hits / _QUERIES, 1), **({"of_some_p95_ms": _percentile(some, 95)} if some else {}),
+        "p95_cpu_ms": _ms(cpu, 0.95), "after_change_p95_ms": _ms(after_change, 0.95),
+        "mean_hits": round(hits / _QUERIES, 1), **({"of_some_p95_ms": _ms(some, 0.95)} if some else {}),
     }  # fmt: skip
 
 
@@ -166,7 +166,7 @@ def _asked(context: Context, bases: Sequence[str]) -> tuple[list[float], list[fl
 
 def _cold(folder: str, database_url: str, bases: int) -> Figures:
     """The first search of a new process, without its imports; and the most memory that it took."""
-    command = [sys.executable, "-m", "benchmarks.knowledge_search", "--once", folder, database_url, str(bases)]
+    command = [sys.executable, "-m", "benchmarks.knowledge_search", folder, database_url, str(bases)]
     done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, timeout=_COLD_LIMIT_S, check=True)
     found: Figures = json.loads(done.stdout.splitlines()[-1])
     return found
@@ -179,21 +179,9 @@ def _once(folder: str, database_url: str, bases: int) -> Figures:
         return {"cold_ms": round((time.perf_counter() - begun) * 1000, 1), "memory_mb": round(peak_mb() - before, 1)}
 
 
-def _percentile(values: Sequence[float], share: float) -> float:
-    ordered = sorted(values)
-    return round(ordered[min(len(ordered) - 1, int(len(ordered) * share / 100))], 1)
-
-
-def main() -> None:
-    if sys.argv[1:2] == ["--once"]:
-        print(json.dumps(_once(sys.argv[2], sys.argv[3], int(sys.argv[4]))))
-        return
-    chunks = int(sys.argv[1]) if len(sys.argv) > 1 else CHUNKS_COUNT
-    figures = measure_one_base(chunks) | measure_many_bases(chunks=chunks)
-    for name, value in figures.items():
-        print(f"{name:40}{value:>12g}")
-    print(json.dumps(figures))
+def _ms(values: Sequence[float], share: float) -> float:
+    return round(percentile(values, share), 1)
 
 
 if __name__ == "__main__":
-    main()
+    print(json.dumps(_once(sys.argv[1], sys.argv[2], int(sys.argv[3]))))

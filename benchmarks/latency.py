@@ -1,45 +1,32 @@
-"""How long somebody waits: for the first page, for a small document beside a big one, for `penstock convert`."""
+"""How long a document waits: for its first page, and a small one beside a big one."""
 
 import multiprocessing
-import os
-import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
-from functools import partial
 from multiprocessing.synchronize import Event
 from pathlib import Path
 from statistics import median
 
-from benchmarks.report import Report, spread
-from benchmarks.support import (
-    BenchmarkError,
-    big_document,
-    new_folder,
-    penstock,
-    progress,
-    stack,
-    text_document,
-    users_of,
-    wait_until,
-)
-from pipeline.settings import LOCAL, get_settings
+from benchmarks.suite import Figures
+from benchmarks.support import big_document, completed, progress, spread, stack, text_document, wait_until
+from pipeline.settings import LOCAL
 
 QUANTUM_S = 1.0
 BIG_AT_ONCE = 2
 """Big documents under way at any time: with one, there would be moments between two without any."""
 
 
-def start(*, quick: bool) -> Report:
+def start(documents: int = 10) -> Figures:
     """submit_to_start_ms: from the call of `submit` to the moment at which the first page's converter is called."""
     from tasks.documents import attempts, submit
 
     waits, submits, splits = [], [], []
     with stack():
         submit(text_document("warm-up", 4), provider=LOCAL).wait(60)
-        progress("ten documents of one page")
-        for number in range(5 if quick else 10):
+        progress(f"{documents} documents of one page")
+        for number in range(documents):
             source = text_document(f"start-{number}", 1)
             time.sleep(0.2)  # idle again: what followed the last document has ended
             begun = datetime.now(UTC)
@@ -51,41 +38,38 @@ def start(*, quick: bool) -> Report:
             waits.append(_ms(begun, page.created_at - timedelta(milliseconds=page.latency_ms)))
             assert done.started_at
             splits.append(_ms(begun, done.started_at))
-    report = Report()
-    report.figure("submit_to_start_ms", median(waits))
-    report.fact("all", spread(waits, "ms", 0))
-    report.fact("of that, submit itself: median", f"{median(submits):.0f} ms")
-    report.fact("of that, until split is claimed: median", f"{median(splits):.0f} ms")
-    return report
+    return {
+        "submit_to_start_ms": round(median(waits)),
+        "all": spread(waits, "ms", 0),
+        "of that, submit itself: median, ms": round(median(submits)),
+        "of that, until split is claimed: median, ms": round(median(splits)),
+    }
 
 
 def _ms(begun: datetime, ended: datetime) -> float:
     return (ended - begun).total_seconds() * 1000
 
 
-def small(*, quick: bool) -> Report:
+def small(rounds: int = 7) -> Figures:
     """small_document_ratio."""
     big = big_document()
-    times = 3 if quick else 7
     with stack():
         small_s("warm-up")
         progress("3 pages alone")
-        alone = [small_s(f"alone-{number}") for number in range(times)]
+        alone = [small_s(f"alone-{number}") for number in range(rounds)]
         progress("3 pages beside documents of 619 pages")
         with busy(big):
             beside = []
-            for number in range(times):
+            for number in range(rounds):
                 wait_until("a big document", _is_busy, 30)
                 beside.append(small_s(f"beside-{number}"))
     allowed_s = 2 * median(alone) + QUANTUM_S
-    report = Report()
-    report.figure("small_document_ratio", median(beside) / allowed_s)
-    report.fact("alone: median", f"{median(alone):.3f} s")
-    report.fact("beside: median, longest", f"{median(beside):.3f}, {max(beside):.3f} s")
-    report.fact("allowed", f"{allowed_s:.3f} s")
-    report.fact("alone", spread(alone, "s"))
-    report.fact("beside", spread(beside, "s"))
-    return report
+    return {
+        "small_document_ratio": round(median(beside) / allowed_s, 3),
+        "allowed, s": round(allowed_s, 3),
+        "alone": spread(alone, "s"),
+        "beside": spread(beside, "s"),
+    }
 
 
 def small_s(name: str) -> float:
@@ -94,9 +78,7 @@ def small_s(name: str) -> float:
 
     source = text_document(name, 3)
     begun = time.monotonic()
-    document = submit(source, provider=LOCAL).wait(60)
-    if document.status.name != "COMPLETED":
-        raise BenchmarkError(f"the document is {document.status.name}: {document.error}")
+    completed(submit(source, provider=LOCAL), 60)
     return time.monotonic() - begun
 
 
@@ -133,54 +115,3 @@ def _feed(source: Path, enough: Event) -> None:
         running += [submit(source, fresh=True, provider=LOCAL).id for _ in range(BIG_AT_ONCE - len(running))]
     for document in running:
         cancel(document)
-
-
-def cold(*, quick: bool) -> Report:
-    """cold_convert_s: from the shell, with an empty data folder and no stack."""
-    taken = []
-    for number in range(2 if quick else 3):
-        progress(f"cold, {number + 1}")
-        folder = new_folder(f"cold-{number}")
-        taken.append(_command_s(text_document(f"cold-{number}", 1), folder))
-        wait_until("the end of the stack", partial(_unused, folder), 60, every_s=0.2)
-    report = Report()
-    report.figure("cold_convert_s", median(taken))
-    report.fact("all", spread(taken, "s"))
-    return report
-
-
-def _unused(folder: Path) -> bool:
-    return not users_of(folder)
-
-
-def warm(*, quick: bool) -> Report:
-    """warm_convert_s: the same beside `penstock up`."""
-    folder = get_settings().data_dir
-    with stack():
-        _command_s(text_document("warm-up", 1), folder)
-        progress("warm")
-        taken = [_command_s(text_document(f"warm-{number}", 1), folder) for number in range(3 if quick else 5)]
-        version = _shell_s([*penstock(), "--help"], folder)
-    report = Report()
-    report.figure("warm_convert_s", median(taken))
-    report.fact("all", spread(taken, "s"))
-    report.fact("penstock --help", f"{version:.2f} s")
-    return report
-
-
-def _command_s(source: Path, data_dir: Path) -> float:
-    output = source.with_suffix(".md")
-    taken_s = _shell_s([*penstock(), "convert", str(source), "-o", str(output)], data_dir)
-    if not output.exists() or "text layer" not in output.read_text():
-        raise BenchmarkError(f"penstock convert wrote no {output}")
-    return taken_s
-
-
-def _shell_s(command: list[str], data_dir: Path) -> float:
-    env = {**os.environ, "PENSTOCK_DATA_DIR": str(data_dir)}
-    begun = time.monotonic()
-    ended = subprocess.run(command, env=env, check=False, capture_output=True, text=True, timeout=60)
-    taken_s = time.monotonic() - begun
-    if ended.returncode != 0:
-        raise BenchmarkError(f"{' '.join(command)} ended with {ended.returncode}: {ended.stderr[-1000:]}")
-    return taken_s

@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -14,11 +13,22 @@ from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import cast
 
 import psutil
 
-from benchmarks.support import BenchmarkError, process, progress, wait_until
+from benchmarks.node_peer import Entries
+from benchmarks.suite import Figures
+from benchmarks.support import (
+    BenchmarkError,
+    is_ready,
+    penstock,
+    percentile,
+    process,
+    progress,
+    use_settings,
+    wait_until,
+)
 from pipeline.engine.connection import connect_async
 from pipeline.nodes import tokens
 from pipeline.nodes.client import Session
@@ -30,7 +40,6 @@ from tests.support.redis_server import RedisServer, free_port
 
 AT_ONCE = 32
 SLOTS = 64
-Figures = dict[str, Any]
 
 
 @dataclass
@@ -49,9 +58,9 @@ class Fleet:
         """Start one; its address."""
         port = free_port()
         env = {"PENSTOCK_GATEWAY__INSTANCE_ID": name}
-        command = [str(Path(sys.executable).with_name("penstock")), "gateway", "--port", str(port)]
+        command = [*penstock(), "gateway", "--port", str(port)]
         running = self.processes.enter_context(process(command, self.folder / f"{name}.log", env=env))
-        wait_until(f"instance {name}", lambda: _answers(port), 30)
+        wait_until(f"instance {name}", lambda: is_ready(port), 30)
         self.instances[name] = (f"ws://127.0.0.1:{port}", running)
         return f"ws://127.0.0.1:{port}"
 
@@ -78,16 +87,13 @@ class Fleet:
 def fleet() -> Iterator[Fleet]:
     """A Redis, a database with tokens, and no instance yet."""
     folder = get_settings().data_dir
-    with ExitStack() as processes, RedisServer(folder / "redis") as server:
+    with RedisServer(folder / "redis") as server, ExitStack() as running:
         server.start()
-        os.environ["PENSTOCK_REDIS_URL"] = server.url
-        get_settings.cache_clear()
+        use_settings(PENSTOCK_REDIS_URL=server.url)
         context = get_context()
         migrate(context.db)
-        secrets = (tokens.create(context, kind, kind)[0] for kind in (TokenKind.NODE, TokenKind.SESSION))
-        with ExitStack() as running:
-            yield Fleet(folder, server.url, *secrets, running)
-        processes.close()
+        node, session = (tokens.create(context, kind, kind)[0] for kind in (TokenKind.NODE, TokenKind.SESSION))
+        yield Fleet(folder, server.url, node, session, running)
 
 
 def measure_latency(jobs: int = 400) -> Figures:
@@ -101,7 +107,7 @@ def measure_latency(jobs: int = 400) -> Figures:
     return {
         "same_instance_p50_ms": round(median(same) * 1000, 2),
         "cross_instance_p50_ms": round(median(cross) * 1000, 2),
-        "p99 of both, ms": f"{_p99(same) * 1000:.1f}, {_p99(cross) * 1000:.1f}",
+        "p99 of both, ms": f"{percentile(same, 0.99) * 1000:.1f}, {percentile(cross, 0.99) * 1000:.1f}",
     }
 
 
@@ -123,7 +129,7 @@ def measure_throughput(seconds: float = 8.0) -> Figures:
     }  # fmt: skip
 
 
-def measure_idle_nodes(nodes: int = 1000) -> Figures:
+def measure_idle_nodes(nodes: int = 1000, settled_s: float = 10.0) -> Figures:
     """What an instance takes with many nodes that have nothing to do."""
     with fleet() as there:
         a = there.instance("a")
@@ -132,7 +138,7 @@ def measure_idle_nodes(nodes: int = 1000) -> Figures:
         there.node([a], nodes)
         progress(f"{nodes} nodes connect")
         wait_until("all nodes are connected", lambda: _connected(a) == nodes, 50, every_s=0.5)
-        time.sleep(10)  # several rounds of all that is done again and again
+        time.sleep(settled_s)  # several rounds of all that is done again and again
         if (connected := _connected(a)) != nodes:
             raise BenchmarkError(f"{connected} of {nodes} nodes are still connected")
         cpu = instance.cpu_percent(3.0)
@@ -216,7 +222,8 @@ async def _round_trips(url: str, seconds: float) -> float:
     async def read() -> None:
         last: bytes | str = "0"
         while not over:
-            for _, entries in await redis.xread({"answers": last}, count=AT_ONCE, block=200) or []:
+            found = await redis.xread({"answers": last}, count=AT_ONCE, block=200)
+            for _, entries in cast("Entries", found or []):
                 for entry, fields in entries:
                     last = entry
                     answered.pop(fields[b"id"]).set()
@@ -243,14 +250,6 @@ async def _round_trips(url: str, seconds: float) -> float:
     return rate
 
 
-def _answers(port: int) -> bool:
-    try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/readyz", timeout=2) as answer:
-            return bool(answer.status == 200)
-    except OSError:
-        return False
-
-
 def _connected(url: str) -> int:
     address = url.replace("ws://", "http://") + "/metrics"
     with urllib.request.urlopen(address, timeout=5) as answer:
@@ -258,7 +257,3 @@ def _connected(url: str) -> int:
             if line.startswith('penstock_gateway_connections{kind="node"}'):
                 return int(float(line.rpartition(" ")[2]))
     return 0
-
-
-def _p99(values: list[float]) -> float:
-    return sorted(values)[int(len(values) * 0.99)]

@@ -3,6 +3,8 @@
 import asyncio
 import os
 import sys
+from collections.abc import Sequence
+from typing import cast
 
 from pipeline.engine.connection import connect_async
 from pipeline.nodes.link import BackOff, Link, LinkFailed, LinkLimits, endpoints, open_link
@@ -21,6 +23,9 @@ from pipeline.nodes.protocol import (
     ToNode,
     to_node,
 )
+
+Entries = Sequence[tuple[bytes, Sequence[tuple[bytes, dict[bytes, bytes]]]]]
+"""What is read of streams, by their names; the client's types allow for other forms."""
 
 
 async def node(urls: tuple[str, ...], node_id: str, slots: int, secret: str) -> None:
@@ -74,8 +79,8 @@ async def streams(url: str) -> None:
     redis = connect_async(url)
     await redis.xgroup_create("requests", "workers", "0", mkstream=True)
     while True:
-        read = await redis.xreadgroup("workers", "one", {"requests": ">"}, count=64, block=1000)
-        for _, entries in read or []:
+        found = await redis.xreadgroup("workers", "one", {"requests": ">"}, count=64, block=1000)
+        for _, entries in cast("Entries", found or []):
             pipe = redis.pipeline(transaction=False)
             for entry, fields in entries:
                 pipe.xadd("answers", {"id": fields[b"id"]}, maxlen=10_000)

@@ -10,9 +10,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import NoReturn
 
-from benchmarks.support import ROOT, BenchmarkError, end_all
+from benchmarks.support import CORPUS, ROOT, BenchmarkError, end_all
 
-LIMIT_S = 290.0
 GRACE_S = 20.0
 """What a part that is told to stop may take to end its processes."""
 
@@ -27,11 +26,13 @@ def _end(_number: int, _frame: object) -> NoReturn:
 
 def ended_by_signal(work: Callable[[], int]) -> int:
     """What `work` gives; 1 where it was told to stop, after whatever it started has ended."""
-    signal.signal(signal.SIGTERM, _end)  # as an exception, for that
+    before = signal.signal(signal.SIGTERM, _end)  # as an exception, for that
     try:
         return work()
     except _Ended:
         return 1
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def inside(work: Callable[[], int]) -> NoReturn:
@@ -41,33 +42,31 @@ def inside(work: Callable[[], int]) -> NoReturn:
     os._exit(code)  # at once: results that Celery still holds would ask a Redis that has ended
 
 
-def measured(module: str, name: str, deadline_s: float, *, quick: bool, env: Mapping[str, str] | None = None) -> str:
+def measured(module: str, name: str, limit_s: float, *, quick: bool, env: Mapping[str, str]) -> str:
     """The last line of `python -m MODULE --part NAME`. Raises `BenchmarkError`; leaves nothing behind."""
-    if deadline_s <= 0:
-        raise BenchmarkError("no time is left: try again on a quiet machine, or with a larger --limit-s")
     folder = Path(tempfile.mkdtemp(prefix="ps-", dir="/tmp"))
     try:
-        return _output(module, name, folder, deadline_s, quick=quick, env=env or {})
+        return _output(module, name, folder, limit_s, quick=quick, env=env)
     finally:
         if strays := end_all(folder):
             sys.stderr.write(f"{name}: {strays} processes had to be killed\n")
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _output(module: str, name: str, folder: Path, deadline_s: float, *, quick: bool, env: Mapping[str, str]) -> str:
+def _output(module: str, name: str, folder: Path, limit_s: float, *, quick: bool, env: Mapping[str, str]) -> str:
     sys.stderr.write(f"{name}\n")
     command = [sys.executable, "-m", module, "--part", name, *(["--quick"] if quick else [])]
     # Nobody's own settings: they would be measured instead.
     inherited = {key: value for key, value in os.environ.items() if not key.startswith("PENSTOCK_")}
-    own = {**inherited, "PENSTOCK_DATA_DIR": str(folder), **env}
+    own = {**inherited, "PENSTOCK_DATA_DIR": str(folder), "PENSTOCK_CORPUS": str(CORPUS), **env}
     with subprocess.Popen(command, cwd=ROOT, env=own, stdout=subprocess.PIPE, text=True) as running:
         try:
-            output, _ = running.communicate(timeout=deadline_s)
+            output, _ = running.communicate(timeout=limit_s)
         except BaseException as error:
             running.terminate()
             _wait_or_kill(running)
             if isinstance(error, subprocess.TimeoutExpired):
-                raise BenchmarkError(f"not done after {deadline_s:.0f} s") from error
+                raise BenchmarkError(f"not done after {limit_s:.0f} s: give each part more with --limit-s") from error
             raise
     said = output.strip().splitlines()
     if running.returncode != 0 or not said:

@@ -6,10 +6,9 @@ from statistics import median
 from typing import Any
 from unittest.mock import patch
 
-from benchmarks.report import Report, spread
-from benchmarks.support import BenchmarkError, embedded_redis, progress
+from benchmarks.suite import Figures
+from benchmarks.support import PROVIDER, BenchmarkError, embedded_redis, progress, spread, use_provider
 from benchmarks.units import split_document
-from benchmarks.vision import PROVIDER, use_provider
 from pipeline.settings import get_settings
 from pipeline.storage.context import get_context
 from pipeline.storage.schema import migrate
@@ -19,10 +18,9 @@ WIDTH = 8
 QUEUE = f"vision.{PROVIDER}"
 
 
-def measure(*, quick: bool) -> Report:
+def measure(pages: int = 2000) -> Figures:
     """publish_2000_s. No worker runs: messages stay where they were sent."""
-    pages = 500 if quick else 2000
-    use_provider("http://127.0.0.1:9", WIDTH)  # never called
+    use_provider("http://127.0.0.1:9", concurrency=WIDTH)  # never called
     with embedded_redis():
         migrate(get_context().db)
         _publish(split_document(1, PROVIDER))  # connections are made, modules are loaded
@@ -34,13 +32,13 @@ def measure(*, quick: bool) -> Report:
         progress("publishing")
         taken = [_publish(document_id) for _ in range(5)]
         plain_s = _plain_chord_s(pages)
-    report = Report()
-    report.figure("publish_2000_s", median(taken))
-    report.fact(f"launch, {WIDTH} lanes", spread(taken, "s", 3))
-    report.fact(f"a plain chord of {pages} messages", f"{plain_s:.2f} s")
-    report.fact(f"inserting {pages} page rows", f"{insert_s[0]:.3f} s")
-    report.fact("submit and split in all, pictures made", f"{split_s:.2f} s")
-    return report
+    return {
+        "publish_2000_s": round(median(taken), 3),
+        f"launch, {WIDTH} lanes": spread(taken, "s", 3),
+        f"a plain chord of {pages} messages, s": round(plain_s, 2),
+        f"inserting {pages} page rows, s": round(insert_s[0], 3),
+        "submit and split in all, pictures made, s": round(split_s, 2),
+    }
 
 
 def _noting_insert(taken: list[float], work: Callable[[], str]) -> str:

@@ -6,8 +6,6 @@ take that come now and then while 2,000 frames wait to be recovered, beside the 
 
 import hashlib
 import itertools
-import math
-import os
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -15,21 +13,30 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any
 
-from benchmarks.support import BenchmarkError, ask, progress, provider_server, stack, wait_until
-from pipeline.settings import get_settings
-from pipeline.storage.context import Context, forget_context, get_context
+from benchmarks.suite import Figures
+from benchmarks.support import (
+    PROVIDER,
+    BenchmarkError,
+    ask,
+    percentile,
+    progress,
+    provider_server,
+    stack,
+    use_provider,
+    use_settings,
+    wait_until,
+)
+from pipeline.storage.context import Context, get_context
 
 PLACES = 4
 LATENCY_S = 0.5
 BATCH = 5
 FRAME_SIZE = (1280, 720)
-PROVIDER = "sample"
 PROVIDER_OPTIONS = (
     "--latency", str(LATENCY_S), "--max-concurrent", str(PLACES), "--answers", "tests.support.screenshot_model:answer",
 )  # fmt: skip
 OLD = timedelta(minutes=10)
 """Recovery begins at five."""
-Figures = dict[str, Any]
 _numbers = itertools.count(1)
 
 
@@ -40,7 +47,7 @@ def measure_use(shots: int = 1000) -> Figures:
         batches = fill(get_context(), shots, datetime.now(UTC))
         begun = time.monotonic()
         _launch()
-        wait_until("all batches", lambda: _done(batches) == len(batches), 120, every_s=0.1)
+        wait_until("all batches", partial(_all_done, batches), 120, every_s=0.1)
         total_s = time.monotonic() - begun
         # What follows a batch's nodes makes no calls here: each batch is a thread of its own.
         seen = ask(url, "__stats?records=0")
@@ -71,16 +78,11 @@ def measure_realtime(backlog: int = 2000, samples: int = 20, every_s: float = 2.
     if not left:
         raise BenchmarkError("the backlog was done before the last new batch: nothing was in its way")
     return {
-        "realtime_p95_ratio": round(p95(busy) / p95(idle), 2),
-        "new batch, idle: median, p95, s": f"{p95(idle, 0.5):.2f}, {p95(idle):.2f}",
-        "new batch, beside the backlog: median, p95, s": f"{p95(busy, 0.5):.2f}, {p95(busy):.2f}",
+        "realtime_p95_ratio": round(percentile(busy, 0.95) / percentile(idle, 0.95), 2),
+        "new batch, idle: median, p95, s": f"{percentile(idle, 0.5):.2f}, {percentile(idle, 0.95):.2f}",
+        "new batch, beside the backlog: median, p95, s": f"{percentile(busy, 0.5):.2f}, {percentile(busy, 0.95):.2f}",
         "backlog, batches done meanwhile": len(waiting) - left,
     }
-
-
-def p95(values: Sequence[float], share: float = 0.95) -> float:
-    """The value that `share` of all do not exceed."""
-    return sorted(values)[math.ceil(share * len(values)) - 1]
 
 
 def fill(context: Context, count: int, at: datetime, source: str = "screen:1") -> list[int]:
@@ -135,7 +137,7 @@ def _one_after_another(count: int) -> list[int]:
     for _ in range(count):
         one = fill(get_context(), BATCH, datetime.now(UTC), "screen:2")
         _launch()
-        wait_until("a new batch", partial(_done, one), 60)
+        wait_until("a new batch", partial(_all_done, one), 60)
         made += one
     return made
 
@@ -155,6 +157,10 @@ def _launch() -> None:
     from tasks.screenshots import canvas
 
     canvas.TASKS.launch(plan.Scope.BATCHES)
+
+
+def _all_done(batches: Sequence[int]) -> bool:
+    return _done(batches) == len(batches)
 
 
 def _done(batches: Sequence[int]) -> int:
@@ -183,7 +189,8 @@ def _seconds(batches: Sequence[int]) -> list[float]:
 def _running() -> Iterator[str]:
     """A stack and a provider, both warm; the provider's address."""
     with provider_server(*PROVIDER_OPTIONS) as url:
-        _use(url)
+        use_provider(url)
+        use_settings(PENSTOCK_SCREENSHOTS__VISION_PROVIDER=PROVIDER, PENSTOCK_SCREENSHOTS__TEXT_PROVIDER=PROVIDER)
         with stack():
             from pipeline.providers import queue_control
 
@@ -192,14 +199,3 @@ def _running() -> Iterator[str]:
             _one_after_another(2)
             ask(url, "__script", {"reset": True})
             yield url
-
-
-def _use(url: str) -> None:
-    """Make the provider known to this process and to those that it starts. Before `tasks` is imported."""
-    name = f"PENSTOCK_PROVIDERS__{PROVIDER.upper()}__"
-    os.environ |= {
-        f"{name}BASE_URL": f"{url}/v1", f"{name}API_KEY": "none", f"{name}MODEL": "sees-and-writes",
-        "PENSTOCK_SCREENSHOTS__VISION_PROVIDER": PROVIDER, "PENSTOCK_SCREENSHOTS__TEXT_PROVIDER": PROVIDER,
-    }  # fmt: skip
-    get_settings.cache_clear()
-    forget_context()

@@ -1,11 +1,10 @@
-"""What taking a screenshot in costs: `python -m benchmarks.screenshot_frames`.
+"""What taking a screenshot in costs.
 
 `png_ratio`: frames hashed and judged in a second, as a part of what `imagehash` alone does with the same files. 1 is as
 fast. `jpeg_draft_speedup`: the same for JPEG, which is decoded at a smaller size. Both by processor time, which is the
-same on a busy machine. `bytes_per_1000`: disk for 1,000 accepted 1080p frames, files and rows. The last line is JSON.
+same on a busy machine. `bytes_per_1000`: disk for 1,000 accepted 1080p frames, files and rows.
 """
 
-import json
 import random
 import shutil
 import tempfile
@@ -32,8 +31,6 @@ from pipeline.storage.context import Context
 from pipeline.storage.schema import migrate
 from tests.support.frames import TYPED, Desktop, draw, encoded
 
-ROUNDS = 7
-STORED = 60
 JPEG_QUALITY = 85
 
 
@@ -49,18 +46,18 @@ class Speed:
         return self.bare_ms / self.ours_ms
 
 
-def measure_hashing() -> dict[str, Any]:
+def measure_hashing(rounds: int = 7, stored: int = 60) -> dict[str, Any]:
     """Both ratios, `bytes_per_1000`, and the figures that they come from."""
     pictures = screens()
-    progress(f"{len(pictures)} screens, {ROUNDS} rounds each as PNG and as JPEG")
-    png = compare([encoded(image) for image in pictures])
-    jpeg = compare([encoded(image, "JPEG", quality=JPEG_QUALITY) for image in pictures])
-    progress(f"{STORED} frames taken in")
+    progress(f"{len(pictures)} screens, {rounds} rounds each as PNG and as JPEG")
+    png = compare([encoded(image) for image in pictures], rounds)
+    jpeg = compare([encoded(image, "JPEG", quality=JPEG_QUALITY) for image in pictures], rounds)
+    progress(f"{stored} frames taken in")
     return {
         "png_ratio": round(png.ratio, 3), "jpeg_draft_speedup": round(jpeg.ratio, 2), "pictures": len(pictures),
         "png_bare_ms": round(png.bare_ms / len(pictures), 2), "png_ours_ms": round(png.ours_ms / len(pictures), 2),
         "jpeg_bare_ms": round(jpeg.bare_ms / len(pictures), 2), "jpeg_ours_ms": round(jpeg.ours_ms / len(pictures), 2),
-        **measure_storage(),
+        **measure_storage(stored),
     }  # fmt: skip
 
 
@@ -75,7 +72,7 @@ def screens() -> list[Image.Image]:
     return real + [draw(desktop) for desktop in drawn]
 
 
-def compare(files: Sequence[bytes]) -> Speed:
+def compare(files: Sequence[bytes], rounds: int) -> Speed:
     """imagehash alone, and our reading and judging, of each file in turn: what disturbs the machine disturbs both."""
     rules, now = ScreenshotSettings(), datetime.now(UTC)
     seen = [read_frame(data) for data in files]
@@ -87,7 +84,7 @@ def compare(files: Sequence[bytes]) -> Speed:
         judge(one.phash, frames[-rules.dedup_frames :], rules.dedup_threshold, lambda frame: _same(one, seen[frame.id]))
 
     took: list[tuple[list[float], list[float]]] = [([], []) for _ in files]
-    for number in range(ROUNDS):
+    for number in range(rounds):
         for data, (bare_ms, ours_ms) in zip(files, took, strict=True):
             turns: list[tuple[Callable[[bytes], None], list[float]]] = [(bare, bare_ms), (ours, ours_ms)]
             for work, times in turns if number % 2 else turns[::-1]:
@@ -101,23 +98,23 @@ def bare(data: bytes) -> None:
         imagehash.phash(image, hash_size=16)
 
 
-def measure_storage() -> dict[str, float]:
+def measure_storage(frames: int) -> dict[str, float]:
     """Bytes on disk for 1,000 accepted frames (SQLite), and how many a second are taken in, duplicates or not."""
     folder = Path(tempfile.mkdtemp(prefix="penstock-frames-"))
     try:
         # A line of log for each frame would hide the table.
         with capture_logs():
-            return _stored(folder)
+            return _stored(folder, frames)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _stored(folder: Path) -> dict[str, float]:
+def _stored(folder: Path, count: int) -> dict[str, float]:
     context = Context(Settings(data_dir=folder, database_url=f"sqlite:///{folder / 'penstock.db'}"))
     migrate(context.db)
     empty = _bytes_in(folder)
     begun = datetime.now(UTC)
-    frames = [_captured(number) for number in range(STORED)]
+    frames = [_captured(number) for number in range(count)]
     try:
         accepted, took_s = 0, 0.0
         for number, data in enumerate(frames):
@@ -133,8 +130,8 @@ def _stored(folder: Path) -> dict[str, float]:
         again_s = (time.perf_counter() - before) / 5
     finally:
         context.db.dispose()
-    if accepted != STORED:
-        raise BenchmarkError(f"{accepted} of {STORED} frames were accepted")
+    if accepted != count:
+        raise BenchmarkError(f"{accepted} of {count} frames were accepted")
     return {
         "bytes_per_1000": round(used / accepted * 1000), "accepted_per_s": round(accepted / took_s, 1),
         "duplicates_per_s": round(1 / again_s, 1),
@@ -160,14 +157,3 @@ def _took_ms(work: Callable[[bytes], None], data: bytes) -> float:
     begun = time.thread_time()
     work(data)
     return (time.thread_time() - begun) * 1000
-
-
-def main() -> None:
-    figures = measure_hashing()
-    for name, value in figures.items():
-        print(f"{name:20} {value:>14,}")
-    print(json.dumps(figures))
-
-
-if __name__ == "__main__":
-    main()

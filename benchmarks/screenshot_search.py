@@ -1,8 +1,7 @@
 """How long a search over many nodes takes: full text and vectors fused, in one process and in a new one.
 
-`python -m benchmarks.screenshot_search [NODES]` fills a database of its own and asks it some hundred different things:
-common and rare words, English and Chinese, with and without filters, before and between changes. Prints a table; the
-last line is one JSON object.
+A database is filled and asked some hundred different things: common and rare words, English and Chinese, with and
+without filters, before and between changes.
 """
 
 import json
@@ -24,7 +23,9 @@ from sqlalchemy import func, insert, select
 
 from benchmarks import screenshot_texts
 from benchmarks.screenshot_texts import BEGIN, MadeUp
-from benchmarks.speed import ROOT, peak_mb
+from benchmarks.speed import peak_mb
+from benchmarks.suite import Figures
+from benchmarks.support import ROOT, percentile
 from pipeline.flows.screenshots.graph import nodes, search
 from pipeline.flows.screenshots.graph.models import LINKS, NODES
 from pipeline.flows.screenshots.graph.nodes import Content
@@ -45,7 +46,6 @@ MODEL = LexicalEmbeddings.model
 _PORTION = 2000
 _COLD_LIMIT_S = 60
 NOW = datetime(2026, 6, 1, tzinfo=UTC)
-Figures = dict[str, float]
 
 
 def measure_search(nodes: int = NODES_COUNT, database_url: str = "") -> Figures:
@@ -155,7 +155,10 @@ def ask(context: Context, words: str, **filters: Any) -> search.Found:
 
 def _warm(context: Context, count: int) -> Figures:
     ask(context, "warm up")
-    plain, filtered, after_change, cpu = [], [], [], []
+    plain: list[float] = []
+    filtered: list[float] = []
+    after_change: list[float] = []
+    cpu: list[float] = []
     for words, filters in asked(count):
         begun, cpu_begun = time.perf_counter(), time.process_time()
         ask(context, words, **filters)
@@ -170,17 +173,17 @@ def _warm(context: Context, count: int) -> Figures:
         after_change.append(_ms_since(begun))
     both = [*plain, *filtered]
     return {
-        "search_p95_ms": _percentile(both, 95), "search_median_ms": _percentile(both, 50),
+        "search_p95_ms": _ms(both, 0.95), "search_median_ms": _ms(both, 0.5),
         # What it takes of the processors: on a machine that others use as well, this says more.
-        "search_p95_cpu_ms": _percentile(cpu, 95), "search_worst_ms": _percentile(both, 100),
-        "plain_p95_ms": _percentile(plain, 95), "filtered_p95_ms": _percentile(filtered, 95),
-        "after_change_p95_ms": _percentile(after_change, 95),
+        "search_p95_cpu_ms": _ms(cpu, 0.95), "search_worst_ms": _ms(both, 1),
+        "plain_p95_ms": _ms(plain, 0.95), "filtered_p95_ms": _ms(filtered, 0.95),
+        "after_change_p95_ms": _ms(after_change, 0.95),
     }  # fmt: skip
 
 
 def _cold(folder: Path, database_url: str) -> Figures:
     """The first search of a new process, without its imports; and the most memory that the process had."""
-    command = [sys.executable, "-m", "benchmarks.screenshot_search", "--once", str(folder), database_url]
+    command = [sys.executable, "-m", "benchmarks.screenshot_search", str(folder), database_url]
     done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, timeout=_COLD_LIMIT_S, check=True)
     found: Figures = json.loads(done.stdout.splitlines()[-1])
     return found
@@ -219,19 +222,9 @@ def _ms_since(begun: float) -> float:
     return (time.perf_counter() - begun) * 1000
 
 
-def _percentile(values: Sequence[float], share: float) -> float:
-    return round(float(np.percentile(values, share)), 1)
-
-
-def main() -> None:
-    if sys.argv[1:2] == ["--once"]:
-        print(json.dumps(_once(Path(sys.argv[2]), sys.argv[3])))
-        return
-    figures = measure_search(int(sys.argv[1]) if len(sys.argv) > 1 else NODES_COUNT)
-    for name, value in figures.items():
-        print(f"{name:24}{value:>12g}")
-    print(json.dumps(figures))
+def _ms(values: Sequence[float], share: float) -> float:
+    return round(percentile(values, share), 1)
 
 
 if __name__ == "__main__":
-    main()
+    print(json.dumps(_once(Path(sys.argv[1]), sys.argv[2])))

@@ -1,4 +1,4 @@
-"""Speed and memory of local conversion, in a process that does nothing else: `python -m benchmarks.speed PDF`.
+"""Speed and memory of local conversion, in a process of its own: `python -m benchmarks.speed PDF [--quick]`.
 
 Prints one JSON object. `pages_per_s`: of pages with a text layer on one core, the best of some rounds;
 `model_pages_per_s`: the same where the layout model looks at each page; `peak_mb`: the most memory (RSS) that the
@@ -17,10 +17,10 @@ from pathlib import Path
 import psutil
 
 from benchmarks.converters import page_by_page
+from benchmarks.support import ROOT
 from pipeline.providers.local import LocalConverter
 from pipeline.settings import Settings
 
-ROOT = Path(__file__).resolve().parents[1]
 PAGES = range(10, 210)
 MODEL_PAGES = range(10, 40)
 ROUNDS = 3
@@ -28,30 +28,31 @@ LIMIT_S = 200
 ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
 
 
-def measure_apart(source: Path) -> dict[str, float]:
+def measure_apart(source: Path, *, quick: bool) -> dict[str, float]:
     """The figures by name, from a process of its own. Raises `subprocess.SubprocessError`."""
     done = subprocess.run(
-        [sys.executable, "-m", "benchmarks.speed", str(source)],
+        [sys.executable, "-m", "benchmarks.speed", str(source), *(["--quick"] if quick else [])],
         cwd=ROOT, env={**os.environ, **ONE_THREAD}, stdout=subprocess.PIPE, text=True, timeout=LIMIT_S, check=True,
     )  # fmt: skip
     figures: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
     return figures
 
 
-def measure(source: Path) -> dict[str, float]:
+def measure(source: Path, *, quick: bool) -> dict[str, float]:
+    pages, model_pages, rounds = (PAGES[:10], MODEL_PAGES[:2], 1) if quick else (PAGES, MODEL_PAGES, ROUNDS)
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
     usual = LocalConverter(Settings())
     page_by_page(usual, source, PAGES[:10])  # imports, fonts
-    rates = {"pages_per_s": _rate(usual, source, PAGES)}
+    rates = {"pages_per_s": _rate(usual, source, pages, rounds)}
     looking = LocalConverter(Settings(reading={"layout": "model"}))
     page_by_page(looking, source, PAGES[:1])  # loads the model
-    rates["model_pages_per_s"] = _rate(looking, source, MODEL_PAGES, rounds=2)
+    rates["model_pages_per_s"] = _rate(looking, source, model_pages, min(rounds, 2))
     readers = psutil.Process().children(recursive=True)
     return {**rates, "peak_mb": round(peak_mb() + sum(peak_mb(str(reader.pid)) for reader in readers), 1)}
 
 
-def _rate(converter: LocalConverter, source: Path, pages: range, rounds: int = ROUNDS) -> float:
+def _rate(converter: LocalConverter, source: Path, pages: range, rounds: int) -> float:
     """Pages a second, in the best of some rounds."""
     best_s = math.inf
     for _ in range(rounds):
@@ -72,4 +73,4 @@ def peak_mb(process: str = "self") -> float:
 
 
 if __name__ == "__main__":
-    print(json.dumps(measure(Path(sys.argv[1]))))
+    print(json.dumps(measure(Path(sys.argv[1]), quick="--quick" in sys.argv)))

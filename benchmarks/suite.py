@@ -7,7 +7,7 @@ import argparse
 import json
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from importlib import import_module
@@ -15,8 +15,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple, cast
 
-from benchmarks.parts import GRACE_S, LIMIT_S, ended_by_signal, inside, measured
-from benchmarks.report import Aim
+from benchmarks.parts import ended_by_signal, inside, measured
 from benchmarks.support import BenchmarkError
 from pipeline.engine.logs import configure
 
@@ -24,15 +23,37 @@ Figures = dict[str, Any]
 """What a part found: the keys of aims, and other facts."""
 
 
+@dataclass(frozen=True)
+class Aim:
+    """One figure: what it is, and the value that it should reach; None: no aim was set."""
+
+    what: str
+    value: float | None = None
+    at_least: bool = False
+    unit: str = ""
+
+    def judgement(self, found: float) -> str:
+        if self.value is None:
+            return ""
+        return "met" if (found >= self.value if self.at_least else found <= self.value) else "NOT MET"
+
+    def __str__(self) -> str:
+        return "" if self.value is None else f"{'≥' if self.at_least else '≤'} {self.value:g} {self.unit}".rstrip()
+
+
 class Part(NamedTuple):
-    """What is measured together. `function`: module and function in this package; `quick`: its arguments for a try."""
+    """What is measured together.
+
+    `function`: module and function in this package. `limit_s`: its own limit of time, several times what it takes on a
+    quiet machine, so that a slower one measures it too. `quick`: the function's arguments for a try.
+    """
 
     function: str
     keys: tuple[str, ...]
-    deadline_s: float
-    quick: dict[str, Any]
+    limit_s: float
+    quick: Mapping[str, Any]
     by_default: bool = True
-    """False: it is measured only when it is named, since it would take too long beside the others."""
+    """False: it takes too long beside the others, so it is measured only when it is named, or with `--NAME`."""
 
 
 @dataclass(frozen=True)
@@ -46,26 +67,27 @@ class Suite:
     postgres: bool = False
     """Whether `--postgres` may be given: each part then has an empty database of a PostgreSQL of our own."""
 
-    def main(self) -> int:
+    def main(self, options: Sequence[str] | None = None) -> int:
         """Exit codes: 0 all was measured, whether or not it meets its aim; 1 something could not be measured."""
-        arguments = self._arguments()
+        arguments = self._arguments(options)
         if arguments.part:
             inside(lambda: self._inside(arguments.part, quick=arguments.quick))
         return ended_by_signal(lambda: self._all(arguments))
 
     def _all(self, arguments: argparse.Namespace) -> int:
         begun = time.monotonic()
-        only = set(arguments.only)
-        wanted = [name for name, part in self.parts.items() if ({name, *part.keys} & only if only else part.by_default)]
         figures: Figures = {}
         complete = True
         print(f"{'':52}{'FOUND':>18}  AIM\n{'-' * 88}", flush=True)
         with _postgres() if arguments.postgres else nullcontext(dict) as database:
-            for name in wanted:
-                left_s = arguments.limit_s - (time.monotonic() - begun) - GRACE_S
-                deadline_s = min(self.parts[name].deadline_s, left_s)
+            for name, part in self.parts.items():
+                if not self._is_wanted(name, arguments):
+                    if not arguments.only:
+                        print(f"{name}: left out; --{name} measures it too", flush=True)
+                    continue
+                limit_s = arguments.limit_s or part.limit_s
                 try:
-                    line = measured(self.module, name, deadline_s, quick=arguments.quick, env=database())
+                    line = measured(self.module, name, limit_s, quick=arguments.quick, env=database())
                 except BenchmarkError as error:
                     complete = False
                     print(f"{name}: NOT MEASURED\n    {error}", flush=True)
@@ -77,29 +99,38 @@ class Suite:
         print(json.dumps({key: figures.get(key) for key in self.aims}), flush=True)
         return 0 if complete else 1
 
+    def _is_wanted(self, name: str, arguments: argparse.Namespace) -> bool:
+        part, only = self.parts[name], set(arguments.only)
+        return bool({name, *part.keys} & only if only else part.by_default or getattr(arguments, name))
+
     def _lines(self, found: Figures) -> list[str]:
         """Figures with their aims, then the facts behind them."""
         rows = []
         for key, aim in self.aims.items():
             if key in found:
-                value, met = f"{found[key]:g} {aim.unit}".rstrip(), "met" if aim.met(found[key]) else "NOT MET"
-                rows += [f"{key:30}{value:>40}  {aim!s:12} {met}", f"  {aim.what}"]
+                value = f"{found[key]:g} {aim.unit}".rstrip()
+                rows += [f"{key:30}{value:>40}  {aim!s:12} {aim.judgement(found[key])}".rstrip(), f"  {aim.what}"]
         return rows + [f"    {what:48}{value!s:>18}" for what, value in found.items() if what not in self.aims]
 
-    def _arguments(self) -> argparse.Namespace:
+    def _arguments(self, options: Sequence[str] | None) -> argparse.Namespace:
         parser = argparse.ArgumentParser(prog=f"python -m {self.module}", description=self.what)
         parser.set_defaults(postgres=False)
         if self.postgres:
             parser.add_argument("--postgres", action="store_true", help="on PostgreSQL instead of SQLite")
         parser.add_argument("--quick", action="store_true", help="less of everything: a try, not a measurement")
         parser.add_argument(
-            "--only", action="append", choices=[*self.parts, *self.aims], metavar="NAME", default=[],
+            "--only",
+            action="append",
+            choices=[*self.parts, *self.aims],
+            metavar="NAME",
+            default=[],
             help=f"a part ({', '.join(self.parts)}) or a key of the last line; may be repeated",
-        )  # fmt: skip
-        limit = "when to end, measured or not (%(default)g s)"
-        parser.add_argument("--limit-s", type=float, default=LIMIT_S, help=limit)
+        )
+        for name in [name for name, part in self.parts.items() if not part.by_default]:
+            parser.add_argument(f"--{name}", action="store_true", help="measure this part too, which takes minutes")
+        parser.add_argument("--limit-s", type=float, help="how long each part may take, instead of its own limit")
         parser.add_argument("--part", choices=list(self.parts), help=argparse.SUPPRESS)
-        return parser.parse_args()
+        return parser.parse_args(options)
 
     def _inside(self, name: str, *, quick: bool) -> int:
         """The part's own process: its figures, or why there are none, on standard output."""

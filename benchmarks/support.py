@@ -1,6 +1,7 @@
 """What the parts share: processes of their own, waiting with a deadline, sample files."""
 
 import json
+import math
 import os
 import signal
 import subprocess
@@ -8,9 +9,9 @@ import sys
 import time
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 import psutil
@@ -19,8 +20,12 @@ from pipeline.engine.presence import Presence
 from pipeline.settings import get_settings
 from pipeline.standalone import redis_server
 from pipeline.standalone.supervisor import read_info
-from pipeline.storage.context import get_context
+from pipeline.storage.context import forget_context, get_context
+from tests.support.redis_server import free_port
 from tests.support.samples import Sheet, pdf_bytes, shown, shown_lines
+
+if TYPE_CHECKING:
+    from tasks.documents import Document
 
 ROOT = Path(__file__).resolve().parents[1]
 CORPUS = Path(os.environ.get("PENSTOCK_CORPUS") or ROOT.parent / "shared" / "corpus")
@@ -28,6 +33,8 @@ BIG_DOCUMENT = CORPUS / "documents" / "DA-619p.pdf"
 QUIET = ("--without-gossip", "--without-mingle", "--without-heartbeat")
 START_S = 60.0
 END_S = 20.0
+PROVIDER = "sample"
+"""The provider of parts that need one."""
 
 
 class BenchmarkError(RuntimeError):
@@ -46,6 +53,29 @@ def wait_until(what: str, condition: Callable[[], bool], timeout_s: float, *, ev
         if time.monotonic() > deadline:
             raise BenchmarkError(f"{what} has not come about within {timeout_s:g} s")
         time.sleep(every_s)
+
+
+def percentile(values: Sequence[float], share: float) -> float:
+    """The value that this share of `values` does not exceed."""
+    return sorted(values)[max(0, math.ceil(share * len(values)) - 1)]
+
+
+def spread(values: Sequence[float], unit: str, digits: int = 2) -> str:
+    """Values for people, in the order in which they were measured."""
+    return " ".join(f"{value:.{digits}f}" for value in values) + f" {unit}"
+
+
+def use_settings(**variables: str) -> None:
+    """Set these variables for this process and for those that it starts. Before `tasks` is imported."""
+    os.environ |= variables
+    get_settings.cache_clear()
+    forget_context()
+
+
+def use_provider(url: str, **fields: Any) -> None:
+    """Make the provider at `url` known as `PROVIDER`, with these settings of its own; likewise."""
+    profile = {"base_url": f"{url}/v1", "api_key": "none", "model": "m", **fields}
+    use_settings(PENSTOCK_PROVIDERS=json.dumps({PROVIDER: profile}))
 
 
 @contextmanager
@@ -125,10 +155,11 @@ def embedded_redis() -> Iterator[None]:
 
 
 @contextmanager
-def stack(env: Mapping[str, str] | None = None) -> Iterator[int]:
-    """`penstock up`, ready to work; its process id."""
+def stack() -> Iterator[int]:
+    """`penstock up`, ready to work, its API at a port that nobody else has; its process id."""
     settings = get_settings()
     log = settings.data_dir / "up.log"
+    env = {"PENSTOCK_API__PORT": os.environ.get("PENSTOCK_API__PORT") or str(free_port())}
     with process([*penstock(), "up"], log, env=env, end=signal.SIGINT) as running:
         expected = 3 if settings.providers else 2
 
@@ -139,6 +170,34 @@ def stack(env: Mapping[str, str] | None = None) -> Iterator[int]:
 
         wait_until("the stack", ready, START_S)
         yield running.pid
+
+
+@contextmanager
+def celery_workers(commands: Mapping[str, Sequence[str]]) -> Iterator[None]:
+    """Workers of Penstock's by name, ready to work; each with the arguments of `celery_worker`."""
+    with ExitStack() as running:
+        for name, arguments in commands.items():
+            command = celery_worker(*arguments, "-n", f"{name}@%h")
+            running.enter_context(process(command, get_settings().data_dir / f"{name}.log"))
+        wait_until("the workers", lambda: len(Presence(get_context().redis).alive()) >= len(commands), START_S)
+        yield
+
+
+def completed(document: "Document", timeout_s: float) -> "Document":
+    """The document at its end. Raises `BenchmarkError` if that is not COMPLETED."""
+    found = document.wait(timeout_s)
+    if found.status.name != "COMPLETED":
+        raise BenchmarkError(f"the document is {found.status.name}: {found.error}")
+    return found
+
+
+def is_ready(port: int) -> bool:
+    """Whether the server at this port says that it is ready."""
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/readyz", timeout=5) as answer:
+            return bool(answer.status == 200)
+    except OSError:
+        return False
 
 
 def penstock() -> list[str]:

@@ -7,13 +7,14 @@ from statistics import median
 from typing import Any
 from uuid import uuid4
 
-from benchmarks.report import Report, spread
+from benchmarks.suite import Figures
 from benchmarks.support import (
     BenchmarkError,
     celery_worker,
     embedded_redis,
     process,
     progress,
+    spread,
     tail,
     tiny_pages,
 )
@@ -27,19 +28,9 @@ QUEUE = "cpu"
 TIMEOUT_S = 60
 
 
-def measure(*, quick: bool) -> Report:
+def measure(units: int = 1500, rounds: int = 3) -> Figures:
     """units_vs_chord_quantum and units_vs_chord_single."""
-    return _compared(500, 1) if quick else _compared(2000, 3)
-
-
-def measure_for_kernel(units: int = 1500, rounds: int = 3) -> dict[str, Any]:
-    """The same, with fewer units."""
-    found = _compared(units, rounds)
-    return found.figures | dict(found.facts)
-
-
-def _compared(units: int, rounds: int) -> Report:
-    report = Report()
+    found: Figures = {}
     with embedded_redis():
         migrate(get_context().db)
         for key, what, quantum_s in (
@@ -54,10 +45,10 @@ def _compared(units: int, rounds: int) -> Report:
                     chord.append(units / chord_s(units))
                     lanes.append(units / lanes_s(units))
             # Beside one another: what else the machine does is the same for both.
-            report.figure(key, median(lanes) / median(chord))
-            report.fact(what, spread(lanes, "units/s", 0))
-            report.fact(f"plain chord beside {what}", spread(chord, "units/s", 0))
-    return report
+            found[key] = round(median(lanes) / median(chord), 3)
+            found[what] = spread(lanes, "units/s", 0)
+            found[f"plain chord beside {what}"] = spread(chord, "units/s", 0)
+    return found
 
 
 @contextmanager
