@@ -1,6 +1,8 @@
 """The Celery application: logging, and what has to be made anew after a fork."""
 
+import os
 import sys
+from contextlib import suppress
 from functools import lru_cache
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
@@ -11,17 +13,26 @@ from celery import Celery
 from celery._state import _get_active_apps
 from celery.app import backends
 from celery.loaders.app import AppLoader
-from celery.signals import beat_init, celeryd_after_setup, celeryd_init, setup_logging, worker_process_init
+from celery.signals import (
+    beat_init,
+    celeryd_after_setup,
+    celeryd_init,
+    setup_logging,
+    worker_before_create_process,
+    worker_process_init,
+)
 
 from pipeline.engine import privacy
 from pipeline.engine.logs import configure
 from pipeline.settings import get_settings
-from pipeline.storage.context import forget_context
+from pipeline.storage.context import forget_context, get_context
 from tasks import arrival as _arrival  # noqa: F401  # every message says when it was sent
 
 MAINTENANCE = "maintenance"
 """The queue of beat's tasks and of wake-ups."""
 CONFIGURATION = "celeryconfig"
+PROCESS_FILES = Path("/proc/self/fd")
+"""What this process has open, on Linux."""
 
 
 class _Loader(AppLoader):
@@ -94,10 +105,28 @@ def _consume_maintenance(sender: str, instance: Any, **_: Any) -> None:  # noqa:
     queues.select_add(queues[MAINTENANCE])
 
 
+@worker_before_create_process.connect
+def _close_idle(**_: Any) -> None:
+    """Files of a database that a pool process inherits cannot be closed there: SQLite would drop this one's locks."""
+    get_context().db.dispose()
+
+
 @worker_process_init.connect
 def _begin_anew(**_: Any) -> None:
     # Connections do not survive a fork.
     forget_context()
+    if PROCESS_FILES.is_dir():
+        _let_go_of_sockets()
+
+
+def _let_go_of_sockets() -> None:
+    """Close the worker's connections here, and keep their numbers: objects that are inherited close them once more."""
+    nothing = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+    for file in list(PROCESS_FILES.iterdir()):
+        with suppress(OSError):  # the folder's own
+            if str(file.readlink()).startswith("socket:"):
+                os.dup2(nothing, int(file.name), inheritable=False)
+    os.close(nothing)
 
 
 if "celery.worker.control" in sys.modules:

@@ -1,6 +1,7 @@
 """Child processes that read hostile files: killed when they take too long or too much memory, or are not wanted.
 
-Starting one and importing its libraries takes half a second, so a process keeps a few that are idle. They are given the
+Starting one and importing its libraries takes half a second, so a process keeps a few that are idle, and a stack has a
+server that forks them. They are given the
 path of a file, and none of our environment. `run` does one task; a `Session` holds one child for as long as its caller
 has many, so that what the child has open stays open. What tasks there are is the table of `child_tasks`.
 """
@@ -9,7 +10,6 @@ import atexit
 import os
 import select
 import signal
-import subprocess
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -20,8 +20,8 @@ from typing import Any, Self
 
 import psutil
 
-from pipeline.engine import search_path
 from pipeline.engine.errors import ErrorKind, UnitError
+from pipeline.reading import child_process
 from pipeline.reading.content import Limits, Progress, Reading, Section, Unwanted, Wanted, refused
 from pipeline.reading.frames import Buffer, pack
 
@@ -37,7 +37,6 @@ _BYTES_PER_CHARACTER = 6  # in JSON, at most
 _STARVED, _PATIENCE = 0.5, 3
 _GENTLE = 10  # niceness
 _ALMOST = 0.5  # of the memory allowed: a refused request may be as large as all that was granted before
-_PASSED_ON = ("PATH", "LANG", "LC_ALL", "LC_CTYPE", "TMPDIR", "VIRTUAL_ENV", "PYTHONPATH", "LD_LIBRARY_PATH")
 _SCALARS = [field.name for field in fields(Limits) if field.name not in {"fetch", "sitemap"}]
 
 
@@ -180,20 +179,9 @@ class _Child:
 
     def __init__(self, *, gentle: bool = False) -> None:
         self.gentle = gentle
-        environment = {name: value for name, value in search_path.environment().items() if name in _PASSED_ON}
-        environment |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MALLOC_ARENA_MAX": "2"}
-        # What a page took is given back at once: a child at rest has 180 MB instead of 370 after recognition, and 100
-        # instead of 160 after the layout model, at the same speed.
-        environment |= {"MALLOC_TRIM_THRESHOLD_": "20000000"}
-        # ONNX Runtime from 1.29 on tells its makers what it does, and keeps a file of that in the temporary folder.
-        environment |= {"ORT_DISABLE_TELEMETRY": "1"}
         theirs, self._lifeline = os.pipe()
         try:
-            # Not in a session of its own: whoever kills the group of a worker kills this process as well.
-            self.process = subprocess.Popen(  # noqa: S603  # our own program
-                search_path.program("pipeline.reading.child_main", str(theirs)), pass_fds=[theirs],
-                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=environment, bufsize=0,
-            )  # fmt: skip
+            self.process = child_process.start(theirs)
         except BaseException:
             os.close(self._lifeline)
             raise
@@ -212,8 +200,6 @@ class _Child:
 
     def ask(self, task: dict[str, Any], bounds: _Bounds, wanted: Wanted, progress: Progress) -> dict[str, Any]:
         """The child's answer to `task`."""
-        assert self.process.stdin
-        assert self.process.stdout
         self.tasks += 1
         self.peak, before = 0, self.memory
         self._write(pack(task, "surrogatepass"))
@@ -249,7 +235,6 @@ class _Child:
             clock.check()
 
     def _write(self, data: bytes) -> None:
-        assert self.process.stdin
         left = memoryview(data)
         try:
             while left:  # It reads all of this at once, since it waits for nothing else.
@@ -278,7 +263,9 @@ class _Child:
         self.close_pipes()
         with _pool.lock:
             _pool.living.discard(self)
-        return self.process.wait()
+        status = self.process.wait()
+        self.process.close()
+        return status
 
     @property
     def is_ours(self) -> bool:
@@ -287,9 +274,8 @@ class _Child:
 
     def close_pipes(self) -> None:
         for pipe in (self.process.stdin, self.process.stdout):
-            if pipe is not None:
-                with suppress(OSError):
-                    pipe.close()
+            with suppress(OSError):
+                pipe.close()
         lifeline, self._lifeline = self._lifeline, -1
         if lifeline >= 0:
             os.close(lifeline)
@@ -372,9 +358,13 @@ def _give_back(child: _Child) -> None:
 
 
 def prepare() -> None:
-    """Start a child ahead of the first task, while this process is busy. Harmless if none can be started."""
-    with suppress(OSError):
-        _give_back(_Child())
+    """Start a child ahead of the first task, while this process is busy, if no server will fork one at once.
+
+    Harmless if none can be started.
+    """
+    if not child_process.is_served():
+        with suppress(OSError):
+            _give_back(_Child())
 
 
 def close_idle() -> None:
@@ -390,6 +380,7 @@ def _renew() -> None:
     global _pool  # noqa: PLW0603 (a process has one, and a fork makes a process)
     for child in _pool.living:
         child.close_pipes()
+        child.process.close()
     _inherited.append(_pool)
     _pool = _Pool()
 

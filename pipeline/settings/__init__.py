@@ -51,7 +51,7 @@ SECTIONS = ("gateway", "knowledge", "webhooks")
 """Settings that are no fields here: their packages read them, with `Settings.section`."""
 _PRIVATE_NAMES = (
     "knowledge", "redis", "penstock.db", "penstock.db-wal", "penstock.db-shm", "penstock.log", "penstock.toml",
-    "installation", "stack.json", "api.json", "gateway.json", "restart",
+    "installation", "readers.sock", "stack.json", "api.json", "gateway.json", "restart",
 )  # fmt: skip
 _MAX_PATH = 4000
 MAX_SOCKET_PATH = 100
@@ -229,6 +229,12 @@ class Settings(_Sources):
             return path
         digest = hashlib.sha256(str(self.data_dir).encode()).hexdigest()[:12]
         return Path(tempfile.gettempdir()) / f"penstock-{os.getuid()}-{digest}" / "redis.sock"
+
+    @property
+    def readers_socket(self) -> Path | None:
+        """Where the process that forks readers listens; None if the path is too long for a socket."""
+        path = self.data_dir / "readers.sock"
+        return path if len(os.fsencode(path)) <= MAX_SOCKET_PATH else None
 
     @property
     def effective_redis_url(self) -> str:

@@ -13,6 +13,7 @@ class FileLock:
 
     def __init__(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self._path = path
         # Child processes must not inherit it: they would keep the lock when we are gone.
         self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
 
@@ -27,6 +28,13 @@ class FileLock:
 
     def release(self) -> None:
         fcntl.flock(self._descriptor, fcntl.LOCK_UN)
+
+    def is_in_place(self) -> bool:
+        """Whether others still find this file by its path: it may have been deleted, with its folder or alone."""
+        try:
+            return os.path.samestat(self._path.stat(), os.fstat(self._descriptor))
+        except FileNotFoundError:
+            return False
 
     def close(self) -> None:
         os.close(self._descriptor)

@@ -2,22 +2,23 @@
 
 import os
 import signal
-import subprocess
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
-from typing import IO
 
 import structlog
 
 from pipeline.engine import search_path
+from pipeline.reading import child_process
+from pipeline.reading.child_process import FORKS
 from pipeline.settings import Settings
+from pipeline.standalone.program import Process, Program, Started
 from pipeline.standalone.roles import arguments, needed
 
 log = structlog.get_logger(__name__)
+CELERY = "pipeline.standalone.child"
 LONGEST_BACKOFF_S = 30.0
 STEADY_AFTER_S = 20.0
 """A child that ran at least this long is restarted at once when it dies."""
@@ -28,19 +29,14 @@ class Child:
     """One program to keep running."""
 
     name: str
-    command: Callable[[], Sequence[str]]
-    output: IO[bytes] | None
-    process: subprocess.Popen[bytes] | None = None
+    launch: Callable[[], Process]
+    process: Process | None = None
     started_at: float = 0.0
     backoff_s: float = 0.0
-    not_before: float = field(default=0.0)
+    not_before: float = 0.0
 
     def start(self, now: float) -> None:
-        # In its own session, so that Ctrl-C reaches only the supervisor, which ends its children in order.
-        self.process = subprocess.Popen(  # noqa: S603  # a fixed program with fixed arguments
-            list(self.command()), env=search_path.environment(),
-            stdin=subprocess.PIPE, stdout=self.output, stderr=self.output, start_new_session=True,
-        )  # fmt: skip
+        self.process = self.launch()
         self.started_at = now
 
     def tend(self, now: float) -> None:
@@ -70,8 +66,8 @@ class Child:
 
     def close(self) -> None:
         """Forget a process that has ended."""
-        if self.process is not None and self.process.stdin:
-            self.process.stdin.close()
+        if self.process is not None:
+            self.process.close()
         self.process = None
 
     @property
@@ -79,20 +75,32 @@ class Child:
         return self.process is not None and self.process.poll() is None
 
 
-def celery_children(settings: Settings, output: IO[bytes] | None, *, capture: bool) -> list[Child]:
-    """Workers by role, and beat. `capture`: also one that captures the screens, if that is configured."""
-    quiet = ["--without-gossip", "--without-mingle", *([] if settings.worker_events else ["--without-heartbeat"])]
+def children(settings: Settings, servers: Collection[str], *, capture: bool) -> list[Child]:
+    """Workers by role, beat, and `servers`. `capture`: also a worker for the screens, if configured."""
+    quiet = ("--without-gossip", "--without-mingle", *(() if settings.worker_events else ("--without-heartbeat",)))
     # A process less: reading for knowledge bases waits most of the time.
     roles = [role for role in needed(settings) if role != "io" and (role != "capture" or capture)]
-    commands = {f"worker-{role}": [*arguments(settings, role, with_io=True), *quiet] for role in roles}
-    commands["beat"] = ["beat", "--pidfile="]
-    child = partial(search_path.program, "pipeline.standalone.child")
-    return [Child(name, partial(child, *command), output) for name, command in commands.items()]
+    programs = {
+        **{f"worker-{role}": Program(CELERY, (*arguments(settings, role, with_io=True), *quiet)) for role in roles},
+        "beat": Program(CELERY, ("beat", "--pidfile=")),
+        **{name: Program(server_module(name)) for name in servers},
+    }
+    return [Child(name, partial(program.start, name)) for name, program in programs.items()]
 
 
-def server_child(name: str, output: IO[bytes] | None) -> Child:
-    """`api` or `gateway`. By the name of its module: it stands above the stack, which only starts it."""
-    return Child(name, partial(search_path.program, f"pipeline.interfaces.{name}"), output)
+def readers(settings: Settings) -> list[Child]:
+    """The process that forks the processes that read files. None where they are started instead."""
+    path = settings.readers_socket
+    if path is None or not FORKS:
+        return []
+    child_process.use_server(path)
+    command = search_path.program("pipeline.reading.child_server", str(path))
+    return [Child("readers", lambda: Started(command, child_process.environment()))]
+
+
+def server_module(name: str) -> str:
+    """The module of `api` or `gateway`. By its name: it stands above the stack, which only starts it."""
+    return f"pipeline.interfaces.{name}.__main__"
 
 
 def end(children: Sequence[Child], grace_s: float, in_a_hurry: Callable[[], bool] = lambda: False) -> None:
@@ -110,11 +118,11 @@ def end(children: Sequence[Child], grace_s: float, in_a_hurry: Callable[[], bool
             time.sleep(0.02)
         if not any(child.running for child in children):
             break
+    kill(children)
+
+
+def kill(children: Sequence[Child]) -> None:
+    """End children at once, with all that they started."""
     for child in children:
         child.kill_session()
         child.close()
-
-
-def log_file(settings: Settings) -> Path:
-    """Where children without a terminal write their output."""
-    return settings.data_dir / "penstock.log"

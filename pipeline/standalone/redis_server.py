@@ -12,7 +12,7 @@ from pipeline.engine import private_socket
 from pipeline.engine.connection import connect
 from pipeline.engine.errors import UserError
 from pipeline.settings import Settings
-from pipeline.standalone.processes import log_file
+from pipeline.standalone.demand import log_file
 from pipeline.standalone.redis_version import of_program
 
 

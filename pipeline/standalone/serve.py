@@ -22,7 +22,7 @@ def main() -> int:
         if not lock.acquire():
             return 0
         try:
-            Supervisor(settings, "on-demand", output=None).run(unused=Idleness(settings))
+            Supervisor(settings, "on-demand", lock).run(unused=Idleness(settings))
         except (UserError, SQLAlchemyError, OSError) as error:
             sys.stderr.write(f"{printable(str(error))}\n")
             return 1

@@ -1,22 +1,20 @@
 """How a command uses the stack of a data folder: it shares a running one, or starts one."""
 
 import shutil
-import subprocess
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 from redis import RedisError
 
-from pipeline.engine import search_path
 from pipeline.engine.connection import connect
 from pipeline.engine.errors import UserError
 from pipeline.engine.presence import NoWorker, Presence
 from pipeline.settings import Settings
 from pipeline.standalone import redis_server
-from pipeline.standalone.locks import is_supervised, users_lock
-from pipeline.standalone.processes import log_file
+from pipeline.standalone.demand import Demand, demand, log_file
+from pipeline.standalone.locks import is_supervised
 from pipeline.standalone.supervisor import read_info
 from pipeline.storage import installation
 from pipeline.storage.context import Context, get_context
@@ -32,26 +30,26 @@ _LOG_TAIL_BYTES = 2000
 class Stack:
     """A command's hold on the stack."""
 
-    def __init__(self, settings: Settings) -> None:
-        self._settings = settings
-        self._server: subprocess.Popen[bytes] | None = None
-        self._log_start = 0
+    def __init__(self, demanded: Demand) -> None:
+        self._demanded = demanded
+        self._settings = demanded.settings
 
     def ensure(self) -> None:
         """Make sure that the stack is up. Raises `UserError`, with the end of the log, if it cannot be started."""
         if not self._settings.embedded_redis:
             return
-        if self._server is not None and self._server.poll() is not None:
-            self._server = None  # it was killed while it served: start another one
+        demanded = self._demanded
+        if demanded.supervisor is not None and demanded.supervisor.poll() is not None:
+            demanded.supervisor = None  # it was killed while it served: start another one
         began = time.monotonic()
         while not self._is_ready():
             if not is_supervised(self._settings):
-                self._start_server()
+                self._start_supervisor()
             waited_s = time.monotonic() - began
             trouble = self.trouble() if waited_s > TROUBLED_S else ""
             if trouble or waited_s > START_S:
-                if self._server is not None:
-                    self._server.terminate()
+                if demanded.supervisor is not None:
+                    demanded.supervisor.terminate()
                 why = trouble or f"See {log_file(self._settings)}"
                 raise UserError(f"the stack did not start within {waited_s:.0f} s. {why}", code="stack_down")
             time.sleep(0.02)
@@ -75,37 +73,31 @@ class Stack:
             and redis_server.is_up(self._settings)
         )
 
-    def _start_server(self) -> None:
-        if self._server is not None:
-            code = self._server.poll()
-            if code is None:
-                return
-            if code != 0:
-                said = self.trouble() or _tail(log_file(self._settings), self._log_start)
-                raise UserError(f"the stack did not start:\n{said}", code="stack_down")
-        with log_file(self._settings).open("ab") as log:
-            self._log_start = log.tell()
-            self._server = subprocess.Popen(  # noqa: S603  # our own program
-                search_path.program("pipeline.standalone.serve"), env=search_path.environment(),
-                stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
-            )  # fmt: skip
+    def _start_supervisor(self) -> None:
+        started = self._demanded.supervisor
+        code = started.poll() if started is not None else 0
+        if code:
+            said = self.trouble() or _tail(log_file(self._settings), self._demanded.log_start)
+            raise UserError(f"the stack did not start:\n{said}", code="stack_down")
+        if code == 0:
+            self._demanded.start()
 
 
 @contextmanager
-def using_stack(settings: Settings) -> Iterator[Stack]:
-    """Keep the stack up for as long as the context lasts. With the user's own Redis, nothing is started."""
-    stack = Stack(settings)
-    if not settings.embedded_redis:
-        migrate_embedded(settings)
-        reach_redis(settings)
-        yield stack
-        return
-    if not settings.embedded_database:
-        _reach_database(settings)
-    elif installation.mark(settings).exists():
-        migrate_embedded(settings)  # before anything starts: a foreign folder is told in one sentence
-    with users_lock(settings) as users:
-        users.acquire(shared=True, wait=True)
+def using_stack(settings: Settings, demanded: Demand | None = None) -> Iterator[Stack]:
+    """Keep the stack up for as long as the context lasts: `demanded`, or one that is demanded now.
+
+    With the user's own Redis, nothing is started.
+    """
+    with demand(settings) if demanded is None else nullcontext(demanded) as held:
+        stack = Stack(held)
+        if not settings.embedded_redis:
+            migrate_embedded(settings)
+            reach_redis(settings)
+        elif not settings.embedded_database:
+            _reach_database(settings)
+        elif installation.mark(settings).exists():
+            migrate_embedded(settings)  # a foreign folder is told in one sentence
         stack.ensure()
         yield stack
 

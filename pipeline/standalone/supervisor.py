@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Thread
-from typing import IO, Any
+from typing import Any
 
 import structlog
 
@@ -17,8 +17,10 @@ from pipeline.engine.errors import UserError
 from pipeline.flows import flows
 from pipeline.settings import Settings
 from pipeline.standalone import redis_server
+from pipeline.standalone.demand import log_file
 from pipeline.standalone.locks import FileLock, users_lock
-from pipeline.standalone.processes import Child, celery_children, end, log_file, server_child
+from pipeline.standalone.processes import Child, children, end, kill, readers, server_module
+from pipeline.standalone.program import Started, load
 from pipeline.storage import installation
 from pipeline.storage.context import Context
 from pipeline.storage.schema import migrate
@@ -68,22 +70,23 @@ def _restart_path(settings: Settings) -> Path:
 
 
 class Supervisor:
-    """Runs the stack of one data folder. The caller holds the folder's supervisor lock."""
+    """Runs the stack of one data folder."""
 
-    def __init__(self, settings: Settings, mode: str, output: IO[bytes] | None, servers: Collection[str] = ()) -> None:
-        """`servers`: of `api` and `gateway`, those that run too."""
+    def __init__(self, settings: Settings, mode: str, lock: FileLock, servers: Collection[str] = ()) -> None:
+        """`lock`: the folder's supervisor lock, held. `servers`: of `api` and `gateway`, those that run too."""
         self._settings = settings
         self._mode = mode
+        self._lock = lock
+        self._servers = servers
         self._redis = (
-            Child("redis", lambda: redis_server.command(settings), output) if settings.embedded_redis else None
+            Child("redis", lambda: Started(redis_server.command(settings))) if settings.embedded_redis else None
         )
-        self._output = output
-        self._servers = [server_child(name, output) for name in servers]
+        self._readers = readers(settings)
         self._children = self._all_children()
         self._signals = 0
 
     def _all_children(self) -> list[Child]:
-        return [*celery_children(self._settings, self._output, capture=self._mode == "up"), *self._servers]
+        return children(self._settings, self._servers, capture=self._mode == "up")
 
     def run(
         self,
@@ -94,6 +97,7 @@ class Supervisor:
         """Keep the stack up until a signal comes or `unused` returns true. Returns when everything has ended.
 
         `ready` is called when the stack is up, `ending` when it begins to end. A second signal ends it at once.
+        Raises `UserError` when somebody has deleted the data folder: the stack is dead then.
         """
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, self._on_signal)
@@ -101,17 +105,23 @@ class Supervisor:
             self._begin()
             if not self._signals:
                 ready()
-            while not self._signals and not unused():
+            while not self._signals and self._lock.is_in_place() and not unused():
                 if _restart_path(self._settings).exists():
                     self._restart()
                 now = time.monotonic()
-                for child in self._children:
+                for child in (*self._readers, *self._children):
                     child.tend(now)
                 self._tend_redis(now)
                 time.sleep(_TICK_S)
             ending()
         finally:
-            self._end()
+            if self._lock.is_in_place():
+                self._end()
+            else:
+                # The next stack may be starting here: nothing may be written, and what ends in order removes its files.
+                kill([*self._children, *self._readers, *([self._redis] if self._redis else [])])
+                folder = self._settings.data_dir
+                raise UserError(f"{folder} was deleted while the stack ran on it: the stack has ended", code="deleted")
 
     def _on_signal(self, number: int, frame: Any) -> None:  # noqa: ARG002
         self._signals += 1
@@ -122,11 +132,15 @@ class Supervisor:
         _restart_path(self._settings).unlink(missing_ok=True)
         deadline = time.monotonic() + REDIS_START_S
         self._tend_redis(time.monotonic())
+        for child in self._readers:
+            child.start(time.monotonic())
+        load([server_module(name) for name in self._servers])
         db = Context(self._settings).db
         migrate(db)
         installation.check(db, self._settings)
+        db.dispose()
         for child in self._children:
-            child.start(time.monotonic())
+            child.tend(time.monotonic())
         while self._redis is not None and not redis_server.is_up(self._settings) and not self._signals:
             if time.monotonic() > deadline:
                 raise UserError(f"the embedded Redis did not start; see {log_file(self._settings)}", code="redis_down")
@@ -152,7 +166,7 @@ class Supervisor:
             self._redis.tend(now)
 
     def _end(self) -> None:
-        end(self._children, GRACE_S, in_a_hurry=lambda: self._signals > 1)
+        end([*self._children, *self._readers], GRACE_S, in_a_hurry=lambda: self._signals > 1)
         # A daemon: a database that is locked for long does not keep the stack. Sweeps release what is left.
         released = Thread(target=self._release, daemon=True)
         released.start()

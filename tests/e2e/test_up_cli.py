@@ -1,7 +1,10 @@
 """`penstock up` and stacks that commands start: who starts, shares, ends and takes over what."""
 
 import os
+import shutil
+from collections import Counter
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -184,7 +187,7 @@ def test_up_and_the_stacks_of_commands_do_not_get_in_each_others_way(alone: Cli,
 
 def test_killed_child_is_started_again(alone: Cli) -> None:
     up = start_up(alone.real())
-    victim = next(child for child in psutil.Process(up.process.pid).children() if "cpu@%h" in child.cmdline())
+    victim = next(child for child in psutil.Process(up.process.pid).children() if child.name() == "worker-cpu")
     redis = psutil.Process(redis_servers(alone)[0])
     victim.kill()
     redis.kill()
@@ -215,3 +218,43 @@ def test_data_folder_may_have_any_name_and_length(far: Cli) -> None:
     assert socket.parent.stat().st_uid == os.getuid()
     far.wait_until_gone()
     socket.parent.rmdir()
+
+
+def test_a_stack_whose_folder_is_deleted_ends_and_the_next_one_starts(alone: Cli) -> None:
+    cli = alone.using(PENSTOCK_STACK_LINGER_S="600")
+    new_pdf(cli.cwd / "report.pdf")
+    assert cli.run("convert", "report.pdf").code == 0
+    before = cli.processes()
+    assert len(before) > 3, "the stack is there for the next command"
+    shutil.rmtree(cli.data_dir)
+    again = cli.run("convert", "report.pdf", "--force")
+    assert again.code == 0, again.err
+    wait_until(lambda: not any(process.is_running() for process in before), 60, "the stack without a folder has ended")
+    assert cli.run("convert", "report.pdf", "--force").code == 0, "and has taken nothing of the next one with it"
+
+
+def test_forked_processes_have_nothing_of_one_another(alone: Cli) -> None:
+    """What a process has open of the supervisor's or another's would be kept from closing, or be used by two."""
+    up = start_up(alone.real())
+    new_pdf(alone.cwd / "report.pdf")
+    assert alone.run("convert", "report.pdf").code == 0
+    supervisor = psutil.Process(up.process.pid)
+    opened = {process: open_files(process) for process in [supervisor, *supervisor.children(recursive=True)]}
+    names = Counter(process.name() for process in opened)
+    assert {"worker-cpu": 3, "worker-control": 1, "worker-ai": 1, "beat": 1}.items() <= names.items(), names
+    owners = Counter(one for files in opened.values() for one in files if one.startswith("socket:"))
+    assert set(owners.values()) == {1}, "a socket is one process's"
+    for process, files in opened.items():
+        lifelines = opened[supervisor] & files - {"/dev/null"} if process != supervisor else set()
+        streams = {str(Path(f"/proc/{process.pid}/fd/{number}").readlink()) for number in (0, 1, 2)}
+        assert lifelines <= streams, f"{process.name()} has of the supervisor's more than its standard streams"
+    up.interrupt()
+    assert up.wait() == 0
+
+
+def open_files(process: psutil.Process) -> set[str]:
+    found = set()
+    for file in Path(f"/proc/{process.pid}/fd").iterdir():
+        with suppress(OSError):  # closed just now
+            found.add(str(file.readlink()))
+    return found

@@ -106,10 +106,10 @@ def _role(process: psutil.Process) -> str:
     if is_redis(process):
         return "redis"
     words = " ".join(process.cmdline())
-    for role in ("child_main", "beat", "flower", "supervisor", "api", "worker"):
+    for role in ("child_main", "child_server", "flower"):
         if role in words:
             return role
-    return words[:60]
+    return process.name()
 
 
 @contextmanager

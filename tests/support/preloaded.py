@@ -7,7 +7,7 @@ its own, also for who looks at it from outside; settings, contexts, consoles and
 It is a child of this process: the one between them ends at once, and this one adopts what it leaves
 (`PR_SET_CHILD_SUBREAPER`). Linux only.
 
-Programs that start a stack fork its processes, too: see `forked_stack`.
+Commands that start a stack have its supervisor forked, too: see `forked_stack`.
 """
 
 import ctypes
@@ -26,6 +26,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any, Self
 
+from pipeline.standalone.program import SHARED
 from tests.support import forked_stack, title
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -37,11 +38,8 @@ ROOM_BYTES = 1 << 14
 PERSONAL = ("PENSTOCK_", "COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR", "TERM")
 """Variables of whoever runs the tests that programs under test must not see."""
 _MODULES = (
-    "celery.bin.celery", "celery.bin.worker", "celery.bin.beat", "celery.apps.worker",
-    "celery.apps.beat", "celery.worker.worker", "celery.worker.autoscale", "celery.concurrency.prefork",
-    "celery.concurrency.thread", "celery.backends.redis", "celery.app.trace", "celery.app.events", "celery.app.control",
-    "celery.app.amqp", "celery.app.log", "celery.fixups.django", "kombu.transport.redis", "psycopg",
-    "sqlalchemy.dialects.sqlite", "sqlalchemy.dialects.postgresql.psycopg", "sqlite3", "typer", "typer.rich_utils",
+    *SHARED, "celery.app.events", "celery.app.control", "celery.app.amqp", "celery.app.log", "celery.fixups.django",
+    "psycopg", "sqlalchemy.dialects.postgresql.psycopg", "sqlite3", "typer", "typer.rich_utils",
     "rich.console", "rich.live", "rich.progress", "rich.table", "rich.markup", "rich.panel", "rich.traceback",
 )  # fmt: skip
 """What programs import late, too."""
@@ -235,14 +233,8 @@ def _supervisor() -> None:
     sys.exit(supervise())
 
 
-def _child() -> None:
-    from pipeline.standalone.child import main as work
-
-    work(sys.argv[1:])
-
-
 PROGRAMS: dict[str, Callable[[], None]] = {
-    "python": _python, "penstock": _penstock, forked_stack.SUPERVISOR: _supervisor, forked_stack.CHILD: _child,
+    "python": _python, "penstock": _penstock, forked_stack.SUPERVISOR: _supervisor,
 }  # fmt: skip
 
 

@@ -1,10 +1,12 @@
 """The API as part of a supervised stack: `python -m pipeline.interfaces.api`."""
 
+from collections.abc import Sequence
+
 from pipeline.interfaces import supervised
 from pipeline.interfaces.api.server import listen, serve
 
 
-def main() -> None:
+def main(_: Sequence[str] = ()) -> None:
     """Serve until the supervisor ends it."""
     supervised.run(
         "api",

@@ -2,7 +2,8 @@
 
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -42,8 +43,6 @@ def up(
 
 def run_up(api: bool | None = None, gateway: bool | None = None, when_ready: Callable[[], None] = lambda: None) -> None:
     """Like `up`, with something to do once workers are ready."""
-    from threading import Thread
-
     from pipeline.engine.logs import configure
     from pipeline.interfaces.api_address import check_free
     from pipeline.nodes.settings import gateway_settings
@@ -74,33 +73,32 @@ def run_up(api: bool | None = None, gateway: bool | None = None, when_ready: Cal
 
         def ready() -> None:
             err.print(f"Penstock is up. Data: {escape(str(settings.data_dir))}. Ctrl-C ends it.", soft_wrap=True)
-            Thread(target=_tell_addresses, args=(settings, servers), daemon=True).start()
             when_ready()
 
         def ending() -> None:
             err.print("Stopping: running work is finished or given back. Ctrl-C again: at once.", soft_wrap=True)
 
         err.print("Starting Penstock …")
-        Supervisor(settings, "up", None, servers).run(unused=lambda: False, ready=ready, ending=ending)
+        Supervisor(settings, "up", lock, servers).run(
+            unused=partial(_tell_addresses, settings, list(servers)), ready=ready, ending=ending
+        )
     err.print("Penstock has stopped.")
 
 
-def _tell_addresses(settings: "Settings", servers: Sequence[str]) -> None:
-    """Print the address of each server as soon as it listens."""
+def _tell_addresses(settings: "Settings", silent: list[str]) -> bool:
+    """Print the address of each of the `silent` servers that listens now. False: the stack is in use."""
     from pipeline.interfaces.api_address import address_in_use
 
-    silent = list(servers)
-    while silent:
-        for server in list(silent):
-            if not (address := address_in_use(settings, server)):
-                continue
-            silent.remove(server)
-            if server == "api":
-                err.print(f"Console: {address}/console/", soft_wrap=True)
-                err.print(f"API: {address}/api/v1, described at {address}/openapi.json", soft_wrap=True)
-            else:
-                err.print(f"Gateway: {address}", soft_wrap=True)
-        time.sleep(0.1)
+    for server in list(silent):
+        if not (address := address_in_use(settings, server)):
+            continue
+        silent.remove(server)
+        if server == "api":
+            err.print(f"Console: {address}/console/", soft_wrap=True)
+            err.print(f"API: {address}/api/v1, described at {address}/openapi.json", soft_wrap=True)
+        else:
+            err.print(f"Gateway: {address}", soft_wrap=True)
+    return False
 
 
 def status(as_json: Json = False) -> None:

@@ -1,6 +1,7 @@
 """A gateway as part of a supervised stack: `python -m pipeline.interfaces.gateway`."""
 
 import socket
+from collections.abc import Sequence
 
 from pipeline.interfaces import supervised
 from pipeline.interfaces.gateway.server import listen, serve
@@ -8,7 +9,7 @@ from pipeline.nodes.settings import gateway_settings
 from pipeline.storage.context import Context
 
 
-def main() -> None:
+def main(_: Sequence[str] = ()) -> None:
     """Serve until the supervisor ends it."""
 
     def listening(context: Context) -> socket.socket:

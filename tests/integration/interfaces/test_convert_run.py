@@ -18,6 +18,7 @@ from pipeline.interfaces.cli.convert.run import run
 from pipeline.interfaces.cli.convert.targets import plan
 from pipeline.providers import registry
 from pipeline.standalone import stack
+from pipeline.standalone.demand import Demand
 from pipeline.storage import context as storage
 from pipeline.storage.context import Context
 
@@ -33,11 +34,11 @@ def test_a_provider_that_the_workers_do_not_know_is_refused_before_there_is_a_do
     file = tmp_path / "a.pdf"
     file.write_bytes(b"%PDF-1.7")
     held: Any = SimpleNamespace(ensure=bool, trouble=str)
-    monkeypatch.setattr(stack, "using_stack", lambda _: nullcontext(held))
+    monkeypatch.setattr(stack, "using_stack", lambda *_: nullcontext(held))
     monkeypatch.setattr(storage, "get_context", lambda: context)
     Presence(context.redis).renew("w", 60, facts={"providers": ["openai"]})
     with pytest.raises(UserError, match="does not know the provider 'local'"):
-        run([Job(target) for target in plan([file], "", ".md")], Wish(Options()))
+        run([Job(target) for target in plan([file], "", ".md")], Wish(Options()), Demand(context.settings))
     with pytest.raises(UserError, match="does not know the provider 'local'"):
         submission.submit(context, file, Options())
     assert catalog.count_documents(context, catalog.Filter()) == 0

@@ -7,6 +7,7 @@ from contextlib import closing
 import pytest
 
 from pipeline.flows.documents.states import PageStatus
+from pipeline.standalone.locks import supervisor_lock
 from pipeline.standalone.supervisor import Supervisor
 from pipeline.storage.context import Context
 from tests.support.documents import insert_document, pages
@@ -21,8 +22,9 @@ def database_url(sqlite_url: str) -> str:
 def test_a_database_that_stays_locked_does_not_keep_the_stack_from_ending(context: Context) -> None:
     mine = insert_document(context, pages=[PageStatus.PROCESSING])
     settings = context.settings.model_copy(update={"database_url": ""})  # the same file, as its own
-    supervisor, threads = Supervisor(settings, "up", None), threading.active_count()
-    with closing(sqlite3.connect(context.settings.data_dir / "penstock.db", isolation_level=None)) as somebody:
+    lock = supervisor_lock(settings)
+    supervisor, threads = Supervisor(settings, "up", lock), threading.active_count()
+    with lock, closing(sqlite3.connect(context.settings.data_dir / "penstock.db", isolation_level=None)) as somebody:
         somebody.execute("BEGIN IMMEDIATE")
         ended = threading.Thread(target=supervisor._end, daemon=True)
         ended.start()

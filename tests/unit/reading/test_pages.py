@@ -15,7 +15,7 @@ import psutil
 import pytest
 
 from pipeline.engine.errors import ErrorKind, UnitError, UserError
-from pipeline.reading import child, inspection
+from pipeline.reading import child, child_process, inspection
 from pipeline.reading.content import Limits, page_limits
 from pipeline.reading.pages import Pages
 from pipeline.settings import DocumentSettings
@@ -198,7 +198,7 @@ def test_no_process_to_read_with_is_said_and_tried_again(tmp_path: Path, monkeyp
         raise BlockingIOError(11, "Resource temporarily unavailable")
 
     child.close_idle()
-    monkeypatch.setattr(subprocess, "Popen", refuse)
+    monkeypatch.setattr(child_process, "start", refuse)
     with Pages(text_pdf(tmp_path / "a.pdf", [["one"]]), SMALL) as pages, pytest.raises(UnitError) as caught:
         pages.convert(1)
     assert (caught.value.kind, caught.value.code) == (ErrorKind.TRANSIENT, "no_reader")

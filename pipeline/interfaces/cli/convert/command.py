@@ -6,7 +6,7 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -17,6 +17,9 @@ from pipeline.interfaces.cli.convert.job import FAILED, Job, line, orphaned, pas
 from pipeline.interfaces.cli.convert.job import as_json as job_json
 from pipeline.interfaces.cli.convert.run import run
 from pipeline.interfaces.cli.output import err, print_json, print_text
+
+if TYPE_CHECKING:
+    from pipeline.standalone.demand import Demand
 
 _STDIN = Path("-")
 """The marker for standard input. A file of this name is another path, `./-`."""
@@ -81,7 +84,6 @@ def convert(
 
     Exit codes: 0 done, 1 failed, 2 wrong usage, 3 partial, 130 interrupted.
     """
-    _prepare()
     from pipeline.flows.documents.submission import Options
     from pipeline.interfaces.cli.convert.targets import STDOUT
 
@@ -116,9 +118,15 @@ def _convert(inputs: Sequence[Path], output: str, wish: given.Wish) -> tuple[lis
         for job in jobs:
             _look(job, wish, several=len(jobs) > 1)
         wanted = [job for job in jobs if job.is_wanted]
-        # Else nothing need start, which takes seconds.
-        if any(_is_accepted(job, several=len(jobs) > 1) for job in wanted):
-            run(wanted, wish)
+        if any(map(_begins_well, wanted)):
+            with _demand() as demanded:  # the stack starts while the files are read
+                with err.status("Starting …"):
+                    accepted = any(_is_accepted(job, several=len(jobs) > 1) for job in wanted)
+                if accepted:
+                    run(wanted, wish, demanded)
+        else:
+            for job in wanted:
+                _is_accepted(job, several=len(jobs) > 1)
     return jobs, left_out
 
 
@@ -148,11 +156,29 @@ def _without_source(inputs: Sequence[Path], jobs: Sequence[Job], output: str) ->
     return sourceless(Path(output), folders, [job.target.path for job in jobs if job.target.path])
 
 
-def _prepare() -> None:
-    """Start the process that reads: it is ready when the command's imports are done, which take as long."""
-    from pipeline.reading import child
+@contextmanager
+def _demand() -> Iterator["Demand"]:
+    """Have the stack and a process that reads start while this command imports the rest."""
+    from pipeline.interfaces.cli.command import all_settings
+    from pipeline.standalone.demand import demand
 
-    child.prepare()
+    with demand(all_settings()) as demanded:
+        from pipeline.reading import child
+
+        child.prepare()
+        yield demanded
+
+
+def _begins_well(job: Job) -> bool:
+    """Whether the file may be one that can be converted, by its size and its first bytes."""
+    from pipeline.reading.source import check_file
+    from pipeline.settings import get_settings
+
+    try:
+        check_file(job.target.source, get_settings().documents, job.target.source.name)
+    except UserError:
+        return False
+    return True
 
 
 def _look(job: Job, wish: given.Wish, *, several: bool) -> None:

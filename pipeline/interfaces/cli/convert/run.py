@@ -14,11 +14,12 @@ from pipeline.interfaces.cli.output import err
 from pipeline.interfaces.cli.progress import Progress
 
 if TYPE_CHECKING:
+    from pipeline.standalone.demand import Demand
     from tasks.documents import Document
 
 
-def run(jobs: Sequence[Job], wish: Wish) -> None:
-    """Convert these jobs' files, on the stack that is running or on one of their own."""
+def run(jobs: Sequence[Job], wish: Wish, demanded: "Demand") -> None:
+    """Convert these jobs' files on the stack."""
     from contextlib import ExitStack
 
     from pipeline.providers import registry
@@ -32,7 +33,7 @@ def run(jobs: Sequence[Job], wish: Wish) -> None:
     )
     with ExitStack() as held:
         with err.status("Starting …"):
-            stack = held.enter_context(using_stack(get_settings()))
+            stack = held.enter_context(using_stack(get_settings(), demanded))
         with Progress(stack, interrupted=interrupted, patience_s=0) as progress:
             registry.check_workers(get_context().redis, wish.options.provider or get_settings().provider)
             board = Board(jobs, progress)

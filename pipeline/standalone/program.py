@@ -1,0 +1,141 @@
+"""The supervisor's own programs: how it forks one, and how it starts one where a fork is not safe."""
+
+import gc
+import importlib
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Protocol
+
+from pipeline.engine import search_path
+from pipeline.flows import FLOWS
+from pipeline.reading.child_process import FORKS
+from pipeline.settings import get_settings
+from pipeline.storage.context import forget_context
+
+SHARED = (
+    "celery.app.trace", "celery.apps.beat", "celery.apps.worker", "celery.backends.redis", "celery.bin.beat",
+    "celery.bin.celery", "celery.bin.worker", "celery.concurrency.prefork", "celery.concurrency.thread",
+    "celery.worker.autoscale", "celery.worker.control", "celery.worker.worker", "kombu.transport.redis",
+    "sqlalchemy.dialects.sqlite", "tasks.consumer", "tasks.maintenance", "tasks.nodes", "tasks.presence",
+    "tasks.telemetry", "tasks.watchdog", *(f"tasks.{name}.canvas" for name in FLOWS),
+)  # fmt: skip
+"""What workers and beat import."""
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+"""What the supervisor handles, and its programs handle in their own way."""
+
+
+class Process(Protocol):
+    """A running program, as `subprocess.Popen` has it."""
+
+    @property
+    def pid(self) -> int: ...
+
+    def poll(self) -> int | None:
+        """The exit code, -N for a signal; None while it runs."""
+
+    def send_signal(self, number: int, /) -> None: ...
+
+    def close(self) -> None:
+        """Close the program's standard input, whose end tells it that the supervisor is gone."""
+
+
+@dataclass(frozen=True)
+class Program:
+    """A module of ours with a `main` that takes arguments."""
+
+    module: str
+    arguments: tuple[str, ...] = ()
+
+    def start(self, name: str) -> Process:
+        """Start it in a session of its own, so that Ctrl-C reaches the supervisor alone."""
+        return _Forked(self, name) if FORKS else Started(search_path.program(self.module, *self.arguments))
+
+
+class Started(subprocess.Popen[bytes]):
+    """A program of its own."""
+
+    def __init__(self, command: Sequence[str], environment: Mapping[str, str] | None = None) -> None:
+        """`environment`: instead of this process's."""
+        env = environment or search_path.environment()
+        super().__init__(command, env=env, stdin=subprocess.PIPE, start_new_session=True)
+
+    def close(self) -> None:
+        if self.stdin:
+            self.stdin.close()
+
+
+class _Forked:
+    """A program that shares what this process has imported."""
+
+    def __init__(self, program: Program, name: str) -> None:
+        lifeline, self._supervisors_end = os.pipe()
+        self._process = get_context("fork").Process(target=_become, args=(program, name, lifeline))
+        try:
+            with _deaf():
+                self._process.start()
+        finally:
+            os.close(lifeline)
+
+    @property
+    def pid(self) -> int:
+        assert self._process.pid is not None
+        return self._process.pid
+
+    def poll(self) -> int | None:
+        return self._process.exitcode
+
+    def send_signal(self, number: int, /) -> None:
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def close(self) -> None:
+        os.close(self._supervisors_end)
+
+
+@contextmanager
+def _deaf() -> Iterator[None]:
+    """Keep back the supervisor's signals: one that came to a child with the supervisor's handlers would be lost."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _become(program: Program, name: str, lifeline: int) -> None:
+    """Keep nothing of the supervisor but what it has imported, and where it writes."""
+    os.setsid()
+    os.dup2(lifeline, 0)
+    os.closerange(3, os.sysconf("SC_OPEN_MAX"))  # other children's lifelines, and the locks of the data folder
+    for number in _SIGNALS:
+        signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
+    with suppress(OSError):  # what `ps` and `top` show: the command line is the supervisor's
+        Path("/proc/self/comm").write_text(name, encoding="ascii")
+    sys.argv = [*search_path.program(program.module)[1:], *program.arguments]
+    # The program reads settings anew, as one that is started does, and makes its own connections.
+    get_settings.cache_clear()
+    forget_context()
+    importlib.import_module(program.module).main(list(program.arguments))
+
+
+def load(modules: Sequence[str]) -> None:
+    """Import once what forked programs share: what workers and beat need, and these modules.
+
+    Nothing of it reads settings or connects to anything.
+    """
+    if not FORKS:
+        return
+    gc.disable()
+    for module in (*SHARED, *modules):
+        importlib.import_module(module)
+    gc.enable()
+    # The collector leaves these objects alone: looking at one copies its page in each process.
+    gc.freeze()
