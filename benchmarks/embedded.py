@@ -94,11 +94,6 @@ def _cpu_s(supervisor: int) -> dict[str, float]:
     parent = psutil.Process(supervisor)
     for one in [parent, *parent.children(recursive=True)]:
         used = one.cpu_times()
-        name = "supervisor" if one.pid == supervisor else _name(one.cmdline())
+        name = "supervisor" if one.pid == supervisor else one.name().removeprefix("worker-")
         found[name] = found.get(name, 0.0) + used.user + used.system
     return found
-
-
-def _name(command: list[str]) -> str:
-    """From the command: forked children of the supervisor have its command, unless they set a title of their own."""
-    return next((word.split("@")[0] for word in command if "@%h" in word), "beat" if "beat" in command else "redis")

@@ -111,7 +111,7 @@ def running_api(**settings: str) -> Iterator[int]:
 
 def api_process() -> psutil.Process:
     """The API of this part's stack."""
-    found = [one for one in users_of(get_settings().data_dir) if "pipeline.interfaces.api" in one.cmdline()]
+    found = [one for one in users_of(get_settings().data_dir) if one.name() == "api"]
     if len(found) != 1:
         raise BenchmarkError(f"{len(found)} processes look like the API")
     return found[0]

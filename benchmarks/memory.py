@@ -20,12 +20,12 @@ class Memory:
     rss: float
 
 
-def family_of(pid: int, mark: str) -> psutil.Process:
-    """The child of `pid` that has `mark` among its arguments."""
+def family_of(pid: int, name: str) -> psutil.Process:
+    """The child of `pid` that is called `name`."""
     for child in psutil.Process(pid).children():
-        if mark in child.cmdline():
+        if child.name() == name:
             return child
-    raise BenchmarkError(f"process {pid} has no child with {mark}")
+    raise BenchmarkError(f"process {pid} has no child called {name}")
 
 
 def memory_of(main: psutil.Process) -> tuple[Memory, int]:

@@ -41,7 +41,7 @@ def measure(rounds: int = 7, pages: int = 619) -> Figures:
     bare: list[float] = []
     runs: list[Run] = []
     with stack() as pid, bare_pool(source, processes) as pool:
-        worker = family_of(pid, "cpu@%h")
+        worker = family_of(pid, "worker-cpu")
         idle, _ = memory_of(worker)
         progress("warming up")
         run(source, pages)

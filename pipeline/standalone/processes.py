@@ -19,6 +19,7 @@ from pipeline.standalone.roles import arguments, needed
 
 log = structlog.get_logger(__name__)
 CELERY = "pipeline.standalone.child"
+BEAT_AFTER_S = 3.0
 LONGEST_BACKOFF_S = 30.0
 STEADY_AFTER_S = 20.0
 """A child that ran at least this long is restarted at once when it dies."""
@@ -75,17 +76,22 @@ class Child:
         return self.process is not None and self.process.poll() is None
 
 
-def children(settings: Settings, servers: Collection[str], *, capture: bool) -> list[Child]:
-    """Workers by role, beat, and `servers`. `capture`: also a worker for the screens, if configured."""
+def children(settings: Settings, servers: Collection[str], *, on_demand: bool) -> list[Child]:
+    """Workers by role, beat, and `servers`.
+
+    `on_demand`: for a command. Beat's first tasks, of which it needs none, come after it, and nothing captures screens.
+    """
     quiet = ("--without-gossip", "--without-mingle", *(() if settings.worker_events else ("--without-heartbeat",)))
     # A process less: reading for knowledge bases waits most of the time.
-    roles = [role for role in needed(settings) if role != "io" and (role != "capture" or capture)]
+    roles = [role for role in needed(settings) if role != "io" and not (role == "capture" and on_demand)]
     programs = {
         **{f"worker-{role}": Program(CELERY, (*arguments(settings, role, with_io=True), *quiet)) for role in roles},
-        "beat": Program(CELERY, ("beat", "--pidfile=")),
         **{name: Program(server_module(name)) for name in servers},
+        "beat": Program(CELERY, ("beat", "--pidfile=")),
     }
-    return [Child(name, partial(program.start, name)) for name, program in programs.items()]
+    found = [Child(name, partial(program.start, name)) for name, program in programs.items()]
+    found[-1].not_before = time.monotonic() + (BEAT_AFTER_S if on_demand else 0)
+    return found
 
 
 def readers(settings: Settings) -> list[Child]:

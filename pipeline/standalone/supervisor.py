@@ -86,7 +86,7 @@ class Supervisor:
         self._signals = 0
 
     def _all_children(self) -> list[Child]:
-        return children(self._settings, self._servers, capture=self._mode == "up")
+        return children(self._settings, self._servers, on_demand=self._mode != "up")
 
     def run(
         self,
