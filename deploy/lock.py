@@ -1,6 +1,7 @@
-"""Renew requirements.lock and requirements-dev.lock: the versions of constraints.txt, with the hashes of their files.
+"""Renew the locks: the versions of constraints.txt, with the hashes of their files.
 
-`make lock` runs it, with uv. The second file holds what development needs beyond the first.
+`make lock` runs it. requirements-dev.lock holds what development needs beyond requirements.lock; requirements-uv.lock
+holds uv, which installs both, and which makes the locks.
 """
 
 import re
@@ -8,6 +9,8 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+
+from install import UV, get_uv
 
 ROOT = Path(__file__).parent.parent
 RUNTIME = ("embedded",)
@@ -18,22 +21,29 @@ _EVERYWHERE = "(sys_platform == 'darwin' or sys_platform == 'linux')"
 _TESTED = "python_full_version < '3.15'"
 
 
-def main(uv: str) -> None:
-    runtime = _entries(uv, RUNTIME)
-    everything = _entries(uv, (*RUNTIME, *DEVELOPMENT))
+def main() -> None:
+    if not get_uv():
+        sys.exit("the locks are made with uv, which pip cannot install here")
+    runtime = _entries("pyproject.toml", *_extras(RUNTIME))
+    everything = _entries("pyproject.toml", *_extras((*RUNTIME, *DEVELOPMENT)))
     (ROOT / "requirements.lock").write_text("".join(runtime.values()), encoding="utf-8")
     beyond = [text for pin, text in everything.items() if pin not in runtime]
     (ROOT / "requirements-dev.lock").write_text("".join(beyond), encoding="utf-8")
+    installer = _entries("-", given="uv")
+    (ROOT / "requirements-uv.lock").write_text("".join(installer.values()), encoding="utf-8")
 
 
-def _entries(uv: str, extras: Sequence[str]) -> dict[str, str]:
-    """What pip reads of each package that these extras need, by its name and version."""
-    wanted = [f"--extra={extra}" for extra in extras]
+def _extras(names: Sequence[str]) -> list[str]:
+    return [f"--extra={name}" for name in names]
+
+
+def _entries(*sources: str, given: str = "") -> dict[str, str]:
+    """What pip reads of each package that the sources need, by its name and version. `given` is standard input."""
     command = [
-        uv, "pip", "compile", "pyproject.toml", "--constraints", "constraints.txt", "--universal", "--python-version",
-        "3.11", "--generate-hashes", "--no-annotate", "--no-header", "--quiet", *wanted,
+        *UV, "pip", "compile", *sources, "--constraints", "constraints.txt", "--universal",
+        "--python-version", "3.11", "--generate-hashes", "--no-annotate", "--no-header", "--quiet",
     ]  # fmt: skip
-    found = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout  # noqa: S603
+    found = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True, input=given).stdout  # noqa: S603
     entries = {
         match["pin"]: f"{match['pin']}{_marker(match['marker'])} \\\n{match['hashes']}"
         for match in _ENTRY.finditer(found)
@@ -50,4 +60,4 @@ def _marker(text: str) -> str:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main()
