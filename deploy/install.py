@@ -89,7 +89,6 @@ def uv_environment(python: Path) -> dict[str, str]:
     """The environment of uv for pip's settings. What the caller has set for uv stays."""
     pip = _pip_settings()
     told = {
-        "UV_COMPILE_BYTECODE": "1",  # as pip does: PYTHONDONTWRITEBYTECODE would make each start compile again
         "UV_SYSTEM_CERTS": "1",
         "UV_INDEX_STRATEGY": "unsafe-best-match",  # pip's own: all indexes are one
     }

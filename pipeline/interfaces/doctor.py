@@ -90,7 +90,7 @@ def _versions(_: Settings) -> Iterator[Check]:
         try:
             versions.append(f"{package} {version(package)}")
         except PackageNotFoundError:
-            yield Check(package, FAIL, "not installed", "pip install -e . (or `make setup`)")
+            yield Check(package, FAIL, "not installed", "`make setup` in Penstock's folder")
     yield Check("packages", OK, ", ".join(versions))
 
 
