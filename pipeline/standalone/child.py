@@ -21,13 +21,21 @@ def end_with_supervisor() -> None:
 
 
 def main(arguments: list[str]) -> None:
-    """Run `celery` with these arguments on our application."""
+    """Run Celery's `worker` or `beat` with these arguments on our application."""
     end_with_supervisor()
     celery_program.forget_others()
     privacy.begin()
-    from tasks.app import app  # noqa: PLC0415  # after the watch: the import takes a second
+    # After the watch: imports take a second. Each program by itself: `celery.bin.celery` imports every program there
+    # is, Flower and an interactive shell among them.
+    from celery.bin import beat, worker  # noqa: PLC0415
+    from celery.bin.base import CLIContext  # noqa: PLC0415
 
-    app.start(argv=arguments)
+    from tasks.app import app  # noqa: PLC0415
+
+    name, *options = arguments
+    program = {"worker": worker.worker, "beat": beat.beat}[name]
+    context = CLIContext(app=app, no_color=False, workdir=None)
+    program.main(options, prog_name=f"celery {name}", standalone_mode=False, obj=context)
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ from pipeline.storage.context import forget_context
 
 SHARED = (
     "celery.app.trace", "celery.apps.beat", "celery.apps.worker", "celery.backends.redis", "celery.bin.beat",
-    "celery.bin.celery", "celery.bin.worker", "celery.concurrency.prefork", "celery.concurrency.thread",
+    "celery.bin.worker", "celery.concurrency.prefork", "celery.concurrency.thread",
     "celery.worker.autoscale", "celery.worker.control", "celery.worker.worker", "kombu.transport.redis",
     "sqlalchemy.dialects.sqlite", "tasks.consumer", "tasks.maintenance", "tasks.nodes", "tasks.presence",
     "tasks.telemetry", "tasks.watchdog", *(f"tasks.{name}.canvas" for name in FLOWS),

@@ -38,7 +38,8 @@ ROOM_BYTES = 1 << 14
 PERSONAL = ("PENSTOCK_", "COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR", "TERM")
 """Variables of whoever runs the tests that programs under test must not see."""
 _MODULES = (
-    *SHARED, "celery.app.events", "celery.app.control", "celery.app.amqp", "celery.app.log", "celery.fixups.django",
+    *SHARED, "celery.bin.celery", "celery.app.events",
+    "celery.app.control", "celery.app.amqp", "celery.app.log", "celery.fixups.django",
     "psycopg", "sqlalchemy.dialects.postgresql.psycopg", "sqlite3", "typer", "typer.rich_utils",
     "rich.console", "rich.live", "rich.progress", "rich.table", "rich.markup", "rich.panel", "rich.traceback",
 )  # fmt: skip
