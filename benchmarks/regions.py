@@ -10,9 +10,12 @@ from pathlib import Path
 
 from PIL import Image, ImageDraw
 
-from pipeline.reading import conversion, layout, layout_model, pdfium, text_layer
-from pipeline.reading.layout import DocumentProfile, PageContent, doubt
+from pipeline.reading import conversion, layout_model, pdfium, text_layer
+from pipeline.reading.layout import doubt
+from pipeline.reading.layout import page as layout
+from pipeline.reading.layout.page import DocumentProfile, PageContent
 from pipeline.reading.layout.regions import cleaned
+from pipeline.reading.pages import Options
 
 COLOURS = {
     "text": "gray", "title": "red", "figure": "green", "figure_caption": "olive", "table": "blue",
@@ -27,7 +30,7 @@ def main() -> None:
     parser.add_argument("png", type=Path, nargs="?")
     arguments = parser.parse_args()
     content, picture = _look(arguments.pdf, arguments.page)
-    survey = conversion.survey(arguments.pdf, [arguments.page], conversion.Options(), lambda: None)
+    survey = conversion.survey(arguments.pdf, [arguments.page], Options(), lambda: None)
     profile = DocumentProfile.from_dict(json.loads(survey))
     fit = layout.cleaned(content, profile)
     asked = doubt.wants_regions(fit, layout.profile_for(fit, profile))

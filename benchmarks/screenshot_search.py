@@ -38,6 +38,8 @@ from pipeline.storage import vectors
 from pipeline.storage.context import Context
 from pipeline.storage.fulltext import Text
 from pipeline.storage.schema import migrate
+from pipeline.storage.vectors import nearest
+from pipeline.storage.vectors.codes import Floats
 from pipeline.storage.vectors.models import VECTORS
 
 NODES_COUNT = 100_000
@@ -117,7 +119,7 @@ class HashedWords:
     def __init__(self) -> None:
         self._known: dict[str, tuple[NDArray[np.int64], NDArray[np.float64]]] = {}
 
-    def vector(self, node: MadeUp) -> "vectors.Floats":
+    def vector(self, node: MadeUp) -> "Floats":
         text = "\n".join([node.title, node.summary, ", ".join(node.keywords)]).casefold()
         places, weights = [], []
         for word, count in Counter(lexical._WORD.findall(text)).items():
@@ -212,7 +214,7 @@ def recall(context: Context, queries: int = 100) -> float:
         tenth = np.sort(np.concatenate(exact), axis=0)[-10]
         shares = []
         for vector, least in zip(wanted, tenth, strict=True):
-            hits = vectors.search(session, nodes.KIND, MODEL, vector, 10)
+            hits = nearest.search(session, nodes.KIND, MODEL, vector, 10)
             shares.append(sum(hit.score >= least - 1e-5 for hit in hits) / 10)
         assert session.execute(select(func.count()).select_from(VECTORS)).scalar_one() == sum(map(len, exact))
     return round(float(np.mean(shares)), 4)

@@ -18,6 +18,7 @@ from benchmarks.memory import MemorySampler, family_of, memory_of
 from benchmarks.suite import Figures
 from benchmarks.support import BenchmarkError, big_document, completed, progress, spread, stack
 from pipeline.reading import conversion, ocr
+from pipeline.reading.pages import Options
 from pipeline.settings import LOCAL, get_settings
 
 CHUNK = 10
@@ -121,7 +122,7 @@ def bare_pool(source: Path, processes: int) -> Iterator[Pool]:
 
 def _begin(source: Path) -> None:
     settings = get_settings().documents
-    options = conversion.Options(
+    options = Options(
         dpi=settings.ocr_dpi, pictures=settings.ocr_pictures, max_pixels=ocr.pixels_at(settings.ocr_dpi),
         threads=ocr.threads_for(settings.converter_count), page_s=settings.page_timeout_s,
     )  # fmt: skip

@@ -1,6 +1,7 @@
 """What moves through Penstock: a package for each flow, strangers to one another, with the same rooms inside.
 
-`FLOWS` is the one list of them. Each package has a `FLOW`, which says all that the rest of the house needs to know.
+`FLOWS` is the one list of them. Each package declares its queues and settings, which every process reads
+(`DECLARATION`); its module `flow` has a `FLOW`, which says all that the rest of the house needs to know.
 """
 
 from functools import lru_cache
@@ -16,10 +17,21 @@ if TYPE_CHECKING:
 FLOWS = ("documents", "music", "screenshots", "knowledge", "webhooks")
 
 
+def flow(name: str) -> "Flow":
+    """The flow of this name. Imported when somebody asks for it: who only submits a document needs no other flow."""
+    found: Flow = import_module(f"{__name__}.{name}.flow").FLOW
+    return found
+
+
 @lru_cache
 def flows() -> "tuple[Flow, ...]":
-    """All flows. Imported when somebody asks for all of them: who only submits a document needs no other flow."""
-    return tuple(import_module(f"{__name__}.{name}").FLOW for name in FLOWS)
+    """All flows."""
+    return tuple(map(flow, FLOWS))
+
+
+@lru_cache
+def _declarations() -> tuple[gates.Declaration, ...]:
+    return tuple(import_module(f"{__name__}.{name}").DECLARATION for name in FLOWS)
 
 
 def check_sections(settings: Settings) -> None:
@@ -32,8 +44,8 @@ def check_sections(settings: Settings) -> None:
     from pipeline.nodes.settings import gateway_settings  # noqa: PLC0415  # as flows: not for whoever needs none
 
     gateway_settings(settings)
-    for flow in flows():
-        flow.settings(settings)
+    for declared in _declarations():
+        declared.settings(settings)
 
 
-gates.declare(flows)
+gates.declare(_declarations)

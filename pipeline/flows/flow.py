@@ -14,11 +14,8 @@ from sqlalchemy.orm import Session
 from pipeline.engine import accounts
 from pipeline.engine.backlog import Failure, Held, Waiting, held
 from pipeline.engine.journal import MAX_IDS
-from pipeline.engine.live_settings import Live
 from pipeline.engine.metrics import count_by
 from pipeline.engine.work import Work, free_lost, holders, release
-from pipeline.providers.gates import GatedQueue
-from pipeline.settings import Settings
 from pipeline.storage import short_ids
 from pipeline.storage.context import Context
 from pipeline.storage.retention import Retention
@@ -32,10 +29,6 @@ def _nothing(*_: Any) -> Collection[Any]:
 
 def _no_failures(_context: Context, _limit: int) -> list[Failure]:
     return []
-
-
-def _no_settings(_: Settings) -> dict[str, Live]:
-    return {}
 
 
 @dataclass(frozen=True)
@@ -68,12 +61,6 @@ class Flow:
     """Do some of what was put off; how much. Beat asks once a minute."""
     retained: Callable[[Context], Iterable[Retention]] = _nothing
     """What piles up, and how long it is kept. It goes when clean-up runs, and with `penstock prune`."""
-    gated_queues: Callable[[Settings], list[GatedQueue]] = lambda _: []
-    """Queues of the flow's own whose messages each call a provider."""
-    settings: Callable[[Settings], Any] = lambda _: None
-    """Reads the settings that the flow keeps in its own package; they are listed in `pipeline.settings.SECTIONS`."""
-    live_settings: Callable[[Settings], dict[str, Live]] = _no_settings
-    """Settings that can be changed while everything runs, by key."""
     followed: Mapping[str, tuple[Table, type[IntEnum | StrEnum]]] = field(default_factory=dict)
     """The rows that people follow, by what they are called: their table and its states."""
     counted: Mapping[str, Callable[[Session], Mapping[Any, int]]] = field(default_factory=dict)

@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial, wraps
 from types import MappingProxyType
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import structlog
 from redis import RedisError
@@ -58,16 +58,16 @@ class GatedQueue:
         return f"{self.provider}:{self.capability}"
 
 
-class Declaration(Protocol):
-    """What a flow says of its queues and settings: see `pipeline.flows.flow.Flow`."""
+@dataclass(frozen=True)
+class Declaration:
+    """What a flow says of its queues and settings, for whoever needs nothing else of it."""
 
-    @property
-    def gated_queues(self) -> Callable[[Settings], list[GatedQueue]]:
-        """Its own queues with a gate."""
-
-    @property
-    def live_settings(self) -> Callable[[Settings], dict[str, Live]]:
-        """Its own live settings, by key."""
+    gated_queues: Callable[[Settings], list[GatedQueue]] = lambda _: []
+    """Queues of the flow's own whose messages each call a provider."""
+    settings: Callable[[Settings], Any] = lambda _: None
+    """Reads the settings that the flow keeps in its own package; they are listed in `pipeline.settings.SECTIONS`."""
+    live_settings: Callable[[Settings], dict[str, Live]] = lambda _: {}
+    """Settings that can be changed while everything runs, by key."""
 
 
 _declared: list[Callable[[], Iterable[Declaration]]] = []

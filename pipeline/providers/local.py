@@ -9,7 +9,7 @@ from pathlib import Path
 from pipeline.providers.protocols import Answer, PageReader, PageRef
 from pipeline.reading import conversion, ocr, second_opinion
 from pipeline.reading.content import page_limits
-from pipeline.reading.pages import Pages
+from pipeline.reading.pages import Options, Pages
 from pipeline.settings import LOCAL, Settings
 
 
@@ -23,7 +23,7 @@ class LocalConverter:
 
     def __init__(self, settings: Settings) -> None:
         chosen = settings.documents
-        self._options = conversion.Options(
+        self._options = Options(
             dpi=chosen.ocr_dpi,
             pictures=chosen.ocr_pictures,
             max_pixels=min(chosen.max_pixels, ocr.pixels_at(chosen.ocr_dpi)),

@@ -3,8 +3,6 @@
 import codecs
 import re
 
-from charset_normalizer import from_bytes
-
 from pipeline.reading.content import refused
 
 _MARKS = (
@@ -62,6 +60,8 @@ def _decoded(data: bytes, declared: str) -> str | None:
         if encoding and (text := _strictly(data, encoding)) is not None:
             return text
     sample = data[:_SAMPLE_BYTES]
+    from charset_normalizer import from_bytes  # noqa: PLC0415  # most texts say what they are
+
     best = from_bytes(sample).best()
     if best is None or best.chaos > _MAX_GUESSED_CHAOS:
         # UTF-8 with a few damaged bytes reads better than whatever fits all of them.

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.engine.errors import UnitError, UserError
-from pipeline.reading import audio_tags, conversion, extraction, images, pdfium, screen_tasks, sitemap, source
+from pipeline.reading import audio_tags, conversion, extraction, images, pdfium, screen_tasks, sitemap, survey
 from pipeline.reading.content import Reading, SitemapLimits, Task, check_characters, refused
 from pipeline.reading.export import markdown, safe_html
-from pipeline.reading.pages import NOT_OPEN
+from pipeline.reading.pages import NOT_OPEN, Options
 
 _MAX_DPI = 400
 _MAX_WEBP = 16_383
@@ -46,7 +46,7 @@ class _Size:
 
 def _inspect(task: Task) -> dict[str, Any]:
     try:
-        return asdict(source.inspect(task.path, _Size(**task["size"]), task.progress))
+        return asdict(survey.inspect(task.path, _Size(**task["size"]), task.progress))
     except UserError as error:
         raise UnitError(str(error), code=error.code) from error
 
@@ -84,7 +84,7 @@ class _Opened:
     def open(self, key: str, task: Task) -> None:
         self._stack.close()
         self._key = ""
-        options = conversion.Options(**task["options"])
+        options = Options(**task["options"])
         self._source = self._stack.enter_context(conversion.open_source(task.path, options, task["survey"]))
         self._key = key
 
@@ -116,7 +116,7 @@ def _picture(task: Task) -> dict[str, Any]:
 
 def _survey(task: Task) -> dict[str, Any]:
     pages = [number for first, last in task["pages"] for number in range(first, last + 1)]
-    options = conversion.Options(**task["options"])
+    options = Options(**task["options"])
     return {"survey": conversion.survey(task.path, pages, options, lambda: task.progress(0.0))}
 
 

@@ -22,8 +22,10 @@ class Unwanted(PenstockError):
 
 
 LayoutChoice = Literal["auto", "geometry", "model"]
-"""Whether a layout model is asked where things are on a page: see `conversion.Options`."""
+"""Whether a layout model is asked where things are on a page: see `pages.Options`."""
 
+MODELS_SIDE_PX = 1568
+"""The longer side of a frame that models are shown, in pixels, at most."""
 NOBODY_READ = frozenset({"no_reader", "reader_killed"})
 """Codes of errors that say nothing of the file: no process could read it, which passes."""
 TOO_MUCH = frozenset({"too_slow", "too_large", "unreadable"})

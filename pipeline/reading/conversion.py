@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 from PIL import Image
 
@@ -17,7 +17,6 @@ from pipeline.reading import (
     drawings,
     images,
     inks,
-    layout,
     layout_model,
     ocr,
     orientation,
@@ -28,13 +27,14 @@ from pipeline.reading import (
     text_layer,
 )
 from pipeline.reading.combination import combined
-from pipeline.reading.content import LayoutChoice
 from pipeline.reading.filetype import detect_file
-from pipeline.reading.layout import Block, DocumentProfile, Line, PageContent, PageFacts, certainty, legibility
+from pipeline.reading.layout import certainty, legibility
+from pipeline.reading.layout import page as layout
 from pipeline.reading.layout.assembly import with_pictures
 from pipeline.reading.layout.doubt import wants_regions
 from pipeline.reading.layout.model import Picture, Rule
-from pipeline.reading.source import save_page
+from pipeline.reading.layout.page import Block, DocumentProfile, Line, PageContent, PageFacts
+from pipeline.reading.pages import ConvertedPage, Options
 from pipeline.reading.text_layer import TextLayer
 
 REVISION = 3
@@ -48,39 +48,6 @@ _STRETCH = 8
 _POOR = 0.3
 _DRAWING_PARTS = 12  # One is for drawing the page for the layout model.
 _TEXT_PARTS = 3  # One part of a page's time is for its text layer; recognition takes longer.
-
-
-class Options(NamedTuple):
-    """How to read pages. `pictures`: recognise text in pictures on pages that have a text layer, too.
-
-    `layout`: whether the layout model is asked where things are: on each page (`model`), on none (`geometry`), or on
-    those that are recognised or of which geometry is unsure (`auto`, which goes on without it if it cannot be asked).
-
-    `second_opinion`: whether Tesseract is asked about pages that recognition is unsure of.
-
-    A page may take `page_s` seconds; a third of that is for its text layer. A text layer that takes longer is
-    recognised instead: a page of a hundred thousand single letters takes 5 s, one of as many in lines 0.3 s, and laying
-    them out takes about as long again.
-    """
-
-    dpi: int = 200
-    pictures: bool = False
-    max_pixels: int = ocr.MAX_PIXELS
-    threads: int = 1
-    page_s: float = 60.0
-    keep_headers: bool = False
-    layout: LayoutChoice = "auto"
-    second_opinion: bool = False
-
-
-class ConvertedPage(NamedTuple):
-    """A page's Markdown. `layout`: its `width`, `height`, their `unit` ("pt" or "px"), and its `blocks` as data.
-
-    Where the text was recognised, `confidence` as well: how sure the recognition is of it, 0 to 1, and `uncertain`:
-    which share of the text it is so unsure of that it may be wrong. `garbled`: the first words that make no sense."""
-
-    text: str
-    layout: dict[str, Any]
 
 
 class PageSource(Protocol):
@@ -228,7 +195,7 @@ class _PdfSource:
     def render(self, number: int, folder: Path, dpi: float, max_pixels: int) -> Path:
         with self._document.page(number) as page:
             picture = page.render(dpi, max_pixels)
-        return save_page(picture, folder, number)
+        return images.save_page(picture, folder, number)
 
     def _look(self, number: int, image: Path | None) -> tuple[TextLayer, list[_View], PageContent]:
         """The page's text layer, pictures of what is not in it, and what is drawn. PDFium is free again afterwards."""
@@ -335,7 +302,7 @@ class _PictureSource:
         return _converted(content, blocks, number, "px", read)
 
     def render(self, number: int, folder: Path, dpi: float, max_pixels: int) -> Path:  # noqa: ARG002  # it has pixels
-        return save_page(images.load_picture(self._path, number, max_pixels), folder, number)
+        return images.save_page(images.load_picture(self._path, number, max_pixels), folder, number)
 
 
 def _is_asked(content: PageContent, profile: DocumentProfile | None, options: Options, *, recognised: bool) -> bool:

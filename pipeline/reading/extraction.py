@@ -13,6 +13,7 @@ from pipeline.reading import charset, conversion, images, ocr, pdfium
 from pipeline.reading.content import Limits, Progress, Reading, Section, check_characters, refused
 from pipeline.reading.content_type import DECODED, MARKUP, Kind, kind_of
 from pipeline.reading.filetype import detect_file
+from pipeline.reading.pages import Options
 
 _SLIDE = re.compile(r"^<!-- Slide number: (\d+) -->\n?", re.MULTILINE)
 _META_CHARSET = re.compile(rb"""<meta[^>]{0,200}?charset\s*+=\s*+["']?\s*+([\w.:-]{1,40})""", re.IGNORECASE)
@@ -217,7 +218,7 @@ def _slides(text: str) -> list[Section]:
 
 def _paged(path: Path, filename: str, limits: Limits, progress: Progress) -> Reading:
     """The pages of a PDF or a picture: from the text layer where it can be trusted, else by text recognition."""
-    options = conversion.Options(
+    options = Options(
         dpi=limits.ocr_dpi, pictures=limits.ocr_pictures, max_pixels=ocr.pixels_at(limits.ocr_dpi),
         threads=limits.ocr_threads, page_s=limits.page_s, layout=limits.layout,
     )  # fmt: skip

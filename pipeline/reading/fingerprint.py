@@ -16,6 +16,7 @@ from pathlib import Path
 from PIL import Image, ImageOps
 
 from pipeline.engine.errors import ErrorKind, UnitError
+from pipeline.reading.content import MODELS_SIDE_PX
 from pipeline.reading.images import DAMAGE, JPEGS, MAX_DECODED_PIXELS, check_scans, normalise
 
 HASH_SIZE = 16
@@ -26,8 +27,6 @@ CELL = 8
 MAX_FRAME_PIXELS = 16_000_000
 """The most pixels of a frame that models are shown; a 4K screen has 8 million."""
 JPEG_QUALITY = 85
-MODELS_SIDE_PX = 1568
-"""The longer side of a frame that models are shown, in pixels, at most."""
 
 _SIDE = 4 * HASH_SIZE
 """Pixels of a side of the square that is hashed, as `imagehash` has it."""

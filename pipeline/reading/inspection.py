@@ -17,7 +17,7 @@ _CAPS = Limits(timeout_s=60, total_s=600, memory_mb=1_500)
 
 
 def inspect(path: Path, name: str, limits: source.Limits, wanted: Wanted = lambda: True) -> SourceInfo:
-    """What `source.inspect` finds; errors call the file `name`. What needs no look inside is refused without a child.
+    """What `survey.inspect` finds; errors call the file `name`. What needs no look inside is refused without a child.
 
     Raises `UserError` as that does, or with code `too_slow`, `too_large` or `unreadable_file` if it was too much for
     the child; `Unwanted`.

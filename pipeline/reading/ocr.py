@@ -17,9 +17,7 @@ from pipeline.reading.images import shrink
 from pipeline.reading.layout.certainty import DOUBTFUL, UNCERTAIN
 from pipeline.reading.layout.model import Line, Rule
 from pipeline.reading.ocr_engine import MAX_SIDE_PX, Engine
-
-MAX_PIXELS = 6_750_000
-"""Larger pictures are scaled down to this many pixels."""
+from pipeline.reading.pages import MAX_PIXELS
 
 _USUAL_PIXELS = 3_000_000
 _USUAL_DPI = 200

@@ -13,10 +13,11 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from pipeline.reading import layout
 from pipeline.reading.direction import Found
-from pipeline.reading.layout import Block, DocumentProfile, rotation
+from pipeline.reading.layout import page as layout
+from pipeline.reading.layout import rotation
 from pipeline.reading.layout.model import Line, PageContent
+from pipeline.reading.layout.page import Block, DocumentProfile
 from pipeline.reading.ocr_engine import Point, Quad
 
 MAX_SKEW = 8.0

@@ -5,20 +5,54 @@ from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 from uuid import uuid4
 
 from pipeline.engine.errors import UnitError
 from pipeline.reading import second_opinion
 from pipeline.reading.child import Session
-from pipeline.reading.content import Limits
-from pipeline.reading.conversion import ConvertedPage, Options
-from pipeline.reading.tesseract_words import PICTURE
+from pipeline.reading.content import LayoutChoice, Limits
+from pipeline.reading.second_opinion import PICTURE
 
 NOT_OPEN = "not_open"
 """The code of a child's error that has not opened the document, or another one since."""
 _CHILDREN = 3
 """How many children may be asked for a page, the first of which has not opened the document."""
+MAX_PIXELS = 6_750_000
+"""Larger pictures are scaled down to this many pixels before their text is recognised."""
+
+
+class Options(NamedTuple):
+    """How to read pages. `pictures`: recognise text in pictures on pages that have a text layer, too.
+
+    `layout`: whether the layout model is asked where things are: on each page (`model`), on none (`geometry`), or on
+    those that are recognised or of which geometry is unsure (`auto`, which goes on without it if it cannot be asked).
+
+    `second_opinion`: whether Tesseract is asked about pages that recognition is unsure of.
+
+    A page may take `page_s` seconds; a third of that is for its text layer. A text layer that takes longer is
+    recognised instead: a page of a hundred thousand single letters takes 5 s, one of as many in lines 0.3 s, and laying
+    them out takes about as long again.
+    """
+
+    dpi: int = 200
+    pictures: bool = False
+    max_pixels: int = MAX_PIXELS
+    threads: int = 1
+    page_s: float = 60.0
+    keep_headers: bool = False
+    layout: LayoutChoice = "auto"
+    second_opinion: bool = False
+
+
+class ConvertedPage(NamedTuple):
+    """A page's Markdown. `layout`: its `width`, `height`, their `unit` ("pt" or "px"), and its `blocks` as data.
+
+    Where the text was recognised, `confidence` as well: how sure the recognition is of it, 0 to 1, and `uncertain`:
+    which share of the text it is so unsure of that it may be wrong. `garbled`: the first words that make no sense."""
+
+    text: str
+    layout: dict[str, Any]
 
 
 class Pages:

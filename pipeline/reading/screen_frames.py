@@ -2,15 +2,15 @@
 
 from base64 import b64decode
 from pathlib import Path
-from typing import Any, NamedTuple
-
-from PIL import Image
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pipeline.engine.errors import ErrorKind, UnitError
 from pipeline.reading import inspection
-from pipeline.reading.content import Limits, Wanted
-from pipeline.reading.fingerprint import MODELS_SIDE_PX, Fingerprint
+from pipeline.reading.content import MODELS_SIDE_PX, Limits, Wanted
 from pipeline.reading.user_file import open_file
+
+if TYPE_CHECKING:
+    from pipeline.reading.fingerprint import Fingerprint
 
 _CAPS = Limits(timeout_s=30, memory_mb=1_500)
 """A frame of 89 million pixels takes a second or two, and 0.6 GB."""
@@ -26,12 +26,16 @@ class SeenText(NamedTuple):
     bottom: float
 
 
-def read_frame(path: Path, wanted: Wanted = lambda: True) -> Fingerprint:
+def read_frame(path: Path, wanted: Wanted = lambda: True) -> "Fingerprint":
     """What `fingerprint.read_frame` finds in this file.
 
     Raises `UnitError` as that does, or with code `too_slow`, `too_large` or `unreadable_file` if it was too much for
     the child, `missing` or `unreadable`; `Unwanted`.
     """
+    from PIL import Image  # noqa: PLC0415  # Pillow, for whoever takes frames in
+
+    from pipeline.reading.fingerprint import Fingerprint  # noqa: PLC0415
+
     found = _ask("frame", path, _CAPS, wanted)
     sketch = Image.frombytes("L", (found["width"], found["height"]), b64decode(found["sketch"]))
     return Fingerprint(found["phash"], found["format"], sketch)

@@ -18,8 +18,9 @@ from tempfile import TemporaryFile
 from typing import IO, NamedTuple
 
 from pipeline.reading.content import Limits, Wanted, page_limits
-from pipeline.reading.tesseract_words import PICTURE, WORDS
 
+PICTURE, WORDS = "page.pgm", "page.tsv"
+"""Names of the page's picture and of the words in it, in the folder that is shared with who runs Tesseract."""
 _MAX_OUTPUT_BYTES = 16 * 2**20
 _TICK_S = 0.1
 _ASK_S, _ASK_MB = 10.0, 1_000  # for its version and languages

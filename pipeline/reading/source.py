@@ -1,8 +1,4 @@
-"""Source files: checking them, and the names that they and pictures of their pages have.
-
-Damage, passwords, and pages or pictures too large for this machine's memory are refused here, before anything is
-stored.
-"""
+"""Source files: what is known without reading them, their names, and which of their pages are meant."""
 
 import re
 import stat
@@ -11,19 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from PIL import Image
-
-from pipeline.engine.errors import UnitError, UserError
-from pipeline.reading import images, pdfium
-from pipeline.reading.content import Progress
+from pipeline.engine.errors import UserError
 from pipeline.reading.filetype import FileType, detect_file
 
 MAX_NAME_BYTES = 200
 """The longest name that `safe_filename` returns, in UTF-8. File systems allow 255, and numbers are added to names."""
 
 ACCEPTED = "PDF, PNG, JPEG, WebP and TIFF files"
-_MAX_CHECKED_PIXELS = 1_000_000_000  # of all frames of a TIFF together; later frames are checked by their headers
-_FLAT_COLOURS = 16
 _MAX_SUFFIX_BYTES = 20
 _RANGE = re.compile(r"(?:(?P<only>[0-9]{1,9})|(?P<first>[0-9]{1,9})?\s*-\s*(?P<last>[0-9]{1,9})?)")
 
@@ -49,7 +39,7 @@ class SourceInfo:
 
 
 def check_file(path: Path, limits: Limits, name: str = "") -> FileType:
-    """What type of file it is, by its first bytes. It is not read any further: `inspect` does that, in a child process.
+    """What type of file it is, by its first bytes. It is not read any further: see `survey.inspect`.
 
     Errors call the file `name`, if it is not called so here. Raises `UserError` with code `missing`, `directory`,
     `unreadable`, `empty`, `too_large` or `unsupported`.
@@ -66,27 +56,10 @@ def check_file(path: Path, limits: Limits, name: str = "") -> FileType:
     try:
         found = detect_file(path)
     except OSError as error:
-        raise _unreadable(path) from error
+        raise unreadable(path) from error
     if found is None:
         raise UserError(f"{called} is not of a supported type; {ACCEPTED} are accepted.", code="unsupported")
     return found
-
-
-def inspect(path: Path, limits: Limits, progress: Progress = lambda _: None) -> SourceInfo:
-    """Check that `path` can be converted. What it calls may hang, crash or take all memory: see `inspection.inspect`.
-
-    Calls `progress` after each frame of a picture; its share is always 0, since nobody knows how many will come.
-    Raises `UserError` as `check_file` does, and with code `corrupt`, `encrypted`, `no_pages`, `too_many_pages`,
-    `page_size` or `too_many_pixels`.
-    """
-    found = check_file(path, limits)
-    try:
-        pages = _check_pdf(path, limits) if found == "pdf" else _check_picture(path, limits, progress)
-        return SourceInfo(found, pages, path.stat().st_size)
-    except UnitError as error:
-        raise UserError(str(error), code=error.code) from error
-    except OSError as error:
-        raise _unreadable(path) from error
 
 
 def _file_size(path: Path) -> int:
@@ -95,7 +68,7 @@ def _file_size(path: Path) -> int:
     except (FileNotFoundError, NotADirectoryError) as error:
         raise UserError(f"{path} does not exist; check the path.", code="missing") from error
     except (OSError, ValueError) as error:  # no permission for its folder; a NUL in its name
-        raise _unreadable(path) from error
+        raise unreadable(path) from error
     if stat.S_ISDIR(status.st_mode):
         raise UserError(f"{path} is a folder; name the files in it.", code="directory")
     if not stat.S_ISREG(status.st_mode):  # Opening a named pipe would wait for ever.
@@ -103,47 +76,8 @@ def _file_size(path: Path) -> int:
     return status.st_size
 
 
-def _unreadable(path: Path) -> UserError:
+def unreadable(path: Path) -> UserError:
     return UserError(f"{path} cannot be read; check its permissions.", code="unreadable")
-
-
-def _check_pdf(path: Path, limits: Limits) -> int:
-    with pdfium.open_document(path) as document:
-        pages = document.pages
-        _check_page_count(path, pages, limits)
-        for number in range(1, pages + 1):
-            width, height = document.page_size(number)
-            # Written so that NaN is refused too.
-            if not (0 < width <= limits.max_page_points and 0 < height <= limits.max_page_points):
-                raise UserError(
-                    f"Page {number} of {path.name} measures {width:g} × {height:g} points; "
-                    f"more than 0 and at most {limits.max_page_points:g} are accepted.",
-                    code="page_size",
-                )
-    return pages
-
-
-def _check_picture(path: Path, limits: Limits, progress: Progress) -> int:
-    pages = checked_pixels = 0
-    with images.open_picture(path) as image:
-        while images.seek_frame(image, pages + 1, path):
-            pages += 1
-            _check_page_count(path, pages, limits)
-            checked_pixels += image.width * image.height
-            if checked_pixels <= _MAX_CHECKED_PIXELS:
-                image.load()
-            progress(0.0)
-    return pages
-
-
-def _check_page_count(path: Path, pages: int, limits: Limits) -> None:
-    if pages < 1:
-        raise UserError(f"{path.name} has no pages.", code="no_pages")
-    if pages > limits.max_pages:
-        raise UserError(
-            f"{path.name} has more than {limits.max_pages:,} pages; split it or raise documents.max_pages.",
-            code="too_many_pages",
-        )
 
 
 def parse_page_range(text: str, pages: int) -> list[int]:
@@ -187,21 +121,6 @@ def _bad_range(part: str, problem: str, pages: int) -> UserError:
     shown = part if len(part) <= 40 else f"{part[:40]}…"
     there = "" if pages == _ANY else f"; the document has pages 1 to {pages}"
     return UserError(f"“{shown}” {problem}{there}.", code="page_range")
-
-
-def save_page(picture: Image.Image, folder: Path, number: int) -> Path:
-    """Write the picture of page `number`, all or nothing; returns its path. Raises `UnitError` (transient)."""
-    # JPEG is as small as PNG and written nine times as fast; drawings of few colours are smaller and exact as PNG.
-    flat = picture.getcolors(_FLAT_COLOURS) is not None
-    path = folder / f"page-{number:04d}.{'png' if flat else 'jpg'}"
-    try:
-        if flat:
-            images.save(picture, path, "PNG", compress_level=6)
-        else:
-            images.save(picture, path, "JPEG", quality=90, subsampling=0)
-    except OSError as error:
-        raise UnitError(f"The picture of page {number} cannot be written: {error}", code="io") from error
-    return path
 
 
 def safe_filename(name: str) -> str:

@@ -11,11 +11,9 @@ from pipeline.reading.combination import combined
 from pipeline.reading.layout.certainty import DOUBTFUL
 from pipeline.reading.layout.model import Line, around
 from pipeline.reading.ocr import Reading
+from pipeline.reading.second_opinion import PICTURE, WORDS
 
 NAME = "tesseract"
-
-PICTURE, WORDS = "page.pgm", "page.tsv"
-"""Names of the page's picture and of the words in it, in the folder that is shared with who runs Tesseract."""
 
 _MAX_WORDS = 20_000
 _MAX_BYTES = 16 * 2**20

@@ -30,7 +30,7 @@ def read_file(
     """The text of the file at `path`, whose kind is told by its content and its `filename`.
 
     Raises `Unwanted`, or `UnitError`: permanent with code `missing`, `empty`, `no_text`, `unsupported`, `encrypted`,
-    `corrupt`, `unreadable`, `too_large`, `too_slow` or another of `source.inspect`; transient with code `changed` if
+    `corrupt`, `unreadable`, `too_large`, `too_slow` or another of `survey.inspect`; transient with code `changed` if
     the file was written to meanwhile.
     """
     if not wanted():

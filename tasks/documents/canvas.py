@@ -12,7 +12,8 @@ from celery import Signature, chain, chord, group
 from pipeline.engine.isolation import isolated
 from pipeline.engine.launch import Place, Wanted
 from pipeline.engine.nouns import count
-from pipeline.flows.documents import FLOW, plan, queries
+from pipeline.flows.documents import plan, queries
+from pipeline.flows.documents.flow import FLOW
 from pipeline.flows.documents.plan import CPU, Stage
 from pipeline.flows.documents.queries import UnknownDocument
 from pipeline.flows.documents.work import text_index

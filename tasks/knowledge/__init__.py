@@ -19,11 +19,12 @@ from typing import TypedDict, Unpack
 from pipeline.engine.errors import NoWorkerWarning, UserError
 from pipeline.engine.logs import configure_as_library
 from pipeline.engine.presence import Presence
-from pipeline.flows.knowledge import FLOW, directory, intake, queries, service, texts
 from pipeline.flows.knowledge import check as checking
+from pipeline.flows.knowledge import directory, intake, queries, service, texts
 from pipeline.flows.knowledge import search as searching
 from pipeline.flows.knowledge.check import Report
 from pipeline.flows.knowledge.directory import Scanned
+from pipeline.flows.knowledge.flow import FLOW
 from pipeline.flows.knowledge.intake import Added, Progress, Refused, Source
 from pipeline.flows.knowledge.plan import LINE, removal_of
 from pipeline.flows.knowledge.queries import UnknownBase, UnknownItem

@@ -11,7 +11,8 @@ from typing import Any
 from celery import Signature, chain, chord, group
 
 from pipeline.engine.launch import Place, Wanted
-from pipeline.flows.knowledge import FLOW, deletion, plan, queries
+from pipeline.flows.knowledge import deletion, plan, queries
+from pipeline.flows.knowledge.flow import FLOW
 from pipeline.flows.knowledge.live_settings import CONTROL, CPU, IO, embeddings_queue
 from pipeline.flows.knowledge.plan import LINE, Asked, Step
 from pipeline.flows.knowledge.queries import UnknownItem, place_of

@@ -12,7 +12,8 @@ from celery import Signature, chain
 
 from pipeline.engine.launch import Place, Wanted
 from pipeline.engine.settled import Settled
-from pipeline.flows.music import FLOW, plan, queries, recovery
+from pipeline.flows.music import plan, queries, recovery
+from pipeline.flows.music.flow import FLOW
 from pipeline.flows.music.plan import BatchLaunch
 from pipeline.flows.music.routes import CONTROL, queue_of
 from pipeline.flows.music.states import Mode, Step

@@ -15,7 +15,8 @@ from celery import Signature, chord, group
 
 from pipeline.engine.launch import Place, Wanted
 from pipeline.engine.nouns import count
-from pipeline.flows.screenshots import FLOW, events, plan
+from pipeline.flows.screenshots import events, plan
+from pipeline.flows.screenshots.flow import FLOW
 from pipeline.flows.screenshots.frames import buffer, retention
 from pipeline.flows.screenshots.frames.intake import Taken
 from pipeline.flows.screenshots.live_settings import CAPTURE, CONTROL, CPU, screenshots_in_force

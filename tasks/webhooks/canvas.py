@@ -6,7 +6,8 @@ from typing import Any
 from celery import group
 
 from pipeline.engine.launch import Place, Wanted
-from pipeline.flows.webhooks import FLOW, plan
+from pipeline.flows.webhooks import plan
+from pipeline.flows.webhooks.flow import FLOW
 from pipeline.flows.webhooks.plan import QUEUE
 from pipeline.flows.webhooks.work import delivery
 from pipeline.storage.context import Context, get_context

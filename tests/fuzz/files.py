@@ -27,18 +27,19 @@ from pipeline.reading import (
     ocr,
     pdfium,
     sitemap,
-    source,
+    survey,
     websites,
 )
 from pipeline.reading.content import SEPARATOR, Limits, Reading, Section, SitemapLimits
 from pipeline.reading.layout.model import Region, RegionKind
+from pipeline.reading.pages import Options
 from tests.fuzz.target import Target, is_storable, saved, text_of, texts
 from tests.support.samples import Sheet, pdf_bytes, shown_lines
 
 LIMITS = Limits(max_chars=1_000_000, max_unpacked_bytes=20_000_000, max_markup_bytes=1_000_000, ocr_dpi=36)
 SIZES = SimpleNamespace(max_upload_mb=10, max_pages=50, max_page_points=14_400.0)
 _MAX_PIXELS = 4_000_000
-_OPTIONS = conversion.Options(
+_OPTIONS = Options(
     dpi=36, pictures=False, max_pixels=100_000, threads=1, page_s=5.0, keep_headers=True, layout="model"
 )  # fmt: skip
 _OFFICE = (MemoryError, RecursionError)
@@ -110,7 +111,7 @@ def _picture(data: bytes) -> None:
         found = fingerprint.read_frame(data)
         assert len(found.phash) * 4 == fingerprint.HASH_BITS
     with saved(data) as path:
-        info = source.inspect(path, SIZES)
+        info = survey.inspect(path, SIZES)
         assert 1 <= info.pages <= SIZES.max_pages
         picture = images.load_picture(path, info.pages, 100_000)
         assert picture.mode == "RGB"
@@ -121,10 +122,10 @@ def _pdf(data: bytes) -> None:
     with saved(data) as path:
         if filetype.detect(data) != "pdf":
             return
-        info = source.inspect(path, SIZES)
+        info = survey.inspect(path, SIZES)
         numbers = range(1, min(info.pages, 3) + 1)
-        survey = conversion.survey(path, numbers, _OPTIONS, lambda: None)
-        with _without_models(data), conversion.open_source(path, _OPTIONS, survey) as opened:
+        surveyed = conversion.survey(path, numbers, _OPTIONS, lambda: None)
+        with _without_models(data), conversion.open_source(path, _OPTIONS, surveyed) as opened:
             for number in numbers:
                 with suppress(UnitError):
                     page = opened.convert(number, picture_folder=Path(path.parent, "pictures"))

@@ -1,7 +1,7 @@
 """Lines and pages for tests of the layout: boxes in points, as long as text of that size would be."""
 
-from pipeline.reading.layout import PageContent
 from pipeline.reading.layout.model import PLAIN, Line, Rule, Span, Style
+from pipeline.reading.layout.page import PageContent
 
 BOLD = Style(bold=True)
 ITALIC = Style(italic=True)

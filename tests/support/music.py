@@ -11,7 +11,8 @@ from sqlalchemy.orm import Session
 from pipeline.engine import live_settings
 from pipeline.engine.claims import Owner
 from pipeline.engine.settled import Settled
-from pipeline.flows.music import FLOW, fulltext, plan, routes, service
+from pipeline.flows.music import fulltext, plan, routes, service
+from pipeline.flows.music.flow import FLOW
 from pipeline.flows.music.models import BATCHES, RUNS, SONGS
 from pipeline.flows.music.plan import BatchLaunch
 from pipeline.flows.music.service import StartOptions

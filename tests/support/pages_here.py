@@ -6,7 +6,8 @@ from pathlib import Path
 
 from pipeline.reading import conversion
 from pipeline.reading.content import Limits
-from pipeline.reading.conversion import ConvertedPage, Options, PageSource
+from pipeline.reading.conversion import PageSource
+from pipeline.reading.pages import ConvertedPage, Options
 
 
 class PagesHere:

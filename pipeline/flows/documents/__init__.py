@@ -1,30 +1,5 @@
 """Documents: split → convert → merge. Source 001."""
 
-from pipeline.flows.documents import backlog, plan, queries, retention, submission, unserved
-from pipeline.flows.documents.models import DOCUMENTS, PAGES
-from pipeline.flows.documents.states import DocumentStatus, PageStatus
-from pipeline.flows.documents.work import text_index
-from pipeline.flows.documents.work.merge import MERGE
-from pipeline.flows.documents.work.page import CONVERT, charge
-from pipeline.flows.documents.work.split import SPLIT
-from pipeline.flows.flow import Flow
+from pipeline.providers.gates import Declaration
 
-FLOW = Flow(
-    name="documents",
-    due=plan.due,
-    next_wait_s=plan.next_wait_s,
-    works=(SPLIT, CONVERT, MERGE),
-    runnable=plan.runnable,
-    anything=plan.ANYTHING,
-    fail_unserved=unserved.fail_unserved,
-    charge=charge,
-    unfinished=queries.unfinished,
-    clean_up=submission.remove_orphans,
-    catch_up=text_index.catch_up,
-    retained=retention.retained,
-    waiting=backlog.waiting,
-    failures=backlog.failures,
-    followed={"documents": (DOCUMENTS, DocumentStatus), "pages": (PAGES, PageStatus)},
-    counted={"pages": queries.count_pages},
-    ids={"documents": DOCUMENTS.c.id},
-)
+DECLARATION = Declaration()

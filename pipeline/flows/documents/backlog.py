@@ -13,9 +13,8 @@ from pipeline.engine.metrics import Minute, Throughput, by_minute, throughput
 from pipeline.flows.documents import plan, queries
 from pipeline.flows.documents.models import ATTEMPTS, DOCUMENTS, PAGES
 from pipeline.flows.documents.states import OPEN, DocumentStatus
-from pipeline.flows.documents.work.merge import MERGE
+from pipeline.flows.documents.work.document import MERGE, SPLIT
 from pipeline.flows.documents.work.page import CONVERT
-from pipeline.flows.documents.work.split import SPLIT
 from pipeline.storage.context import Context
 
 MINUTES = 60

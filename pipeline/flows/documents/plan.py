@@ -16,9 +16,8 @@ from pipeline.engine import work
 from pipeline.engine.claims import anything, in_states
 from pipeline.flows.documents.models import DOCUMENTS, PAGES
 from pipeline.flows.documents.states import OPEN, DocumentStatus
-from pipeline.flows.documents.work.merge import MERGE
+from pipeline.flows.documents.work.document import MERGE, SPLIT
 from pipeline.flows.documents.work.page import CONVERT
-from pipeline.flows.documents.work.split import SPLIT
 from pipeline.providers import fallbacks, gates
 from pipeline.settings import LOCAL, Settings
 from pipeline.storage.context import Context

@@ -1,29 +1,9 @@
 """Knowledge bases: read → chunk → embed → write. Source 003."""
 
-from pipeline.flows.flow import Flow
-from pipeline.flows.knowledge import backlog, live_settings, orphans, plan, service, unserved
-from pipeline.flows.knowledge.models import ITEMS
+from pipeline.flows.knowledge import live_settings
 from pipeline.flows.knowledge.settings import own
-from pipeline.flows.knowledge.states import ItemStatus
-from pipeline.flows.knowledge.work.batch import EMBED
-from pipeline.flows.knowledge.work.content import READ
-from pipeline.flows.knowledge.work.publication import WRITE
+from pipeline.providers.gates import Declaration
 
-FLOW = Flow(
-    name="knowledge",
-    due=plan.due,
-    next_wait_s=plan.next_wait_s,
-    works=(READ, EMBED, WRITE),
-    runnable=plan.runnable,
-    anything=plan.ANYTHING,
-    fail_unserved=unserved.fail_unserved,
-    unfinished=service.unfinished,
-    clean_up=orphans.remove_orphans,
-    gated_queues=live_settings.gated_queues,
-    settings=own,
-    live_settings=live_settings.live_settings,
-    waiting=backlog.waiting,
-    failures=backlog.failures,
-    followed={"items": (ITEMS, ItemStatus)},
-    ids={"items": ITEMS.c.id, "groups": ITEMS.c.group_id},
+DECLARATION = Declaration(
+    gated_queues=live_settings.gated_queues, settings=own, live_settings=live_settings.live_settings
 )

@@ -26,7 +26,8 @@ from pipeline.storage.context import Context
 from pipeline.storage.fulltext import looser
 from pipeline.storage.fusion import RRF_K, excerpt, fuse, ranks
 from pipeline.storage.lists import one_of, pairs
-from pipeline.storage.vectors import Floats
+from pipeline.storage.vectors import nearest
+from pipeline.storage.vectors.codes import Floats
 
 MAX_LIMIT, MAX_AROUND = 200, 5
 MAX_WORDS_CHARS = 4000
@@ -205,7 +206,7 @@ def _by_vector(session: Session, query: _Query, depth: int) -> list[dict[int, fl
     similar = []
     for model, vector in query.vectors.items():
         floor = lexical.FLOOR if _provider(model) == LOCAL else 0.0
-        hits = vectors.search_many(session, query.kinds[model], model, vector, depth, among=few)
+        hits = nearest.search_many(session, query.kinds[model], model, vector, depth, among=few)
         similar.append({hit.item_id: hit.score for hit in hits if hit.score > floor})
     return similar
 

@@ -1,26 +1,6 @@
 """Music: songs become descriptions, tags and vectors, batch by batch, within what providers allow. Source 002."""
 
-from pipeline.flows.flow import Flow
-from pipeline.flows.music import backlog, live_settings, recovery, service, unserved
-from pipeline.flows.music.models import BATCHES, RUNS, SONGS
-from pipeline.flows.music.states import BatchStatus, SongStatus
-from pipeline.flows.music.work.batch import BATCH_WORK
-from pipeline.flows.music.work.sync import SYNC_WORK
+from pipeline.flows.music import live_settings
+from pipeline.providers.gates import Declaration
 
-FLOW = Flow(
-    name="music",
-    works=(SYNC_WORK, BATCH_WORK),
-    due=recovery.due,
-    runnable=recovery.runnable,
-    anything=recovery.ANYTHING,
-    next_wait_s=recovery.next_wait_s,
-    fail_unserved=unserved.fail_unserved,
-    unfinished=service.unfinished,
-    retained=service.retained,
-    gated_queues=live_settings.gated_queues,
-    live_settings=live_settings.live_settings,
-    waiting=backlog.waiting,
-    failures=backlog.failures,
-    followed={"songs": (SONGS, SongStatus), "song_batches": (BATCHES, BatchStatus)},
-    ids={"runs": RUNS.c.id},
-)
+DECLARATION = Declaration(gated_queues=live_settings.gated_queues, live_settings=live_settings.live_settings)

@@ -15,6 +15,9 @@ from pipeline.providers.query_vector import query_vector
 from pipeline.storage import vectors
 from pipeline.storage.context import Context
 from pipeline.storage.fusion import fuse, ranks
+from pipeline.storage.vectors import nearest
+from pipeline.storage.vectors.codes import Floats
+from pipeline.storage.vectors.nearest import Hit
 
 PATIENCE_S = 20.0
 """How long a search waits for its one call while the gate is full."""
@@ -70,21 +73,21 @@ def _within(limit: int) -> int:
 
 
 def _search(
-    context: Context, model: str, vector: "vectors.Floats | list[float]", limit: int, *, without: int | None = None
+    context: Context, model: str, vector: "Floats | list[float]", limit: int, *, without: int | None = None
 ) -> Found:
     hits = _hits(context, model, vector, limit, without=without)
     return _found(context, model, [hit.item_id for hit in hits], hits, limit)
 
 
 def _hits(
-    context: Context, model: str, vector: "vectors.Floats | list[float]", limit: int, *, without: int | None = None
-) -> "list[vectors.Hit]":
+    context: Context, model: str, vector: "Floats | list[float]", limit: int, *, without: int | None = None
+) -> "list[Hit]":
     with context.db.read() as session:
-        return vectors.search(session, KIND, model, vector, limit + _SPARE, without=without)
+        return nearest.search(session, KIND, model, vector, limit + _SPARE, without=without)
 
 
 def _found(
-    context: Context, model: str, ids: Sequence[int], hits: "Sequence[vectors.Hit]", limit: int, *,
+    context: Context, model: str, ids: Sequence[int], hits: "Sequence[Hit]", limit: int, *,
     any_word: bool = False,
 ) -> Found:  # fmt: skip
     scores = {hit.item_id: round(hit.score, 4) for hit in hits}

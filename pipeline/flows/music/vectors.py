@@ -3,7 +3,7 @@
 import json
 from collections.abc import Collection
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import update
 from sqlalchemy.orm import Session
@@ -13,6 +13,9 @@ from pipeline.providers import registry
 from pipeline.providers.protocols import Embeddings
 from pipeline.settings import LOCAL, Settings
 from pipeline.storage import vectors
+
+if TYPE_CHECKING:
+    from pipeline.storage.vectors.codes import Floats
 
 KIND = "song"
 """Of the items in the vector store."""
@@ -35,7 +38,7 @@ def is_lexical(settings: Settings) -> bool:
     return not settings.music.embeddings_provider
 
 
-def paid_vectors(batch: Any) -> dict[int, vectors.Floats]:
+def paid_vectors(batch: Any) -> "dict[int, Floats]":
     """A batch's stored vectors, by song id."""
     ids: list[int] = json.loads(batch.vector_ids) if batch.vector_ids else []
     return dict(zip(ids, vectors.unpack(batch.vectors, len(ids)), strict=True)) if ids else {}

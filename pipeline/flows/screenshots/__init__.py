@@ -1,27 +1,6 @@
 """Screenshots: frames become segments, segments become nodes of a graph that can be searched. Source 000."""
 
-from pipeline.flows.flow import Flow
-from pipeline.flows.screenshots import backlog, costs, live_settings, plan
-from pipeline.flows.screenshots.frames import files, retention
-from pipeline.flows.screenshots.graph.models import THREADS
-from pipeline.flows.screenshots.models import BATCHES, SHOTS
-from pipeline.flows.screenshots.states import WorkStatus
-from pipeline.flows.screenshots.work import embedding, expansion, merge, shard
+from pipeline.flows.screenshots import live_settings
+from pipeline.providers.gates import Declaration
 
-FLOW = Flow(
-    name="screenshots",
-    works=(shard.WORK, expansion.WORK, merge.WORK, embedding.WORK),
-    due=plan.due,
-    next_wait_s=plan.next_wait_s,
-    runnable=plan.runnable,
-    anything=plan.ANYTHING,
-    unfinished=costs.unfinished,
-    clean_up=files.remove_orphans,
-    retained=retention.retained,
-    gated_queues=live_settings.gated_queues,
-    live_settings=live_settings.live_settings,
-    waiting=backlog.waiting,
-    failures=backlog.failures,
-    followed={"screenshots": (SHOTS, WorkStatus), "screenshot_batches": (BATCHES, WorkStatus)},
-    ids={"threads": THREADS.c.id},
-)
+DECLARATION = Declaration(gated_queues=live_settings.gated_queues, live_settings=live_settings.live_settings)

@@ -1,24 +1,6 @@
 """Webhooks: events are sent to other people's endpoints, signed by the Standard Webhooks specification."""
 
-from pipeline.flows.flow import Flow
-from pipeline.flows.webhooks import backlog, plan, service
-from pipeline.flows.webhooks.models import DELIVERIES, ENDPOINTS
 from pipeline.flows.webhooks.settings import webhooks_of
-from pipeline.flows.webhooks.states import DeliveryStatus
-from pipeline.flows.webhooks.work.delivery import WORK
+from pipeline.providers.gates import Declaration
 
-FLOW = Flow(
-    name="webhooks",
-    due=plan.due,
-    next_wait_s=plan.next_wait_s,
-    works=(WORK,),
-    runnable=plan.runnable,
-    anything=plan.ANYTHING,
-    retained=service.retained,
-    waiting=backlog.waiting,
-    failures=backlog.failures,
-    followed={"webhook_deliveries": (DELIVERIES, DeliveryStatus)},
-    ids={"endpoints": ENDPOINTS.c.id},
-    settings=webhooks_of,
-    hears=plan.hears,
-)
+DECLARATION = Declaration(settings=webhooks_of)

@@ -6,19 +6,21 @@ takes too long to parse becomes paragraphs as they were written.
 
 import re
 from collections.abc import Iterator, Sequence
+from functools import cache
 from threading import BoundedSemaphore
-
-from markdown_it import MarkdownIt
-from markdown_it.token import Token
+from typing import TYPE_CHECKING
 
 from pipeline.engine.errors import ErrorKind, UnitError
 from pipeline.reading.export import hypertext
 from pipeline.reading.export.effort import by_child, is_small
 from pipeline.reading.export.hypertext import Json, new_block, table
 
+if TYPE_CHECKING:
+    from markdown_it import MarkdownIt
+    from markdown_it.token import Token
+
 _FENCE = re.compile(r" {0,3}(```|~~~)")
 _ENDS_AN_ITEMS_TEXT = frozenset({"heading_open", "fence", "code_block", "html_block", "table_open", "blockquote_open"})
-_MARKDOWN = MarkdownIt("commonmark").enable("table")
 _MARKUP = re.compile(r"</?[A-Za-z][^<>\n]{0,200}>|!?\[|\]|[|*`~]+|-{3,}|\\(?=\W)|^[#>\s]+", re.MULTILINE)
 MAX_CHARACTERS = 400_000
 """Of a text that is parsed."""
@@ -43,12 +45,19 @@ def blocks(markdown: str) -> list[Json]:
 def parsed(markdown: str) -> list[Json]:
     """The blocks, however long it takes: a child does it for texts that are not small."""
     found: list[Json] = []
-    for block in _Reader(_MARKDOWN.parse(_whole_tables(markdown))).blocks():
+    for block in _Reader(_parser().parse(_whole_tables(markdown))).blocks():
         if block["type"] == "more" and found:  # a further paragraph of a list item
             found[-1]["text"] += f" {block['text']}"
         else:
             found.append(block)
     return found
+
+
+@cache
+def _parser() -> "MarkdownIt":
+    from markdown_it import MarkdownIt  # noqa: PLC0415  # seventy modules, for whoever parses
+
+    return MarkdownIt("commonmark").enable("table")
 
 
 def plain_text(markdown: str) -> str:
@@ -82,7 +91,7 @@ def _whole_tables(markdown: str) -> str:
 class _Reader:
     """Goes through the tokens of one page."""
 
-    def __init__(self, tokens: Sequence[Token]) -> None:
+    def __init__(self, tokens: "Sequence[Token]") -> None:
         self._tokens = tokens
         self._lists = 0
         self._quotes = 0
@@ -113,7 +122,7 @@ class _Reader:
                 case _:
                     kind = self._move(token, kind)
 
-    def _move(self, token: Token, kind: str) -> str:
+    def _move(self, token: "Token", kind: str) -> str:
         match token.type:
             case "bullet_list_open" | "ordered_list_open":
                 self._lists += 1
@@ -136,7 +145,7 @@ class _Reader:
                 return "cell"
         return kind
 
-    def _text(self, kind: str, level: int, token: Token) -> Iterator[Json]:
+    def _text(self, kind: str, level: int, token: "Token") -> Iterator[Json]:
         text = plain(token)
         children = [child for child in token.children or () if child.content or child.type == "image"]
         if kind == "cell":
@@ -158,7 +167,7 @@ class _Reader:
             yield new_block("quote" if self._quotes else "paragraph", text)
 
 
-def plain(token: Token) -> str:
+def plain(token: "Token") -> str:
     """The text of an inline token, with single spaces; of a picture, what it shows."""
     parts = []
     for child in token.children or ():

@@ -1,25 +1,30 @@
-"""Vectors of anything, as float32 rows, on SQLite and PostgreSQL alike. `nearest` says how they are searched."""
+"""Vectors of anything, as float32 rows, on SQLite and PostgreSQL alike. `nearest` searches them.
+
+numpy comes with the first vector: flows that have some are also asked what waits.
+"""
 
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
+from typing import TYPE_CHECKING
 
-import numpy as np
 from sqlalchemy import delete, func, select
 from sqlalchemy.orm import Session
 
 from pipeline.engine import tables
 from pipeline.storage.lists import pairs
-from pipeline.storage.vectors import changes, codes
-from pipeline.storage.vectors.codes import Floats
+from pipeline.storage.vectors import changes
 from pipeline.storage.vectors.models import CODES, VECTORS
-from pipeline.storage.vectors.nearest import Hit, search, search_many
 
-__all__ = ["Floats", "Hit", "get", "models_of", "pack", "remove", "search", "search_many", "stored", "unpack", "upsert"]
+if TYPE_CHECKING:
+    from pipeline.storage.vectors.codes import Floats
+
 _PORTION = 500
 
 
 def pack(vectors: Sequence[Sequence[float]]) -> bytes:
     """Vectors of one length as bytes. Raises `ValueError` if lengths differ or a number is not finite."""
+    import numpy as np
+
     with np.errstate(over="ignore"):  # what is too large becomes infinite, and is refused
         matrix = np.asarray(vectors, dtype="<f4")
     if matrix.ndim != 2 or not matrix.shape[1] or not bool(np.isfinite(matrix).all()):
@@ -27,32 +32,33 @@ def pack(vectors: Sequence[Sequence[float]]) -> bytes:
     return matrix.tobytes()
 
 
-def unpack(data: bytes, count: int) -> Floats:
+def unpack(data: bytes, count: int) -> "Floats":
     """The matrix of `count` vectors that `pack` wrote. Raises `ValueError` if the bytes do not fit."""
+    import numpy as np
+
     return np.frombuffer(data, dtype="<f4").reshape(count, -1)
 
 
 def upsert(
-    session: Session, kind: str, model: str, rows: Iterable[tuple[int, Sequence[float] | Floats]], now: datetime
+    session: Session, kind: str, model: str, rows: Iterable[tuple[int, "Sequence[float] | Floats"]], now: datetime
 ) -> int:
     """Store vectors of items, in the caller's transaction; how many."""
+    import numpy as np
+
+    from pipeline.storage.vectors import codes
+
     values = [(item_id, np.asarray(vector, dtype="<f4")) for item_id, vector in rows]
     for start in range(0, len(values), _PORTION):
         portion = values[start : start + _PORTION]
         key = [{"kind": kind, "item_id": item_id, "model": model, "dims": len(vector)} for item_id, vector in portion]
         data = [{"data": vector.tobytes(), "updated_at": now} for _, vector in portion]
-        coded = [{"code": code, "version": changes.UNSTAMPED} for code in _encoded([vector for _, vector in portion])]
+        coded = [
+            {"code": code, "version": changes.UNSTAMPED} for code in codes.encode_any([vector for _, vector in portion])
+        ]
         tables.upsert(session, VECTORS, [a | b for a, b in zip(key, data, strict=True)])
         tables.upsert(session, CODES, [a | b for a, b in zip(key, coded, strict=True)])
         changes.note(session, kind)
     return len(values)
-
-
-def _encoded(vectors: Sequence[Floats]) -> list[bytes]:
-    """Their codes. Vectors of one call usually have one length, but need not."""
-    if len({len(vector) for vector in vectors}) == 1:
-        return codes.encode(np.stack(vectors))
-    return [codes.encode(vector[np.newaxis])[0] for vector in vectors]
 
 
 def remove(session: Session, kind: str, item_ids: Sequence[int]) -> None:
@@ -65,8 +71,10 @@ def remove(session: Session, kind: str, item_ids: Sequence[int]) -> None:
             changes.note(session, kind, removed=True)
 
 
-def get(session: Session, kind: str, item_id: int) -> tuple[str, Floats] | None:
+def get(session: Session, kind: str, item_id: int) -> "tuple[str, Floats] | None":
     """(model, vector) of an item; None if it has none."""
+    import numpy as np
+
     query = select(VECTORS.c.model, VECTORS.c.data).where(VECTORS.c.kind == kind, VECTORS.c.item_id == item_id)
     row = session.execute(query).one_or_none()
     return (row.model, np.frombuffer(row.data, dtype="<f4")) if row else None

@@ -39,6 +39,13 @@ def encode(vectors: Floats) -> list[bytes]:
     return found
 
 
+def encode_any(vectors: Sequence[Floats]) -> list[bytes]:
+    """The same of vectors of any lengths: those of one call usually have one, but need not."""
+    if len({len(vector) for vector in vectors}) == 1:
+        return encode(np.stack(vectors))
+    return [encode(vector[np.newaxis])[0] for vector in vectors]
+
+
 def words_of(codes: Sequence[bytes], dims: int) -> Words:
     """Codes as a matrix (words, n): a row is one word of all codes, since computations go word by word."""
     rows = np.frombuffer(b"".join(codes), dtype="<u8").reshape(len(codes), code_bits(dims) // 64)

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.flows.knowledge import FLOW, files, queries
 from pipeline.flows.knowledge import check as checking
+from pipeline.flows.knowledge import files, queries
+from pipeline.flows.knowledge.flow import FLOW
 from pipeline.flows.knowledge.queries import UnknownItem
 from tasks import knowledge
 from tests.faults.flow import POSTGRESQL, SQLITE

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.flows.screenshots import FLOW
+from pipeline.flows.screenshots.flow import FLOW
 from pipeline.flows.screenshots.graph.models import NODES
 from tests.faults.flow import POSTGRESQL, SQLITE
 from tests.faults.screenshots.doomed import NAME, work_off

@@ -8,7 +8,8 @@ from sqlalchemy import func, select
 from pipeline.engine.claims import FREE
 from pipeline.engine.errors import ErrorKind, UnitError
 from pipeline.engine.traces import AiCall
-from pipeline.flows.documents import FLOW, queries, service
+from pipeline.flows.documents import queries, service
+from pipeline.flows.documents.flow import FLOW
 from pipeline.flows.documents.models import DOCUMENTS, PAGES
 from pipeline.flows.documents.states import DOCUMENT, DocumentStatus, PageStatus
 from pipeline.flows.documents.work.page import Attempt

@@ -9,8 +9,9 @@ from sqlalchemy.orm import Session
 
 from pipeline.engine.claims import Owner
 from pipeline.engine.errors import UserError
-from pipeline.flows.documents import FLOW, search, service
+from pipeline.flows.documents import search, service
 from pipeline.flows.documents.catalog import Filter
+from pipeline.flows.documents.flow import FLOW
 from pipeline.flows.documents.models import DOCUMENTS, PAGES
 from pipeline.flows.documents.search import Found
 from pipeline.flows.documents.states import DocumentStatus, PageStatus

@@ -16,7 +16,7 @@ from pipeline.flows.documents.service import Choice
 from pipeline.flows.documents.states import DocumentStatus, PageStatus
 from pipeline.flows.documents.work import document as stage
 from pipeline.flows.documents.work import merge
-from pipeline.flows.documents.work.split import SPLIT
+from pipeline.flows.documents.work.document import MERGE, SPLIT
 from pipeline.storage.context import Context
 from tests.support.documents import (
     Worker,
@@ -160,7 +160,7 @@ def claim(context: Context, document_id: str, kind: Work) -> tuple[Any, Any]:
 @pytest.mark.parametrize("stop", [service.cancel, service.pause, service.remove])
 def test_a_stop_wins_over_a_merge_that_is_nearly_done(context: Context, stop: Callable[[Context, str], Any]) -> None:
     document_id = insert_document(context, D.READY_TO_MERGE, [P.COMPLETED])
-    row, held = claim(context, document_id, merge.MERGE)
+    row, held = claim(context, document_id, MERGE)
     stop(context, document_id)
     with pytest.raises(stage.ClaimLost):
         merge.write_result(context, row, held)

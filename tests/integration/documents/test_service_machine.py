@@ -21,17 +21,16 @@ from sqlalchemy import text, update
 from pipeline.engine.claims import Claim, Owner
 from pipeline.engine.errors import ErrorKind, UserError
 from pipeline.engine.work import Work
-from pipeline.flows.documents import FLOW, files, plan, service
+from pipeline.flows.documents import files, plan, service
+from pipeline.flows.documents.flow import FLOW
 from pipeline.flows.documents.models import PAGES
 from pipeline.flows.documents.plan import CPU
 from pipeline.flows.documents.service import Choice
 from pipeline.flows.documents.states import AT_REST, DOCUMENT, PAGE, DocumentStatus, PageStatus, progress
 from pipeline.flows.documents.work import document as stage
 from pipeline.flows.documents.work import merge, split
-from pipeline.flows.documents.work.document import ClaimLost
-from pipeline.flows.documents.work.merge import MERGE
+from pipeline.flows.documents.work.document import MERGE, SPLIT, ClaimLost
 from pipeline.flows.documents.work.page import Attempt, PageUnit
-from pipeline.flows.documents.work.split import SPLIT
 from pipeline.storage.context import Context
 from tests.support.documents import CLAIMED_STAGES, Worker, attempts, bad, document, good, insert_document, pages
 

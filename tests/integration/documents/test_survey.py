@@ -8,7 +8,8 @@ import pytest
 
 from pipeline.engine.claims import Owner
 from pipeline.engine.errors import UnitError, UserError
-from pipeline.flows.documents import FLOW, files, submission
+from pipeline.flows.documents import files, submission
+from pipeline.flows.documents.flow import FLOW
 from pipeline.flows.documents.plan import CPU
 from pipeline.flows.documents.states import DocumentStatus
 from pipeline.flows.documents.submission import Options
@@ -59,7 +60,7 @@ def test_without_its_survey_a_page_is_converted_too(context: Context, tmp_path: 
 
 def test_a_split_that_lost_its_worker_is_surveyed_again(context: Context, tmp_path: Path) -> None:
     document_id = submit(context, tmp_path)
-    assert stage.claim(context, split.SPLIT, document_id, Owner("dead", "r:0"))
+    assert stage.claim(context, stage.SPLIT, document_id, Owner("dead", "r:0"))
     assert FLOW.free_lost(context, {"dead"}) == 1
     assert split.split_document(context, document_id, OWNER)
     assert document(context, document_id).status == DocumentStatus.PROCESSING

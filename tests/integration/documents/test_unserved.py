@@ -2,7 +2,8 @@
 
 import pytest
 
-from pipeline.flows.documents import FLOW, queries, service
+from pipeline.flows.documents import queries, service
+from pipeline.flows.documents.flow import FLOW
 from pipeline.flows.documents.service import Choice
 from pipeline.flows.documents.states import DocumentStatus, PageStatus
 from pipeline.storage.context import Context

@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session
 from pipeline.engine import work as kernel
 from pipeline.engine.claims import Owner
 from pipeline.engine.logs import configure, sign
-from pipeline.flows.documents import FLOW
+from pipeline.flows.documents.flow import FLOW
 from pipeline.storage.context import Context
 from tests.support.works import FACTORIES, works
 

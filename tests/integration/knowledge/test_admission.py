@@ -9,7 +9,8 @@ import pytest
 from sqlalchemy import func, select, update
 
 from pipeline.engine import live_settings as live
-from pipeline.flows.knowledge import FLOW, plan, service
+from pipeline.flows.knowledge import plan, service
+from pipeline.flows.knowledge.flow import FLOW
 from pipeline.flows.knowledge.live_settings import live_settings
 from pipeline.flows.knowledge.models import BASES, ITEMS
 from pipeline.flows.knowledge.states import ItemStatus

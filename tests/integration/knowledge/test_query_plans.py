@@ -8,7 +8,8 @@ from uuid import uuid4
 import pytest
 from sqlalchemy import event, insert, text
 
-from pipeline.flows.knowledge import FLOW, plan, queries
+from pipeline.flows.knowledge import plan, queries
+from pipeline.flows.knowledge.flow import FLOW
 from pipeline.flows.knowledge.models import BASES, ITEMS
 from pipeline.flows.knowledge.states import ItemStatus
 from pipeline.flows.knowledge.work import admission

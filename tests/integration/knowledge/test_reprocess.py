@@ -10,8 +10,9 @@ from sqlalchemy import select
 
 from pipeline.engine.errors import ErrorKind, UnitError
 from pipeline.engine.work import Outcome
-from pipeline.flows.knowledge import FLOW, files, plan, service
 from pipeline.flows.knowledge import check as checking
+from pipeline.flows.knowledge import files, plan, service
+from pipeline.flows.knowledge.flow import FLOW
 from pipeline.flows.knowledge.models import BATCHES, CHUNKS
 from pipeline.flows.knowledge.service import CancelStatus
 from pipeline.flows.knowledge.states import ItemStatus

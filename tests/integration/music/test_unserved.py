@@ -4,7 +4,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from pipeline.flows.music import FLOW, plan, queries, service
+from pipeline.flows.music import plan, queries, service
+from pipeline.flows.music.flow import FLOW
 from pipeline.flows.music.states import Mode, Step
 from pipeline.settings import get_settings
 from pipeline.storage.context import Context

@@ -21,16 +21,16 @@ from pipeline.engine import kept_answers
 from pipeline.engine.claims import Owner
 from pipeline.engine.settled import Settled
 from pipeline.engine.traces import AiCall
-from pipeline.flows.documents import FLOW as DOCUMENTS_FLOW
 from pipeline.flows.documents import service
+from pipeline.flows.documents.flow import FLOW as DOCUMENTS_FLOW
 from pipeline.flows.documents.models import PAGES
 from pipeline.flows.documents.states import PageStatus
 from pipeline.flows.documents.work.page_lane import PageLane
-from pipeline.flows.knowledge import FLOW as KNOWLEDGE_FLOW
+from pipeline.flows.knowledge.flow import FLOW as KNOWLEDGE_FLOW
 from pipeline.flows.knowledge.models import BATCHES as KNOWLEDGE_BATCHES
 from pipeline.flows.knowledge.plan import Step as Steps
-from pipeline.flows.music import FLOW as MUSIC_FLOW
 from pipeline.flows.music import plan
+from pipeline.flows.music.flow import FLOW as MUSIC_FLOW
 from pipeline.flows.music.states import Step
 from pipeline.flows.music.work import selection
 from pipeline.providers import gates

@@ -5,7 +5,8 @@ from sqlalchemy import select, update
 
 from pipeline.engine.claims import Owner
 from pipeline.engine.errors import ErrorKind, UnitError, UserError
-from pipeline.flows.screenshots import FLOW, plan, queries, service
+from pipeline.flows.screenshots import plan, queries, service
+from pipeline.flows.screenshots.flow import FLOW
 from pipeline.flows.screenshots.frames import files, retention
 from pipeline.flows.screenshots.models import BATCHES, SHARDS, SHOTS
 from pipeline.flows.screenshots.states import Origin, WorkStatus

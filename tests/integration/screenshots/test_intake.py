@@ -12,7 +12,8 @@ from PIL import Image
 from sqlalchemy import insert, select, update
 
 from pipeline.engine.errors import UserError
-from pipeline.flows.screenshots import FLOW, service
+from pipeline.flows.screenshots import service
+from pipeline.flows.screenshots.flow import FLOW
 from pipeline.flows.screenshots.frames import buffer, files
 from pipeline.flows.screenshots.graph.models import THREADS
 from pipeline.flows.screenshots.models import BATCHES, SHOTS, SOURCES

@@ -11,7 +11,8 @@ from structlog.testing import capture_logs
 
 from pipeline.engine.claims import Owner
 from pipeline.engine.errors import ErrorKind, UnitError, UserError
-from pipeline.flows.screenshots import FLOW, deletion, queries, service
+from pipeline.flows.screenshots import deletion, queries, service
+from pipeline.flows.screenshots.flow import FLOW
 from pipeline.flows.screenshots.graph import nodes
 from pipeline.flows.screenshots.graph.models import EMBEDDINGS, ENTITIES, LINKS, MENTIONS, NODES, THREADS
 from pipeline.flows.screenshots.graph.nodes import Content

@@ -7,7 +7,8 @@ from sqlalchemy import event, select
 
 from pipeline.engine.claims import Owner
 from pipeline.engine.errors import ErrorKind, UnitError, UserError
-from pipeline.flows.screenshots import FLOW, plan, queries, service
+from pipeline.flows.screenshots import plan, queries, service
+from pipeline.flows.screenshots.flow import FLOW
 from pipeline.flows.screenshots.frames import buffer, files, retention
 from pipeline.flows.screenshots.graph.models import NODES
 from pipeline.flows.screenshots.models import BATCHES, SHARDS

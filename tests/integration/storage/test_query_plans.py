@@ -15,7 +15,8 @@ from pipeline.engine import work as kernel
 from pipeline.engine.claims import Owner
 from pipeline.engine.work import Outcome
 from pipeline.flows import flows
-from pipeline.flows.documents import FLOW, catalog, queries, reasons, search
+from pipeline.flows.documents import catalog, queries, reasons, search
+from pipeline.flows.documents.flow import FLOW
 from pipeline.flows.documents.states import DocumentStatus, PageStatus
 from pipeline.providers import calls, queue_control
 from pipeline.providers.calls import By, CallFilter

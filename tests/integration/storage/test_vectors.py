@@ -15,22 +15,24 @@ from sqlalchemy import select
 from pipeline.storage import vectors
 from pipeline.storage.context import Context
 from pipeline.storage.database import Database
-from pipeline.storage.vectors import Hit, codes, memory
+from pipeline.storage.vectors import codes, memory, nearest
+from pipeline.storage.vectors.codes import Floats
 from pipeline.storage.vectors.models import CODES, VERSIONS
+from pipeline.storage.vectors.nearest import Hit
 
 NOW = datetime.now(UTC)
 MANY = 2200
 DIMS = 1024
 
 
-def put(db: Database, rows: "list[tuple[int, vectors.Floats]]", *, kind: str = "song", model: str = "m") -> None:
+def put(db: Database, rows: "list[tuple[int, Floats]]", *, kind: str = "song", model: str = "m") -> None:
     with db.transaction() as session:
         vectors.upsert(session, kind, model, rows, NOW)
 
 
-def find(db: Database, vector: "vectors.Floats", limit: int = 5, *, model: str = "m") -> list[Hit]:
+def find(db: Database, vector: "Floats", limit: int = 5, *, model: str = "m") -> list[Hit]:
     with db.read() as session:
-        return vectors.search(session, "song", model, vector, limit)
+        return nearest.search(session, "song", model, vector, limit)
 
 
 def ids(hits: list[Hit]) -> list[int]:
@@ -38,7 +40,7 @@ def ids(hits: list[Hit]) -> list[int]:
 
 
 @pytest.fixture(scope="module")
-def rows() -> "vectors.Floats":
+def rows() -> "Floats":
     """Too many to be compared exactly: near one of 200 centres each, as texts are near their subjects."""
     random = np.random.default_rng(1)
     centres = random.normal(size=(200, DIMS))
@@ -63,8 +65,8 @@ def test_nearest_come_first_and_other_kinds_models_and_lengths_never(context: Co
         vectors.upsert(session, "song", "old", [(9001, rows[0])], NOW)
         vectors.upsert(session, "song", "m", [(9002, [1.0, 2.0])], NOW)
     with context.db.read() as session:
-        found = vectors.search(session, "song", "m", rows[4321], 5)
-        without = vectors.search(session, "song", "m", rows[4321], 5, without=4321)
+        found = nearest.search(session, "song", "m", rows[4321], 5)
+        without = nearest.search(session, "song", "m", rows[4321], 5, without=4321)
     scores = rows @ rows[4321] / np.linalg.norm(rows, axis=1) / np.linalg.norm(rows[4321])
     assert ids(found) == list(np.argsort(-scores)[:5])
     assert found[0].score == pytest.approx(1.0)
@@ -75,7 +77,7 @@ def test_new_vector_replaces_the_old_one_and_removed_ones_are_gone(context: Cont
     with context.db.transaction() as session:
         vectors.upsert(session, "song", "a", [(1, [1.0, 0.0])], NOW)
         vectors.upsert(session, "song", "b", [(1, [0.0, 1.0, 0.0])], NOW)
-        assert vectors.search(session, "song", "a", [1.0, 0.0], 3) == []
+        assert nearest.search(session, "song", "a", [1.0, 0.0], 3) == []
         found = vectors.get(session, "song", 1)
         assert found is not None
         assert (found[0], found[1].tolist()) == ("b", [0.0, 1.0, 0.0])
@@ -86,11 +88,11 @@ def test_new_vector_replaces_the_old_one_and_removed_ones_are_gone(context: Cont
 def test_zeros_and_nothing_find_nothing(context: Context) -> None:
     with context.db.transaction() as session:
         vectors.upsert(session, "song", "a", [(1, [0.0, 0.0]), (2, [1.0, 0.0])], NOW)
-        assert vectors.search(session, "song", "a", [0.0, 0.0], 3) == []
-        assert ids(vectors.search(session, "song", "a", [1.0, 0.0], 3)) == [2, 1]
+        assert nearest.search(session, "song", "a", [0.0, 0.0], 3) == []
+        assert ids(nearest.search(session, "song", "a", [1.0, 0.0], 3)) == [2, 1]
     with context.db.read() as session:
-        assert ids(vectors.search(session, "song", "a", [1.0, 0.0], 3)) == [2, 1]
-        assert vectors.search(session, "song", "unknown", [1.0, 0.0], 3) == []
+        assert ids(nearest.search(session, "song", "a", [1.0, 0.0], 3)) == [2, 1]
+        assert nearest.search(session, "song", "unknown", [1.0, 0.0], 3) == []
 
 
 @pytest.mark.parametrize("rows", [[[float("nan")]], [[1.0], [1.0, 2.0]], [[]], []])
@@ -112,7 +114,7 @@ def test_small_collections_are_compared_exactly(context: Context, dims: int) -> 
 
 
 @pytest.mark.slow
-def test_of_many_at_most_one_in_a_hundred_of_the_ten_best_is_missed(context: Context, rows: "vectors.Floats") -> None:
+def test_of_many_at_most_one_in_a_hundred_of_the_ten_best_is_missed(context: Context, rows: "Floats") -> None:
     put(context.db, list(enumerate(rows)))
     random = np.random.default_rng(2)
     unit = rows / np.linalg.norm(rows, axis=1, keepdims=True)
@@ -123,7 +125,7 @@ def test_of_many_at_most_one_in_a_hundred_of_the_ten_best_is_missed(context: Con
     assert missed <= 5
 
 
-def test_scores_of_many_are_exact(context: Context, rows: "vectors.Floats") -> None:
+def test_scores_of_many_are_exact(context: Context, rows: "Floats") -> None:
     put(context.db, list(enumerate(rows)))
     found = find(context.db, rows[7], 20)
     unit = rows / np.linalg.norm(rows, axis=1, keepdims=True)
@@ -132,19 +134,17 @@ def test_scores_of_many_are_exact(context: Context, rows: "vectors.Floats") -> N
     assert found[0].item_id == 7
 
 
-def test_only_among_those_that_are_named(context: Context, rows: "vectors.Floats") -> None:
+def test_only_among_those_that_are_named(context: Context, rows: "Floats") -> None:
     put(context.db, list(enumerate(rows)))
     with context.db.read() as session:
         for few in (range(100, 200), range(200, 2200)):
-            hits = vectors.search(session, "song", "m", rows[5], 5, among=few)
+            hits = nearest.search(session, "song", "m", rows[5], 5, among=few)
             unit = rows[few.start : few.stop] / np.linalg.norm(rows[few.start : few.stop], axis=1, keepdims=True)
             assert ids(hits) == [few.start + int(i) for i in np.argsort(-(unit @ rows[5]))[:5]]
-        assert vectors.search(session, "song", "m", rows[5], 5, among=[]) == []
+        assert nearest.search(session, "song", "m", rows[5], 5, among=[]) == []
 
 
-def test_changes_of_others_are_seen_by_the_next_search(
-    context: Context, other: Database, rows: "vectors.Floats"
-) -> None:
+def test_changes_of_others_are_seen_by_the_next_search(context: Context, other: Database, rows: "Floats") -> None:
     """New, changed, removed, and of another model now; by one who has the codes of all in memory."""
     put(context.db, list(enumerate(rows)))
     assert ids(find(context.db, rows[0], 1)) == [0]
@@ -164,18 +164,19 @@ def test_changes_of_others_are_seen_by_the_next_search(
     assert find(context.db, rows[3], 1, model="new") == []
 
 
-def test_another_process_sees_and_changes_the_same(context: Context, rows: "vectors.Floats") -> None:
+def test_another_process_sees_and_changes_the_same(context: Context, rows: "Floats") -> None:
     put(context.db, list(enumerate(rows)))
     assert ids(find(context.db, rows[9], 1)) == [9]
     program = (
         "import numpy as np\n"
         "from datetime import UTC, datetime\n"
         "from pipeline.storage import vectors\n"
+        "from pipeline.storage.vectors import nearest\n"
         "from pipeline.storage.context import get_context\n"
         "db = get_context().db\n"
         "with db.transaction() as session:\n"
         "    found = vectors.get(session, 'song', 9)[1]\n"
-        "    print(vectors.search(session, 'song', 'm', found, 1)[0].item_id)\n"
+        "    print(nearest.search(session, 'song', 'm', found, 1)[0].item_id)\n"
         "    vectors.remove(session, 'song', [9])\n"
         f"    vectors.upsert(session, 'song', 'm', [({MANY}, found)], datetime.now(UTC))\n"
         "db.dispose()\n"
@@ -186,12 +187,12 @@ def test_another_process_sees_and_changes_the_same(context: Context, rows: "vect
     assert ids(find(context.db, rows[9], 1)) == [MANY]
 
 
-def test_what_is_rolled_back_was_never_there(context: Context, rows: "vectors.Floats") -> None:
+def test_what_is_rolled_back_was_never_there(context: Context, rows: "Floats") -> None:
     put(context.db, list(enumerate(rows)))
     with context.db.transaction() as session:
         vectors.upsert(session, "song", "m", [(MANY, rows[0])], NOW)
         vectors.remove(session, "song", [0])
-        assert ids(vectors.search(session, "song", "m", rows[0], 1)) == [MANY]
+        assert ids(nearest.search(session, "song", "m", rows[0], 1)) == [MANY]
         session.rollback()
     assert ids(find(context.db, rows[0], 1)) == [0]
     with context.db.read() as session:
@@ -199,17 +200,17 @@ def test_what_is_rolled_back_was_never_there(context: Context, rows: "vectors.Fl
         assert set(session.execute(select(CODES.c.version)).scalars()) == {1}
 
 
-def test_nobody_else_sees_what_is_not_committed(context: Context, other: Database, rows: "vectors.Floats") -> None:
+def test_nobody_else_sees_what_is_not_committed(context: Context, other: Database, rows: "Floats") -> None:
     put(context.db, list(enumerate(rows)))
     with other.transaction() as session:
         vectors.upsert(session, "song", "m", [(MANY, rows[0] * 2)], NOW)
-        assert ids(vectors.search(session, "song", "m", rows[0], 2)) == [0, MANY]
+        assert ids(nearest.search(session, "song", "m", rows[0], 2)) == [0, MANY]
         assert MANY not in ids(find(context.db, rows[0], 2))
     assert ids(find(context.db, rows[0], 2)) == [0, MANY]
 
 
 @pytest.mark.slow
-def test_searches_in_many_threads_while_another_writes_miss_nothing(context: Context, rows: "vectors.Floats") -> None:
+def test_searches_in_many_threads_while_another_writes_miss_nothing(context: Context, rows: "Floats") -> None:
     put(context.db, list(enumerate(rows)))
     ended = threading.Event()
 
@@ -246,11 +247,11 @@ def test_a_writer_of_two_kinds_does_not_stop_a_writer_of_the_other_order(context
     with context.db.read() as session:
         versions = {row.kind: row.version for row in session.execute(select(VERSIONS))}
         assert versions == {"a": 40, "b": 40}
-        assert len(vectors.search(session, "a", "m", vector, 100)) == 40
+        assert len(nearest.search(session, "a", "m", vector, 100)) == 40
 
 
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")  # the libraries' own threads
-def test_a_child_of_a_fork_can_search(context: Context, rows: "vectors.Floats") -> None:
+def test_a_child_of_a_fork_can_search(context: Context, rows: "Floats") -> None:
     put(context.db, list(enumerate(rows)))
     find(context.db, rows[0], 1)
     url = context.settings.effective_database_url
@@ -267,7 +268,7 @@ def test_a_child_of_a_fork_can_search(context: Context, rows: "vectors.Floats") 
 
 
 def test_memory_is_bounded_by_bytes_and_what_was_used_last_stays(
-    context: Context, rows: "vectors.Floats", monkeypatch: pytest.MonkeyPatch
+    context: Context, rows: "Floats", monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kinds = [f"kb:{number}" for number in range(40)]
     with context.db.transaction() as session:
@@ -278,16 +279,16 @@ def test_memory_is_bounded_by_bytes_and_what_was_used_last_stays(
         return [of.kind for of in memory._kept[context.db.engine.pool].indexes]
 
     with context.db.read() as session:
-        assert ids(vectors.search_many(session, kinds, "m", rows[7], 1)) == [7]
+        assert ids(nearest.search_many(session, kinds, "m", rows[7], 1)) == [7]
         assert kept() == sorted(kinds)
         total = sum(each.size for each in memory._kept[context.db.engine.pool].indexes.values())
         monkeypatch.setattr(memory, "BUDGET", total // 40 * 3)
         for number in (1, 2, 3, 1):
-            assert ids(vectors.search(session, f"kb:{number}", "m", rows[1], 1)) == [number]
-        assert vectors.search(session, "kb:none", "m", rows[1], 1) == []
+            assert ids(nearest.search(session, f"kb:{number}", "m", rows[1], 1)) == [number]
+        assert nearest.search(session, "kb:none", "m", rows[1], 1) == []
         assert kept() == ["kb:3", "kb:1", "kb:none"]
         # More than there is room for is found all the same.
-        assert ids(vectors.search_many(session, kinds, "m", rows[7], 1)) == [7]
+        assert ids(nearest.search_many(session, kinds, "m", rows[7], 1)) == [7]
         assert len(kept()) == 3
 
 

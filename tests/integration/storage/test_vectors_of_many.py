@@ -12,7 +12,9 @@ from sqlalchemy import event
 from pipeline.storage import vectors
 from pipeline.storage.context import Context
 from pipeline.storage.database import Database
-from pipeline.storage.vectors import Hit, memory, nearest
+from pipeline.storage.vectors import memory, nearest
+from pipeline.storage.vectors.codes import Floats
+from pipeline.storage.vectors.nearest import Hit
 
 NOW = datetime.now(UTC)
 DIMS = 64
@@ -28,12 +30,12 @@ def by_code(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(scope="module")
-def rows() -> "vectors.Floats":
+def rows() -> "Floats":
     return np.random.default_rng(3).normal(size=(len(KINDS), EACH, DIMS)).astype(np.float32)
 
 
 @pytest.fixture
-def filled(context: Context, rows: "vectors.Floats") -> Context:
+def filled(context: Context, rows: "Floats") -> Context:
     """Items have the same ids in every kind."""
     with context.db.transaction() as session:
         for kind, own in zip(KINDS, rows, strict=True):
@@ -49,22 +51,22 @@ def other(context: Context) -> Iterator[Database]:
     database.dispose()
 
 
-def find(db: Database, kinds: list[str], vector: "vectors.Floats", limit: int = 10) -> list[Hit]:
+def find(db: Database, kinds: list[str], vector: "Floats", limit: int = 10) -> list[Hit]:
     with db.read() as session:
-        return vectors.search_many(session, kinds, "m", vector, limit)
+        return nearest.search_many(session, kinds, "m", vector, limit)
 
 
 def named(hits: list[Hit]) -> list[tuple[str, int]]:
     return [(hit.kind, hit.item_id) for hit in hits]
 
 
-def exactly(rows: "vectors.Floats", query: "vectors.Floats", limit: int = 10) -> list[tuple[str, int]]:
+def exactly(rows: "Floats", query: "Floats", limit: int = 10) -> list[tuple[str, int]]:
     scores = rows @ query / np.linalg.norm(rows, axis=2)
     best = np.argsort(-scores, axis=None)[:limit]
     return [(KINDS[place // EACH], place % EACH) for place in best.tolist()]
 
 
-def test_many_kinds_together_have_the_hits_that_each_has_alone(filled: Context, rows: "vectors.Floats") -> None:
+def test_many_kinds_together_have_the_hits_that_each_has_alone(filled: Context, rows: "Floats") -> None:
     for number in range(0, len(KINDS), 7):
         query = rows[number, 3] + np.random.default_rng(number).normal(size=DIMS).astype(np.float32)
         together = find(filled.db, KINDS, query)
@@ -79,15 +81,15 @@ def test_many_kinds_together_have_the_hits_that_each_has_alone(filled: Context, 
         )
 
 
-def test_only_named_items_of_many_kinds_are_found(filled: Context, rows: "vectors.Floats") -> None:
+def test_only_named_items_of_many_kinds_are_found(filled: Context, rows: "Floats") -> None:
     for some in ([3], [3, 5, 900], list(range(3, 15))):
         with filled.db.read() as session:
-            hits = vectors.search_many(session, KINDS, "m", rows[8, 5], 7, among=some)
+            hits = nearest.search_many(session, KINDS, "m", rows[8, 5], 7, among=some)
         every = [hit for hit in find(filled.db, KINDS, rows[8, 5], len(KINDS) * EACH) if hit.item_id in some]
         assert hits == every[:7]
 
 
-def test_a_search_over_many_kinds_takes_a_handful_of_statements(filled: Context, rows: "vectors.Floats") -> None:
+def test_a_search_over_many_kinds_takes_a_handful_of_statements(filled: Context, rows: "Floats") -> None:
     statements: list[str] = []
 
     def note(_connection: object, _cursor: object, statement: str, *_: object) -> None:
@@ -104,9 +106,7 @@ def test_a_search_over_many_kinds_takes_a_handful_of_statements(filled: Context,
         event.remove(filled.db.engine, "before_cursor_execute", note)
 
 
-def test_changes_of_others_in_several_kinds_are_seen_at_once(
-    filled: Context, other: Database, rows: "vectors.Floats"
-) -> None:
+def test_changes_of_others_in_several_kinds_are_seen_at_once(filled: Context, other: Database, rows: "Floats") -> None:
     assert named(find(filled.db, KINDS, rows[0, 0], 1)) == [(KINDS[0], 0)]
     with other.transaction() as session:
         vectors.remove(session, KINDS[0], [0])
@@ -121,13 +121,13 @@ def test_changes_of_others_in_several_kinds_are_seen_at_once(
     }  # fmt: skip
 
 
-def test_what_a_transaction_wrote_itself_is_found_among_many(filled: Context, rows: "vectors.Floats") -> None:
+def test_what_a_transaction_wrote_itself_is_found_among_many(filled: Context, rows: "Floats") -> None:
     with filled.db.transaction() as session:
         vectors.upsert(session, KINDS[4], "m", [(500, rows[9, 9] * 2)], NOW)
         vectors.remove(session, KINDS[9], [9])
-        hits = vectors.search_many(session, KINDS, "m", rows[9, 9], 1)
+        hits = nearest.search_many(session, KINDS, "m", rows[9, 9], 1)
         assert named(hits) == [(KINDS[4], 500)]
-        assert named(vectors.search_many(session, KINDS, "m", rows[9, 9], 1, among=[9, 500])) == [(KINDS[4], 500)]
+        assert named(nearest.search_many(session, KINDS, "m", rows[9, 9], 1, among=[9, 500])) == [(KINDS[4], 500)]
         session.rollback()
     assert named(find(filled.db, KINDS, rows[9, 9], 1)) == [(KINDS[9], 9)]
 
@@ -150,7 +150,7 @@ def test_what_was_removed_takes_no_places_from_what_is_left(
 
 @pytest.mark.parametrize("much", [False, True])
 def test_a_transaction_that_began_earlier_sees_what_was_there_then(
-    filled: Context, other: Database, rows: "vectors.Floats", monkeypatch: pytest.MonkeyPatch, *, much: bool
+    filled: Context, other: Database, rows: "Floats", monkeypatch: pytest.MonkeyPatch, *, much: bool
 ) -> None:
     """Others have what is new in memory already. `much`: too much has changed to tell it apart there."""
     if much:
@@ -159,7 +159,7 @@ def test_a_transaction_that_began_earlier_sees_what_was_there_then(
     with filled.db.read() as earlier:
         if not filled.db.is_sqlite:
             earlier.connection(execution_options={"isolation_level": "REPEATABLE READ"})
-        assert len(vectors.search_many(earlier, KINDS, "m", rows[0, 0], 1)) == 1
+        assert len(nearest.search_many(earlier, KINDS, "m", rows[0, 0], 1)) == 1
         for number in range(3):
             with other.transaction() as session:
                 vectors.remove(session, KINDS[0], [0])
@@ -167,9 +167,9 @@ def test_a_transaction_that_began_earlier_sees_what_was_there_then(
             assert find(filled.db, KINDS, rows[0, 0], 1)[0].item_id == 500
         kept = memory._kept[filled.db.engine.pool].indexes
         newest = {of: each.version for of, each in kept.items()}
-        seen = vectors.search_many(earlier, KINDS, "m", rows[0, 0], 50)
+        seen = nearest.search_many(earlier, KINDS, "m", rows[0, 0], 50)
         assert named(seen)[0] == (KINDS[0], 0)
-        assert named(vectors.search_many(earlier, KINDS, "m", rows[0, 1], 1)) == [(KINDS[0], 1)]
+        assert named(nearest.search_many(earlier, KINDS, "m", rows[0, 1], 1)) == [(KINDS[0], 1)]
         assert {hit.item_id for hit in seen} <= set(range(EACH))
         # The others' is still there: they need not read it again.
         assert {of: each.version for of, each in kept.items()} == newest
@@ -177,7 +177,7 @@ def test_a_transaction_that_began_earlier_sees_what_was_there_then(
 
 
 def test_a_restored_backup_is_read_again(
-    filled: Context, other: Database, rows: "vectors.Floats", monkeypatch: pytest.MonkeyPatch
+    filled: Context, other: Database, rows: "Floats", monkeypatch: pytest.MonkeyPatch
 ) -> None:
     find(filled.db, KINDS, rows[0, 0])
     kept = memory._kept[filled.db.engine.pool]
@@ -188,7 +188,7 @@ def test_a_restored_backup_is_read_again(
     assert kept.indexes[of].version == known.version
 
 
-def test_many_threads_search_and_write_without_a_miss_or_a_deadlock(filled: Context, rows: "vectors.Floats") -> None:
+def test_many_threads_search_and_write_without_a_miss_or_a_deadlock(filled: Context, rows: "Floats") -> None:
     ended = threading.Event()
 
     def search(number: int) -> int:

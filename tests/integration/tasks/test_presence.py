@@ -9,7 +9,7 @@ import pytest
 import tasks.presence
 from pipeline.engine.claims import Owner, left_behind
 from pipeline.engine.presence import Presence
-from pipeline.flows.documents import FLOW
+from pipeline.flows.documents.flow import FLOW
 from pipeline.flows.documents.models import PAGES
 from pipeline.storage.context import Context
 from tasks.presence import Identity

@@ -409,7 +409,7 @@ def test_ended_deliveries_go_when_their_time_is_over(context: Context, driver: D
 
 
 def test_a_flow_without_endpoints_is_at_rest_and_hears_nothing(context: Context, driver: Driver) -> None:
-    from pipeline.flows.webhooks import FLOW
+    from pipeline.flows.webhooks.flow import FLOW
 
     driver.event()
     assert FLOW.is_at_rest(context)

@@ -14,7 +14,7 @@ from pipeline.providers.local import LocalConverter
 from pipeline.providers.protocols import PageRef
 from pipeline.reading import conversion, ocr, pdfium, pictures, second_opinion, text_layer
 from pipeline.reading.child import Session
-from pipeline.reading.layout import Line
+from pipeline.reading.layout.page import Line
 from pipeline.reading.second_opinion import Tesseract
 from pipeline.settings import Settings
 from tests.support.corpus import corpus_file
@@ -337,8 +337,8 @@ def test_text_layers_load_no_recognition_libraries(tmp_path):
     path = text_pdf(tmp_path / "a.pdf", [["hello"]])
     script = (
         "import sys, pathlib\n"
-        "from pipeline.reading import child_tasks, conversion\n"
-        "with conversion.open_source(pathlib.Path(sys.argv[1]), conversion.Options()) as source:\n"
+        "from pipeline.reading import child_tasks, conversion, pages\n"
+        "with conversion.open_source(pathlib.Path(sys.argv[1]), pages.Options()) as source:\n"
         "    assert source.convert(1).text == 'hello'\n"
         "heavy = {'rapidocr', 'onnxruntime', 'cv2', 'numpy'} & set(sys.modules)\n"
         "assert not heavy, heavy\n"

@@ -17,7 +17,7 @@ from pipeline.providers.node_executor import ProviderExecutor
 from pipeline.providers.protocols import Answer, PageRef
 from pipeline.providers.vision_pages import PAGE_PROMPT
 from pipeline.reading import ocr
-from pipeline.reading.layout import Line
+from pipeline.reading.layout.page import Line
 from pipeline.settings import DocumentSettings, ProviderProfile, Settings
 from tests.support.pages_here import PagesHere
 from tests.support.provider_server import Fault, ProviderServer, default_markdown, default_vector

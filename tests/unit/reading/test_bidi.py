@@ -5,8 +5,8 @@ from collections.abc import Sequence
 import pytest
 
 from pipeline.reading import bidi
-from pipeline.reading.layout import Line, PageContent, convert, render
 from pipeline.reading.layout.model import PLAIN, Box, Rule, Span
+from pipeline.reading.layout.page import Line, PageContent, convert, render
 from pipeline.reading.words import Word
 
 _SIZE = 10.0

@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 
 from pipeline.reading import direction, orientation
-from pipeline.reading.layout import Line, PageContent, as_dicts, convert, render
 from pipeline.reading.layout.certainty import UNCERTAIN, uncertain_share
 from pipeline.reading.layout.model import Region, Rule, Run
+from pipeline.reading.layout.page import Line, PageContent, as_dicts, convert, render
 from pipeline.reading.ocr_engine import Quad, Text, _of_words
 
 _LOW = UNCERTAIN - 0.2

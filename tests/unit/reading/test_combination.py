@@ -5,7 +5,7 @@ from PIL import Image, ImageDraw
 
 from pipeline.reading import combination, inks
 from pipeline.reading.combination import combined
-from pipeline.reading.layout import Line
+from pipeline.reading.layout.page import Line
 
 
 def _line(text: str, left: float, right: float, top: float = 0, sure: float = 0.99) -> Line:

@@ -3,9 +3,9 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.reading.layout import PageContent, as_dicts, convert, to_markdown
 from pipeline.reading.layout.columns import reading_order
 from pipeline.reading.layout.model import SOFT_HYPHEN, Line
+from pipeline.reading.layout.page import PageContent, as_dicts, convert, to_markdown
 from pipeline.reading.layout.rows import rows
 from pipeline.reading.layout.text import join_lines
 

@@ -1,8 +1,9 @@
 """Columns whose gutters are elsewhere in each part of a page, or as narrow as a space between paragraphs' words."""
 
-from pipeline.reading.layout import convert, gutters, render, to_markdown
+from pipeline.reading.layout import gutters
 from pipeline.reading.layout.columns import is_unsure, reading_order
 from pipeline.reading.layout.model import Region, Rule
+from pipeline.reading.layout.page import convert, render, to_markdown
 from tests.support.layout import column, line, page, prose
 
 

@@ -2,9 +2,10 @@
 
 from dataclasses import replace
 
-from pipeline.reading.layout import as_dicts, convert, figures, render
+from pipeline.reading.layout import figures
 from pipeline.reading.layout.assembly import with_pictures
 from pipeline.reading.layout.model import Line, Picture, Region, Rule
+from pipeline.reading.layout.page import as_dicts, convert, render
 from pipeline.reading.layout.sections import sections
 from tests.support.layout import BOLD, line, page, prose
 

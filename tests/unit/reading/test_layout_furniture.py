@@ -1,7 +1,8 @@
 import pytest
 
-from pipeline.reading.layout import bands, convert, document_profile, furniture, page_facts, render
+from pipeline.reading.layout import bands, furniture
 from pipeline.reading.layout.model import Region, Style
+from pipeline.reading.layout.page import convert, document_profile, page_facts, render
 from pipeline.reading.layout.rows import Row
 from tests.support.layout import BOLD, ITALIC, MONO, column, line, page, prose
 

@@ -9,20 +9,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.reading.layout import (
+from pipeline.reading.layout import furniture
+from pipeline.reading.layout.doubt import wants_regions
+from pipeline.reading.layout.model import Line, Region, RegionKind, Rule, Span, Style
+from pipeline.reading.layout.page import (
     DocumentProfile,
     PageContent,
     as_dicts,
     cleaned,
     convert,
     document_profile,
-    furniture,
     page_facts,
     profile_for,
     render,
 )
-from pipeline.reading.layout.doubt import wants_regions
-from pipeline.reading.layout.model import Line, Region, RegionKind, Rule, Span, Style
 
 ANY = st.floats(allow_nan=True, allow_infinity=True)
 PLACE = st.floats(min_value=-20, max_value=620) | st.integers(min_value=0, max_value=60).map(lambda n: n * 10.0)

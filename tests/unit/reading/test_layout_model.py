@@ -10,10 +10,11 @@ from PIL import Image
 
 from pipeline.engine.errors import ErrorKind, UnitError
 from pipeline.reading import conversion, layout_model, ocr, pdfium, text_layer
-from pipeline.reading.conversion import Options
-from pipeline.reading.layout import PageContent, rotation
+from pipeline.reading.layout import rotation
 from pipeline.reading.layout.model import Line, Region
+from pipeline.reading.layout.page import PageContent
 from pipeline.reading.layout.regions import covering
+from pipeline.reading.pages import Options
 from pipeline.reading.text_layer import TextLayer
 from tests.support.corpus import corpus_file
 from tests.support.samples import Sheet, pdf_bytes, picture_of, shown_lines, with_table

@@ -1,7 +1,7 @@
 """Tables between horizontal rules: narrow columns, heads of several rows, groups of rows, cells of several lines."""
 
-from pipeline.reading.layout import convert, render
 from pipeline.reading.layout.model import Line, Rule, Table, plain
+from pipeline.reading.layout.page import convert, render
 from tests.support.layout import MONO, line, page, prose
 
 

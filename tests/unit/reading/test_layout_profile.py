@@ -2,9 +2,9 @@ import json
 
 import pytest
 
-from pipeline.reading.layout import DocumentProfile, convert, document_profile, page_facts, render
 from pipeline.reading.layout.compounds import Vocabulary, Words
 from pipeline.reading.layout.model import Heading, Line, Style, plain
+from pipeline.reading.layout.page import DocumentProfile, convert, document_profile, page_facts, render
 from tests.support.layout import BOLD, column, line, page, prose
 
 

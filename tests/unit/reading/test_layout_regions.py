@@ -4,8 +4,9 @@ import math
 
 import pytest
 
-from pipeline.reading.layout import PageContent, cleaned, convert, doubt, profile, rotation
+from pipeline.reading.layout import doubt, profile, rotation
 from pipeline.reading.layout.model import Line, Region
+from pipeline.reading.layout.page import PageContent, cleaned, convert
 from pipeline.reading.layout.regions import MAX_REGIONS, covering, holding, of_kind
 from pipeline.reading.layout.regions import cleaned as cleaned_regions
 

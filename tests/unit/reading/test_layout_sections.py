@@ -1,4 +1,3 @@
-from pipeline.reading.layout import as_dicts, render
 from pipeline.reading.layout.model import (
     Cell,
     Code,
@@ -11,6 +10,7 @@ from pipeline.reading.layout.model import (
     Run,
     Table,
 )
+from pipeline.reading.layout.page import as_dicts, render
 from pipeline.reading.layout.sections import sections
 
 BOX = (0.0, 0.0, 10.0, 10.0)

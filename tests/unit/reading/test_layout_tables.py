@@ -1,8 +1,8 @@
 import pytest
 
-from pipeline.reading.layout import convert, render
 from pipeline.reading.layout.markdown import table as table_markdown
 from pipeline.reading.layout.model import Cell, Line, Rule, Run, Table, plain
+from pipeline.reading.layout.page import convert, render
 from tests.support.layout import BOLD, grid, line, page, prose
 
 

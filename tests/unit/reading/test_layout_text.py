@@ -1,4 +1,3 @@
-from pipeline.reading.layout import as_dicts, convert, render
 from pipeline.reading.layout.inline import to_markdown
 from pipeline.reading.layout.model import (
     PLAIN,
@@ -13,6 +12,7 @@ from pipeline.reading.layout.model import (
     Style,
     plain,
 )
+from pipeline.reading.layout.page import as_dicts, convert, render
 from tests.support.layout import BOLD, ITALIC, MONO, column, line, page, prose
 
 

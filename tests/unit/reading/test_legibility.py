@@ -9,8 +9,8 @@ from PIL import Image, ImageDraw, ImageFont
 from pipeline.flows.documents.rules.doubt import is_garbled
 from pipeline.providers.local import LocalConverter
 from pipeline.providers.protocols import Answer, PageRef
-from pipeline.reading.layout import Line, PageContent, convert
 from pipeline.reading.layout.legibility import illegible
+from pipeline.reading.layout.page import Line, PageContent, convert
 from pipeline.settings import Settings
 from tests.support.corpus import corpus_file
 from tests.support.samples import Sheet, pdf_bytes, shown, shown_lines

@@ -9,8 +9,9 @@ from pipeline.flows.documents.rules.doubt import is_doubtful
 from pipeline.providers.local import LocalConverter
 from pipeline.providers.protocols import PageRef
 from pipeline.reading import ocr, pdfium
-from pipeline.reading.layout import to_markdown
+from pipeline.reading.layout.page import to_markdown
 from pipeline.reading.ocr_engine import Text
+from pipeline.reading.pages import MAX_PIXELS
 from pipeline.settings import Settings
 from tests.support.corpus import corpus_file
 from tests.support.samples import picture_of, scanned_pdf
@@ -132,11 +133,11 @@ def test_the_engine_sees_pictures_of_bounded_size_and_shape(monkeypatch, size):
     (width, height) = seen[0]
     assert max(width, height) <= 4000
     assert max(width, height) <= 7 * min(width, height)
-    assert width * height <= ocr.MAX_PIXELS
+    assert width * height <= MAX_PIXELS
 
 
 def test_more_pixels_are_looked_at_only_where_more_are_asked_for():
-    assert [ocr.pixels_at(dpi) for dpi in (72, 200, 300)] == [3_000_000, 3_000_000, ocr.MAX_PIXELS]
+    assert [ocr.pixels_at(dpi) for dpi in (72, 200, 300)] == [3_000_000, 3_000_000, MAX_PIXELS]
 
 
 @pytest.mark.parametrize(

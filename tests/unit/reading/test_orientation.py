@@ -7,8 +7,9 @@ from pipeline.providers.local import LocalConverter
 from pipeline.providers.protocols import PageRef
 from pipeline.reading import ocr, orientation, pdfium
 from pipeline.reading.direction import Found, Piece, confidence, read_all, turned
-from pipeline.reading.layout import Line, PageContent, rotation
+from pipeline.reading.layout import rotation
 from pipeline.reading.layout.model import Rule
+from pipeline.reading.layout.page import Line, PageContent
 from pipeline.reading.ocr_engine import Text
 from pipeline.settings import Settings
 from tests.support.corpus import corpus_file

@@ -4,8 +4,8 @@ import pytest
 from PIL import Image, ImageDraw
 
 from pipeline.reading import orientation, pixel_rules
-from pipeline.reading.layout import PageContent
 from pipeline.reading.layout.model import Line, Table, plain
+from pipeline.reading.layout.page import PageContent
 
 
 def text(words, left, top):

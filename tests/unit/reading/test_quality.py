@@ -9,7 +9,7 @@ from pipeline.providers import local
 from pipeline.providers.local import LocalConverter
 from pipeline.providers.protocols import PageRef
 from pipeline.reading import ocr, pdfium, quality, text_layer
-from pipeline.reading.layout import Line
+from pipeline.reading.layout.page import Line
 from pipeline.settings import DocumentSettings, Settings
 from tests.support.corpus import corpus_file
 from tests.support.pages_here import PagesHere

@@ -11,7 +11,7 @@ from PIL import Image, ImageDraw, ImageFont
 
 from pipeline.reading import second_opinion, tesseract_words
 from pipeline.reading.content import page_limits
-from pipeline.reading.layout import Line
+from pipeline.reading.layout.page import Line
 from pipeline.reading.ocr import Reading
 from pipeline.reading.second_opinion import Tesseract
 from tests.support.waiting import wait_until
@@ -128,9 +128,9 @@ def test_an_unsure_reading_asks_and_takes_what_is_better(tmp_path: Path) -> None
     unsure = Reading([Line(", .", 10, 10, 180, 30, 15, sure=(0.5, 0.5))], 0.5)
 
     assert tesseract_words.improved(unsure, _PICTURE, tmp_path) == unsure
-    with Image.open(tmp_path / tesseract_words.PICTURE) as written:
+    with Image.open(tmp_path / second_opinion.PICTURE) as written:
         assert (written.size, written.mode) == ((400, 100), "L")
-    (tmp_path / tesseract_words.WORDS).write_text("\n".join([_HEAD, _row("Привет,", 10), _row("мир", 100)]))
+    (tmp_path / second_opinion.WORDS).write_text("\n".join([_HEAD, _row("Привет,", 10), _row("мир", 100)]))
     found = tesseract_words.improved(unsure, _PICTURE, tmp_path)
 
     assert [line.text for line in found.lines] == ["Привет, мир"]
@@ -150,8 +150,8 @@ def test_the_installed_program_reads_a_picture(tmp_path: Path) -> None:
     second_opinion.installed.cache_clear()
     picture = Image.new("RGB", (700, 120), "white")
     ImageDraw.Draw(picture).text((20, 30), "Second opinion", font=ImageFont.load_default(48), fill="black")
-    picture.convert("L").save(tmp_path / tesseract_words.PICTURE, "PPM")
+    picture.convert("L").save(tmp_path / second_opinion.PICTURE, "PPM")
 
     assert second_opinion.read(tmp_path, _LIMITS, lambda: True)
-    (line,) = tesseract_words.parse((tmp_path / tesseract_words.WORDS).read_text(), 700, 120)
+    (line,) = tesseract_words.parse((tmp_path / second_opinion.WORDS).read_text(), 700, 120)
     assert line.text == "Second opinion"

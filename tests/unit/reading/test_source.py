@@ -11,14 +11,15 @@ from PIL import Image
 
 from pipeline.engine.errors import UnitError, UserError
 from pipeline.reading import images, pdfium, source
-from pipeline.reading.conversion import Options, open_source
+from pipeline.reading.conversion import open_source
+from pipeline.reading.pages import Options
 from pipeline.reading.source import (
     MAX_NAME_BYTES,
     SourceInfo,
-    inspect,
     parse_page_range,
     safe_filename,
 )
+from pipeline.reading.survey import inspect
 from pipeline.settings import DocumentSettings
 from tests.support.corpus import corpus_file
 from tests.support.samples import encrypted_pdf, pdf_bytes, picture_of, sized_pdf, text_pdf

@@ -7,8 +7,9 @@ from PIL import Image
 
 from pipeline.engine.errors import UnitError
 from pipeline.reading import pdfium
-from pipeline.reading.conversion import Options, open_source
-from pipeline.reading.source import inspect
+from pipeline.reading.conversion import open_source
+from pipeline.reading.pages import Options
+from pipeline.reading.survey import inspect
 from pipeline.settings import DocumentSettings
 from tests.support.samples import sized_pdf, text_pdf
 

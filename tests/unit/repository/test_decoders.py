@@ -8,7 +8,7 @@ ROOT = Path(__file__).resolve().parents[3]
 DECODERS = {
     "Image.open", "images.open_picture", "images.load_picture", "pdfium.open_document", "fingerprint.read_frame",
     "fingerprint.load_image", "ocr.read", "ocr.recognise", "conversion.open_source", "conversion.survey",
-    "source.inspect", "source.render_pages", "audio_tags.tags_of", "extraction.extract_file",
+    "survey.inspect", "audio_tags.tags_of", "extraction.extract_file",
     "extraction.extract_page", "mutagen.File", "sitemap.parse", "PdfDocument", "RapidOCR",
 }  # fmt: skip
 """Functions that decode, as they are called."""
@@ -16,7 +16,7 @@ CHILDREN = {
     f"pipeline/reading/{name}.py"
     for name in (
         "audio_tags", "child_tasks", "conversion", "extraction", "fingerprint", "images", "ocr_engine", "pdfium",
-        "screen_tasks", "source",
+        "screen_tasks", "survey",
     )
 }  # fmt: skip
 """What a child process runs."""

@@ -37,7 +37,7 @@ def lock(session: Session, document_id: str) -> Any | None:
     return session.execute(_LOCK, {"of_document": document_id}).one_or_none()
 
 
-def stage(name: str, claim: DocumentEvent, done: DocumentEvent, lost: str, **given_back: Any) -> Work:
+def _stage(name: str, claim: DocumentEvent, done: DocumentEvent, lost: str, **given_back: Any) -> Work:
     """A stage as a kind of work. The document is both unit and scope; its states tell the stages apart."""
     return Work(
         name, DOCUMENTS, DOCUMENT, claim=claim, done=done, fail=DocumentEvent.FAIL, wait=DocumentEvent.GIVE_BACK,
@@ -52,6 +52,17 @@ def _policy(settings: Settings) -> Policy:
 
 def _lease_s(settings: Settings) -> float:
     return settings.documents.lease_s
+
+
+SPLIT = _stage(
+    "split", DocumentEvent.CLAIM_SPLIT, DocumentEvent.SPLIT_DONE, "the worker was lost while it split this document",
+    progress=progress(DocumentStatus.PENDING, 0, 0, 0),
+)  # fmt: skip
+"""PENDING → SPLITTING → PROCESSING."""
+MERGE = _stage(
+    "merge", DocumentEvent.CLAIM_MERGE, DocumentEvent.MERGED, "the worker was lost while it merged this document"
+)
+"""READY_TO_MERGE → MERGING → COMPLETED, or PARTIAL_FAILED."""
 
 
 def claim(context: Context, kind: Work, document_id: str, owner: Owner) -> tuple[Any, Claim] | None:

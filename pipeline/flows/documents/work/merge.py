@@ -18,15 +18,11 @@ from pipeline.reading.inputs import manifest_path
 from pipeline.storage.context import Context
 
 log = structlog.get_logger(__name__)
-MERGE = stage.stage(
-    "merge", DocumentEvent.CLAIM_MERGE, DocumentEvent.MERGED, "the worker was lost while it merged this document"
-)
-"""READY_TO_MERGE → MERGING → COMPLETED, or PARTIAL_FAILED."""
 
 
 def merge_document(context: Context, document_id: str, owner: Owner) -> bool:
     """Merge the document if it waits for that. Returns whether it did; a failure ends up on the row."""
-    claimed = stage.claim(context, MERGE, document_id, owner)
+    claimed = stage.claim(context, stage.MERGE, document_id, owner)
     if claimed is None:
         return False
     document, claim = claimed
@@ -36,7 +32,7 @@ def merge_document(context: Context, document_id: str, owner: Owner) -> bool:
         log.info("document.merge_discarded", document=document_id, worker=owner.worker_id)
         return False
     except Exception as error:  # noqa: BLE001  # whatever it is, it must end up on the row
-        stage.fail(context, MERGE, document, claim, error)
+        stage.fail(context, stage.MERGE, document, claim, error)
         return False
     files.remove_temp(context.settings, document_id)
     log.info("document.merged", document=document_id, pages=document.pages, worker=owner.worker_id)
@@ -65,7 +61,7 @@ def write_result(context: Context, document: Any, claim: Claim) -> None:
     facts = json.dumps(manifest(plain(after), pages, attempts, costs), indent=2, ensure_ascii=False)
 
     def commit(session: Session) -> None:
-        stage.settle(session, context, MERGE, document, claim, event, unindexed=True, **values)
+        stage.settle(session, context, stage.MERGE, document, claim, event, unindexed=True, **values)
         # Before the commit, under the row's lock: no COMPLETED row lacks its file, and a merger that lost its claim
         # places none.
         place_text()

@@ -13,7 +13,7 @@ from pipeline.engine.claims import Claim, Owner
 from pipeline.engine.errors import UnitError
 from pipeline.flows.documents import files
 from pipeline.flows.documents.models import PAGES
-from pipeline.flows.documents.states import DocumentEvent, DocumentStatus, PageStatus, progress
+from pipeline.flows.documents.states import DocumentStatus, PageStatus, progress
 from pipeline.flows.documents.work import document as stage
 from pipeline.flows.documents.work import text_index
 from pipeline.flows.documents.work.conversion import pages_of
@@ -26,18 +26,13 @@ from pipeline.reading.source import parse_page_range
 from pipeline.storage.context import Context
 
 log = structlog.get_logger(__name__)
-SPLIT = stage.stage(
-    "split", DocumentEvent.CLAIM_SPLIT, DocumentEvent.SPLIT_DONE, "the worker was lost while it split this document",
-    progress=progress(DocumentStatus.PENDING, 0, 0, 0),
-)  # fmt: skip
-"""PENDING → SPLITTING → PROCESSING."""
 RENEW_EVERY_S = 5.0
 """Between two renewals of the claim; each renewal also notices a cancel or a pause."""
 
 
 def split_document(context: Context, document_id: str, owner: Owner) -> bool:
     """Split the document if it waits for that. Returns whether it did; a failure ends up on the row."""
-    claimed = stage.claim(context, SPLIT, document_id, owner)
+    claimed = stage.claim(context, stage.SPLIT, document_id, owner)
     if claimed is None:
         return False
     document, claim = claimed
@@ -49,7 +44,7 @@ def split_document(context: Context, document_id: str, owner: Owner) -> bool:
         log.info("document.split_discarded", document=document_id, worker=owner.worker_id)
         return False
     except Exception as error:  # noqa: BLE001  # whatever it is, it must end up on the row
-        stage.fail(context, SPLIT, document, claim, error)
+        stage.fail(context, stage.SPLIT, document, claim, error)
         return False
     log.info("document.split", document=document_id, pages=len(images), worker=owner.worker_id)
     return True
@@ -77,7 +72,7 @@ class _Watch:
         if self.is_over:
             raise refused(f"Splitting takes more than {self._allowed_s:g} s; convert it in parts.", "too_slow")
         if now > self._renew_at:
-            stage.renew(self._context, SPLIT, self._document_id, self._claim)
+            stage.renew(self._context, stage.SPLIT, self._document_id, self._claim)
             self._renew_at = now + RENEW_EVERY_S
         return True
 
@@ -136,7 +131,7 @@ def insert_pages(
     """End the stage: replace the document's page rows, and make it PROCESSING. Raises `ClaimLost`."""
     now = context.db.now()
     stage.settle(
-        session, context, SPLIT, document, claim, pages=len(images), completed_count=0, failed_count=0,
+        session, context, stage.SPLIT, document, claim, pages=len(images), completed_count=0, failed_count=0,
         progress=progress(DocumentStatus.PROCESSING, len(images), 0, 0),
     )  # fmt: skip
     text_index.forget(session, document.id)

@@ -5,6 +5,7 @@ from contextlib import ExitStack
 from datetime import datetime
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING, Union
 
 import structlog
 
@@ -12,11 +13,13 @@ from pipeline.engine.errors import UserError
 from pipeline.flows.music.library import songs
 from pipeline.flows.music.library.folder import MusicFolder
 from pipeline.flows.music.library.songs import LibraryError, SyncReport
-from pipeline.flows.music.library.subsonic import SubsonicServer
 from pipeline.storage.context import Context
 
+if TYPE_CHECKING:
+    from pipeline.flows.music.library.subsonic import SubsonicServer
+
 log = structlog.get_logger(__name__)
-Source = SubsonicServer | MusicFolder
+Source = Union["SubsonicServer", MusicFolder]
 OnPage = Callable[[int, int | None], None]
 """Called after each page with the songs seen so far, and how many there are, if the library says."""
 
@@ -28,6 +31,8 @@ def sources(context: Context, close: ExitStack, folder: Path | None = None) -> l
         return [MusicFolder(folder)]
     found: list[Source] = []
     if settings.server_url:
+        from pipeline.flows.music.library.subsonic import SubsonicServer  # noqa: PLC0415  # a client of HTTP
+
         found.append(close.enter_context(SubsonicServer(settings)))
     if settings.folder:
         found.append(MusicFolder(settings.folder))

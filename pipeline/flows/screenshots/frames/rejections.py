@@ -1,22 +1,24 @@
 """The ledger of frames that were not accepted: what an audit finds of them."""
 
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import insert, select
 from sqlalchemy.orm import Session
 
 from pipeline.flows.screenshots.models import REJECTIONS
-from pipeline.flows.screenshots.rules.duplicates import Judgement
 from pipeline.storage.context import Context
 from pipeline.storage.retention import Retention, Rule, rows
+
+if TYPE_CHECKING:
+    from pipeline.flows.screenshots.rules.duplicates import Judgement
 
 MAX_DETAIL = 300
 
 
 def note(
     session: Session, source: str, ts: datetime, reason: str, now: datetime, *, sha256: str = "", phash: str = "",
-    detail: str = "", judged: Judgement | None = None,
+    detail: str = "", judged: "Judgement | None" = None,
 ) -> None:  # fmt: skip
     """Note that a frame was not accepted. The same capture, rejected again for the same reason, is one row."""
     same = select(REJECTIONS.c.id).where(

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any, Union
 
 from sqlalchemy import Column, func, literal, select, union_all
 from sqlalchemy.orm import Session
@@ -13,10 +13,11 @@ from pipeline.flows.screenshots.graph import nodes
 from pipeline.flows.screenshots.graph.models import EMBEDDINGS, LINKS, NODES
 from pipeline.flows.screenshots.models import SHOTS
 from pipeline.flows.screenshots.states import WorkStatus
-from pipeline.storage import vectors
 from pipeline.storage.context import Context
 from pipeline.storage.fusion import fuse, ranks
-from pipeline.storage.vectors import Floats
+
+if TYPE_CHECKING:
+    from pipeline.storage.vectors.codes import Floats
 
 MAX_LIMIT = 200
 _DEPTH = 100
@@ -36,7 +37,7 @@ class QueryVector:
     """The query, embedded by the caller; only nodes' vectors of the same model are compared."""
 
     model: str
-    values: Sequence[float] | Floats
+    values: Union[Sequence[float], "Floats"]
     floor: float = 0.0
     """A node is a hit only if its cosine with the query is above this, however few hits there are."""
 
@@ -110,7 +111,9 @@ def _by_vector(session: Session, vector: QueryVector | None, depth: int, since: 
 
 
 def _near(session: Session, vector: QueryVector, depth: int, among: Sequence[int] | None = None) -> list[int]:
-    hits = vectors.search(session, nodes.KIND, vector.model, vector.values, depth, among=among)
+    from pipeline.storage.vectors import nearest  # noqa: PLC0415  # numpy, for whoever searches
+
+    hits = nearest.search(session, nodes.KIND, vector.model, vector.values, depth, among=among)
     return [hit.item_id for hit in hits if hit.score > vector.floor]
 
 

@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 from starlette.testclient import TestClient
 
-from pipeline.flows.documents import FLOW
+from pipeline.flows.documents.flow import FLOW
 from pipeline.flows.documents.states import DocumentStatus, PageStatus
 from pipeline.storage.api_keys import Scope
 from pipeline.storage.context import Context

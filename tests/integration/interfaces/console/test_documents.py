@@ -10,7 +10,8 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 from starlette.testclient import TestClient
 
-from pipeline.flows.documents import FLOW, service
+from pipeline.flows.documents import service
+from pipeline.flows.documents.flow import FLOW
 from pipeline.flows.documents.states import DocumentStatus, PageStatus
 from pipeline.interfaces.console.screens import document_bulk, documents
 from pipeline.interfaces.console.screens.documents import Watched, fragments

@@ -8,7 +8,8 @@ import pytest
 from sqlalchemy import select
 
 from pipeline.engine.traces import AiCall
-from pipeline.flows.screenshots import FLOW, plan, queries, service
+from pipeline.flows.screenshots import plan, queries, service
+from pipeline.flows.screenshots.flow import FLOW
 from pipeline.flows.screenshots.frames import renditions
 from pipeline.flows.screenshots.graph.models import CALLS, EDGES, NODES
 from pipeline.flows.screenshots.live_settings import CONTROL, CPU, SCREENSHOT_TEXT

@@ -10,7 +10,8 @@ import pytest
 from sqlalchemy import func, select, update
 
 from pipeline.engine.traces import AiCall
-from pipeline.flows.screenshots import FLOW, queries, service
+from pipeline.flows.screenshots import queries, service
+from pipeline.flows.screenshots.flow import FLOW
 from pipeline.flows.screenshots.graph.models import CALLS, EMBEDDINGS, LINKS, NODES
 from pipeline.flows.screenshots.graph.nodes import Content
 from pipeline.flows.screenshots.live_settings import CONTROL, SCREENSHOT_TEXT

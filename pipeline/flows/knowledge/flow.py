@@ -1,0 +1,25 @@
+"""What the flow does for the house: `FLOW`. Only who needs all of it imports it."""
+
+from pipeline.flows.flow import Flow
+from pipeline.flows.knowledge import backlog, orphans, plan, service, unserved
+from pipeline.flows.knowledge.models import ITEMS
+from pipeline.flows.knowledge.states import ItemStatus
+from pipeline.flows.knowledge.work.batch import EMBED
+from pipeline.flows.knowledge.work.content import READ
+from pipeline.flows.knowledge.work.publication import WRITE
+
+FLOW = Flow(
+    name="knowledge",
+    due=plan.due,
+    next_wait_s=plan.next_wait_s,
+    works=(READ, EMBED, WRITE),
+    runnable=plan.runnable,
+    anything=plan.ANYTHING,
+    fail_unserved=unserved.fail_unserved,
+    unfinished=service.unfinished,
+    clean_up=orphans.remove_orphans,
+    waiting=backlog.waiting,
+    failures=backlog.failures,
+    followed={"items": (ITEMS, ItemStatus)},
+    ids={"items": ITEMS.c.id, "groups": ITEMS.c.group_id},
+)

@@ -1,0 +1,22 @@
+"""What the flow does for the house: `FLOW`. Only who needs all of it imports it."""
+
+from pipeline.flows.flow import Flow
+from pipeline.flows.webhooks import backlog, plan, service
+from pipeline.flows.webhooks.models import DELIVERIES, ENDPOINTS
+from pipeline.flows.webhooks.states import DeliveryStatus
+from pipeline.flows.webhooks.work.delivery import WORK
+
+FLOW = Flow(
+    name="webhooks",
+    due=plan.due,
+    next_wait_s=plan.next_wait_s,
+    works=(WORK,),
+    runnable=plan.runnable,
+    anything=plan.ANYTHING,
+    retained=service.retained,
+    waiting=backlog.waiting,
+    failures=backlog.failures,
+    followed={"webhook_deliveries": (DELIVERIES, DeliveryStatus)},
+    ids={"endpoints": ENDPOINTS.c.id},
+    hears=plan.hears,
+)
