@@ -17,16 +17,10 @@ if TYPE_CHECKING:
 FLOWS = ("documents", "music", "screenshots", "knowledge", "webhooks")
 
 
-def flow(name: str) -> "Flow":
-    """The flow of this name. Imported when somebody asks for it: who only submits a document needs no other flow."""
-    found: Flow = import_module(f"{__name__}.{name}.flow").FLOW
-    return found
-
-
 @lru_cache
 def flows() -> "tuple[Flow, ...]":
-    """All flows."""
-    return tuple(map(flow, FLOWS))
+    """All flows. Imported when somebody asks for all of them: who only submits a document needs no other flow."""
+    return tuple(import_module(f"{__name__}.{name}.flow").FLOW for name in FLOWS)
 
 
 @lru_cache
