@@ -54,7 +54,7 @@ def cold(rounds: int = 3) -> Figures:
 
 def warm(rounds: int = 5) -> Figures:
     """warm_convert_s, convert_vs_markitdown_warm: beside `penstock up`."""
-    with stack():
+    with stack(api=True):
         turns = _warm_turns(rounds)
     return {
         "warm_convert_s": round(median(turn.ours_s for turn in turns), 3),
@@ -78,7 +78,7 @@ def first_and_cold(firsts: int = 3, rounds: int = 7) -> Figures:
 
 def beside_stack(rounds: int = 7) -> Figures:
     """warm_vs_markitdown, status_s and help_s: beside `penstock up`, in turns."""
-    with stack():
+    with stack(api=True):
         turns = _warm_turns(rounds)
         progress("penstock --help, penstock status")
         helped, stated = [], []

@@ -23,13 +23,13 @@ PARTS = {
     "screens": Part(
         "console_screens.measure",
         ("documents_100k_p95_ms", "document_page_p95_ms", "first_page_kb", "events_lag_p95_ms"),
-        150,
+        360,
         {"documents": 1000, "rounds": 2, "changes": 3},
     ),
     "consoles": Part(
         "console_streams.measure",
         ("consoles_50_workers_lose", "consoles_50_memory_mb_growth", "missed_final_states"),
-        190,
+        480,
         {"consoles": 5, "pages": 40},
     ),
 }

@@ -43,7 +43,7 @@ those processes import late."""
 def measure_start(rounds: int = 7) -> Figures:
     """up_ready_vs_import: from `penstock up` until its API is ready, of one import of it all in a new Python."""
     port = free_port()
-    use_settings(PENSTOCK_API__WITH_STACK="true", PENSTOCK_API__PORT=str(port))
+    use_settings(PENSTOCK_API__PORT=str(port))
     _ready_s(port)  # makes the folder
     ready, imported = [], []
     for number in range(rounds):
@@ -59,14 +59,14 @@ def measure_start(rounds: int = 7) -> Figures:
 
 def _ready_s(port: int) -> float:
     begun = time.monotonic()
-    with process([*penstock(), "up"], get_settings().data_dir / "up.log", end=signal.SIGINT):
+    with process([*penstock(), "up", "--api"], get_settings().data_dir / "up.log", end=signal.SIGINT):
         wait_until("the API", lambda: is_ready(port), START_S)
         return time.monotonic() - begun
 
 
-def measure_rest(window_s: float = 30.0, settled_s: float = SETTLED_S) -> Figures:
+def measure_rest(window_s: float = 20.0, settled_s: float = SETTLED_S) -> Figures:
     """idle_cpu: CPU seconds of all processes, in percent of the time that passed; stack_pss_mb: their memory (PSS)."""
-    with stack() as pid:
+    with stack(api=True) as pid:
         time.sleep(settled_s)
         progress(f"doing nothing for {window_s:g} s")
         before, begun = _cpu_s(pid), time.monotonic()
@@ -82,7 +82,7 @@ def measure_rest(window_s: float = 30.0, settled_s: float = SETTLED_S) -> Figure
     }
 
 
-def measure_rest_with_provider(window_s: float = 30.0, settled_s: float = SETTLED_S) -> Figures:
+def measure_rest_with_provider(window_s: float = 20.0, settled_s: float = SETTLED_S) -> Figures:
     """The same of a stack that has a provider, and so one more worker."""
     use_provider("http://127.0.0.1:9", limits="10/s", concurrency=6)
     return measure_rest(window_s, settled_s)

@@ -30,20 +30,20 @@ PARTS = {
     "claims": Part(
         "kernel_rows.measure_claims",
         ("claim_p95_ratio", "claim_late_ratio"),
-        120,
+        300,
         {"claims": 20, "long": 500, "documents": 500},
     ),
     "sweep": Part(
-        "kernel_rows.measure_sweep", ("sweep_ms_1m", "sweeps_to_find_lost"), 90, {"sweeps": 1, "documents": 500}
+        "kernel_rows.measure_sweep", ("sweep_ms_1m", "sweeps_to_find_lost"), 240, {"sweeps": 1, "documents": 500}
     ),
-    "messages": Part("kernel_rows.measure_messages", ("messages_max",), 60, {"documents": 5, "sweeps": 3}),
-    "quota": Part("quota.measure_gates", ("quota_used", "rejections", "small_job_s"), 90, {"calls": 60, "jobs": 1}),
-    "order": Part("kernel_gate.measure_order", ("fifo_violations",), 60, {"messages": 30}),
-    "waiting": Part("kernel_gate.measure_waiting", ("redis_commands_per_s",), 60, {"window_s": 2}),
+    "messages": Part("kernel_rows.measure_messages", ("messages_max",), 120, {"documents": 5, "sweeps": 3}),
+    "quota": Part("quota.measure_gates", ("quota_used", "rejections", "small_job_s"), 150, {"calls": 60, "jobs": 1}),
+    "order": Part("kernel_gate.measure_order", ("fifo_violations",), 120, {"messages": 30}),
+    "waiting": Part("kernel_gate.measure_waiting", ("redis_commands_per_s",), 120, {"window_s": 2}),
     "units": Part(
-        "units.measure", ("units_vs_chord_quantum", "units_vs_chord_single"), 90, {"units": 300, "rounds": 1}
+        "units.measure", ("units_vs_chord_quantum", "units_vs_chord_single"), 180, {"units": 300, "rounds": 1}
     ),
-    "idle": Part("embedded.measure_rest_with_provider", ("idle_cpu",), 150, {"window_s": 2, "settled_s": 1}),
+    "idle": Part("embedded.measure_rest_with_provider", ("idle_cpu",), 180, {"window_s": 2, "settled_s": 1}),
 }
 
 

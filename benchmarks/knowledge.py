@@ -21,13 +21,13 @@ AIMS = {
 """The keys of the last line, in its order."""
 
 PARTS = {
-    "items": Part("knowledge_flow.measure_items", ("items_ratio",), 100, {"count": 8}),
-    "memory": Part("knowledge_flow.measure_memory", (), 250, {"count": 8}, by_default=False),
-    "fairness": Part("knowledge_flow.measure_fairness", ("jain", "small_base_ratio"), 90, {"each": 5, "large": 100}),
-    "search": Part("knowledge_search.measure_one_base", ("search_p95_ms",), 90, {"chunks": 1000}),
-    "bases": Part("knowledge_search.measure_many_bases", ("search_200_bases_p95_ms",), 90, {"chunks": 1000}),
-    "reads": Part("knowledge_api.measure_reads", ("api_rps", "api_p99_ms"), 60, {"seconds": 1.0, "files": 40}),
-    "upload": Part("knowledge_api.measure_upload", ("upload_peak_mb",), 60, {"megabytes": 50}),
+    "items": Part("knowledge_flow.measure_items", ("items_ratio",), 240, {"count": 8}),
+    "memory": Part("knowledge_flow.measure_memory", (), 600, {"count": 8}, by_default=False),
+    "fairness": Part("knowledge_flow.measure_fairness", ("jain", "small_base_ratio"), 240, {"each": 5, "large": 100}),
+    "search": Part("knowledge_search.measure_one_base", ("search_p95_ms",), 240, {"chunks": 1000}),
+    "bases": Part("knowledge_search.measure_many_bases", ("search_200_bases_p95_ms",), 240, {"chunks": 1000}),
+    "reads": Part("knowledge_api.measure_reads", ("api_rps", "api_p99_ms"), 150, {"seconds": 1.0, "files": 40}),
+    "upload": Part("knowledge_api.measure_upload", ("upload_peak_mb",), 150, {"megabytes": 10}),
 }
 
 SUITE = Suite("benchmarks.knowledge", "Knowledge bases and the REST API, measured.", AIMS, PARTS)

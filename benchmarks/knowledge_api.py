@@ -103,8 +103,8 @@ def _multipart(name: str) -> tuple[bytes, bytes]:
 def running_api(**settings: str) -> Iterator[int]:
     """A stack with the API; its port."""
     port = free_port()
-    own = {"PENSTOCK_API__WITH_STACK": "true", "PENSTOCK_API__PORT": str(port), "PENSTOCK_API__REQUESTS_PER_MIN": "0"}
-    with running(**own, **settings):
+    own = {"PENSTOCK_API__PORT": str(port), "PENSTOCK_API__REQUESTS_PER_MIN": "0"}
+    with running(api=True, **own, **settings):
         wait_until("the API", lambda: is_ready(port), 60)
         yield port
 

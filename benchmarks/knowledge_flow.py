@@ -47,12 +47,12 @@ def html(number: int, sections: int) -> str:
 
 
 @contextmanager
-def running(**settings: str) -> Iterator[str]:
+def running(*, api: bool = False, **settings: str) -> Iterator[str]:
     """A stack, and the provider; its address."""
     with provider_server("--latency", str(LATENCY_S)) as url:
         use_provider(url, concurrency=64)
         use_settings(**{"PENSTOCK_KNOWLEDGE__EMBEDDINGS_PROVIDER": PROVIDER, **settings})
-        with stack():
+        with stack(api=api):
             yield url
 
 

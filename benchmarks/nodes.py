@@ -20,12 +20,12 @@ AIMS = {
 """The keys of the last line, in its order."""
 
 PARTS = {
-    "latency": Part("node_load.measure_latency", ("same_instance_p50_ms", "cross_instance_p50_ms"), 60, {"jobs": 20}),
+    "latency": Part("node_load.measure_latency", ("same_instance_p50_ms", "cross_instance_p50_ms"), 150, {"jobs": 20}),
     "throughput": Part(
-        "node_load.measure_throughput", ("jobs_per_s_1", "jobs_per_s_2", "streams_ratio"), 90, {"seconds": 1.0}
+        "node_load.measure_throughput", ("jobs_per_s_1", "jobs_per_s_2", "streams_ratio"), 200, {"seconds": 1.0}
     ),
-    "idle": Part("node_load.measure_idle_nodes", ("gateway_1000_nodes_mb",), 60, {"nodes": 50, "settled_s": 1.0}),
-    "recovery": Part("node_load.measure_recovery", ("recovery_s",), 80, {"kills": 1}),
+    "idle": Part("node_load.measure_idle_nodes", ("gateway_1000_nodes_mb",), 150, {"nodes": 50, "settled_s": 1.0}),
+    "recovery": Part("node_load.measure_recovery", ("recovery_s",), 150, {"kills": 1}),
 }
 
 SUITE = Suite("benchmarks.nodes", "The gateway of inference nodes, measured.", AIMS, PARTS)

@@ -25,10 +25,10 @@ PARTS = {
         60,
         {"rounds": 1, "stored": 10},
     ),
-    "search": Part("screenshot_search.measure_search", ("search_p95_ms",), 120, {"nodes": 1000}),
-    "use": Part("screenshot_flow.measure_use", ("provider_utilisation",), 130, {"shots": 40}),
+    "search": Part("screenshot_search.measure_search", ("search_p95_ms",), 300, {"nodes": 1000}),
+    "use": Part("screenshot_flow.measure_use", ("provider_utilisation",), 300, {"shots": 40}),
     "realtime": Part(
-        "screenshot_flow.measure_realtime", ("realtime_p95_ratio",), 150, {"backlog": 300, "samples": 2, "every_s": 0.5}
+        "screenshot_flow.measure_realtime", ("realtime_p95_ratio",), 300, {"backlog": 300, "samples": 2, "every_s": 0.5}
     ),
 }
 

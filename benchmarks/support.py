@@ -155,12 +155,12 @@ def embedded_redis() -> Iterator[None]:
 
 
 @contextmanager
-def stack() -> Iterator[int]:
-    """`penstock up`, ready to work, its API at a port that nobody else has; its process id."""
+def stack(*, api: bool = False) -> Iterator[int]:
+    """`penstock up`, ready to work; its process id. `api`: with the API, as it is by default, at a port of its own."""
     settings = get_settings()
     log = settings.data_dir / "up.log"
     env = {"PENSTOCK_API__PORT": os.environ.get("PENSTOCK_API__PORT") or str(free_port())}
-    with process([*penstock(), "up"], log, env=env, end=signal.SIGINT) as running:
+    with process([*penstock(), "up", "--api" if api else "--no-api"], log, env=env, end=signal.SIGINT) as running:
         expected = 3 if settings.providers else 2
 
         def ready() -> bool:
