@@ -10,7 +10,7 @@ DEMO := .demo
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup lock demo test test-fast acceptance clients simulate mutations fuzz lint bench quality clean
+.PHONY: help setup lock demo test test-fast acceptance clients simulate mutations fuzz endpoints snapshots lint bench quality clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-9s  %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -107,6 +107,9 @@ fuzz: setup ## Hostile inputs for all that reads files, replies and words: SECON
 
 endpoints: setup ## Write docs/endpoints.md from the routes
 	$(BIN)/python -m tests.support.endpoints
+
+snapshots: setup ## Write tests/data/snapshots: routes, commands, settings, tables as the code has them
+	$(BIN)/python -m tests.support.snapshots
 
 lint: setup ## Style, formatting, types and layers
 	$(BIN)/ruff check .

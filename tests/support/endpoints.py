@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from fastapi.dependencies.models import Dependant
-from fastapi.routing import APIRoute
+from fastapi.routing import APIRoute, RouteContext
 from starlette.routing import BaseRoute
 
 from pipeline.interfaces.api import compat, dependencies, v1
@@ -27,7 +27,7 @@ _SCOPES = {
 }
 
 
-def scope_of(route: APIRoute) -> Scope | str:
+def scope_of(route: APIRoute | RouteContext) -> Scope | str:
     """The highest scope that a dependency of the route asks for; empty if none asks for any."""
 
     def asked(dependant: Dependant) -> Iterator[Scope]:

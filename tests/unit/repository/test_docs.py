@@ -2,25 +2,20 @@
 
 import json
 import re
-from collections.abc import Iterator
 from enum import IntEnum, StrEnum
 from pathlib import Path
 from typing import Any
 
 import pytest
-from pydantic import BaseModel, SecretStr
-from pydantic.fields import FieldInfo
+from pydantic import SecretStr
 from pydantic_core import PydanticUndefined
 
 from pipeline.engine.states import Machine
 from pipeline.flows.documents.states import DOCUMENT, PAGE, DocumentStatus, PageStatus
-from pipeline.flows.knowledge.settings import KnowledgeSettings
 from pipeline.flows.screenshots.states import BATCH, NODE, SCREENSHOT, SHARD
-from pipeline.flows.webhooks.settings import WebhookSettings
 from pipeline.nodes.job import JOB
-from pipeline.nodes.settings import GatewaySettings
-from pipeline.settings import ProviderProfile, Settings
 from tests.support import endpoints
+from tests.support.all_settings import fields
 
 ROOT = Path(__file__).resolve().parents[3]
 SETTINGS_PAGE = ROOT / "docs" / "settings.md"
@@ -39,29 +34,9 @@ _INITIAL = re.compile(r"^\s*\[\*\] --> (\w+)$", re.MULTILINE)
 _LINK = re.compile(r"\]\((?!https?:)([^)#\s]+)")
 
 
-class Everything(Settings):
-    """All settings, also those that flows keep in their own packages."""
-
-    knowledge: KnowledgeSettings = KnowledgeSettings()
-    webhooks: WebhookSettings = WebhookSettings()
-    gateway: GatewaySettings = GatewaySettings()
-
-
-def fields(model: type[BaseModel], prefix: str = "PENSTOCK_") -> Iterator[tuple[str, FieldInfo]]:
-    """(variable, field) of every setting, `<NAME>` standing for a provider's name."""
-    for name, field in model.model_fields.items():
-        variable = prefix + name.upper()
-        if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
-            yield from fields(field.annotation, f"{variable}__")
-            continue
-        yield variable, field
-        if field.annotation == dict[str, ProviderProfile]:
-            yield from fields(ProviderProfile, f"{variable}__<NAME>__")
-
-
 def unknown_variables(text: str) -> set[str]:
     """The `PENSTOCK_…` names in `text` that are no setting."""
-    known = "|".join(re.escape(name).replace("<NAME>", "(?:[A-Z0-9]+|<NAME>)") for name, _ in fields(Everything))
+    known = "|".join(re.escape(name).replace("<NAME>", "(?:[A-Z0-9]+|<NAME>)") for name, _ in fields())
     return {
         name
         for name in re.findall(r"PENSTOCK_[A-Z0-9<>_]*[A-Z0-9>]", text)
@@ -83,12 +58,12 @@ def shown(default: Any) -> str:
 
 
 def test_every_setting_is_documented_and_every_documented_one_exists() -> None:
-    assert set(documented()) == {name for name, _ in fields(Everything)} | {CONFIG, NODE_TOKEN}
+    assert set(documented()) == {name for name, _ in fields()} | {CONFIG, NODE_TOKEN}
 
 
 def test_documented_defaults_are_the_ones_in_force() -> None:
     page = documented()
-    fixed = {name: field.default for name, field in fields(Everything) if field.default is not PydanticUndefined}
+    fixed = {name: field.default for name, field in fields() if field.default is not PydanticUndefined}
     assert {name: page[name] for name in fixed} == {name: shown(default) for name, default in fixed.items()}
 
 

@@ -1,0 +1,43 @@
+"""Every setting by the name of its variable, also those that flows and the gateway keep in their own packages."""
+
+import os
+from collections.abc import Iterator
+from typing import Any
+from unittest.mock import patch
+
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+
+from pipeline.flows.knowledge.settings import KnowledgeSettings
+from pipeline.flows.webhooks.settings import WebhookSettings
+from pipeline.nodes.settings import GatewaySettings
+from pipeline.settings import ProviderProfile, Settings
+
+
+class Everything(Settings):
+    """All settings in one model."""
+
+    knowledge: KnowledgeSettings = KnowledgeSettings()
+    webhooks: WebhookSettings = WebhookSettings()
+    gateway: GatewaySettings = GatewaySettings()
+
+
+def fields(model: type[BaseModel] = Everything, prefix: str = "PENSTOCK_") -> Iterator[tuple[str, FieldInfo]]:
+    """(variable, field) of every setting, `<NAME>` standing for a provider's name."""
+    for name, field in model.model_fields.items():
+        variable = prefix + name.upper()
+        if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
+            yield from fields(field.annotation, f"{variable}__")
+            continue
+        yield variable, field
+        if field.annotation == dict[str, ProviderProfile]:
+            yield from fields(ProviderProfile, f"{variable}__<NAME>__")
+
+
+def by_default(folder: str, **given: Any) -> Settings:
+    """Settings with this data folder, whatever the caller's environment and file say."""
+    with patch.dict(os.environ):
+        for name in [name for name in os.environ if name.startswith("PENSTOCK_")]:
+            del os.environ[name]
+        os.environ["PENSTOCK_DATA_DIR"] = folder
+        return Settings(**given)
