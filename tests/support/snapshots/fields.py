@@ -9,9 +9,23 @@ from typing import Any
 
 Schema = Mapping[str, Any]
 _STRUCTURE = {
-    "$ref", "$defs", "type", "properties", "required", "items", "prefixItems", "additionalProperties",
-    "propertyNames", "anyOf", "oneOf", "allOf", "enum", "const", "default", "discriminator",
-}  # fmt: skip
+    "$ref",
+    "$defs",
+    "type",
+    "properties",
+    "required",
+    "items",
+    "prefixItems",
+    "additionalProperties",
+    "propertyNames",
+    "anyOf",
+    "oneOf",
+    "allOf",
+    "enum",
+    "const",
+    "default",
+    "discriminator",
+}
 _WORDS = {"title", "description", "examples", "example"}
 
 
