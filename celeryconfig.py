@@ -11,7 +11,7 @@ from pipeline.engine.connection import CONNECT_TIMEOUT_S, TIMEOUT_S, sentinel_op
 from pipeline.engine.full_redis import RedisFull
 from pipeline.flows import FLOWS, check_sections
 from pipeline.nodes.settings import gateway_settings
-from pipeline.providers.gates import gated_queues
+from pipeline.providers.gates import queue_names
 from pipeline.settings import get_settings
 
 _settings = get_settings()
@@ -34,10 +34,7 @@ imports = (
     "tasks.watchdog",
 )
 
-task_queues = tuple(
-    Queue(name, Exchange(name), routing_key=name)
-    for name in ("maintenance", "control", "cpu", "io", "capture", *gated_queues(_settings))
-)
+task_queues = tuple(Queue(name, Exchange(name), routing_key=name) for name in queue_names(_settings))
 task_default_queue = "control"
 task_create_missing_queues = False
 """A queue that no worker knows would hold its messages for ever: better an error where the message is sent."""

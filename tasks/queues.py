@@ -17,7 +17,6 @@ from pipeline.providers import resume_at as resuming
 from pipeline.providers.breaker_record import BreakerChange
 from pipeline.providers.queue_views import LimitView, QueueView
 from tasks import watchdog  # noqa: F401  # tells the workers
-from tasks.app import configuration
 from tasks.context import get_context
 
 __all__ = [
@@ -31,7 +30,7 @@ configure_as_library()
 
 def list_queues() -> list[QueueView]:
     """All queues: what waits, limits and their use, why a gate is closed. Raises `UserError` where Redis is down."""
-    return queue_views.queues(get_context(), [one.name for one in configuration().task_queues])
+    return queue_views.queues(get_context())
 
 
 def queue(name: str) -> QueueView:

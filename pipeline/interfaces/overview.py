@@ -9,6 +9,7 @@ from pipeline.engine.backlog import Failure
 from pipeline.engine.metrics import Minute, Throughput
 from pipeline.engine.presence import Presence, last_sweep_s, served
 from pipeline.flows import flows
+from pipeline.flows.documents import backlog
 from pipeline.interfaces.backlog import Reason, failures, reasons
 from pipeline.interfaces.console.words import duration
 from pipeline.interfaces.workers import Worker, workers
@@ -85,14 +86,12 @@ class Overview:
 
 def overview(context: Context) -> Overview:
     """How everything stands."""
-    from tasks import documents  # noqa: PLC0415  # imports Celery, which not all who import this need
-
     failed, since = failures(context, COUNTED_FAILURES), context.db.now() - timedelta(hours=1)
     counted, runs = {flow.name: flow.figures(context) for flow in flows()}, fleet(context)
     return Overview(
-        counted, documents.last_hour(), runs, spending(context),
+        counted, backlog.last_hour(context), runs, spending(context),
         reasons(context, runs.gates if runs else None, runs.served if runs else None),
-        documents.pages_by_minute(), failed[:FAILURES], sum(one.at > since for one in failed),
+        backlog.pages_by_minute(context), failed[:FAILURES], sum(one.at > since for one in failed),
     )  # fmt: skip
 
 
@@ -122,13 +121,11 @@ def sweep_problem(context: Context) -> str:
 
 def fleet(context: Context) -> Fleet | None:
     """What Redis knows; None if it is down, at once."""
-    from tasks.app import configuration  # noqa: PLC0415  # imports Celery
-
     if not context.online:
         return None
     try:
         reach_redis(context.settings)
-        found = queue_views.queues(context, [queue.name for queue in configuration().task_queues])
+        found = queue_views.queues(context)
         gated = gates.gated_queues(context.settings)
         return Fleet(
             {view.name: view.waiting for view in found},

@@ -36,6 +36,8 @@ from pipeline.storage.context import Context
 log = structlog.get_logger(__name__)
 APPLIED = "penstock:{gates}:configured"
 SLOT_MARGIN_S = 30.0
+PLAIN = ("maintenance", "control", "cpu", "io", "capture")
+"""Queues without a gate."""
 
 
 @dataclass(frozen=True)
@@ -115,6 +117,11 @@ def gated_queues(settings: Settings) -> Mapping[str, GatedQueue]:
     for flow in _declarations():
         queues += flow.gated_queues(settings)
     return MappingProxyType({queue.name: queue for queue in queues})
+
+
+def queue_names(settings: Settings) -> list[str]:
+    """Every queue that workers know: those without a gate first."""
+    return [*PLAIN, *gated_queues(settings)]
 
 
 def gate(context: Context, queue: GatedQueue) -> Gate:

@@ -1,6 +1,6 @@
 """Queues and their gates as people see them: what waits, what is under way, limits and their use, why it is closed."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from math import inf
@@ -76,11 +76,11 @@ def require_online(context: Context) -> None:
         raise UserError("Redis is down, so no gate can be read: `penstock up` starts it", code="offline")
 
 
-def queues(context: Context, plain: Iterable[str]) -> list[QueueView]:
-    """The queues without a gate of these names, and all with one. Raises `UserError` where Redis is down."""
+def queues(context: Context) -> list[QueueView]:
+    """All queues, those without a gate first. Raises `UserError` where Redis is down."""
     require_online(context)
     gates.sync(context)
-    names = dict.fromkeys([*plain, *gates.gated_queues(context.settings)])
+    names = gates.queue_names(context.settings)
     values = gates.live_values(context)
     return [_view(context, values, name, waiting) for name, waiting in queue_depths(context.redis, names).items()]
 

@@ -312,11 +312,10 @@ def _queues(arguments: list[str]) -> list[str]:
 
 
 def _check_queues(names: list[str]) -> None:
-    from pipeline.providers import registry
-    from tasks.app import configuration
+    from pipeline.providers import gates, registry
 
     settings = all_settings()
-    known = [queue.name for queue in configuration().task_queues]
+    known = gates.queue_names(settings)
     for name in names:
         _, _, provider = name.partition(".")
         if name not in known and provider and provider not in registry.names(settings):

@@ -25,22 +25,18 @@ def families(context: Context) -> list[Metric]:
     if not context.online:
         raise RedisError("the embedded Redis is down")
     queues = list(gates.gated_queues(context.settings).values())
-    return [*_queues(context, queues), *_gates(context, queues), *_breakers(context), *_spent(context, queues),
+    return [*_queues(context), *_gates(context, queues), *_breakers(context), *_spent(context, queues),
             *_workers(context), *_server(context)]  # fmt: skip
 
 
-def _queues(context: Context, gated: list[GatedQueue]) -> Iterator[Metric]:
-    from tasks.app import configuration  # noqa: PLC0415  # imports Celery
-
+def _queues(context: Context) -> Iterator[Metric]:
     depth = Gauge("penstock_queue_messages", "Messages that wait in a queue.", labels=["queue"])
     oldest = Gauge(
         "penstock_queue_oldest_message_age_seconds",
         "How long ago the message was sent that is next in a queue; 0 if none waits.",
         labels=["queue"],
     )
-    names = list(
-        dict.fromkeys([*(queue.name for queue in configuration().task_queues), *(queue.name for queue in gated)])
-    )
+    names = gates.queue_names(context.settings)
     for name, waiting in queue_depths(context.redis, names).items():
         depth.put((name,), waiting)
     for name, age_s in oldest_messages_s(context.redis, names).items():

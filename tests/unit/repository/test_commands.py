@@ -107,7 +107,7 @@ def fault(words: list[str]) -> str:
         if missing := [one for one in several if one not in command.commands]:
             return f"there is no command {' '.join([*path, missing[0]])!r}"
         path.append(several[0])
-        command = command.commands[several[0]]
+        _, command, _ = command.resolve_command(None, several[:1])
     return _wrong_arguments(command, " ".join(path), rest)
 
 
