@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pipeline.engine import events
 from pipeline.engine.errors import NoWorkerWarning, UserError
@@ -36,7 +36,9 @@ from pipeline.reading.inputs import manifest_path
 from pipeline.reading.source import parse_page_range, safe_filename
 from tasks import watch as watching
 from tasks.context import get_context
-from tasks.documents.canvas import TASKS
+
+if TYPE_CHECKING:
+    from tasks.flow import FlowTasks
 
 __all__ = [
     "AttemptView", "Choice", "CostView", "Document", "DocumentStatus", "Figures", "Filter", "Found",
@@ -331,13 +333,19 @@ def delete(document_id: str) -> None:
         events.publish(get_context().redis, "documents", "deleted", document=document_id)
 
 
+def _tasks() -> "FlowTasks":
+    from tasks.documents.canvas import TASKS  # noqa: PLC0415  # with Celery, which who only reads does not need
+
+    return TASKS
+
+
 def _launched(view: DocumentView) -> Document:
-    TASKS.launch(view.id)
+    _tasks().launch(view.id)
     return _told(view)
 
 
 def _told(view: DocumentView) -> Document:
-    TASKS.announce(view.id)
+    _tasks().announce(view.id)
     return _document(view)
 
 
