@@ -23,7 +23,7 @@ ROOT = Path(__file__).resolve().parents[3]
 PAGES = sorted([ROOT / "README.md", *ROOT.glob("docs/*.md")])
 CODE = sorted([*ROOT.glob("pipeline/**/*.py"), *ROOT.glob("tasks/**/*.py")])
 TEMPLATES = sorted(ROOT.glob("pipeline/interfaces/console/templates/**/*.html"))
-COMMANDS = get_command(app)
+COMMANDS: Any = get_command(app)
 CELERY = {"worker": celery_worker, "beat": celery_beat}
 """Whose options these commands take, beside their own."""
 
@@ -175,3 +175,10 @@ def test_a_worker_for_all_queues_is_documented_with_all_of_them() -> None:
         calls = [words for words in of_page(page) if "-Q" in words]
         assert [set(words[words.index("-Q") + 1].split(",")) for words in calls] == [plain], name
         assert [queue for queue in sorted(whole) if f"`{queue.replace('openai', 'NAME')}`" not in page] == [], name
+
+
+def test_the_programs_help_says_of_each_command_what_the_command_says() -> None:
+    program: Any = get_command(app)
+    shown = {name: stub.help for name, stub in program.commands.items()}
+    said = {name: COMMANDS.resolve_command(None, [name])[1].help.split("\n\n")[0] for name in shown}
+    assert shown == said
