@@ -31,12 +31,14 @@ def _whole(find: Callable[["Context", str], str | None]) -> Callback:
 
 def whole(flow: str, noun: str) -> Callback:
     """Of rows of a flow, by what its `ids` call them."""
-    return _whole(lambda context, given: import_module(f"pipeline.flows.{flow}").FLOW.resolve(context, noun, given))
+    return _whole(
+        lambda context, given: import_module(f"pipeline.flows.{flow}.flow").FLOW.resolve(context, noun, given)
+    )
 
 
 def _scope(context: "Context", given: str) -> str | None:
     scopes = (("documents", "documents"), ("knowledge", "items"), ("music", "runs"))
-    found = (import_module(f"pipeline.flows.{flow}").FLOW.resolve(context, noun, given) for flow, noun in scopes)
+    found = (import_module(f"pipeline.flows.{flow}.flow").FLOW.resolve(context, noun, given) for flow, noun in scopes)
     return next((one for one in found if one), None)
 
 
