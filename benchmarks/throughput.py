@@ -17,8 +17,8 @@ import psutil
 from benchmarks.memory import MemorySampler, family_of, memory_of
 from benchmarks.suite import Figures
 from benchmarks.support import BenchmarkError, big_document, completed, progress, spread, stack
-from pipeline.reading import conversion, ocr
-from pipeline.reading.pages import Options
+from pipeline.providers.local import LocalConverter
+from pipeline.reading import conversion
 from pipeline.settings import LOCAL, get_settings
 
 CHUNK = 10
@@ -41,7 +41,7 @@ def measure(rounds: int = 7, pages: int = 619) -> Figures:
     processes = get_settings().documents.converter_count
     bare: list[float] = []
     runs: list[Run] = []
-    with stack() as pid, bare_pool(source, processes) as pool:
+    with stack() as pid, bare_pool(source, processes, pages) as pool:
         worker = family_of(pid, "worker-cpu")
         idle, _ = memory_of(worker)
         progress("warming up")
@@ -109,9 +109,11 @@ _open: dict[str, Any] = {}
 
 
 @contextmanager
-def bare_pool(source: Path, processes: int) -> Iterator[Pool]:
-    """Processes that have the document open and do nothing else. What they read with is not in a child process."""
-    pool = multiprocessing.get_context("spawn").Pool(processes, _begin, (source,))
+def bare_pool(source: Path, processes: int, pages: int) -> Iterator[Pool]:
+    """Processes that have the surveyed document open and do nothing else. They read it themselves, without a child."""
+    options = LocalConverter(get_settings())._options
+    survey = conversion.survey(source, range(1, pages + 1), options, lambda: None)
+    pool = multiprocessing.get_context("spawn").Pool(processes, _begin, (source, survey))
     try:
         yield pool
         pool.close()
@@ -120,13 +122,8 @@ def bare_pool(source: Path, processes: int) -> Iterator[Pool]:
         pool.terminate()
 
 
-def _begin(source: Path) -> None:
-    settings = get_settings().documents
-    options = Options(
-        dpi=settings.ocr_dpi, pictures=settings.ocr_pictures, max_pixels=ocr.pixels_at(settings.ocr_dpi),
-        threads=ocr.threads_for(settings.converter_count), page_s=settings.page_timeout_s,
-    )  # fmt: skip
-    opened = conversion.open_source(source, options)
+def _begin(source: Path, survey: str) -> None:
+    opened = conversion.open_source(source, LocalConverter(get_settings())._options, survey)
     _open["source"] = opened.__enter__()
     Finalize(None, opened.__exit__, (None, None, None), exitpriority=1)
 
