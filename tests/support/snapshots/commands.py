@@ -35,7 +35,8 @@ def _lines(command: Any, path: str, parent: Any) -> Iterator[str]:
     options = sorted((one for one in own if one not in arguments), key=lambda one: sorted(one.opts))
     for one in (*arguments, *options):
         yield f"{path} {_parameter(one, hints[one.name])}"
-    for name, inner in sorted(getattr(command, "commands", {}).items()):
+    for name in sorted(getattr(command, "commands", {})):
+        _, inner, _ = command.resolve_command(context, [name])
         yield from _lines(inner, f"{path} {name}", context)
 
 

@@ -120,11 +120,10 @@ def test_wrong_arguments_are_named_without_obeying_them(
 def test_a_defect_s_traceback_quotes_without_obeying(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    def broken() -> None:
+    def broken(**_: object) -> None:
         raise RuntimeError(HOSTILE + "caf\udce9")
 
     monkeypatch.setattr(COMMANDS, "app", broken)
-    monkeypatch.setattr(COMMANDS, "configure", lambda *_, **__: None)
     with pytest.raises(SystemExit) as ended:
         COMMANDS.main()
     assert ended.value.code == 1
@@ -141,8 +140,7 @@ def assert_harmless(said: str) -> None:
 def test_an_argument_that_is_not_utf_8_is_named(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(COMMANDS, "app", "caf\udce9".encode)
-    monkeypatch.setattr(COMMANDS, "configure", lambda *_, **__: None)
+    monkeypatch.setattr(COMMANDS, "app", lambda **_: "caf\udce9".encode())
     with pytest.raises(SystemExit) as ended:
         COMMANDS.main()
     assert ended.value.code == 1
