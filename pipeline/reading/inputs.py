@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from pipeline.engine.errors import UserError
-from pipeline.reading.source import ACCEPTED
+from pipeline.reading.source import ACCEPTED, safe_filename
 from pipeline.reading.user_file import is_file_below, walk
 
 SUFFIXES = frozenset({".pdf", ".png", ".jpg", ".jpeg", ".webp", ".tif", ".tiff"})
@@ -99,3 +99,14 @@ def _is_result(path: Path) -> bool:
 def manifest_path(result: Path) -> Path:
     """The manifest beside a result, which is Markdown or JSON."""
     return result.with_name(f"{result.name.removesuffix('.md').removesuffix('.json')}{MANIFEST_SUFFIX}")
+
+
+def result_name(filename: str, suffix: str = ".md") -> str:
+    """The name of a copy of a result, which depends on nothing but the source's: `a.pdf`, `a.md`; `a.jpg`, `a.jpg.md`.
+
+    So `a.pdf` and `a.jpg` never claim the same name, whichever comes first; and what `a.manifest.pdf` becomes is never
+    called like the manifest of `a.pdf`.
+    """
+    name = safe_filename(filename)
+    short = f"{safe_filename(name.removesuffix('.pdf'))}{suffix}"
+    return f"{name}{suffix}" if short.lower().endswith(MANIFEST_SUFFIX) else short

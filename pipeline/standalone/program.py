@@ -131,11 +131,9 @@ def load(modules: Sequence[str]) -> None:
 
     Nothing of it reads settings or connects to anything.
     """
-    if not FORKS:
-        return
     gc.disable()
-    for module in (*SHARED, *modules):
+    for module in (*SHARED, *modules) if FORKS else ():
         importlib.import_module(module)
-    gc.enable()
     # The collector leaves these objects alone: looking at one copies its page in each process.
     gc.freeze()
+    gc.enable()

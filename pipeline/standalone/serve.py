@@ -1,20 +1,22 @@
 """Entry point of a supervisor on demand: `python -m pipeline.standalone.serve`. Ends when no command uses the stack."""
 
+import gc
 import sys
-
-from sqlalchemy.exc import SQLAlchemyError
-
-from pipeline.engine import privacy
-from pipeline.engine.control_characters import printable
-from pipeline.engine.errors import UserError
-from pipeline.engine.logs import configure
-from pipeline.settings import get_settings
-from pipeline.standalone.locks import supervisor_lock
-from pipeline.standalone.supervisor import Idleness, Supervisor
 
 
 def main() -> int:
     """Supervise the data folder's stack, unless another process does."""
+    gc.disable()  # imports make no garbage; `program.load` has the rest of them, and enables it again
+    from sqlalchemy.exc import SQLAlchemyError  # noqa: PLC0415
+
+    from pipeline.engine import privacy  # noqa: PLC0415
+    from pipeline.engine.control_characters import printable  # noqa: PLC0415
+    from pipeline.engine.errors import UserError  # noqa: PLC0415
+    from pipeline.engine.logs import configure  # noqa: PLC0415
+    from pipeline.settings import get_settings  # noqa: PLC0415
+    from pipeline.standalone.locks import supervisor_lock  # noqa: PLC0415
+    from pipeline.standalone.supervisor import Idleness, Supervisor  # noqa: PLC0415
+
     privacy.begin()
     settings = get_settings()
     configure(settings.log_level, as_json=settings.log_json)

@@ -14,7 +14,6 @@ from uuid import uuid4
 
 from pipeline.engine import privacy
 from pipeline.engine.errors import UserError
-from pipeline.reading.inputs import MANIFEST_SUFFIX
 from pipeline.reading.source import safe_filename
 from pipeline.reading.user_file import open_file
 from pipeline.settings import Settings
@@ -59,17 +58,6 @@ def pictures_folder(settings: Settings, document_id: str) -> Path:
 def output_path(settings: Settings, document_id: str, filename: str) -> Path:
     """The merged Markdown."""
     return output_folder(settings, document_id) / f"{stem(filename)}.md"
-
-
-def result_name(filename: str, suffix: str = ".md") -> str:
-    """The name of a copy of a result, which depends on nothing but the source's: `a.pdf`, `a.md`; `a.jpg`, `a.jpg.md`.
-
-    So `a.pdf` and `a.jpg` never claim the same name, whichever comes first; and what `a.manifest.pdf` becomes is never
-    called like the manifest of `a.pdf`.
-    """
-    name = safe_filename(filename)
-    short = f"{safe_filename(name.removesuffix('.pdf'))}{suffix}"
-    return f"{name}{suffix}" if short.lower().endswith(MANIFEST_SUFFIX) else short
 
 
 def stem(filename: str) -> str:

@@ -4,7 +4,7 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -84,50 +84,57 @@ def convert(
 
     Exit codes: 0 done, 1 failed, 2 wrong usage, 3 partial, 130 interrupted.
     """
-    from pipeline.flows.documents.submission import Options
-    from pipeline.interfaces.cli.convert.targets import STDOUT
+    from pipeline.interfaces.cli.convert.targets import STDOUT, plan
 
     if as_json and output == STDOUT:
         raise UserError("--json and -o - both write to standard output: choose one", code="usage")
     if force and keep:
         raise UserError("--force replaces results, and --keep does not: choose one", code="usage")
-    options = Options(pages, provider, model, allow_partial, use_cache=not no_cache, pictures=pictures, fresh=fresh)
-    wish = given.Wish(options, format_, force, keep)
     if any(path is _STDIN for path in inputs):
         output = output or STDOUT
         if as_json and output == STDOUT:
             raise UserError("--json and - both write to standard output: name a file with -o", code="usage")
-    jobs, left_out = _convert(inputs, output, wish)
+    with _received(inputs) as sources:
+        jobs = [Job(target) for target in plan(sources, output, format_.suffix)]
+        # Where nothing that was typed can be wrong, the stack starts while this command imports what it needs itself.
+        may_be_refused = provider or model or pages
+        starts = not may_be_refused and any(force or not job.target.exists for job in jobs if _begins_well(job))
+        with _demand() if starts else nullcontext() as demanded:
+            with err.status("Starting …") if starts else nullcontext():
+                from pipeline.flows.documents.submission import Options
+
+                options = Options(pages, provider, model, allow_partial, not no_cache, pictures, fresh=fresh)
+                wish = given.Wish(options, format_, force, keep)
+            left_out = _convert(jobs, sources, output, wish, demanded)
     _tell(jobs, left_out, as_json=as_json)
     codes = {job.exit_code for job in jobs}
     raise typer.Exit(FAILED if FAILED in codes else max(codes))
 
 
-def _convert(inputs: Sequence[Path], output: str, wish: given.Wish) -> tuple[list[Job], list[Path]]:
-    """The jobs, ended, and the files that are none."""
-    from pipeline.interfaces.cli.convert.targets import plan
+def _convert(
+    jobs: Sequence[Job], sources: Sequence[Path], output: str, wish: given.Wish, demanded: "Demand | None"
+) -> list[Path]:
+    """Bring these jobs to their end; the files that are none."""
     from pipeline.reading.inputs import other_files
 
-    with _received(inputs) as sources:
-        jobs = [Job(target) for target in plan(sources, output, wish.form.suffix)]
-        left_out = other_files(sources)
-        if left_out:
-            err.print(passed_over(left_out), soft_wrap=True)
-        if orphans := _without_source(sources, jobs, output):
-            err.print(orphaned(orphans), soft_wrap=True)
-        for job in jobs:
-            _look(job, wish, several=len(jobs) > 1)
-        wanted = [job for job in jobs if job.is_wanted]
-        if any(map(_begins_well, wanted)):
-            with _demand() as demanded:  # the stack starts while the files are read
-                with err.status("Starting …"):
-                    accepted = any(_is_accepted(job, several=len(jobs) > 1) for job in wanted)
-                if accepted:
-                    run(wanted, wish, demanded)
-        else:
-            for job in wanted:
-                _is_accepted(job, several=len(jobs) > 1)
-    return jobs, left_out
+    left_out = other_files(sources)
+    if left_out:
+        err.print(passed_over(left_out), soft_wrap=True)
+    if orphans := _without_source(sources, jobs, output):
+        err.print(orphaned(orphans), soft_wrap=True)
+    for job in jobs:
+        _look(job, wish, several=len(jobs) > 1)
+    wanted = [job for job in jobs if job.is_wanted]
+    if any(map(_begins_well, wanted)):
+        with nullcontext(demanded) if demanded else _demand() as held:  # a stack starts while the files are read
+            with err.status("Starting …"):
+                accepted = any(_is_accepted(job, several=len(jobs) > 1) for job in wanted)
+            if accepted:
+                run(wanted, wish, held)
+    else:
+        for job in wanted:
+            _is_accepted(job, several=len(jobs) > 1)
+    return left_out
 
 
 @contextmanager

@@ -56,9 +56,10 @@ def export(
 
     [bold]penstock documents export 3f2a -o texts/[/bold]
     """
-    from pipeline.flows.documents.files import result_name, storage_error
+    from pipeline.flows.documents.files import storage_error
     from pipeline.interfaces.cli.convert.targets import STDOUT
     from pipeline.interfaces.cli.results import manifest_in_the_way, pictures_in_the_way, write
+    from pipeline.reading.inputs import result_name
     from tasks.documents import UserError, status
 
     if output and to:
