@@ -4,6 +4,8 @@ import asyncio
 import ipaddress
 import socket
 import ssl
+from collections.abc import Callable
+from contextlib import suppress
 from threading import Event
 from types import FrameType
 from typing import Any, Protocol
@@ -97,12 +99,22 @@ class Server(uvicorn.Server):
     def __init__(self, config: uvicorn.Config, ending: Event) -> None:
         super().__init__(config)
         self._ending = ending
+        self._wake: Callable[[], object] = lambda: None
+
+    async def main_loop(self) -> None:
+        """Wait for the signal to end. uvicorn's own looks ten times a second; the date of answers needs one."""
+        asked, loop = asyncio.Event(), asyncio.get_running_loop()
+        self._wake = lambda: loop.call_soon_threadsafe(asked.set)
+        while not await self.on_tick(0):
+            with suppress(TimeoutError):
+                await asyncio.wait_for(asked.wait(), 1.0)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:  # noqa: ARG002
         # Not uvicorn's own, which raises the signal again in the end: who was asked to end has not failed.
         self._ending.set()
         self.force_exit = self.should_exit
         self.should_exit = True
+        self._wake()
 
 
 def _plain(body: bytes, *more: tuple[bytes, bytes]) -> list[tuple[bytes, bytes]]:

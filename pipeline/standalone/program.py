@@ -27,7 +27,7 @@ SHARED = (
     "tasks.telemetry", "tasks.watchdog", *(f"tasks.{name}.canvas" for name in FLOWS),
 )  # fmt: skip
 """What workers and beat import."""
-_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD)
 """What the supervisor handles, and its programs handle in their own way."""
 
 
@@ -113,6 +113,7 @@ def _become(program: Program, name: str, lifeline: int) -> None:
     """Keep nothing of the supervisor but what it has imported, and where it writes."""
     os.setsid()
     os.dup2(lifeline, 0)
+    signal.set_wakeup_fd(-1)
     os.closerange(3, os.sysconf("SC_OPEN_MAX"))  # other children's lifelines, and the locks of the data folder
     for number in _SIGNALS:
         signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)

@@ -46,6 +46,7 @@ def command(settings: Settings) -> list[str]:
         "--maxmemory-policy", "noeviction", "--daemonize", "no", "--loglevel", "warning",
         "--logfile", str(log_file(settings)),  # its lines mean nothing to a person at a terminal
         "--aof-use-rdb-preamble", "yes", "--aof-load-truncated", "yes",
+        "--hz", "5",  # how often it looks around at rest
     ]  # fmt: skip
 
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import select
 import signal
 import time
 from collections.abc import Callable, Collection
@@ -31,7 +32,8 @@ GRACE_S = 10.0
 """How long workers may take to finish their work when the stack ends."""
 RELEASE_S = 5.0
 """How long the claims of killed workers may take to be released when the stack ends."""
-_TICK_S = 0.25
+_TICK_S, _CALM_TICK_S = 0.25, 1.0
+_CALM_AFTER_S = 30.0
 
 
 @dataclass(frozen=True)
@@ -101,10 +103,15 @@ class Supervisor:
         """
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, self._on_signal)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        woken, wake = os.pipe()
+        os.set_blocking(wake, False)
+        signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
         try:
             self._begin()
             if not self._signals:
                 ready()
+            calm_at = time.monotonic() + _CALM_AFTER_S
             while not self._signals and self._lock.is_in_place() and not unused():
                 if _restart_path(self._settings).exists():
                     self._restart()
@@ -112,7 +119,8 @@ class Supervisor:
                 for child in (*self._readers, *self._children):
                     child.tend(now)
                 self._tend_redis(now)
-                time.sleep(_TICK_S)
+                if select.select([woken], [], [], _TICK_S if now < calm_at else _CALM_TICK_S)[0]:
+                    os.read(woken, 4096)  # a child has ended, or a signal came
             ending()
         finally:
             if self._lock.is_in_place():
