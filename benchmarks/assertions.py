@@ -180,9 +180,7 @@ class ListItem(Assertion):
         )
 
 
-KINDS: dict[str, type[Assertion]] = {
-    each.kind: each for each in (Present, Absent, Order, Table, HeadingIs, ListItem)
-}  # fmt: skip
+KINDS: dict[str, type[Assertion]] = {each.kind: each for each in (Present, Absent, Order, Table, HeadingIs, ListItem)}
 
 
 def load(folder: Path = FOLDER) -> list[Assertion]:

@@ -72,13 +72,23 @@ def insert_documents(context: Context, count: int) -> None:
             failed = pages if status is DocumentStatus.FAILED else int(status is DocumentStatus.PARTIAL_FAILED)
             rows.append(
                 {
-                    "id": uuid4().hex[:16], "filename": f"{dice.choice(WORDS)}-{dice.choice(WORDS)}-{number}.pdf",
-                    "type": "pdf", "provider": "local", "status": status, "pages": pages, "progress": 100,
-                    "completed_count": pages - failed, "failed_count": failed, "submission_key": uuid4().hex,
-                    "size_bytes": pages * 40_000, "started_at": at, "finished_at": at + timedelta(seconds=pages),
-                    "created_at": at, "updated_at": at,
+                    "id": uuid4().hex[:16],
+                    "filename": f"{dice.choice(WORDS)}-{dice.choice(WORDS)}-{number}.pdf",
+                    "type": "pdf",
+                    "provider": "local",
+                    "status": status,
+                    "pages": pages,
+                    "progress": 100,
+                    "completed_count": pages - failed,
+                    "failed_count": failed,
+                    "submission_key": uuid4().hex,
+                    "size_bytes": pages * 40_000,
+                    "started_at": at,
+                    "finished_at": at + timedelta(seconds=pages),
+                    "created_at": at,
+                    "updated_at": at,
                 }
-            )  # fmt: skip
+            )
         with context.db.transaction() as session:
             session.execute(insert(DOCUMENTS), rows)
 
@@ -86,9 +96,13 @@ def insert_documents(context: Context, count: int) -> None:
 def _lists(port: int, rounds: int) -> tuple[list[float], dict[str, list[float]]]:
     """How long lists took, in seconds: all of them, and by what was asked."""
     asked = {
-        "all": "", "completed": "?state=done", "needs you": "?state=attention", "a name": "?q=harbour-lease",
-        "a name nobody has": "?q=zanzibar", "needs you, with a name": "?state=attention&q=survey",
-    }  # fmt: skip
+        "all": "",
+        "completed": "?state=done",
+        "needs you": "?state=attention",
+        "a name": "?q=harbour-lease",
+        "a name nobody has": "?q=zanzibar",
+        "needs you, with a name": "?state=attention&q=survey",
+    }
     each = {what: _timed(port, [f"/console/documents{query}"] * rounds) for what, query in asked.items()}
     return [took for all_of in each.values() for took in all_of], each
 

@@ -64,10 +64,13 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--quick", action="store_true", help="one document and ten pages: a try, not a measurement")
     parser.add_argument("--failures", action="store_true", help="print what Penstock fails, with what it wrote there")
     parser.add_argument(
-        "--only", action="append", default=[], metavar="NAME",
+        "--only",
+        action="append",
+        default=[],
+        metavar="NAME",
         help=f"a part of a PDF's or an assertion file's name, a kind ({', '.join(KINDS)}) or a group "
         f"({', '.join(GROUPS)}, {unseen.GROUP}); may be repeated: then all must fit; speed is left out then",
-    )  # fmt: skip
+    )
     return parser.parse_args()
 
 
@@ -84,8 +87,10 @@ def _measure(arguments: argparse.Namespace) -> int:
     if arguments.failures:
         print("\n".join(_failures(assertions, outcome[converters.PENSTOCK], texts[converters.PENSTOCK])))
     if figures:
-        print(f"\npages with a text layer on one core: {figures['pages_per_s']:g} pages/s, "
-              f"{figures['model_pages_per_s']:g} with the layout model, peak {figures['peak_mb']:g} MB")  # fmt: skip
+        print(
+            f"\npages with a text layer on one core: {figures['pages_per_s']:g} pages/s, "
+            f"{figures['model_pages_per_s']:g} with the layout model, peak {figures['peak_mb']:g} MB"
+        )
     for name, reason in sorted(absent.items()):
         print(f"absent, so that all that is asserted about it fails: {name}: {reason}")
     sys.stderr.write(f"{time.monotonic() - begun:.0f} s in all\n")
@@ -110,13 +115,16 @@ def _counts(assertions: Sequence[Assertion], outcome: Outcome) -> dict[str, int 
 
     new = sum(each.group == unseen.GROUP for each in assertions)
     return {
-        "passed": passed(converters.PENSTOCK, new=False), "total": len(assertions) - new,
+        "passed": passed(converters.PENSTOCK, new=False),
+        "total": len(assertions) - new,
         "markitdown_passed": passed(converters.MARKITDOWN, new=False),
         "pdfium_passed": passed(converters.PDFIUM, new=False),
-        "unseen_first": unseen.first(), "unseen_last": passed(converters.PENSTOCK, new=True), "unseen_total": new,
+        "unseen_first": unseen.first(),
+        "unseen_last": passed(converters.PENSTOCK, new=True),
+        "unseen_total": new,
         "markitdown_unseen": passed(converters.MARKITDOWN, new=True),
         "pdfium_unseen": passed(converters.PDFIUM, new=True),
-    }  # fmt: skip
+    }
 
 
 def _wanted(assertion: Assertion, only: Sequence[str]) -> bool:

@@ -34,13 +34,17 @@ def load(corpus: Path) -> list[Assertion]:
 def _keywords(path: Path) -> list[Assertion]:
     return [
         Present(
-            pdf=f"documents/{item['file']}", page=number, text=MISPRINTS.get(keyword, keyword), ignore_case=True,
-            group=KEYWORDS, source=path.name,
+            pdf=f"documents/{item['file']}",
+            page=number,
+            text=MISPRINTS.get(keyword, keyword),
+            ignore_case=True,
+            group=KEYWORDS,
+            source=path.name,
         )
         for item in json.loads(path.read_text("utf-8"))
         for number, page in enumerate(item["expectedKeywords"], 1)
         for keyword in dict.fromkeys(page)
-    ]  # fmt: skip
+    ]
 
 
 def _expected(markdown: str, pdf: str, source: str) -> list[Assertion]:

@@ -18,10 +18,15 @@ QUEUE = "vision.sample"
 
 app = Celery("gated", broker=get_settings().broker_url, set_as_current=False)
 app.conf.update(
-    worker_consumer="tasks.consumer:GateConsumer", imports=("tasks.presence",), task_acks_late=True,
-    task_queues=[Queue(QUEUE, Exchange(QUEUE), routing_key=QUEUE)], task_default_queue=QUEUE,
-    worker_prefetch_multiplier=1, broker_connection_retry_on_startup=True, worker_hijack_root_logger=False,
-)  # fmt: skip
+    worker_consumer="tasks.consumer:GateConsumer",
+    imports=("tasks.presence",),
+    task_acks_late=True,
+    task_queues=[Queue(QUEUE, Exchange(QUEUE), routing_key=QUEUE)],
+    task_default_queue=QUEUE,
+    worker_prefetch_multiplier=1,
+    broker_connection_retry_on_startup=True,
+    worker_hijack_root_logger=False,
+)
 
 
 @app.task(bind=True, ignore_result=True, shared=False, name="gated.call")

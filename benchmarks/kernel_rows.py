@@ -138,9 +138,16 @@ def _document(context: Context, name: str, pages: int, provider: str = LOCAL) ->
     """A document whose pages all wait to be converted."""
     now = context.db.now()
     row = {
-        "id": name, "filename": "a.pdf", "type": "pdf", "provider": provider, "pages": pages, "submission_key": name,
-        "status": DocumentStatus.PROCESSING, "created_at": now, "updated_at": now,
-    }  # fmt: skip
+        "id": name,
+        "filename": "a.pdf",
+        "type": "pdf",
+        "provider": provider,
+        "pages": pages,
+        "submission_key": name,
+        "status": DocumentStatus.PROCESSING,
+        "created_at": now,
+        "updated_at": now,
+    }
     columns = {
         "document_id": name,
         "status": PageStatus.PENDING,

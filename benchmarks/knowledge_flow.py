@@ -268,12 +268,20 @@ def _write(context: Context, base_id: str, name: str, chunks: Sequence[Any], mad
     def act(session: Session) -> None:
         rows = [
             {
-                "item_id": item_id, "base_id": base_id, "generation": 1, "number": number, "batch": 0,
-                "text": chunk.text, "heading": "[]", "start": chunk.start, "end": chunk.end, "digest": "",
+                "item_id": item_id,
+                "base_id": base_id,
+                "generation": 1,
+                "number": number,
+                "batch": 0,
+                "text": chunk.text,
+                "heading": "[]",
+                "start": chunk.start,
+                "end": chunk.end,
+                "digest": "",
                 "created_at": now,
             }
             for number, chunk in enumerate(chunks)
-        ]  # fmt: skip
+        ]
         session.execute(insert(CHUNKS), rows)
         ids = session.execute(
             select(CHUNKS.c.id).where(CHUNKS.c.item_id == item_id).order_by(CHUNKS.c.number)

@@ -100,17 +100,42 @@ def _publish(context: Context, base: str, ids: range, portion: Sequence[MadeUp],
         item_id = f"{chunk_id - number:016x}"
         if number == 0:
             kind = "url" if at // CHUNKS_AN_ITEM % 5 == 0 else "file"
-            items.append({
-                "id": item_id, "base_id": base, "position": chunk_id, "type": kind, "status": "completed",
-                "name": node.title[:200], "title": node.title[:200], "source_key": item_id, "generation": 1,
-                "space": SPACE, "published_space": SPACE, "created_at": NOW, "updated_at": NOW, "attempts": 0,
-            })  # fmt: skip
+            items.append(
+                {
+                    "id": item_id,
+                    "base_id": base,
+                    "position": chunk_id,
+                    "type": kind,
+                    "status": "completed",
+                    "name": node.title[:200],
+                    "title": node.title[:200],
+                    "source_key": item_id,
+                    "generation": 1,
+                    "space": SPACE,
+                    "published_space": SPACE,
+                    "created_at": NOW,
+                    "updated_at": NOW,
+                    "attempts": 0,
+                }
+            )
         body = f"{node.title}. {node.summary} {node.screen}"
-        chunks.append({
-            "id": chunk_id, "item_id": item_id, "base_id": base, "generation": 1, "number": number, "batch": 0,
-            "text": body, "heading": json.dumps([node.title]), "page": number, "start": number * 2000,
-            "end": number * 2000 + len(body), "digest": item_id, "created_at": NOW,
-        })  # fmt: skip
+        chunks.append(
+            {
+                "id": chunk_id,
+                "item_id": item_id,
+                "base_id": base,
+                "generation": 1,
+                "number": number,
+                "batch": 0,
+                "text": body,
+                "heading": json.dumps([node.title]),
+                "page": number,
+                "start": number * 2000,
+                "end": number * 2000 + len(body),
+                "digest": item_id,
+                "created_at": NOW,
+            }
+        )
         texts.append(Text(chunk_id, head=node.title, apps=base, body=body))
     with context.db.transaction() as session:
         session.execute(insert(ITEMS), items)
@@ -145,11 +170,15 @@ def _warm(context: Context, bases: Sequence[str]) -> Figures:
         search(context, bases, words)
         after_change.append((time.perf_counter() - begun) * 1000)
     return {
-        "p95_ms": _ms(took, 0.95), "median_ms": _ms(took, 0.5), "worst_ms": _ms(took, 1),
+        "p95_ms": _ms(took, 0.95),
+        "median_ms": _ms(took, 0.5),
+        "worst_ms": _ms(took, 1),
         # What it takes of the processors: on a machine that others use as well, this says more.
-        "p95_cpu_ms": _ms(cpu, 0.95), "after_change_p95_ms": _ms(after_change, 0.95),
-        "mean_hits": round(hits / _QUERIES, 1), **({"of_some_p95_ms": _ms(some, 0.95)} if some else {}),
-    }  # fmt: skip
+        "p95_cpu_ms": _ms(cpu, 0.95),
+        "after_change_p95_ms": _ms(after_change, 0.95),
+        "mean_hits": round(hits / _QUERIES, 1),
+        **({"of_some_p95_ms": _ms(some, 0.95)} if some else {}),
+    }
 
 
 def _asked(context: Context, bases: Sequence[str]) -> tuple[list[float], list[float], int]:

@@ -124,9 +124,11 @@ def measure_throughput(seconds: float = 8.0) -> Figures:
         progress("bare Redis Streams")
         bare = _streams(there, seconds)
     return {
-        "jobs_per_s_1": round(one), "jobs_per_s_2": round(two), "streams_ratio": round(one / bare, 3),
+        "jobs_per_s_1": round(one),
+        "jobs_per_s_2": round(two),
+        "streams_ratio": round(one / bare, 3),
         "bare round trips a second": round(bare),
-    }  # fmt: skip
+    }
 
 
 def measure_idle_nodes(nodes: int = 1000, settled_s: float = 10.0) -> Figures:
@@ -144,9 +146,10 @@ def measure_idle_nodes(nodes: int = 1000, settled_s: float = 10.0) -> Figures:
         cpu = instance.cpu_percent(3.0)
         after = instance.memory_info().rss
     return {
-        "gateway_1000_nodes_mb": round(after / 1e6, 1), "the same without nodes, MB": round(before / 1e6, 1),
+        "gateway_1000_nodes_mb": round(after / 1e6, 1),
+        "the same without nodes, MB": round(before / 1e6, 1),
         "processor meanwhile, % of a core": round(cpu, 1),
-    }  # fmt: skip
+    }
 
 
 def measure_recovery(kills: int = 3) -> Figures:

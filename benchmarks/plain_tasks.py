@@ -9,9 +9,12 @@ from celery import Celery
 
 app = Celery("plain", broker=os.environ.get("PLAIN_REDIS"), backend=os.environ.get("PLAIN_REDIS"))
 app.conf.update(
-    task_acks_late=True, worker_prefetch_multiplier=1, broker_connection_retry_on_startup=True,
-    task_default_queue="plain", worker_hijack_root_logger=False,
-)  # fmt: skip
+    task_acks_late=True,
+    worker_prefetch_multiplier=1,
+    broker_connection_retry_on_startup=True,
+    task_default_queue="plain",
+    worker_hijack_root_logger=False,
+)
 
 
 class RateLimitedError(Exception):

@@ -18,9 +18,17 @@ from pipeline.reading.layout.regions import cleaned
 from pipeline.reading.pages import Options
 
 COLOURS = {
-    "text": "gray", "title": "red", "figure": "green", "figure_caption": "olive", "table": "blue",
-    "table_caption": "navy", "header": "magenta", "footer": "purple", "reference": "orange", "equation": "teal",
-}  # fmt: skip
+    "text": "gray",
+    "title": "red",
+    "figure": "green",
+    "figure_caption": "olive",
+    "table": "blue",
+    "table_caption": "navy",
+    "header": "magenta",
+    "footer": "purple",
+    "reference": "orange",
+    "equation": "teal",
+}
 
 
 def main() -> None:

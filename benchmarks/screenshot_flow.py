@@ -33,8 +33,13 @@ LATENCY_S = 0.5
 BATCH = 5
 FRAME_SIZE = (1280, 720)
 PROVIDER_OPTIONS = (
-    "--latency", str(LATENCY_S), "--max-concurrent", str(PLACES), "--answers", "tests.support.screenshot_model:answer",
-)  # fmt: skip
+    "--latency",
+    str(LATENCY_S),
+    "--max-concurrent",
+    str(PLACES),
+    "--answers",
+    "tests.support.screenshot_model:answer",
+)
 OLD = timedelta(minutes=10)
 """Recovery begins at five."""
 _numbers = itertools.count(1)
@@ -126,10 +131,17 @@ def _stored(context: Context, source: str, at: datetime, number: int) -> dict[st
     (folder / f"{number}.jpg").write_bytes(data)
     digest = hashlib.sha256(f"{number}".encode()).hexdigest()
     return {
-        "source_key": source, "ts": at + timedelta(milliseconds=number), "file": f"{number}.jpg", "sha256": digest,
-        "phash": digest, "size_bytes": len(data), "app": "Editor",
-        "window_title": f"Window {(number - 1) // BATCH}", "created_at": at, "updated_at": at,
-    }  # fmt: skip
+        "source_key": source,
+        "ts": at + timedelta(milliseconds=number),
+        "file": f"{number}.jpg",
+        "sha256": digest,
+        "phash": digest,
+        "size_bytes": len(data),
+        "app": "Editor",
+        "window_title": f"Window {(number - 1) // BATCH}",
+        "created_at": at,
+        "updated_at": at,
+    }
 
 
 def _one_after_another(count: int) -> list[int]:

@@ -54,11 +54,15 @@ def measure_hashing(rounds: int = 7, stored: int = 60) -> dict[str, Any]:
     jpeg = compare([encoded(image, "JPEG", quality=JPEG_QUALITY) for image in pictures], rounds)
     progress(f"{stored} frames taken in")
     return {
-        "png_ratio": round(png.ratio, 3), "jpeg_draft_speedup": round(jpeg.ratio, 2), "pictures": len(pictures),
-        "png_bare_ms": round(png.bare_ms / len(pictures), 2), "png_ours_ms": round(png.ours_ms / len(pictures), 2),
-        "jpeg_bare_ms": round(jpeg.bare_ms / len(pictures), 2), "jpeg_ours_ms": round(jpeg.ours_ms / len(pictures), 2),
+        "png_ratio": round(png.ratio, 3),
+        "jpeg_draft_speedup": round(jpeg.ratio, 2),
+        "pictures": len(pictures),
+        "png_bare_ms": round(png.bare_ms / len(pictures), 2),
+        "png_ours_ms": round(png.ours_ms / len(pictures), 2),
+        "jpeg_bare_ms": round(jpeg.bare_ms / len(pictures), 2),
+        "jpeg_ours_ms": round(jpeg.ours_ms / len(pictures), 2),
         **measure_storage(stored),
-    }  # fmt: skip
+    }
 
 
 def screens() -> list[Image.Image]:
@@ -133,9 +137,10 @@ def _stored(folder: Path, count: int) -> dict[str, float]:
     if accepted != count:
         raise BenchmarkError(f"{accepted} of {count} frames were accepted")
     return {
-        "bytes_per_1000": round(used / accepted * 1000), "accepted_per_s": round(accepted / took_s, 1),
+        "bytes_per_1000": round(used / accepted * 1000),
+        "accepted_per_s": round(accepted / took_s, 1),
         "duplicates_per_s": round(1 / again_s, 1),
-    }  # fmt: skip
+    }
 
 
 def _captured(number: int) -> bytes:

@@ -92,20 +92,43 @@ def fill(context: Context, count: int) -> None:
 
 def _shot(number: int, node: MadeUp) -> dict[str, Any]:
     return {
-        "id": number, "source_key": "screen:1", "ts": node.at, "file": f"{number}.png", "sha256": f"{number:064x}",
-        "phash": f"{number:064x}", "size_bytes": 1, "app": node.app, "window_title": node.window, "status": "succeeded",
-        "ocr_text": node.screen, "ui_text_snippets": "[]", "detected_entities": "[]", "app_guess": "",
-        "storage_state": "stored", "created_at": NOW, "updated_at": NOW,
-    }  # fmt: skip
+        "id": number,
+        "source_key": "screen:1",
+        "ts": node.at,
+        "file": f"{number}.png",
+        "sha256": f"{number:064x}",
+        "phash": f"{number:064x}",
+        "size_bytes": 1,
+        "app": node.app,
+        "window_title": node.window,
+        "status": "succeeded",
+        "ocr_text": node.screen,
+        "ui_text_snippets": "[]",
+        "detected_entities": "[]",
+        "app_guess": "",
+        "storage_state": "stored",
+        "created_at": NOW,
+        "updated_at": NOW,
+    }
 
 
 def _node(number: int, node: MadeUp) -> dict[str, Any]:
     content = Content(node.title, node.summary, node.keywords)
     return {
-        "id": number, "kind": "event", "origin_key": f"made-up:{number}", "event_time": node.at, "made_by": "model",
-        "own": nodes.dump(content), "version": 1, "status": "succeeded", "merged_from_ids": "[]", "attempts": 0,
-        "created_at": NOW, "updated_at": NOW, **nodes.columns(content),
-    }  # fmt: skip
+        "id": number,
+        "kind": "event",
+        "origin_key": f"made-up:{number}",
+        "event_time": node.at,
+        "made_by": "model",
+        "own": nodes.dump(content),
+        "version": 1,
+        "status": "succeeded",
+        "merged_from_ids": "[]",
+        "attempts": 0,
+        "created_at": NOW,
+        "updated_at": NOW,
+        **nodes.columns(content),
+    }
 
 
 def _text(number: int, node: MadeUp) -> Text:
@@ -142,8 +165,17 @@ def asked(count: int) -> Iterator[tuple[str, dict[str, Any]]]:
     newest = BEGIN + timedelta(minutes=count)
     day, week, month = ({"since": newest - timedelta(days=days)} for days in (1, 7, 30))
     filters: Sequence[dict[str, Any]] = (
-        {}, {}, day, {}, {"app": "Chrome"}, {}, month, {}, {"app": "outlook"}, {**week, "app": "微信"},
-    )  # fmt: skip
+        {},
+        {},
+        day,
+        {},
+        {"app": "Chrome"},
+        {},
+        month,
+        {},
+        {"app": "outlook"},
+        {**week, "app": "微信"},
+    )
     for number, words in enumerate(screenshot_texts.queries(QUERIES)):
         # Seven kinds of words, ten of filters: each meets each.
         yield words, filters[number % len(filters)]
@@ -175,12 +207,15 @@ def _warm(context: Context, count: int) -> Figures:
         after_change.append(_ms_since(begun))
     both = [*plain, *filtered]
     return {
-        "search_p95_ms": _ms(both, 0.95), "search_median_ms": _ms(both, 0.5),
+        "search_p95_ms": _ms(both, 0.95),
+        "search_median_ms": _ms(both, 0.5),
         # What it takes of the processors: on a machine that others use as well, this says more.
-        "search_p95_cpu_ms": _ms(cpu, 0.95), "search_worst_ms": _ms(both, 1),
-        "plain_p95_ms": _ms(plain, 0.95), "filtered_p95_ms": _ms(filtered, 0.95),
+        "search_p95_cpu_ms": _ms(cpu, 0.95),
+        "search_worst_ms": _ms(both, 1),
+        "plain_p95_ms": _ms(plain, 0.95),
+        "filtered_p95_ms": _ms(filtered, 0.95),
         "after_change_p95_ms": _ms(after_change, 0.95),
-    }  # fmt: skip
+    }
 
 
 def _cold(folder: Path, database_url: str) -> Figures:

@@ -68,9 +68,14 @@ def nodes(count: int, seed: int = 7) -> Iterator[MadeUp]:
         summary = _joined([*words.some(14, chinese=chinese), *subject, *common], chinese=chinese)
         screen = _joined([*subject, *words.some(60, chinese=chinese), *words.common(6, chinese=chinese)], chinese=False)
         yield MadeUp(
-            title, f"{summary} PEN-{number}", (*subject, common[1]), app, f"{title} - {app}", screen,
+            title,
+            f"{summary} PEN-{number}",
+            (*subject, common[1]),
+            app,
+            f"{title} - {app}",
+            screen,
             BEGIN + timedelta(minutes=number),
-        )  # fmt: skip
+        )
 
 
 def queries(count: int, seed: int = 8) -> list[str]:

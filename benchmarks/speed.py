@@ -32,8 +32,13 @@ def measure_apart(source: Path, *, quick: bool) -> dict[str, float]:
     """The figures by name, from a process of its own. Raises `subprocess.SubprocessError`."""
     done = subprocess.run(
         [sys.executable, "-m", "benchmarks.speed", str(source), *(["--quick"] if quick else [])],
-        cwd=ROOT, env={**os.environ, **ONE_THREAD}, stdout=subprocess.PIPE, text=True, timeout=LIMIT_S, check=True,
-    )  # fmt: skip
+        cwd=ROOT,
+        env={**os.environ, **ONE_THREAD},
+        stdout=subprocess.PIPE,
+        text=True,
+        timeout=LIMIT_S,
+        check=True,
+    )
     figures: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
     return figures
 

@@ -85,9 +85,13 @@ def process(
     """A program that runs as long as the `with` block, its output in `log`; asked to end with the signal `end`."""
     with log.open("ab") as output:
         running = subprocess.Popen(
-            list(command), cwd=ROOT, env={**os.environ, **(env or {})}, stdin=subprocess.DEVNULL,
-            stdout=output, stderr=output,
-        )  # fmt: skip
+            list(command),
+            cwd=ROOT,
+            env={**os.environ, **(env or {})},
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+        )
     try:
         yield running
     finally:

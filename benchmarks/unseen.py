@@ -195,17 +195,24 @@ def _debian(package: str, version: str, folder: Path) -> Path:
 
 
 _DOWNLOADS: dict[str, Callable[[str, str, Path], Path]] = {
-    "pypi-sdist": _sdist, "pypi-wheel": _wheel, "debian": _debian,
-}  # fmt: skip
+    "pypi-sdist": _sdist,
+    "pypi-wheel": _wheel,
+    "debian": _debian,
+}
 
 
 def _run(command: Sequence[str], folder: Path, output: IO[bytes] | None = None) -> None:
     """Raises `BenchmarkError` with the last line that the program said."""
     try:
         done = subprocess.run(
-            command, cwd=folder, stdin=subprocess.DEVNULL, stdout=output or subprocess.DEVNULL,
-            stderr=subprocess.PIPE, timeout=LIMIT_S, check=False,
-        )  # fmt: skip
+            command,
+            cwd=folder,
+            stdin=subprocess.DEVNULL,
+            stdout=output or subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            timeout=LIMIT_S,
+            check=False,
+        )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise BenchmarkError(f"{command[0]}: {error}") from error
     if done.returncode:

@@ -40,9 +40,20 @@ def _extras(names: Sequence[str]) -> list[str]:
 def _entries(*sources: str, given: str = "") -> dict[str, str]:
     """What pip reads of each package that the sources need, by its name and version. `given` is standard input."""
     command = [
-        *UV, "pip", "compile", *sources, "--constraints", "constraints.txt", "--universal",
-        "--python-version", "3.11", "--generate-hashes", "--no-annotate", "--no-header", "--quiet",
-    ]  # fmt: skip
+        *UV,
+        "pip",
+        "compile",
+        *sources,
+        "--constraints",
+        "constraints.txt",
+        "--universal",
+        "--python-version",
+        "3.11",
+        "--generate-hashes",
+        "--no-annotate",
+        "--no-header",
+        "--quiet",
+    ]
     found = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True, input=given).stdout  # noqa: S603
     entries = {
         match["pin"]: f"{match['pin']}{_marker(match['marker'])} \\\n{match['hashes']}"

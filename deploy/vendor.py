@@ -79,8 +79,10 @@ def fetch(package: Package) -> None:
     with tempfile.TemporaryDirectory() as folder:
         subprocess.run(  # noqa: S603  # names and versions stand above
             ["npm", "pack", f"{package.name}@{package.version}", "--silent"],  # noqa: S607
-            cwd=folder, check=True, stdout=subprocess.DEVNULL,
-        )  # fmt: skip
+            cwd=folder,
+            check=True,
+            stdout=subprocess.DEVNULL,
+        )
         (archive,) = Path(folder).glob("*.tgz")
         check(package, archive)
         with tarfile.open(archive) as content:

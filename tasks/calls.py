@@ -15,9 +15,19 @@ from pipeline.providers.calls import By, CallFilter, CallStats, CallView, Capabi
 from tasks.context import get_context
 
 __all__ = [
-    "By", "CallFilter", "CallStats", "CallView", "Capability", "UnknownCall", "UserError", "Which", "list_calls",
-    "show", "stats", "total",
-]  # fmt: skip
+    "By",
+    "CallFilter",
+    "CallStats",
+    "CallView",
+    "Capability",
+    "UnknownCall",
+    "UserError",
+    "Which",
+    "list_calls",
+    "show",
+    "stats",
+    "total",
+]
 
 configure_as_library()
 

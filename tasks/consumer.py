@@ -169,8 +169,9 @@ class GateConsumer(Consumer):
         channel: Any = self.task_consumer.channel
         wakes = WAKE_QUEUE.format(worker=identity.worker_id)
         if wakes not in channel.active_queues:
-            channel.basic_consume(wakes, no_ack=True, callback=lambda token: self._return(token.delivery_tag),
-                                  consumer_tag=wakes)  # fmt: skip
+            channel.basic_consume(
+                wakes, no_ack=True, callback=lambda token: self._return(token.delivery_tag), consumer_tag=wakes
+            )
 
     def _read_in_turns(self) -> None:
         """Have the next BRPOP end when a queue that was left may be open again.

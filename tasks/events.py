@@ -36,9 +36,25 @@ from tasks.context import get_context
 from tasks.watch import Listener
 
 __all__ = [
-    "Event", "EventsGone", "Filter", "Kept", "Subscription", "UnknownEvent", "UserError", "after", "after_if_possible",
-    "follow", "follow_progress", "kept", "newest", "one", "progress", "progress_from", "subscribe", "types",
-]  # fmt: skip
+    "Event",
+    "EventsGone",
+    "Filter",
+    "Kept",
+    "Subscription",
+    "UnknownEvent",
+    "UserError",
+    "after",
+    "after_if_possible",
+    "follow",
+    "follow_progress",
+    "kept",
+    "newest",
+    "one",
+    "progress",
+    "progress_from",
+    "subscribe",
+    "types",
+]
 log = structlog.get_logger(__name__)
 PORTION = 500
 LOOK_S = 0.5
@@ -152,9 +168,13 @@ def types() -> list[str]:
 
 
 def follow(
-    after: int | None = None, *, flow: str = "", types: Sequence[str] = (), scope_id: str = "",
+    after: int | None = None,
+    *,
+    flow: str = "",
+    types: Sequence[str] = (),
+    scope_id: str = "",
     timeout_s: float | None = None,
-) -> Iterator[Event]:  # fmt: skip
+) -> Iterator[Event]:
     """The events after this number (None: from this call on) as they come, each once, in order.
 
     Waits for the next one, and ends after `timeout_s` seconds; None: never. Rides over a restart of the database.
@@ -164,9 +184,13 @@ def follow(
 
 
 def subscribe(
-    handler: Callable[[Event], object], after: int | None = None, *, flow: str = "", types: Sequence[str] = (),
+    handler: Callable[[Event], object],
+    after: int | None = None,
+    *,
+    flow: str = "",
+    types: Sequence[str] = (),
     scope_id: str = "",
-) -> "Subscription":  # fmt: skip
+) -> "Subscription":
     """Call `handler` with each of the events that `follow` would give, in a thread, until the subscription is closed.
 
     What the handler raises is logged, and ends nothing. Raises what `follow` raises.
@@ -216,9 +240,7 @@ class Subscription:
         self.close()
 
 
-def follow_progress(
-    *, flow: str = "", scope_id: str = "", timeout_s: float | None = None
-) -> Iterator[dict[str, str]]:  # fmt: skip
+def follow_progress(*, flow: str = "", scope_id: str = "", timeout_s: float | None = None) -> Iterator[dict[str, str]]:
     """What moves from now on, as commands show it: pages counted, batches begun and ended with the time each part took.
 
     Of the moment: not replayed, and lost while Redis is away. Ends after `timeout_s` seconds.
@@ -258,9 +280,7 @@ def _wanted(flow: str, patterns: Sequence[str], scope_id: str) -> Filter:
     return Filter(flow, tuple(patterns), scope_id)
 
 
-def _follow(
-    last: int, wanted: Filter, timeout_s: float | None, has_ended: Callable[[int], bool]
-) -> Iterator[Event]:  # fmt: skip
+def _follow(last: int, wanted: Filter, timeout_s: float | None, has_ended: Callable[[int], bool]) -> Iterator[Event]:
     deadline = _deadline(timeout_s)
     with Listener() as listener:
         while not has_ended(last):

@@ -20,10 +20,27 @@ from tasks import watchdog  # noqa: F401  # tells the workers
 from tasks.context import get_context
 
 __all__ = [
-    "BreakerChange", "BreakerState", "LimitView", "QueueView", "UserError", "Value", "breaker", "breaker_history",
-    "change_setting", "close_breaker", "list_breakers", "list_queues", "list_settings", "open_breaker", "pause",
-    "queue", "reset_setting", "resume", "resume_at", "setting",
-]  # fmt: skip
+    "BreakerChange",
+    "BreakerState",
+    "LimitView",
+    "QueueView",
+    "UserError",
+    "Value",
+    "breaker",
+    "breaker_history",
+    "change_setting",
+    "close_breaker",
+    "list_breakers",
+    "list_queues",
+    "list_settings",
+    "open_breaker",
+    "pause",
+    "queue",
+    "reset_setting",
+    "resume",
+    "resume_at",
+    "setting",
+]
 
 configure_as_library()
 

@@ -64,15 +64,21 @@ def _broadcast(queues: Collection[str]) -> None:
     """What `app.control.broadcast` does, but for its tries without end if the broker is away."""
     mailbox = app.control.mailbox
     message = {
-        "method": LOOK_AT_GATES, "arguments": {"queues": sorted(queues)}, "destination": None, "pattern": None,
+        "method": LOOK_AT_GATES,
+        "arguments": {"queues": sorted(queues)},
+        "destination": None,
+        "pattern": None,
         "matcher": None,
-    }  # fmt: skip
+    }
     with app.producer_or_acquire() as producer:
         producer.publish(
-            message, exchange=mailbox.exchange.name, declare=[mailbox.exchange], serializer="json",
+            message,
+            exchange=mailbox.exchange.name,
+            declare=[mailbox.exchange],
+            serializer="json",
             headers={"clock": app.clock.forward(), "expires": 0},
             retry=False,
-        )  # fmt: skip
+        )
 
 
 changes.register(tell)

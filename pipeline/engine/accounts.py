@@ -185,9 +185,15 @@ def check(session: Session, now: datetime, owner: str, most: float, amount: floa
 
 
 def admit(
-    session: Session, settings: Settings, now: datetime, flow: str, wanted: Mapping[str, Sequence[Part]], *,
-    unit: str = "", lasts_s: float | None = None,
-) -> None:  # fmt: skip
+    session: Session,
+    settings: Settings,
+    now: datetime,
+    flow: str,
+    wanted: Mapping[str, Sequence[Part]],
+    *,
+    unit: str = "",
+    lasts_s: float | None = None,
+) -> None:
     """Reserve money for these items of a flow, in the transaction that takes them in: the current caller pays for them.
 
     Raises `OverCap`, with nothing reserved, if the day's cap does not cover all of them. What was reserved for the same
@@ -214,16 +220,23 @@ def _take_over(session: Session, now: datetime, flow: str, items: Iterable[str],
     """A command on this machine asks for the work of a caller: no account pays for its calls from now on."""
     for some in portions(items):
         known = select(RESERVATIONS.c.item_id).where(RESERVATIONS.c.flow == flow, RESERVATIONS.c.item_id.in_(some))
-        _insert(session, [
-            _row("", flow, item, unit, now, 0, 0.0) for item in sorted(set(session.execute(known).scalars()))
-        ])  # fmt: skip
+        _insert(
+            session, [_row("", flow, item, unit, now, 0, 0.0) for item in sorted(set(session.execute(known).scalars()))]
+        )
 
 
 def _row(owner: str, flow: str, item: str, unit: str, now: datetime, units: int, amount: float) -> dict[str, Any]:
     return {
-        "owner": owner[:64], "flow": flow, "item_id": item, "unit": unit, "units": units, "amount": amount,
-        "charged": 0.0, "began_at": now, "ends_at": None if owner else now,
-    }  # fmt: skip
+        "owner": owner[:64],
+        "flow": flow,
+        "item_id": item,
+        "unit": unit,
+        "units": units,
+        "amount": amount,
+        "charged": 0.0,
+        "began_at": now,
+        "ends_at": None if owner else now,
+    }
 
 
 def _insert(session: Session, rows: list[dict[str, Any]]) -> None:
@@ -349,17 +362,24 @@ def charge(session: Session, traces: Iterable[Mapping[str, Any]]) -> None:
             for row in rows:
                 cost = trace["cost"] / len(of) * (row.units or 1) / parts
                 session.execute(
-                    update(RESERVATIONS).where(RESERVATIONS.c.id == row.id)
+                    update(RESERVATIONS)
+                    .where(RESERVATIONS.c.id == row.id)
                     .values(charged=RESERVATIONS.c.charged + cost)
-                )  # fmt: skip
+                )
                 if row.owner:
                     shares[row.owner] = (row.id, shares.get(row.owner, (0, 0.0))[1] + cost)
         for owner, (reservation_id, cost) in shares.items():
             facts = {name: trace[name] for name in ("call_id", "flow", "scope_id", "unit", "operation", "provider")}
-            session.execute(insert(CHARGES).values(
-                owner=owner, reservation_id=reservation_id, cost=cost, at=trace["created_at"],
-                model=trace["model"], **facts,
-            ))  # fmt: skip
+            session.execute(
+                insert(CHARGES).values(
+                    owner=owner,
+                    reservation_id=reservation_id,
+                    cost=cost,
+                    at=trace["created_at"],
+                    model=trace["model"],
+                    **facts,
+                )
+            )
 
 
 def _newest(

@@ -49,9 +49,13 @@ KINDS: dict[str, Announced] = {}
 
 
 def announced(
-    flow: str, kind: str, states: type[IntEnum | StrEnum], *columns: str, outcome: str = "",
+    flow: str,
+    kind: str,
+    states: type[IntEnum | StrEnum],
+    *columns: str,
+    outcome: str = "",
     outcomes: Iterable[str] = (),
-) -> dict[str, Any]:  # fmt: skip
+) -> dict[str, Any]:
     """The last of a model's `__table_args__`, whose rows are announced."""
     KINDS[kind] = Announced(flow, kind, states, columns, outcome, tuple(outcomes))
     return {"info": {_INFO: KINDS[kind]}}

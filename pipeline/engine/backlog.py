@@ -59,9 +59,14 @@ class Failure:
 
 
 def waiting(
-    session: Session, work: Work, kind: str, now: datetime, *where: ColumnElement[bool],
-    by: ColumnElement[Any] | None = None, within: FromClause | None = None,
-) -> Iterable[tuple[Any, Waiting]]:  # fmt: skip
+    session: Session,
+    work: Work,
+    kind: str,
+    now: datetime,
+    *where: ColumnElement[bool],
+    by: ColumnElement[Any] | None = None,
+    within: FromClause | None = None,
+) -> Iterable[tuple[Any, Waiting]]:
     """How many units may be claimed, be they due or not, for each value of `by` of which there are any.
 
     `within`: the table, joined with what `where` asks of. Where what is held is in other states, the states alone are
@@ -75,7 +80,7 @@ def waiting(
     all_ = select(*group, func.count()).select_from(table).where(states, *work.where, *where).group_by(*group)
     late = (
         select(*group, func.count(), func.min(due)).select_from(table).where(work.waits(due > now), *where)
-    ).group_by(*group)  # fmt: skip
+    ).group_by(*group)
     later = {(*value,): (count, first) for *value, count, first in session.execute(late)}
     for *value, count in session.execute(all_):
         if count:

@@ -172,9 +172,14 @@ def _new(values: Mapping[str, Any]) -> dict[str, Any]:
 
 @lru_cache(maxsize=256)
 def _statement_of_take(
-    table: Table, machine: Machine[Any, Any], event: StrEnum, where: tuple[ColumnElement[bool], ...],
-    order: tuple[ColumnElement[Any], ...], names: tuple[str, ...], computed: tuple[tuple[str, ColumnElement[Any]], ...],
-) -> Executable:  # fmt: skip
+    table: Table,
+    machine: Machine[Any, Any],
+    event: StrEnum,
+    where: tuple[ColumnElement[bool], ...],
+    order: tuple[ColumnElement[Any], ...],
+    names: tuple[str, ...],
+    computed: tuple[tuple[str, ColumnElement[Any]], ...],
+) -> Executable:
     """Built once for conditions that are the same objects: in SQLite, whoever builds it holds the only write lock."""
     # A CTE, not a subquery: PostgreSQL may run a subquery once a row, and each run returns `limit` further rows.
     due = (

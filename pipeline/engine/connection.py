@@ -206,6 +206,9 @@ def _ask(where: RedisUrl, host: str, port: int) -> SentinelView:
             return SentinelView(address, problem=str(error))
     down = found["is_sdown"] or found["is_odown"]
     return SentinelView(
-        address, f"{found['ip']}:{found['port']}", len(living), found["quorum"],
+        address,
+        f"{found['ip']}:{found['port']}",
+        len(living),
+        found["quorum"],
         problem="takes the master for dead" if down else "",
-    )  # fmt: skip
+    )

@@ -262,13 +262,18 @@ class Gate:
         def state(found: list[Any]) -> ScopeState:
             rows = [found[start : start + 5] for start in range(6, len(found), 5)]
             return ScopeState(
-                int(found[0]), int(found[1]), left_s(found[2]), found[3], left_s(found[4]), found[5],
+                int(found[0]),
+                int(found[1]),
+                left_s(found[2]),
+                found[3],
+                left_s(found[4]),
+                found[5],
                 [
                     WindowState(Window(int(limit), int(ms) / 1000, Unit(unit)), int(used), int(next_ms) / 1000)
                     for limit, used, ms, unit, next_ms in rows
                     if limit != ""
                 ],
-            )  # fmt: skip
+            )
 
         return GateState(state(scopes[:half]), state(scopes[half:]), left_s(breaker_until), breaker_reason)
 

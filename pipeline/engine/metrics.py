@@ -41,10 +41,12 @@ def throughput(session: Session, attempts: Table, since: datetime, now: datetime
     ok = attempts.c.status == "completed"
     row = session.execute(
         select(
-            func.count(), func.sum(cast_to(ok, Integer)), func.avg(attempts.c.latency_ms).filter(ok),
+            func.count(),
+            func.sum(cast_to(ok, Integer)),
+            func.avg(attempts.c.latency_ms).filter(ok),
             func.min(attempts.c.created_at),
         ).where(attempts.c.created_at >= since)
-    ).one()  # fmt: skip
+    ).one()
     finished, good, mean, first = row[0], int(row[1] or 0), float(row[2] or 0), row[3]
     minutes = max((now - first).total_seconds() / 60, 1 / 60) if first else 1.0
     return Throughput(finished, finished - good, round(good / minutes, 1), round(mean, 1))

@@ -109,9 +109,14 @@ def after(session: Session, seq: int, limit: int) -> list[Event]:
 
 
 def newest(
-    session: Session, *, flow: str = "", patterns: Sequence[str] = (), scope_id: str = "", before: int | None = None,
+    session: Session,
+    *,
+    flow: str = "",
+    patterns: Sequence[str] = (),
+    scope_id: str = "",
+    before: int | None = None,
     limit: int,
-) -> list[Event]:  # fmt: skip
+) -> list[Event]:
     """Events, the newest first; of these types or patterns. `before`: only those with a lower number."""
     c = EVENTS.c
     query = select(EVENTS).order_by(c.seq.desc()).limit(limit)
@@ -204,9 +209,13 @@ def _columns(told: Announced, row_id: Any, row: Any | None) -> dict[str, Any]:
     status = told.status(row) if row is not None else DELETED
     data = {name: _small(getattr(row, name)) for name in told.columns} if row is not None else {}
     return {
-        "flow": told.flow, "type": f"{told.kind}.{status}", "kind": told.kind, "scope_id": str(row_id),
-        "status": status, "data": json.dumps(data, ensure_ascii=False),
-    }  # fmt: skip
+        "flow": told.flow,
+        "type": f"{told.kind}.{status}",
+        "kind": told.kind,
+        "scope_id": str(row_id),
+        "status": status,
+        "data": json.dumps(data, ensure_ascii=False),
+    }
 
 
 def _small(value: Any) -> Any:

@@ -18,9 +18,12 @@ Note = Callable[..., None]
 """Adds attributes to a span; `failed` is the kind of an error."""
 _MAX_CHARS = 120
 _NAMES = {
-    "provider": "gen_ai.provider.name", "model": "gen_ai.response.model", "failed": "error.type",
-    "input_tokens": "gen_ai.usage.input_tokens", "output_tokens": "gen_ai.usage.output_tokens",
-}  # fmt: skip
+    "provider": "gen_ai.provider.name",
+    "model": "gen_ai.response.model",
+    "failed": "error.type",
+    "input_tokens": "gen_ai.usage.input_tokens",
+    "output_tokens": "gen_ai.usage.output_tokens",
+}
 """Attributes that OpenTelemetry has a name for; others are `penstock.…`."""
 _begun: dict[int, Any] = {}
 """The provider of tracers of each process, by its id: a forked one has to make its own."""

@@ -157,9 +157,16 @@ def new_claim(work: Work, owner: Owner, settings: Any, now: datetime) -> Claim:
 
 
 def claim(
-    session: Session, work: Work, scope_id: Any, claim_as: Claim, now: datetime, *where: ColumnElement[bool],
-    limit: int = 1, parameters: Mapping[str, Any] = MappingProxyType({}), **values: Any,
-) -> list[Any]:  # fmt: skip
+    session: Session,
+    work: Work,
+    scope_id: Any,
+    claim_as: Claim,
+    now: datetime,
+    *where: ColumnElement[bool],
+    limit: int = 1,
+    parameters: Mapping[str, Any] = MappingProxyType({}),
+    **values: Any,
+) -> list[Any]:
     """Claim up to `limit` due units of a scope that the caller has locked; their rows, in the order of claiming.
 
     Of several, those that were tried before are claimed one at a time: a unit that kills its worker must not spend the
@@ -170,9 +177,21 @@ def claim(
 
     def take(most: int, *further: ColumnElement[bool]) -> list[Any]:
         return claims.take(
-            session, work.table, work.machine, work.claim, *mine, *where, *further,
-            claim=claim_as, order_by=work.order, limit=most, now=now, parameters=given, updated_at=now, **values,
-        )  # fmt: skip
+            session,
+            work.table,
+            work.machine,
+            work.claim,
+            *mine,
+            *where,
+            *further,
+            claim=claim_as,
+            order_by=work.order,
+            limit=most,
+            now=now,
+            parameters=given,
+            updated_at=now,
+            **values,
+        )
 
     rows = take(1) if limit == 1 else take(limit, untried) or take(1)
     journal.claimed(session, work.name, scope_id, rows, by=work.order[-1].name)
@@ -198,7 +217,7 @@ def held(session: Session, work: Work, outcomes: Sequence[Outcome]) -> set[Any]:
 
 def settle(
     session: Session, work: Work, scope: Any, outcomes: Sequence[Outcome], settings: Any, now: datetime
-) -> Changes:  # fmt: skip
+) -> Changes:
     """Write how units of a locked scope ended, if their claims still hold; then what follows for the scope."""
     # The UPDATE of one alone names its claim, and says whether it still held: nobody need ask before.
     mine = held(session, work, outcomes) if len(outcomes) > 1 else {one.id for one in outcomes}
@@ -241,7 +260,7 @@ def _pasts(session: Session, work: Work, outcomes: Sequence[Outcome], now: datet
 
 def _consequence(
     work: Work, one: Outcome, policy: Policy, now: datetime, past: Past
-) -> tuple[str, StrEnum, dict[str, Any]]:  # fmt: skip
+) -> tuple[str, StrEnum, dict[str, Any]]:
     """What became of a unit (a field of `Changes`), the event, and columns of its row."""
     if one.error is None:
         return ("moved" if one.event else "done"), one.event or work.done, {"error": None, "next_run_at": None}
@@ -289,9 +308,16 @@ def _move(session: Session, work: Work, event: StrEnum, rows: list[dict[str, Any
 
 
 def give_back(
-    session: Session, work: Work, scope: Any, which: ColumnElement[bool], settings: Any, now: datetime, *,
-    counts: bool = True, reason: str = "",
-) -> Changes:  # fmt: skip
+    session: Session,
+    work: Work,
+    scope: Any,
+    which: ColumnElement[bool],
+    settings: Any,
+    now: datetime,
+    *,
+    counts: bool = True,
+    reason: str = "",
+) -> Changes:
     """Give back the held units that match `which`; of those whose attempts are used up, give up. The scope is locked.
 
     `counts`: whether the attempt counts. It does not if the unit did not fail, for example when a worker ends. The
@@ -323,9 +349,16 @@ def give_back(
 
 
 def refuse(
-    session: Session, work: Work, scope: Any, scope_id: Any, owner: Owner, error: UnitError, settings: Any,
-    now: datetime, *where: ColumnElement[bool],
-) -> tuple[Any, ...]:  # fmt: skip
+    session: Session,
+    work: Work,
+    scope: Any,
+    scope_id: Any,
+    owner: Owner,
+    error: UnitError,
+    settings: Any,
+    now: datetime,
+    *where: ColumnElement[bool],
+) -> tuple[Any, ...]:
     """Give up the due units of a locked scope that match, since nobody can do them; their ids."""
     mine = new_claim(work, owner, settings, now)
     outcomes: list[Outcome] = []
@@ -383,9 +416,15 @@ def _scopes(session: Session, work: Work, condition: ColumnElement[bool]) -> lis
 
 
 def _free(
-    db: Transactions, work: Work, scope_id: Any, condition: Condition, settings: Any, *, counts: bool,
+    db: Transactions,
+    work: Work,
+    scope_id: Any,
+    condition: Condition,
+    settings: Any,
+    *,
+    counts: bool,
     patience_s: float = 60.0,
-) -> Changes:  # fmt: skip
+) -> Changes:
     def act(session: Session) -> Changes:
         scope = work.lock(session, scope_id)
         if scope is None:

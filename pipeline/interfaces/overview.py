@@ -89,10 +89,15 @@ def overview(context: Context) -> Overview:
     failed, since = failures(context, COUNTED_FAILURES), context.db.now() - timedelta(hours=1)
     counted, runs = {flow.name: flow.figures(context) for flow in flows()}, fleet(context)
     return Overview(
-        counted, backlog.last_hour(context), runs, spending(context),
+        counted,
+        backlog.last_hour(context),
+        runs,
+        spending(context),
         reasons(context, runs.gates if runs else None, runs.served if runs else None),
-        backlog.pages_by_minute(context), failed[:FAILURES], sum(one.at > since for one in failed),
-    )  # fmt: skip
+        backlog.pages_by_minute(context),
+        failed[:FAILURES],
+        sum(one.at > since for one in failed),
+    )
 
 
 def spending(context: Context) -> list[Spending]:
@@ -100,12 +105,15 @@ def spending(context: Context) -> list[Spending]:
     values, now = gates.live_values(context), context.db.now()
     return [
         Spending(
-            name, spend.spent_today(context, name, profile), float(values[key].value or 0),
-            spend.next_reset(profile, now), profile.kind == "nodes" or bool(profile.price(profile.model)),
+            name,
+            spend.spent_today(context, name, profile),
+            float(values[key].value or 0),
+            spend.next_reset(profile, now),
+            profile.kind == "nodes" or bool(profile.price(profile.model)),
         )
         for name, profile in sorted(context.settings.providers.items())
         if (key := f"provider.{name}.daily_spend_cap") in values
-    ]  # fmt: skip
+    ]
 
 
 def sweep_problem(context: Context) -> str:

@@ -55,11 +55,14 @@ def configured(running: Settings) -> list[ConfiguredProvider]:
     now = read()
     return [
         ConfiguredProvider(
-            name, profile, bool(profile.api_key.get_secret_value()), running.providers.get(name) != profile,
+            name,
+            profile,
+            bool(profile.api_key.get_secret_value()),
+            running.providers.get(name) != profile,
             variables_of_provider(name),
         )
         for name, profile in sorted(now.providers.items())
-    ]  # fmt: skip
+    ]
 
 
 def save(form: ProviderForm) -> None:
@@ -69,8 +72,9 @@ def save(form: ProviderForm) -> None:
     if variables := variables_of_provider(form.name):
         raise UserError(
             f"{variables[0]} sets '{form.name}' where Penstock runs, and the environment wins over the file: change "
-            "it there", code="set_by_environment",
-        )  # fmt: skip
+            "it there",
+            code="set_by_environment",
+        )
     known = read().providers.get(form.name)
     key = form.api_key.get_secret_value()
     given = {"kind": form.kind, "base_url": form.base_url, "model": form.model, "api_key": key}

@@ -44,7 +44,11 @@ def search(words: str, *, each: int = EACH, by_meaning: bool = True) -> Found:
         ],
         [
             Hit(
-                "knowledge", hit.item_id, hit.number, " › ".join([hit.title or hit.source, *hit.heading]), hit.excerpt,
+                "knowledge",
+                hit.item_id,
+                hit.number,
+                " › ".join([hit.title or hit.source, *hit.heading]),
+                hit.excerpt,
                 hit.source if hit.source.startswith(("http://", "https://")) else "",
             )
             for hit in passages.hits
@@ -53,7 +57,7 @@ def search(words: str, *, each: int = EACH, by_meaning: bool = True) -> Found:
             Hit("screenshots", str(hit.node.id), hit.node.id, hit.node.title, hit.excerpt or hit.node.summary)
             for hit in nodes.hits
         ],
-    ]  # fmt: skip
+    ]
     # Scores of different flows cannot be compared; their ranks can.
     mixed = [hit for hit in chain.from_iterable(zip_longest(*lists)) if hit is not None]
     return Found(mixed, [note for note in (passages.note, nodes.note) if note])

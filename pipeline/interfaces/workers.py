@@ -68,8 +68,15 @@ def _worker(worker_id: str, facts: dict[str, Any], held: Iterable[tuple[str, Hel
         key = (flow, one.work, one.scope)
         jobs[key] = jobs.get(key, 0) + one.units
     return Worker(
-        worker_id, name, role, host, int(process) if process.isdecimal() else 0,
-        datetime.fromtimestamp(since / 1000, UTC) if since else None, facts.get("seen_s"), facts.get("slots"),
-        list(facts.get("queues", [])), sum(one.messages for _, one in mine),
+        worker_id,
+        name,
+        role,
+        host,
+        int(process) if process.isdecimal() else 0,
+        datetime.fromtimestamp(since / 1000, UTC) if since else None,
+        facts.get("seen_s"),
+        facts.get("slots"),
+        list(facts.get("queues", [])),
+        sum(one.messages for _, one in mine),
         [Job(*key, units) for key, units in sorted(jobs.items())],
-    )  # fmt: skip
+    )

@@ -79,9 +79,14 @@ class Agent:
     Make one, call `run` on an event loop, and there, if it shall end, `drain` or `stop`."""
 
     def __init__(
-        self, options: AgentOptions, executor: Executor, tell: Callable[[str], None] = lambda _: None,
-        *, results: Results | None = None, back_off: BackOff | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        options: AgentOptions,
+        executor: Executor,
+        tell: Callable[[str], None] = lambda _: None,
+        *,
+        results: Results | None = None,
+        back_off: BackOff | None = None,
+    ) -> None:
         self.bench = Bench(executor, options.slots, self._check, results)
         self._options = options
         self._offers = executor.offers
@@ -182,10 +187,14 @@ class Agent:
         options = self._options
         await link.send(
             NodeRegister(
-                node_id=options.node_id, name=options.name, slots=options.slots, offers=self._offers,
-                software=options.software, held=self.bench.held(),
+                node_id=options.node_id,
+                name=options.name,
+                slots=options.slots,
+                offers=self._offers,
+                software=options.software,
+                held=self.bench.held(),
             )
-        )  # fmt: skip
+        )
         try:
             async with asyncio.timeout(options.limits.open_s):
                 while True:

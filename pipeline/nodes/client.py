@@ -148,9 +148,15 @@ class Session:
         """
         self._start()
         bundle = Bundle.of(
-            attachments, timeout_s, capability=capability, model=model, body=body or {}, if_no_node=if_no_node,
-            request_id=request_id or secrets.token_hex(16), partials=on_partial is not None,
-        )  # fmt: skip
+            attachments,
+            timeout_s,
+            capability=capability,
+            model=model,
+            body=body or {},
+            if_no_node=if_no_node,
+            request_id=request_id or secrets.token_hex(16),
+            partials=on_partial is not None,
+        )
         pending: Pending | None = None
         try:
             async with asyncio.timeout(timeout_s):

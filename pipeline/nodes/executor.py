@@ -27,9 +27,13 @@ class Executor(Protocol):
     offers: tuple[Offer, ...]
 
     def run(
-        self, capability: Capability, model: str, body: dict[str, Any], attachments: Sequence[tuple[Attachment, bytes]],
+        self,
+        capability: Capability,
+        model: str,
+        body: dict[str, Any],
+        attachments: Sequence[tuple[Attachment, bytes]],
         partial: Callable[[str], None],
-    ) -> tuple[dict[str, Any], Parts]:  # fmt: skip
+    ) -> tuple[dict[str, Any], Parts]:
         """Do one job: its result and the attachments of that. `model` may be empty: the executor's own choice.
 
         May hand pieces of a text to `partial` as they come. Raises `UnitError`."""

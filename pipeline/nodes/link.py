@@ -190,11 +190,19 @@ async def open_link(
     largest = max(limits.max_message_bytes, limits.max_attachment_bytes)
     try:
         socket = await _Connect(
-            url, additional_headers={"Authorization": f"Bearer {token}"}, compression=None, proxy=None,
-            open_timeout=limits.open_s, ping_interval=limits.ping_s, ping_timeout=limits.silent_s,
-            close_timeout=_CLOSE_S, max_size=largest, max_queue=_FRAMES_AHEAD, logger=_QUIET,
+            url,
+            additional_headers={"Authorization": f"Bearer {token}"},
+            compression=None,
+            proxy=None,
+            open_timeout=limits.open_s,
+            ping_interval=limits.ping_s,
+            ping_timeout=limits.silent_s,
+            close_timeout=_CLOSE_S,
+            max_size=largest,
+            max_queue=_FRAMES_AHEAD,
+            logger=_QUIET,
             **tls,
-        )  # fmt: skip
+        )
     except (OSError, TimeoutError, WebSocketException) as error:
         raise failure(error) from None
     link = Link(socket, kind, limits)

@@ -117,8 +117,12 @@ class JobError(Part):
 MODEL_NOT_AVAILABLE, NODE_BUSY = "MODEL_NOT_AVAILABLE", "NODE_BUSY"
 """Codes of a node's error after which the gateway asks another node."""
 NO_NODE, NODE_LOST, TIMED_OUT, CANCELLED, STATE_LOST = (
-    "no_node", "node_lost", "timed_out", "cancelled", "state_lost",
-)  # fmt: skip
+    "no_node",
+    "node_lost",
+    "timed_out",
+    "cancelled",
+    "state_lost",
+)
 """Codes of the gateway's own errors."""
 
 

@@ -51,10 +51,21 @@ class NodeView:
         if isinstance(node, GoneNode):
             return cls(node.node_id, NodeStatus.GONE, at(node.last_seen_ms), node.name, jobs=list(jobs))
         return cls(
-            node.node_id, NodeStatus.DRAINING if node.draining else NodeStatus.CONNECTED, at(node.last_seen_ms),
-            node.name, node.instance_id, node.token_id, names.get(node.token_id, ""), node.slots, node.used,
-            list(node.offers), dict(node.latency_ms), node.software, at(node.connected_ms), list(jobs),
-        )  # fmt: skip
+            node.node_id,
+            NodeStatus.DRAINING if node.draining else NodeStatus.CONNECTED,
+            at(node.last_seen_ms),
+            node.name,
+            node.instance_id,
+            node.token_id,
+            names.get(node.token_id, ""),
+            node.slots,
+            node.used,
+            list(node.offers),
+            dict(node.latency_ms),
+            node.software,
+            at(node.connected_ms),
+            list(jobs),
+        )
 
 
 @dataclass(frozen=True)
@@ -86,10 +97,23 @@ class JobView:
     def of(cls, job: Job, names: Mapping[str, str]) -> "JobView":
         """`names`: of tokens, by their ids."""
         return cls(
-            job.job_id, job.state, job.outcome, job.capability, job.model, job.attempt, job.max_attempts, job.node_id,
-            job.home.partition("/")[0], job.requester, names.get(job.requester, ""), at(job.created_ms),
-            at(job.deadline_ms), at(job.finished_ms), job.error_code, job.error,
-        )  # fmt: skip
+            job.job_id,
+            job.state,
+            job.outcome,
+            job.capability,
+            job.model,
+            job.attempt,
+            job.max_attempts,
+            job.node_id,
+            job.home.partition("/")[0],
+            job.requester,
+            names.get(job.requester, ""),
+            at(job.created_ms),
+            at(job.deadline_ms),
+            at(job.finished_ms),
+            job.error_code,
+            job.error,
+        )
 
 
 @dataclass(frozen=True)

@@ -12,9 +12,12 @@ from pipeline.settings import Settings
 _LATELY = 100
 """Reads this many of the provider's newest calls."""
 _TYPICAL: Final = {
-    "page_to_markdown": (1_200, 400), "vlm_analyze_shard": (2_000, 1_000), "text_expand": (2_500, 1_000),
-    "embed_nodes": (300, 0), "embed_query": (20, 0),
-}  # fmt: skip
+    "page_to_markdown": (1_200, 400),
+    "vlm_analyze_shard": (2_000, 1_000),
+    "text_expand": (2_500, 1_000),
+    "embed_nodes": (300, 0),
+    "embed_query": (20, 0),
+}
 """Tokens in and out of a call of this operation, as long as none is on record; none for others."""
 CHARS_A_TOKEN = 4
 

@@ -68,19 +68,40 @@ class _Sum:
     def told(self, group: str) -> CallStats:
         went_well = self.calls - self.failed
         return CallStats(
-            group, self.calls, self.failed, round(self.failed / self.calls, 4) if self.calls else 0.0,
-            round(self.latency_ms / went_well, 1) if went_well else None, self.percentile(50), self.percentile(95),
-            self.input_tokens, self.output_tokens, round(self.cost, 6), None, None,
-        )  # fmt: skip
+            group,
+            self.calls,
+            self.failed,
+            round(self.failed / self.calls, 4) if self.calls else 0.0,
+            round(self.latency_ms / went_well, 1) if went_well else None,
+            self.percentile(50),
+            self.percentile(95),
+            self.input_tokens,
+            self.output_tokens,
+            round(self.cost, 6),
+            None,
+            None,
+        )
 
 
 def series(context: Context, which: CallFilter, by: By) -> CallSeries:
     """Calls by `hour` or `day`, from `which.since` (else the first call) to `which.until` (else now)."""
     c = CALLS.c
-    of = select(
-        moment_of(context, by).label("at"), c.provider, c.model, (c.status == OK).label("ok"),
-        _edge(c.latency_ms, EDGES_MS).label("edge"), c.latency_ms, c.input_tokens, c.output_tokens, c.cost,
-    ).where(which.condition()).subquery().c  # fmt: skip
+    of = (
+        select(
+            moment_of(context, by).label("at"),
+            c.provider,
+            c.model,
+            (c.status == OK).label("ok"),
+            _edge(c.latency_ms, EDGES_MS).label("edge"),
+            c.latency_ms,
+            c.input_tokens,
+            c.output_tokens,
+            c.cost,
+        )
+        .where(which.condition())
+        .subquery()
+        .c
+    )
     key = (of["at"], of.provider, of.model, of.ok, of.edge)
     sums = (func.sum(of[name]).label(name) for name in ("latency_ms", "input_tokens", "output_tokens", "cost"))
     with context.db.read() as session:
@@ -94,9 +115,11 @@ def series(context: Context, which: CallFilter, by: By) -> CallSeries:
     known = sorted(models.items(), key=lambda found: (-found[1].calls, found[0]))
     began = which.since or (datetime.fromisoformat(min(moments)) if moments else context.db.now())
     return CallSeries(
-        by, [moments[at].told(at) for at in _moments(began, which.until or context.db.now(), by)],
-        {names: one.told(" ".join(names)) for names, one in known}, total.told(""),
-    )  # fmt: skip
+        by,
+        [moments[at].told(at) for at in _moments(began, which.until or context.db.now(), by)],
+        {names: one.told(" ".join(names)) for names, one in known},
+        total.told(""),
+    )
 
 
 def _edge(value: ColumnElement[int], edges: Sequence[int]) -> ColumnElement[int]:

@@ -140,10 +140,23 @@ def _summed(which: ColumnElement[bool]) -> Select[Any]:
     c = CALLS.c
     believed = case((c.cost.between(0, _MOST_NANO / 10**9), cast(func.round(c.cost * 10**9), BigInteger)), else_=0)
     le_ms = case(*((c.latency_ms <= edge, edge) for edge in EDGES_MS), else_=BEYOND)
-    of = select(
-        c.flow, c.provider, c.capability, c.status, le_ms.label("le_ms"), literal(1).label("calls"), c.latency_ms,
-        c.input_tokens, c.output_tokens, believed.label("cost_nano"),
-    ).where(which).subquery().c  # fmt: skip
+    of = (
+        select(
+            c.flow,
+            c.provider,
+            c.capability,
+            c.status,
+            le_ms.label("le_ms"),
+            literal(1).label("calls"),
+            c.latency_ms,
+            c.input_tokens,
+            c.output_tokens,
+            believed.label("cost_nano"),
+        )
+        .where(which)
+        .subquery()
+        .c
+    )
     sums = (cast(func.sum(case((of[name] > 0, of[name]), else_=0)), BigInteger).label(name) for name in _SUMS)
     key = [of[name] for name in _KEY]
     return select(*key, *sums).group_by(*key)

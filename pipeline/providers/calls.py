@@ -152,29 +152,54 @@ def stats(context: Context, which: CallFilter = CallFilter(), by: By | None = No
     """Figures by group, those with most calls first, times in order; without `by` one row over all, if any matches."""
     # Chosen first, by themselves: else SQLite reads all calls in the order of the groups.
     chosen = (
-        select(
-            _group(context, by).label("group"), (CALLS.c.status == OK).label("ok"), CALLS.c.latency_ms,
-            CALLS.c.input_tokens, CALLS.c.output_tokens, CALLS.c.cost, CALLS.c.created_at,
-        ).where(which.condition())
-    ).cte("chosen").prefix_with("MATERIALIZED").c  # fmt: skip
+        (
+            select(
+                _group(context, by).label("group"),
+                (CALLS.c.status == OK).label("ok"),
+                CALLS.c.latency_ms,
+                CALLS.c.input_tokens,
+                CALLS.c.output_tokens,
+                CALLS.c.cost,
+                CALLS.c.created_at,
+            ).where(which.condition())
+        )
+        .cte("chosen")
+        .prefix_with("MATERIALIZED")
+        .c
+    )
     # Ranks among the calls of the group that ended alike: percentiles that both databases know.
     alike: dict[str, Any] = {"partition_by": [chosen.group, chosen.ok]}
-    at = select(
-        *chosen, func.row_number().over(order_by=chosen.latency_ms, **alike).label("rank"),
-        func.count().over(**alike).label("of"),
-    ).subquery().c  # fmt: skip
+    at = (
+        select(
+            *chosen,
+            func.row_number().over(order_by=chosen.latency_ms, **alike).label("rank"),
+            func.count().over(**alike).label("of"),
+        )
+        .subquery()
+        .c
+    )
 
     def percentile(percent: int) -> ColumnElement[int]:
         return func.min(at.latency_ms).filter(at.ok, at.rank * 100 >= at.of * percent)
 
     order = [at.group] if by in {By.DAY, By.HOUR} else [func.count().desc(), at.group]
-    query = select(
-        at.group, func.count().label("calls"), func.count().filter(~at.ok).label("failed"),
-        func.avg(at.latency_ms).filter(at.ok).label("mean_ms"), percentile(50).label("p50_ms"),
-        percentile(95).label("p95_ms"), func.sum(at.input_tokens).label("input_tokens"),
-        func.sum(at.output_tokens).label("output_tokens"), func.sum(at.cost).label("cost"),
-        func.min(at.created_at).label("first_at"), func.max(at.created_at).label("last_at"),
-    ).group_by(at.group).order_by(*order)  # fmt: skip
+    query = (
+        select(
+            at.group,
+            func.count().label("calls"),
+            func.count().filter(~at.ok).label("failed"),
+            func.avg(at.latency_ms).filter(at.ok).label("mean_ms"),
+            percentile(50).label("p50_ms"),
+            percentile(95).label("p95_ms"),
+            func.sum(at.input_tokens).label("input_tokens"),
+            func.sum(at.output_tokens).label("output_tokens"),
+            func.sum(at.cost).label("cost"),
+            func.min(at.created_at).label("first_at"),
+            func.max(at.created_at).label("last_at"),
+        )
+        .group_by(at.group)
+        .order_by(*order)
+    )
     with context.db.read() as session:
         return [_stats(row) for row in session.execute(query)]
 

@@ -158,13 +158,16 @@ def guarded_call(context: Context, queue_name: str, holder: str) -> GuardedCall 
         return None
     profile = context.settings.providers[queue.provider]
     return GuardedCall(
-        gate(context, queue), breaker(context, queue.breaker), holder,
+        gate(context, queue),
+        breaker(context, queue.breaker),
+        holder,
         quota_reset=lambda now: next_reset(profile, now),
         on_change=lambda state: _breaker_changed(context, queue.breaker, state),
         cost_of=profile.cost,
         on_cost=lambda cost: charge(context, queue.provider, cost),
-        tokens=profile.estimated_tokens, answers=partial(_answers, context.settings, queue.provider),
-    )  # fmt: skip
+        tokens=profile.estimated_tokens,
+        answers=partial(_answers, context.settings, queue.provider),
+    )
 
 
 def _answers(settings: Settings, provider: str) -> bool:
@@ -310,17 +313,25 @@ def _pause(row: str | None) -> dict[str, str | float]:
 
 
 def _apply(
-    context: Context, scope: Scope, prefix: str, queues: list[str], found: Mapping[str, live.Value],
-    rows: Mapping[str, str], fields: Mapping[str, str | float],
-) -> bool:  # fmt: skip
+    context: Context,
+    scope: Scope,
+    prefix: str,
+    queues: list[str],
+    found: Mapping[str, live.Value],
+    rows: Mapping[str, str],
+    fields: Mapping[str, str | float],
+) -> bool:
     """Configure a scope; False if something newer holds."""
     limits, slots = found[f"{prefix}.limits"], found[f"{prefix}.concurrency"]
     # A row that holds nonsense changes nothing: what was in force stays, if anything was.
     nonsense = bool(limits.error or slots.error) and scope.ready()
     return scope.configure(
-        None if nonsense else parse_windows(limits.value), slots.value or None, fields,
-        version=int(rows[live.VERSION]), on_record=partial(on_record, context, queues),
-    )  # fmt: skip
+        None if nonsense else parse_windows(limits.value),
+        slots.value or None,
+        fields,
+        version=int(rows[live.VERSION]),
+        on_record=partial(on_record, context, queues),
+    )
 
 
 def _restore_breaker(context: Context, name: str, rows: Mapping[str, str]) -> None:

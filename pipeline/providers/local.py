@@ -53,10 +53,16 @@ class LocalConverter:
         content: reading a file to save a conversion that costs nothing would cost more than the conversion."""
         options = self._options
         facts = [
-            LOCAL, str(conversion.REVISION), str(page.number), str(options.dpi), str(options.pictures),
-            str(options.max_pixels), str(options.keep_headers), options.layout,
+            LOCAL,
+            str(conversion.REVISION),
+            str(page.number),
+            str(options.dpi),
+            str(options.pictures),
+            str(options.max_pixels),
+            str(options.keep_headers),
+            options.layout,
             str(second_opinion.installed() if options.second_opinion else None),
-        ]  # fmt: skip
+        ]
         for path in filter(None, (page.source, page.image)):
             status = path.stat()
             facts += [str(path.resolve()), str(status.st_size), str(status.st_mtime_ns)]

@@ -74,9 +74,13 @@ class ProviderExecutor:
         self._models = {offer.capability: offer.models for offer in self.offers}
 
     def run(
-        self, capability: Capability, model: str, body: dict[str, Any], attachments: Sequence[tuple[Attachment, bytes]],
+        self,
+        capability: Capability,
+        model: str,
+        body: dict[str, Any],
+        attachments: Sequence[tuple[Attachment, bytes]],
         partial: Callable[[str], None],  # noqa: ARG002  # providers answer at once
-    ) -> tuple[dict[str, Any], Parts]:  # fmt: skip
+    ) -> tuple[dict[str, Any], Parts]:
         """Do one job, as docs/nodes.md says for each capability. Raises `UnitError`."""
         known = self._models.get(capability, ())
         if model not in {"", *known} and ANY_MODEL not in known:
@@ -104,9 +108,11 @@ class ProviderExecutor:
                 embeddings = registry.embeddings(self._settings, self._provider, model)
                 found = embeddings.embed(_checked(body, _TextsBody).texts)
                 return {
-                    "vectors": found.vectors, "model": found.model, "usage": _tokens(found.usage),
+                    "vectors": found.vectors,
+                    "model": found.model,
+                    "usage": _tokens(found.usage),
                     "latency_ms": found.latency_ms,
-                }, []  # fmt: skip
+                }, []
             case Capability.VISION:
                 return self._vision(model, _checked(body, _PromptBody), attachments), []
             case Capability.TEXT:
@@ -196,9 +202,12 @@ def _tokens(usage: Usage) -> dict[str, int]:
 
 def _said(answer: Answer) -> dict[str, Any]:
     return {
-        "text": answer.text, "model": answer.model, "truncated": answer.truncated, "usage": _tokens(answer.usage),
+        "text": answer.text,
+        "model": answer.model,
+        "truncated": answer.truncated,
+        "usage": _tokens(answer.usage),
         "latency_ms": answer.latency_ms,
-    }  # fmt: skip
+    }
 
 
 def _with_pictures(page: dict[str, Any], folder: Path) -> tuple[dict[str, Any], Parts]:

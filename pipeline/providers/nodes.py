@@ -85,9 +85,14 @@ class Nodes:
         return self.look([image], media_type, prompt)
 
     def look(
-        self, images: Sequence[bytes], media_type: str, prompt: str, *, system: str = "",
+        self,
+        images: Sequence[bytes],
+        media_type: str,
+        prompt: str,
+        *,
+        system: str = "",
         json_schema: dict[str, object] | None = None,
-    ) -> Answer:  # fmt: skip
+    ) -> Answer:
         """Answer `prompt` about `images`, of one of `MEDIA_TYPES`; `json_schema` as for `complete`."""
         if media_type not in MEDIA_TYPES or not images or not all(images):
             raise self.error("takes PNG, JPEG and WebP pictures only", kind=ErrorKind.PERMANENT, code="bad_image")
@@ -99,9 +104,13 @@ class Nodes:
         return self._answer(Capability.TEXT, prompt, system, json_schema, ())
 
     def _answer(
-        self, capability: Capability, prompt: str, system: str, json_schema: dict[str, object] | None,
+        self,
+        capability: Capability,
+        prompt: str,
+        system: str,
+        json_schema: dict[str, object] | None,
         pictures: Sequence[tuple[Attachment, bytes]],
-    ) -> Answer:  # fmt: skip
+    ) -> Answer:
         more = {"system": system, "json_schema": json_schema}
         reply = self.ask(
             capability, {"prompt": prompt} | {key: value for key, value in more.items() if value}, pictures
@@ -175,9 +184,13 @@ class Nodes:
         return digest.hexdigest()
 
     async def _exchange(
-        self, capability: Capability, body: dict[str, Any], attachments: Sequence[tuple[Attachment, bytes]],
-        content: str, hooks: RequestHooks | None,
-    ) -> SessionReply:  # fmt: skip
+        self,
+        capability: Capability,
+        body: dict[str, Any],
+        attachments: Sequence[tuple[Attachment, bytes]],
+        content: str,
+        hooks: RequestHooks | None,
+    ) -> SessionReply:
         loop = asyncio.get_running_loop()
         limit = loop.time() + self.profile.timeout_s
         noted: list[asyncio.Future[None]] = []
@@ -190,10 +203,15 @@ class Nodes:
         answered = True
         try:
             return await self._session().request(
-                capability, self.model, body, attachments, timeout_s=max(0.001, limit - loop.time()),
-                request_id=f"{content}:{number}", if_no_node=self.profile.when_no_node,
+                capability,
+                self.model,
+                body,
+                attachments,
+                timeout_s=max(0.001, limit - loop.time()),
+                request_id=f"{content}:{number}",
+                if_no_node=self.profile.when_no_node,
                 on_sent=(lambda: noted.append(call_loop.at_gate(hooks.sent))) if hooks is not None else None,
-            )  # fmt: skip
+            )
         except UnitError as error:
             answered = error.code != "gateway_unreachable"
             raise self._explained(error, capability) from None

@@ -69,9 +69,14 @@ class OpenAICompatible:
         return self.look([image], media_type, prompt)
 
     def look(
-        self, images: Sequence[bytes], media_type: str, prompt: str, *, system: str = "",
+        self,
+        images: Sequence[bytes],
+        media_type: str,
+        prompt: str,
+        *,
+        system: str = "",
         json_schema: dict[str, object] | None = None,
-    ) -> Answer:  # fmt: skip
+    ) -> Answer:
         """Answer `prompt` about `images`, of one of `MEDIA_TYPES`; `json_schema` as for `complete`."""
         if media_type not in MEDIA_TYPES or not images or not all(images):
             raise self._error("takes PNG, JPEG and WebP pictures only", code="bad_image")

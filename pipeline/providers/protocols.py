@@ -75,9 +75,14 @@ class Vision(Protocol):
         """Answer `prompt` about `image` (encoded PNG, JPEG or WebP). Raises `UnitError`."""
 
     def look(
-        self, images: Sequence[bytes], media_type: str, prompt: str, *, system: str = "",
+        self,
+        images: Sequence[bytes],
+        media_type: str,
+        prompt: str,
+        *,
+        system: str = "",
         json_schema: dict[str, object] | None = None,
-    ) -> Answer:  # fmt: skip
+    ) -> Answer:
         """Answer `prompt` about several images, which follow it in order. Raises `UnitError`."""
 
 

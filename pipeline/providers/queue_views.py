@@ -157,14 +157,27 @@ def _view(context: Context, values: Mapping[str, Value], name: str, waiting: int
     scopes = ((f"queue.{name}", state.queue), (f"provider.{gated.provider}", state.provider))
     places = [(int(most), scope.in_flight) for key, scope in scopes if (most := values[f"{key}.concurrency"].value)]
     return QueueView(
-        name, waiting, gated.provider, state.in_flight, min((most for most, _ in places), default=0),
-        any(taken >= most for most, taken in places), limits, by, reason, None if left_s == inf else left_s,
-    )  # fmt: skip
+        name,
+        waiting,
+        gated.provider,
+        state.in_flight,
+        min((most for most, _ in places), default=0),
+        any(taken >= most for most, taken in places),
+        limits,
+        by,
+        reason,
+        None if left_s == inf else left_s,
+    )
 
 
 def _limit(found: WindowState, of: str) -> LimitView:
     window = found.window
     return LimitView(
-        format_windows([window]), found.used, of, window.limit, window.unit.value, window.window_s,
+        format_windows([window]),
+        found.used,
+        of,
+        window.limit,
+        window.unit.value,
+        window.window_s,
         found.next_s or None,
-    )  # fmt: skip
+    )

@@ -32,9 +32,15 @@ class Tracer:
         self.trace: dict[str, Any] | None = None
 
     def call(
-        self, subject: Subject, capability: str, operation: str, provider: str, model: str, asked: Sequence[str],
+        self,
+        subject: Subject,
+        capability: str,
+        operation: str,
+        provider: str,
+        model: str,
+        asked: Sequence[str],
         ask: Callable[[], Result],
-    ) -> Result:  # fmt: skip
+    ) -> Result:
         """One call through the gate. Raises what `ask` raises, and `GateClosed` (without a trace: nothing was sent).
 
         `asked`: all that the answer depends on. If a paid answer to the same request is kept, return it without a call.
@@ -46,11 +52,24 @@ class Tracer:
             self.trace = kept.trace | {"kept": kept.path}
             return result_of(kept.said)  # type: ignore[return-value]  # the same operation has the same result
         trace: dict[str, Any] = {
-            "call_id": uuid4().hex, "flow": subject.flow, "scope_id": subject.scope_id, "unit": subject.unit,
-            "capability": capability, "operation": operation, "provider": provider, "model": model, "status": "ok",
-            "error": None, "input_tokens": 0, "output_tokens": 0, "cost": 0.0, "preview": "",
-            "created_at": self._context.db.now(), "queue": self.guarded.gate.queue, "of": subject.of,
-        }  # fmt: skip
+            "call_id": uuid4().hex,
+            "flow": subject.flow,
+            "scope_id": subject.scope_id,
+            "unit": subject.unit,
+            "capability": capability,
+            "operation": operation,
+            "provider": provider,
+            "model": model,
+            "status": "ok",
+            "error": None,
+            "input_tokens": 0,
+            "output_tokens": 0,
+            "cost": 0.0,
+            "preview": "",
+            "created_at": self._context.db.now(),
+            "queue": self.guarded.gate.queue,
+            "of": subject.of,
+        }
         begun = time.monotonic()
         try:
             result = self.guarded.call(ask, charged)

@@ -38,18 +38,72 @@ _SPECIAL = _networks("""
 _GLOBAL_UNICAST = ipaddress.ip_network("2000::/3")
 _METADATA = _networks("169.254.0.0/16 100.100.100.200/32 168.63.129.16/32 192.0.0.192/32 fd00:ec2::/32 fe80::/10")
 """Where clouds hand out credentials: link-local addresses, Alibaba's, Azure's, Oracle's and Amazon's for IPv6."""
-_METADATA_NAMES = frozenset({
-    "metadata", "metadata.google.internal", "metadata.goog", "instance-data", "instance-data.ec2.internal",
-    "metadata.azure.internal", "metadata.tencentyun.com", "metadata.platformequinix.com",
-})  # fmt: skip
+_METADATA_NAMES = frozenset(
+    {
+        "metadata",
+        "metadata.google.internal",
+        "metadata.goog",
+        "instance-data",
+        "instance-data.ec2.internal",
+        "metadata.azure.internal",
+        "metadata.tencentyun.com",
+        "metadata.platformequinix.com",
+    }
+)
 """Host names of the same services, refused whatever their addresses."""
 _COMMON_PORTS = frozenset({80, 443})
 _FIRST_FREE_PORT = 1024
-_OTHER_PROTOCOLS = frozenset({
-    1080, 1099, 1433, 1521, 1719, 1720, 1723, 2049, 2181, 2375, 2376, 2379, 2380, 3306, 3389, 3659, 4045, 4190, 5060,
-    5061, 5432, 5672, 5900, 5984, 5985, 6000, 6379, 6443, 6566, 6665, 6666, 6667, 6668, 6669, 6679, 6697, 7001, 8086,
-    9042, 9092, 9200, 9300, 10080, 10250, 11211, 26379, 27017,
-})  # fmt: skip
+_OTHER_PROTOCOLS = frozenset(
+    {
+        1080,
+        1099,
+        1433,
+        1521,
+        1719,
+        1720,
+        1723,
+        2049,
+        2181,
+        2375,
+        2376,
+        2379,
+        2380,
+        3306,
+        3389,
+        3659,
+        4045,
+        4190,
+        5060,
+        5061,
+        5432,
+        5672,
+        5900,
+        5984,
+        5985,
+        6000,
+        6379,
+        6443,
+        6566,
+        6665,
+        6666,
+        6667,
+        6668,
+        6669,
+        6679,
+        6697,
+        7001,
+        8086,
+        9042,
+        9092,
+        9200,
+        9300,
+        10080,
+        10250,
+        11211,
+        26379,
+        27017,
+    }
+)
 """Ports of databases, brokers and other services that may take a request for a command."""
 
 

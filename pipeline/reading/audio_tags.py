@@ -21,10 +21,13 @@ _NAMES = {
     "genre": ("genre", "TCON", "\xa9gen", "WM/Genre", "Genre"),
     "date": ("date", "TDRC", "\xa9day", "WM/Year", "Year"),
     "musicbrainz_id": (
-        "musicbrainz_trackid", "UFID:http://musicbrainz.org", "----:com.apple.iTunes:MusicBrainz Track Id",
-        "MusicBrainz/Track Id", "MUSICBRAINZ_TRACKID",
+        "musicbrainz_trackid",
+        "UFID:http://musicbrainz.org",
+        "----:com.apple.iTunes:MusicBrainz Track Id",
+        "MusicBrainz/Track Id",
+        "MUSICBRAINZ_TRACKID",
     ),
-}  # fmt: skip
+}
 
 
 def can_read() -> bool:

@@ -21,9 +21,14 @@ _CHARSETS = re.compile(
     r"utf-(?!7)|ascii|iso8859|iso2022|latin|cp\d|koi8|shift_jis|euc|gb|big5|hz|johab|tis|mac-|ptcp|kz1048"
 )
 _MEANT = {
-    "ascii": "cp1252", "iso8859-1": "cp1252", "iso8859-9": "cp1254", "shift_jis": "cp932", "euc_kr": "cp949",
-    "gb2312": "gb18030", "gbk": "gb18030",
-}  # fmt: skip
+    "ascii": "cp1252",
+    "iso8859-1": "cp1252",
+    "iso8859-9": "cp1254",
+    "shift_jis": "cp932",
+    "euc_kr": "cp949",
+    "gb2312": "gb18030",
+    "gbk": "gb18030",
+}
 """What browsers take for an encoding that is named: the larger one of the same family."""
 
 _SURROGATE = re.compile("[\ud800-\udfff]")

@@ -62,9 +62,12 @@ def read(
 
 
 def run(
-    task: Mapping[str, Any], name: str, limits: Limits, wanted: Wanted = lambda: True,
+    task: Mapping[str, Any],
+    name: str,
+    limits: Limits,
+    wanted: Wanted = lambda: True,
     progress: Progress = lambda _: None,
-) -> dict[str, Any]:  # fmt: skip
+) -> dict[str, Any]:
     """A child's answer to one task. Raises what `Session.ask` raises."""
     with Session() as session:
         return session.ask(task, name, limits, wanted, progress)
@@ -106,9 +109,13 @@ class Session:
         return None
 
     def ask(
-        self, task: Mapping[str, Any], name: str, limits: Limits, wanted: Wanted = lambda: True,
+        self,
+        task: Mapping[str, Any],
+        name: str,
+        limits: Limits,
+        wanted: Wanted = lambda: True,
         progress: Progress = lambda _: None,
-    ) -> dict[str, Any]:  # fmt: skip
+    ) -> dict[str, Any]:
         """The answer to `task`, an entry of `child_tasks.TASKS` by its fact `task`; errors call the file `name`.
 
         `wanted` is asked twice a second; each `progress` gives the task another `limits.timeout_s`. Raises `Unwanted`,

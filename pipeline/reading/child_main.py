@@ -28,10 +28,20 @@ MAX_TASK_BYTES = 3_000_000
 _SLACK_BYTES = 2**30  # Address space that threads and memory pools reserve and never use.
 _MAX_FILE_BYTES = 64 * 2**20
 _PROGRESS_EVERY_S = 0.2
-_FORBIDDEN = frozenset({
-    "socket.connect", "socket.getaddrinfo", "socket.gethostbyname", "socket.sendto", "subprocess.Popen",
-    "os.system", "os.exec", "os.posix_spawn", "os.fork", "os.forkpty",
-})  # fmt: skip
+_FORBIDDEN = frozenset(
+    {
+        "socket.connect",
+        "socket.getaddrinfo",
+        "socket.gethostbyname",
+        "socket.sendto",
+        "subprocess.Popen",
+        "os.system",
+        "os.exec",
+        "os.posix_spawn",
+        "os.fork",
+        "os.forkpty",
+    }
+)
 
 
 def main(lifeline: int) -> None:

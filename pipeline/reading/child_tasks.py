@@ -129,7 +129,17 @@ def _blocks(task: Task) -> dict[str, Any]:
 
 
 TASKS: Mapping[str, Callable[[Task], dict[str, Any]]] = {
-    "blocks": _blocks, "convert": _convert, "file": _file, "html": _html, "inspect": _inspect, "open": _open,
-    "page": _page, "picture": _picture, "render": _render, "sitemap": _sitemap, "survey": _survey, "tags": _tags,
+    "blocks": _blocks,
+    "convert": _convert,
+    "file": _file,
+    "html": _html,
+    "inspect": _inspect,
+    "open": _open,
+    "page": _page,
+    "picture": _picture,
+    "render": _render,
+    "sitemap": _sitemap,
+    "survey": _survey,
+    "tags": _tags,
     **screen_tasks.TASKS,
-}  # fmt: skip
+}

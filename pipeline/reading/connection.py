@@ -53,9 +53,13 @@ class PinnedBackend(httpcore2.NetworkBackend):
         self._resolve = resolve
 
     def connect_tcp(
-        self, host: str, port: int, timeout: float | None = None, local_address: str | None = None,  # noqa: ARG002
+        self,
+        host: str,
+        port: int,
+        timeout: float | None = None,  # noqa: ARG002
+        local_address: str | None = None,  # noqa: ARG002
         socket_options: Iterable[Any] | None = None,  # noqa: ARG002
-    ) -> httpcore2.NetworkStream:  # fmt: skip
+    ) -> httpcore2.NetworkStream:
         check_port(port)
         lookup = Lookup(self._resolve, host, port)
         while not lookup.done.wait(min(_SLICE_S, self._patience.check())):
@@ -136,8 +140,11 @@ class _Stream(httpcore2.NetworkStream):
         self._connection.close()
 
     def start_tls(
-        self, ssl_context: ssl.SSLContext, server_hostname: str | None = None, timeout: float | None = None  # noqa: ARG002
-    ) -> httpcore2.NetworkStream:  # fmt: skip
+        self,
+        ssl_context: ssl.SSLContext,
+        server_hostname: str | None = None,
+        timeout: float | None = None,  # noqa: ARG002
+    ) -> httpcore2.NetworkStream:
         """With the certificate checked against the name in the address, whatever address the name has."""
         try:
             secured = ssl_context.wrap_socket(

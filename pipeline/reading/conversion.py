@@ -328,10 +328,12 @@ def _converted(content: PageContent, blocks: list[Block], page: int, unit: str, 
     uncertain = certainty.uncertain_share(blocks)
     garbled = legibility.illegible(blocks, read.lines)
     found = {
-        "width": round(content.width, 1), "height": round(content.height, 1), "unit": unit,
+        "width": round(content.width, 1),
+        "height": round(content.height, 1),
+        "unit": unit,
         "blocks": layout.as_dicts(blocks, page),
         **({} if confidence is None else {"confidence": round(confidence, 3)}),
         **({} if uncertain is None else {"uncertain": round(uncertain, 3), "engines": list(read.engines)}),
         **({"garbled": garbled} if garbled else {}),
-    }  # fmt: skip
+    }
     return ConvertedPage(layout.render(blocks), found)

@@ -54,9 +54,14 @@ def extract_page(path: Path, url: str, declared: str, limits: Limits) -> Reading
     import trafilatura  # noqa: PLC0415  (pages alone need it)
 
     found = trafilatura.extract(
-        html, url=url, output_format="markdown", include_comments=False, include_tables=True, include_links=False,
+        html,
+        url=url,
+        output_format="markdown",
+        include_comments=False,
+        include_tables=True,
+        include_links=False,
         with_metadata=False,
-    )  # fmt: skip
+    )
     facts = trafilatura.extract_metadata(html, default_url=url)
     whole = _converted(Kind.HTML, html.encode(), url) if not found or len(found) < _LEAST_SHARE * len(html) else None
     title = (facts.title if facts and facts.title else "") or (whole.title if whole else "")
@@ -87,10 +92,16 @@ def _converted(kind: Kind, data: bytes, filename: str) -> Reading:
     from markitdown import StreamInfo, converters  # noqa: PLC0415  (0.8 s)
 
     classes: dict[Kind, Any] = {
-        Kind.DOCX: converters.DocxConverter, Kind.PPTX: converters.PptxConverter, Kind.XLSX: converters.XlsxConverter,
-        Kind.XLS: converters.XlsConverter, Kind.EPUB: converters.EpubConverter, Kind.HTML: converters.HtmlConverter,
-        Kind.FEED: converters.RssConverter, Kind.CSV: converters.CsvConverter, Kind.NOTEBOOK: converters.IpynbConverter,
-    }  # fmt: skip
+        Kind.DOCX: converters.DocxConverter,
+        Kind.PPTX: converters.PptxConverter,
+        Kind.XLSX: converters.XlsxConverter,
+        Kind.XLS: converters.XlsConverter,
+        Kind.EPUB: converters.EpubConverter,
+        Kind.HTML: converters.HtmlConverter,
+        Kind.FEED: converters.RssConverter,
+        Kind.CSV: converters.CsvConverter,
+        Kind.NOTEBOOK: converters.IpynbConverter,
+    }
     encoding = None
     if kind in {Kind.HTML, Kind.CSV, Kind.NOTEBOOK}:
         text = charset.decode(data, filename, _declared(data))
@@ -219,9 +230,13 @@ def _slides(text: str) -> list[Section]:
 def _paged(path: Path, filename: str, limits: Limits, progress: Progress) -> Reading:
     """The pages of a PDF or a picture: from the text layer where it can be trusted, else by text recognition."""
     options = Options(
-        dpi=limits.ocr_dpi, pictures=limits.ocr_pictures, max_pixels=ocr.pixels_at(limits.ocr_dpi),
-        threads=limits.ocr_threads, page_s=limits.page_s, layout=limits.layout,
-    )  # fmt: skip
+        dpi=limits.ocr_dpi,
+        pictures=limits.ocr_pictures,
+        max_pixels=ocr.pixels_at(limits.ocr_dpi),
+        threads=limits.ocr_threads,
+        page_s=limits.page_s,
+        layout=limits.layout,
+    )
     try:
         count = _count_pages(path)
         if count > limits.max_pages:

@@ -72,10 +72,18 @@ def parse_url(text: str) -> httpx2.URL:
 
 
 def fetch(
-    address: str, limits: FetchLimits, wanted: Wanted, *, method: str = "GET", body: bytes | None = None,
-    headers: Mapping[str, str] | None = None, to: Path | None = None, allow_private: AllowPrivate = False,
-    resolve: Resolve = addresses.resolve, tls: ssl.SSLContext | None = None,
-) -> Fetched:  # fmt: skip
+    address: str,
+    limits: FetchLimits,
+    wanted: Wanted,
+    *,
+    method: str = "GET",
+    body: bytes | None = None,
+    headers: Mapping[str, str] | None = None,
+    to: Path | None = None,
+    allow_private: AllowPrivate = False,
+    resolve: Resolve = addresses.resolve,
+    tls: ssl.SSLContext | None = None,
+) -> Fetched:
     """Send a request and read all of the answer, into the file `to` if one is given.
 
     Every address of the host must be public or allowed, for each redirect again, and the connection goes to one that
@@ -119,9 +127,14 @@ def trusted() -> ssl.SSLContext:
 
 
 def _exchange(
-    pool: httpcore2.ConnectionPool, url: httpx2.URL, method: str, body: bytes | None, headers: Mapping[str, str],
-    to: Path | None, limits: FetchLimits,
-) -> Fetched | str:  # fmt: skip
+    pool: httpcore2.ConnectionPool,
+    url: httpx2.URL,
+    method: str,
+    body: bytes | None,
+    headers: Mapping[str, str],
+    to: Path | None,
+    limits: FetchLimits,
+) -> Fetched | str:
     """The answer, or where it says to go instead."""
     sent = {"host": url.netloc.decode("ascii"), "user-agent": _AGENT, "accept-encoding": "gzip", "accept": "*/*"}
     sent |= {name.lower(): value for name, value in headers.items()}

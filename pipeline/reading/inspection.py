@@ -29,20 +29,37 @@ def inspect(path: Path, name: str, limits: source.Limits, wanted: Wanted = lambd
 
 
 def render(
-    path: Path, name: str, file_type: FileType, number: int, target: Path, dpi: float, max_pixels: int,
-    wanted: Wanted = lambda: True, *, width: int = 0, gentle: bool = False,
-) -> None:  # fmt: skip
+    path: Path,
+    name: str,
+    file_type: FileType,
+    number: int,
+    target: Path,
+    dpi: float,
+    max_pixels: int,
+    wanted: Wanted = lambda: True,
+    *,
+    width: int = 0,
+    gentle: bool = False,
+) -> None:
     """Write page `number` (from 1) of a file to `target`, whole or not at all: as a WebP by that suffix, else a PNG.
 
     At `dpi`, or at most `width` pixels wide; `gentle`: by a child of low priority. Raises as `inspect` does.
     """
     _run(
         {
-            "task": "render", "path": str(path.absolute()), "type": file_type, "page": number,
-            "target": str(target.absolute()), "dpi": dpi, "width": width, "max_pixels": max_pixels,
+            "task": "render",
+            "path": str(path.absolute()),
+            "type": file_type,
+            "page": number,
+            "target": str(target.absolute()),
+            "dpi": dpi,
+            "width": width,
+            "max_pixels": max_pixels,
         },
-        name, wanted, gentle=gentle,
-    )  # fmt: skip
+        name,
+        wanted,
+        gentle=gentle,
+    )
 
 
 def _run(task: dict[str, Any], name: str, wanted: Wanted, *, gentle: bool = False) -> dict[str, Any]:

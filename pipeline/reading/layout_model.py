@@ -38,8 +38,10 @@ _LEAST_SCORE = 0.4
 _SAME = 0.5  # of the area of both together
 _MOST = 1_000
 _TURNS = {
-    90: Image.Transpose.ROTATE_90, 180: Image.Transpose.ROTATE_180, 270: Image.Transpose.ROTATE_270,
-}  # fmt: skip
+    90: Image.Transpose.ROTATE_90,
+    180: Image.Transpose.ROTATE_180,
+    270: Image.Transpose.ROTATE_270,
+}
 """Anticlockwise, by how far the text is turned clockwise."""
 
 

@@ -62,9 +62,13 @@ class Pages:
     """
 
     def __init__(
-        self, source: Path, limits: Limits, options: Options | None = None, survey: str = "",
+        self,
+        source: Path,
+        limits: Limits,
+        options: Options | None = None,
+        survey: str = "",
         scratch: Path | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """`limits` hold for each page; `survey`: what `survey` returned. Opens nothing yet.
 
         `scratch`: where pictures of pages are for a second opinion. If this process is killed, one may stay there. By
@@ -106,9 +110,12 @@ class Pages:
         too much for the child.
         """
         task = {
-            "task": "convert", "page": number, "image": image and str(image.absolute()),
-            "pictures": picture_folder and str(picture_folder.absolute()), "second": None,
-        }  # fmt: skip
+            "task": "convert",
+            "page": number,
+            "image": image and str(image.absolute()),
+            "pictures": picture_folder and str(picture_folder.absolute()),
+            "second": None,
+        }
         if not self._second_opinion:
             return _page(self._ask(task))
         scratch = self._scratch if self._scratch and self._scratch.is_dir() else None

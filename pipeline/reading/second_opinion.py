@@ -27,11 +27,21 @@ _ASK_S, _ASK_MB = 10.0, 1_000  # for its version and languages
 _MAX_SAID_BYTES = 65_536
 _LANGUAGES = 3
 _OF_SCRIPT = {
-    "Arabic": ("ara", "fas", "urd"), "Armenian": ("hye",), "Bengali": ("ben",), "Cyrillic": ("rus", "ukr", "bul"),
-    "Devanagari": ("hin", "mar", "nep"), "Georgian": ("kat",), "Greek": ("ell",), "Han": ("chi_sim", "chi_tra", "jpn"),
-    "Hangul": ("kor",), "Hebrew": ("heb", "yid"), "Japanese": ("jpn",), "Korean": ("kor",),
-    "Latin": ("eng", "deu", "fra", "spa", "ita", "por", "nld", "pol", "tur", "vie"), "Thai": ("tha",),
-}  # fmt: skip
+    "Arabic": ("ara", "fas", "urd"),
+    "Armenian": ("hye",),
+    "Bengali": ("ben",),
+    "Cyrillic": ("rus", "ukr", "bul"),
+    "Devanagari": ("hin", "mar", "nep"),
+    "Georgian": ("kat",),
+    "Greek": ("ell",),
+    "Han": ("chi_sim", "chi_tra", "jpn"),
+    "Hangul": ("kor",),
+    "Hebrew": ("heb", "yid"),
+    "Japanese": ("jpn",),
+    "Korean": ("kor",),
+    "Latin": ("eng", "deu", "fra", "spa", "ita", "por", "nld", "pol", "tur", "vie"),
+    "Thai": ("tha",),
+}
 """Packs of the scripts that Tesseract tells apart, the commonest first."""
 
 
@@ -115,9 +125,15 @@ def _ran(program: Tesseract, options: list[str], folder: Path, limits: Limits, w
 
 
 def _ended_well(
-    command: list[str], limits: Limits, wanted: Wanted, deadline: float, *, cwd: Path | None = None,
-    stdout: IO[bytes] | int = subprocess.DEVNULL, stderr: IO[bytes] | int = subprocess.DEVNULL,
-) -> bool:  # fmt: skip
+    command: list[str],
+    limits: Limits,
+    wanted: Wanted,
+    deadline: float,
+    *,
+    cwd: Path | None = None,
+    stdout: IO[bytes] | int = subprocess.DEVNULL,
+    stderr: IO[bytes] | int = subprocess.DEVNULL,
+) -> bool:
     """Whether the command ended well; killed if it takes too much, or if its result is not wanted any more."""
     if time.monotonic() > deadline or not wanted():
         return False
@@ -125,9 +141,14 @@ def _ended_well(
         # In a group of its own: `tesseract` may be a script that starts the program. If this process is killed, the
         # bound of its processor time ends it.
         process = subprocess.Popen(  # noqa: S603  # a program that the machine's owner installed
-            command, cwd=cwd, env=_environment(), stdin=subprocess.DEVNULL, stdout=stdout, stderr=stderr,
+            command,
+            cwd=cwd,
+            env=_environment(),
+            stdin=subprocess.DEVNULL,
+            stdout=stdout,
+            stderr=stderr,
             process_group=0,
-        )  # fmt: skip
+        )
     except OSError:
         return False
     try:
@@ -149,9 +170,11 @@ def _bound(pid: int, limits: Limits) -> None:
     if sys.platform == "linux":
         memory, seconds = limits.memory_mb * 10**6, int(limits.timeout_s) + 1
         bounds = {
-            resource.RLIMIT_AS: memory, resource.RLIMIT_CPU: seconds, resource.RLIMIT_FSIZE: _MAX_OUTPUT_BYTES,
+            resource.RLIMIT_AS: memory,
+            resource.RLIMIT_CPU: seconds,
+            resource.RLIMIT_FSIZE: _MAX_OUTPUT_BYTES,
             resource.RLIMIT_CORE: 0,
-        }  # fmt: skip
+        }
         for what, value in bounds.items():
             with suppress(OSError, ValueError):
                 resource.prlimit(pid, what, (value, value))

@@ -38,9 +38,14 @@ def watch(
 
 
 def turns(
-    folder: Path, wanted: Wanted, stop: threading.Event, *, existing: bool = False, below: bool = False,
+    folder: Path,
+    wanted: Wanted,
+    stop: threading.Event,
+    *,
+    existing: bool = False,
+    below: bool = False,
     settle_s: float = SETTLE_S,
-) -> Iterator[list[Path]]:  # fmt: skip
+) -> Iterator[list[Path]]:
     """The same, given several times a second with what is new then, often nothing. `below`: also in its folders."""
     _check(folder)
     return _Watched(folder, wanted, below, settle_s).turns(stop, existing=existing)
@@ -68,10 +73,16 @@ class _Watched:
         # The first turn comes without a change, once the folder is watched: what came before is found by listing it.
         listed_at = float("-inf")
         for found in changes_in(
-            self._folder, watch_filter=lambda _, path: self._concerns(Path(path)), stop_event=stop,
-            recursive=self._below, yield_on_timeout=True, rust_timeout=POLL_MS, step=50, debounce=400,
+            self._folder,
+            watch_filter=lambda _, path: self._concerns(Path(path)),
+            stop_event=stop,
+            recursive=self._below,
+            yield_on_timeout=True,
+            rust_timeout=POLL_MS,
+            step=50,
+            debounce=400,
             raise_interrupt=True,
-        ):  # fmt: skip
+        ):
             _check(self._folder)
             for path in {Path(path) for change, path in found if change is Change.deleted}:
                 self._given.pop(path, None)

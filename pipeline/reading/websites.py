@@ -21,16 +21,25 @@ from pipeline.reading.text_files import read_file
 _HTML = frozenset({"text/html", "application/xhtml+xml"})
 _UNKNOWN = frozenset({"", "text/plain", "application/octet-stream", "binary/octet-stream"})
 _SUFFIXES = {
-    "application/pdf": ".pdf", "text/csv": ".csv", "application/json": ".json", "application/xml": ".xml",
-    "text/xml": ".xml", "text/markdown": ".md",
-}  # fmt: skip
+    "application/pdf": ".pdf",
+    "text/csv": ".csv",
+    "application/json": ".json",
+    "application/xml": ".xml",
+    "text/xml": ".xml",
+    "text/markdown": ".md",
+}
 _MAX_WARNINGS = 50
 
 
 def read_url(
-    url: str, limits: Limits, wanted: Wanted, progress: Progress = lambda _: None, *,
-    allow_private: AllowPrivate = False, resolve: Resolve = addresses.resolve,
-) -> Reading:  # fmt: skip
+    url: str,
+    limits: Limits,
+    wanted: Wanted,
+    progress: Progress = lambda _: None,
+    *,
+    allow_private: AllowPrivate = False,
+    resolve: Resolve = addresses.resolve,
+) -> Reading:
     """The main text of a web page, or the text of a file of any kind that `read_file` reads.
 
     Raises `Unwanted`, or `UnitError` as `fetch` and `read_file` do.
@@ -161,9 +170,14 @@ def address_of(text: str, sitemap: httpx2.URL) -> httpx2.URL | None:
 
 
 def read_sitemap(
-    url: str, limits: Limits, wanted: Wanted, progress: Progress = lambda _: None, *,
-    allow_private: AllowPrivate = False, resolve: Resolve = addresses.resolve,
-) -> Reading:  # fmt: skip
+    url: str,
+    limits: Limits,
+    wanted: Wanted,
+    progress: Progress = lambda _: None,
+    *,
+    allow_private: AllowPrivate = False,
+    resolve: Resolve = addresses.resolve,
+) -> Reading:
     """The text of the pages that a sitemap names, a section or more each, with their addresses as `source`.
 
     Pages on other sites are left out. Pages that cannot be read are warnings, unless that is all of them. Raises

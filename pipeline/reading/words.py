@@ -148,9 +148,8 @@ class Glyphs:
         """The words in the visible part of the page; marks for the printer's knife are not."""
         width, height = self.page.size
         return [
-            word for word in words
-            if word.right >= 0 and word.left <= width and word.bottom >= 0 and word.top <= height
-        ]  # fmt: skip
+            word for word in words if word.right >= 0 and word.left <= width and word.bottom >= 0 and word.top <= height
+        ]
 
     def _part(self, text: str, start: int, end: int, address: int, before: Word | None) -> Word | None:
         clean = text[start:end]
@@ -253,10 +252,15 @@ def as_line(words: Sequence[Word], ending: str = "") -> Line:
     main = [word for word in words if word.size == size]
     foot, smaller = main[0].foot, 0.85 * size
     spans = [
-        Span(word.text, word.left, word.right, word.style if word.size >= smaller else _shifted(word, size, foot),
-             word.spaced)
+        Span(
+            word.text,
+            word.left,
+            word.right,
+            word.style if word.size >= smaller else _shifted(word, size, foot),
+            word.spaced,
+        )
         for word in words
-    ]  # fmt: skip
+    ]
     if ending:
         spans[-1] = spans[-1]._replace(text=spans[-1].text + ending)
     text = "".join([f" {span.text}" if span.spaced else span.text for span in spans]).strip()

@@ -40,19 +40,41 @@ from pipeline.settings.retention import RetentionSettings
 from pipeline.settings.screenshots import ScreenshotSettings
 
 __all__ = [
-    "LOCAL", "ApiSettings", "ConfigFileError", "DocumentSettings", "MusicSettings", "Price", "ProviderProfile",
-    "ReadingSettings", "RetentionSettings", "ScreenshotSettings", "Settings", "UnreadableSettingsError",
-    "config_path", "get_settings",
-]  # fmt: skip
+    "LOCAL",
+    "ApiSettings",
+    "ConfigFileError",
+    "DocumentSettings",
+    "MusicSettings",
+    "Price",
+    "ProviderProfile",
+    "ReadingSettings",
+    "RetentionSettings",
+    "ScreenshotSettings",
+    "Settings",
+    "UnreadableSettingsError",
+    "config_path",
+    "get_settings",
+]
 
 Section = TypeVar("Section", bound=BaseModel)
 CONFIG = "PENSTOCK_CONFIG"
 SECTIONS = ("gateway", "knowledge", "webhooks")
 """Settings that are no fields here: their packages read them, with `Settings.section`."""
 _PRIVATE_NAMES = (
-    "knowledge", "redis", "penstock.db", "penstock.db-wal", "penstock.db-shm", "penstock.log", "penstock.toml",
-    "installation", "readers.sock", "stack.json", "api.json", "gateway.json", "restart",
-)  # fmt: skip
+    "knowledge",
+    "redis",
+    "penstock.db",
+    "penstock.db-wal",
+    "penstock.db-shm",
+    "penstock.log",
+    "penstock.toml",
+    "installation",
+    "readers.sock",
+    "stack.json",
+    "api.json",
+    "gateway.json",
+    "restart",
+)
 _MAX_PATH = 4000
 MAX_SOCKET_PATH = 100
 """Bytes; the system's limit for a unix socket is about 104."""
@@ -66,9 +88,12 @@ class _Sources(BaseSettings):
     """Where settings are read: arguments first, then the environment, then the TOML file."""
 
     model_config = SettingsConfigDict(
-        env_prefix="PENSTOCK_", env_nested_delimiter="__", extra="ignore", nested_model_default_partial_update=True,
+        env_prefix="PENSTOCK_",
+        env_nested_delimiter="__",
+        extra="ignore",
+        nested_model_default_partial_update=True,
         hide_input_in_errors=True,  # URLs hold passwords
-    )  # fmt: skip
+    )
 
     @classmethod
     def settings_customise_sources(

@@ -68,9 +68,10 @@ def variables_of_provider(name: str) -> list[str]:
     """The environment variables that set anything of this provider. They win over the file."""
     whole, one = f"{PREFIX}PROVIDERS", f"{PREFIX}PROVIDERS__{name}".upper()
     return sorted(
-        variable for variable in os.environ
+        variable
+        for variable in os.environ
         if variable.upper() in {whole, one} or variable.upper().startswith(f"{one}__")
-    )  # fmt: skip
+    )
 
 
 def _with_table(text: str, path: Sequence[str], values: Mapping[str, str | float]) -> str:

@@ -45,9 +45,10 @@ class Environment(EnvSettingsSource):
         """The variable that gave this field this value. Of several with the same value, any: all are wrong."""
         end = field_name.lower()
         names = [
-            name for name, set_to in self.env_vars.items()
+            name
+            for name, set_to in self.env_vars.items()
             if set_to == value and name.startswith(self.env_prefix.lower()) and name.endswith(end)
-        ]  # fmt: skip
+        ]
         return min(names, key=len, default=f"{self.env_prefix}{end}").upper()
 
 

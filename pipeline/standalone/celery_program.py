@@ -10,9 +10,17 @@ import sys
 from pipeline.engine import privacy
 
 _OTHERS = (
-    "APP", "BROKER_URL", "BROKER_READ_URL", "BROKER_WRITE_URL", "RESULT_BACKEND", "LOADER", "CONFIG", "CONFIG_MODULE",
-    "WORKDIR", "BROKER",
-)  # fmt: skip
+    "APP",
+    "BROKER_URL",
+    "BROKER_READ_URL",
+    "BROKER_WRITE_URL",
+    "RESULT_BACKEND",
+    "LOADER",
+    "CONFIG",
+    "CONFIG_MODULE",
+    "WORKDIR",
+    "BROKER",
+)
 """Variables, with `CELERY_` before them or without, by which Celery would take another application or broker."""
 _MODULE = "pipeline.standalone.celery_program"
 

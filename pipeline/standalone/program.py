@@ -20,12 +20,27 @@ from pipeline.settings import get_settings
 from pipeline.storage.context import forget_context
 
 SHARED = (
-    "celery.app.trace", "celery.apps.beat", "celery.apps.worker", "celery.backends.redis", "celery.bin.beat",
-    "celery.bin.worker", "celery.concurrency.prefork", "celery.concurrency.thread",
-    "celery.worker.autoscale", "celery.worker.control", "celery.worker.worker", "kombu.transport.redis",
-    "sqlalchemy.dialects.sqlite", "tasks.consumer", "tasks.maintenance", "tasks.nodes", "tasks.presence",
-    "tasks.telemetry", "tasks.watchdog", *(f"tasks.{name}.canvas" for name in FLOWS),
-)  # fmt: skip
+    "celery.app.trace",
+    "celery.apps.beat",
+    "celery.apps.worker",
+    "celery.backends.redis",
+    "celery.bin.beat",
+    "celery.bin.worker",
+    "celery.concurrency.prefork",
+    "celery.concurrency.thread",
+    "celery.worker.autoscale",
+    "celery.worker.control",
+    "celery.worker.worker",
+    "kombu.transport.redis",
+    "sqlalchemy.dialects.sqlite",
+    "tasks.consumer",
+    "tasks.maintenance",
+    "tasks.nodes",
+    "tasks.presence",
+    "tasks.telemetry",
+    "tasks.watchdog",
+    *(f"tasks.{name}.canvas" for name in FLOWS),
+)
 """What workers and beat import."""
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD)
 """What the supervisor handles, and its programs handle in their own way."""

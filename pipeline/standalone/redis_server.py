@@ -41,13 +41,36 @@ def command(settings: Settings) -> list[str]:
     if settings.redis_socket.parent != settings.data_dir:
         _private_folder(settings.redis_socket.parent)
     return [
-        find_server(), "--port", "0", "--unixsocket", str(settings.redis_socket), "--unixsocketperm", "700",
-        "--dir", str(folder), "--appendonly", "yes", "--appendfsync", "everysec", "--save", "",
-        "--maxmemory-policy", "noeviction", "--daemonize", "no", "--loglevel", "warning",
-        "--logfile", str(log_file(settings)),  # its lines mean nothing to a person at a terminal
-        "--aof-use-rdb-preamble", "yes", "--aof-load-truncated", "yes",
-        "--hz", "5",  # how often it looks around at rest
-    ]  # fmt: skip
+        find_server(),
+        "--port",
+        "0",
+        "--unixsocket",
+        str(settings.redis_socket),
+        "--unixsocketperm",
+        "700",
+        "--dir",
+        str(folder),
+        "--appendonly",
+        "yes",
+        "--appendfsync",
+        "everysec",
+        "--save",
+        "",
+        "--maxmemory-policy",
+        "noeviction",
+        "--daemonize",
+        "no",
+        "--loglevel",
+        "warning",
+        "--logfile",
+        str(log_file(settings)),  # its lines mean nothing to a person at a terminal
+        "--aof-use-rdb-preamble",
+        "yes",
+        "--aof-load-truncated",
+        "yes",
+        "--hz",
+        "5",  # how often it looks around at rest
+    ]
 
 
 def _private_folder(folder: Path) -> None:

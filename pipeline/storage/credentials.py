@@ -80,9 +80,13 @@ class Credentials(Generic[View]):
         """
         secret, now = self.prefix + secrets.token_urlsafe(32), context.db.now()
         row = {
-            "id": uuid4().hex[:16], "name": name, "secret_hash": _hash(secret), "created_at": now,
-            "expires_at": now + lasts if lasts else None, **more,
-        }  # fmt: skip
+            "id": uuid4().hex[:16],
+            "name": name,
+            "secret_hash": _hash(secret),
+            "created_at": now,
+            "expires_at": now + lasts if lasts else None,
+            **more,
+        }
 
         def work(session: Session) -> View:
             mine = select(self.table).where(self.table.c.id == row["id"])

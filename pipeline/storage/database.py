@@ -72,18 +72,26 @@ class Database:
             Path(self.url.database).parent.mkdir(parents=True, exist_ok=True, mode=privacy.PRIVATE_FOLDER)
         # With a connection each, threads never wait for the connection of a thread that waits for the write lock.
         engine = create_engine(
-            self.url, pool_size=threads, max_overflow=-1, hide_parameters=True,
+            self.url,
+            pool_size=threads,
+            max_overflow=-1,
+            hide_parameters=True,
             connect_args={"timeout": BUSY_TIMEOUT_S, "check_same_thread": False},
-        )  # fmt: skip
+        )
         event.listen(engine, "connect", _configure_sqlite)
         event.listen(engine, "begin", _begin_sqlite)
         return engine
 
     def _server(self, threads: int) -> Engine:
         return create_engine(
-            self.url, pool_size=threads, max_overflow=threads, pool_pre_ping=True, pool_recycle=1800,
-            hide_parameters=True, connect_args={"connect_timeout": 10},
-        )  # fmt: skip
+            self.url,
+            pool_size=threads,
+            max_overflow=threads,
+            pool_pre_ping=True,
+            pool_recycle=1800,
+            hide_parameters=True,
+            connect_args={"connect_timeout": 10},
+        )
 
     @contextmanager
     def transaction(self, info: dict[Any, Any] | None = None) -> Iterator[Session]:

@@ -7,8 +7,12 @@ from pipeline.engine.errors import UserError
 
 _SERVER, _FILE = "postgresql+psycopg", "sqlite"
 _DRIVERS = {
-    "postgresql": _SERVER, "postgres": _SERVER, _SERVER: _SERVER, _FILE: _FILE, "sqlite+pysqlite": _FILE,
-}  # fmt: skip
+    "postgresql": _SERVER,
+    "postgres": _SERVER,
+    _SERVER: _SERVER,
+    _FILE: _FILE,
+    "sqlite+pysqlite": _FILE,
+}
 _ESCAPES = "in a password, write / as %2F, # as %23, ? as %3F, @ as %40, : as %3A"
 
 

@@ -212,9 +212,17 @@ class FullText:
             pages = _MERGED_PAGES
 
     def search(
-        self, session: Session, words: str, limit: int, *, since: datetime | None = None, app: str = "",
-        scopes: Sequence[str] | None = None, only: Select[int] | None = None, any_word: bool = False,
-    ) -> list[int]:  # fmt: skip
+        self,
+        session: Session,
+        words: str,
+        limit: int,
+        *,
+        since: datetime | None = None,
+        app: str = "",
+        scopes: Sequence[str] | None = None,
+        only: Select[int] | None = None,
+        any_word: bool = False,
+    ) -> list[int]:
         """Items with all the words (or any), best first. `app`: adjacent words of an app's name.
 
         `scopes`: only items of these, in one ranking. `only`: only items that this selects.
@@ -260,9 +268,14 @@ class FullText:
         return "ts_rank('{0.1, 0.2, 0.4, 1.0}', terms, CAST(:query AS tsquery), 1) DESC, rowid DESC"
 
     def narrowed(
-        self, session: Session, limit: int, *,
-        since: datetime | None = None, app: str = "", among: Sequence[int] | None = None,
-    ) -> list[int]:  # fmt: skip
+        self,
+        session: Session,
+        limit: int,
+        *,
+        since: datetime | None = None,
+        app: str = "",
+        among: Sequence[int] | None = None,
+    ) -> list[int]:
         """Up to `limit` items since then, of this app; `among`: only of these. In no order."""
         sqlite = _is_sqlite(session)
         values: dict[str, Any] = {"limit": limit}

@@ -84,9 +84,14 @@ def rows(
 
 
 def _over(
-    session: Session, now: datetime, rule: Rule, key: Column[Any], at: ColumnElement[datetime],
-    may_go: Sequence[ColumnElement[bool]], least: timedelta,
-) -> ColumnElement[bool]:  # fmt: skip
+    session: Session,
+    now: datetime,
+    rule: Rule,
+    key: Column[Any],
+    at: ColumnElement[datetime],
+    may_go: Sequence[ColumnElement[bool]],
+    least: timedelta,
+) -> ColumnElement[bool]:
     """The rows beyond the rule now. Fixed moments and keys, so that it means the same while rows go and come."""
     beyond: list[ColumnElement[bool]] = []
     if rule.days:

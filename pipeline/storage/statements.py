@@ -67,10 +67,14 @@ def statement(context: Context, owner: str, limit: int, before: int | None = Non
     with context.db.read() as session:
         stands = accounts.balance(session, owner, now)
         return Statement(
-            owner, accounts.cap(session, context.settings), stands.spent, stands.reserved, stands.since,
+            owner,
+            accounts.cap(session, context.settings),
+            stands.spent,
+            stands.reserved,
+            stands.since,
             [view_of(ReservationView, row) for row in session.execute(open_)],
             [view_of(ChargeView, row) for row in session.execute(charged)],
-        )  # fmt: skip
+        )
 
 
 def expired(context: Context) -> list[Retention]:

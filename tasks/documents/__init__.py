@@ -41,13 +41,52 @@ if TYPE_CHECKING:
     from tasks.flow import FlowTasks
 
 __all__ = [
-    "AttemptView", "Choice", "CostView", "Document", "DocumentStatus", "Figures", "Filter", "Found",
-    "Hit", "NoWorker", "NoWorkerWarning", "Options", "PageStatus", "PageView", "Reason", "UnknownDocument", "UserError",
-    "attempts", "cancel", "costs", "count_by_status", "count_documents", "delete", "figures", "find_page_picture",
-    "last_hour", "list_documents", "page", "page_picture", "pages", "pages_by_minute", "pause", "promote",
-    "reasons", "remerge", "resume", "retry", "retry_failed", "retry_page", "search", "several", "status",
-    "submit", "submit_upload", "watch",
-]  # fmt: skip
+    "AttemptView",
+    "Choice",
+    "CostView",
+    "Document",
+    "DocumentStatus",
+    "Figures",
+    "Filter",
+    "Found",
+    "Hit",
+    "NoWorker",
+    "NoWorkerWarning",
+    "Options",
+    "PageStatus",
+    "PageView",
+    "Reason",
+    "UnknownDocument",
+    "UserError",
+    "attempts",
+    "cancel",
+    "costs",
+    "count_by_status",
+    "count_documents",
+    "delete",
+    "figures",
+    "find_page_picture",
+    "last_hour",
+    "list_documents",
+    "page",
+    "page_picture",
+    "pages",
+    "pages_by_minute",
+    "pause",
+    "promote",
+    "reasons",
+    "remerge",
+    "resume",
+    "retry",
+    "retry_failed",
+    "retry_page",
+    "search",
+    "several",
+    "status",
+    "submit",
+    "submit_upload",
+    "watch",
+]
 
 configure_as_library()
 
@@ -105,9 +144,12 @@ class Document(DocumentView):
 
 
 def watch(
-    document_ids: str | Iterable[str], *, timeout_s: float | None = None, idle: Callable[[], object] = lambda: None,
+    document_ids: str | Iterable[str],
+    *,
+    timeout_s: float | None = None,
+    idle: Callable[[], object] = lambda: None,
     changes_only: bool = False,
-) -> Iterator[Document]:  # fmt: skip
+) -> Iterator[Document]:
     """Yield the current state of each document, and its new state at each change, until all have settled.
 
     `changes_only`: skip the current state unless it is final, and yield a document only when its status or its page
@@ -127,9 +169,14 @@ def watch(
         return [found if found.settled else replace(found, no_worker=fleet.no_worker) for found in all_found]
 
     looks = watching.watch(
-        look, lambda _: len(waiting), lambda event: event.get("document") in waiting,
-        undone=("document has not settled", "documents have not settled"), timeout_s=timeout_s, idle=idle, fleet=fleet,
-    )  # fmt: skip
+        look,
+        lambda _: len(waiting),
+        lambda event: event.get("document") in waiting,
+        undone=("document has not settled", "documents have not settled"),
+        timeout_s=timeout_s,
+        idle=idle,
+        fleet=fleet,
+    )
     for found in looks:
         for document in found:
             before = seen.get(document.id)
@@ -145,11 +192,18 @@ def _change(document: Document) -> tuple[DocumentStatus, int, int, int]:
 
 
 def submit(
-    path: str | PathLike[str], options: Options | None = None, *, pages: str | None = None,
-    provider: str | None = None, model: str | None = None, allow_partial: bool | None = None,
-    use_cache: bool | None = None, pictures: bool | None = None, fresh: bool | None = None,
+    path: str | PathLike[str],
+    options: Options | None = None,
+    *,
+    pages: str | None = None,
+    provider: str | None = None,
+    model: str | None = None,
+    allow_partial: bool | None = None,
+    use_cache: bool | None = None,
+    pictures: bool | None = None,
+    fresh: bool | None = None,
     page_range: str | None = None,
-) -> Document:  # fmt: skip
+) -> Document:
     """Submit a file; returns the document that will hold its text.
 
     Options as an `Options`, as keywords, or both: a keyword that is not None wins. The same content and options find
@@ -157,17 +211,25 @@ def submit(
     """
     given = {
         "page_range": page_range if pages is None else pages,
-        "provider": provider, "model": model, "allow_partial": allow_partial,
-        "use_cache": use_cache, "pictures": pictures, "fresh": fresh,
-    }  # fmt: skip
+        "provider": provider,
+        "model": model,
+        "allow_partial": allow_partial,
+        "use_cache": use_cache,
+        "pictures": pictures,
+        "fresh": fresh,
+    }
     chosen: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
     return _launched(submission.submit(get_context(), Path(path), replace(options or Options(), **chosen)))
 
 
 def submit_upload(
-    copy: Path, filename: str, options: Options | None = None, sha256: str = "",
-    admit: Callable[[int], object] = lambda _: None, wanted: Callable[[], bool] = lambda: True,
-) -> Document:  # fmt: skip
+    copy: Path,
+    filename: str,
+    options: Options | None = None,
+    sha256: str = "",
+    admit: Callable[[int], object] = lambda _: None,
+    wanted: Callable[[], bool] = lambda: True,
+) -> Document:
     """Submit what a stranger sent: a private copy in the upload folder, which is looked at in a child process.
 
     `admit` is told how many pages it would be, and may raise. Raises what `submit` raises.
@@ -190,9 +252,14 @@ def several(document_ids: Collection[str]) -> list[Document]:
 
 
 def list_documents(
-    *, status: DocumentStatus | None = None, which: Filter | None = None, limit: int = 50, offset: int = 0,
-    after: Key | None = None, before: Key | None = None,
-) -> list[Document]:  # fmt: skip
+    *,
+    status: DocumentStatus | None = None,
+    which: Filter | None = None,
+    limit: int = 50,
+    offset: int = 0,
+    after: Key | None = None,
+    before: Key | None = None,
+) -> list[Document]:
     """Documents, newest first. `which` instead of `status`; `after`: beyond this moment of creation and id; `before`:
     those just above."""
     which = which or Filter(statuses=frozenset() if status is None else frozenset({status}))
@@ -216,9 +283,13 @@ def reasons(documents: Collection[DocumentView]) -> dict[str, Reason]:
 
 
 def pages(
-    document_id: str, *, status: PageStatus | None = None, doubtful: bool = False, after: int = 0,
+    document_id: str,
+    *,
+    status: PageStatus | None = None,
+    doubtful: bool = False,
+    after: int = 0,
     limit: int | None = None,
-) -> list[PageView]:  # fmt: skip
+) -> list[PageView]:
     """The document's pages in order, those after page `after`; `doubtful`: only those whose text is."""
     return queries.pages(get_context(), document_id, status=status, doubtful=doubtful, after=after, limit=limit)
 
@@ -237,9 +308,14 @@ def page(document_id: str, number: int) -> PageView:
 
 
 def page_picture(
-    document_id: str, number: int, dpi: float = 100, wanted: Callable[[], bool] = lambda: True, *,
-    width: int = 0, encoding: Encoding = "png",
-) -> bytes:  # fmt: skip
+    document_id: str,
+    number: int,
+    dpi: float = 100,
+    wanted: Callable[[], bool] = lambda: True,
+    *,
+    width: int = 0,
+    encoding: Encoding = "png",
+) -> bytes:
     """The page as it is in the file, rendered in a child process: at `dpi`, or `width` pixels wide.
 
     Raises `UserError`.
@@ -302,9 +378,7 @@ def retry(
     return _launched(service.retry(get_context(), document_id, Choice(provider, model), fresh=fresh, charge=charge))
 
 
-def retry_failed(
-    document_id: str, *, provider: str = "", model: str = "", charge: Charge = service.free
-) -> Document:  # fmt: skip
+def retry_failed(document_id: str, *, provider: str = "", model: str = "", charge: Charge = service.free) -> Document:
     """Try again what failed: the failed pages, or else the merge, or all of a document that has no pages yet."""
     return _launched(service.retry_failed(get_context(), document_id, Choice(provider, model), charge=charge))
 

@@ -75,9 +75,13 @@ def _announcement(context: Context, document_id: str) -> Announcement | None:
     except UnknownDocument:
         return None
     return "document", {
-        "document": document_id, "status": view.status.name, "progress": view.progress,
-        "pages": view.pages, "completed": view.completed_count, "failed": view.failed_count,
-    }  # fmt: skip
+        "document": document_id,
+        "status": view.status.name,
+        "progress": view.progress,
+        "pages": view.pages,
+        "completed": view.completed_count,
+        "failed": view.failed_count,
+    }
 
 
 TASKS = FlowTasks(FLOW, announcement=_announcement, messages=_messages)

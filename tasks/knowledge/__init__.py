@@ -50,15 +50,73 @@ from tasks.context import get_context
 from tasks.knowledge.canvas import TASKS
 
 __all__ = [
-    "Activity", "Added", "BaseChanges", "BaseOptions", "BaseView", "CancelStatus", "ChunkView", "FlowStatus", "Found",
-    "Hit", "ItemStatus", "ItemType", "ItemView", "NoWorkerWarning", "Original", "QueueStatus", "Refused", "Report",
-    "Scanned", "SearchOptions", "Source", "Standing", "Tally", "TextView", "UnknownBase", "UnknownItem", "UserError",
-    "Which", "add", "add_directory", "add_files", "add_notes", "add_sitemaps", "add_urls", "asks", "base", "bases",
-    "cancel", "check", "chunk_counts", "chunks", "counts", "create_base", "delete", "delete_base", "dismiss",
-    "edit_base", "get_status", "group_id", "has_page_pictures", "has_providers", "item", "items", "matching",
-    "original", "page_picture", "queue", "recover", "reprocess", "reprocess_failed", "reprocess_stale", "search",
-    "standings", "tally", "text", "wait",
-]  # fmt: skip
+    "Activity",
+    "Added",
+    "BaseChanges",
+    "BaseOptions",
+    "BaseView",
+    "CancelStatus",
+    "ChunkView",
+    "FlowStatus",
+    "Found",
+    "Hit",
+    "ItemStatus",
+    "ItemType",
+    "ItemView",
+    "NoWorkerWarning",
+    "Original",
+    "QueueStatus",
+    "Refused",
+    "Report",
+    "Scanned",
+    "SearchOptions",
+    "Source",
+    "Standing",
+    "Tally",
+    "TextView",
+    "UnknownBase",
+    "UnknownItem",
+    "UserError",
+    "Which",
+    "add",
+    "add_directory",
+    "add_files",
+    "add_notes",
+    "add_sitemaps",
+    "add_urls",
+    "asks",
+    "base",
+    "bases",
+    "cancel",
+    "check",
+    "chunk_counts",
+    "chunks",
+    "counts",
+    "create_base",
+    "delete",
+    "delete_base",
+    "dismiss",
+    "edit_base",
+    "get_status",
+    "group_id",
+    "has_page_pictures",
+    "has_providers",
+    "item",
+    "items",
+    "matching",
+    "original",
+    "page_picture",
+    "queue",
+    "recover",
+    "reprocess",
+    "reprocess_failed",
+    "reprocess_stale",
+    "search",
+    "standings",
+    "tally",
+    "text",
+    "wait",
+]
 
 configure_as_library()
 
@@ -143,9 +201,12 @@ def _several(given: str | Iterable[str]) -> Iterable[str]:
 
 
 def add_directory(
-    base_id: str, folder: str | PathLike[str], *, keep_gone: bool = False,
+    base_id: str,
+    folder: str | PathLike[str],
+    *,
+    keep_gone: bool = False,
     progress: Progress = lambda *_: None,
-) -> Scanned:  # fmt: skip
+) -> Scanned:
     """Add the files of a directory and its folders. If it was added before, apply the changes since then."""
     scanned = directory.scan(get_context(), base_id, Path(folder), keep_gone=keep_gone, progress=progress)
     TASKS.launch(LINE, *([removal_of(base(base_id).id)] if scanned.gone else []))
@@ -351,6 +412,8 @@ def wait(base_id: str, timeout_s: float | None = None, idle: Callable[[], object
         lambda: queries.counts(get_context(), [found]).get(found, {}),
         lambda counted: sum(counted.get(state, 0) for state in OPEN),
         lambda event: event.get("flow") == FLOW.name,
-        undone=(f"item of {base_id} is open", f"items of {base_id} are open"), timeout_s=timeout_s, idle=idle,
-    )  # fmt: skip
+        undone=(f"item of {base_id} is open", f"items of {base_id} are open"),
+        timeout_s=timeout_s,
+        idle=idle,
+    )
     return counted

@@ -52,9 +52,12 @@ def _announcement(context: Context, item_id: str) -> Announcement | None:
     except UnknownItem:
         return None
     return "item", {
-        "item": view.id, "base": view.base_id, "status": view.status.value, "progress": view.progress,
+        "item": view.id,
+        "base": view.base_id,
+        "status": view.status.value,
+        "progress": view.progress,
         "deleting": int(view.deleting),
-    }  # fmt: skip
+    }
 
 
 TASKS = FlowTasks(FLOW, announcement=_announcement, messages=_messages)

@@ -29,11 +29,43 @@ from tasks.context import get_context
 from tasks.music.canvas import TASKS
 
 __all__ = [
-    "AlreadyRunning", "BatchStatus", "BatchView", "Choices", "Estimate", "Found", "Mode", "MusicStatus", "NoWorker",
-    "NoWorkerWarning", "PipelineState", "Run", "RunFigures", "RunView", "SongStatus", "SongView", "StartOptions",
-    "SyncReport", "UserError", "batches", "estimate", "figures", "pause", "resume", "run", "runs", "search",
-    "searchable", "show", "similar", "songs", "start", "status", "stop", "sync", "watch",
-]  # fmt: skip
+    "AlreadyRunning",
+    "BatchStatus",
+    "BatchView",
+    "Choices",
+    "Estimate",
+    "Found",
+    "Mode",
+    "MusicStatus",
+    "NoWorker",
+    "NoWorkerWarning",
+    "PipelineState",
+    "Run",
+    "RunFigures",
+    "RunView",
+    "SongStatus",
+    "SongView",
+    "StartOptions",
+    "SyncReport",
+    "UserError",
+    "batches",
+    "estimate",
+    "figures",
+    "pause",
+    "resume",
+    "run",
+    "runs",
+    "search",
+    "searchable",
+    "show",
+    "similar",
+    "songs",
+    "start",
+    "status",
+    "stop",
+    "sync",
+    "watch",
+]
 
 configure_as_library()
 
@@ -54,9 +86,7 @@ class Run(RunView):
         return latest
 
 
-def watch(
-    run_id: str, *, timeout_s: float | None = None, idle: Callable[[], object] = lambda: None
-) -> Iterator[Run]:  # fmt: skip
+def watch(run_id: str, *, timeout_s: float | None = None, idle: Callable[[], object] = lambda: None) -> Iterator[Run]:
     """The run as it is now, and again whenever it changes, until it has ended or is paused.
 
     While nobody works, `no_worker` says so, and a warning once. `idle` is called about once a second. Raises
@@ -67,8 +97,11 @@ def watch(
         lambda: replace(_run(queries.run(get_context(), run_id)), no_worker=fleet.no_worker),
         lambda run: int(run.outcome is None and run.status is not PipelineState.PAUSED),
         lambda event: event.get("run") == run_id,
-        undone=("run has not ended", "runs have not ended"), timeout_s=timeout_s, idle=idle, fleet=fleet,
-    )  # fmt: skip
+        undone=("run has not ended", "runs have not ended"),
+        timeout_s=timeout_s,
+        idle=idle,
+        fleet=fleet,
+    )
     for run in looks:
         if run != seen:
             seen = run
@@ -146,9 +179,14 @@ def show(reference: str) -> SongView:
 
 
 def songs(
-    *, status: SongStatus | None = None, words: str = "", run_id: str = "", has_vector: bool | None = None,
-    limit: int = 50, offset: int = 0,
-) -> list[SongView]:  # fmt: skip
+    *,
+    status: SongStatus | None = None,
+    words: str = "",
+    run_id: str = "",
+    has_vector: bool | None = None,
+    limit: int = 50,
+    offset: int = 0,
+) -> list[SongView]:
     """Songs, in the order in which they were added. `words`: in title, artist or album."""
     return queries.songs(
         get_context(), status=status, words=words, run_id=run_id, has_vector=has_vector, limit=limit, offset=offset

@@ -46,14 +46,55 @@ from tasks.context import get_context
 from tasks.screenshots.canvas import TASKS, after_intake
 
 __all__ = [
-    "BatchView", "DeadLetter", "Exclusions", "Extent", "Forgotten", "Found", "Frame", "Hour", "NoWorkerWarning",
-    "NodeDetail", "NodeView", "RejectionView", "ScreenshotView", "SourceView", "Status", "Taken", "TextLine",
-    "UserError", "WorkStatus", "batch", "batch_now", "batches", "dead_letters", "exclude", "exclusions", "extent",
-    "follow", "forget", "ingest", "ingest_upload", "leave_out", "nodes_of", "picture", "rejections", "replay",
-    "screenshot", "screenshots", "screenshots_of", "search", "set_active", "settled", "show", "sources", "states",
-    "status", "text_lines",
-    "time_zone", "timeline",
-]  # fmt: skip
+    "BatchView",
+    "DeadLetter",
+    "Exclusions",
+    "Extent",
+    "Forgotten",
+    "Found",
+    "Frame",
+    "Hour",
+    "NoWorkerWarning",
+    "NodeDetail",
+    "NodeView",
+    "RejectionView",
+    "ScreenshotView",
+    "SourceView",
+    "Status",
+    "Taken",
+    "TextLine",
+    "UserError",
+    "WorkStatus",
+    "batch",
+    "batch_now",
+    "batches",
+    "dead_letters",
+    "exclude",
+    "exclusions",
+    "extent",
+    "follow",
+    "forget",
+    "ingest",
+    "ingest_upload",
+    "leave_out",
+    "nodes_of",
+    "picture",
+    "rejections",
+    "replay",
+    "screenshot",
+    "screenshots",
+    "screenshots_of",
+    "search",
+    "set_active",
+    "settled",
+    "show",
+    "sources",
+    "states",
+    "status",
+    "text_lines",
+    "time_zone",
+    "timeline",
+]
 
 configure_as_library()
 
@@ -78,9 +119,13 @@ class Taken(intake.Taken):
 
 
 def ingest(
-    picture: str | PathLike[str] | bytes, *, source: str, app: str = "", window_title: str = "",
+    picture: str | PathLike[str] | bytes,
+    *,
+    source: str,
+    app: str = "",
+    window_title: str = "",
     at: datetime | None = None,
-) -> Taken:  # fmt: skip
+) -> Taken:
     """Take a frame in: a file, whose content is copied, or its bytes. `at`: when it was captured.
 
     Without `at` it is the file's time, or now for bytes; so a file that is added twice is known the second time.
@@ -144,8 +189,10 @@ def follow(
         lambda: queries.states_of(get_context(), ids),
         lambda found: sum(state not in _AT_REST for state in found.values()),
         lambda event: event.get("flow") == "screenshots",
-        undone=("screenshot is not analysed", "screenshots are not analysed"), timeout_s=timeout_s, idle=idle,
-    )  # fmt: skip
+        undone=("screenshot is not analysed", "screenshots are not analysed"),
+        timeout_s=timeout_s,
+        idle=idle,
+    )
 
 
 def search(
@@ -159,9 +206,14 @@ def search(
 
 
 def timeline(
-    *, since: datetime | None = None, until: datetime | None = None, thread: str = "", derived: bool = False,
-    limit: int = 500, before: tuple[datetime, int] | None = None,
-) -> list[Hour]:  # fmt: skip
+    *,
+    since: datetime | None = None,
+    until: datetime | None = None,
+    thread: str = "",
+    derived: bool = False,
+    limit: int = 500,
+    before: tuple[datetime, int] | None = None,
+) -> list[Hour]:
     """What happened, by hour and thread; the latest `limit`. `derived`: knowledge, state, procedure and plan, too.
 
     `before`: only what was earlier than the node with this moment and id.
@@ -190,9 +242,15 @@ def screenshot(shot_id: int) -> ScreenshotView:
 
 
 def screenshots(
-    *, since: datetime | None = None, until: datetime | None = None, source: str = "", app: str = "",
-    status: WorkStatus | None = None, limit: int = 50, before: tuple[datetime, int] | None = None,
-) -> list[ScreenshotView]:  # fmt: skip
+    *,
+    since: datetime | None = None,
+    until: datetime | None = None,
+    source: str = "",
+    app: str = "",
+    status: WorkStatus | None = None,
+    limit: int = 50,
+    before: tuple[datetime, int] | None = None,
+) -> list[ScreenshotView]:
     """Frames, the latest first. `before`: only those earlier than the frame with this moment and id."""
     return queries.screenshots(
         get_context(), since=since, until=until, source=source, app=app, status=status, limit=limit, before=before

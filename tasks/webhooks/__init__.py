@@ -23,10 +23,28 @@ from tasks.context import get_context
 from tasks.webhooks.canvas import TASKS
 
 __all__ = [
-    "AttemptView", "Created", "DeliveryStatus", "DeliveryView", "EndpointView", "UserError", "attempts", "change",
-    "create", "deliveries", "delivery", "delivery_counts", "endpoint", "endpoints", "exchange_secret", "remove",
-    "replay", "replay_failed", "replay_range", "test", "types",
-]  # fmt: skip
+    "AttemptView",
+    "Created",
+    "DeliveryStatus",
+    "DeliveryView",
+    "EndpointView",
+    "UserError",
+    "attempts",
+    "change",
+    "create",
+    "deliveries",
+    "delivery",
+    "delivery_counts",
+    "endpoint",
+    "endpoints",
+    "exchange_secret",
+    "remove",
+    "replay",
+    "replay_failed",
+    "replay_range",
+    "test",
+    "types",
+]
 
 configure_as_library()
 
@@ -44,9 +62,13 @@ def create(url: str, types: Sequence[str] = (), description: str = "") -> Create
 
 
 def change(
-    endpoint_id: str, *, url: str | None = None, types: Sequence[str] | None = None,
-    active: bool | None = None, description: str | None = None,
-) -> EndpointView:  # fmt: skip
+    endpoint_id: str,
+    *,
+    url: str | None = None,
+    types: Sequence[str] | None = None,
+    active: bool | None = None,
+    description: str | None = None,
+) -> EndpointView:
     """Change an endpoint, enable or disable it. An enabled one gets events from then on."""
     flows()
     known = service.known_types()

@@ -83,13 +83,18 @@ def opened(root: Path) -> Iterator[Site]:
     ):
         music.library.song = song
         settings = provider_settings(provider.base_url) | {
-            "PENSTOCK_API__WITH_STACK": "true", "PENSTOCK_API__PORT": str(port),
-            "PENSTOCK_API__REQUESTS_PER_MIN": "0", "PENSTOCK_API__STREAMS_PER_KEY": "100",
-            "PENSTOCK_WEBHOOKS__ALLOW_PRIVATE": "true", "PENSTOCK_SCREENSHOTS__BATCH_SIZE": "1",
+            "PENSTOCK_API__WITH_STACK": "true",
+            "PENSTOCK_API__PORT": str(port),
+            "PENSTOCK_API__REQUESTS_PER_MIN": "0",
+            "PENSTOCK_API__STREAMS_PER_KEY": "100",
+            "PENSTOCK_WEBHOOKS__ALLOW_PRIVATE": "true",
+            "PENSTOCK_SCREENSHOTS__BATCH_SIZE": "1",
             "PENSTOCK_MUSIC__SERVER_URL": music.url,
-            "PENSTOCK_MUSIC__USER": "ann", "PENSTOCK_MUSIC__PROVIDER": "ai", "PENSTOCK_MUSIC__PASSWORD": "sesame",
+            "PENSTOCK_MUSIC__USER": "ann",
+            "PENSTOCK_MUSIC__PROVIDER": "ai",
+            "PENSTOCK_MUSIC__PASSWORD": "sesame",
             "PENSTOCK_PROVIDERS__AI__PRICES": '{"vision-1": {"input": 1, "output": 4}}',
-        }  # fmt: skip
+        }
         cli = Cli(data, root, environment(data, **settings))
         up = cli.start("up")
         site = Site(cli, f"http://127.0.0.1:{port}", provider, {})

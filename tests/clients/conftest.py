@@ -50,10 +50,13 @@ def server() -> Iterator[Server]:
         port, gateway_port = found.getsockname()[1], other.getsockname()[1]
     own = {name: value for name, value in os.environ.items() if not name.startswith("PENSTOCK")}
     env = own | {
-        "PENSTOCK_DATA_DIR": str(folder), "PENSTOCK_API__PORT": str(port), "PENSTOCK_GATEWAY__ENABLED": "true",
-        "PENSTOCK_GATEWAY__PORT": str(gateway_port), "PENSTOCK_GATEWAY__HEARTBEAT_MS": str(HEARTBEAT_MS),
+        "PENSTOCK_DATA_DIR": str(folder),
+        "PENSTOCK_API__PORT": str(port),
+        "PENSTOCK_GATEWAY__ENABLED": "true",
+        "PENSTOCK_GATEWAY__PORT": str(gateway_port),
+        "PENSTOCK_GATEWAY__HEARTBEAT_MS": str(HEARTBEAT_MS),
         "PENSTOCK_GATEWAY__COOL_DOWN_MS": "50",
-    }  # fmt: skip
+    }
     log = folder / "up.log"
     try:
         with log.open("wb") as output:

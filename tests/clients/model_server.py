@@ -27,10 +27,13 @@ def model_server(go: Path) -> Iterator[str]:
             answer = _answer(asked["messages"][-1]["content"], go)
             message = {"role": "assistant", "content": answer}
             said = {
-                "id": "1", "object": "chat.completion", "created": 0, "model": asked["model"],
+                "id": "1",
+                "object": "chat.completion",
+                "created": 0,
+                "model": asked["model"],
                 "choices": [{"index": 0, "message": message, "finish_reason": "stop"}],
                 "usage": {"prompt_tokens": 1, "completion_tokens": 1, "total_tokens": 2},
-            }  # fmt: skip
+            }
             data = json.dumps(said).encode()
             self.send_response(200)
             self.send_header("Content-Type", "application/json")

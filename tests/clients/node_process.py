@@ -52,9 +52,11 @@ def running(kind: str, place: Place) -> Iterator[Process]:
     with model_server(place.go) as base_url:
         ours = ["--id", place.node_id, "--provider", "model"]
         env = {
-            "PENSTOCK_DATA_DIR": str(place.folder), "PENSTOCK_PROVIDERS__MODEL__BASE_URL": base_url,
-            "PENSTOCK_PROVIDERS__MODEL__API_KEY": "sk-1", "PENSTOCK_PROVIDERS__MODEL__MODEL": "echo",
-        }  # fmt: skip
+            "PENSTOCK_DATA_DIR": str(place.folder),
+            "PENSTOCK_PROVIDERS__MODEL__BASE_URL": base_url,
+            "PENSTOCK_PROVIDERS__MODEL__API_KEY": "sk-1",
+            "PENSTOCK_PROVIDERS__MODEL__MODEL": "echo",
+        }
         with _process([COMMAND, "node", *common, *ours], place, env) as process:
             yield process
 

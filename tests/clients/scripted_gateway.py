@@ -35,9 +35,15 @@ class Link(Peer):
     ) -> None:
         """Give a job."""
         self.say(
-            "job_assign", *files, job_id=job_id, attempt=attempt, capability=capability, model="",
-            body={"prompt": prompt, **body}, timeout_ms=60_000,
-        )  # fmt: skip
+            "job_assign",
+            *files,
+            job_id=job_id,
+            attempt=attempt,
+            capability=capability,
+            model="",
+            body={"prompt": prompt, **body},
+            timeout_ms=60_000,
+        )
 
     def received(self, message: Message, taken: bool = True) -> None:
         """Say that a result has come."""

@@ -98,9 +98,10 @@ def over_http(server: Server) -> Iterator[dict[str, str]]:
     with socket.create_server(("127.0.0.1", 0)) as found:
         port = found.getsockname()[1]
     env = server.env | {
-        "PENSTOCK_API__PORT": str(port), "PENSTOCK_API__FETCH": "true",
+        "PENSTOCK_API__PORT": str(port),
+        "PENSTOCK_API__FETCH": "true",
         "PENSTOCK_API__FETCH_PRIVATE": '["127.0.0.0/8"]',
-    }  # fmt: skip
+    }
     api = subprocess.Popen([COMMAND, "api"], env=env, cwd=server.folder)
     try:
         deadline = time.monotonic() + _START_S

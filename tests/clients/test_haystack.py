@@ -13,9 +13,13 @@ from haystack_integrations.components.converters.docling_serve import Conversion
 
 def converter(server: Server, export_type: ExportType, mode: ConversionMode, **more: object) -> DoclingServeConverter:
     return DoclingServeConverter(
-        base_url=server.url, export_type=export_type, mode=mode, api_key=Secret.from_token(server.key),
-        poll_interval=0.5, **more,
-    )  # fmt: skip
+        base_url=server.url,
+        export_type=export_type,
+        mode=mode,
+        api_key=Secret.from_token(server.key),
+        poll_interval=0.5,
+        **more,
+    )
 
 
 @pytest.mark.parametrize("mode", ConversionMode)

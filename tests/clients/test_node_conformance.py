@@ -144,8 +144,17 @@ def test_a_cancelled_job_makes_room(link: Link) -> None:
 
 def test_what_it_does_not_know_it_passes_over(link: Link) -> None:
     link.say("moon_phase", file(b"full"), file(b""), phase={"deep": [1]})
-    link.say("job_assign", job_id="new", attempt=1, capability="text", timeout_ms=1000, priority=7, model=None,
-             body={"prompt": "ab", "mood": "good"}, attachments=None)  # fmt: skip
+    link.say(
+        "job_assign",
+        job_id="new",
+        attempt=1,
+        capability="text",
+        timeout_ms=1000,
+        priority=7,
+        model=None,
+        body={"prompt": "ab", "mood": "good"},
+        attachments=None,
+    )
     assert result(link)["result"]["text"] == "ba"
     link.say("result_received", job_id="never-was", attempt=3, taken=False)
     link.assign("older", "cd")

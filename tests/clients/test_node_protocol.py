@@ -272,12 +272,14 @@ JUNK = {
     "an id of odd characters": ('{"type": "job_ack", "job_id": "a b", "attempt": 1}', 4400),
     "bytes that nothing announced": (b"bytes", 4400),
     "a second registration": (
-        '{"type": "node_register", "node_id": "a", "slots": 1, "offers": [{"capability": "text"}]}', 4400,
+        '{"type": "node_register", "node_id": "a", "slots": 1, "offers": [{"capability": "text"}]}',
+        4400,
     ),
     "attachments of over the limit": (
-        '{"type": "job_result", "job_id": "a", "attempt": 1, "attachments": [{"size": 999999999}]}', 4413,
+        '{"type": "job_result", "job_id": "a", "attempt": 1, "attachments": [{"size": 999999999}]}',
+        4413,
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize(("frame", "code"), JUNK.values(), ids=JUNK)

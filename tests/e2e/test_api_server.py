@@ -17,8 +17,10 @@ from tests.support.leftovers import short_folder
 from tests.support.redis_server import free_port
 
 IMPATIENT = {
-    "PENSTOCK_API__HEAD_TIMEOUT_S": "1", "PENSTOCK_API__IDLE_TIMEOUT_S": "1", "PENSTOCK_API__MAX_UPLOAD_MB": "200",
-}  # fmt: skip
+    "PENSTOCK_API__HEAD_TIMEOUT_S": "1",
+    "PENSTOCK_API__IDLE_TIMEOUT_S": "1",
+    "PENSTOCK_API__MAX_UPLOAD_MB": "200",
+}
 
 
 class Api:

@@ -42,10 +42,16 @@ def make_bad_files(folder: Path) -> dict[str, str]:
     (folder / "text.pdf").write_text("%PDF-1.4 and nothing more")
     os.mkfifo(folder / "pipe.pdf")
     return {
-        "cut.png": "damaged or cut off", "cut.jpg": "damaged or cut off", "picture.bmp": "not of a supported type",
-        "large.png": "too many pixels", "too-wide.pdf": "Page 2 of too-wide.pdf measures 14401",
-        "locked.pdf": "password", "empty.pdf": "is empty", "text.pdf": "damaged", "pipe.pdf": "not an ordinary file",
-    }  # fmt: skip
+        "cut.png": "damaged or cut off",
+        "cut.jpg": "damaged or cut off",
+        "picture.bmp": "not of a supported type",
+        "large.png": "too many pixels",
+        "too-wide.pdf": "Page 2 of too-wide.pdf measures 14401",
+        "locked.pdf": "password",
+        "empty.pdf": "is empty",
+        "text.pdf": "damaged",
+        "pipe.pdf": "not an ordinary file",
+    }
 
 
 def test_each_bad_file_is_refused_with_its_reason_and_the_good_ones_are_converted(cli: Cli) -> None:
@@ -78,9 +84,12 @@ def test_nothing_is_started_for_files_that_are_all_refused(alone: Cli) -> None:
 
 
 BROKEN = {
-    "failing-encrypted": "password", "failing-invalid": "not of a supported type", "password": "password",
-    "failing-missing-pages": "damaged", "failing-missing-root": "damaged",
-}  # fmt: skip
+    "failing-encrypted": "password",
+    "failing-invalid": "not of a supported type",
+    "password": "password",
+    "failing-missing-pages": "damaged",
+    "failing-missing-root": "damaged",
+}
 
 
 def test_broken_corpus_files_are_refused_each_with_its_reason(cli: Cli) -> None:

@@ -52,8 +52,18 @@ def test_quality_of_conversion_is_counted_for_every_converter() -> None:
     ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     figures = json.loads(ended.stdout.splitlines()[-1])
     assert list(figures) == [
-        "passed", "total", "markitdown_passed", "pdfium_passed", "unseen_first", "unseen_last", "unseen_total",
-        "markitdown_unseen", "pdfium_unseen", "pages_per_s", "model_pages_per_s", "peak_mb",
-    ]  # fmt: skip
+        "passed",
+        "total",
+        "markitdown_passed",
+        "pdfium_passed",
+        "unseen_first",
+        "unseen_last",
+        "unseen_total",
+        "markitdown_unseen",
+        "pdfium_unseen",
+        "pages_per_s",
+        "model_pages_per_s",
+        "peak_mb",
+    ]
     assert None not in figures.values(), ended.stdout + ended.stderr
     assert ended.returncode == 0, ended.stdout + ended.stderr

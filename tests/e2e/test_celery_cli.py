@@ -65,9 +65,13 @@ def monitored(alone: Cli) -> Iterator[Cli]:
     """`penstock up` with events, where one page is one hop."""
     captures = {"PENSTOCK_SCREENSHOTS__CAPTURE_SOURCES": '["screen:*"]', "PENSTOCK_SCREENSHOTS__BATCH_SIZE": "1"}
     cli = alone.using(
-        PENSTOCK_WORKER_EVENTS="true", PENSTOCK_PROVIDERS__AI__CONCURRENCY="2", PENSTOCK_DOCUMENTS__QUANTUM_S="0",
-        DISPLAY=None, WAYLAND_DISPLAY=None, **captures,
-    )  # fmt: skip
+        PENSTOCK_WORKER_EVENTS="true",
+        PENSTOCK_PROVIDERS__AI__CONCURRENCY="2",
+        PENSTOCK_DOCUMENTS__QUANTUM_S="0",
+        DISPLAY=None,
+        WAYLAND_DISPLAY=None,
+        **captures,
+    )
     up = cli.start("up")
     up.wait_for("Penstock is up")
     yield cli
@@ -95,8 +99,11 @@ def test_flower_shows_living_workers_and_each_hop_as_a_task_of_its_own(
 ) -> None:
     def alive() -> bool:
         return sorted(name.partition("@")[0] for name, up in flower.get("workers?status=true").items() if up) == [
-            "ai", "capture", "control", "cpu",
-        ]  # fmt: skip
+            "ai",
+            "capture",
+            "control",
+            "cpu",
+        ]
 
     wait_until(alive, 90, "four workers live", last=lambda: flower.get("workers?status=true"))
     new_pdf(monitored.cwd / "report.pdf", PAGES)

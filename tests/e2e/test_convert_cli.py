@@ -79,8 +79,10 @@ def test_folders_are_converted_with_all_that_is_below_them(cli: Cli) -> None:
     texts = cli.cwd / "texts"
     assert result.code == 0
     assert sorted(str(path.relative_to(texts)) for path in texts.rglob("*.md")) == [
-        "a.md", "a.png.md", "deep/er/same.md",
-    ]  # fmt: skip
+        "a.md",
+        "a.png.md",
+        "deep/er/same.md",
+    ]
     assert result.err.splitlines()[0] == "Left out 1 file of other types: scans/notes.txt."
     assert result.err.splitlines()[-1] == "3 files: 3 written."
     assert result.err.count(" → ") == 3, "one line a file, also for files with the same content"
@@ -98,10 +100,12 @@ def test_folders_are_converted_with_all_that_is_below_them(cli: Cli) -> None:
 def test_standard_input_is_converted_to_standard_output(cli: Cli) -> None:
     words = "BT /F1 24 Tf 72 700 Td (Out of the pipe) Tj ET"
     parts = [
-        "<</Type/Catalog/Pages 2 0 R>>", "<</Type/Pages/Kids[3 0 R]/Count 1>>",
+        "<</Type/Catalog/Pages 2 0 R>>",
+        "<</Type/Pages/Kids[3 0 R]/Count 1>>",
         "<</Type/Page/Parent 2 0 R/MediaBox[0 0 612 792]/Contents 4 0 R/Resources<</Font<</F1 5 0 R>>>>>>",
-        f"<</Length {len(words)}>>stream\n{words}\nendstream", "<</Type/Font/Subtype/Type1/BaseFont/Helvetica>>",
-    ]  # fmt: skip
+        f"<</Length {len(words)}>>stream\n{words}\nendstream",
+        "<</Type/Font/Subtype/Type1/BaseFont/Helvetica>>",
+    ]
     objects = "".join(f"{number} 0 obj{part}endobj\n" for number, part in enumerate(parts, 1))
     pdf = f"%PDF-1.4\n{objects}trailer<</Root 1 0 R>>"
     piped = cli.run("convert", "-", stdin=pdf)
@@ -111,10 +115,18 @@ def test_standard_input_is_converted_to_standard_output(cli: Cli) -> None:
 
 
 HOSTILE_NAMES = [
-    "with spaces.pdf", "-rf.pdf", "文件 ünï.pdf", "new\nline.pdf", "[bold]not markup[/bold].pdf".replace("/", "\\"),
-    "$(id) `id` 'quoted\".pdf", "é" * 125 + ".pdf", "escape\x1b[31m.pdf", "no-suffix", ".pdf",
+    "with spaces.pdf",
+    "-rf.pdf",
+    "文件 ünï.pdf",
+    "new\nline.pdf",
+    "[bold]not markup[/bold].pdf".replace("/", "\\"),
+    "$(id) `id` 'quoted\".pdf",
+    "é" * 125 + ".pdf",
+    "escape\x1b[31m.pdf",
+    "no-suffix",
+    ".pdf",
     os.fsdecode(b"latin-\xe9.pdf"),
-]  # fmt: skip
+]
 
 
 def test_every_file_name_that_a_system_allows_can_be_converted(cli: Cli) -> None:
@@ -179,8 +191,10 @@ def test_json_reports_every_input_in_the_same_shape(cli: Cli) -> None:
     assert result.code == 1
     documents = {document["input"]: document for document in result.documents()}
     assert {name: document["status"] for name, document in documents.items()} == {
-        "good.pdf": "COMPLETED", "kept.pdf": "KEPT", "bad.pdf": "REFUSED",
-    }  # fmt: skip
+        "good.pdf": "COMPLETED",
+        "kept.pdf": "KEPT",
+        "bad.pdf": "REFUSED",
+    }
     assert len({frozenset(document) for document in documents.values()}) == 1
     good = documents["good.pdf"]
     assert (good["output"], good["pages"], good["completed"], good["failed"]) == ("good.md", 2, 2, 0)

@@ -38,12 +38,17 @@ def test_document_can_be_looked_at_from_all_sides(cli: Cli) -> None:
     listed, failed, shown, pages, none_failed, attempts, texts, table, text = cli.run_all(
         ["documents", *arguments]
         for arguments in (
-            ["list"], ["list", "--status", "failed", "--json"], ["show", document[:9]],
-            ["pages", document], ["pages", document, "--failed"], ["attempts", document, "2", "--json"],
-            ["attempts", document, "2", "--text"], ["attempts", document],
+            ["list"],
+            ["list", "--status", "failed", "--json"],
+            ["show", document[:9]],
+            ["pages", document],
+            ["pages", document, "--failed"],
+            ["attempts", document, "2", "--json"],
+            ["attempts", document, "2", "--text"],
+            ["attempts", document],
             ["text", document],
         )
-    )  # fmt: skip
+    )
     row = next(row for row in listed.out.splitlines() if row.startswith(document))
     assert row.split()[2:8] == ["COMPLETED", "2/2", str(cli.cwd), "100", "%", "local"]
     assert document not in [found["id"] for found in failed.json()]
@@ -161,19 +166,28 @@ def test_cost_is_shown_wherever_one_looks(cli: Cli, provider: ProviderServer) ->
     document = convert(cli, "--provider", "ai", "--allow-partial", pages=3, code=3)
     cli.run("documents", "retry", document, "--failed")
     wait_for(cli, document, "COMPLETED")
-    shown, table, attempts, listed, status, stats, text = cli.run_all([
-        ["documents", "show", document, "--json"], ["documents", "attempts", document],
-        ["documents", "attempts", document, "--json"], ["documents", "list", "--json", "--limit", "100"],
-        ["status", "--json"], ["calls", "stats", "--by", "scope", "--provider", "ai", "--json"],
-        ["documents", "show", document],
-    ])  # fmt: skip
+    shown, table, attempts, listed, status, stats, text = cli.run_all(
+        [
+            ["documents", "show", document, "--json"],
+            ["documents", "attempts", document],
+            ["documents", "attempts", document, "--json"],
+            ["documents", "list", "--json", "--limit", "100"],
+            ["status", "--json"],
+            ["calls", "stats", "--by", "scope", "--provider", "ai", "--json"],
+            ["documents", "show", document],
+        ]
+    )
     cost = shown.json()["cost"]
     assert cost > 0
     assert shown.json()["costs"][0] | {"cost": cost} == {
-        "provider": "ai", "model": "vision-1", "attempts": 4, "cached": 0, "cost": cost,
+        "provider": "ai",
+        "model": "vision-1",
+        "attempts": 4,
+        "cached": 0,
+        "cost": cost,
         "input_tokens": shown.json()["costs"][0]["input_tokens"],
         "output_tokens": shown.json()["costs"][0]["output_tokens"],
-    }  # fmt: skip
+    }
     assert "COST" in table.out
     assert round(sum(one["cost"] for one in attempts.json()), 9) == round(cost, 9)
     assert "COST" in cli.run("documents").out

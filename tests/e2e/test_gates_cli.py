@@ -18,10 +18,12 @@ def as_found(cli: Cli) -> Iterator[None]:
     yield
     cli.run_all(
         [
-            ["queues", "resume", QUEUE], ["breakers", "close", "single:vision"],
-            ["settings", "unset", f"queue.{QUEUE}.limits"], ["settings", "unset", "provider.single.limits"],
+            ["queues", "resume", QUEUE],
+            ["breakers", "close", "single:vision"],
+            ["settings", "unset", f"queue.{QUEUE}.limits"],
+            ["settings", "unset", "provider.single.limits"],
         ]
-    )  # fmt: skip
+    )
 
 
 def row_of(cli: Cli, queue: str = QUEUE) -> dict[str, object]:
@@ -56,8 +58,10 @@ def test_limits_of_queue_and_provider_are_set_shown_and_unset(cli: Cli) -> None:
     # Not what is used: calls that other tests made on this stack count.
     limits: Any = row_of(cli)["limits"]
     assert [(limit["limit"], limit["of"]) for limit in limits] == [
-        ("5/s", "queue"), ("500/min", "single"), ("10/s", "single"),
-    ]  # fmt: skip
+        ("5/s", "queue"),
+        ("500/min", "single"),
+        ("10/s", "single"),
+    ]
     again = cli.run("queues", "limit", QUEUE, "20/s")
     assert "All queues of single together: 500/min, 10/s" in again.err
     assert cli.run("settings", "get", f"queue.{QUEUE}.limits").out == "20/s\n"
@@ -100,13 +104,17 @@ def test_a_breaker_opened_by_hand_closes_its_queue_until_it_is_closed(cli: Cli, 
 def test_what_makes_no_sense_is_refused_with_what_there_is(cli: Cli) -> None:
     refused = cli.run_all(
         [
-            ["queues", "pause", "visoin"], ["queues", "pause", QUEUE, "--for", "soon"],
-            ["queues", "limit", QUEUE, "0/s"], ["queues", "limit", QUEUE, "many"],
-            ["breakers", "close", "nobody"], ["settings", "set", "colour", "red"],
+            ["queues", "pause", "visoin"],
+            ["queues", "pause", QUEUE, "--for", "soon"],
+            ["queues", "limit", QUEUE, "0/s"],
+            ["queues", "limit", QUEUE, "many"],
+            ["breakers", "close", "nobody"],
+            ["settings", "set", "colour", "red"],
             ["settings", "get", "queue_batchsize"],
-            ["queues", "limit", QUEUE, "5/s", "--concurrency", "-1"], ["settings", "set", "queue_concurrency", "0"],
+            ["queues", "limit", QUEUE, "5/s", "--concurrency", "-1"],
+            ["settings", "set", "queue_concurrency", "0"],
         ]
-    )  # fmt: skip
+    )
     words = (
         QUEUE,
         "10m",

@@ -24,9 +24,12 @@ HOSTILE = """with open({mark!r}, "a") as mark:
 raise ImportError("a module of the folder one stands in")
 """
 SETTINGS = {
-    "PENSTOCK_API__WITH_STACK": "true", "PENSTOCK_GATEWAY__ENABLED": "true", "PENSTOCK_GATEWAY__PORT": "0",
-    "CELERY_BROKER_URL": "redis://nowhere.invalid/0", "APP": "another",
-}  # fmt: skip
+    "PENSTOCK_API__WITH_STACK": "true",
+    "PENSTOCK_GATEWAY__ENABLED": "true",
+    "PENSTOCK_GATEWAY__PORT": "0",
+    "CELERY_BROKER_URL": "redis://nowhere.invalid/0",
+    "APP": "another",
+}
 STARTS = "import re, sys; print(*{name.partition('.')[0] for name in sys.modules})"
 IMPORTS = """
 import importlib, pathlib, sys
@@ -158,9 +161,14 @@ def test_a_stack_and_its_commands_import_nothing_from_the_folder_one_stands_in(
     before_us(installed.python, hostile)
 
     up = subprocess.Popen(
-        [str(installed.penstock), "up"], env={**env, "PYTHONPATH": ":"}, cwd=hostile,
-        stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
-    )  # fmt: skip
+        [str(installed.penstock), "up"],
+        env={**env, "PYTHONPATH": ":"},
+        cwd=hostile,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
     report, out = new_pdf(data_dir / "report.pdf"), data_dir / "report.md"
     done = run("convert", report, "-o", out, path=".")
     assert done.returncode == 0, done.stderr
@@ -174,9 +182,14 @@ def test_a_stack_and_its_commands_import_nothing_from_the_folder_one_stands_in(
         assert f"Usage: celery {program}" in run(program, "--help", path=":").stdout
     assert "cannot detach" in run("worker", "-Q", "cpu", "-DP", "threads").stderr
     celery = subprocess.run(
-        [installed.python, "-P", "-m", "celery", "-A", "tasks", "report"], env=env, cwd=without_tasks(hostile),
-        capture_output=True, text=True, timeout=RUN_S, check=False,
-    )  # fmt: skip
+        [installed.python, "-P", "-m", "celery", "-A", "tasks", "report"],
+        env=env,
+        cwd=without_tasks(hostile),
+        capture_output=True,
+        text=True,
+        timeout=RUN_S,
+        check=False,
+    )
     assert "celery:" in celery.stdout, celery.stderr
     run_programs(installed, env, hostile, data_dir / "programs.log")
     up.terminate()

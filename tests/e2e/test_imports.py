@@ -14,9 +14,22 @@ atexit.register(lambda: pathlib.Path("modules").write_text("\\n".join(sys.module
 """
 COMMAND = f"{COUNTED}\nimport penstock_entry\npenstock_entry.main()"
 HEAVY = {
-    "PIL", "alembic", "fastapi", "httpx2", "lxml", "markdown_it", "markitdown", "mcp", "numpy", "onnxruntime", "openai",
-    "pypdfium2", "rapidocr", "trafilatura", "uvicorn",
-}  # fmt: skip
+    "PIL",
+    "alembic",
+    "fastapi",
+    "httpx2",
+    "lxml",
+    "markdown_it",
+    "markitdown",
+    "mcp",
+    "numpy",
+    "onnxruntime",
+    "openai",
+    "pypdfium2",
+    "rapidocr",
+    "trafilatura",
+    "uvicorn",
+}
 """Libraries of works, providers and servers."""
 
 

@@ -164,9 +164,12 @@ def test_each_tool_over_stdio(cli: Cli, tmp_path: Path, mode: str) -> None:
         await read(assistant, converted, 2)
         await remember(assistant, f"stdio-{mode}")
         for path, part in {
-            "/etc/passwd": "supported type", "report.pdf": "absolute path", "/dev/zero": "ordinary file",
-            str(tmp_path / "none.pdf"): "does not exist", str(tmp_path): "",
-        }.items():  # fmt: skip
+            "/etc/passwd": "supported type",
+            "report.pdf": "absolute path",
+            "/dev/zero": "ordinary file",
+            str(tmp_path / "none.pdf"): "does not exist",
+            str(tmp_path): "",
+        }.items():
             assert part in await assistant.refused("convert_document", path=path)
         assert "PENSTOCK_API__FETCH" in await assistant.refused("convert_document", url="https://example.com/a.pdf")
 
@@ -190,16 +193,31 @@ def test_nothing_but_the_protocol_is_on_standard_output(cli: Cli, tmp_path: Path
     photo = tmp_path / "photo.png"
     picture_of(["A line"]).save(photo)
     calls: list[dict[str, Any]] = [
-        {"method": "initialize", "id": 1, "params": {
-            "protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}}},
+        {
+            "method": "initialize",
+            "id": 1,
+            "params": {
+                "protocolVersion": "2025-06-18",
+                "capabilities": {},
+                "clientInfo": {"name": "t", "version": "1"},
+            },
+        },
         {"method": "notifications/initialized"},
-        {"method": "tools/call", "id": 2, "params": {
-            "name": "convert_document", "arguments": {"path": str(photo), "wait_s": 60}}},
-    ]  # fmt: skip
+        {
+            "method": "tools/call",
+            "id": 2,
+            "params": {"name": "convert_document", "arguments": {"path": str(photo), "wait_s": 60}},
+        },
+    ]
     with subprocess.Popen(
-        [PENSTOCK, "mcp", "--write"], env=cli.env | {"PENSTOCK_LOG_LEVEL": "DEBUG"}, cwd=cli.cwd,
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-    ) as process:  # fmt: skip
+        [PENSTOCK, "mcp", "--write"],
+        env=cli.env | {"PENSTOCK_LOG_LEVEL": "DEBUG"},
+        cwd=cli.cwd,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
         assert process.stdin is not None
         assert process.stdout is not None
         assert process.stderr is not None
@@ -236,13 +254,18 @@ def test_who_goes_holds_nothing_and_who_waits_is_answered_when_the_server_ends(
         """Wait for a document that nobody converts; the answer begins with a notification."""
         modern = {"io.modelcontextprotocol/protocolVersion": version, "io.modelcontextprotocol/clientCapabilities": {}}
         params = {
-            "name": "get_status", "arguments": {"id": document, "wait_s": 200}, "_meta": {"progressToken": 1, **modern},
-        }  # fmt: skip
+            "name": "get_status",
+            "arguments": {"id": document, "wait_s": 200},
+            "_meta": {"progressToken": 1, **modern},
+        }
         body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params})
         headers = {
-            "content-type": "application/json", "accept": "application/json, text/event-stream",
-            "mcp-protocol-version": version, "mcp-method": "tools/call", "mcp-name": "get_status",
-        }  # fmt: skip
+            "content-type": "application/json",
+            "accept": "application/json, text/event-stream",
+            "mcp-protocol-version": version,
+            "mcp-method": "tools/call",
+            "mcp-name": "get_status",
+        }
         with closing(HTTPConnection("127.0.0.1", port, timeout=60)) as connection:
             connection.request("POST", "/mcp", body, headers)
             with connection.getresponse() as answer:
@@ -266,9 +289,14 @@ def test_who_goes_holds_nothing_and_who_waits_is_answered_when_the_server_ends(
 def test_it_ends_quietly_with_its_client(cli: Cli, goes: str) -> None:
     message = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "ping"}) + "\n"
     with subprocess.Popen(
-        [PENSTOCK, "mcp"], env=cli.env, cwd=cli.cwd, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE, text=True,
-    ) as process:  # fmt: skip
+        [PENSTOCK, "mcp"],
+        env=cli.env,
+        cwd=cli.cwd,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
         assert process.stdin is not None
         assert process.stdout is not None
         assert process.stderr is not None

@@ -47,12 +47,27 @@ def test_snippets_of_the_docs_pass_a_strict_type_checker_and_mistakes_do_not(whe
         (tmp_path / name).write_text(text, encoding="utf-8")
     checked = subprocess.run(
         [
-            sys.executable, "-m", "mypy", "--strict", "--python-executable", wheel.python, "--config-file", "",
-            "--cache-dir", ROOT / ".mypy_cache" / "docs", "--no-error-summary", "--hide-error-context",
-            "--no-color-output", *found, "wrong.py",
+            sys.executable,
+            "-m",
+            "mypy",
+            "--strict",
+            "--python-executable",
+            wheel.python,
+            "--config-file",
+            "",
+            "--cache-dir",
+            ROOT / ".mypy_cache" / "docs",
+            "--no-error-summary",
+            "--hide-error-context",
+            "--no-color-output",
+            *found,
+            "wrong.py",
         ],
-        cwd=tmp_path, capture_output=True, text=True, check=False,
-    )  # fmt: skip
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     said = checked.stdout.splitlines()
     assert not [line for line in said if not line.startswith("wrong.py:")], checked.stdout + checked.stderr
     lines = [int(line.split(":")[1]) for line in said if ": error:" in line]

@@ -80,9 +80,11 @@ class Flow:
         self, document_id: str, status: DocumentStatus = DocumentStatus.COMPLETED, within_s: float = DONE_S
     ) -> DocumentView:
         wait_until(
-            lambda: self.document(document_id).status is status, within_s, f"the document is {status.name}",
+            lambda: self.document(document_id).status is status,
+            within_s,
+            f"the document is {status.name}",
             last=lambda: (self.document(document_id), self.summary(document_id)),
-        )  # fmt: skip
+        )
         return self.document(document_id)
 
     def summary(self, document_id: str) -> dict[str, int]:

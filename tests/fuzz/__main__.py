@@ -138,9 +138,12 @@ def _by_shapes(target: "Target", folder: Path, seconds: int) -> None:
     while time.monotonic() < ends:
         # In portions, so that the time is kept; without shrinking, which takes longer than finding.
         portion = settings(
-            max_examples=20 if target.slow else 500, deadline=None, database=None, phases=[Phase.generate],
+            max_examples=20 if target.slow else 500,
+            deadline=None,
+            database=None,
+            phases=[Phase.generate],
             suppress_health_check=list(HealthCheck),
-        )(given(mutants(target))(run))  # fmt: skip
+        )(given(mutants(target))(run))
         seed(time.monotonic_ns())(portion)()
     print(f"tried {tried}", flush=True)
 
@@ -167,8 +170,11 @@ def _watched(target: "Target", data: bytes, folder: Path) -> None:
 
 def _place(error: Exception) -> str:
     """A name for where in our code, or in the target, the error arises."""
-    frames = [frame for frame in traceback.extract_tb(error.__traceback__)
-              if "/pipeline/" in frame.filename or "/tests/fuzz/" in frame.filename]  # fmt: skip
+    frames = [
+        frame
+        for frame in traceback.extract_tb(error.__traceback__)
+        if "/pipeline/" in frame.filename or "/tests/fuzz/" in frame.filename
+    ]
     last = frames[-1]
     return f"{type(error).__name__}-{Path(last.filename).stem}-{last.lineno}"
 
@@ -183,9 +189,12 @@ def _by_bytes(target: "Target", folder: Path, seconds: int) -> None:
     words = folder / "words"
     words.write_text("".join(f'"{_escaped(word)}"\n' for word in target.words if word), "ascii")
     options = (
-        f"-max_total_time={seconds}", f"-artifact_prefix={folder}/", f"-max_len={_MAX_BYTES}",
-        f"-timeout={_ONE_INPUT_S}", f"-rss_limit_mb={_MEMORY_MB}",
-    )  # fmt: skip
+        f"-max_total_time={seconds}",
+        f"-artifact_prefix={folder}/",
+        f"-max_len={_MAX_BYTES}",
+        f"-timeout={_ONE_INPUT_S}",
+        f"-rss_limit_mb={_MEMORY_MB}",
+    )
     given = [f"-dict={words}"] if any(target.words) else []
     atheris.Setup([sys.argv[0], *options, *given, str(corpus)], lambda data: _watched(target, bytes(data), folder))
     atheris.Fuzz()

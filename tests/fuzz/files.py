@@ -39,9 +39,7 @@ from tests.support.samples import Sheet, pdf_bytes, shown_lines
 LIMITS = Limits(max_chars=1_000_000, max_unpacked_bytes=20_000_000, max_markup_bytes=1_000_000, ocr_dpi=36)
 SIZES = SimpleNamespace(max_upload_mb=10, max_pages=50, max_page_points=14_400.0)
 _MAX_PIXELS = 4_000_000
-_OPTIONS = Options(
-    dpi=36, pictures=False, max_pixels=100_000, threads=1, page_s=5.0, keep_headers=True, layout="model"
-)  # fmt: skip
+_OPTIONS = Options(dpi=36, pictures=False, max_pixels=100_000, threads=1, page_s=5.0, keep_headers=True, layout="model")
 _OFFICE = (MemoryError, RecursionError)
 """What a child answers with `too_large` and `unreadable`."""
 
@@ -244,8 +242,19 @@ def _pdfs() -> Iterator[bytes]:
 
 
 def _pictures() -> Iterator[bytes]:
-    for mode, kind in (("RGB", "PNG"), ("P", "PNG"), ("LA", "PNG"), ("I;16", "PNG"), ("L", "JPEG"), ("CMYK", "JPEG"),
-                       ("RGBA", "WEBP"), ("1", "TIFF"), ("F", "TIFF"), ("RGB", "GIF"), ("RGB", "BMP")):  # fmt: skip
+    for mode, kind in (
+        ("RGB", "PNG"),
+        ("P", "PNG"),
+        ("LA", "PNG"),
+        ("I;16", "PNG"),
+        ("L", "JPEG"),
+        ("CMYK", "JPEG"),
+        ("RGBA", "WEBP"),
+        ("1", "TIFF"),
+        ("F", "TIFF"),
+        ("RGB", "GIF"),
+        ("RGB", "BMP"),
+    ):
         out = io.BytesIO()
         Image.new(mode, (9, 7), 1).save(out, kind)
         yield out.getvalue()
@@ -264,9 +273,31 @@ _URLS = (
 _INDEX = "<sitemapindex><sitemap><loc>//example.org/b.xml</loc></sitemap><sitemap><loc>x</loc></sitemap></sitemapindex>"
 _TAGS = ("<html>", "</", "<table>", "<tr><td>", "<!--", "-->", "<![CDATA[", "<?xml", "<!DOCTYPE", "&#x0;", "&lt;", "\0")
 _PDF_WORDS = (
-    "/Type/Page", "/Kids[", "/Contents", "/Rotate", "/MediaBox[", "/Filter/FlateDecode", "BT", "ET", "Tf", "Td", "Tj",
-    "TJ", "Do", "cm", "re", "/Font", "endobj", "stream", "xref", "trailer", " 0 R", "-", "99999999999", "/Annots",
-)  # fmt: skip
+    "/Type/Page",
+    "/Kids[",
+    "/Contents",
+    "/Rotate",
+    "/MediaBox[",
+    "/Filter/FlateDecode",
+    "BT",
+    "ET",
+    "Tf",
+    "Td",
+    "Tj",
+    "TJ",
+    "Do",
+    "cm",
+    "re",
+    "/Font",
+    "endobj",
+    "stream",
+    "xref",
+    "trailer",
+    " 0 R",
+    "-",
+    "99999999999",
+    "/Annots",
+)
 
 TARGETS = (
     Target(

@@ -14,8 +14,21 @@ from tests.fuzz.target import Target
 Draw = Callable[[st.SearchStrategy[Any]], Any]
 _NUMBERS = (0, -1, 1, 2**31, 2**53, 2**63, 10**30, -(10**30), 10**400, 0.5, -0.0, 1e308, float("nan"), float("inf"))
 _TEXTS = (
-    "", " ", "\0", "\ud800", "\u202e", "\x1b[2J", "é" * 300, "x" * 5000, "1", "1e400", "NaN", "null", "{}", "../..",
-)  # fmt: skip
+    "",
+    " ",
+    "\0",
+    "\ud800",
+    "\u202e",
+    "\x1b[2J",
+    "é" * 300,
+    "x" * 5000,
+    "1",
+    "1e400",
+    "NaN",
+    "null",
+    "{}",
+    "../..",
+)
 _MEMBER_BYTES = 300_000
 
 

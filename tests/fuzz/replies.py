@@ -217,8 +217,14 @@ def _loaded(data: bytes) -> object:
         raise replies.BadReply("not JSON") from None
 
 
-_GOOGLE = {"error": {"code": 429, "status": "RESOURCE_EXHAUSTED", "message": "try again in 5s", "details": [
-    {"violations": [{"quotaId": "GenerateRequestsPerDay"}]}, {"retryDelay": "34s", "reason": "x"}]}}  # fmt: skip
+_GOOGLE = {
+    "error": {
+        "code": 429,
+        "status": "RESOURCE_EXHAUSTED",
+        "message": "try again in 5s",
+        "details": [{"violations": [{"quotaId": "GenerateRequestsPerDay"}]}, {"retryDelay": "34s", "reason": "x"}],
+    }
+}
 _OPENAI = {"error": {"message": "per day", "type": "insufficient_quota", "param": "max_tokens", "code": "rate_limit"}}
 _MARKS = (
     "|",

@@ -179,14 +179,18 @@ _URLS = (
     "//x",
 )
 _REDIS = (
-    "redis://:secret@host:6379/0", "rediss://u:secret@[::1]:6379/0?ssl_cert_reqs=none", "unix:///run/redis.sock?db=0",
-    "sentinel://a:26379,b:26379/0?master=m&sentinel_password=secret", "sentinel://a:1/0;sentinel://b:2/0?master=m",
-)  # fmt: skip
+    "redis://:secret@host:6379/0",
+    "rediss://u:secret@[::1]:6379/0?ssl_cert_reqs=none",
+    "unix:///run/redis.sock?db=0",
+    "sentinel://a:26379,b:26379/0?master=m&sentinel_password=secret",
+    "sentinel://a:1/0;sentinel://b:2/0?master=m",
+)
 _FORM = "to_formats=md,json\npage_range=1-3\nprovider=vlm\ndocument_timeout=1e9\ntarget_type=zip"
 _REQUEST = {
-    "options": {"page_range": [1, 3], "to_formats": ["md"]}, "target": {"kind": "zip"},
+    "options": {"page_range": [1, 3], "to_formats": ["md"]},
+    "target": {"kind": "zip"},
     "sources": [{"kind": "file", "base64_string": "AAAA", "filename": "a"}, {"kind": "http", "url": "http://x"}],
-}  # fmt: skip
+}
 _XPROP = 'WM_CLASS(STRING) = "code", "Code"\n_NET_WM_NAME(UTF8_STRING) = "a \\303\\251 \\" b"\nWM_NAME = "x"'
 
 

@@ -53,9 +53,13 @@ class Bodies:
                     return
                 hop = _Hop(self.fleet, PAGES, scope_id, self.fleet.owner(task), guarded)
                 lane = run_lane(
-                    hop.exchange, hop.perform, lambda: True, quantum_s=0 if guarded else 3, batch=batch,
+                    hop.exchange,
+                    hop.perform,
+                    lambda: True,
+                    quantum_s=0 if guarded else 3,
+                    batch=batch,
                     clock=lambda: self.world.now_s,
-                )  # fmt: skip
+                )
                 self._follow(scope_id, hop)
                 if lane.more:
                     place.again(self.fleet.signature(self.page, key(scope_id), queue, number, scope_id, lane.batch))
@@ -86,10 +90,15 @@ class Bodies:
             return None
         fleet = self.fleet
         return GuardedCall(
-            fleet.gate, fleet.breaker, fleet.holder_of(task.request.id),
-            quota_reset=lambda now: now + timedelta(seconds=5), on_change=_ignore, cost_of=lambda *_: 0.0,
-            on_cost=lambda _: None, answers=lambda: fleet.provider.serves_nobody is None,
-        )  # fmt: skip
+            fleet.gate,
+            fleet.breaker,
+            fleet.holder_of(task.request.id),
+            quota_reset=lambda now: now + timedelta(seconds=5),
+            on_change=_ignore,
+            cost_of=lambda *_: 0.0,
+            on_cost=lambda _: None,
+            answers=lambda: fleet.provider.serves_nobody is None,
+        )
 
 
 @contextmanager
@@ -123,8 +132,10 @@ class _Hop:
     def exchange(self, outcomes: Sequence[Outcome], want: int, untried: Sequence[Any]) -> Batch[Any]:
         """Settle, give back what an earlier delivery left, and claim: one transaction, safe to repeat."""
         work, db, settings = self.work, self.fleet.db, self.fleet.context.settings
-        back = [Outcome(row.id, row.attempts, claim, UnitError("not tried", kind=ErrorKind.CANCELLED))
-                for row, claim in untried]  # fmt: skip
+        back = [
+            Outcome(row.id, row.attempts, claim, UnitError("not tried", kind=ErrorKind.CANCELLED))
+            for row, claim in untried
+        ]
 
         def act(session: Session) -> tuple[list[Any], Claim, Changes, str, bool]:
             scope = work.lock(session, self._scope_id)
@@ -151,14 +162,22 @@ class _Hop:
         try:
             if self._guarded is not None:
                 call_id = f"call {next(self.fleet.call_ids)}"
-                self._guarded.call(
-                    lambda: self.fleet.provider.call(row.id, row.kind), lambda _answer: ("model", 1, 1)
-                )  # fmt: skip
-                self._calls.append({
-                    "call_id": call_id, "flow": "sim", "scope_id": self._scope_id, "unit": str(row.id),
-                    "capability": "vision", "operation": "page", "provider": provider.NAME, "model": "model",
-                    "status": "ok", "created_at": self.fleet.db.now(), "cost": self.fleet.spending.price,
-                })  # fmt: skip
+                self._guarded.call(lambda: self.fleet.provider.call(row.id, row.kind), lambda _answer: ("model", 1, 1))
+                self._calls.append(
+                    {
+                        "call_id": call_id,
+                        "flow": "sim",
+                        "scope_id": self._scope_id,
+                        "unit": str(row.id),
+                        "capability": "vision",
+                        "operation": "page",
+                        "provider": provider.NAME,
+                        "model": "model",
+                        "status": "ok",
+                        "created_at": self.fleet.db.now(),
+                        "cost": self.fleet.spending.price,
+                    }
+                )
             else:
                 self._compute(row)
         except UnitError as error:

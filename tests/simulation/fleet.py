@@ -162,8 +162,9 @@ class Fleet:
         assert self.world.acting is not None
         return self.world.acting
 
-    def signature(self, body: Any, scope: str, queue: str, number: int, scope_id: str, batch: int = 1,
-                  priority: int = 0) -> Signature:  # fmt: skip
+    def signature(
+        self, body: Any, scope: str, queue: str, number: int, scope_id: str, batch: int = 1, priority: int = 0
+    ) -> Signature:
         message = Message(
             self.name("m"), queue, body, (scope_id, queue, number, batch), (scope, queue, number), priority
         )
@@ -184,8 +185,10 @@ class Fleet:
             scope_id = one.scope.partition(":")[2]
 
             def canvas(numbers: Sequence[int], one: Any = one, body: Any = body, scope_id: str = scope_id) -> Signature:
-                made = [self.signature(body, one.scope, one.queue, number, scope_id, 1, one.priority).messages[0]
-                        for number in numbers]  # fmt: skip
+                made = [
+                    self.signature(body, one.scope, one.queue, number, scope_id, 1, one.priority).messages[0]
+                    for number in numbers
+                ]
                 return Signature(self, *made)
 
             yield Messages(one, canvas)
@@ -312,12 +315,23 @@ class Fleet:
         if self.world.faults.poison and scope_id == "s0":
             kinds[0] = "poison"
         places = rng.randint(1, shape.places)
-        scope = {"id": scope_id, "status": ScopeState.OPEN, "queue": queue, "places": places, "total": units, "done": 0,
-                 "failed": 0, "merged": 0, "attempts": 0}  # fmt: skip
+        scope = {
+            "id": scope_id,
+            "status": ScopeState.OPEN,
+            "queue": queue,
+            "places": places,
+            "total": units,
+            "done": 0,
+            "failed": 0,
+            "merged": 0,
+            "attempts": 0,
+        }
         first = int(scope_id[1:]) * 1000
         self.kinds |= {first + n: kind for n, kind in enumerate(kinds)}
-        rows = [{"id": first + n, "scope_id": scope_id, "number": n, "status": State.OPEN, "kind": kind, "attempts": 0}
-                for n, kind in enumerate(kinds)]  # fmt: skip
+        rows = [
+            {"id": first + n, "scope_id": scope_id, "number": n, "status": State.OPEN, "kind": kind, "attempts": 0}
+            for n, kind in enumerate(kinds)
+        ]
         self._insist(lambda: self._store(scope, rows))
 
     def _store(self, scope: dict[str, Any], rows: list[dict[str, Any]]) -> None:

@@ -149,10 +149,20 @@ def _policy(_settings: Any) -> Policy:
 
 def _work(name: str, table: Any, machine: Any, **fields: Any) -> Work:
     return Work(
-        name, table, machine, claim=Event.CLAIM, done=Event.DONE, fail=Event.FAIL, wait=Event.WAIT,
-        give_back=Event.GIVE_BACK, lock=lock, policy=_policy, lease_s=lambda _settings: LEASE_S,
-        lost="its worker was lost", **fields,
-    )  # fmt: skip
+        name,
+        table,
+        machine,
+        claim=Event.CLAIM,
+        done=Event.DONE,
+        fail=Event.FAIL,
+        wait=Event.WAIT,
+        give_back=Event.GIVE_BACK,
+        lock=lock,
+        policy=_policy,
+        lease_s=lambda _settings: LEASE_S,
+        lost="its worker was lost",
+        **fields,
+    )
 
 
 PAGES = _work("page", UNITS, UNIT, scope=UNITS.c.scope_id, order=(UNITS.c.releases, UNITS.c.number), after=_count)

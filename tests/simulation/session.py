@@ -102,17 +102,25 @@ class Session:
         chance = SimpleNamespace(random=self._random)
         by_name = {
             "tasks.flow": {
-                "identity": identity, "get_context": self._context, "gates": _Gates(self), "app": _app(),
-                "time": clock, "threading": SimpleNamespace(Thread=self._thread),
+                "identity": identity,
+                "get_context": self._context,
+                "gates": _Gates(self),
+                "app": _app(),
+                "time": clock,
+                "threading": SimpleNamespace(Thread=self._thread),
             },
             "tasks.consumer": {
-                "identity": identity, "holder_of": lambda name: self._now().holder_of(name),
+                "identity": identity,
+                "holder_of": lambda name: self._now().holder_of(name),
                 "gate_of": lambda queue: self._now().gate if queue == provider.QUEUE else None,
             },
             "tasks.arrival": {"QoS": SimpleNamespace(ack=lambda broker, tag: broker.returned(tag))},
             "tasks.maintenance": {
                 "gates": _Gates(self),
-                "get_context": self._context, "flows": lambda: (FLOW,), "time": clock, "uuid4": self._uuid,
+                "get_context": self._context,
+                "flows": lambda: (FLOW,),
+                "time": clock,
+                "uuid4": self._uuid,
                 "all_flow_tasks": lambda: (self._now().tasks,),
             },
             "pipeline.engine.claims": {"uuid4": self._uuid},
@@ -122,7 +130,7 @@ class Session:
             "pipeline.storage.database": {"time": clock, "random": chance},
             "pipeline.engine.retry": {"random": chance},
             "pipeline.engine.breaker": {"datetime": SimpleNamespace(now=lambda _zone: self._world().host_time())},
-        }  # fmt: skip
+        }
         with ExitStack() as stack:
             stack.callback(structlog.configure, **structlog.get_config())
             structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
@@ -200,12 +208,18 @@ def shape_of(world: World) -> Shape:
     """How large the fleet of a seed is."""
     rng, large = world.rng, random.Random(-world.seed).random()
     return Shape(
-        scopes=rng.choice((1, 2, 2, 3, 4, 8)), units=rng.choice((1, 2, 3, 5)), places=rng.choice((1, 2, 4)),
-        workers=rng.randint(1, 3), slots=rng.choice((12 if large < 0.01 else 1, 2, 3)),
-        faults_s=rng.choice((8, 15, 25, 45)), limit=Window(rng.choice((2, 5, 20)), rng.choice((1.0, 5.0))),
-        concurrency=rng.choice((1, 2, 8)), stays_closed=rng.random() < 0.15, busy=rng.random() < 0.15,
+        scopes=rng.choice((1, 2, 2, 3, 4, 8)),
+        units=rng.choice((1, 2, 3, 5)),
+        places=rng.choice((1, 2, 4)),
+        workers=rng.randint(1, 3),
+        slots=rng.choice((12 if large < 0.01 else 1, 2, 3)),
+        faults_s=rng.choice((8, 15, 25, 45)),
+        limit=Window(rng.choice((2, 5, 20)), rng.choice((1.0, 5.0))),
+        concurrency=rng.choice((1, 2, 8)),
+        stays_closed=rng.random() < 0.15,
+        busy=rng.random() < 0.15,
         times=4 if 0.01 < large < 0.02 else 1,
-    )  # fmt: skip
+    )
 
 
 def faults_of(rng: random.Random) -> Faults:
@@ -215,15 +229,31 @@ def faults_of(rng: random.Random) -> Faults:
         return rng.choice(values) if rng.random() < likely else 0.0
 
     return Faults(
-        kill=some(0.4, 0.001, 0.005), pause=some(0.5, 0.005, 0.03), freeze=some(0.2, 0.6), repeat=some(0.2, 0.01),
-        redis_error=some(0.2, 0.003, 0.01), commit_lost=some(0.2, 0.03), commit_ambiguous=some(0.3, 0.03, 0.1),
-        lose=some(0.4, 0.03, 0.15), duplicate=some(0.4, 0.03, 0.15), delay=some(0.3, 0.05), reorder=some(0.3, 0.1),
-        flush_every_s=some(0.25, 15, 40), kill_worker_every_s=some(0.4, 8, 20), kill_child_every_s=some(0.3, 5, 15),
-        end_worker_every_s=some(0.2, 15), cut_every_s=some(0.3, 5, 15), gate_every_s=some(0.4, 3, 10),
-        limits_every_s=some(0.2, 3), wrong_clocks=rng.random() < 0.3, inside=rng.random() < 0.4,
-        full_every_s=some(0.15, 8, 20), poison=rng.random() < 0.15, outage=rng.randrange(7) == 1,
+        kill=some(0.4, 0.001, 0.005),
+        pause=some(0.5, 0.005, 0.03),
+        freeze=some(0.2, 0.6),
+        repeat=some(0.2, 0.01),
+        redis_error=some(0.2, 0.003, 0.01),
+        commit_lost=some(0.2, 0.03),
+        commit_ambiguous=some(0.3, 0.03, 0.1),
+        lose=some(0.4, 0.03, 0.15),
+        duplicate=some(0.4, 0.03, 0.15),
+        delay=some(0.3, 0.05),
+        reorder=some(0.3, 0.1),
+        flush_every_s=some(0.25, 15, 40),
+        kill_worker_every_s=some(0.4, 8, 20),
+        kill_child_every_s=some(0.3, 5, 15),
+        end_worker_every_s=some(0.2, 15),
+        cut_every_s=some(0.3, 5, 15),
+        gate_every_s=some(0.4, 3, 10),
+        limits_every_s=some(0.2, 3),
+        wrong_clocks=rng.random() < 0.3,
+        inside=rng.random() < 0.4,
+        full_every_s=some(0.15, 8, 20),
+        poison=rng.random() < 0.15,
+        outage=rng.randrange(7) == 1,
         wrong_key=rng.randrange(7) == 3,
-    )  # fmt: skip
+    )
 
 
 class _Identity:

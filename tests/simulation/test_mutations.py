@@ -8,9 +8,19 @@ from tests.simulation.mutations import MUTATIONS, seeds_until_found
 
 MOST_SEEDS = 300
 SOON = {
-    "marks", "order", "attempts", "outage", "wrong key", "neighbours", "slots of the dead",
-    "attempt of a result", "binding", "slots", "release", "reservations",
-}  # fmt: skip
+    "marks",
+    "order",
+    "attempts",
+    "outage",
+    "wrong key",
+    "neighbours",
+    "slots of the dead",
+    "attempt of a result",
+    "binding",
+    "slots",
+    "release",
+    "reservations",
+}
 """Those that a few seeds notice. `make mutations` tries all of them."""
 
 

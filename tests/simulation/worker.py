@@ -31,8 +31,10 @@ class Request:
         self.id = delivery.message.id
         self.delivery_info = {"routing_key": delivery.message.queue}
         self.message = SimpleNamespace(
-            delivery_tag=delivery.tag, delivery_info=self.delivery_info, _raw=delivery.raw,
-        )  # fmt: skip
+            delivery_tag=delivery.tag,
+            delivery_info=self.delivery_info,
+            _raw=delivery.raw,
+        )
         self.acknowledged = False
         self.chord = delivery.message
         self.group = self.group_index = self.chain = self.callbacks = None
@@ -302,12 +304,17 @@ class _TaskConsumer:
         self._from = set(QUEUES)
         broker = owner.worker.fleet.broker
         self.channel: Any = SimpleNamespace(
-            qos=broker, active_queues=set(), brpop_timeout=1.0, unacked_key=UNACKED, unacked_index_key=UNACKED_INDEX,
+            qos=broker,
+            active_queues=set(),
+            brpop_timeout=1.0,
+            unacked_key=UNACKED,
+            unacked_index_key=UNACKED_INDEX,
             connection=SimpleNamespace(brpop_timeout=1.0, _callbacks=dict.fromkeys(QUEUES)),
             basic_consume=lambda name, **_: self.channel.active_queues.add(name),
-            conn_or_acquire=lambda: nullcontext(owner.worker.fleet.redis), _q_for_pri=list_of,
+            conn_or_acquire=lambda: nullcontext(owner.worker.fleet.redis),
+            _q_for_pri=list_of,
             _get_message_priority=lambda raw, reverse: broker.messages[raw["headers"]["id"]].priority,
-        )  # fmt: skip
+        )
 
     @property
     def queues(self) -> list[Any]:

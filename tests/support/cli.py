@@ -116,9 +116,14 @@ class Cli:
 
     def execute(self, command: list[str], *, timeout_s: float = RUN_S, stdin: str = "") -> Result:
         done = subprocess.run(
-            command, env=self.env, cwd=self.cwd, input=stdin.encode(), capture_output=True, check=False,
+            command,
+            env=self.env,
+            cwd=self.cwd,
+            input=stdin.encode(),
+            capture_output=True,
+            check=False,
             timeout=timeout_s,
-        )  # fmt: skip
+        )
         return Result(done.returncode, done.stdout.decode(), done.stderr.decode())
 
     def start(self, *arguments: str | Path) -> "Running":
@@ -136,8 +141,13 @@ class Cli:
             return preloaded().start("penstock", words, env, self.cwd, given, written, written)
         return subprocess.Popen(
             [PENSTOCK, *words],
-            env=env, cwd=self.cwd, stdin=given, stdout=written, stderr=written, start_new_session=True,
-        )  # fmt: skip
+            env=env,
+            cwd=self.cwd,
+            stdin=given,
+            stdout=written,
+            stderr=written,
+            start_new_session=True,
+        )
 
     def terminal(self, *arguments: str | Path, columns: int = 100, rows: int = 40) -> tuple[int, str]:
         """Run `penstock` in a terminal of this size: its exit code and all that it wrote there."""

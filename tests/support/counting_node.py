@@ -40,9 +40,13 @@ class Counting:
         self._journal = journal
 
     def run(
-        self, capability: Capability, model: str, body: dict[str, Any], attachments: Sequence[tuple[Attachment, bytes]],
+        self,
+        capability: Capability,
+        model: str,
+        body: dict[str, Any],
+        attachments: Sequence[tuple[Attachment, bytes]],
         partial: Callable[[str], None],
-    ) -> tuple[dict[str, Any], list[tuple[Attachment, bytes]]]:  # fmt: skip
+    ) -> tuple[dict[str, Any], list[tuple[Attachment, bytes]]]:
         self._journal.write("began", body["prompt"])
         time.sleep(body.get("work_s", 0))
         return {"text": body["prompt"]}, list(attachments)
@@ -57,9 +61,13 @@ def main() -> None:
     given = parser.parse_args()
     configure("INFO", as_json=False)
     options = AgentOptions(
-        endpoints(given.urls, NODE_PATH), os.environ[TOKEN], given.node_id, slots=given.slots, grace_s=10,
+        endpoints(given.urls, NODE_PATH),
+        os.environ[TOKEN],
+        given.node_id,
+        slots=given.slots,
+        grace_s=10,
         limits=LinkLimits(open_s=2, ping_s=0.5, silent_s=1.5),
-    )  # fmt: skip
+    )
     asyncio.run(_live(options, Journal(given.journal)))
 
 

@@ -38,11 +38,21 @@ def insert_document(
     now = datetime.now(UTC)
     completed = list(pages).count(PageStatus.COMPLETED)
     row = {
-        "id": document_id, "filename": "report.pdf", "type": "pdf", "provider": provider, "status": status,
-        "pages": len(pages), "completed_count": completed, "failed_count": list(pages).count(PageStatus.FAILED),
-        "progress": progress(status, len(pages), completed, 41), "submission_key": document_id,
-        "created_at": now, "updated_at": now, **(held() if status in CLAIMED_STAGES else {}), **values,
-    }  # fmt: skip
+        "id": document_id,
+        "filename": "report.pdf",
+        "type": "pdf",
+        "provider": provider,
+        "status": status,
+        "pages": len(pages),
+        "completed_count": completed,
+        "failed_count": list(pages).count(PageStatus.FAILED),
+        "progress": progress(status, len(pages), completed, 41),
+        "submission_key": document_id,
+        "created_at": now,
+        "updated_at": now,
+        **(held() if status in CLAIMED_STAGES else {}),
+        **values,
+    }
     with context.db.transaction() as session:
         session.execute(insert(DOCUMENTS).values(**row))
         for number, state in enumerate(pages, 1):
@@ -53,11 +63,18 @@ def insert_document(
 def page_row(document_id: str, number: int, state: PageStatus, provider: str) -> dict[str, Any]:
     now = datetime.now(UTC)
     return {
-        "document_id": document_id, "page": number, "page_source": number, "status": state, "provider": provider,
+        "document_id": document_id,
+        "page": number,
+        "page_source": number,
+        "status": state,
+        "provider": provider,
         "content": f"text of page {number}" if state in {PageStatus.COMPLETED, PageStatus.RETRYING} else "",
-        "error": "it failed" if state is PageStatus.FAILED else None, "created_at": now, "updated_at": now,
-        "attempts": 0 if state is PageStatus.PENDING else 1, **(held() if state is PageStatus.PROCESSING else {}),
-    }  # fmt: skip
+        "error": "it failed" if state is PageStatus.FAILED else None,
+        "created_at": now,
+        "updated_at": now,
+        "attempts": 0 if state is PageStatus.PENDING else 1,
+        **(held() if state is PageStatus.PROCESSING else {}),
+    }
 
 
 def held() -> dict[str, Any]:
@@ -138,10 +155,17 @@ class Worker:
         now = datetime.now(UTC) + timedelta(seconds=later_s)
         return self._context.db.run(
             lambda session: page.settle_and_claim(
-                session, self._document_id, [provider_of(self._queue)], tried, want,
-                self.owner, settings=self._context.settings, now=now, untried=untried,
+                session,
+                self._document_id,
+                [provider_of(self._queue)],
+                tried,
+                want,
+                self.owner,
+                settings=self._context.settings,
+                now=now,
+                untried=untried,
             )
-        )  # fmt: skip
+        )
 
     def claim(self, want: int = 1, later_s: float = 0) -> Sequence[PageUnit]:
         done = self.settle_and_claim(want=want, later_s=later_s)

@@ -10,11 +10,19 @@ from PIL import Image, ImageDraw, ImageFont
 
 FULL_HD = (1920, 1080)
 TEXT = (
-    "The pump station was checked at nine and again at noon.", "Pressure in the second line fell by four bar,",
-    "most likely because of the new valve near the mill.", "", "Until it is replaced, the intake is kept half open.",
-    "def flow(area: float, speed: float) -> float:", '    """Cubic metres a second."""', "    return area * speed", "",
-    "We order three seals and one gasket from the shop;", "delivery takes about a week.", "Ann asks for the survey.",
-)  # fmt: skip
+    "The pump station was checked at nine and again at noon.",
+    "Pressure in the second line fell by four bar,",
+    "most likely because of the new valve near the mill.",
+    "",
+    "Until it is replaced, the intake is kept half open.",
+    "def flow(area: float, speed: float) -> float:",
+    '    """Cubic metres a second."""',
+    "    return area * speed",
+    "",
+    "We order three seals and one gasket from the shop;",
+    "delivery takes about a week.",
+    "Ann asks for the survey.",
+)
 TYPED = "Maintenance of the lower gate is planned for Thursday."
 SIDEBAR = ("Inbox", "Drafts", "Projects", "  Weir survey", "  Pump station", "Archive", "Contacts", "Notes", "Trash")
 LINE_PX = 24

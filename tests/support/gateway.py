@@ -24,9 +24,12 @@ from tests.support.waiting import wait_until
 
 DEADLINE_S = 60.0
 QUICK: dict[str, Any] = {
-    "heartbeat_ms": 2000, "owner_ttl_seconds": 6, "stream_block_ms": 100, "cool_down_ms": 1000,
+    "heartbeat_ms": 2000,
+    "owner_ttl_seconds": 6,
+    "stream_block_ms": 100,
+    "cool_down_ms": 1000,
     "node_snapshot": {"presence_ttl_seconds": 6, "refresh_interval_ms": 100},
-}  # fmt: skip
+}
 """Settings with which nothing takes long, and nobody is taken for lost because the machine is busy."""
 
 
@@ -166,10 +169,17 @@ class RawNode(Wire):
     """A node whose every word the test decides."""
 
     def __init__(
-        self, gateway: str, secret: str, node_id: str = "n1", *, slots: int = 1,
+        self,
+        gateway: str,
+        secret: str,
+        node_id: str = "n1",
+        *,
+        slots: int = 1,
         offers: Sequence[dict[str, Any]] = ({"capability": "text", "models": ["m"]},),
-        held: Sequence[dict[str, Any]] = (), register: bool = True, heartbeat_s: float = 0.3,
-    ) -> None:  # fmt: skip
+        held: Sequence[dict[str, Any]] = (),
+        register: bool = True,
+        heartbeat_s: float = 0.3,
+    ) -> None:
         """`heartbeat_s`: how often it says that it is there; 0: never."""
         super().__init__(gateway, "/ws/node", secret)
         self.id = node_id
@@ -178,9 +188,14 @@ class RawNode(Wire):
             threading.Thread(target=self._beat, args=(heartbeat_s,), daemon=True).start()
         if register:
             hello = {
-                "type": "node_register", "v": 1, "versions": [1], "node_id": node_id, "slots": slots,
-                "offers": list(offers), "held": list(held),
-            }  # fmt: skip
+                "type": "node_register",
+                "v": 1,
+                "versions": [1],
+                "node_id": node_id,
+                "slots": slots,
+                "offers": list(offers),
+                "held": list(held),
+            }
             self.welcome = self.greet(hello)
 
     def _beat(self, every_s: float) -> None:

@@ -22,11 +22,30 @@ def add_item(context: Context, base_id: str, status: ItemStatus = ItemStatus.PEN
     """An item as a row, without a file; its id."""
     now, item_id = context.db.now(), uuid4().hex[:16]
     row: dict[str, Any] = {
-        "id": item_id, "base_id": base_id, "position": 1, "type": ItemType.NOTE, "status": status, "name": "note.md",
-        "source_key": item_id, "title": "", "size_bytes": 0, "workload": 1, "progress": 0, "generation": 0,
-        "building": 0, "space": "local:lexical", "published_space": "", "chunk_count": 0, "batches": 0,
-        "batches_left": 0, "deleting": False, "attempts": 0, "created_at": now, "updated_at": now, **columns,
-    }  # fmt: skip
+        "id": item_id,
+        "base_id": base_id,
+        "position": 1,
+        "type": ItemType.NOTE,
+        "status": status,
+        "name": "note.md",
+        "source_key": item_id,
+        "title": "",
+        "size_bytes": 0,
+        "workload": 1,
+        "progress": 0,
+        "generation": 0,
+        "building": 0,
+        "space": "local:lexical",
+        "published_space": "",
+        "chunk_count": 0,
+        "batches": 0,
+        "batches_left": 0,
+        "deleting": False,
+        "attempts": 0,
+        "created_at": now,
+        "updated_at": now,
+        **columns,
+    }
     context.db.run(lambda session: session.execute(insert(ITEMS).values(**row)))
     return item_id
 
@@ -39,16 +58,31 @@ def add_batches(context: Context, item_id: str, count: int, provider: str = LOCA
         for number in range(count):
             session.execute(
                 insert(BATCHES).values(
-                    item_id=item_id, generation=1, number=number, size=1, status=BatchStatus.PENDING,
-                    provider=provider, attempts=0, updated_at=now,
+                    item_id=item_id,
+                    generation=1,
+                    number=number,
+                    size=1,
+                    status=BatchStatus.PENDING,
+                    provider=provider,
+                    attempts=0,
+                    updated_at=now,
                 )
-            )  # fmt: skip
+            )
             session.execute(
                 insert(CHUNKS).values(
-                    item_id=item_id, base_id="", generation=1, number=number, batch=number, text=f"text {number}",
-                    heading="[]", start=0, end=1, digest=str(number), created_at=now,
+                    item_id=item_id,
+                    base_id="",
+                    generation=1,
+                    number=number,
+                    batch=number,
+                    text=f"text {number}",
+                    heading="[]",
+                    start=0,
+                    end=1,
+                    digest=str(number),
+                    created_at=now,
                 )
-            )  # fmt: skip
+            )
         session.execute(
             update(ITEMS).where(ITEMS.c.id == item_id).values(batches=count, batches_left=count, building=1)
         )

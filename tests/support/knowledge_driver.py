@@ -150,13 +150,24 @@ def published(context: Context, names: Sequence[str] = ()) -> list[tuple[Any, ..
     """All that is searchable, row by row, but for ids and times: chunks with their vectors, by the items' names."""
     query = (
         select(
-            ITEMS.c.name, ITEMS.c.status, ITEMS.c.progress, ITEMS.c.chunk_count, CHUNKS.c.number, CHUNKS.c.text,
-            CHUNKS.c.heading, CHUNKS.c.page, CHUNKS.c.start, CHUNKS.c.end, CHUNKS.c.digest, VECTORS.c.model,
-            VECTORS.c.dims, VECTORS.c.data,
+            ITEMS.c.name,
+            ITEMS.c.status,
+            ITEMS.c.progress,
+            ITEMS.c.chunk_count,
+            CHUNKS.c.number,
+            CHUNKS.c.text,
+            CHUNKS.c.heading,
+            CHUNKS.c.page,
+            CHUNKS.c.start,
+            CHUNKS.c.end,
+            CHUNKS.c.digest,
+            VECTORS.c.model,
+            VECTORS.c.dims,
+            VECTORS.c.data,
         )
         .join(CHUNKS, (CHUNKS.c.item_id == ITEMS.c.id) & (CHUNKS.c.generation == ITEMS.c.generation))
         .join(VECTORS, (VECTORS.c.item_id == CHUNKS.c.id) & (VECTORS.c.kind == "kb:" + CHUNKS.c.base_id))
         .order_by(ITEMS.c.name, ITEMS.c.id, CHUNKS.c.number)
-    )  # fmt: skip
+    )
     with context.db.read() as session:
         return [tuple(row) for row in session.execute(query.where(ITEMS.c.name.in_(names)) if names else query)]

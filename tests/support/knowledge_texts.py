@@ -25,9 +25,15 @@ def lexical(texts: Sequence[str]) -> list[list[float]]:
 
 
 def publish(
-    context: Context, base_id: str, texts: Sequence[str], *, heading: Sequence[str] = (), space: str = LEXICAL,
-    embed: Vectors = lexical, **columns: Any,
-) -> str:  # fmt: skip
+    context: Context,
+    base_id: str,
+    texts: Sequence[str],
+    *,
+    heading: Sequence[str] = (),
+    space: str = LEXICAL,
+    embed: Vectors = lexical,
+    **columns: Any,
+) -> str:
     """A completed item with these chunks, which are found; its id."""
     item = {"generation": 1, "building": 1, "space": space, "published_space": space, "chunk_count": len(texts)}
     item_id = add_item(context, base_id, ItemStatus.COMPLETED, **(item | columns))
@@ -39,19 +45,36 @@ def publish(
 
 
 def add_chunks(
-    session: Session, context: Context, base_id: str, item_id: str, generation: int, texts: Sequence[str],
-    heading: Sequence[str] = (), space: str = LEXICAL, embed: Vectors = lexical, title: str = "",
-) -> None:  # fmt: skip
+    session: Session,
+    context: Context,
+    base_id: str,
+    item_id: str,
+    generation: int,
+    texts: Sequence[str],
+    heading: Sequence[str] = (),
+    space: str = LEXICAL,
+    embed: Vectors = lexical,
+    title: str = "",
+) -> None:
     """Chunks of a generation with their vectors and full text."""
     now, start = context.db.now(), 0
     for number, text in enumerate(texts):
         session.execute(
             insert(CHUNKS).values(
-                item_id=item_id, base_id=base_id, generation=generation, number=number, batch=0, text=text,
-                heading=json.dumps(heading), page=number + 1, start=start, end=start + len(text), digest=str(number),
+                item_id=item_id,
+                base_id=base_id,
+                generation=generation,
+                number=number,
+                batch=0,
+                text=text,
+                heading=json.dumps(heading),
+                page=number + 1,
+                start=start,
+                end=start + len(text),
+                digest=str(number),
                 created_at=now,
             )
-        )  # fmt: skip
+        )
         start += len(text) + 2
     mine = select(CHUNKS.c.id).where(CHUNKS.c.item_id == item_id, CHUNKS.c.generation == generation)
     ids = session.execute(mine.order_by(CHUNKS.c.number)).scalars().all()

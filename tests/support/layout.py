@@ -24,8 +24,14 @@ def column(texts, left, top=100, size=10.0, style=PLAIN, right=None, pitch=12.0)
 
 def prose(name, count, left=50, top=100, right=400, size=10.0, pitch=12.0):
     """Lines of running text that fill their column and end no sentence."""
-    return column([f"{name} line number {n} of a text which goes on and" for n in range(count)], left, top, size,
-                  right=right, pitch=pitch)  # fmt: skip
+    return column(
+        [f"{name} line number {n} of a text which goes on and" for n in range(count)],
+        left,
+        top,
+        size,
+        right=right,
+        pitch=pitch,
+    )
 
 
 def page(*lines, rules=(), fills=(), width=600, height=800):

@@ -44,11 +44,17 @@ def add_songs(context: Context, count: int, first: int = 1) -> None:
     now = datetime.now(UTC)
     rows = [
         {
-            "library": "server", "server_id": f"s{n}", "title": f"Song {n}", "artist": "Ann", "status": "PENDING",
-            "seen_at": now, "created_at": now, "updated_at": now,
+            "library": "server",
+            "server_id": f"s{n}",
+            "title": f"Song {n}",
+            "artist": "Ann",
+            "status": "PENDING",
+            "seen_at": now,
+            "created_at": now,
+            "updated_at": now,
         }
         for n in range(first, first + count)
-    ]  # fmt: skip
+    ]
 
     def add(session: Session) -> None:
         session.execute(insert(SONGS), rows)
@@ -110,9 +116,11 @@ class Driver:
         holder = uuid4().hex
         guarded = gates.guarded_call(self.context, queue, holder)
         act: Callable[[StepWork], Settled] = {
-            Step.METADATA: StepWork.metadata, Step.REPAIR: StepWork.metadata,
-            Step.EMBED: StepWork.embed, Step.SAVE: StepWork.save,
-        }[step]  # fmt: skip
+            Step.METADATA: StepWork.metadata,
+            Step.REPAIR: StepWork.metadata,
+            Step.EMBED: StepWork.embed,
+            Step.SAVE: StepWork.save,
+        }[step]
         self.steps.append((batch_id, step))
         with StepWork(self.context, batch_id, Owner(worker, f"{holder}:0"), guarded) as work:
             return act(work)

@@ -33,9 +33,13 @@ def check() -> None:
     if MODE not in wrong:
         raise pytest.UsageError(f"PENSTOCK_TEST_REDIS_MODE={MODE}: single, sentinel or cluster")
     if wrong[MODE]:
-        needed = "PENSTOCK_TEST_REDIS_CLUSTER_URLS=redis://a:6379,redis://b:6379" if MODE == "cluster" else (
-            f"PENSTOCK_TEST_REDIS_URL={'sentinel://a,b,c/0?master=mymaster' if MODE == 'sentinel' else 'redis://a:6379/9'}"
-        )  # fmt: skip
+        needed = (
+            "PENSTOCK_TEST_REDIS_CLUSTER_URLS=redis://a:6379,redis://b:6379"
+            if MODE == "cluster"
+            else (
+                f"PENSTOCK_TEST_REDIS_URL={'sentinel://a,b,c/0?master=mymaster' if MODE == 'sentinel' else 'redis://a:6379/9'}"
+            )
+        )
         raise pytest.UsageError(f"PENSTOCK_TEST_REDIS_MODE={MODE} needs {needed}")
 
 

@@ -32,9 +32,16 @@ class Load:
     """`askers` ask one request after the other, until the `with` block ends; then the last answers are waited for."""
 
     def __init__(
-        self, urls: Sequence[str], secret: str, *, sessions: int = 3, askers: int = 6, timeout_s: float = 60,
-        name: str = "r", **body: Any,
-    ) -> None:  # fmt: skip
+        self,
+        urls: Sequence[str],
+        secret: str,
+        *,
+        sessions: int = 3,
+        askers: int = 6,
+        timeout_s: float = 60,
+        name: str = "r",
+        **body: Any,
+    ) -> None:
         """`body`: what each request has beside its prompt, which is its id."""
         self.asked: set[str] = set()
         self.answered: dict[str, SessionReply] = {}
@@ -70,9 +77,11 @@ class Load:
         """Wait until so many further requests were answered."""
         enough = len(self.answered) + further
         wait_until(
-            lambda: len(self.answered) >= enough or self._broken, DEADLINE_S, f"{enough} answers",
+            lambda: len(self.answered) >= enough or self._broken,
+            DEADLINE_S,
+            f"{enough} answers",
             last=lambda: (len(self.answered), self.failed, self.under_way),
-        )  # fmt: skip
+        )
         if self._broken is not None:
             raise self._broken
 

@@ -49,9 +49,15 @@ class NodeStateDriver:
         self.do(lambda store: Instances(store).leave(instance_id, BOOT))
 
     def node(
-        self, node_id: str, instance_id: str, *, token_id: str = "", slots: int = 2, used: int = 0,
+        self,
+        node_id: str,
+        instance_id: str,
+        *,
+        token_id: str = "",
+        slots: int = 2,
+        used: int = 0,
         draining: bool = False,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """A node that is connected to an instance."""
         offers = (Offer(capability=Capability.TEXT, models=("m",)),)
         latency_ms = {"text": 120.0}
@@ -59,9 +65,19 @@ class NodeStateDriver:
         async def connect(store: Store) -> None:
             now_ms = await store.now_ms()
             state = NodeState(
-                node_id, f"name of {node_id}", token_id, instance_id, slots, used, offers, latency_ms, draining,
-                "test 1", now_ms, now_ms,
-            )  # fmt: skip
+                node_id,
+                f"name of {node_id}",
+                token_id,
+                instance_id,
+                slots,
+                used,
+                offers,
+                latency_ms,
+                draining,
+                "test 1",
+                now_ms,
+                now_ms,
+            )
             await Instances(store).take_node(node_id, instance_id)
             await Snapshots(store).put([state])
 

@@ -14,9 +14,13 @@ class PagesHere:
     """For `monkeypatch.setattr(local, "Pages", PagesHere)`: a `Pages` without a child."""
 
     def __init__(
-        self, source: Path, limits: Limits, options: Options | None = None, survey: str = "",
+        self,
+        source: Path,
+        limits: Limits,
+        options: Options | None = None,
+        survey: str = "",
         scratch: Path | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._path = source
         self._options = options or Options()
         self._survey = survey

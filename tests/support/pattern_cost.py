@@ -237,7 +237,11 @@ def _sample(nodes: Any, pick: int) -> str:
 
 def _member(args: Any, pick: int) -> str:
     fits = _one_of(repr((op.IN, args)), 0, False)
-    named = [chr(one) for what, found in args if what in {op.LITERAL, op.RANGE}
-             for one in ([found] if what is op.LITERAL else found)]  # fmt: skip
+    named = [
+        chr(one)
+        for what, found in args
+        if what in {op.LITERAL, op.RANGE}
+        for one in ([found] if what is op.LITERAL else found)
+    ]
     usable = [one for one in [*" a1\n-.", *named, "é", "字", "_", "\x01", "\x80"] if fits(one)]
     return usable[pick % len(usable)] if usable else ""

@@ -57,8 +57,11 @@ def _uses(path: Path) -> Iterator[Use]:
     if "import re\n" not in _text(path):
         return
     names = vars(importlib.import_module(_module(path)))
-    named = {id(node.value): node.targets[0].id for node in _nodes(path)
-             if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name)}  # fmt: skip
+    named = {
+        id(node.value): node.targets[0].id
+        for node in _nodes(path)
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name)
+    }
     for node in _nodes(path):
         if not (isinstance(node, ast.Call) and _is_of_re(node.func) and node.args):
             continue
@@ -79,8 +82,10 @@ def _is_of_re(function: ast.expr) -> bool:
 
 def _compiled(call: ast.Call, names: dict[str, Any]) -> "re.Pattern[Any] | None":
     """The pattern, if it does not depend on what is known at run time alone."""
-    flags = [*(one for one in call.args[1:] if ast.unparse(one).startswith("re.")),
-             *(one.value for one in call.keywords if one.arg == "flags")]  # fmt: skip
+    flags = [
+        *(one for one in call.args[1:] if ast.unparse(one).startswith("re.")),
+        *(one.value for one in call.keywords if one.arg == "flags"),
+    ]
     try:
         given = [eval(compile(ast.Expression(one), "", "eval"), dict(names)) for one in (call.args[0], *flags)]
     except NameError:

@@ -84,9 +84,15 @@ class Postgres:
         command: list[str | Path] = [self._server.bin_path / "pg_ctl", "-w", "-D", self._folder, *arguments]
         # Not to a pipe: the server would inherit it and keep it open.
         result = subprocess.run(
-            command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False,
-            user=self._server.system_user, cwd=self._folder, timeout=_PG_CTL_S,
-        )  # fmt: skip
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            check=False,
+            user=self._server.system_user,
+            cwd=self._folder,
+            timeout=_PG_CTL_S,
+        )
         assert result.returncode == 0, f"pg_ctl {arguments[-1]} failed; see {self._folder / 'server.log'}"
 
     def create_database(self, *, migrated: bool) -> str:

@@ -38,11 +38,26 @@ ROOM_BYTES = 1 << 14
 PERSONAL = ("PENSTOCK_", "COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR", "TERM")
 """Variables of whoever runs the tests that programs under test must not see."""
 _MODULES = (
-    *SHARED, "celery.bin.celery", "celery.app.events",
-    "celery.app.control", "celery.app.amqp", "celery.app.log", "celery.fixups.django",
-    "psycopg", "sqlalchemy.dialects.postgresql.psycopg", "sqlite3", "typer", "typer.rich_utils",
-    "rich.console", "rich.live", "rich.progress", "rich.table", "rich.markup", "rich.panel", "rich.traceback",
-)  # fmt: skip
+    *SHARED,
+    "celery.bin.celery",
+    "celery.app.events",
+    "celery.app.control",
+    "celery.app.amqp",
+    "celery.app.log",
+    "celery.fixups.django",
+    "psycopg",
+    "sqlalchemy.dialects.postgresql.psycopg",
+    "sqlite3",
+    "typer",
+    "typer.rich_utils",
+    "rich.console",
+    "rich.live",
+    "rich.progress",
+    "rich.table",
+    "rich.markup",
+    "rich.panel",
+    "rich.traceback",
+)
 """What programs import late, too."""
 _NOT_IMPORTED = ("pipeline.interfaces", "pipeline.storage.migrations")
 
@@ -92,9 +107,15 @@ class Forker:
         self._channel = channel
 
     def start(
-        self, program: str, arguments: Sequence[str], env: Mapping[str, str], cwd: Path,
-        stdin: IO[Any] | int, stdout: IO[Any] | int, stderr: IO[Any] | int,
-    ) -> Forked:  # fmt: skip
+        self,
+        program: str,
+        arguments: Sequence[str],
+        env: Mapping[str, str],
+        cwd: Path,
+        stdin: IO[Any] | int,
+        stdout: IO[Any] | int,
+        stderr: IO[Any] | int,
+    ) -> Forked:
         """Start one of `PROGRAMS` (`python`: a module with its arguments) with these arguments and standard streams."""
         request = {"program": program, "arguments": list(arguments), "env": dict(env), "cwd": str(cwd)}
         streams = [stream if isinstance(stream, int) else stream.fileno() for stream in (stdin, stdout, stderr)]
@@ -118,8 +139,11 @@ class Preloaded(Forker):
         inherited = {name: value for name, value in os.environ.items() if not name.startswith(PERSONAL)}
         self._process = subprocess.Popen(
             [sys.executable, "-m", __name__, str(theirs.fileno()), "-" * ROOM_BYTES],
-            env=inherited | {"ROOM": "-" * ROOM_BYTES}, cwd=ROOT, stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno()],
-        )  # fmt: skip
+            env=inherited | {"ROOM": "-" * ROOM_BYTES},
+            cwd=ROOT,
+            stdin=subprocess.DEVNULL,
+            pass_fds=[theirs.fileno()],
+        )
         theirs.close()
 
     def close(self) -> None:
@@ -235,8 +259,10 @@ def _supervisor() -> None:
 
 
 PROGRAMS: dict[str, Callable[[], None]] = {
-    "python": _python, "penstock": _penstock, forked_stack.SUPERVISOR: _supervisor,
-}  # fmt: skip
+    "python": _python,
+    "penstock": _penstock,
+    forked_stack.SUPERVISOR: _supervisor,
+}
 
 
 def main() -> None:

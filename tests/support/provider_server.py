@@ -23,9 +23,19 @@ from typing import Any, Literal, Self
 from tests.support.provider_http import Server
 
 FaultKind = Literal[
-    "reply", "hang", "close", "trickle", "trickle_headers", "malformed", "html", "truncated", "empty_choices",
-    "no_content", "refusal", "content_filter",
-]  # fmt: skip
+    "reply",
+    "hang",
+    "close",
+    "trickle",
+    "trickle_headers",
+    "malformed",
+    "html",
+    "truncated",
+    "empty_choices",
+    "no_content",
+    "refusal",
+    "content_filter",
+]
 
 
 @dataclass(frozen=True)

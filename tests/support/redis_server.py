@@ -43,10 +43,27 @@ class RedisServer:
 
     def _command(self) -> list[str]:
         return [
-            find_server(), "--port", str(self.port), "--bind", "127.0.0.1", "--dir", str(self._folder),
-            "--appendonly", "yes", "--appendfsync", "everysec", "--save", "", "--maxmemory-policy", "noeviction",
-            "--daemonize", "no", "--loglevel", "warning", *self._options,
-        ]  # fmt: skip
+            find_server(),
+            "--port",
+            str(self.port),
+            "--bind",
+            "127.0.0.1",
+            "--dir",
+            str(self._folder),
+            "--appendonly",
+            "yes",
+            "--appendfsync",
+            "everysec",
+            "--save",
+            "",
+            "--maxmemory-policy",
+            "noeviction",
+            "--daemonize",
+            "no",
+            "--loglevel",
+            "warning",
+            *self._options,
+        ]
 
     @property
     def running(self) -> bool:

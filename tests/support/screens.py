@@ -76,10 +76,12 @@ def seen(asked: dict[str, Any], title: str = "Writing a test", **segment: Any) -
     """What a vision model says: one segment over all that it was sent, and a text of each."""
     shots = asked["screenshots"]
     one = {
-        "segment_id": "s", "screen_ids": [shot["screen_id"] for shot in shots],
+        "segment_id": "s",
+        "screen_ids": [shot["screen_id"] for shot in shots],
         "event": {"title": title, "summary": "In an editor.", "importance": 7, "confidence": 8},
-        "merge_hint": {"decision": "NEW"}, "keywords": ["test"],
-    } | segment  # fmt: skip
+        "merge_hint": {"decision": "NEW"},
+        "keywords": ["test"],
+    } | segment
     read = [{"screenshot_id": one["screenshot_id"], "ocr_text": f"text {one['screenshot_id']}"} for one in shots]
     return {"segments": [one], "entities": ["Penstock"], "screenshots": read}
 

@@ -107,11 +107,13 @@ class ScreenshotModel:
         ids = [shot["screenshot_id"] for shot in shots]
         fact = {"title": f"About {title}", "summary": named(ids)}
         return {
-            "segment_id": f"seg_{number}", "screen_ids": [shot["screen_id"] for shot in shots],
+            "segment_id": f"seg_{number}",
+            "screen_ids": [shot["screen_id"] for shot in shots],
             "event": {"title": title, "summary": named(ids), "importance": 6, "confidence": 8},
             "derived": {"knowledge": [fact] if self.findings else [], "state": [], "procedure": [], "plan": []},
-            "merge_hint": {"thread_id": None} | hint, "keywords": title.casefold().split()[:3],
-        }  # fmt: skip
+            "merge_hint": {"thread_id": None} | hint,
+            "keywords": title.casefold().split()[:3],
+        }
 
     def _expansion(self, asked: Asked) -> dict[str, Any]:
         database = {screen["screen_id"]: screen["database_id"] for screen in asked.data["screenshotMapping"]}
@@ -138,16 +140,26 @@ def _seen(shot: dict[str, Any]) -> dict[str, Any]:
     guess = {"name": shot["app"] or "Unknown", "confidence": 0.9}
     text = f"text of screenshot {shot['screenshot_id']}"
     return {
-        "screenshot_id": shot["screenshot_id"], "ocr_text": text, "ui_text_snippets": ["File"], "app_guess": guess,
-    }  # fmt: skip
+        "screenshot_id": shot["screenshot_id"],
+        "ocr_text": text,
+        "ui_text_snippets": ["File"],
+        "app_guess": guess,
+    }
 
 
 def _node(kind: str, said: dict[str, Any], segment: dict[str, Any], shots: list[int]) -> dict[str, Any]:
     return {
-        "kind": kind, "thread_id": segment["thread_id"], "title": said["title"], "summary": said["summary"],
-        "keywords": segment["keywords"], "entities": [{"name": "Penstock", "entityType": "project", "confidence": 8}],
-        "importance": 6, "confidence": 8, "screenshot_ids": shots, "event_time": None,
-    }  # fmt: skip
+        "kind": kind,
+        "thread_id": segment["thread_id"],
+        "title": said["title"],
+        "summary": said["summary"],
+        "keywords": segment["keywords"],
+        "entities": [{"name": "Penstock", "entityType": "project", "confidence": 8}],
+        "importance": 6,
+        "confidence": 8,
+        "screenshot_ids": shots,
+        "event_time": None,
+    }
 
 
 def _merged(asked: Asked) -> dict[str, Any]:

@@ -92,15 +92,25 @@ class NodeLink:
         return self
 
     def assign(
-        self, job_id: str, *files: File, attempt: int = 1, capability: Capability = Capability.TEXT, model: str = "",
+        self,
+        job_id: str,
+        *files: File,
+        attempt: int = 1,
+        capability: Capability = Capability.TEXT,
+        model: str = "",
         **body: Any,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Give a job. `files`: (media type, bytes)."""
         about = tuple(Attachment(media_type=media_type, size=len(data)) for media_type, data in files)
         job = JobAssign(
-            job_id=job_id, attempt=attempt, capability=capability, model=model, body=body, timeout_ms=60_000,
+            job_id=job_id,
+            attempt=attempt,
+            capability=capability,
+            model=model,
+            body=body,
+            timeout_ms=60_000,
             attachments=about,
-        )  # fmt: skip
+        )
         self.say(job, *(data for _, data in files))
 
     def begun(self, job_id: str, attempt: int = 1) -> None:
@@ -207,9 +217,13 @@ class ScriptedExecutor:
         self._go = threading.Event()
 
     def run(
-        self, capability: Capability, model: str, body: dict[str, Any], attachments: Sequence[tuple[Attachment, bytes]],
+        self,
+        capability: Capability,
+        model: str,
+        body: dict[str, Any],
+        attachments: Sequence[tuple[Attachment, bytes]],
         partial: Callable[[str], None],
-    ) -> tuple[dict[str, Any], Parts]:  # fmt: skip
+    ) -> tuple[dict[str, Any], Parts]:
         self.runs.append(body)
         if body.get("wait"):
             assert self._go.wait(DEADLINE_S)

@@ -133,17 +133,28 @@ class ScriptedGateway:
     """A context manager. `step` is what is done with a request when `script` is empty; `openings` replace welcomes."""
 
     def __init__(
-        self, *steps: Step, step: Step = echo, openings: Sequence[Opening] = (), token: str = TOKEN, port: int = 0,
+        self,
+        *steps: Step,
+        step: Step = echo,
+        openings: Sequence[Opening] = (),
+        token: str = TOKEN,
+        port: int = 0,
         **welcome: int,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.script = deque(steps)
         self.step = step
         self.openings = deque(openings)
         self.seen = Seen()
         self._token = token
-        self.welcome = SessionWelcome(**{
-            "instance_id": "scripted", "max_message_bytes": 2**20, "max_attachment_bytes": 2**22, "max_jobs": 256,
-        } | welcome)  # fmt: skip
+        self.welcome = SessionWelcome(
+            **{
+                "instance_id": "scripted",
+                "max_message_bytes": 2**20,
+                "max_attachment_bytes": 2**22,
+                "max_jobs": 256,
+            }
+            | welcome
+        )
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="scripted-gateway", daemon=True)
         self._server: Server | None = None

@@ -65,9 +65,12 @@ class Sentinel:
 
     def _client(self) -> "Redis":
         return Redis(
-            port=self.port, password=SENTINEL_PASSWORD, decode_responses=True, socket_timeout=5,
+            port=self.port,
+            password=SENTINEL_PASSWORD,
+            decode_responses=True,
+            socket_timeout=5,
             retry=Retry(NoBackoff(), 0),
-        )  # fmt: skip
+        )
 
     def point_to(self, master_port: int) -> None:
         """Name another server as the master, as after a failover."""
@@ -134,8 +137,10 @@ class Sentinels:
         """Until every living sentinel names the replica as the new master."""
         wait_until(
             lambda: {state["port"] for state in self._states() if state} == {self.replica.port},
-            READY_S, "the replica is the master", last=self._states,
-        )  # fmt: skip
+            READY_S,
+            "the replica is the master",
+            last=self._states,
+        )
 
     def __enter__(self) -> Self:
         self.start()

@@ -15,14 +15,18 @@ def analysis(song: dict[str, Any], **changes: Any) -> dict[str, Any]:
     found = {
         "id": song["id"],
         "vector_anchor": {
-            "acoustic_model": f"Sound of {song['title']}.", "semantic_push": f"Image of {song['title']}.",
+            "acoustic_model": f"Sound of {song['title']}.",
+            "semantic_push": f"Image of {song['title']}.",
         },
         "embedding_tags": {
-            "mood_coord": [mood, "Deep"], "objects": ["#Genre:Ambient", "Rain"], "scene_tag": "Night drive",
-            "spectrum": "Full", "energy": 4.5,
+            "mood_coord": [mood, "Deep"],
+            "objects": ["#Genre:Ambient", "Rain"],
+            "scene_tag": "Night drive",
+            "spectrum": "Full",
+            "energy": 4.5,
         },
         "is_instrumental": False,
-    }  # fmt: skip
+    }
     return found | changes
 
 

@@ -192,8 +192,13 @@ def _module(arguments: list[str], env: Mapping[str, str], log: Path) -> subproce
                 return preloaded().start("python", arguments, env, ROOT, nothing, output, output)
         return subprocess.Popen(
             [sys.executable, "-m", *arguments],
-            env=env, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True,
-        )  # fmt: skip
+            env=env,
+            cwd=ROOT,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
+        )
 
 
 @contextmanager

@@ -45,12 +45,17 @@ class Library:
 def synthetic(number: int) -> dict[str, Any]:
     """Song `number` of an endless library."""
     return {
-        "id": f"s{number:06}", "isDir": False, "title": f"Song {number}", "artist": f"Artist {number % 97}",
-        "album": f"Album {number // 12}", "genre": "Ambient", "year": 1970 + number % 50,
+        "id": f"s{number:06}",
+        "isDir": False,
+        "title": f"Song {number}",
+        "artist": f"Artist {number % 97}",
+        "album": f"Album {number // 12}",
+        "genre": "Ambient",
+        "year": 1970 + number % 50,
         "duration": 120 + number % 200,
         "path": f"Artist {number % 97}/Album {number // 12}/{number}.flac",
         "musicBrainzId": f"00000000-0000-0000-0000-{number:012}",
-    }  # fmt: skip
+    }
 
 
 class SubsonicServer:

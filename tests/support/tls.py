@@ -17,11 +17,29 @@ def certificate(folder: Path) -> tuple[Path, Path]:
     """(certificate, key) for 127.0.0.1, signed by itself: it is its own authority."""
     found, key = folder / "server.pem", folder / "server.key"
     subprocess.run(
-        ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes",
-         "-keyout", key, "-out", found, "-days", str(_DAYS), "-subj", "/CN=penstock-test",
-         "-addext", "subjectAltName=IP:127.0.0.1"],
-        check=True, capture_output=True,
-    )  # fmt: skip
+        [
+            "openssl",
+            "req",
+            "-x509",
+            "-newkey",
+            "ec",
+            "-pkeyopt",
+            "ec_paramgen_curve:prime256v1",
+            "-nodes",
+            "-keyout",
+            key,
+            "-out",
+            found,
+            "-days",
+            str(_DAYS),
+            "-subj",
+            "/CN=penstock-test",
+            "-addext",
+            "subjectAltName=IP:127.0.0.1",
+        ],
+        check=True,
+        capture_output=True,
+    )
     return found, key
 
 

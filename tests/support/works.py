@@ -84,14 +84,26 @@ def _screenshots(context: Context, shards: int, nodes: int = 0, thread: str | No
     now = context.db.now()
     made = {"created_at": now, "updated_at": now}
     batch = {
-        "correlation_id": "b", "source_key": "screen:1", "shot_ids": "[]", "ts_start": now, "ts_end": now,
-        "idempotency_key": "b", "status": WorkStatus.RUNNING, "step": Step.ANALYSE, **made,
-    }  # fmt: skip
+        "correlation_id": "b",
+        "source_key": "screen:1",
+        "shot_ids": "[]",
+        "ts_start": now,
+        "ts_end": now,
+        "idempotency_key": "b",
+        "status": WorkStatus.RUNNING,
+        "step": Step.ANALYSE,
+        **made,
+    }
     shard = {"shot_ids": "[]", "status": WorkStatus.PENDING, **made}
     node = {
-        "kind": "event", "thread_id": thread, "title": "n", "event_time": now, "own": "{}",
-        "status": WorkStatus.PENDING, **made,
-    }  # fmt: skip
+        "kind": "event",
+        "thread_id": thread,
+        "title": "n",
+        "event_time": now,
+        "own": "{}",
+        "status": WorkStatus.PENDING,
+        **made,
+    }
 
     def act(session: Session) -> int:
         batch_id = int(session.execute(insert(Batch).values(**batch).returning(Batch.id)).scalar_one())

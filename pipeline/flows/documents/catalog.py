@@ -46,9 +46,14 @@ class Filter:
 
 
 def documents(
-    context: Context, which: Filter = Filter(), *, limit: int = 50, offset: int = 0, after: Key | None = None,
+    context: Context,
+    which: Filter = Filter(),
+    *,
+    limit: int = 50,
+    offset: int = 0,
+    after: Key | None = None,
     before: Key | None = None,
-) -> list[DocumentView]:  # fmt: skip
+) -> list[DocumentView]:
     """Documents, newest first. `after`: beyond the one with this key; `before`: those just above it."""
     key = (DOCUMENTS.c.created_at, DOCUMENTS.c.id)
     order = [column.asc() if before else column.desc() for column in key]

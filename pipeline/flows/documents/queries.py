@@ -184,9 +184,14 @@ def documents_by_id(context: Context, ids: Collection[str]) -> list[DocumentView
 
 
 def pages(
-    context: Context, document_id: str, *, status: PageStatus | None = None, doubtful: bool = False, after: int = 0,
+    context: Context,
+    document_id: str,
+    *,
+    status: PageStatus | None = None,
+    doubtful: bool = False,
+    after: int = 0,
     limit: int | None = None,
-) -> list[PageView]:  # fmt: skip
+) -> list[PageView]:
     """The document's pages in order, those after page `after`; none before it is split."""
     query = select(PAGES).where(PAGES.c.document_id == document_id, PAGES.c.page > after).order_by(PAGES.c.page)
     query = query.limit(limit)
@@ -264,9 +269,12 @@ def docling_document(
     layout = layout_json(context, document_id)
     # Ids are 64 bits, and the same content under the same options finds the same document again.
     return docling.document(
-        layout["pages"], filename=view.filename, mimetype=MIME_TYPES[view.type], digest=int(document_id, 16),
+        layout["pages"],
+        filename=view.filename,
+        mimetype=MIME_TYPES[view.type],
+        digest=int(document_id, 16),
         picture=picture,
-    )  # fmt: skip
+    )
 
 
 def page_texts(context: Context, document_id: str, *, joined: bool = True) -> list[tuple[int, str]]:
@@ -281,9 +289,13 @@ def page_texts(context: Context, document_id: str, *, joined: bool = True) -> li
 
 
 def attempts(
-    context: Context, document_id: str, page: int | None = None, *, after: tuple[int, int] | None = None,
+    context: Context,
+    document_id: str,
+    page: int | None = None,
+    *,
+    after: tuple[int, int] | None = None,
     limit: int | None = None,
-) -> list[AttemptView]:  # fmt: skip
+) -> list[AttemptView]:
     """The ledger of a document, or of one of its pages, oldest attempt of each page first.
 
     `after`: beyond this page's attempt with this id.
@@ -304,14 +316,18 @@ def costs(context: Context, document_id: str) -> list[CostView]:
     cost = func.sum(c.cost)
     query = (
         select(
-            c.provider, c.model, func.count().label("attempts"), func.count().filter(c.cached).label("cached"),
-            func.sum(c.input_tokens).label("input_tokens"), func.sum(c.output_tokens).label("output_tokens"),
+            c.provider,
+            c.model,
+            func.count().label("attempts"),
+            func.count().filter(c.cached).label("cached"),
+            func.sum(c.input_tokens).label("input_tokens"),
+            func.sum(c.output_tokens).label("output_tokens"),
             cost.label("cost"),
         )
         .where(c.document_id == document_id)
         .group_by(c.provider, c.model)
         .order_by(cost.desc(), c.provider, c.model)
-    )  # fmt: skip
+    )
     with context.db.read() as session:
         return [view_of(CostView, row, cost=round(row.cost, 9)) for row in session.execute(query)]
 
@@ -325,9 +341,12 @@ def count_pages(session: Session) -> dict[int, int]:
     waiting, again = session.execute(claimable).one()
     held = session.execute(select(func.count()).select_from(PAGES).where(PAGES.c.claim_id.is_not(None))).scalar_one()
     found = {
-        PageStatus.PENDING: waiting - again, PageStatus.RETRYING: again, PageStatus.PROCESSING: held,
-        PageStatus.COMPLETED: completed, PageStatus.FAILED: failed,
-    }  # fmt: skip
+        PageStatus.PENDING: waiting - again,
+        PageStatus.RETRYING: again,
+        PageStatus.PROCESSING: held,
+        PageStatus.COMPLETED: completed,
+        PageStatus.FAILED: failed,
+    }
     return {int(state): int(count) for state, count in found.items() if count}
 
 

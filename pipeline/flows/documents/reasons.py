@@ -152,11 +152,15 @@ def retries(context: Context, ids: Collection[str]) -> dict[str, Reason]:
     now = context.db.now()
     waits = CONVERT.waits(PAGES.c.next_run_at > now)
     query = (
-        select(PAGES.c.document_id, func.count().label("pages"), func.min(PAGES.c.next_run_at).label("at"),
-               func.max(PAGES.c.error).label("error"))
+        select(
+            PAGES.c.document_id,
+            func.count().label("pages"),
+            func.min(PAGES.c.next_run_at).label("at"),
+            func.max(PAGES.c.error).label("error"),
+        )
         .where(waits, PAGES.c.document_id.in_(ids))
         .group_by(PAGES.c.document_id)
-    )  # fmt: skip
+    )
     stages = select(DOCUMENTS.c.id, DOCUMENTS.c.next_run_at).where(
         DOCUMENTS.c.id.in_(ids), DOCUMENTS.c.next_run_at > now
     )

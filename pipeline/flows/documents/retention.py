@@ -24,14 +24,22 @@ def retained(context: Context) -> list[Retention]:
     ended_at = func.coalesce(DOCUMENTS.c.finished_at, DOCUMENTS.c.updated_at)
     return [
         retention.rows(
-            "documents", Rule(kept.documents_days, kept.documents_count), DOCUMENTS.c.id, ended_at,
-            DOCUMENTS.c.status.in_(AT_REST), discard=_discard, portion=_AT_ONCE,
+            "documents",
+            Rule(kept.documents_days, kept.documents_count),
+            DOCUMENTS.c.id,
+            ended_at,
+            DOCUMENTS.c.status.in_(AT_REST),
+            discard=_discard,
+            portion=_AT_ONCE,
         ),
         retention.rows(
-            "attempts", Rule(kept.attempts_days, kept.attempts_count), ATTEMPTS.c.id, ATTEMPTS.c.created_at,
+            "attempts",
+            Rule(kept.attempts_days, kept.attempts_count),
+            ATTEMPTS.c.id,
+            ATTEMPTS.c.created_at,
             least=LEDGER_LEAST,
         ),
-    ]  # fmt: skip
+    ]
 
 
 def _discard(context: Context, ids: Sequence[str], over: ColumnElement[bool]) -> int:

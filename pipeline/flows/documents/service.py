@@ -220,9 +220,7 @@ def promote(context: Context, document_id: str, page: int, attempt_id: int) -> D
         was_failed = row.status == PageStatus.FAILED
         completed = document.completed_count + was_failed
         counts = {"completed_count": completed, "failed_count": document.failed_count - was_failed}
-        session.execute(
-            update(DOCUMENTS).where(DOCUMENTS.c.id == document_id).values(**counts, updated_at=now)
-        )  # fmt: skip
+        session.execute(update(DOCUMENTS).where(DOCUMENTS.c.id == document_id).values(**counts, updated_at=now))
         if completed == document.pages and document.status != DocumentStatus.CANCELLED:
             _remerge(session, now, document, allow_partial=document.allow_partial)
         elif was_failed and not document.completed_count and document.status == DocumentStatus.FAILED:
@@ -245,9 +243,15 @@ def revive(context: Context, document_id: str, *, allow_partial: bool = False) -
             session.execute(update(DOCUMENTS).where(DOCUMENTS.c.id == document_id).values(allow_partial=partial))
         elif document.pages == 0:
             _move(
-                session, document, DocumentEvent.RETRY, now, allow_partial=partial, attempts=0, error=None,
+                session,
+                document,
+                DocumentEvent.RETRY,
+                now,
+                allow_partial=partial,
+                attempts=0,
+                error=None,
                 finished_at=None,
-            )  # fmt: skip
+            )
             _admit(context, session, document, now)
         elif document.completed_count == document.pages:
             _remerge(session, now, document, allow_partial=partial)
@@ -321,10 +325,19 @@ def _start_over(
         provider = columns.get("provider", document.provider)
         columns["model_name"] = registry.model_name(context.settings, provider, choice.model)
     _move(
-        session, document, DocumentEvent.RETRY, now, **columns,
-        pages=0, completed_count=0, failed_count=0, attempts=0, error=None, finished_at=None,
+        session,
+        document,
+        DocumentEvent.RETRY,
+        now,
+        **columns,
+        pages=0,
+        completed_count=0,
+        failed_count=0,
+        attempts=0,
+        error=None,
+        finished_at=None,
         use_cache=document.use_cache and not fresh,
-    )  # fmt: skip
+    )
     text_index.forget(session, document.id)
     session.execute(delete(PAGES).where(PAGES.c.document_id == document.id))
     moved = _lock(session, document.id)
@@ -366,9 +379,15 @@ def _cut_off(context: Context, session: Session, document_id: str, now: datetime
 
 
 def _retry_pages(
-    context: Context, session: Session, now: datetime, document: Any, which: Any, columns: dict[str, Any], *,
+    context: Context,
+    session: Session,
+    now: datetime,
+    document: Any,
+    which: Any,
+    columns: dict[str, Any],
+    *,
     allow_partial: bool = False,
-) -> None:  # fmt: skip
+) -> None:
     """Make the matching pages RETRYING, stop counting them, and let the document process them."""
     if not document.pages:
         raise UserError(
@@ -381,11 +400,17 @@ def _retry_pages(
         session, PAGES, PageEvent.RETRY, mine, **columns, attempts=0, next_run_at=None, error=None, updated_at=now
     )
     _move(
-        session, document, DocumentEvent.RETRY_PAGES, now, error=None, attempts=0, finished_at=None,
+        session,
+        document,
+        DocumentEvent.RETRY_PAGES,
+        now,
+        error=None,
+        attempts=0,
+        finished_at=None,
         allow_partial=allow_partial or document.allow_partial,
         completed_count=document.completed_count - counted[PageStatus.COMPLETED],
         failed_count=document.failed_count - counted[PageStatus.FAILED],
-    )  # fmt: skip
+    )
     # Others may have asked for the rest of a document that is at work: they pay for that.
     at_work = document.status in {DocumentStatus.PROCESSING, DocumentStatus.READY_TO_MERGE}
     _admit(context, session, document, now, pages=[row.page for row in rows] if at_work else ())
@@ -393,9 +418,15 @@ def _retry_pages(
 
 def _remerge(session: Session, now: datetime, document: Any, *, allow_partial: bool) -> None:
     _move(
-        session, document, DocumentEvent.REMERGE, now, allow_partial=allow_partial, error=None, attempts=0,
+        session,
+        document,
+        DocumentEvent.REMERGE,
+        now,
+        allow_partial=allow_partial,
+        error=None,
+        attempts=0,
         finished_at=None,
-    )  # fmt: skip
+    )
 
 
 def _move(session: Session, document: Any, event: DocumentEvent, now: datetime, **values: Any) -> None:
@@ -404,8 +435,9 @@ def _move(session: Session, document: Any, event: DocumentEvent, now: datetime, 
     completed = values.get("completed_count", document.completed_count)
     values = {
         "progress": progress(status, values.get("pages", document.pages), completed, document.progress),
-        "updated_at": now, **values,
-    }  # fmt: skip
+        "updated_at": now,
+        **values,
+    }
     if event in _RENEWS:
         values["outdated"] = document.merged_path is not None
     DOCUMENT.move(session, DOCUMENTS, event, DOCUMENTS.c.id == document.id, **values)

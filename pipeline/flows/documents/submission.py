@@ -85,9 +85,14 @@ def check(context: Context, options: Options) -> None:
 
 
 def submit_copy(
-    context: Context, copy: Path, filename: str, options: Options, info: SourceInfo, sha256: str = "",
+    context: Context,
+    copy: Path,
+    filename: str,
+    options: Options,
+    info: SourceInfo,
+    sha256: str = "",
     source_path: str = "",
-) -> DocumentView:  # fmt: skip
+) -> DocumentView:
     """Submit a private copy that was inspected; it is moved, or left if it is not needed. Call `check` before.
 
     `sha256`: of its content, if that is known. `source_path`: where the original is on this machine.
@@ -105,13 +110,22 @@ def submit_copy(
         return service.revive(context, existing.id, allow_partial=options.allow_partial)
     now = context.db.now()
     row = {
-        "submission_key": key, "filename": safe_filename(filename), "source_path": storable(source_path),
-        "type": info.type, "page_range": pages,
-        "provider": provider, "model": options.model, "size_bytes": info.size_bytes,
+        "submission_key": key,
+        "filename": safe_filename(filename),
+        "source_path": storable(source_path),
+        "type": info.type,
+        "page_range": pages,
+        "provider": provider,
+        "model": options.model,
+        "size_bytes": info.size_bytes,
         "model_name": registry.model_name(settings, provider, options.model),
-        "allow_partial": options.allow_partial, "use_cache": options.use_cache and settings.documents.cache,
-        "pictures": options.pictures, "status": DocumentStatus.PENDING, "created_at": now, "updated_at": now,
-    }  # fmt: skip
+        "allow_partial": options.allow_partial,
+        "use_cache": options.use_cache and settings.documents.cache,
+        "pictures": options.pictures,
+        "status": DocumentStatus.PENDING,
+        "created_at": now,
+        "updated_at": now,
+    }
     return _store(context, copy, row, len(numbers))
 
 

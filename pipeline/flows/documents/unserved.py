@@ -26,12 +26,13 @@ def fail_unserved(context: Context) -> list[str]:
     query = (
         select(PAGES.c.document_id, PAGES.c.provider)
         .where(
-            CONVERT.due(context.db.now()), PAGES.c.provider.not_in(registry.names(context.settings)),
+            CONVERT.due(context.db.now()),
+            PAGES.c.provider.not_in(registry.names(context.settings)),
             PAGES.c.document_id.in_(processing),
         )
         .distinct()
         .limit(PORTION)
-    )  # fmt: skip
+    )
     with context.db.read() as session:
         found = session.execute(query).all()
     failed = {row.document_id for row in found if _fail(context, row.document_id, row.provider)}

@@ -68,7 +68,9 @@ class Report:
 def check(context: Context) -> Report:
     """Look at all knowledge. It reads whole tables."""
     with context.db.read() as session:
-        return Report(**{
-            name: int(session.execute(text(f"SELECT COUNT(*) FROM {query}")).scalar_one())  # noqa: S608  # ours
-            for name, query in _QUERIES.items()
-        })  # fmt: skip
+        return Report(
+            **{
+                name: int(session.execute(text(f"SELECT COUNT(*) FROM {query}")).scalar_one())  # noqa: S608  # ours
+                for name, query in _QUERIES.items()
+            }
+        )

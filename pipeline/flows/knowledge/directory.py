@@ -31,9 +31,13 @@ class Scanned(Added):
 
 
 def scan(
-    context: Context, base_id: str, folder: Path, *, keep_gone: bool = False,
+    context: Context,
+    base_id: str,
+    folder: Path,
+    *,
+    keep_gone: bool = False,
     progress: Progress = lambda *_: None,
-) -> Scanned:  # fmt: skip
+) -> Scanned:
     """Add the new files of a directory, read changed ones again, and delete the items of missing ones. Raises
     `UserError`.
 
@@ -81,9 +85,11 @@ def _checked(folder: Path) -> Path:
 def _known(context: Context, base_id: str, root: Path) -> dict[str, Any]:
     """Items below this folder that a scan of it, or of a folder in it, added; by path."""
     mine = select(ITEMS).where(
-        ITEMS.c.base_id == base_id, ITEMS.c.type == ItemType.DIRECTORY, ITEMS.c.deleting.is_(False),
+        ITEMS.c.base_id == base_id,
+        ITEMS.c.type == ItemType.DIRECTORY,
+        ITEMS.c.deleting.is_(False),
         ITEMS.c.origin.startswith(f"{root}/".replace("//", "/"), autoescape=True),
-    )  # fmt: skip
+    )
     with context.db.read() as session:
         # SQLite's LIKE ignores case; file systems do not.
         return {row.origin: row for row in session.execute(mine) if Path(row.origin).is_relative_to(root)}

@@ -30,9 +30,7 @@ def stored_path(settings: Settings, item_id: str, sha256: str) -> Path:
 
 
 @contextmanager
-def incoming(
-    settings: Settings, source: Path, max_bytes: int, called: str = ""
-) -> Iterator[tuple[Path, str, int]]:  # fmt: skip
+def incoming(settings: Settings, source: Path, max_bytes: int, called: str = "") -> Iterator[tuple[Path, str, int]]:
     """A private copy of a file, its SHA-256 and size; removed at the end unless it was moved to its place. `called`:
     its name in errors.
 

@@ -95,9 +95,12 @@ class Added:
 
 
 def add(
-    context: Context, base_id: str, sources: Sequence[Source], progress: Progress = lambda *_: None,
+    context: Context,
+    base_id: str,
+    sources: Sequence[Source],
+    progress: Progress = lambda *_: None,
     added: Added | None = None,
-) -> Added:  # fmt: skip
+) -> Added:
     """Add the valid sources as items, at the end of the base's line; refused ones are in the result. `progress` gets
     the number of handled sources and of all. Raises `UserError` for an unknown base, or for the data folder of another
     database.
@@ -174,13 +177,20 @@ def _join(session: Session, item_id: str, source: Source) -> None:
 
 def _row(
     context: Context, copies: ExitStack, source: Source, limits: KnowledgeSettings, added: Added
-) -> dict[str, Any]:  # fmt: skip
+) -> dict[str, Any]:
     """The item's columns; its file is in its place. Raises `UserError`."""
     row: dict[str, Any] = {
-        "id": uuid4().hex[:16], "type": source.type, "status": ItemStatus.PENDING, "title": "", "url": None,
-        "origin": source.origin or None, "group_id": source.group_id or None, "size_bytes": 0,
-        "group_name": storable(source.group_name) or None, "content_sha256": None,
-    }  # fmt: skip
+        "id": uuid4().hex[:16],
+        "type": source.type,
+        "status": ItemStatus.PENDING,
+        "title": "",
+        "url": None,
+        "origin": source.origin or None,
+        "group_id": source.group_id or None,
+        "size_bytes": 0,
+        "group_name": storable(source.group_name) or None,
+        "content_sha256": None,
+    }
     if source.type in {ItemType.URL, ItemType.SITEMAP}:
         url = checked_url(source.url)
         row |= {"url": url, "name": (source.name or url)[:MAX_NAME], "source_key": _key(source.type, url)}
@@ -201,14 +211,17 @@ def _row(
     name = safe_filename(source.name or source.path.name)[:MAX_NAME]
     of_file = source.origin or f"{source.group_name}\n{name}\n{'' if source.group_name else digest}"
     return row | {
-        "name": name, "content_sha256": digest, "size_bytes": size, "workload": workload(size, 0),
+        "name": name,
+        "content_sha256": digest,
+        "size_bytes": size,
+        "workload": workload(size, 0),
         "source_key": _key(source.type, of_file),
-    }  # fmt: skip
+    }
 
 
 def _note(
     context: Context, copies: ExitStack, row: dict[str, Any], source: Source, limits: KnowledgeSettings
-) -> dict[str, Any]:  # fmt: skip
+) -> dict[str, Any]:
     text = storable(source.text).strip()
     if not text:
         raise UserError("the note is empty", code="empty")
@@ -222,9 +235,12 @@ def _note(
     copies.callback(_discard_unowned, context, row["id"])
     name = " ".join((source.name or text.partition("\n")[0].lstrip("# ")).split())[:80] or "note"
     return row | {
-        "name": name + ("" if name.endswith(".md") else ".md"), "content_sha256": digest, "size_bytes": 0,
-        "workload": workload(0, len(text)), "source_key": _key(source.type, digest),
-    }  # fmt: skip
+        "name": name + ("" if name.endswith(".md") else ".md"),
+        "content_sha256": digest,
+        "size_bytes": 0,
+        "workload": workload(0, len(text)),
+        "source_key": _key(source.type, digest),
+    }
 
 
 def _discard_unowned(context: Context, item_id: str) -> None:
@@ -254,9 +270,12 @@ def _key(kind: ItemType, of: str) -> str:
 
 
 def _store(
-    context: Context, base_id: str, rows: Sequence[tuple[Source, dict[str, Any]]], limits: KnowledgeSettings,
+    context: Context,
+    base_id: str,
+    rows: Sequence[tuple[Source, dict[str, Any]]],
+    limits: KnowledgeSettings,
     added: Added,
-) -> None:  # fmt: skip
+) -> None:
     """Insert the rows that are new, in their order, if there is room in line."""
     if not rows:
         return
@@ -279,11 +298,25 @@ def _store(
                 refused.append(Refused(source.label, what, "queue_full"))
             elif other is None:
                 there.append(_Known(*(row.get(field.name, False) for field in fields(_Known))))
-                new.append({
-                    **row, "base_id": base_id, "position": base.next_position + len(new), "attempts": 0, "progress": 0,
-                    "generation": 0, "building": 0, "space": "", "published_space": "", "chunk_count": 0, "batches": 0,
-                    "batches_left": 0, "deleting": False, "created_at": now, "updated_at": now,
-                })  # fmt: skip
+                new.append(
+                    {
+                        **row,
+                        "base_id": base_id,
+                        "position": base.next_position + len(new),
+                        "attempts": 0,
+                        "progress": 0,
+                        "generation": 0,
+                        "building": 0,
+                        "space": "",
+                        "published_space": "",
+                        "chunk_count": 0,
+                        "batches": 0,
+                        "batches_left": 0,
+                        "deleting": False,
+                        "created_at": now,
+                        "updated_at": now,
+                    }
+                )
         if new:
             session.execute(insert(ITEMS), new)
             if CALLER.get():

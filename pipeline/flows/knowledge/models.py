@@ -64,7 +64,9 @@ class KnowledgeItem(ClaimColumns, Base):
         Index("ix_knowledge_items_group_id", "group_id"),
         Index("ix_knowledge_items_status", "status"),
         Index(
-            "ix_knowledge_items_line", "base_id", "position",
+            "ix_knowledge_items_line",
+            "base_id",
+            "position",
             **_where("status IN ('pending') AND admitted_at IS NULL AND deleting IS FALSE"),
         ),
         Index("ix_knowledge_items_admitted", "admitted_at", **_where("admitted_at IS NOT NULL")),
@@ -72,7 +74,7 @@ class KnowledgeItem(ClaimColumns, Base):
         announced(
             "knowledge", "knowledge_item", ItemStatus, "base_id", "type", "name", "progress", "chunk_count", "error"
         ),
-    )  # fmt: skip
+    )
 
     id: Mapped[str] = mapped_column(String(16), primary_key=True)
     base_id: Mapped[str] = mapped_column(ForeignKey("knowledge_bases.id", ondelete="CASCADE"))

@@ -73,9 +73,11 @@ def asked(context: Context, scopes: Sequence[str]) -> list[Asked]:
 def _of_items(context: Context, ids: Sequence[str]) -> list[Asked]:
     now = context.db.now()
     mine = (ITEMS.c.id.in_(ids), ITEMS.c.deleting.is_(False))
-    due = select(BATCHES.c.item_id, BATCHES.c.provider, func.count()).where(
-        BATCHES.c.item_id.in_(ids), EMBED.due(now)
-    ).group_by(BATCHES.c.item_id, BATCHES.c.provider)  # fmt: skip
+    due = (
+        select(BATCHES.c.item_id, BATCHES.c.provider, func.count())
+        .where(BATCHES.c.item_id.in_(ids), EMBED.due(now))
+        .group_by(BATCHES.c.item_id, BATCHES.c.provider)
+    )
     held = select(BATCHES.c.item_id, func.count()).where(BATCHES.c.item_id.in_(ids), EMBED.working)
     with context.db.read() as session:
         waiting = select(ITEMS.c.id).where(*mine, READ.due(now)).order_by(*admission.BEGUN)
@@ -140,9 +142,7 @@ def runnable(context: Context, shut: Collection[str]) -> Iterator[str]:
 def due(context: Context) -> list[str]:
     """Items whose wait is over: what a wake-up launches."""
     now = context.db.now()
-    over = [
-        select(ITEMS.c.id).where(kind.waits(and_(ITEMS.c.next_run_at <= now))) for kind in (READ, WRITE)
-    ]  # fmt: skip
+    over = [select(ITEMS.c.id).where(kind.waits(and_(ITEMS.c.next_run_at <= now))) for kind in (READ, WRITE)]
     # A batch of an item that was cancelled waits for ever.
     batches = select(BATCHES.c.item_id).where(EMBED.waits(BATCHES.c.next_run_at <= now))
     over.append(batches.join(ITEMS, ITEMS.c.id == BATCHES.c.item_id).where(ITEMS.c.status == ItemStatus.EMBEDDING))

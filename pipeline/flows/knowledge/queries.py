@@ -85,9 +85,16 @@ def item_view(row: Any) -> ItemView:
 
 
 def items(
-    context: Context, base_id: str, *, status: Sequence[str] = (), types: Sequence[str] = (), group_id: str = "",
-    words: str = "", after: tuple[int, str] | None = None, limit: int = 500,
-) -> list[ItemView]:  # fmt: skip
+    context: Context,
+    base_id: str,
+    *,
+    status: Sequence[str] = (),
+    types: Sequence[str] = (),
+    group_id: str = "",
+    words: str = "",
+    after: tuple[int, str] | None = None,
+    limit: int = 500,
+) -> list[ItemView]:
     """Items of a base in the order of its line, those that are being deleted included. `words`: in name or title.
     `after`: (position, id)."""
     conditions = _like(base_id, status, types, group_id, words)
@@ -99,7 +106,7 @@ def items(
 
 def _like(
     base_id: str, status: Sequence[str], types: Sequence[str], group_id: str, words: str
-) -> list[ColumnElement[bool]]:  # fmt: skip
+) -> list[ColumnElement[bool]]:
     conditions: list[ColumnElement[bool]] = [ITEMS.c.base_id == base_id]
     conditions += [ITEMS.c.status.in_(status)] if status else []
     conditions += [ITEMS.c.type.in_(types)] if types else []
@@ -109,9 +116,16 @@ def _like(
 
 
 def matching(
-    context: Context, base_id: str, *, status: Sequence[str] = (), types: Sequence[str] = (), group_id: str = "",
-    words: str = "", after: str = "", limit: int = 500,
-) -> tuple[list[str], int]:  # fmt: skip
+    context: Context,
+    base_id: str,
+    *,
+    status: Sequence[str] = (),
+    types: Sequence[str] = (),
+    group_id: str = "",
+    words: str = "",
+    after: str = "",
+    limit: int = 500,
+) -> tuple[list[str], int]:
     """(ids of items that can be acted on, from after this one on; how many there are in all). By id: reprocessing
     changes places in line, so that whoever walks along it would come by the same items again."""
     conditions = [*_like(base_id, status, types, group_id, words), PRESENT]
@@ -187,8 +201,17 @@ def chunks(context: Context, item_id: str, *, first: int = 0, limit: int = 200) 
 
 def standings(context: Context, item_ids: Sequence[str]) -> dict[str, Standing]:
     """What these items are doing; those at rest are left out. Rows, leases and messages are asked, not guessed."""
-    columns = (ITEMS.c.id, ITEMS.c.base_id, ITEMS.c.position, ITEMS.c.status, ITEMS.c.admitted_at, ITEMS.c.worker_id,
-               ITEMS.c.next_run_at, ITEMS.c.error, ITEMS.c.batches_left)  # fmt: skip
+    columns = (
+        ITEMS.c.id,
+        ITEMS.c.base_id,
+        ITEMS.c.position,
+        ITEMS.c.status,
+        ITEMS.c.admitted_at,
+        ITEMS.c.worker_id,
+        ITEMS.c.next_run_at,
+        ITEMS.c.error,
+        ITEMS.c.batches_left,
+    )
     rows: list[Any] = []
     with context.db.read() as session:
         for some in portions(item_ids):
@@ -251,10 +274,17 @@ def _crowded_out(context: Context, session: Session, rows: Sequence[Any]) -> set
 
 
 def _place(session: Session, row: Any) -> int:
-    before = select(func.count()).select_from(ITEMS).where(
-        ITEMS.c.base_id == row.base_id, ITEMS.c.status == ItemStatus.PENDING, ITEMS.c.admitted_at.is_(None), PRESENT,
-        ITEMS.c.position < row.position,
-    )  # fmt: skip
+    before = (
+        select(func.count())
+        .select_from(ITEMS)
+        .where(
+            ITEMS.c.base_id == row.base_id,
+            ITEMS.c.status == ItemStatus.PENDING,
+            ITEMS.c.admitted_at.is_(None),
+            PRESENT,
+            ITEMS.c.position < row.position,
+        )
+    )
     return int(session.execute(before).scalar_one()) + 1
 
 

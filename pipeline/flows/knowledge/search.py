@@ -68,10 +68,19 @@ _PUBLISHED = and_(CHUNKS.c.item_id == ITEMS.c.id, CHUNKS.c.generation == ITEMS.c
 
 
 def search(
-    context: Context, base_ids: Sequence[str] | None, words: str, *, limit: int = 10,
-    types: Sequence[str] | None = None, item_ids: Sequence[str] | None = None, group_ids: Sequence[str] | None = None,
-    since: datetime | None = None, min_score: float | None = None, around: int = 0, by_meaning: bool = True,
-) -> Found:  # fmt: skip
+    context: Context,
+    base_ids: Sequence[str] | None,
+    words: str,
+    *,
+    limit: int = 10,
+    types: Sequence[str] | None = None,
+    item_ids: Sequence[str] | None = None,
+    group_ids: Sequence[str] | None = None,
+    since: datetime | None = None,
+    min_score: float | None = None,
+    around: int = 0,
+    by_meaning: bool = True,
+) -> Found:
     """Chunks for these words, best first, of bases by id or name; None: of all bases.
 
     Only of items of these types, ids or groups, added since then. `around`: with so many chunks before and after each.
@@ -173,14 +182,31 @@ def _hits(session: Session, query: _Query, limit: int, least: float, around: int
     beside = _beside(session, rows.values(), around)
     return [
         Hit(
-            chunk_id, row.item_id, row.base_id, query.names[row.base_id], row.title or row.name, ItemType(row.type),
-            row.url or row.name, row.group_id, row.group_name, heading_of(row.heading), row.page, row.number, row.start,
-            row.end, row.text, excerpt(row.text, query.words, EXCERPT_CHARS), round(best[chunk_id], 4),
-            round(cosine[chunk_id], 4) if chunk_id in cosine else None, text_rank.get(chunk_id),
-            vector_rank.get(chunk_id), *beside(row),
+            chunk_id,
+            row.item_id,
+            row.base_id,
+            query.names[row.base_id],
+            row.title or row.name,
+            ItemType(row.type),
+            row.url or row.name,
+            row.group_id,
+            row.group_name,
+            heading_of(row.heading),
+            row.page,
+            row.number,
+            row.start,
+            row.end,
+            row.text,
+            excerpt(row.text, query.words, EXCERPT_CHARS),
+            round(best[chunk_id], 4),
+            round(cosine[chunk_id], 4) if chunk_id in cosine else None,
+            text_rank.get(chunk_id),
+            vector_rank.get(chunk_id),
+            *beside(row),
         )
-        for chunk_id in best if (row := rows.get(chunk_id))
-    ]  # fmt: skip
+        for chunk_id in best
+        if (row := rows.get(chunk_id))
+    ]
 
 
 def _by_text(session: Session, query: _Query, limit: int, depth: int) -> list[int]:

@@ -45,21 +45,34 @@ class CancelStatus(StrEnum):
 
 
 def create_base(
-    context: Context, name: str, *, description: str = "", provider: str | None = None, model: str | None = None,
-    chunk_tokens: int | None = None, chunk_overlap: int | None = None,
-) -> BaseView:  # fmt: skip
+    context: Context,
+    name: str,
+    *,
+    description: str = "",
+    provider: str | None = None,
+    model: str | None = None,
+    chunk_tokens: int | None = None,
+    chunk_overlap: int | None = None,
+) -> BaseView:
     """A new, empty base. What is left out is as the settings say. Raises `UserError`."""
     found = own(context.settings)
     now = context.db.now()
     chosen = (found.embeddings_provider or LOCAL) if provider is None else provider
     default_model = found.embeddings_model if provider is None else ""
     row = {
-        "id": uuid4().hex[:16], "name": _name(name), "description": storable(description), "provider": chosen,
+        "id": uuid4().hex[:16],
+        "name": _name(name),
+        "description": storable(description),
+        "provider": chosen,
         "model": default_model if model is None else model,
         "chunk_tokens": found.chunk_tokens if chunk_tokens is None else chunk_tokens,
         "chunk_overlap": found.chunk_overlap if chunk_overlap is None else chunk_overlap,
-        "next_position": 1, "turn": 0, "deleting": False, "created_at": now, "updated_at": now,
-    }  # fmt: skip
+        "next_position": 1,
+        "turn": 0,
+        "deleting": False,
+        "created_at": now,
+        "updated_at": now,
+    }
     _check(context, row)
     try:
         # By its id: a commit whose answer was lost is repeated.
@@ -198,10 +211,18 @@ def reprocess(context: Context, item_id: str, *, progress: int = 0, **changes: A
         _cancel(context, session, row, CANCELLED, now)
         advance(session, base.id, 1)
         values: dict[str, Any] = {
-            "position": base.next_position, "progress": progress, "error": None, "warning": None, "attempts": 0,
-            "batches_left": 0, "next_run_at": None, "started_at": None, "finished_at": None, "updated_at": now,
+            "position": base.next_position,
+            "progress": progress,
+            "error": None,
+            "warning": None,
+            "attempts": 0,
+            "batches_left": 0,
+            "next_run_at": None,
+            "started_at": None,
+            "finished_at": None,
+            "updated_at": now,
             **changes,
-        }  # fmt: skip
+        }
         ITEM.move(session, ITEMS, ItemEvent.REPROCESS, ITEMS.c.id == item_id, **values)
         wanted = {item_id: estimate(context, base, {**row._asdict(), **changes})}
         accounts.admit(session, context.settings, now, items.FLOW, wanted)

@@ -42,21 +42,24 @@ class ItemEvent(StrEnum):
 
 _PENDING, _PREPROCESSING, _EMBEDDING = ItemStatus.PENDING, ItemStatus.PREPROCESSING, ItemStatus.EMBEDDING
 _COMPLETED, _FAILED = ItemStatus.COMPLETED, ItemStatus.FAILED
-ITEM: Machine[ItemStatus, ItemEvent] = Machine("knowledge item", {
-    (_PENDING, ItemEvent.READ): _PREPROCESSING,
-    (_PREPROCESSING, ItemEvent.CHUNK): _EMBEDDING,
-    (_PREPROCESSING, ItemEvent.READ_AGAIN): _PENDING,
-    (_EMBEDDING, ItemEvent.WRITE): _EMBEDDING,
-    (_EMBEDDING, ItemEvent.COMPLETE): _COMPLETED,
-    (_EMBEDDING, ItemEvent.WRITE_AGAIN): _EMBEDDING,
-    (_PREPROCESSING, ItemEvent.FAIL): _FAILED,
-    (_EMBEDDING, ItemEvent.FAIL): _FAILED,
-    (_PENDING, ItemEvent.CANCEL): _FAILED,
-    (_PREPROCESSING, ItemEvent.CANCEL): _FAILED,
-    (_EMBEDDING, ItemEvent.CANCEL): _FAILED,
-    (_COMPLETED, ItemEvent.REPROCESS): _PENDING,
-    (_FAILED, ItemEvent.REPROCESS): _PENDING,
-})  # fmt: skip
+ITEM: Machine[ItemStatus, ItemEvent] = Machine(
+    "knowledge item",
+    {
+        (_PENDING, ItemEvent.READ): _PREPROCESSING,
+        (_PREPROCESSING, ItemEvent.CHUNK): _EMBEDDING,
+        (_PREPROCESSING, ItemEvent.READ_AGAIN): _PENDING,
+        (_EMBEDDING, ItemEvent.WRITE): _EMBEDDING,
+        (_EMBEDDING, ItemEvent.COMPLETE): _COMPLETED,
+        (_EMBEDDING, ItemEvent.WRITE_AGAIN): _EMBEDDING,
+        (_PREPROCESSING, ItemEvent.FAIL): _FAILED,
+        (_EMBEDDING, ItemEvent.FAIL): _FAILED,
+        (_PENDING, ItemEvent.CANCEL): _FAILED,
+        (_PREPROCESSING, ItemEvent.CANCEL): _FAILED,
+        (_EMBEDDING, ItemEvent.CANCEL): _FAILED,
+        (_COMPLETED, ItemEvent.REPROCESS): _PENDING,
+        (_FAILED, ItemEvent.REPROCESS): _PENDING,
+    },
+)
 OPEN = (_PENDING, _PREPROCESSING, _EMBEDDING)
 """States of an item that is to become COMPLETED."""
 
@@ -80,10 +83,13 @@ class BatchEvent(StrEnum):
     GIVE_BACK = "give_back"
 
 
-BATCH: Machine[BatchStatus, BatchEvent] = Machine("batch of chunks", {
-    (BatchStatus.PENDING, BatchEvent.CLAIM): BatchStatus.RUNNING,
-    (BatchStatus.RUNNING, BatchEvent.DONE): BatchStatus.DONE,
-    (BatchStatus.RUNNING, BatchEvent.FAIL): BatchStatus.FAILED,
-    (BatchStatus.RUNNING, BatchEvent.WAIT): BatchStatus.PENDING,
-    (BatchStatus.RUNNING, BatchEvent.GIVE_BACK): BatchStatus.PENDING,
-})  # fmt: skip
+BATCH: Machine[BatchStatus, BatchEvent] = Machine(
+    "batch of chunks",
+    {
+        (BatchStatus.PENDING, BatchEvent.CLAIM): BatchStatus.RUNNING,
+        (BatchStatus.RUNNING, BatchEvent.DONE): BatchStatus.DONE,
+        (BatchStatus.RUNNING, BatchEvent.FAIL): BatchStatus.FAILED,
+        (BatchStatus.RUNNING, BatchEvent.WAIT): BatchStatus.PENDING,
+        (BatchStatus.RUNNING, BatchEvent.GIVE_BACK): BatchStatus.PENDING,
+    },
+)

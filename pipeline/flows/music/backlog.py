@@ -41,8 +41,12 @@ def failures(context: Context, limit: int) -> list[Failure]:
         rows = session.execute(failed.order_by(c.updated_at.desc(), c.id.desc()).limit(limit)).all()
     return [
         Failure(
-            "music", "song_batch", str(row.id), f"Batch {row.id} of {row.songs} songs", row.error or "it failed",
+            "music",
+            "song_batch",
+            str(row.id),
+            f"Batch {row.id} of {row.songs} songs",
+            row.error or "it failed",
             row.updated_at,
         )
         for row in rows
-    ]  # fmt: skip
+    ]

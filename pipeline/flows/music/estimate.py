@@ -77,16 +77,19 @@ def estimate_run(context: Context, options: StartOptions) -> Estimate:
     limits = _limits(context, list(calls.values()))
     counts = {step: made.count for step, made in calls.items()}
     return Estimate(
-        mode=options.mode, songs=demand.described + demand.vectors_only, new_songs=min(demand.new, demand.described),
+        mode=options.mode,
+        songs=demand.described + demand.vectors_only,
+        new_songs=min(demand.new, demand.described),
         batches=math.ceil(demand.described / size) + math.ceil(demand.vectors_only / size),
-        metadata_calls=counts.get(Step.METADATA, 0), embedding_calls=counts.get(Step.EMBED, 0),
+        metadata_calls=counts.get(Step.METADATA, 0),
+        embedding_calls=counts.get(Step.EMBED, 0),
         input_tokens=sum(made.tokens_in for made in calls.values()),
         output_tokens=sum(made.tokens_out for made in calls.values()),
         seconds=max((seconds for _, seconds in limits.values()), default=0.0),
         limits={name: text for name, (text, _) in limits.items()},
         cost=sum(priced) if priced or not calls else None,
         unpriced=sorted({f"{made.provider} ({made.model})" for step, made in calls.items() if costs[step] is None}),
-    )  # fmt: skip
+    )
 
 
 def parts(context: Context, options: StartOptions) -> list[Part]:
@@ -136,18 +139,23 @@ def _calls(settings: Settings, mode: Mode, demand: Demand, size: int) -> dict[St
     if mode is not Mode.EMBEDDING:
         overhead = (len(SYSTEM) + len(json.dumps(REPLY_SCHEMA))) // CHARS_A_TOKEN
         found[Step.METADATA] = Calls(
-            queue_of(settings, mode, Step.METADATA), music.provider,
-            registry.model_name(settings, music.provider, music.model), batches,
-            batches * overhead + demand.described * SONG_TOKENS, demand.described * ANSWER_TOKENS,
-        )  # fmt: skip
+            queue_of(settings, mode, Step.METADATA),
+            music.provider,
+            registry.model_name(settings, music.provider, music.model),
+            batches,
+            batches * overhead + demand.described * SONG_TOKENS,
+            demand.described * ANSWER_TOKENS,
+        )
     if music.embeddings_provider and mode is not Mode.METADATA:
         new_texts, new_batches = (demand.described, batches) if mode is Mode.FULL else (0, 0)
         found[Step.EMBED] = Calls(
-            queue_of(settings, mode, Step.EMBED), music.embeddings_provider,
+            queue_of(settings, mode, Step.EMBED),
+            music.embeddings_provider,
             registry.model_name(settings, music.embeddings_provider, music.embeddings_model),
             math.ceil(demand.vectors_only / size) + new_batches,
-            demand.chars // CHARS_A_TOKEN + new_texts * TEXT_TOKENS, 0,
-        )  # fmt: skip
+            demand.chars // CHARS_A_TOKEN + new_texts * TEXT_TOKENS,
+            0,
+        )
     return found
 
 

@@ -33,10 +33,11 @@ def live_settings(settings: Settings) -> dict[str, Live]:  # noqa: ARG001  # the
         CONCURRENCY_SETTING: Live("batches of songs under way at once", whole(1, 256), 1),
         RATE_LIMIT_SETTING: Live(
             "messages a minute on the metadata queues, unless these have limits of their own",
-            whole(1, 100_000), METADATA_PER_MINUTE,
+            whole(1, 100_000),
+            METADATA_PER_MINUTE,
         ),
         BATCH_SIZE_SETTING: Live("songs in one batch, from the next batch on", whole(1, 500), 10),
-    }  # fmt: skip
+    }
 
 
 def concurrency(context: Context) -> int:

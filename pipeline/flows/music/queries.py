@@ -58,9 +58,16 @@ def song_by_id(context: Context, song_id: int) -> SongView:
 
 
 def songs(
-    context: Context, *, status: SongStatus | None = None, words: str = "", run_id: str = "",
-    has_vector: bool | None = None, after: int = 0, limit: int = 50, offset: int = 0,
-) -> list[SongView]:  # fmt: skip
+    context: Context,
+    *,
+    status: SongStatus | None = None,
+    words: str = "",
+    run_id: str = "",
+    has_vector: bool | None = None,
+    after: int = 0,
+    limit: int = 50,
+    offset: int = 0,
+) -> list[SongView]:
     """Songs, in the order in which they were added. `words`: in title, artist or album, in any case.
 
     `run_id`: which this run took up last. `after`: beyond the song with this id.
@@ -87,9 +94,13 @@ def songs_by_id(context: Context, ids: list[int]) -> dict[int, SongView]:
 
 
 def batches(
-    context: Context, *, status: BatchStatus | None = None, run_id: str = "", before: int | None = None,
+    context: Context,
+    *,
+    status: BatchStatus | None = None,
+    run_id: str = "",
+    before: int | None = None,
     limit: int = 50,
-) -> list[BatchView]:  # fmt: skip
+) -> list[BatchView]:
     """Batches, the newest first. `before`: older than the batch with this id."""
     query = select(BATCHES).order_by(BATCHES.c.id.desc()).limit(limit)
     if run_id:
@@ -131,9 +142,16 @@ def run_figures(context: Context, run_id: str) -> RunFigures:
     found = calls.stats(context, CallFilter(FLOW, run_id))
     spent = found[0] if found else None
     return RunFigures(
-        run_id, by_song, by_batch, delayed, spent.calls if spent else 0, spent.failed if spent else 0,
-        spent.input_tokens if spent else 0, spent.output_tokens if spent else 0, spent.cost if spent else 0.0,
-    )  # fmt: skip
+        run_id,
+        by_song,
+        by_batch,
+        delayed,
+        spent.calls if spent else 0,
+        spent.failed if spent else 0,
+        spent.input_tokens if spent else 0,
+        spent.output_tokens if spent else 0,
+        spent.cost if spent else 0.0,
+    )
 
 
 def run_sums(context: Context, run_ids: Sequence[str]) -> dict[str, RunSums]:

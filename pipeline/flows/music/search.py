@@ -87,18 +87,26 @@ def _hits(
 
 
 def _found(
-    context: Context, model: str, ids: Sequence[int], hits: "Sequence[Hit]", limit: int, *,
+    context: Context,
+    model: str,
+    ids: Sequence[int],
+    hits: "Sequence[Hit]",
+    limit: int,
+    *,
     any_word: bool = False,
-) -> Found:  # fmt: skip
+) -> Found:
     scores = {hit.item_id: round(hit.score, 4) for hit in hits}
     songs = queries.songs_by_id(context, list(ids))
     here = [songs[one] for one in ids if one in songs and songs[one].missing_since is None]
     with context.db.read() as session:
         there = session.execute(select(func.count()).where(SONGS.c.missing_since.is_(None))).scalar_one()
     return Found(
-        [Match(song, scores.get(song.id)) for song in here[:limit]], lexical=model.startswith("local:"),
-        searched=_count(context, model), songs=there, any_word=any_word,
-    )  # fmt: skip
+        [Match(song, scores.get(song.id)) for song in here[:limit]],
+        lexical=model.startswith("local:"),
+        searched=_count(context, model),
+        songs=there,
+        any_word=any_word,
+    )
 
 
 def _embedded(context: Context, words: str) -> list[float]:

@@ -110,10 +110,16 @@ def start(context: Context, options: StartOptions, expected: Sequence[Part] = ()
         now = context.db.now()
         session.execute(
             insert(RUNS).values(
-                id=run_id, status=PipelineState.IDLE, active=1, mode=options.mode, song_limit=options.limit,
-                synced=options.skip_sync, created_at=now, updated_at=now,
+                id=run_id,
+                status=PipelineState.IDLE,
+                active=1,
+                mode=options.mode,
+                song_limit=options.limit,
+                synced=options.skip_sync,
+                created_at=now,
+                updated_at=now,
             )
-        )  # fmt: skip
+        )
         if options.failed:
             SONG.move(session, SONGS, SongEvent.RETRY, attempts=0, error=None, updated_at=now)
         event = PipelineEvent.START_WITHOUT_SYNC if options.skip_sync else PipelineEvent.START
@@ -202,19 +208,31 @@ def retained(context: Context) -> list[Retention]:
     finished = BATCHES.c.status.in_([BatchStatus.COMPLETED, BatchStatus.CANCELLED])
     return [
         retention.rows(
-            "finished batches", Rule(kept.batches_days, kept.batches_count), BATCHES.c.id, ended, finished,
+            "finished batches",
+            Rule(kept.batches_days, kept.batches_count),
+            BATCHES.c.id,
+            ended,
+            finished,
             BATCHES.c.run_id != last,
         ),
         retention.rows(
-            "failed batches", Rule(kept.failed_batches_days, kept.failed_batches_count), BATCHES.c.id, ended,
+            "failed batches",
+            Rule(kept.failed_batches_days, kept.failed_batches_count),
+            BATCHES.c.id,
+            ended,
             BATCHES.c.status == BatchStatus.FAILED,
         ),
         retention.rows(
-            "runs", Rule(kept.runs_days, kept.runs_count), RUNS.c.id,
-            func.coalesce(RUNS.c.finished_at, RUNS.c.updated_at), RUNS.c.active.is_(None), RUNS.c.id != last,
-            ~open_batches.exists(), portion=10,
+            "runs",
+            Rule(kept.runs_days, kept.runs_count),
+            RUNS.c.id,
+            func.coalesce(RUNS.c.finished_at, RUNS.c.updated_at),
+            RUNS.c.active.is_(None),
+            RUNS.c.id != last,
+            ~open_batches.exists(),
+            portion=10,
         ),
-    ]  # fmt: skip
+    ]
 
 
 def _active(session: Session) -> Any:

@@ -138,12 +138,29 @@ class MusicStatus:
 
     def contract(self) -> dict[str, Any]:
         """As JSON: the source's figures by the source's names, then the rest."""
-        names = ("is_paused", "is_worker_running", "active_jobs", "waiting_jobs", "completed_jobs", "failed_jobs",
-                 "delayed_jobs", "pending_songs", "total_songs", "pipeline_state", "missing_songs")  # fmt: skip
+        names = (
+            "is_paused",
+            "is_worker_running",
+            "active_jobs",
+            "waiting_jobs",
+            "completed_jobs",
+            "failed_jobs",
+            "delayed_jobs",
+            "pending_songs",
+            "total_songs",
+            "pipeline_state",
+            "missing_songs",
+        )
         found = {_camel(name): getattr(self, name) for name in names}
         run = plain(self.run) if self.run else None
-        more = {"songs": self.songs, "reason": self.reason, "standIn": self.stand_in, "failedSongs": self.failed_songs,
-                "songsWithVector": self.songs_with_vector, "waits": plain(self.waits)}  # fmt: skip
+        more = {
+            "songs": self.songs,
+            "reason": self.reason,
+            "standIn": self.stand_in,
+            "failedSongs": self.failed_songs,
+            "songsWithVector": self.songs_with_vector,
+            "waits": plain(self.waits),
+        }
         return found | more | {"run": run}
 
 

@@ -28,14 +28,14 @@ def waiting(context: Context) -> Iterator[Waiting]:
             select(func.count(), func.count().filter(is_due(BATCHES, now))).select_from(BATCHES).where(*unbegun)
         ).one()
         kinds = (
-            (shard.WORK, "screenshot_shards", to.analyse), (expansion.WORK, "screenshot_batches", to.expand),
-            (merge.WORK, "merges", to.merge), (embedding.WORK, "vectors", to.embed),
-        )  # fmt: skip
+            (shard.WORK, "screenshot_shards", to.analyse),
+            (expansion.WORK, "screenshot_batches", to.expand),
+            (merge.WORK, "merges", to.merge),
+            (embedding.WORK, "vectors", to.embed),
+        )
         found = [
-            replace(one, queue=queue)
-            for kind, name, queue in kinds
-            for _, one in counted(session, kind, name, now)
-        ]  # fmt: skip
+            replace(one, queue=queue) for kind, name, queue in kinds for _, one in counted(session, kind, name, now)
+        ]
     if frames:
         yield Waiting("screenshots", frames, why="until there are enough for a batch, or long enough no other came")
     if turns:
@@ -51,8 +51,12 @@ def failures(context: Context, limit: int) -> list[Failure]:
         rows = session.execute(failed.order_by(c.created_at.desc()).limit(limit)).all()
     return [
         Failure(
-            "screenshots", "screenshot_batch", str(row.id), f"Batch {row.id} of {row.source_key}",
-            row.error or "it failed", row.updated_at,
+            "screenshots",
+            "screenshot_batch",
+            str(row.id),
+            f"Batch {row.id} of {row.source_key}",
+            row.error or "it failed",
+            row.updated_at,
         )
         for row in rows
-    ]  # fmt: skip
+    ]

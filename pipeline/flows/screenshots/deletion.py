@@ -123,10 +123,21 @@ def _restore(session: Session, node_id: int, now: datetime) -> None:
     latest = select(func.max(SHOTS.c.ts)).join(LINKS, LINKS.c.shot_id == SHOTS.c.id).where(LINKS.c.origin_id == node_id)
     at = session.execute(latest).scalar() or row.event_time
     NODE.move(
-        session, NODES, WorkEvent.REOPEN, NODES.c.id == node_id, **FREE, **nodes.columns(content), event_time=at,
-        merged_into_id=None, merged_from_ids="[]", version=row.version + 1, attempts=0, next_run_at=None, error=None,
+        session,
+        NODES,
+        WorkEvent.REOPEN,
+        NODES.c.id == node_id,
+        **FREE,
+        **nodes.columns(content),
+        event_time=at,
+        merged_into_id=None,
+        merged_from_ids="[]",
+        version=row.version + 1,
+        attempts=0,
+        next_run_at=None,
+        error=None,
         updated_at=now,
-    )  # fmt: skip
+    )
     embeddings.want(session, [node_id], now)
     nodes.mention(session, node_id, content.entities)
     vectors.remove(session, nodes.KIND, [node_id])

@@ -44,12 +44,14 @@ def _segments(session: Session, at: datetime, settings: ScreenshotSettings) -> l
     late = (
         select(NODES.c.thread_id, NODES.c.title, NODES.c.summary, NODES.c.event_time)
         .where(
-            NODES.c.kind == "event", NODES.c.merged_into_id.is_(None), NODES.c.thread_id.is_not(None),
+            NODES.c.kind == "event",
+            NODES.c.merged_into_id.is_(None),
+            NODES.c.thread_id.is_not(None),
             NODES.c.event_time.between(since, at),
         )
         .order_by(NODES.c.event_time.desc(), NODES.c.id.desc())
         .limit(SEGMENTS_READ)
-    )  # fmt: skip
+    )
     return [
         HistorySegment(thread_id=row.thread_id, title=row.title, summary=row.summary, event_time_ms=_ms(row.event_time))
         for row in session.execute(late)

@@ -124,9 +124,18 @@ class Rejection(Base):
 
 
 _TOLD = (
-    "correlation_id", "source_key", "step", "attempts", "attempts_before", "started_at", "finished_at", "waited_ms",
-    "vlm_ms", "text_ms", "error",
-)  # fmt: skip
+    "correlation_id",
+    "source_key",
+    "step",
+    "attempts",
+    "attempts_before",
+    "started_at",
+    "finished_at",
+    "waited_ms",
+    "vlm_ms",
+    "text_ms",
+    "error",
+)
 """What the events of a batch tell. Source 000, sections 7.1 and 7.2."""
 
 

@@ -235,9 +235,7 @@ def places(rules: ScreenshotSettings) -> int:
     return rules.batch_workers + math.ceil(rules.vision_concurrency / shards)
 
 
-def _to_analyse(
-    session: Session, rules: ScreenshotSettings, turn: int, now: datetime
-) -> tuple[list[int], int]:  # fmt: skip
+def _to_analyse(session: Session, rules: ScreenshotSettings, turn: int, now: datetime) -> tuple[list[int], int]:
     """Pick batches for the places that are free, half from the newest and half from the oldest."""
     free = places(rules) - _under_way(session, Step.ANALYSE, now)
     behind = _under_way(session, Step.EXPAND, now) - places(rules) - rules.text_concurrency

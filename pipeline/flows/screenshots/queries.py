@@ -46,10 +46,16 @@ LATE = 2000
 
 
 def timeline(
-    context: Context, *, since: datetime | None = None, until: datetime | None = None, thread: str = "",
-    kinds: tuple[str, ...] = ("event",), zone: tzinfo = UTC, limit: int = 500,
+    context: Context,
+    *,
+    since: datetime | None = None,
+    until: datetime | None = None,
+    thread: str = "",
+    kinds: tuple[str, ...] = ("event",),
+    zone: tzinfo = UTC,
+    limit: int = 500,
     before: tuple[datetime, int] | None = None,
-) -> list[Hour]:  # fmt: skip
+) -> list[Hour]:
     """Nodes that stand for themselves by hour (of `zone`) and thread, in the order of time; the latest `limit`.
 
     `before`: only those earlier than the node with this moment and id.
@@ -130,11 +136,17 @@ def _calls(session: Session, node: Any, merged: Sequence[Any], shown: Sequence[i
 def _read(rows: Iterable[Any]) -> list[Call]:
     return [
         Call(
-            row.id, Operation(row.operation), row.provider, row.model, row.prompt_hash, row.attempt,
-            tuple(json.loads(row.shot_ids)), Ask(row.ask),
+            row.id,
+            Operation(row.operation),
+            row.provider,
+            row.model,
+            row.prompt_hash,
+            row.attempt,
+            tuple(json.loads(row.shot_ids)),
+            Ask(row.ask),
         )
         for row in rows
-    ]  # fmt: skip
+    ]
 
 
 def screenshot(context: Context, shot_id: int) -> ScreenshotView:
@@ -147,9 +159,16 @@ def screenshot(context: Context, shot_id: int) -> ScreenshotView:
 
 
 def screenshots(
-    context: Context, *, since: datetime | None = None, until: datetime | None = None, source: str = "", app: str = "",
-    status: WorkStatus | None = None, limit: int = 50, before: tuple[datetime, int] | None = None,
-) -> list[ScreenshotView]:  # fmt: skip
+    context: Context,
+    *,
+    since: datetime | None = None,
+    until: datetime | None = None,
+    source: str = "",
+    app: str = "",
+    status: WorkStatus | None = None,
+    limit: int = 50,
+    before: tuple[datetime, int] | None = None,
+) -> list[ScreenshotView]:
     """Frames, the latest first. `app`: the program, as the capturing side or the model named it, in any case.
 
     `before`: only those earlier than the frame with this moment and id.
@@ -210,7 +229,12 @@ def frames_of(context: Context, node_ids: Sequence[int], each: int = 4) -> dict[
     """The earliest frames that nodes rest on, at most `each` of a node, and how many there are of it."""
     ranked = (
         select(
-            LINKS.c.node_id, SHOTS.c.id, SHOTS.c.ts, SHOTS.c.app, SHOTS.c.app_guess, SHOTS.c.window_title,
+            LINKS.c.node_id,
+            SHOTS.c.id,
+            SHOTS.c.ts,
+            SHOTS.c.app,
+            SHOTS.c.app_guess,
+            SHOTS.c.window_title,
             SHOTS.c.storage_state,
             func.row_number().over(partition_by=LINKS.c.node_id, order_by=(SHOTS.c.ts, SHOTS.c.id)).label("place"),
             func.count().over(partition_by=LINKS.c.node_id).label("total"),
@@ -218,7 +242,7 @@ def frames_of(context: Context, node_ids: Sequence[int], each: int = 4) -> dict[
         .join(SHOTS, SHOTS.c.id == LINKS.c.shot_id)
         .where(LINKS.c.node_id.in_(node_ids[:PORTION]))
         .subquery()
-    )  # fmt: skip
+    )
     query = select(ranked).where(ranked.c.place <= each).order_by(ranked.c.node_id, ranked.c.place)
     found: dict[int, NodeFrames] = {}
     with context.db.read() as session:
@@ -268,9 +292,14 @@ def _batch(row: Any, now: datetime) -> BatchView:
 
 
 def rejections(
-    context: Context, *, source: str = "", reason: str = "", nearest: int | None = None, limit: int = 50,
+    context: Context,
+    *,
+    source: str = "",
+    reason: str = "",
+    nearest: int | None = None,
+    limit: int = 50,
     before: int | None = None,
-) -> list[RejectionView]:  # fmt: skip
+) -> list[RejectionView]:
     """The ledger of frames that were not accepted, the newest first. `before`: older than the one with this id.
 
     `nearest`: only those that were nearest to this frame.
@@ -335,7 +364,7 @@ def dead_letter_counts(context: Context) -> dict[str, int]:
                 select(func.count()).select_from(table).where(table.c.status == WorkStatus.FAILED_PERMANENT)
             ).scalar_one()
             for kind, table in LETTERS
-        }  # fmt: skip
+        }
 
 
 def extent(context: Context, since: datetime, until: datetime) -> Extent:

@@ -27,9 +27,14 @@ PATIENCE_S = 5.0
 
 
 def find(
-    context: Context, words: str, *, since: datetime | None = None, app: str = "", limit: int = 10,
+    context: Context,
+    words: str,
+    *,
+    since: datetime | None = None,
+    app: str = "",
+    limit: int = 10,
     by_meaning: bool = True,
-) -> Found:  # fmt: skip
+) -> Found:
     """Nodes for these words, best first. `by_meaning=False`: by words alone, if vectors would ask a provider.
 
     Raises `UserError` for an empty query.
@@ -45,11 +50,15 @@ def find(
     found = search.search(context, words, vector=vector, since=since, app=app, limit=limit)
     hits = [
         Hit(
-            view_of(NodeView, hit.node), round(hit.score, 5), hit.text_rank, hit.vector_rank, list(hit.apps),
+            view_of(NodeView, hit.node),
+            round(hit.score, 5),
+            hit.text_rank,
+            hit.vector_rank,
+            list(hit.apps),
             *_excerpt(context, hit.node.id, words),
         )
         for hit in found.hits
-    ]  # fmt: skip
+    ]
     return Found(hits, found.screenshots, found.vectors, lexical, note)
 
 

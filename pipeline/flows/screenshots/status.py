@@ -48,15 +48,23 @@ def status(context: Context, *, makers: bool = True) -> Status:
     counted = {"batch": batches, "merge": merges, "vector": vectors}
     gave_up = {kind: by.get(WorkStatus.FAILED_PERMANENT, 0) for kind, by in counted.items()}
     return Status(
-        screenshots=_in_order(shots), batches=_in_order(batches), merges=_in_order(merges),
+        screenshots=_in_order(shots),
+        batches=_in_order(batches),
+        merges=_in_order(merges),
         vectors=_in_order(vectors),
-        buffered=buffered, next_batch_in_s=min((one.wait_s for one in buffer.waiting(context)), default=None),
+        buffered=buffered,
+        next_batch_in_s=min((one.wait_s for one in buffer.waiting(context)), default=None),
         oldest_waiting_s=max(0.0, (context.db.now() - oldest).total_seconds()) if oldest else None,
-        pressure=pressure, rejected=rejected, retries=again,
+        pressure=pressure,
+        rejected=rejected,
+        retries=again,
         dead_letters={kind: count for kind, count in gave_up.items() if count},
-        made_by=made_by, closed=closed(context), notes=notes, is_worker_running=_alive(context),
+        made_by=made_by,
+        closed=closed(context),
+        notes=notes,
+        is_worker_running=_alive(context),
         capture=capture.latest(context),
-    )  # fmt: skip
+    )
 
 
 def retries(context: Context) -> list[Retry]:

@@ -44,8 +44,12 @@ def failures(context: Context, limit: int) -> list[Failure]:
         rows = session.execute(failed.order_by(c.updated_at.desc(), c.id.desc()).limit(limit)).all()
     return [
         Failure(
-            "webhooks", "webhook_delivery", str(row.id), f"Delivery {row.id} of {row.type}", row.error or "it failed",
+            "webhooks",
+            "webhook_delivery",
+            str(row.id),
+            f"Delivery {row.id} of {row.type}",
+            row.error or "it failed",
             row.updated_at,
         )
         for row in rows
-    ]  # fmt: skip
+    ]

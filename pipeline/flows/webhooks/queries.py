@@ -92,9 +92,13 @@ def endpoints(context: Context) -> list[EndpointView]:
 
 
 def deliveries(
-    context: Context, endpoint_id: str | None = None, status: DeliveryStatus | None = None, *,
-    before: int | None = None, limit: int = 50,
-) -> list[DeliveryView]:  # fmt: skip
+    context: Context,
+    endpoint_id: str | None = None,
+    status: DeliveryStatus | None = None,
+    *,
+    before: int | None = None,
+    limit: int = 50,
+) -> list[DeliveryView]:
     """Deliveries, the newest first. `before`: only those with a lower id."""
     query = select(DELIVERIES).order_by(DELIVERIES.c.id.desc()).limit(limit)
     if endpoint_id is not None:

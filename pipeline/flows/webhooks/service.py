@@ -56,10 +56,18 @@ def create(
         if session.execute(select(func.count()).select_from(ENDPOINTS)).scalar_one() >= most:
             raise UserError(f"there are {most} webhook endpoints already (webhooks.max_endpoints)", code="too_many")
         row = {
-            "id": endpoint_id, "url": url, "secret": secret, "types": json.dumps(list(types)), "active": True,
-            "description": description, "cursor": outbox.last_seq(session), "missed": 0, "failures": 0,
-            "created_at": now, "updated_at": now,
-        }  # fmt: skip
+            "id": endpoint_id,
+            "url": url,
+            "secret": secret,
+            "types": json.dumps(list(types)),
+            "active": True,
+            "description": description,
+            "cursor": outbox.last_seq(session),
+            "missed": 0,
+            "failures": 0,
+            "created_at": now,
+            "updated_at": now,
+        }
         insert_if_absent(session, ENDPOINTS, row)
         return view_of(EndpointView, lock(session, endpoint_id))
 
@@ -67,9 +75,15 @@ def create(
 
 
 def change(
-    context: Context, endpoint_id: str, *, url: str | None = None, types: Sequence[str] | None = None,
-    active: bool | None = None, description: str | None = None, known: Sequence[str] = (),
-) -> EndpointView:  # fmt: skip
+    context: Context,
+    endpoint_id: str,
+    *,
+    url: str | None = None,
+    types: Sequence[str] | None = None,
+    active: bool | None = None,
+    description: str | None = None,
+    known: Sequence[str] = (),
+) -> EndpointView:
     """Change an endpoint. One that is made active again gets events from then on: `replay_range` sends earlier ones."""
     if url is not None:
         check_url(url)

@@ -54,9 +54,14 @@ def create_app(context: Context | None = None, host: str | None = None) -> FastA
     keys_required = settings.require_key or not is_loopback(host or settings.host)
     counted, traces = Exposition(context), telemetry.begin("api")
     app = FastAPI(
-        title="Penstock", version=version("penstock"), description=_ABOUT, lifespan=_lifespan,
-        docs_url=None, redoc_url=None,  # both load scripts from elsewhere
-        generate_unique_id_function=_operation_id, redirect_slashes=False,
+        title="Penstock",
+        version=version("penstock"),
+        description=_ABOUT,
+        lifespan=_lifespan,
+        docs_url=None,
+        redoc_url=None,  # both load scripts from elsewhere
+        generate_unique_id_function=_operation_id,
+        redirect_slashes=False,
         telemetry={"logs": False, "metrics": False, "tracing": traces is not None, "tracer_provider": traces},
         exception_handlers={HTTPException: _answer, RequestValidationError: _answer},
         middleware=[  # outermost first
@@ -67,7 +72,7 @@ def create_app(context: Context | None = None, host: str | None = None) -> FastA
             Middleware(CallerMiddleware, context=context, quotas=quotas, keys_required=keys_required),
             Middleware(Idempotency, context=context),
         ],
-    )  # fmt: skip
+    )
     app.state.context, app.state.quotas, app.state.metrics = context, quotas, counted
     app.state.ending = Event()
     """Set when the server begins to end: whoever waits or streams stops then."""

@@ -80,8 +80,9 @@ def check_model(request: Request, provider: str, model: str) -> None:
     if model not in {profile.model, *profile.prices} - {"*"}:
         raise Refused(
             "this model is not named in the provider's configuration: give it a price there, or use a key with the "
-            "scope admin", code="unknown_model",
-        )  # fmt: skip
+            "scope admin",
+            code="unknown_model",
+        )
 
 
 InContext = Annotated[Context, Depends(context)]

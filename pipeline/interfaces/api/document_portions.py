@@ -86,11 +86,14 @@ def act_on_all(
     if verb in PAID:
         may_spend(request)
     acts: dict[Verb, Callable[[str], Any]] = {
-        Verb.CANCEL: flow.cancel, Verb.PAUSE: lambda one: flow.pause(one, by=whose(request)), Verb.RESUME: flow.resume,
+        Verb.CANCEL: flow.cancel,
+        Verb.PAUSE: lambda one: flow.pause(one, by=whose(request)),
+        Verb.RESUME: flow.resume,
         Verb.RETRY: lambda one: convert_again(request, one, FreshOptions(), flow.retry),
         Verb.RETRY_FAILED: lambda one: convert_again(request, one, RetryOptions(), flow.retry_failed),
-        Verb.REMERGE: lambda one: flow.remerge(one, allow_partial=allow_partial), Verb.DELETE: flow.delete,
-    }  # fmt: skip
+        Verb.REMERGE: lambda one: flow.remerge(one, allow_partial=allow_partial),
+        Verb.DELETE: flow.delete,
+    }
     done, skipped = 0, []
     for document_id in ids:
         try:

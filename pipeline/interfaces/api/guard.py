@@ -108,9 +108,13 @@ class Guard:
         caller = scope["state"].get("caller")
         say = log.info if scope["method"] not in SAFE or status >= 500 else log.debug
         say(
-            "api.request", method=scope["method"][:10], path=without_secrets(scope["path"]), status=status,
-            took_ms=round((time.monotonic() - began) * 1000), caller=getattr(caller, "id", ""),
-        )  # fmt: skip
+            "api.request",
+            method=scope["method"][:10],
+            path=without_secrets(scope["path"]),
+            status=status,
+            took_ms=round((time.monotonic() - began) * 1000),
+            caller=getattr(caller, "id", ""),
+        )
 
 
 def _is_of_another_site(headers: Headers) -> bool:

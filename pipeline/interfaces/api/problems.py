@@ -36,8 +36,19 @@ STATUS: dict[str, int] = {
     "slow": 408,
     **dict.fromkeys(
         (
-            "illegal_state", "nothing_to_do", "incomplete", "ambiguous", "no_result", "still_running",
-            "already_running", "exists", "duplicate", "deleting", "gate_closed", "idle", "node_connected",
+            "illegal_state",
+            "nothing_to_do",
+            "incomplete",
+            "ambiguous",
+            "no_result",
+            "still_running",
+            "already_running",
+            "exists",
+            "duplicate",
+            "deleting",
+            "gate_closed",
+            "idle",
+            "node_connected",
         ),
         409,
     ),
@@ -48,15 +59,25 @@ STATUS: dict[str, int] = {
     **dict.fromkeys(("io_error", "io", "permission", "unreadable", "output"), 500),
     **dict.fromkeys(
         (
-            "offline", "no_redis", "redis_down", "stack_down", "schema", "installation", "unreachable", "busy",
-            "unavailable", "ending", "queue_full", *NOBODY_READ,
+            "offline",
+            "no_redis",
+            "redis_down",
+            "stack_down",
+            "schema",
+            "installation",
+            "unreachable",
+            "busy",
+            "unavailable",
+            "ending",
+            "queue_full",
+            *NOBODY_READ,
         ),
         503,
     ),
     "too_long": 504,
     **dict.fromkeys(("unknown_provider", "unknown_model"), 422),  # of what was sent, not of the address
     "disk_full": 507,
-}  # fmt: skip
+}
 """By an error's code. Codes that begin with `unknown_` are 404, all others 422."""
 
 _UNTOLD = {
@@ -94,12 +115,15 @@ class Problem(BaseModel):
         json_schema_extra={
             "examples": [
                 {
-                    "type": "about:blank", "title": "Not Found", "status": 404, "code": "unknown_document",
+                    "type": "about:blank",
+                    "title": "Not Found",
+                    "status": 404,
+                    "code": "unknown_document",
                     "detail": "there is no document 0123456789abcdef",
                 }
             ]
         }
-    )  # fmt: skip
+    )
     type: str = "about:blank"
     title: str = Field(description="The status in words.")
     status: int
@@ -114,9 +138,13 @@ class ProblemResponse(Response):
     media_type = MEDIA_TYPE
 
     def __init__(
-        self, status: int, detail: str, code: str, headers: Mapping[str, str] | None = None,
+        self,
+        status: int,
+        detail: str,
+        code: str,
+        headers: Mapping[str, str] | None = None,
         errors: list[Invalid] | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.detail, self.code = detail, code
         problem = Problem(title=HTTPStatus(status).phrase, status=status, detail=detail, code=code, errors=errors)
         content = json.dumps(problem.model_dump(exclude_none=True), ensure_ascii=False)

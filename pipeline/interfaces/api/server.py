@@ -61,17 +61,29 @@ def url(context: Context, listening: socket.socket) -> str:
 def config(app: FastAPI, settings: ApiSettings) -> uvicorn.Config:
     """How the application is served."""
     limits = {
-        "head_s": settings.head_timeout_s, "most": settings.max_connections,
-        "most_each": settings.connections_per_address, "heads_each": settings.heads_per_address,
+        "head_s": settings.head_timeout_s,
+        "most": settings.max_connections,
+        "most_each": settings.connections_per_address,
+        "heads_each": settings.heads_per_address,
         "health": frozenset({*Patience.health, *(settings.prefix + path for path in Patience.health)}),
-    }  # fmt: skip
+    }
     protocol = type("Protocol", (Patience,), limits)
     return uvicorn.Config(
-        app, http=protocol, ws="none", lifespan="on", log_config=None, access_log=False,
-        server_header=False, proxy_headers=False, timeout_keep_alive=KEEP_ALIVE_S, backlog=BACKLOG,
-        timeout_graceful_shutdown=GRACE_S, h11_max_incomplete_event_size=MAX_HEAD_BYTES,
-        ssl_certfile=settings.tls_certificate or None, ssl_keyfile=settings.tls_key or None,
-    )  # fmt: skip
+        app,
+        http=protocol,
+        ws="none",
+        lifespan="on",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        timeout_keep_alive=KEEP_ALIVE_S,
+        backlog=BACKLOG,
+        timeout_graceful_shutdown=GRACE_S,
+        h11_max_incomplete_event_size=MAX_HEAD_BYTES,
+        ssl_certfile=settings.tls_certificate or None,
+        ssl_keyfile=settings.tls_key or None,
+    )
 
 
 def serve(context: Context, host: str, listening: socket.socket, ready: Callable[[], None] = lambda: None) -> None:

@@ -169,11 +169,15 @@ class _Receiver:
         if not boundary:
             raise Refused("the form names no boundary", code="bad_multipart")
         callbacks: Any = {
-            "on_part_begin": self._part_begins, "on_header_field": self._header_field,
-            "on_header_value": self._header_value, "on_header_end": self._header_ends,
-            "on_headers_finished": self._headers_end, "on_part_data": self._data, "on_part_end": self._part_ends,
+            "on_part_begin": self._part_begins,
+            "on_header_field": self._header_field,
+            "on_header_value": self._header_value,
+            "on_header_end": self._header_ends,
+            "on_headers_finished": self._headers_end,
+            "on_part_data": self._data,
+            "on_part_end": self._part_ends,
             "on_end": self._end,
-        }  # fmt: skip
+        }
         try:
             parser = python_multipart.MultipartParser(
                 boundary, callbacks, max_header_count=MAX_HEADERS, max_header_size=MAX_HEADER_BYTES

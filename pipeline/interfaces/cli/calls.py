@@ -82,15 +82,34 @@ def list_(
         about = f"{call.scope_id} {call.unit}".strip()
         ended = f"[red]{one_line(call.status)}[/red]" if call.failed else "ok"
         return [
-            str(call.id), local(call.created_at, zone_of_here()), one_line(call.flow), one_line(about),
-            one_line(call.operation), one_line(call.provider), one_line(call.model), ended, f"{call.latency_ms:,}",
-            _tokens(call), _cost(call.cost), one_line(call.error, 200),
-        ]  # fmt: skip
+            str(call.id),
+            local(call.created_at, zone_of_here()),
+            one_line(call.flow),
+            one_line(about),
+            one_line(call.operation),
+            one_line(call.provider),
+            one_line(call.model),
+            ended,
+            f"{call.latency_ms:,}",
+            _tokens(call),
+            _cost(call.cost),
+            one_line(call.error, 200),
+        ]
 
     columns = (
-        "ID>", "WHEN", "FLOW?", "ABOUT?", "OPERATION?", "PROVIDER", "MODEL~?", "STATUS", "MS>", "TOKENS IN+OUT>?",
-        "COST>?", "ERROR~?",
-    )  # fmt: skip
+        "ID>",
+        "WHEN",
+        "FLOW?",
+        "ABOUT?",
+        "OPERATION?",
+        "PROVIDER",
+        "MODEL~?",
+        "STATUS",
+        "MS>",
+        "TOKENS IN+OUT>?",
+        "COST>?",
+        "ERROR~?",
+    )
     print_list(found, columns, row, as_json=as_json, none="" if found or as_json else _none(context))
 
 
@@ -164,9 +183,7 @@ def stats(
         tokens = (f"{one.input_tokens:,}", f"{one.output_tokens:,}")
         return [name, f"{one.calls:,}", failed, *times, *tokens, _cost(one.cost)]
 
-    columns = (
-        by.upper(), "CALLS>", "FAILED>", "MEAN MS>?", "P50 MS>", "P95 MS>", "TOKENS IN>?", "OUT>?", "COST>"
-    )  # fmt: skip
+    columns = (by.upper(), "CALLS>", "FAILED>", "MEAN MS>?", "P50 MS>", "P95 MS>", "TOKENS IN>?", "OUT>?", "COST>")
     rows = [*groups, *(total if len(groups) > 1 else [])]
     print_list(rows, columns, row, as_json=False, none="" if rows else _none(context))
 

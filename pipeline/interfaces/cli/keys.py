@@ -65,10 +65,14 @@ def show(
         print_json({"key": found, "account": account})
         return
     cap = f" of {account.cap:g}" if account.cap else ", without a cap (api.spend_per_day)"
-    print_pairs([
-        ("Key", f"{found.id} {one_line(found.name)}"), ("Scope", str(found.scope)),
-        ("Spent today", f"{account.spent:.4g}{cap}"), ("Reserved", f"{account.reserved:.4g}"),
-    ])  # fmt: skip
+    print_pairs(
+        [
+            ("Key", f"{found.id} {one_line(found.name)}"),
+            ("Scope", str(found.scope)),
+            ("Spent today", f"{account.spent:.4g}{cap}"),
+            ("Reserved", f"{account.reserved:.4g}"),
+        ]
+    )
     zone = zone_of_here()
     for one in account.reservations:
         out.print(f"  {one.flow} {one_line(one.item_id)} {one.unit}: {one.charged:.4g} of {one.amount:.4g}")
@@ -76,12 +80,18 @@ def show(
         account.charges,
         ("AT", "COST>", "FLOW", "FOR~", "UNIT?", "OPERATION?", "PROVIDER?", "MODEL~"),
         lambda charge: [
-            local(charge.at, zone), f"{charge.cost:.4g}", charge.flow, one_line(charge.scope_id), one_line(charge.unit),
-            charge.operation, charge.provider, one_line(charge.model),
+            local(charge.at, zone),
+            f"{charge.cost:.4g}",
+            charge.flow,
+            one_line(charge.scope_id),
+            one_line(charge.unit),
+            charge.operation,
+            charge.provider,
+            one_line(charge.model),
         ],
         as_json=False,
         none="It was charged for nothing in the last 90 days.",
-    )  # fmt: skip
+    )
 
 
 @app.command()

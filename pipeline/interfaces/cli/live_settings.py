@@ -31,9 +31,12 @@ def list_(as_json: Json = False) -> None:
         return [value.key, one_line(value.text), note, value.help]
 
     print_list(
-        gates.live_settings(ready_context()), ("KEY", "VALUE", "", "MEANING?"), row, as_json=as_json,
+        gates.live_settings(ready_context()),
+        ("KEY", "VALUE", "", "MEANING?"),
+        row,
+        as_json=as_json,
         none="No live settings: they belong to providers' queues, and no provider is configured.",
-    )  # fmt: skip
+    )
 
 
 @app.command()

@@ -16,10 +16,25 @@ from pipeline.interfaces.cli.commands import Commands, add_commands
 from pipeline.interfaces.cli.output import err, print_text
 
 FAILED, WRONG_USAGE, INTERRUPTED = 1, 2, 130
-_USAGE = frozenset({
-    "usage", "bad_value", "bad_name", "bad_url", "bad_time", "bad_range", "bad_limit", "bad_zone", "page_range",
-    "empty_query", "unknown_provider", "unknown_setting", "unknown_queue", "unknown_breaker", "relative_path",
-})  # fmt: skip
+_USAGE = frozenset(
+    {
+        "usage",
+        "bad_value",
+        "bad_name",
+        "bad_url",
+        "bad_time",
+        "bad_range",
+        "bad_limit",
+        "bad_zone",
+        "page_range",
+        "empty_query",
+        "unknown_provider",
+        "unknown_setting",
+        "unknown_queue",
+        "unknown_breaker",
+        "relative_path",
+    }
+)
 """Codes of errors about what was typed: values that no option takes, and names that are not in the settings."""
 _UNWRITABLE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EPIPE})
 

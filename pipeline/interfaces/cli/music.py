@@ -57,8 +57,9 @@ def sync(
         return
     err.print(
         f"{count(report.seen, 'song')}: {report.added} new, {report.changed} changed, {report.relinked} found again "
-        f"under another id, {report.returned} back, {report.missing} gone.", soft_wrap=True,
-    )  # fmt: skip
+        f"under another id, {report.returned} back, {report.missing} gone.",
+        soft_wrap=True,
+    )
     if report.note:
         err.print(f"[yellow]Note:[/yellow] {one_line(report.note)}.", soft_wrap=True)
     if report.added:
@@ -145,8 +146,9 @@ def _tell_end(found: "MusicStatus") -> None:
     if found.failed_songs or found.failed_jobs:
         err.print(
             f"{count(found.failed_songs, 'song')} failed: `penstock music show --status failed` says why, "
-            "`penstock music start --failed` tries again.", soft_wrap=True,
-        )  # fmt: skip
+            "`penstock music start --failed` tries again.",
+            soft_wrap=True,
+        )
         raise typer.Exit(PARTIAL)
     err.print(f"Done: {count(found.songs.get('COMPLETED', 0), 'song')} of {found.total_songs:,} are described.")
 
@@ -160,15 +162,17 @@ def _show_estimate(found: "Estimate", *, as_json: bool) -> None:
         cost = f"unknown: {unpriced}"
     else:
         cost = f"about {found.cost:,.4f}" + (f"; {unpriced}" if found.unpriced else "")
-    print_pairs([
-        ("songs", f"{found.songs:,}" + (f", {found.new_songs:,} of them new" if found.new_songs else "")),
-        ("batches", f"{found.batches:,}"),
-        ("calls", f"{found.metadata_calls:,} for metadata, {found.embedding_calls:,} for vectors"),
-        ("time", f"{span(found.seconds)} at least"),
-        *(("limit", f"{name}: {limits or 'none'}") for name, limits in found.limits.items()),
-        ("tokens", f"about {found.input_tokens:,} in, {found.output_tokens:,} out"),
-        ("cost", cost),
-    ])  # fmt: skip
+    print_pairs(
+        [
+            ("songs", f"{found.songs:,}" + (f", {found.new_songs:,} of them new" if found.new_songs else "")),
+            ("batches", f"{found.batches:,}"),
+            ("calls", f"{found.metadata_calls:,} for metadata, {found.embedding_calls:,} for vectors"),
+            ("time", f"{span(found.seconds)} at least"),
+            *(("limit", f"{name}: {limits or 'none'}") for name, limits in found.limits.items()),
+            ("tokens", f"about {found.input_tokens:,} in, {found.output_tokens:,} out"),
+            ("cost", cost),
+        ]
+    )
     out.print("Nothing was changed, and no provider was called.")
 
 
@@ -290,8 +294,9 @@ def search(
     elif found.songs and found.lexical:
         err.print(
             "[dim]By words alone, without meaning: no embeddings provider is configured "
-            "(PENSTOCK_MUSIC__EMBEDDINGS_PROVIDER).[/dim]", soft_wrap=True,
-        )  # fmt: skip
+            "(PENSTOCK_MUSIC__EMBEDDINGS_PROVIDER).[/dim]",
+            soft_wrap=True,
+        )
 
     if found.any_word and found.matches:
         err.print("[dim]No song has all the words: those found by words have some of them.[/dim]", soft_wrap=True)
@@ -299,10 +304,13 @@ def search(
     def row(match: "Match") -> list[str]:
         song = match.song
         return [
-            "words" if match.score is None else f"{match.score:.2f}", str(song.id),
-            _called(song), one_line(song.album, 40), one_line(song.mood, 20),
+            "words" if match.score is None else f"{match.score:.2f}",
+            str(song.id),
+            _called(song),
+            one_line(song.album, 40),
+            one_line(song.mood, 20),
             one_line(", ".join(song.tags or [song.genre]), 60),
-        ]  # fmt: skip
+        ]
 
     none = "Nothing found." if found.songs else "No songs: `penstock music sync` reads them."
     columns = ("SCORE>", "ID>", "SONG", "ALBUM?", "MOOD?", "TAGS?")
@@ -360,22 +368,37 @@ def _list_songs(found: "list[SongView]", *, as_json: bool) -> None:
     def row(view: "SongView") -> list[str]:
         gone = " (missing)" if view.missing_since else ""
         return [
-            str(view.id), _called(view), state(view.status.value) + gone,
-            one_line(view.mood, 20), "yes" if view.vector_model else "", one_line(view.error, 80),
-        ]  # fmt: skip
+            str(view.id),
+            _called(view),
+            state(view.status.value) + gone,
+            one_line(view.mood, 20),
+            "yes" if view.vector_model else "",
+            one_line(view.error, 80),
+        ]
 
     print_list(
-        found, ("ID>", "SONG", "STATE", "MOOD", "VECTOR", "ERROR"), row, as_json=as_json,
+        found,
+        ("ID>", "SONG", "STATE", "MOOD", "VECTOR", "ERROR"),
+        row,
+        as_json=as_json,
         none="No songs. `penstock music sync` reads them.",
-    )  # fmt: skip
+    )
 
 
 def _list_batches(found: "list[BatchView]", *, as_json: bool) -> None:
     def row(view: "BatchView") -> list[str]:
         return [
-            str(view.id), view.mode.value, view.step.value, state(view.status.value), str(len(view.song_ids)),
-            str(view.saved), str(view.left_out), str(view.ignored), str(view.retry_count), one_line(view.error, 120),
-        ]  # fmt: skip
+            str(view.id),
+            view.mode.value,
+            view.step.value,
+            state(view.status.value),
+            str(len(view.song_ids)),
+            str(view.saved),
+            str(view.left_out),
+            str(view.ignored),
+            str(view.retry_count),
+            one_line(view.error, 120),
+        ]
 
     columns = ("ID>", "MODE", "STEP", "STATE", "SONGS>", "SAVED>", "LEFT OUT>", "IGNORED>", "RETRIES>", "ERROR")
     print_list(found, columns, row, as_json=as_json, none="No batches.")

@@ -31,9 +31,13 @@ def runs(
 
     def row(view: "RunView") -> list[str]:
         return [
-            view.id, view.mode.value, state(view.outcome or view.status.value), f"{view.enqueued:,}",
-            ago(view.created_at), one_line(view.error, 100),
-        ]  # fmt: skip
+            view.id,
+            view.mode.value,
+            state(view.outcome or view.status.value),
+            f"{view.enqueued:,}",
+            ago(view.created_at),
+            one_line(view.error, 100),
+        ]
 
     columns = ("ID", "MODE", "STATE", "SONGS>", "STARTED", "ERROR?")
     print_list(

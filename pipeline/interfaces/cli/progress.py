@@ -107,9 +107,13 @@ class Progress:
             self._shown[key] = self._bars.add_task(name, total=bar.total, figures="", state="")
         waits = f" [dim]{one_line(bar.waits, self._name_width)}[/dim]" if bar.waits and self._is_wide else ""
         self._bars.update(
-            self._shown[key], description=name, total=bar.total, completed=bar.done, state=bar.state + waits,
+            self._shown[key],
+            description=name,
+            total=bar.total,
+            completed=bar.done,
+            state=bar.state + waits,
             figures=self._figures(bar, pace) if self._is_wide else bar.figures,
-        )  # fmt: skip
+        )
 
     def remove(self, key: str) -> None:
         """Remove a bar, which makes room for another one."""

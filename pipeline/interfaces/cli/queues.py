@@ -18,9 +18,10 @@ if TYPE_CHECKING:
     from pipeline.storage.context import Context
 
 queues = typer.Typer(
-    help="Show queues with their depths, limits and gates; pause, resume, limit, drain them.", rich_markup_mode="rich",
+    help="Show queues with their depths, limits and gates; pause, resume, limit, drain them.",
+    rich_markup_mode="rich",
     invoke_without_command=True,
-)  # fmt: skip
+)
 breakers = typer.Typer(
     help="Show the providers' breakers; open and close them.", rich_markup_mode="rich", invoke_without_command=True
 )
@@ -63,9 +64,14 @@ def _row(queue: "QueueView") -> dict[str, Any]:
     gate = f"closed by {CLOSED_BY[queue.closed_by]}" if queue.closed_by else queue.gate
     resumes = "by itself" if queue.closed_by == "limits" else _in(queue.resumes_in_s) if queue.closed_by else ""
     return {
-        "queue": queue.name, "waiting": queue.waiting, "in_flight": queue.in_flight, "limits": plain(queue.limits),
-        "gate": gate, "reason": queue.reason, "resumes": resumes,
-    }  # fmt: skip
+        "queue": queue.name,
+        "waiting": queue.waiting,
+        "in_flight": queue.in_flight,
+        "limits": plain(queue.limits),
+        "gate": gate,
+        "reason": queue.reason,
+        "resumes": resumes,
+    }
 
 
 def _in(left_s: float | None) -> str:
@@ -156,9 +162,11 @@ def list_breakers(command: typer.Context, as_json: Json = False) -> None:
     ready_context()
     print_list(
         control.list_breakers(),
-        ("BREAKER", "STATE", "REASON?", "PROBE", "FAILURES IN A ROW>?"), row, as_json=as_json,
+        ("BREAKER", "STATE", "REASON?", "PROBE", "FAILURES IN A ROW>?"),
+        row,
+        as_json=as_json,
         none="No breakers: no provider is configured.",
-    )  # fmt: skip
+    )
 
 
 @breakers.command("history")
@@ -174,9 +182,12 @@ def breaker_history(name: str, as_json: Json = False) -> None:
         return [local(change.at, zone), change.state, one_line(change.reason), local(change.until, zone)]
 
     print_list(
-        control.breaker_history(name), ("WHEN", "STATE", "REASON?", "PROBE?"), cells, as_json=as_json,
+        control.breaker_history(name),
+        ("WHEN", "STATE", "REASON?", "PROBE?"),
+        cells,
+        as_json=as_json,
         none=f"{name} has never opened.",
-    )  # fmt: skip
+    )
 
 
 @breakers.command("open")

@@ -133,9 +133,12 @@ def status(as_json: Json = False) -> None:
 
 
 def _show_status(
-    kinds: dict[str, dict[str, int]], found: "Overview", queues: dict[str, int] | None, workers: list[str],
+    kinds: dict[str, dict[str, int]],
+    found: "Overview",
+    queues: dict[str, int] | None,
+    workers: list[str],
     context: "Context",
-) -> None:  # fmt: skip
+) -> None:
     hour = found.last_hour
     counted = [
         (kind.replace("_", " "), "  ".join(f"{state(name)} {number:,}" for name, number in by_state.items()) or "none")

@@ -140,15 +140,19 @@ def deliveries(
         return
     if status and status not in set(webhooks.DeliveryStatus):
         raise typer.BadParameter(f"choose from {', '.join(webhooks.DeliveryStatus)}", param_hint="--status")
-    found = webhooks.deliveries(
-        endpoint or None, webhooks.DeliveryStatus(status) if status else None, limit=limit
-    )  # fmt: skip
+    found = webhooks.deliveries(endpoint or None, webhooks.DeliveryStatus(status) if status else None, limit=limit)
 
     def row(view: "DeliveryView") -> list[str]:
         return [
-            str(view.id), view.endpoint_id, view.type, state(view.status.value), str(view.attempts),
-            str(view.response_status or ""), ago(view.created_at), one_line(view.error, 100),
-        ]  # fmt: skip
+            str(view.id),
+            view.endpoint_id,
+            view.type,
+            state(view.status.value),
+            str(view.attempts),
+            str(view.response_status or ""),
+            ago(view.created_at),
+            one_line(view.error, 100),
+        ]
 
     columns = ("ID>", "ENDPOINT", "TYPE", "STATE", "TRIES>", "STATUS>", "CREATED?", "ERROR")
     print_list(found, columns, row, as_json=as_json, none="No deliveries.")
@@ -158,15 +162,22 @@ def _show(view: "DeliveryView", attempts: "list[AttemptView]", *, as_json: bool)
     if as_json:
         print_json({"delivery": view, "attempts": attempts})
         return
-    print_pairs([
-        ("endpoint", view.endpoint_id), ("event", f"{view.seq or 'test'} {view.type}"),
-        ("state", state(view.status.value)), *([("error", escape(view.error))] if view.error else []),
-        *(
-            (f"attempt {number}", f"{one.response_status or 'no answer'}, {one.latency_ms:,} ms, {ago(one.created_at)}"
-             + (f": {one_line(one.error or one.preview)}" if one.error or one.preview else ""))
-            for number, one in enumerate(attempts, start=1)
-        ),
-    ])  # fmt: skip
+    print_pairs(
+        [
+            ("endpoint", view.endpoint_id),
+            ("event", f"{view.seq or 'test'} {view.type}"),
+            ("state", state(view.status.value)),
+            *([("error", escape(view.error))] if view.error else []),
+            *(
+                (
+                    f"attempt {number}",
+                    f"{one.response_status or 'no answer'}, {one.latency_ms:,} ms, {ago(one.created_at)}"
+                    + (f": {one_line(one.error or one.preview)}" if one.error or one.preview else ""),
+                )
+                for number, one in enumerate(attempts, start=1)
+            ),
+        ]
+    )
 
 
 @app.command()

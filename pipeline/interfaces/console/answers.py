@@ -53,10 +53,15 @@ def problem(problem: ProblemResponse, request: Request) -> Response:
     if is_partial(request):
         return HTMLResponse(piece("said.html", words=problem.detail, bad=True), problem.status_code, headers)
     answer = screen(
-        request, "error.html", status=problem.status_code, number=problem.status_code,
-        title=_TITLES.get(problem.status_code, "That did not work"), detail=problem.detail, code=problem.code,
+        request,
+        "error.html",
+        status=problem.status_code,
+        number=problem.status_code,
+        title=_TITLES.get(problem.status_code, "That did not work"),
+        detail=problem.detail,
+        code=problem.code,
         back=addresses.within(_came_from(request)),
-    )  # fmt: skip
+    )
     answer.headers.update(headers)
     return answer
 

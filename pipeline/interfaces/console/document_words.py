@@ -27,9 +27,11 @@ def standing(document: DocumentView, reason: Reason | None, now: datetime) -> St
     """How the document stands."""
     why, until = (reason.words, reason.until) if reason else ("", None)
     at_rest = {
-        _D.COMPLETED: ("done", "completed"), _D.CANCELLED: ("paused", "cancelled"), _D.FAILED: ("failed", "failed"),
+        _D.COMPLETED: ("done", "completed"),
+        _D.CANCELLED: ("paused", "cancelled"),
+        _D.FAILED: ("failed", "failed"),
         _D.PARTIAL_FAILED: ("failed", f"{plural(document.failed_count, 'page')} failed"),
-    }  # fmt: skip
+    }
     if document.status in at_rest:
         return Standing(*at_rest[document.status], why)
     if document.status is _D.PAUSED:
@@ -44,8 +46,10 @@ def standing(document: DocumentView, reason: Reason | None, now: datetime) -> St
 
 
 PAGE: dict[PageStatus, tuple[str, str]] = {
-    PageStatus.COMPLETED: ("done", "done"), PageStatus.FAILED: ("failed", "failed"),
-    PageStatus.PROCESSING: ("working", "working"), PageStatus.PENDING: ("waiting", "waiting"),
+    PageStatus.COMPLETED: ("done", "done"),
+    PageStatus.FAILED: ("failed", "failed"),
+    PageStatus.PROCESSING: ("working", "working"),
+    PageStatus.PENDING: ("waiting", "waiting"),
     PageStatus.RETRYING: ("waiting", "again"),
-}  # fmt: skip
+}
 """A page's state: its colour and its word."""

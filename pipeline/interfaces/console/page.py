@@ -50,14 +50,19 @@ def _now() -> datetime:
 
 def _environment() -> Environment:
     made = Environment(
-        loader=PackageLoader("pipeline.interfaces.console"), autoescape=True, undefined=StrictUndefined,
-        trim_blocks=True, lstrip_blocks=True,
-    )  # fmt: skip
+        loader=PackageLoader("pipeline.interfaces.console"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
     made.filters |= words.FILTERS
     made.globals |= {
-        "url": addresses.url, "asset": lambda name: addresses.url(addresses.asset(name)), "utc_now": _now,
+        "url": addresses.url,
+        "asset": lambda name: addresses.url(addresses.asset(name)),
+        "utc_now": _now,
         "plural": words.plural,
-    }  # fmt: skip
+    }
     made.globals["parts"] = made.get_template("parts.html").module
     return made
 

@@ -95,11 +95,14 @@ def parameters(document: Document, operation: Operation) -> list[Field]:
     """What stands in the address and the headers."""
     return [
         Field(
-            one["name"], _kind(document, one.get("schema", {})).removesuffix(" or null"), one.get("description", ""),
-            one.get("in", ""), bool(one.get("required")),
+            one["name"],
+            _kind(document, one.get("schema", {})).removesuffix(" or null"),
+            one.get("description", ""),
+            one.get("in", ""),
+            bool(one.get("required")),
         )
         for one in operation.spec.get("parameters", ())
-    ]  # fmt: skip
+    ]
 
 
 def request_bodies(document: Document, operation: Operation) -> list[Body]:

@@ -52,9 +52,14 @@ def log_in(
     secure = origin.startswith("https:") if origin != "null" else bool(context.settings.api.tls_certificate)
     answer = RedirectResponse(addresses.url(addresses.within(to)), 303, dict(HEADERS))
     answer.set_cookie(
-        SESSION, api_sessions.begin(context, found, LONGEST), max_age=int(LONGEST.total_seconds()), path="/",
-        httponly=True, samesite="lax", secure=secure,
-    )  # fmt: skip
+        SESSION,
+        api_sessions.begin(context, found, LONGEST),
+        max_age=int(LONGEST.total_seconds()),
+        path="/",
+        httponly=True,
+        samesite="lax",
+        secure=secure,
+    )
     return answer
 
 

@@ -84,6 +84,14 @@ def short_hash(value: object) -> str:
 
 
 FILTERS: dict[str, Callable[..., Any]] = {
-    "count": count, "money": money, "size": size, "duration": duration, "ms": ms, "ago": ago, "exact": exact,
-    "plural": plural, "combined": combined, "short_hash": short_hash,
-}  # fmt: skip
+    "count": count,
+    "money": money,
+    "size": size,
+    "duration": duration,
+    "ms": ms,
+    "ago": ago,
+    "exact": exact,
+    "plural": plural,
+    "combined": combined,
+    "short_hash": short_hash,
+}

@@ -100,13 +100,24 @@ def config(instance: Instance) -> uvicorn.Config:
     protocol = type("Protocol", (Patience,), limits)
     return uvicorn.Config(
         Guard(create_app(instance), instance.context),
-        http=protocol, ws=Protocol, lifespan="on", log_config=None, access_log=False,
-        server_header=False, proxy_headers=False, timeout_keep_alive=KEEP_ALIVE_S, backlog=_BACKLOG,
-        timeout_graceful_shutdown=_GRACE_S, ws_per_message_deflate=False, ws_ping_interval=20, ws_ping_timeout=20,
+        http=protocol,
+        ws=Protocol,
+        lifespan="on",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        timeout_keep_alive=KEEP_ALIVE_S,
+        backlog=_BACKLOG,
+        timeout_graceful_shutdown=_GRACE_S,
+        ws_per_message_deflate=False,
+        ws_ping_interval=20,
+        ws_ping_timeout=20,
         h11_max_incomplete_event_size=MAX_HEAD_BYTES,
         ws_max_size=max(settings.max_message_bytes, settings.max_attachment_bytes),
-        ssl_certfile=settings.tls_certificate or None, ssl_keyfile=settings.tls_key or None,
-    )  # fmt: skip
+        ssl_certfile=settings.tls_certificate or None,
+        ssl_keyfile=settings.tls_key or None,
+    )
 
 
 def serve(context: Context, listening: socket.socket, ready: Callable[[], None] = lambda: None) -> None:

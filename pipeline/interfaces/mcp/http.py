@@ -79,11 +79,12 @@ class Mcp:
         # When the server begins to end, whoever waits is answered, and not cut off.
         AppStatus.disable_automatic_graceful_drain()  # type: ignore[no-untyped-call]
         return StreamableHTTPSessionManager(
-            make_server(_request, writes=writes, local=False), stateless=True,
+            make_server(_request, writes=writes, local=False),
+            stateless=True,
             # `Guard` has checked both, by names that are settings and by the address that the connection came to.
             security_settings=TransportSecuritySettings(enable_dns_rebinding_protection=False),
             max_request_body_size=self._settings.max_json_mb * 1_000_000,
-        )  # fmt: skip
+        )
 
 
 def _again(body: bytes, receive: Receive) -> Receive:

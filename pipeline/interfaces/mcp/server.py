@@ -64,9 +64,13 @@ def make_server(request_of: RequestOf, *, writes: bool, local: bool) -> Server[A
     """
     calls, about = _Calls(request_of, local=local), _ABOUT.format(convert=_CONVERT[writes])
     return Server(
-        "penstock", title="Penstock", version=version("penstock"), instructions=about, on_list_tools=calls.list,
+        "penstock",
+        title="Penstock",
+        version=version("penstock"),
+        instructions=about,
+        on_list_tools=calls.list,
         on_call_tool=calls.call,
-    )  # fmt: skip
+    )
 
 
 class _Calls:
@@ -118,14 +122,19 @@ class _Calls:
 @cache
 def _listed(tool: Tool, *, local: bool) -> Listed:
     return Listed(
-        name=tool.name, title=tool.title, description=tool.description,
+        name=tool.name,
+        title=tool.title,
+        description=tool.description,
         input_schema=tool.arguments_for(local=local).model_json_schema(),
         output_schema=tool.result.model_json_schema(mode="serialization"),
         annotations=ToolAnnotations(
-            title=tool.title, read_only_hint=not tool.writes, destructive_hint=tool.destructive,
-            idempotent_hint=tool.idempotent, open_world_hint=tool.open_world,
+            title=tool.title,
+            read_only_hint=not tool.writes,
+            destructive_hint=tool.destructive,
+            idempotent_hint=tool.idempotent,
+            open_world_hint=tool.open_world,
         ),
-    )  # fmt: skip
+    )
 
 
 def _invalid(error: ValidationError, takes: type[BaseModel]) -> RequestValidationError:

@@ -57,10 +57,16 @@ class _Requests:
         self._caller = Caller(_CALLER, "penstock mcp", Scope.WRITE if write else Scope.READ, has_key=True)
         settings = context.settings.api
         self._scope = {
-            "type": "http", "method": "POST", "path": f"{settings.prefix}{PATH}", "root_path": settings.prefix,
-            "headers": [], "query_string": b"", "server": (settings.host, settings.port),
-            "scheme": "https" if settings.tls_certificate else "http", "app": self._app,
-        }  # fmt: skip
+            "type": "http",
+            "method": "POST",
+            "path": f"{settings.prefix}{PATH}",
+            "root_path": settings.prefix,
+            "headers": [],
+            "query_string": b"",
+            "server": (settings.host, settings.port),
+            "scheme": "https" if settings.tls_certificate else "http",
+            "app": self._app,
+        }
 
     def make(self, _: Any) -> Request:
         return Request({**self._scope, "state": {"caller": self._caller}}, _silent)

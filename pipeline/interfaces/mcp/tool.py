@@ -101,11 +101,16 @@ class Toolbox:
             asked: type[Arguments] = asks or types["asked"]
             self.tools.append(
                 Tool(
-                    function.__name__, title, cleandoc(function.__doc__ or ""), function, asked,
+                    function.__name__,
+                    title,
+                    cleandoc(function.__doc__ or ""),
+                    function,
+                    asked,
                     asks_locally or asked,
-                    result or types["return"], **traits,
+                    result or types["return"],
+                    **traits,
                 )
-            )  # fmt: skip
+            )
             return function
 
         return add

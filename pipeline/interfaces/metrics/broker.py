@@ -25,8 +25,14 @@ def families(context: Context) -> list[Metric]:
     if not context.online:
         raise RedisError("the embedded Redis is down")
     queues = list(gates.gated_queues(context.settings).values())
-    return [*_queues(context), *_gates(context, queues), *_breakers(context), *_spent(context, queues),
-            *_workers(context), *_server(context)]  # fmt: skip
+    return [
+        *_queues(context),
+        *_gates(context, queues),
+        *_breakers(context),
+        *_spent(context, queues),
+        *_workers(context),
+        *_server(context),
+    ]
 
 
 def _queues(context: Context) -> Iterator[Metric]:

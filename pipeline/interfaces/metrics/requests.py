@@ -24,17 +24,23 @@ class RequestMetrics:
     def __init__(self, registry: CollectorRegistry) -> None:
         by = ["method", "route"]
         self._total = Counter(
-            "penstock_api_requests", "Requests to the API, by route and class of status.", [*by, "status"],
+            "penstock_api_requests",
+            "Requests to the API, by route and class of status.",
+            [*by, "status"],
             registry=registry,
-        )  # fmt: skip
+        )
         self._took = Histogram(
-            "penstock_api_request_duration_seconds", "Time until an answer of the API begins.", by, buckets=_EDGES_S,
+            "penstock_api_request_duration_seconds",
+            "Time until an answer of the API begins.",
+            by,
+            buckets=_EDGES_S,
             registry=registry,
-        )  # fmt: skip
+        )
         self._open = Gauge(
-            "penstock_api_requests_in_progress", "Requests to the API under way, event streams included.",
+            "penstock_api_requests_in_progress",
+            "Requests to the API under way, event streams included.",
             registry=registry,
-        )  # fmt: skip
+        )
 
     def count(self, method: str, route: str, status: int, took_s: float) -> None:
         """One request was answered."""

@@ -49,9 +49,10 @@ def _calls(found: list[Total]) -> Iterator[Metric]:
 
 def _durations(found: list[Total]) -> Metric:
     took = HistogramMetricFamily(
-        "penstock_ai_call_duration_seconds", "How long calls to AI services took that succeeded.",
+        "penstock_ai_call_duration_seconds",
+        "How long calls to AI services took that succeeded.",
         labels=["provider", "capability"],
-    )  # fmt: skip
+    )
     ok = [one for one in found if one.status == OK]
     for key, same in _grouped(ok, lambda one: (one.provider, one.capability)):
         count, buckets = 0, []

@@ -221,7 +221,10 @@ class Gateway:
             return JSONResponse({"error": "a token is needed: Authorization: Bearer …"}, 401)
         at = self._at
         facts: dict[str, Any] = {
-            "instance_id": at.instance_id, "nodes": len(at.nodes), "sessions": len(at.sessions),
-            "jobs": len(at.dispatch.jobs), "nodes_seen": len(at.view),
-        }  # fmt: skip
+            "instance_id": at.instance_id,
+            "nodes": len(at.nodes),
+            "sessions": len(at.sessions),
+            "jobs": len(at.dispatch.jobs),
+            "nodes_seen": len(at.view),
+        }
         return JSONResponse(facts)

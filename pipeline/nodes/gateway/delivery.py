@@ -37,11 +37,14 @@ def answer(request_key: str, job_id: str, packed: bytes) -> tuple[SessionResult,
     parcel = Parcel.unpack(packed)
     head = parcel.head
     message = SessionResult(
-        request_id=request_id_of(request_key), job_id=job_id, attempt=head.get("attempt", 0),
-        node_id=head.get("node_id", ""), result=head.get("result"),
+        request_id=request_id_of(request_key),
+        job_id=job_id,
+        attempt=head.get("attempt", 0),
+        node_id=head.get("node_id", ""),
+        result=head.get("result"),
         error=JobError(**head["error"]) if head.get("error") else None,
         attachments=tuple(Attachment(**one) for one in head.get("attachments", ())),
-    )  # fmt: skip
+    )
     return message, tuple(parcel.parts)
 
 
@@ -69,18 +72,23 @@ class Delivery:
             request = job.request
             parcel = Parcel(
                 {
-                    "capability": request.capability, "model": request.model, "body": request.body,
+                    "capability": request.capability,
+                    "model": request.model,
+                    "body": request.body,
                     "attachments": [one.model_dump() for one in request.attachments],
                 },
                 job.parts,
-            )  # fmt: skip
+            )
             link.assign(assignment(job.id, job.attempt, timeout_ms, parcel), job.parts)
             return True
         packed = job.packed()
         body = {
-            "node_id": node_id, "token_id": job.node_token, "job_id": job.id, "attempt": job.attempt,
+            "node_id": node_id,
+            "token_id": job.node_token,
+            "job_id": job.id,
+            "attempt": job.attempt,
             "timeout_ms": timeout_ms,
-        }  # fmt: skip
+        }
         if len(packed) > INLINE_BYTES:
             await at.state.jobs.put_payload(job.id, packed)
             packed = b""

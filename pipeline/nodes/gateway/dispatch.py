@@ -89,9 +89,14 @@ def assignment(job_id: str, attempt: int, timeout_ms: int, parcel: Parcel) -> Jo
     """The message to a node for what `HomeJob.packed` held."""
     head = parcel.head
     return JobAssign(
-        job_id=job_id, attempt=attempt, capability=head["capability"], model=head["model"], body=head["body"],
-        timeout_ms=max(1, timeout_ms), attachments=tuple(Attachment(**one) for one in head["attachments"]),
-    )  # fmt: skip
+        job_id=job_id,
+        attempt=attempt,
+        capability=head["capability"],
+        model=head["model"],
+        body=head["body"],
+        timeout_ms=max(1, timeout_ms),
+        attachments=tuple(Attachment(**one) for one in head["attachments"]),
+    )
 
 
 class Dispatch:
@@ -317,7 +322,7 @@ class Dispatch:
             await self._look(job, found)
         elif not await at.state.instances.is_alive(found.home) and await at.state.jobs.adopt(
             job.id, found.home, at.home
-        ):  # fmt: skip
+        ):
             await self.adopted(job, found)
         job.looked = now
 

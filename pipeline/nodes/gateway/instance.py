@@ -263,9 +263,7 @@ class Instance:
 
     async def cancel(self, job_id: str) -> None:
         """End a job, as its operator wishes."""
-        await self.dispatch.end(
-            job_id, JobError(code=CANCELLED, message="cancelled by the operator", kind="cancelled")
-        )  # fmt: skip
+        await self.dispatch.end(job_id, JobError(code=CANCELLED, message="cancelled by the operator", kind="cancelled"))
 
     async def settle(self, finished: Finished) -> None:
         """What follows a result: its slot is free."""

@@ -18,9 +18,11 @@ _EDGES_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 
 def dispatch_histogram() -> Histogram:
     """For `observe(seconds)`, from when a request arrived until its job was sent to a node."""
     return Histogram(
-        "penstock_gateway_dispatch_seconds", "Time from a request's arrival until a node was given its job.",
-        buckets=_EDGES_S, registry=None,
-    )  # fmt: skip
+        "penstock_gateway_dispatch_seconds",
+        "Time from a request's arrival until a node was given its job.",
+        buckets=_EDGES_S,
+        registry=None,
+    )
 
 
 @dataclass(frozen=True)
@@ -43,9 +45,10 @@ class _Once(Collector):
 
     def collect(self) -> Iterator[Metric]:
         ops = Counter(
-            "penstock_gateway_redis_op", "Operations of this instance on Redis, by how they ended.",
+            "penstock_gateway_redis_op",
+            "Operations of this instance on Redis, by how they ended.",
             labels=["op", "result"],
-        )  # fmt: skip
+        )
         for (op, result), count in sorted(self._facts.redis_ops.items()):
             ops.put((op, result), count)
         connections = Gauge("penstock_gateway_connections", "Connections to this instance.", labels=["kind"])

@@ -60,10 +60,19 @@ class NodeLink:
         self.owned = False
         """Whether Redis knows that it is connected to this instance."""
         self.state = NodeState(
-            node_id=register.node_id, name=register.name, token_id=token.id, instance_id=instance.instance_id,
-            slots=register.slots, used=0, offers=register.offers, latency_ms={}, draining=False,
-            software=register.software, connected_ms=now_ms, last_seen_ms=now_ms,
-        )  # fmt: skip
+            node_id=register.node_id,
+            name=register.name,
+            token_id=token.id,
+            instance_id=instance.instance_id,
+            slots=register.slots,
+            used=0,
+            offers=register.offers,
+            latency_ms={},
+            draining=False,
+            software=register.software,
+            connected_ms=now_ms,
+            last_seen_ms=now_ms,
+        )
         self.jobs: dict[str, tuple[int, str, str, float]] = {}
         """What it has: job → attempt, capability, model, since when."""
         self._told: set[tuple[str, int, str]] = set()
@@ -83,9 +92,11 @@ class NodeLink:
         """The first word: it comes before any job."""
         settings = self._at.settings
         welcome = NodeWelcome(
-            instance_id=self._at.instance_id, heartbeat_ms=settings.heartbeat_ms,
-            max_message_bytes=settings.max_message_bytes, max_attachment_bytes=settings.max_attachment_bytes,
-        )  # fmt: skip
+            instance_id=self._at.instance_id,
+            heartbeat_ms=settings.heartbeat_ms,
+            max_message_bytes=settings.max_message_bytes,
+            max_attachment_bytes=settings.max_attachment_bytes,
+        )
         self._connection.send(welcome)
 
     def assign(self, message: JobAssign, parts: Sequence[bytes]) -> None:
@@ -238,9 +249,14 @@ class NodeLink:
         packed = Parcel({**head, "attempt": message.attempt, "node_id": self.id}, parts).pack()
         error = message.error
         finished = await at.state.jobs.finish(
-            message.job_id, message.attempt, self.id, packed, "error" if "error" in head else "ok",
-            error.code if error else "", error.message if error else "",
-        )  # fmt: skip
+            message.job_id,
+            message.attempt,
+            self.id,
+            packed,
+            "error" if "error" in head else "ok",
+            error.code if error else "",
+            error.message if error else "",
+        )
         entry = self._forget(message.job_id, message.attempt)
         if finished is None:
             return False

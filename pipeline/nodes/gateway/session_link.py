@@ -79,9 +79,11 @@ class SessionLink:
         """Until it goes. Raises `Ended`, `BadMessage`."""
         settings = self._at.settings
         welcome = SessionWelcome(
-            instance_id=self._at.instance_id, max_message_bytes=settings.max_message_bytes,
-            max_attachment_bytes=settings.max_attachment_bytes, max_jobs=settings.max_session_jobs,
-        )  # fmt: skip
+            instance_id=self._at.instance_id,
+            max_message_bytes=settings.max_message_bytes,
+            max_attachment_bytes=settings.max_attachment_bytes,
+            max_jobs=settings.max_session_jobs,
+        )
         self._connection.send(welcome)
         while True:
             message, parts = await self._connection.receive(from_session)
@@ -165,9 +167,7 @@ class SessionLink:
                 await at.state.requests.forget(key, job.job_id)
             self.result(answer(key, job.job_id, packed))
             return
-        self._connection.send(
-            JobAccepted(request_id=request.request_id, job_id=job.job_id, state=str(job.state))
-        )  # fmt: skip
+        self._connection.send(JobAccepted(request_id=request.request_id, job_id=job.job_id, state=str(job.state)))
         await self._follow(job, request, parts, began, created=creating)
         if request.request_id in self._unwanted:
             await self._cancel(request.request_id)
@@ -195,11 +195,16 @@ class SessionLink:
     def _new(self, request: JobRequest, key: str, job_id: str) -> NewJob:
         settings = self._at.settings
         return NewJob(
-            job_id=job_id, request_key=key, capability=str(request.capability), model=request.model,
-            requester=self.token_id, home=self._at.home, timeout_ms=request.timeout_ms,
+            job_id=job_id,
+            request_key=key,
+            capability=str(request.capability),
+            model=request.model,
+            requester=self.token_id,
+            home=self._at.home,
+            timeout_ms=request.timeout_ms,
             attempt_timeout_ms=request.attempt_timeout_ms or settings.attempt_timeout_ms,
             max_attempts=settings.max_attempts,
-        )  # fmt: skip
+        )
 
     async def look(self) -> None:
         """Answer requests whose jobs nobody here follows any more: the word that they have ended was lost."""

@@ -31,9 +31,15 @@ class SharedState:
         """`own_url`: Penstock's own Redis, which is used where the gateway has none."""
         store = Store(settings, own_url)
         return cls(
-            store, Jobs(store), Requests(store), Slots(store), Instances(store), Inbox(store, instance_id),
-            Snapshots(store), Waiting(store),
-        )  # fmt: skip
+            store,
+            Jobs(store),
+            Requests(store),
+            Slots(store),
+            Instances(store),
+            Inbox(store, instance_id),
+            Snapshots(store),
+            Waiting(store),
+        )
 
     async def now_ms(self) -> int:
         """The time by Redis."""

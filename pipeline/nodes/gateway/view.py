@@ -46,10 +46,7 @@ def ranked(nodes: Iterable[NodeState], need: Need, full: frozenset[str], left_ou
         latency_ms = node.latency_ms.get(str(need.capability), _UNKNOWN_LATENCY_MS)
         return node.node_id in left_out, (node.used + 1) / node.slots * latency_ms, node.node_id
 
-    able = (
-        node for node in nodes
-        if not node.draining and node.node_id not in full and need.met_by(node.offers)
-    )  # fmt: skip
+    able = (node for node in nodes if not node.draining and node.node_id not in full and need.met_by(node.offers))
     return sorted(able, key=rank)
 
 

@@ -73,6 +73,11 @@ async def drop(store: Store, instance_id: str, entry_id: str) -> bool:
 def _entry(instance_id: str, entry_id: bytes, pairs: Any) -> DlqEntry:
     values = {name.decode(): value for name, value in entry_fields(pairs).items()}
     return DlqEntry(
-        entry_id.decode(), instance_id, values["source_id"].decode(), values["kind"].decode(),
-        json.loads(values["body"]), int(values["deliveries"]), int(float(values["moved_ms"])),
-    )  # fmt: skip
+        entry_id.decode(),
+        instance_id,
+        values["source_id"].decode(),
+        values["kind"].decode(),
+        json.loads(values["body"]),
+        int(values["deliveries"]),
+        int(float(values["moved_ms"])),
+    )

@@ -74,9 +74,7 @@ class _Upkeep:
         old = [one for one in await self._slots.reservations(names) if one.since_ms < before_ms]
         jobs = await self._jobs.get_all([one.job_id for one in old])
         orphans = [one for one, job in zip(old, jobs, strict=True) if not _is_needed(one, job)]
-        released = [
-            await self._slots.release(one.node_id, one.job_id, since_ms=one.since_ms) for one in orphans
-        ]  # fmt: skip
+        released = [await self._slots.release(one.node_id, one.job_id, since_ms=one.since_ms) for one in orphans]
         return sum(released)
 
     async def _end_jobs(self) -> tuple[int, int]:

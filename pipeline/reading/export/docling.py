@@ -29,9 +29,13 @@ _MAX_PLACES = 500_000
 
 
 def document(
-    pages: Iterable[Mapping[str, Any]], *, filename: str, mimetype: str, digest: int,
+    pages: Iterable[Mapping[str, Any]],
+    *,
+    filename: str,
+    mimetype: str,
+    digest: int,
     picture: PictureData = lambda _: None,
-) -> Json:  # fmt: skip
+) -> Json:
     """The document of pages as `rules.result.layout_json` gives them; page numbers are those of the source.
 
     `digest` is a number below 2^64 that is the same for the same content.
@@ -128,9 +132,14 @@ class _Tree:
     def _add(self, kind: str, parent: Json, label: str, prov: list[Json], **more: Any) -> None:
         ref = f"#/{kind}/{len(self.items[kind])}"
         item = {
-            "self_ref": ref, "parent": {"$ref": parent["self_ref"]}, "children": [], "content_layer": "body",
-            "label": label, "prov": prov, **more,
-        }  # fmt: skip
+            "self_ref": ref,
+            "parent": {"$ref": parent["self_ref"]},
+            "children": [],
+            "content_layer": "body",
+            "label": label,
+            "prov": prov,
+            **more,
+        }
         parent["children"].append({"$ref": ref})
         self.items[kind].append(item)
 
@@ -161,11 +170,17 @@ def _table(found: Grid) -> Json:
 
 def _cell(cell: Placed) -> Json:
     return {
-        "row_span": cell.rows, "col_span": cell.columns,
-        "start_row_offset_idx": cell.row, "end_row_offset_idx": cell.row + cell.rows,
-        "start_col_offset_idx": cell.column, "end_col_offset_idx": cell.column + cell.columns,
-        "text": cell.text, "column_header": cell.header, "row_header": False, "row_section": False,
-    }  # fmt: skip
+        "row_span": cell.rows,
+        "col_span": cell.columns,
+        "start_row_offset_idx": cell.row,
+        "end_row_offset_idx": cell.row + cell.rows,
+        "start_col_offset_idx": cell.column,
+        "end_col_offset_idx": cell.column + cell.columns,
+        "text": cell.text,
+        "column_header": cell.header,
+        "row_header": False,
+        "row_section": False,
+    }
 
 
 def _image(uri: str, box: Mapping[str, Any]) -> Json:

@@ -86,13 +86,15 @@ class Census:
         in a long document two numbers in the text's first lines follow each other by chance."""
         least = 1 if pages <= _FEW_PAGES else 2
         numbered = {
-            key for key, seen in self._seen.items()
+            key
+            for key, seen in self._seen.items()
             if key[-1] == "#" and seen.counted >= max(least, _COUNTED * (seen.pages - 1))
-        }  # fmt: skip
+        }
         alike = {
-            key for key, seen in self._seen.items()
+            key
+            for key, seen in self._seen.items()
             if key[-1] != "#" and key[0] == "t" and seen.streak > 2 and seen.again >= _AGAIN * (seen.pages - 1)
-        }  # fmt: skip
+        }
         return frozenset(numbered | alike)
 
 

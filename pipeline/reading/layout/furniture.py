@@ -92,9 +92,10 @@ def _away(content: PageContent, profile: DocumentProfile) -> set[int]:
     away = _repeated(content, profile)
     large = 1.8 * profile.body_size
     away |= {  # watermarks
-        id(line) for line in content.lines
+        id(line)
+        for line in content.lines
         if line.angle == -1 and line.size >= large and len(line.text) <= _WATERMARK_CHARS
-    }  # fmt: skip
+    }
     away |= {id(line) for line in _side_stamps(content)}
     level = [line for line in content.lines if line.angle == 0 and id(line) not in away]
     away |= {id(line) for line in _line_numbers(level, profile)}
@@ -115,9 +116,10 @@ def _repeated(content: PageContent, profile: DocumentProfile) -> set[int]:
         for row, further in zip_longest(inwards, inwards[1:]):
             keys = [(cell, edge_key(cell, content.height)) for cell in row.cells]
             repeated = {
-                id(cell) for cell, key in keys
+                id(cell)
+                for cell, key in keys
                 if key.startswith(zone) and key in profile.repeated and not _is_slide_title(cell, key, content, profile)
-            }  # fmt: skip
+            }
             if not repeated and not _PAGE_NUMBER.fullmatch(row.text):
                 break
             passed |= repeated
@@ -251,9 +253,10 @@ def _is_lone(row: Row, content: PageContent, profile: DocumentProfile) -> bool:
 def _line_numbers(level: Sequence[Line], profile: DocumentProfile) -> list[Line]:
     """The numbers that count a draft's lines: small, one below the other, left or right of all else."""
     counted = [
-        line for line in level
+        line
+        for line in level
         if line.text.strip().isdecimal() and len(line.text.strip()) < 5 and line.size < _NOTE_SIZE * profile.body_size
-    ]  # fmt: skip
+    ]
     if len(counted) < _MIN_LINE_NUMBERS or 2 * len(counted) > len(level) + 2 * _MIN_LINE_NUMBERS:
         return []
     chosen = {id(line) for line in counted}

@@ -65,8 +65,9 @@ def joined(rows: Sequence[Row]) -> list[Token]:
             found += tokens
     return [
         token if token.text.isascii() else token._replace(text=with_hyphens(token.text))
-        for token in found if token.text
-    ]  # fmt: skip
+        for token in found
+        if token.text
+    ]
 
 
 def groups(found: Sequence[Row]) -> list[Group]:

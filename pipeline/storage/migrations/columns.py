@@ -14,11 +14,14 @@ def columns_of(
     """Columns of one type; those whose name ends with `?` may be NULL. `to`: the column that they refer to."""
     return [
         sa.Column(
-            name.rstrip("?"), kind, *([sa.ForeignKey(to, ondelete=on_delete)] if to else []),
-            nullable=name.endswith("?"), **options,
+            name.rstrip("?"),
+            kind,
+            *([sa.ForeignKey(to, ondelete=on_delete)] if to else []),
+            nullable=name.endswith("?"),
+            **options,
         )
         for name in names
-    ]  # fmt: skip
+    ]
 
 
 ident = partial(columns_of, sa.BigInteger().with_variant(sa.Integer(), "sqlite"))
@@ -40,9 +43,13 @@ def string(length: int, *names: str, **options: Any) -> list[sa.Column[Any]]:
 def claim() -> list[sa.Column[Any]]:
     """What `ClaimColumns` has."""
     return [
-        *string(200, "worker_id?"), *string(32, "claim_id?"), *string(64, "request_id?"),
-        *moment("lease_until?"), *integer("attempts"), *moment("next_run_at?"),
-    ]  # fmt: skip
+        *string(200, "worker_id?"),
+        *string(32, "claim_id?"),
+        *string(64, "request_id?"),
+        *moment("lease_until?"),
+        *integer("attempts"),
+        *moment("next_run_at?"),
+    ]
 
 
 def index_where(condition: str, name: str, *columns: str) -> sa.Index:

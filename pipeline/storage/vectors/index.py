@@ -81,9 +81,15 @@ class Index:
         all_words = np.concatenate([self.words[:, :count], words], axis=1)
         all_ids[gaps], all_words[:, gaps] = self.ids[last], self.words[:, last]
         return replace(
-            self, version=version, read_at=read_at, ids=all_ids, words=all_words,
-            since=since, recent=recent, recent_versions=versions,
-        )  # fmt: skip
+            self,
+            version=version,
+            read_at=read_at,
+            ids=all_ids,
+            words=all_words,
+            since=since,
+            recent=recent,
+            recent_versions=versions,
+        )
 
 
 def nearest(indexes: Sequence[Index], vector: Floats, count: int, among: Ids | None = None) -> list[Ids]:

@@ -39,9 +39,15 @@ class Hit:
 
 
 def search(
-    session: Session, kind: str, model: str, vector: Sequence[float] | Floats, limit: int, *,
-    without: int | None = None, among: Sequence[int] | None = None,
-) -> list[Hit]:  # fmt: skip
+    session: Session,
+    kind: str,
+    model: str,
+    vector: Sequence[float] | Floats,
+    limit: int,
+    *,
+    without: int | None = None,
+    among: Sequence[int] | None = None,
+) -> list[Hit]:
     """The items most like `vector`, best first; `among`: only of these. Sees what this transaction has written.
 
     Scores are exact. Of a large collection one of the best may be missed: less than one in a hundred is.
@@ -53,9 +59,14 @@ def search(
 
 
 def search_many(
-    session: Session, kinds: Sequence[str], model: str, vector: Sequence[float] | Floats, limit: int, *,
+    session: Session,
+    kinds: Sequence[str],
+    model: str,
+    vector: Sequence[float] | Floats,
+    limit: int,
+    *,
     among: Sequence[int] | None = None,
-) -> list[Hit]:  # fmt: skip
+) -> list[Hit]:
     """The same over the items of several kinds together, in as many statements as over one."""
     wanted = np.asarray(vector, dtype=np.float32)
     norm = float(np.linalg.norm(wanted))

@@ -46,9 +46,13 @@ def settings_env(
 
 @pytest.fixture
 def stack(
-    context: Context, data_dir: Path, redis_url: str, database_url: str, settings_env: dict[str, str],
+    context: Context,
+    data_dir: Path,
+    redis_url: str,
+    database_url: str,
+    settings_env: dict[str, str],
     monkeypatch: pytest.MonkeyPatch,
-) -> Iterator[Stack]:  # fmt: skip
+) -> Iterator[Stack]:
     monkeypatch.setitem(ROLES, "music", ["worker", "-Q", f"control,{CALLS}", "-P", "threads", "-c", "4"])
     monkeypatch.setitem(ROLES, "calls", ["worker", "-Q", CALLS, "-P", "prefork", "-c", "1"])
     monkeypatch.setitem(ROLES, "control", ["worker", "-Q", "control", "-P", "threads", "-c", "4"])

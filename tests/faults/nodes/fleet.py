@@ -33,9 +33,14 @@ UPKEEP_S = 1
 QUIET_S = 40
 """Longer than upkeep leaves a reservation that nobody uses."""
 QUICK = {
-    "HEARTBEAT_MS": "500", "OWNER_TTL_SECONDS": "1.5", "STREAM_BLOCK_MS": "100", "COOL_DOWN_MS": "100",
-    "DLQ_MIN_IDLE_MS": "1000", "NODE_SNAPSHOT__PRESENCE_TTL_SECONDS": "2", "NODE_SNAPSHOT__REFRESH_INTERVAL_MS": "200",
-}  # fmt: skip
+    "HEARTBEAT_MS": "500",
+    "OWNER_TTL_SECONDS": "1.5",
+    "STREAM_BLOCK_MS": "100",
+    "COOL_DOWN_MS": "100",
+    "DLQ_MIN_IDLE_MS": "1000",
+    "NODE_SNAPSHOT__PRESENCE_TTL_SECONDS": "2",
+    "NODE_SNAPSHOT__REFRESH_INTERVAL_MS": "200",
+}
 """Settings of the gateway with which nothing takes long."""
 
 

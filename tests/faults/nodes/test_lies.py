@@ -64,9 +64,15 @@ def no_such_model(liar: RawNode, job: Got) -> None:
 
 
 LIES: list[Callable[[RawNode, Got], None]] = [
-    another_job, another_attempt, too_late, another_version, a_huge_frame, huge_attachments,
-    attachments_that_do_not_come, no_such_model,
-]  # fmt: skip
+    another_job,
+    another_attempt,
+    too_late,
+    another_version,
+    a_huge_frame,
+    huge_attachments,
+    attachments_that_do_not_come,
+    no_such_model,
+]
 SILENT = {"another_job", "another_attempt", "too_late"}
 """After which nothing is heard of the job any more."""
 PATIENT = {"COOL_DOWN_MS": "600000", "HEARTBEAT_MS": "2000", "OWNER_TTL_SECONDS": "6"}

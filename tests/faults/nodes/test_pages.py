@@ -69,9 +69,11 @@ def start_node(fleet: Fleet, name: str) -> None:
 def converted(fleet: Fleet, document_id: str) -> str:
     """The document's Markdown, once it is done."""
     wait_until(
-        lambda: documents.status(document_id).status is DocumentStatus.COMPLETED, DONE_S, "it is converted",
+        lambda: documents.status(document_id).status is DocumentStatus.COMPLETED,
+        DONE_S,
+        "it is converted",
         last=lambda: (documents.status(document_id), fleet.describe()),
-    )  # fmt: skip
+    )
     return documents.status(document_id).read_text()
 
 

@@ -20,8 +20,12 @@ BOTH = ("ai-1", "ai-2")
 
 
 def _wait_until_both_said(stack: Stack, text: str, times: int) -> None:
-    wait_until(lambda: all(stack[name].says(text) == times for name in BOTH), 90, f"both said {text} {times} times",
-               last=lambda: [stack[name].says(text) for name in BOTH])  # fmt: skip
+    wait_until(
+        lambda: all(stack[name].says(text) == times for name in BOTH),
+        90,
+        f"both said {text} {times} times",
+        last=lambda: [stack[name].says(text) for name in BOTH],
+    )
 
 
 def _inspected(command: str) -> list[set[str]]:
@@ -52,9 +56,17 @@ def test_idle_workers_are_paused_and_resumed_whoever_closes_the_gate(
 
     # What workers that are gone left on record. The beat's watchdog alone has seen it.
     row = {
-        "flow": "documents", "scope_id": "d", "unit": "1", "capability": "vision", "operation": "o",
-        "provider": "test", "queue": QUEUE, "model": "m", "status": "transient", "created_at": datetime.now(UTC),
-    }  # fmt: skip
+        "flow": "documents",
+        "scope_id": "d",
+        "unit": "1",
+        "capability": "vision",
+        "operation": "o",
+        "provider": "test",
+        "queue": QUEUE,
+        "model": "m",
+        "status": "transient",
+        "created_at": datetime.now(UTC),
+    }
     flow.context.db.run(lambda session: session.execute(insert(AiCall), [row] * 3))
     stack.start("beat-1")
     _wait_until_both_said(stack, PAUSED, 3)

@@ -34,11 +34,14 @@ def settings_env(provider: ProviderServer, extra_env: dict[str, str]) -> dict[st
         f"PENSTOCK_PROVIDERS__{name}__{field}": value
         for name in ("EYE", "PEN")
         for field, value in {
-            "BASE_URL": provider.base_url, "API_KEY": "k", "MODEL": f"{name.lower()}-model", "TIMEOUT_S": "20",
+            "BASE_URL": provider.base_url,
+            "API_KEY": "k",
+            "MODEL": f"{name.lower()}-model",
+            "TIMEOUT_S": "20",
             # A breaker that stays closed: what is seen is how attempts end.
             "BREAKER_FAIL_MAX": "1000",
         }.items()
-    }  # fmt: skip
+    }
     return {
         **services,
         "PENSTOCK_SCREENSHOTS__VISION_PROVIDER": "eye",
@@ -57,9 +60,13 @@ def settings_env(provider: ProviderServer, extra_env: dict[str, str]) -> dict[st
 
 @pytest.fixture
 def stack(
-    context: Context, data_dir: Path, redis_url: str, database_url: str, settings_env: dict[str, str],
+    context: Context,
+    data_dir: Path,
+    redis_url: str,
+    database_url: str,
+    settings_env: dict[str, str],
     monkeypatch: pytest.MonkeyPatch,
-) -> Iterator[Stack]:  # fmt: skip
+) -> Iterator[Stack]:
     monkeypatch.setitem(ROLES, "shots", WORKER)
     monkeypatch.setitem(ROLES, "doomed", [*WORKER, "-I", "tests.faults.screenshots.killing"])
     with Stack(data_dir, database_url, redis_url, **settings_env) as stack:

@@ -92,13 +92,13 @@ class Shots:
         """
         wait_until(
             lambda: set(self.states(BATCHES)) == {"succeeded"} and "pending" not in self.states(SHOTS),
-            DONE_S, "batches have ended", last=self.stand,
-        )  # fmt: skip
+            DONE_S,
+            "batches have ended",
+            last=self.stand,
+        )
 
     def _finished(self) -> bool:
-        return all(
-            (found := self.states(table)) and set(found) == {"succeeded"} for table in (BATCHES, NODES)
-        )  # fmt: skip
+        return all((found := self.states(table)) and set(found) == {"succeeded"} for table in (BATCHES, NODES))
 
     def stand(self) -> object:
         """How things stand, for people."""
@@ -140,7 +140,7 @@ class Shots:
             Operation.ANALYSE: len(self.rows(SHARDS)),
             Operation.EXPAND: sum(row.made_by == "model" for row in self.rows(BATCHES)),
             Operation.MERGE: len(merged),
-        }  # fmt: skip
+        }
         more = {operation: self.calls(operation) - stored for operation, stored in needed.items()}
         assert min(more.values()) >= 0, more
         assert sum(more.values()) <= again, (more, self.stand())

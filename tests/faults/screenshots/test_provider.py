@@ -169,9 +169,11 @@ def test_spend_cap_holds_the_frames_and_a_higher_one_lets_them_through(
     ids = shots.submit(20)
     closed = "eye has reached its spend cap for today"
     wait_until(
-        lambda: closed in gates.closed_because(shots.context, "screenshot-vision"), START_S, "the cap has closed",
+        lambda: closed in gates.closed_because(shots.context, "screenshot-vision"),
+        START_S,
+        "the cap has closed",
         last=shots.stand,
-    )  # fmt: skip
+    )
     wait_until(lambda: not provider.stats(records=False)["under_way"], START_S, "no call is under way")
     assert shots.calls(Operation.ANALYSE) == 1
     assert not {"failed", "failed_permanent"} & (shots.states(BATCHES).keys() | shots.states(SHARDS).keys())

@@ -70,9 +70,11 @@ def test_penstock_s_own_role_can_migrate_and_is_no_superuser(postgres: Postgres)
     socket = re.search(r"host=(.+)$", postgres.url("postgres"))
     assert socket
     environment = {
-        "PATH": f"{postgres.programs}:{os.environ['PATH']}", "PGHOST": socket[1], "POSTGRES_USER": "postgres",
+        "PATH": f"{postgres.programs}:{os.environ['PATH']}",
+        "PGHOST": socket[1],
+        "POSTGRES_USER": "postgres",
         "POSTGRES_PASSWORD": "it's 'quoted'",
-    }  # fmt: skip
+    }
     script = ROOT / "deploy" / "postgres" / "role.sh"
     subprocess.run([script], env=environment, check=True, capture_output=True)
     url = f"postgresql://penstock@/penstock?host={socket[1]}"
@@ -108,9 +110,10 @@ def test_pinned_images_stand_in_env_and_the_rest_of_it_stays(tmp_path: Path) -> 
     lines = env.read_text(encoding="utf-8").splitlines()
     assert lines[0] == "POSTGRES_PASSWORD=secret"
     assert [*lines[1:]] == [
-        "REDIS_IMAGE=redis:7-alpine@sha256:0123456", "POSTGRES_IMAGE=pgvector/pgvector:pg17@sha256:0123456",
+        "REDIS_IMAGE=redis:7-alpine@sha256:0123456",
+        "POSTGRES_IMAGE=pgvector/pgvector:pg17@sha256:0123456",
         "PYTHON_IMAGE=python:3.12-slim@sha256:0123456",
-    ]  # fmt: skip
+    ]
     assert env.stat().st_mode & 0o777 == 0o600
     program(tmp_path / "docker", "echo unknown")
     refused = subprocess.run([script], env=environment, capture_output=True, text=True, check=False)

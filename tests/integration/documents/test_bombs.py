@@ -83,8 +83,9 @@ def test_splitting_has_a_limit_of_its_own(context: Context, tmp_path: Path) -> N
     assert not split.split_document(context, document_id, OWNER)
     row = document(context, document_id)
     assert (row.status, row.error) == (
-        DocumentStatus.FAILED, "Splitting takes more than 1e-09 s; convert it in parts.",
-    )  # fmt: skip
+        DocumentStatus.FAILED,
+        "Splitting takes more than 1e-09 s; convert it in parts.",
+    )
 
 
 def test_a_document_that_is_cancelled_while_it_is_split_stops_its_child(

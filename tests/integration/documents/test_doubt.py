@@ -42,8 +42,9 @@ def test_doubtful_pages_are_counted_and_listed(context: Context) -> None:
     view = queries.document(context, document_id)
     assert view.doubtful_count == 2
     assert [(page.page, page.confidence) for page in queries.pages(context, document_id, doubtful=True)] == [
-        (2, 0.6), (4, None),
-    ]  # fmt: skip
+        (2, 0.6),
+        (4, None),
+    ]
     manifest = json.loads((Path(str(view.merged_path)).with_suffix(".manifest.json")).read_text())
     assert (manifest["totals"]["doubtful"], manifest["document"]["doubtful_count"]) == (2, 2)
     assert [(page["confidence"], page["doubtful"]) for page in manifest["pages"][:2]] == [(0.97, False), (0.6, True)]
@@ -62,8 +63,9 @@ def test_a_page_of_mostly_uncertain_words_says_so(context: Context) -> None:
     view = queries.document(context, document_id)
     manifest = json.loads((Path(str(view.merged_path)).with_suffix(".manifest.json")).read_text())
     assert [(page["uncertain"], page["uncertain_share"], page["doubtful"]) for page in manifest["pages"]] == [
-        (True, 0.8, True), (False, 0.1, False),
-    ]  # fmt: skip
+        (True, 0.8, True),
+        (False, 0.1, False),
+    ]
     assert manifest["totals"]["uncertain"] == 1
     service.retry_page(context, document_id, 1)
     settle(context, document_id, ("by a model", None))

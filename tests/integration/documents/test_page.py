@@ -261,9 +261,11 @@ def test_a_discarded_result_is_in_the_ledger_but_changes_no_page(context: Contex
     assert pages(context, document_id)[0].content == "good"
     ledger = [(row.text, row.effective, row.status) for row in attempts(context, document_id)]
     assert ledger == [
-        ("from the dead", False, "completed"), ("good", True, "completed"), ("late", False, "completed"),
+        ("from the dead", False, "completed"),
+        ("good", True, "completed"),
+        ("late", False, "completed"),
         ("", False, "permanent"),
-    ]  # fmt: skip
+    ]
 
 
 def test_the_ledger_and_the_traces_keep_what_was_paid(context: Context) -> None:

@@ -126,10 +126,11 @@ def test_whatever_characters_a_layout_has_it_is_stored(context: Context) -> None
 def test_a_table_over_two_pages_is_merged_as_one(context: Context) -> None:
     document_id = insert_document(context, pages=[PageStatus.PENDING] * 2)
     convert(
-        context, document_id,
+        context,
+        document_id,
         one=(f"{HEAD}\n| Nut | 1 |", layout(1, "table", 500)),
         two=("| Bolt | 2 |\n| --- | --- |\n| Cog | 3 |\n\nThe end.", layout(2, "table", 60, 200)),
-    )  # fmt: skip
+    )
     assert merge.merge_document(context, document_id, Owner("m", "1"))
     view = queries.document(context, document_id)
     assert view.status is DocumentStatus.COMPLETED

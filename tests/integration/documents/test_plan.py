@@ -93,7 +93,7 @@ def test_pages_of_a_provider_that_was_removed_need_no_lane(context: Context) -> 
 
 def test_all_documents_are_walked_in_portions_the_oldest_first(
     context: Context, monkeypatch: pytest.MonkeyPatch
-) -> None:  # fmt: skip
+) -> None:
     monkeypatch.setattr(plan, "PORTION", 2)
     ids = [insert_document(context, D.PENDING, []) for _ in range(5)]
     same = context.db.now()

@@ -78,8 +78,14 @@ COMMANDS: dict[str, tuple[Callable[[Context, str], Any], Expected]] = {
     ),
     "retry_failed": (
         service.retry_failed,
-        {**dict.fromkeys(D, D.PROCESSING), D.PENDING: D.PENDING, D.SPLITTING: D.SPLITTING, D.COMPLETED: D.COMPLETED,
-         D.MERGING: ILLEGAL, D.PAUSED: ILLEGAL},
+        {
+            **dict.fromkeys(D, D.PROCESSING),
+            D.PENDING: D.PENDING,
+            D.SPLITTING: D.SPLITTING,
+            D.COMPLETED: D.COMPLETED,
+            D.MERGING: ILLEGAL,
+            D.PAUSED: ILLEGAL,
+        },
     ),
     "remerge": (
         lambda context, document_id: service.remerge(context, document_id, allow_partial=True),
@@ -89,7 +95,7 @@ COMMANDS: dict[str, tuple[Callable[[Context, str], Any], Expected]] = {
         promote,
         {**dict.fromkeys((D.COMPLETED, D.PARTIAL_FAILED, D.FAILED), D.READY_TO_MERGE), D.CANCELLED: D.CANCELLED},
     ),
-}  # fmt: skip
+}
 """What each command leads to from each state, or the code of its error; whatever is not listed is illegal."""
 
 

@@ -91,9 +91,15 @@ def test_the_same_content_and_options_give_the_same_document(context: Context, p
 
 
 def test_other_pages_provider_model_or_content_give_another_document(context: Context, pdf: Path) -> None:
-    ids = {submit(context, pdf, options).id for options in (
-        Options(), Options(page_range="1-2"), Options(provider="openai"), Options(provider="openai", model="m-2"),
-    )}  # fmt: skip
+    ids = {
+        submit(context, pdf, options).id
+        for options in (
+            Options(),
+            Options(page_range="1-2"),
+            Options(provider="openai"),
+            Options(provider="openai", model="m-2"),
+        )
+    }
     text_pdf(pdf, [*THREE, ["four"]])
     ids.add(submit(context, pdf, Options()).id)
     assert len(ids) == 5
@@ -346,9 +352,13 @@ def submitted_as(context: Context, pdf: Path, status: DocumentStatus, pages: lis
     ],
 )
 def test_submitting_again_does_the_least_that_brings_the_result(
-    context: Context, pdf: Path, status: DocumentStatus, pages: list[PageStatus], expected: DocumentStatus,
+    context: Context,
+    pdf: Path,
+    status: DocumentStatus,
+    pages: list[PageStatus],
+    expected: DocumentStatus,
     expected_pages: list[PageStatus],
-) -> None:  # fmt: skip
+) -> None:
     document_id = submitted_as(context, pdf, status, pages)
     view = submit(context, pdf, Options(allow_partial=True))
     assert (view.id, view.status) == (document_id, expected)

@@ -98,9 +98,7 @@ def take(
 
 def finish(db: Database, row: Any, claim: Claim, result: str) -> int:
     with db.transaction() as session:
-        return MACHINE.move(
-            session, JOBS, E.FINISH, JOBS.c.id == row.id, held_by(JOBS, claim), **FREE, result=result
-        )  # fmt: skip
+        return MACHINE.move(session, JOBS, E.FINISH, JOBS.c.id == row.id, held_by(JOBS, claim), **FREE, result=result)
 
 
 def give_back(db: Database, *where: Any, **values: Any) -> int:
@@ -171,9 +169,7 @@ def test_the_limit_holds_whatever_plan_the_server_chooses(db: Database) -> None:
             for plan in plans:
                 session.execute(text(f"SET LOCAL enable_{plan} = off"))
             claim = new_claim(Owner("w", "r"), NOW, LEASE_S)
-            rows = claims.take(
-                session, JOBS, MACHINE, E.CLAIM, claim=claim, order_by=JOBS.c.place, limit=3, now=NOW
-            )  # fmt: skip
+            rows = claims.take(session, JOBS, MACHINE, E.CLAIM, claim=claim, order_by=JOBS.c.place, limit=3, now=NOW)
             session.rollback()
         assert len(rows) == 3
 

@@ -246,8 +246,11 @@ def test_a_sentinel_that_knows_another_master_only(sentinel: Sentinel) -> None:
 def test_what_was_configured_is_shown_to_nobody(over: AppOver, sentinel: Sentinel) -> None:
     app = over(sentinel_url(sentinel.port, sentinel.port))
     shown = [
-        repr(app.connection_for_write()), app.connection_for_write().as_uri(), app.backend.as_uri(), app.bugreport(),
+        repr(app.connection_for_write()),
+        app.connection_for_write().as_uri(),
+        app.backend.as_uri(),
+        app.bugreport(),
         str(app.conf.table(with_defaults=True)),
-    ]  # fmt: skip
+    ]
     secrets = [form for secret in (PASSWORD, SENTINEL_PASSWORD) for form in (secret, quote(secret, safe=""))]
     assert not [text for text in shown for secret in secrets if secret in text]

@@ -99,9 +99,7 @@ def test_each_unit_is_claimed_once_however_many_ask_at_once(context: Context, wo
     assert len(found) == len(set(found)) == made.count
 
 
-def test_a_result_under_a_claim_that_was_taken_away_changes_nothing(
-    context: Context, work: Work, made: Made
-) -> None:  # fmt: skip
+def test_a_result_under_a_claim_that_was_taken_away_changes_nothing(context: Context, work: Work, made: Made) -> None:
     held, (row, *_) = _claim(context, work, made)
     assert kernel.free_lost(context.db, work, {ONE.worker_id}, context.settings).keys() == {made.scope}
     again = {"next_run_at": None}
@@ -193,9 +191,7 @@ def test_what_a_living_process_holds_is_given_back_by_nobody(context: Context, w
 def _give_back_earlier(context: Context, work: Work, made: Made, owner: Owner) -> Changes:
     def act(session: Session) -> Changes:
         scope = work.lock(session, made.scope)
-        return kernel.give_back_earlier(
-            session, work, scope, made.scope, owner, context.settings, context.db.now()
-        )  # fmt: skip
+        return kernel.give_back_earlier(session, work, scope, made.scope, owner, context.settings, context.db.now())
 
     return context.db.run(act)
 
@@ -271,7 +267,7 @@ def test_the_sweeper_passes_by_no_flow_with_units_that_are_held_or_wait(
 
 def test_a_claim_that_is_renewed_lasts_longer_unless_it_was_taken_away(
     context: Context, work: Work, made: Made
-) -> None:  # fmt: skip
+) -> None:
     held, (row, *_) = _claim(context, work, made)
     until = context.db.now() + timedelta(days=1)
     assert context.db.run(lambda session: kernel.renew(session, work, row.id, held, until))

@@ -75,18 +75,30 @@ def test_claims_and_what_the_sweeper_gives_back_are_told_once_they_are_committed
     moved, claimed = journal.lines()
     assert moved["event"] == "state.changed"
     assert (moved["kind"], moved["cause"], moved["from"], moved["to"]) == (
-        "page", "claim", "PENDING|RETRYING", "PROCESSING",
-    )  # fmt: skip
+        "page",
+        "claim",
+        "PENDING|RETRYING",
+        "PROCESSING",
+    )
     assert claimed == {
-        "event": "unit.claimed", "level": "debug", "work": "page", "scope": made.scope, "page": [1, 2], "ids": ids,
+        "event": "unit.claimed",
+        "level": "debug",
+        "work": "page",
+        "scope": made.scope,
+        "page": [1, 2],
+        "ids": ids,
         "count": 2,
-    }  # fmt: skip
+    }
     assert FLOW.free_lost(context, {ONE.worker_id}) == 1
     *_, told = journal.lines()
     assert told == {
-        "event": "claims.given_back", "level": "warning", "flow": "documents", "work": "page",
-        "stuck": {"PROCESSING": 2}, "scopes": [made.scope],
-    }  # fmt: skip
+        "event": "claims.given_back",
+        "level": "warning",
+        "flow": "documents",
+        "work": "page",
+        "stuck": {"PROCESSING": 2},
+        "scopes": [made.scope],
+    }
 
 
 @pytest.mark.parametrize("level", ["INFO"])

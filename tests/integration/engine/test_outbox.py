@@ -105,9 +105,16 @@ def deletion_of(session: Session, batch_id: int, now: datetime) -> None:
 
     session.execute(insert(SOURCES).values(key="screen:1", created_at=now, seen_at=now))
     shot = {
-        "source_key": "screen:1", "ts": now, "file": "f", "sha256": "s", "phash": "p", "size_bytes": 1,
-        "batch_id": batch_id, "created_at": now, "updated_at": now,
-    }  # fmt: skip
+        "source_key": "screen:1",
+        "ts": now,
+        "file": "f",
+        "sha256": "s",
+        "phash": "p",
+        "size_bytes": 1,
+        "batch_id": batch_id,
+        "created_at": now,
+        "updated_at": now,
+    }
     shot_id = session.execute(insert(SHOTS).values(**shot).returning(SHOTS.c.id)).scalar_one()
     deletion._forget_batches(session, [shot_id], now)
 
@@ -201,10 +208,8 @@ def test_a_reader_by_number_misses_none_of_many_writers(context: Context) -> Non
             def act(session: Session, change: DocumentEvent = change) -> None:
                 acts: list[Callable[[], Any]] = [
                     lambda: DOCUMENT.move(session, DOCUMENTS, change, DOCUMENTS.c.id.in_(own[number])),
-                    lambda: vectors.upsert(
-                        session, rng.choice("ab"), "m", [(number, [1.0, 0.5])], context.db.now()
-                    ),
-                ]  # fmt: skip
+                    lambda: vectors.upsert(session, rng.choice("ab"), "m", [(number, [1.0, 0.5])], context.db.now()),
+                ]
                 rng.shuffle(acts)
                 for one in acts:
                     one()

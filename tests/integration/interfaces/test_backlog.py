@@ -98,8 +98,10 @@ def test_what_is_tried_again_and_what_is_paused_do_not_count_for_a_queue(context
     insert_document(context, DocumentStatus.PAUSED, [])
     found = _why(context)
     assert {kind: dict(one.units) for kind, one in found.items()} == {
-        "free": {"pages": 2}, "retry": {"pages": 1}, "paused": {"pages": 4, "documents": 1}
-    }  # fmt: skip
+        "free": {"pages": 2},
+        "retry": {"pages": 1},
+        "paused": {"pages": 4, "documents": 1},
+    }
     assert found["retry"].until == due
 
 
@@ -136,11 +138,17 @@ def test_pages_are_counted_by_minute_over_the_last_hour(context: Context, monkey
         at = now.replace(second=1, microsecond=0) - timedelta(minutes=minutes_ago)
         rows = [
             {
-                "document_id": document, "page": 1, "page_source": 1, "provider": "p", "model": "m", "status": state,
-                "worker_id": "w", "created_at": at,
+                "document_id": document,
+                "page": 1,
+                "page_source": 1,
+                "provider": "p",
+                "model": "m",
+                "status": state,
+                "worker_id": "w",
+                "created_at": at,
             }
             for state in states
-        ]  # fmt: skip
+        ]
         with context.db.transaction() as session:
             session.execute(insert(ATTEMPTS), rows)
 

@@ -21,9 +21,12 @@ def database_url(sqlite_url: str) -> str:
 def filled(context: Context) -> Context:
     for name in ("sea", "land"):
         publish(
-            context, add_base(context, name), [f"The lantern of the {name}.", "Nothing else."], heading=["One", "Two"],
+            context,
+            add_base(context, name),
+            [f"The lantern of the {name}.", "Nothing else."],
+            heading=["One", "Two"],
             name=f"{name}.md",
-        )  # fmt: skip
+        )
     return context
 
 

@@ -68,17 +68,29 @@ def test_add_takes_files_addresses_and_notes_and_tells_what_it_could_not_and_why
     (tmp_path / "one.md").write_text("# One")
     (tmp_path / "link.md").symlink_to(tmp_path / "one.md")
     done = penstock(
-        "add", "manuals", tmp_path / "one.md", tmp_path / "no.md", "https://example.com/a#b", "ftp://example.com",
-        "--note", "-", "--note", " ", stdin="Out of the pipe", code=3,
-    )  # fmt: skip
+        "add",
+        "manuals",
+        tmp_path / "one.md",
+        tmp_path / "no.md",
+        "https://example.com/a#b",
+        "ftp://example.com",
+        "--note",
+        "-",
+        "--note",
+        " ",
+        stdin="Out of the pipe",
+        code=3,
+    )
     assert f"{tmp_path}/no.md: not added: No such file" in done.output
     assert "not an address that begins with http" in done.output
     assert "the note is empty" in done.output
     assert "3 items added, 3 not added." in done.output
     listed = shown("items", base)
     assert [(one["type"], one["name"]) for one in listed] == [
-        ("file", "one.md"), ("url", "https://example.com/a"), ("note", "Out of the pipe.md"),
-    ]  # fmt: skip
+        ("file", "one.md"),
+        ("url", "https://example.com/a"),
+        ("note", "Out of the pipe.md"),
+    ]
     again = shown("add", base, tmp_path / "one.md")
     assert [one["item_id"] for one in again["there"]] == [listed[0]["id"]]
     assert not again["failed"]

@@ -41,11 +41,14 @@ ROOT = Path(__file__).resolve().parents[3]
 DOCUMENTED = re.compile(r"^\| `(\w+)` \|", re.MULTILINE)
 PROVIDERS = {
     "p": {
-        "base_url": "http://127.0.0.1:1/v1", "model": "m", "limits": "3/min", "daily_spend_cap": 5.0,
+        "base_url": "http://127.0.0.1:1/v1",
+        "model": "m",
+        "limits": "3/min",
+        "daily_spend_cap": 5.0,
         "prices": {"*": {"input": 1e6}},
     },
     "q": {"base_url": "http://127.0.0.1:1/v1", "model": "m"},
-}  # fmt: skip
+}
 Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
 
 
@@ -191,10 +194,34 @@ class TestFiles:
     def test_labels_are_never_ids(self, found: dict[str, Metric]) -> None:
         labels = {key for of in found.values() for one in of.samples for key in one.labels}
         assert labels <= {
-            "part", "flow", "kind", "state", "provider", "capability", "status", "direction", "queue", "reason",
-            "scope", "name", "unit", "window_seconds", "role", "method", "route", "le", "version", "python",
-            "database", "op", "result", "implementation", "major", "minor", "patchlevel",
-        }  # fmt: skip
+            "part",
+            "flow",
+            "kind",
+            "state",
+            "provider",
+            "capability",
+            "status",
+            "direction",
+            "queue",
+            "reason",
+            "scope",
+            "name",
+            "unit",
+            "window_seconds",
+            "role",
+            "method",
+            "route",
+            "le",
+            "version",
+            "python",
+            "database",
+            "op",
+            "result",
+            "implementation",
+            "major",
+            "minor",
+            "patchlevel",
+        }
 
     @pytest.fixture
     def queries(self) -> list[str]:

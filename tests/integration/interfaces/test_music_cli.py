@@ -55,9 +55,17 @@ def test_sync_reports_and_status_has_the_contract(context: Context) -> None:
     status = shown("status")
     assert isinstance(status, dict)
     assert set(status) >= {
-        "isPaused", "isWorkerRunning", "activeJobs", "waitingJobs", "completedJobs", "failedJobs", "delayedJobs",
-        "pendingSongs", "totalSongs", "pipelineState",
-    }  # fmt: skip
+        "isPaused",
+        "isWorkerRunning",
+        "activeJobs",
+        "waitingJobs",
+        "completedJobs",
+        "failedJobs",
+        "delayedJobs",
+        "pendingSongs",
+        "totalSongs",
+        "pipelineState",
+    }
     assert (status["pendingSongs"], status["totalSongs"], status["pipelineState"]) == (12, 12, "idle")
     assert "PENDING 12" in penstock("status").output
 

@@ -66,8 +66,10 @@ def test_tokens_are_made_listed_and_revoked(context: Context) -> None:
     assert (bound["node_id"], session["kind"]) == ("rack-3", "session")
     listed = penstock("nodes", "tokens", "list", "--json").stdout
     assert [(one["name"], one["kind"]) for one in json.loads(listed)] == [
-        ("desk", "node"), ("rack 3", "node"), ("pipeline", "session"),
-    ]  # fmt: skip
+        ("desk", "node"),
+        ("rack 3", "node"),
+        ("pipeline", "session"),
+    ]
     assert not [one for one in (secret, bound["secret"], session["secret"]) if one in listed]
     penstock("nodes", "tokens", "revoke", "desk")
     assert tokens.authenticate(context, secret) is None

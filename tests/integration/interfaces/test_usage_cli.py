@@ -25,14 +25,22 @@ def code(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
 @pytest.mark.parametrize(
     "arguments",
     [
-        ("convert", "x.pdf", "--provider", "nope"), ("convert", "x.pdf", "--format", "html"),
-        ("kb", "create", " "), ("convert", "x.pdf", "--pages", "abc"), ("convert", "x.pdf", "--page-range", "5-1"),
-        ("kb", "create", "n", "--chunk-tokens", "5"), ("search", " "), ("documents", "search", " "),
-        ("screenshots", "search", " "), ("settings", "set", "nope", "1"), ("queues", "pause", "nope"),
-        ("webhooks", "create", "nowhere"), ("keys", "create", "a", "--scope", "all"),
+        ("convert", "x.pdf", "--provider", "nope"),
+        ("convert", "x.pdf", "--format", "html"),
+        ("kb", "create", " "),
+        ("convert", "x.pdf", "--pages", "abc"),
+        ("convert", "x.pdf", "--page-range", "5-1"),
+        ("kb", "create", "n", "--chunk-tokens", "5"),
+        ("search", " "),
+        ("documents", "search", " "),
+        ("screenshots", "search", " "),
+        ("settings", "set", "nope", "1"),
+        ("queues", "pause", "nope"),
+        ("webhooks", "create", "nowhere"),
+        ("keys", "create", "a", "--scope", "all"),
         ("calls", "list", "--since", "never"),
     ],
-)  # fmt: skip
+)
 def test_wrong_usage_ends_with_two(
     arguments: tuple[str, ...], context: Context, monkeypatch: pytest.MonkeyPatch
 ) -> None:

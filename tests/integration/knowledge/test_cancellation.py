@@ -58,9 +58,18 @@ def half_stored(context: Context, driver: Driver, item_id: str) -> Finish:
     finish = reading(context, driver, item_id)
     row = driver.row(item_id)
     chunk = {
-        "item_id": item_id, "base_id": row.base_id, "generation": row.building, "number": 0, "batch": 0, "text": "x",
-        "heading": "[]", "start": 0, "end": 1, "digest": "x", "created_at": context.db.now(),
-    }  # fmt: skip
+        "item_id": item_id,
+        "base_id": row.base_id,
+        "generation": row.building,
+        "number": 0,
+        "batch": 0,
+        "text": "x",
+        "heading": "[]",
+        "start": 0,
+        "end": 1,
+        "digest": "x",
+        "created_at": context.db.now(),
+    }
     context.db.run(lambda session: session.execute(CHUNKS.insert().values(**chunk)))
     return finish
 

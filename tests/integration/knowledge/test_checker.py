@@ -65,8 +65,16 @@ def test_what_should_have_ended_is_found(context: Context, driver: Driver, item_
     now = context.db.now()
     driver.change(item_id, admitted_at=now)
     assert found(context) == {"admitted_at_rest": 1}
-    row = {"item_id": item_id, "generation": 1, "number": 0, "size": 1, "status": "done", "provider": "emb",
-           "attempts": 0, "updated_at": now}  # fmt: skip
+    row = {
+        "item_id": item_id,
+        "generation": 1,
+        "number": 0,
+        "size": 1,
+        "status": "done",
+        "provider": "emb",
+        "attempts": 0,
+        "updated_at": now,
+    }
     with context.db.transaction() as session:
         session.execute(update(ITEMS).values(admitted_at=None))
         session.execute(insert(BATCHES).values(**row))

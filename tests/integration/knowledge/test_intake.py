@@ -73,11 +73,20 @@ def test_same_source_is_recognised_in_one_batch_and_in_a_later_one(context: Cont
 @pytest.mark.parametrize(
     "address",
     [
-        "", "ftp://a.example", "file:///etc/passwd", "https://", "https://user:secret@a.example", "https://a.example:99999",
-        "https://a.example/\x00", "https://a.example/ b", "javascript:alert(1)", "https://" + "a" * 2000, "https://[::1",
+        "",
+        "ftp://a.example",
+        "file:///etc/passwd",
+        "https://",
+        "https://user:secret@a.example",
+        "https://a.example:99999",
+        "https://a.example/\x00",
+        "https://a.example/ b",
+        "javascript:alert(1)",
+        "https://" + "a" * 2000,
+        "https://[::1",
         "https://a.example/\ud800",
     ],
-)  # fmt: skip
+)
 def test_address_that_cannot_be_fetched_is_refused_without_its_password(
     context: Context, base: str, address: str
 ) -> None:
@@ -231,8 +240,9 @@ class TestDirectory:
         again = intake.add(context, base, [Source.of_file(folder / "a.md"), Source.of_file(folder / "b.md")])
         assert [one.item_id for one in again.failed] == [scanned.created[0].id, upload.id]
         assert [one.group_name for one in queries.items(context, base) if one.id in {upload.id, alone.id}] == [
-            str(folder.resolve()), str(folder.resolve() / "inner"),
-        ]  # fmt: skip
+            str(folder.resolve()),
+            str(folder.resolve() / "inner"),
+        ]
         driver.work_off()
         for name in ("a.md", "b.md"):
             (folder / name).write_text("other words")

@@ -40,12 +40,20 @@ def _fill(context: Context, base_id: str) -> None:
     now = context.db.now()
     rows = [
         {
-            "id": uuid4().hex[:16], "base_id": base_id, "position": at, "type": "note", "name": "n",
+            "id": uuid4().hex[:16],
+            "base_id": base_id,
+            "position": at,
+            "type": "note",
+            "name": "n",
             "status": ItemStatus.COMPLETED if at < ITEMS_OF_BASE - IN_LINE else ItemStatus.PENDING,
-            "source_key": str(at), "deleting": False, "created_at": now, "updated_at": now, "attempts": 0,
+            "source_key": str(at),
+            "deleting": False,
+            "created_at": now,
+            "updated_at": now,
+            "attempts": 0,
         }
         for at in range(ITEMS_OF_BASE)
-    ]  # fmt: skip
+    ]
     with context.db.transaction() as session:
         session.execute(insert(ITEMS), rows)
         session.execute(BASES.update().values(next_position=ITEMS_OF_BASE + 1))

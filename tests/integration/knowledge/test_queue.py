@@ -138,8 +138,9 @@ def test_recovery_takes_from_processes_that_are_gone_what_they_held(
     assert sorted(knowledge.recover(base)) == sorted([read, embedded])
     assert (driver.row(read).status, driver.row(read).claim_id) == (ItemStatus.PENDING, None)
     assert Places(context.redis).known([queries.place_of(read), queries.place_of(embedded)]) == {
-        queries.place_of(read), queries.place_of(embedded)
-    }  # fmt: skip
+        queries.place_of(read),
+        queries.place_of(embedded),
+    }
     driver.work_off()
     assert {driver.status(read), driver.status(embedded)} == {ItemStatus.COMPLETED}
 

@@ -37,9 +37,16 @@ def find(context: Context, bases: list[str] | None, words: str, **options: Any) 
 
 def test_a_hit_says_where_it_stands(context: Context, base: str) -> None:
     item = publish(
-        context, base, SEA, heading=["Coast", "Ports"], title="On the sea", name="sea.pdf", type=ItemType.FILE,
-        group_id="grp-1", group_name="/books",
-    )  # fmt: skip
+        context,
+        base,
+        SEA,
+        heading=["Coast", "Ports"],
+        title="On the sea",
+        name="sea.pdf",
+        type=ItemType.FILE,
+        group_id="grp-1",
+        group_name="/books",
+    )
     found = search(context, [base], "lantern", around=1)
     hit = found.hits[0]
     assert (hit.text, hit.item_id, hit.base_id, hit.base_name) == (SEA[1], item, base, "sea")
@@ -115,10 +122,14 @@ def test_filters_leave_out_items(context: Context, base: str) -> None:
     )
     new = publish(context, base, COPPER, type=ItemType.DIRECTORY, group_id="grp-2")
     for options, expected in (
-        ({"types": ["url"]}, [SEA[1]]), ({"types": ["directory", "note"]}, [COPPER[1]]),
-        ({"item_ids": [new]}, [COPPER[1]]), ({"item_ids": []}, []), ({"group_ids": ["grp-2"]}, [COPPER[1]]),
-        ({"since": now - timedelta(days=1)}, [COPPER[1]]), ({"types": ["url"], "item_ids": [new]}, []),
-    ):  # fmt: skip
+        ({"types": ["url"]}, [SEA[1]]),
+        ({"types": ["directory", "note"]}, [COPPER[1]]),
+        ({"item_ids": [new]}, [COPPER[1]]),
+        ({"item_ids": []}, []),
+        ({"group_ids": ["grp-2"]}, [COPPER[1]]),
+        ({"since": now - timedelta(days=1)}, [COPPER[1]]),
+        ({"types": ["url"], "item_ids": [new]}, []),
+    ):
         assert find(context, [base], "lantern", **options) == expected, options
         loosely = find(context, None, "lantern of the meadow", **options)
         assert set(loosely) & {SEA[1], COPPER[1]} == set(expected), options
@@ -158,10 +169,12 @@ class TestWithAProvider:
     @pytest.fixture
     def settings_env(self, provider: ProviderServer) -> dict[str, str]:
         return {
-            "PENSTOCK_PROVIDERS__AI__BASE_URL": provider.base_url, "PENSTOCK_PROVIDERS__AI__API_KEY": "k",
-            "PENSTOCK_PROVIDERS__AI__MODEL": "m", "PENSTOCK_KNOWLEDGE__EMBEDDINGS_PROVIDER": "ai",
+            "PENSTOCK_PROVIDERS__AI__BASE_URL": provider.base_url,
+            "PENSTOCK_PROVIDERS__AI__API_KEY": "k",
+            "PENSTOCK_PROVIDERS__AI__MODEL": "m",
+            "PENSTOCK_KNOWLEDGE__EMBEDDINGS_PROVIDER": "ai",
             "PENSTOCK_KNOWLEDGE__EMBEDDINGS_MODEL": "v1",
-        }  # fmt: skip
+        }
 
     @staticmethod
     def embed(some: Sequence[str]) -> list[list[float]]:

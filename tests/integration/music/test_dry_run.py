@@ -86,9 +86,15 @@ def test_free_model_costs_nothing_which_is_not_unknown(context: Context, prices:
 
 @pytest.mark.parametrize(
     ("calls", "limits", "tokens", "least"),
-    [(0, "2/min", 0, 0), (2, "2/min", 0, 0), (3, "2/min", 0, 60), (5, "", 0, 0), (9, "10/s, 4/min", 0, 120),
-     (5, "1000 tokens/min", 5000, 240)],
-)  # fmt: skip
+    [
+        (0, "2/min", 0, 0),
+        (2, "2/min", 0, 0),
+        (3, "2/min", 0, 60),
+        (5, "", 0, 0),
+        (9, "10/s, 4/min", 0, 120),
+        (5, "1000 tokens/min", 5000, 240),
+    ],
+)
 def test_time_follows_every_window(calls: int, limits: str, tokens: int, least: float) -> None:
     assert estimate.least_s(calls, limits, tokens) == least
 

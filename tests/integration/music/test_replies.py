@@ -102,8 +102,9 @@ def test_failed_repair_loses_no_valid_answer_of_either_reply(driver: Driver, pro
     driver.run(driver.start())
     # Song 7 alone goes back, and fails when its own reply and repair are useless; the other nine were paid for once.
     assert [[s["title"] for s in songs.asked(r)] for r in provider.records if r.path == CHAT][1:] == [
-        ["Song 3", "Song 7"], *[["Song 7"]] * 2,
-    ]  # fmt: skip
+        ["Song 3", "Song 7"],
+        *[["Song 7"]] * 2,
+    ]
     assert states(driver.context) == {f"Song {n}": "FAILED" if n == 7 else "COMPLETED" for n in range(1, 11)}
     first = batch_rows(driver.context)[0]
     assert (first.status, first.saved, first.left_out) == ("COMPLETED", 9, 1)

@@ -121,8 +121,10 @@ def test_metadata_queues_follow_the_rate_setting_unless_they_have_limits_of_thei
         return str(gates.live_values(context)[f"queue.{name}.limits"].value)
 
     assert (limit("metadata-generation"), limit("metadata-only"), limit("embedding-only")) == (
-        "2/min", "2/min", "10/min",
-    )  # fmt: skip
+        "2/min",
+        "2/min",
+        "10/min",
+    )
     change(context, "queue_rate_limit_max", "7")
     change(context, "queue.metadata-only.limits", "3/s")
     assert (limit("metadata-generation"), limit("metadata-only")) == ("7/min", "3/s")

@@ -49,9 +49,12 @@ class TestWithoutProvider:
 
     def test_accents_are_not_needed_and_do_no_harm(self, context: Context) -> None:
         _store(
-            context, SongTags("d", "Jóga", "Björk", "Homogenic", "Electronic"), SongTags("e", "Ænima", "TOOL"),
-            SongTags("f", "がらくた", "Łona"), SongTags("g", "からくた", "Lona"),
-        )  # fmt: skip
+            context,
+            SongTags("d", "Jóga", "Björk", "Homogenic", "Electronic"),
+            SongTags("e", "Ænima", "TOOL"),
+            SongTags("f", "がらくた", "Łona"),
+            SongTags("g", "からくた", "Lona"),
+        )
         assert _found(context, "joga bjork") == _found(context, "JÓGA Bjo\u0308rk") == ["Jóga"]
         assert _found(context, "ænima") == _found(context, "aenima") == ["Ænima"]
         assert _found(context, "がらくた") == ["がらくた"], "another sound is no accent"

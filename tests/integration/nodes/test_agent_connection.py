@@ -87,8 +87,9 @@ def test_it_tries_the_next_gateway_and_says_so_once(executor: ScriptedExecutor) 
             second.connection()
             assert first.nobody_came()
             assert [said.split(":")[0] for said in node.told[:2]] == [
-                "No connection to ws", f"Registered at {second.url}/ws/node (scripted) as desk".split(":")[0],
-            ]  # fmt: skip
+                "No connection to ws",
+                f"Registered at {second.url}/ws/node (scripted) as desk".split(":")[0],
+            ]
             assert sum("503" in said for said in node.told) <= 3
 
 

@@ -36,9 +36,15 @@ def test_a_request_with_attachments_goes_out_and_the_answer_with_its_own_comes_b
 
         async def talk(session: Session) -> SessionReply:
             return await session.request(
-                "vision", "m-1", {"prompt": "What?"}, pictures, timeout_s=20, request_id="r-1", if_no_node="error",
+                "vision",
+                "m-1",
+                {"prompt": "What?"},
+                pictures,
+                timeout_s=20,
+                request_id="r-1",
+                if_no_node="error",
                 on_sent=lambda: sent.append("sent"),
-            )  # fmt: skip
+            )
 
         answer = run(gateway.url, talk)
     [asked] = gateway.seen.asked

@@ -219,10 +219,15 @@ def test_what_is_too_large_is_told_from_the_rest() -> None:
 @pytest.mark.parametrize(
     "wrong",
     [
-        {"capability": "smell"}, {"request_id": "no blanks"}, {"model": "m" * 200}, {"body": {"o": object()}},
-        {"body": {"lone": "\ud800"}}, {"timeout_s": 1e9}, {"attachments": [(Attachment(size=0), b"")] * 65},
+        {"capability": "smell"},
+        {"request_id": "no blanks"},
+        {"model": "m" * 200},
+        {"body": {"o": object()}},
+        {"body": {"lone": "\ud800"}},
+        {"timeout_s": 1e9},
+        {"attachments": [(Attachment(size=0), b"")] * 65},
     ],
-)  # fmt: skip
+)
 def test_what_the_protocol_cannot_say_is_a_permanent_error(wrong: dict[str, Any]) -> None:
     with ScriptedGateway() as gateway:
         error = run(gateway.url, lambda session: error_of(session.request(**({"capability": "text"} | wrong))))

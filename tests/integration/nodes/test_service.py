@@ -47,8 +47,10 @@ def test_nodes_of_all_instances_are_listed_and_those_that_went(context: Context,
     state.job("job", "a", node_id="works")
     found = {one.node_id: one for one in service.nodes(context)}
     assert {name: str(one.status) for name, one in found.items()} == {
-        "works": "connected", "drains": "draining", "went": "gone",
-    }  # fmt: skip
+        "works": "connected",
+        "drains": "draining",
+        "went": "gone",
+    }
     assert (found["works"].token, found["works"].used, found["works"].latency_ms) == ("desk", 1, {"text": 120.0})
     assert found["went"].last_seen_at is not None
     assert service.node(context, "works").jobs == ["job"]
@@ -187,8 +189,10 @@ def test_the_gateway_as_a_whole(context: Context, state: NodeStateDriver) -> Non
     service.drain(context, "n")
     found = service.status(context)
     assert {one.instance_id: (one.alive, one.sessions, one.messages) for one in found.instances} == {
-        "a": (True, 3, 1), "b": (True, 1, 0), "dead": (False, 0, 0),
-    }  # fmt: skip
+        "a": (True, 3, 1),
+        "b": (True, 1, 0),
+        "dead": (False, 0, 0),
+    }
     assert {str(name): count for name, count in found.nodes.items()} == {"connected": 1, "draining": 1, "gone": 0}
     assert (found.slots, found.used, found.sessions, found.inbox_messages) == (6, 1, 4, 1)
     assert {str(name): count for name, count in found.jobs.items() if count} == {"CREATED": 1, "DISPATCHED": 1}

@@ -22,11 +22,14 @@ from tests.support.provider_server import Fault, ProviderServer
 
 PROVIDERS = {
     "p": {
-        "base_url": "http://127.0.0.1:1/v1", "model": "m", "limits": "100/min", "prices": {"*": {"input": 1.0}},
+        "base_url": "http://127.0.0.1:1/v1",
+        "model": "m",
+        "limits": "100/min",
+        "prices": {"*": {"input": 1.0}},
         "daily_spend_cap": 1000,
     },
     "t": {"base_url": "http://127.0.0.1:1/v1", "model": "m", "limits": "100 tokens/min", "estimated_tokens": 60},
-}  # fmt: skip
+}
 
 
 @pytest.fixture

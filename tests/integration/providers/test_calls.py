@@ -104,9 +104,16 @@ def test_each_filter_leaves_out_what_it_should(recorded: Context) -> None:
         "until": len(calls.list_calls(until=NOW - timedelta(days=1))),
     }
     assert counted == {
-        "flow": 3, "provider": 21, "model": 3, "capability": 21, "status": 1, "kind": 1, "scope": 3, "since": 6,
+        "flow": 3,
+        "provider": 21,
+        "model": 3,
+        "capability": 21,
+        "status": 1,
+        "kind": 1,
+        "scope": 3,
+        "since": 6,
         "until": 3,
-    }  # fmt: skip
+    }
     assert calls.total(provider="nobody") is None
 
 

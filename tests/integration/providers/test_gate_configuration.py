@@ -34,16 +34,25 @@ def _used(context: Context) -> list[tuple[int, int]]:
 
 def _record(
     context: Context, *ages_s: float, queue: str = QUEUE, tokens: int = 0, took_ms: int = 0, now: datetime | None = None
-) -> None:  # fmt: skip
+) -> None:
     now = now or context.db.now()
     rows = [
         {
-            "flow": "documents", "scope_id": "d", "unit": "1", "capability": "vision", "operation": "o",
-            "provider": "p", "model": "m", "status": "ok", "queue": queue, "input_tokens": tokens,
-            "latency_ms": took_ms, "created_at": now - timedelta(seconds=age_s),
+            "flow": "documents",
+            "scope_id": "d",
+            "unit": "1",
+            "capability": "vision",
+            "operation": "o",
+            "provider": "p",
+            "model": "m",
+            "status": "ok",
+            "queue": queue,
+            "input_tokens": tokens,
+            "latency_ms": took_ms,
+            "created_at": now - timedelta(seconds=age_s),
         }
         for age_s in ages_s
-    ]  # fmt: skip
+    ]
     context.db.run(lambda session: session.execute(insert(AiCall), rows))
 
 

@@ -136,9 +136,17 @@ def test_a_spend_cap_closes_all_queues_of_its_provider_until_the_day_ends(contex
 def test_what_was_spent_is_known_again_from_the_traces(context: Context) -> None:
     now = datetime.now(UTC)
     row = {
-        "flow": "documents", "scope_id": "d", "unit": "1", "capability": "vision", "operation": "o", "provider": "p",
-        "model": "m", "status": "ok", "created_at": now, "cost": 12.0,
-    }  # fmt: skip
+        "flow": "documents",
+        "scope_id": "d",
+        "unit": "1",
+        "capability": "vision",
+        "operation": "o",
+        "provider": "p",
+        "model": "m",
+        "status": "ok",
+        "created_at": now,
+        "cost": 12.0,
+    }
     context.db.run(lambda session: session.execute(insert(AiCall), [row]))
     queue_control.change_setting(context, "provider.p.daily_spend_cap", "10")
     assert _gate(context).admit("a").reason == "spend"

@@ -92,16 +92,24 @@ def test_a_page_goes_out_as_its_picture_and_comes_back_as_markdown_with_a_layout
     assert (answer.text, answer.model, answer.usage) == ("## A\n", "local", Usage(1, 0))
     box = [0, 0, 9, 9]
     assert answer.layout == {
-        "width": 100, "height": 200.5, "unit": "px",
+        "width": 100,
+        "height": 200.5,
+        "unit": "px",
         "blocks": [
             {"page": 3, "type": "heading", "text": "A\ufffd", "bbox": box, "level": 2},
             {"page": 3, "type": "list_item", "text": "b", "bbox": box, "marker": "1.", "depth": 1},
-            {"page": 3, "type": "table", "text": "c", "bbox": box, "header": 1,
-             "rows": [[{"text": "c", "rows": 1, "columns": 2}]]},
+            {
+                "page": 3,
+                "type": "table",
+                "text": "c",
+                "bbox": box,
+                "header": 1,
+                "rows": [[{"text": "c", "rows": 1, "columns": 2}]],
+            },
             {"page": 3, "type": "picture", "text": "", "bbox": box, "link": ""},
             {"page": 3, "type": "paragraph", "text": "e", "bbox": box},
         ],
-    }  # fmt: skip
+    }
 
 
 def test_a_page_without_a_layout_is_a_page(gateway: ScriptedGateway, page: PageRef) -> None:
@@ -113,15 +121,30 @@ def test_a_page_without_a_layout_is_a_page(gateway: ScriptedGateway, page: PageR
 @pytest.mark.parametrize(
     "layout",
     [
-        "here", {}, {"width": 1, "height": 1, "blocks": "none"}, {"width": 0, "height": 1, "blocks": []},
-        {"width": 1, "height": "1", "blocks": []}, {"width": 1e300, "height": 1, "blocks": []},
-        *({"width": 1, "height": 1, "blocks": [BLOCK | wrong]} for wrong in (
-            {"bbox": [1, 2, 3]}, {"bbox": None}, {"bbox": [1, 2, 3, "4"]}, {"bbox": [1, 2, 3, 1e99]}, {"text": 7},
-            {"type": None}, {"level": 0}, {"depth": 10**6}, {"rows": [[{"text": "x", "rows": 10**9}]]}, {"rows": [7]},
-            {"rows": [[{"text": "x", "rows": 1000, "columns": 1000}]]},
-        )),
+        "here",
+        {},
+        {"width": 1, "height": 1, "blocks": "none"},
+        {"width": 0, "height": 1, "blocks": []},
+        {"width": 1, "height": "1", "blocks": []},
+        {"width": 1e300, "height": 1, "blocks": []},
+        *(
+            {"width": 1, "height": 1, "blocks": [BLOCK | wrong]}
+            for wrong in (
+                {"bbox": [1, 2, 3]},
+                {"bbox": None},
+                {"bbox": [1, 2, 3, "4"]},
+                {"bbox": [1, 2, 3, 1e99]},
+                {"text": 7},
+                {"type": None},
+                {"level": 0},
+                {"depth": 10**6},
+                {"rows": [[{"text": "x", "rows": 10**9}]]},
+                {"rows": [7]},
+                {"rows": [[{"text": "x", "rows": 1000, "columns": 1000}]]},
+            )
+        ),
     ],
-)  # fmt: skip
+)
 def test_a_layout_of_another_shape_is_refused(gateway: ScriptedGateway, page: PageRef, layout: Any) -> None:
     gateway.script.append(reply({"text": "t", "layout": layout}))
     assert refused(gateway, page)
@@ -216,7 +239,11 @@ def test_the_cache_key_covers_the_picture_the_model_and_the_gateway_but_not_wher
     moved.write_bytes(PNG + b"!")
     with_folder = replace(page, pictures=page.source.parent / "pictures")
     others = [
-        key(PageRef(page.source, 3, moved)), key(page, "ws://b"), key(page, model="m"), key(with_folder),
-        key(replace(with_folder, pictures=page.source.parent / "other")), key(replace(with_folder, number=4)),
-    ]  # fmt: skip
+        key(PageRef(page.source, 3, moved)),
+        key(page, "ws://b"),
+        key(page, model="m"),
+        key(with_folder),
+        key(replace(with_folder, pictures=page.source.parent / "other")),
+        key(replace(with_folder, number=4)),
+    ]
     assert len({first, *others}) == len(others) + 1

@@ -123,9 +123,12 @@ def test_vectors_come_in_the_order_of_the_texts_under_the_model_that_was_asked(g
 @pytest.mark.parametrize(
     "result",
     [
-        {}, {"text": None}, {"text": 7}, {"text": "t", "truncated": "yes"},
+        {},
+        {"text": None},
+        {"text": 7},
+        {"text": "t", "truncated": "yes"},
     ],
-)  # fmt: skip
+)
 def test_a_result_of_another_shape_is_refused(gateway: ScriptedGateway, nodes: Nodes, result: dict[str, Any]) -> None:
     gateway.script.append(reply(result))
     error = error_of(nodes)
@@ -135,10 +138,12 @@ def test_a_result_of_another_shape_is_refused(gateway: ScriptedGateway, nodes: N
 @pytest.mark.parametrize(
     ("said", "usage"),
     [
-        ({"usage": []}, Usage()), ({"usage": {"input_tokens": -1}}, Usage()), ({"model": {"a": 1}}, Usage()),
+        ({"usage": []}, Usage()),
+        ({"usage": {"input_tokens": -1}}, Usage()),
+        ({"model": {"a": 1}}, Usage()),
         ({"usage": {"output_tokens": 10**30}}, Usage(0, most_answered("t", 8192))),
     ],
-)  # fmt: skip
+)
 def test_nonsense_about_model_and_usage_does_not_cost_the_answer(
     gateway: ScriptedGateway, nodes: Nodes, said: dict[str, Any], usage: Usage
 ) -> None:
@@ -184,14 +189,22 @@ def test_text_can_be_stored_whatever_a_node_sends(gateway: ScriptedGateway, node
 
 
 def test_errors_of_nodes_keep_kind_and_code_and_show_no_token(gateway: ScriptedGateway, nodes: Nodes) -> None:
-    gateway.script.extend([refuse("crashed", "transient", f"with {TOKEN}"), refuse("bad_picture", "permanent"),
-                           refuse("later", "rate_limited", "", 9), refuse("cancelled", "cancelled")])  # fmt: skip
+    gateway.script.extend(
+        [
+            refuse("crashed", "transient", f"with {TOKEN}"),
+            refuse("bad_picture", "permanent"),
+            refuse("later", "rate_limited", "", 9),
+            refuse("cancelled", "cancelled"),
+        ]
+    )
     errors = [error_of(nodes) for _ in range(4)]
     found = [(error.kind, error.code, error.retry_after_s) for error in errors]
     assert found == [
-        (ErrorKind.TRANSIENT, "crashed", None), (ErrorKind.PERMANENT, "bad_picture", None),
-        (ErrorKind.RATE_LIMITED, "later", 9), (ErrorKind.TRANSIENT, "cancelled", None),
-    ]  # fmt: skip
+        (ErrorKind.TRANSIENT, "crashed", None),
+        (ErrorKind.PERMANENT, "bad_picture", None),
+        (ErrorKind.RATE_LIMITED, "later", 9),
+        (ErrorKind.TRANSIENT, "cancelled", None),
+    ]
     assert str(errors[0]) == "provider 'desk' failed: with ***"
 
 

@@ -49,12 +49,20 @@ def _record(context: Context, *statuses: str, queue: str = QUEUE, ended_s: float
     last = datetime.now(UTC) - timedelta(seconds=ended_s + 0.1)
     rows = [
         {
-            "flow": "documents", "scope_id": "d", "unit": str(n), "capability": "vision", "operation": "o",
-            "provider": "p", "queue": queue, "model": "m", "status": status, "latency_ms": 100,
+            "flow": "documents",
+            "scope_id": "d",
+            "unit": str(n),
+            "capability": "vision",
+            "operation": "o",
+            "provider": "p",
+            "queue": queue,
+            "model": "m",
+            "status": status,
+            "latency_ms": 100,
             "created_at": last - timedelta(milliseconds=200 * (len(statuses) - 1 - n)),
         }
         for n, status in enumerate(statuses)
-    ]  # fmt: skip
+    ]
     context.db.run(lambda session: session.execute(insert(AiCall), rows))
 
 

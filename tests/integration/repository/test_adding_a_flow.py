@@ -62,7 +62,12 @@ def test_the_flow_of_the_page_works(tmp_path: Path, redis_url: str, sqlite_url: 
     said = json.loads(done.stdout)
     digest = sha256(b"content").hexdigest()
     assert said == {
-        "differences": [], "holders": ["dead"], "figures": {"checksums": {"PENDING": 1, "DONE": 2}},
-        "results": [digest, digest], "attempts": 2, "waits": True, "claims": [None, None, None],
+        "differences": [],
+        "holders": ["dead"],
+        "figures": {"checksums": {"PENDING": 1, "DONE": 2}},
+        "results": [digest, digest],
+        "attempts": 2,
+        "waits": True,
+        "claims": [None, None, None],
         "told": ["checksum.pending", "checksum.running", "checksum.done"],
-    }  # fmt: skip
+    }

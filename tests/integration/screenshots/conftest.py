@@ -59,10 +59,19 @@ def as_expansion(batch_id: int, shots: Sequence[int], drafts: Sequence[Draft]) -
         said, parent = draft.content, nodes[draft.derived_from] if draft.derived_from is not None else None
         thread = draft.thread or (parent.thread_id if parent else f"thread_{batch_id}_{place}")
         node = PendingNode(
-            NodeKind(draft.kind), thread, said.title, said.summary, said.keywords, said.entities, said.importance,
-            said.confidence, tuple(draft.shots or shots), int(draft.at.timestamp() * 1000), Origin.MODEL,
+            NodeKind(draft.kind),
+            thread,
+            said.title,
+            said.summary,
+            said.keywords,
+            said.entities,
+            said.importance,
+            said.confidence,
+            tuple(draft.shots or shots),
+            int(draft.at.timestamp() * 1000),
+            Origin.MODEL,
             f"ctx_node:{batch_id}:{place}",
-        )  # fmt: skip
+        )
         nodes.append(node)
         if parent:
             edges.append(PendingEdge(node.origin_key, parent.origin_key))
@@ -73,11 +82,13 @@ def as_index(evidence: dict[int, Evidence]) -> VlmIndex:
     """What was read on frames, as a model says it: no segments."""
     seen = [
         SeenScreenshot(
-            screenshot_id=shot, ocr_text=read.ocr_text, ui_text_snippets=list(read.snippets),
+            screenshot_id=shot,
+            ocr_text=read.ocr_text,
+            ui_text_snippets=list(read.snippets),
             app_guess=AppGuess(name=read.app_guess) if read.app_guess else None,
         )
         for shot, read in evidence.items()
-    ]  # fmt: skip
+    ]
     names = [name for read in evidence.values() for name in read.entities]
     return VlmIndex(segments=[], entities=names, screenshots=seen)
 
@@ -160,9 +171,15 @@ def both(target: Content, new: Content) -> Content:
 
 
 def draft(
-    title: str, shots: Sequence[int] = (), *, thread: str | None = None, at: datetime = BEGIN, kind: str = "event",
-    summary: str = "", derived_from: int | None = None,
-) -> Draft:  # fmt: skip
+    title: str,
+    shots: Sequence[int] = (),
+    *,
+    thread: str | None = None,
+    at: datetime = BEGIN,
+    kind: str = "event",
+    summary: str = "",
+    derived_from: int | None = None,
+) -> Draft:
     return Draft(kind, Content(title, summary), at, shots, thread, derived_from)
 
 

@@ -39,10 +39,19 @@ def behind(context: Context, level: int) -> None:
     """As many batches wait as bring this level of pressure."""
     now = datetime.now(UTC)
     rows = [
-        {"correlation_id": "b", "source_key": "screen:0", "shot_ids": "[]", "ts_start": now, "ts_end": now,
-         "idempotency_key": f"waits {number}", "created_at": now, "updated_at": now, "attempts": 0}
+        {
+            "correlation_id": "b",
+            "source_key": "screen:0",
+            "shot_ids": "[]",
+            "ts_start": now,
+            "ts_end": now,
+            "idempotency_key": f"waits {number}",
+            "created_at": now,
+            "updated_at": now,
+            "attempts": 0,
+        }
         for number in range(context.settings.screenshots.pressure_batches * level)
-    ]  # fmt: skip
+    ]
     with context.db.transaction() as session:
         session.execute(insert(BATCHES), rows)
 
@@ -76,7 +85,7 @@ def test_a_batch_is_told_of_late_threads_and_open_segments(context: Context, han
         others = [
             {"id": f"t{n}", "title": f"t{n}", "first_at": day, "last_at": day, "created_at": now}
             for n, day in enumerate((BEGIN - timedelta(days=n) for n in range(1, 5)), start=1)
-        ]  # fmt: skip
+        ]
         session.execute(insert(THREADS), others)
 
     def told(minutes: int) -> HistoryPack:
@@ -130,10 +139,18 @@ def test_many_frames_left_behind_make_full_batches_and_one_rest(context: Context
     hand.add()
     now = datetime.now(UTC)
     left = [
-        {"source_key": "screen:1", "ts": BEGIN + timedelta(hours=1, seconds=n), "file": f"{n}.png",
-         "sha256": f"{n:064}", "phash": "0" * 64, "size_bytes": 1, "created_at": now, "updated_at": now}
+        {
+            "source_key": "screen:1",
+            "ts": BEGIN + timedelta(hours=1, seconds=n),
+            "file": f"{n}.png",
+            "sha256": f"{n:064}",
+            "phash": "0" * 64,
+            "size_bytes": 1,
+            "created_at": now,
+            "updated_at": now,
+        }
         for n in range(46)
-    ]  # fmt: skip
+    ]
     with context.db.transaction() as session:
         session.execute(insert(SHOTS), left)
     age(context, 40)

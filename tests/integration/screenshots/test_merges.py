@@ -63,9 +63,11 @@ def test_nodes_are_written_with_their_threads_frames_and_what_they_are_derived_f
 ) -> None:
     batch, shots = hand.batch()
     drafts = [
-        draft("a", shots[:2], thread="t"), draft("b", shots[2:3], thread="t"), draft("c", shots[3:]),
+        draft("a", shots[:2], thread="t"),
+        draft("b", shots[2:3], thread="t"),
+        draft("c", shots[3:]),
         draft("d", shots[3:4], kind="knowledge", derived_from=2),
-    ]  # fmt: skip
+    ]
     hand.analyse(batch, drafts)
     a, b, c, d = rows(context)
     assert (a.thread_id, b.thread_id, d.thread_id) == ("t", "t", c.thread_id)

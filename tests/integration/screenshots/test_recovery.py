@@ -204,8 +204,14 @@ def test_what_is_asked_every_few_seconds_reads_no_whole_table(context: Context, 
     of_rows = {step for step in steps if step.startswith(("SCAN", "SEARCH")) and "screenshot_sources" not in step}
     # Partial indexes, what belongs to one batch, and what is running.
     few = (
-        "_claimed", "_claimable", "_next_run_at", "ix_screenshots_buffer", "ix_screenshots_batch_id", "(batch_id=?)",
-        "(status=?)", "_status_created_at (status=?",
-    )  # fmt: skip
+        "_claimed",
+        "_claimable",
+        "_next_run_at",
+        "ix_screenshots_buffer",
+        "ix_screenshots_batch_id",
+        "(batch_id=?)",
+        "(status=?)",
+        "_status_created_at (status=?",
+    )
     assert of_rows
     assert not [step for step in of_rows if not any(name in step for name in few)]

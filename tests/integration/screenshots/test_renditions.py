@@ -137,8 +137,9 @@ def test_frames_are_listed_with_the_nodes_that_rest_on_them(context: Context, ha
     assert [node.title for node in queries.nodes_of(context, shots[2])] == ["Both", "One"]
     found = queries.frames_of(context, made, each=2)
     assert {node: (one.total, [frame.id for frame in one.frames]) for node, one in found.items()} == {
-        made[0]: (3, shots[:2]), made[1]: (1, shots[2:3]),
-    }  # fmt: skip
+        made[0]: (3, shots[:2]),
+        made[1]: (1, shots[2:3]),
+    }
     middle = queries.screenshot(context, shots[2])
     assert queries.neighbours(context, middle) == (shots[1], shots[3])
     assert queries.neighbours(context, queries.screenshot(context, shots[0])) == (None, shots[1])

@@ -47,10 +47,17 @@ def settings_env() -> dict[str, str]:
 
 def trace(operation: str, said: str, batch: object, unit: str = "1") -> dict[str, Any]:
     return {
-        "flow": FLOW, "scope_id": str(batch), "unit": unit, "capability": "text", "operation": operation,
-        "provider": "p", "model": "m", "status": "ok", "preview": said,
+        "flow": FLOW,
+        "scope_id": str(batch),
+        "unit": unit,
+        "capability": "text",
+        "operation": operation,
+        "provider": "p",
+        "model": "m",
+        "status": "ok",
+        "preview": said,
         "created_at": BEGIN,
-    }  # fmt: skip
+    }
 
 
 def waits(context: Context, hand: Hand, batch: int) -> None:

@@ -46,14 +46,25 @@ def titles(context: Context, hand: Hand) -> Any:
 @pytest.mark.parametrize(
     ("words", "first"),
     [
-        ("数据库", "修复数据库连接池泄漏"), ("连接", "修复数据库连接池泄漏"), ("漏", "修复数据库连接池泄漏"),
-        ("库", "修复数据库连接池泄漏"), ("postgresql连接", None), ("postgresql 排查", "修复数据库连接池泄漏"),
-        ("ＰｏｓｔｇｒｅＳＱＬ", "修复数据库连接池泄漏"), ("invoice", "Review of invoices"),
+        ("数据库", "修复数据库连接池泄漏"),
+        ("连接", "修复数据库连接池泄漏"),
+        ("漏", "修复数据库连接池泄漏"),
+        ("库", "修复数据库连接池泄漏"),
+        ("postgresql连接", None),
+        ("postgresql 排查", "修复数据库连接池泄漏"),
+        ("ＰｏｓｔｇｒｅＳＱＬ", "修复数据库连接池泄漏"),
+        ("invoice", "Review of invoices"),
         ("ann", "Review of invoices"),
-        ("billing.py", "Debugging"), ("keyerror", "Debugging"), ("周报", "写周报"), ("日本語", "写周报"),
-        ("库数据", None), ("' OR \" * : ) (", None), ("不存在", None), ("-", None),
+        ("billing.py", "Debugging"),
+        ("keyerror", "Debugging"),
+        ("周报", "写周报"),
+        ("日本語", "写周报"),
+        ("库数据", None),
+        ("' OR \" * : ) (", None),
+        ("不存在", None),
+        ("-", None),
     ],
-)  # fmt: skip
+)
 def test_words_are_found_in_any_script(titles: Any, words: str, first: str | None) -> None:
     assert titles(words)[:1] == ([first] if first else [])
 
@@ -160,10 +171,17 @@ def secret_and_plain(context: Context, hand: Hand) -> tuple[int, int]:
     batch, shots = hand.batch(ts=later)
     content = Content("secret", "secret summary", ("secret",), (EntityMention(name="Secret Person"),))
     trace = {
-        "flow": FLOW, "scope_id": str(batch), "unit": "1", "capability": "vision", "operation": "o",
-        "provider": "p", "model": "m", "status": "ok", "preview": "secret",
+        "flow": FLOW,
+        "scope_id": str(batch),
+        "unit": "1",
+        "capability": "vision",
+        "operation": "o",
+        "provider": "p",
+        "model": "m",
+        "status": "ok",
+        "preview": "secret",
         "created_at": later,
-    }  # fmt: skip
+    }
     with context.db.transaction() as session:
         traces.record(session, trace)
     drafts = [Draft("event", content, later, shots, thread)]

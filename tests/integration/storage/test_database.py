@@ -179,7 +179,7 @@ def test_reading_survives_a_connection_that_the_server_ends(db: Database) -> Non
 @pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
 def test_transactions_that_have_all_connections_do_not_wait_for_one_another_to_learn_the_time(
     database_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:  # fmt: skip
+) -> None:
     db, both = Database(database_url, threads=1), Barrier(2)
     db.now()
     monkeypatch.setattr("pipeline.storage.database.CLOCK_S", 0.0)
@@ -209,9 +209,7 @@ def test_no_thread_waits_for_the_connection_of_another_on_sqlite(db: Database) -
 
 
 @pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
-def test_run_waits_for_a_connection_of_a_pool_in_full_use(
-    database_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:  # fmt: skip
+def test_run_waits_for_a_connection_of_a_pool_in_full_use(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     full, tried = Database(database_url, threads=1), Event()
     monkeypatch.setattr(full.engine.pool, "_timeout", 0.01)
     warned = database.log.warning

@@ -113,9 +113,7 @@ def _lists(context: Context) -> None:
     calls.stats(context, recent, By.PROVIDER)
 
 
-ACTS: dict[str, Callable[[Context], None]] = {
-    "claims": _claims, "sweep": _sweeps, "status": _status, "lists": _lists
-}  # fmt: skip
+ACTS: dict[str, Callable[[Context], None]] = {"claims": _claims, "sweep": _sweeps, "status": _status, "lists": _lists}
 
 
 @pytest.mark.slow

@@ -51,13 +51,24 @@ def add_calls(context: Context, *ages: float, **values: Any) -> None:
 
 
 def add_attempts(context: Context, document_id: str, *ages: float) -> None:
-    add(context, ATTEMPTS, *(
-        {
-            "document_id": document_id, "page": 1, "page_source": 1, "provider": "local", "model": "", "text": "Lorem",
-            "status": "completed", "worker_id": "w", "created_at": ago(age),
-        }
-        for age in ages
-    ))  # fmt: skip
+    add(
+        context,
+        ATTEMPTS,
+        *(
+            {
+                "document_id": document_id,
+                "page": 1,
+                "page_source": 1,
+                "provider": "local",
+                "model": "",
+                "text": "Lorem",
+                "status": "completed",
+                "worker_id": "w",
+                "created_at": ago(age),
+            }
+            for age in ages
+        ),
+    )
 
 
 def went(context: Context, *, dry_run: bool = False) -> dict[str, int]:

@@ -78,35 +78,75 @@ def test_an_empty_database_is_brought_to_the_newest_schema(db: Database) -> None
     assert schema.migrate(db)
     assert schema.current(db) == schema.HEAD
     assert tables(db) == {
-        "alembic_version", "documents", "pages", "page_attempts", "ai_calls", "system_settings", "installation",
-        "music_songs", "music_batches", "music_runs", "knowledge_bases", "knowledge_turns", "knowledge_items",
-        "knowledge_chunks", "knowledge_batches", "vectors", "vector_codes", "vector_versions", "page_layouts",
-        "screenshot_sources", "screenshots", "screenshot_rejections", "screenshot_batches", "screenshot_shards",
-        "screenshot_threads", "screenshot_nodes", "screenshot_embeddings", "screenshot_links", "screenshot_entities",
-        "screenshot_mentions", "ai_call_totals", "ai_call_cursor",
-        "screenshot_edges", "screenshot_provenance", "screenshot_calls", "events", "event_counter",
-        "webhook_endpoints", "webhook_deliveries", "webhook_attempts",
-        "api_keys", "api_sessions", "spend_charges", "spend_reservations", "idempotent_requests", "node_tokens",
+        "alembic_version",
+        "documents",
+        "pages",
+        "page_attempts",
+        "ai_calls",
+        "system_settings",
+        "installation",
+        "music_songs",
+        "music_batches",
+        "music_runs",
+        "knowledge_bases",
+        "knowledge_turns",
+        "knowledge_items",
+        "knowledge_chunks",
+        "knowledge_batches",
+        "vectors",
+        "vector_codes",
+        "vector_versions",
+        "page_layouts",
+        "screenshot_sources",
+        "screenshots",
+        "screenshot_rejections",
+        "screenshot_batches",
+        "screenshot_shards",
+        "screenshot_threads",
+        "screenshot_nodes",
+        "screenshot_embeddings",
+        "screenshot_links",
+        "screenshot_entities",
+        "screenshot_mentions",
+        "ai_call_totals",
+        "ai_call_cursor",
+        "screenshot_edges",
+        "screenshot_provenance",
+        "screenshot_calls",
+        "events",
+        "event_counter",
+        "webhook_endpoints",
+        "webhook_deliveries",
+        "webhook_attempts",
+        "api_keys",
+        "api_sessions",
+        "spend_charges",
+        "spend_reservations",
+        "idempotent_requests",
+        "node_tokens",
         "node_names",
-    }  # fmt: skip
+    }
 
 
 def test_no_id_comes_again_after_its_row_was_deleted(db: Database) -> None:
     """In every table that numbers its rows: accounts, calls and vectors name them."""
     run(db, "upgrade", "0016")
     with db.transaction() as session:
-        session.execute(text(
-            "INSERT INTO ai_calls (id, flow, scope_id, unit, capability, operation, provider, queue, model, status, "
-            "latency_ms, input_tokens, output_tokens, cost, preview, created_at) "
-            "VALUES (7, '', '', '', '', '', '', '', '', '', 0, 0, 0, 0, '', '2026-11-01 00:00:00')"
-        ))  # fmt: skip
+        session.execute(
+            text(
+                "INSERT INTO ai_calls (id, flow, scope_id, unit, capability, operation, provider, queue, "
+                "model, status, latency_ms, input_tokens, output_tokens, cost, preview, created_at) "
+                "VALUES (7, '', '', '', '', '', '', '', '', '', 0, 0, 0, 0, '', '2026-11-01 00:00:00')"
+            )
+        )
         asked = "INSERT INTO api_work (flow, item_id, owner, since) VALUES (:flow, '7', 'ann', '2026-11-01 00:00:00')"
         session.execute(text(asked), [{"flow": "documents"}, {"flow": "screenshots"}])
     schema.migrate(db)
     with db.read() as session:
         assert set(session.execute(text("SELECT owner, item_id FROM spend_reservations")).all()) == {
-            ("ann", "7"), ("ann", "frame:7"),
-        }, "who asked for what is under way is known"  # fmt: skip
+            ("ann", "7"),
+            ("ann", "frame:7"),
+        }, "who asked for what is under way is known"
     other = Database(db.url.render_as_string(hide_password=False))
     row = call_row("p", other.now())
     for expected in (8, 9) if db.is_sqlite else (1, 2):
@@ -212,10 +252,13 @@ def test_processes_that_migrate_at_once_do_it_once(database_url: str, db: Databa
     processes = [
         subprocess.Popen(
             [sys.executable, "-W", "error", "-c", program, database_url],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
         )
         for _ in range(4)
-    ]  # fmt: skip
+    ]
     with ThreadPoolExecutor(4) as pool:
         done = list(pool.map(lambda process: process.communicate(timeout=60), processes))
     assert [error for _, error in done] == [""] * 4

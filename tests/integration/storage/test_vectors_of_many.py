@@ -117,8 +117,9 @@ def test_changes_of_others_in_several_kinds_are_seen_at_once(filled: Context, ot
     assert named(find(filled.db, asked, rows[0, 0], 2)) == [("kb:new", 1), (KINDS[1], 500)]
     everything = set(named(find(filled.db, asked, rows[0, 0], 5000)))
     assert everything == {(kind, n) for kind in KINDS for n in range(EACH)} - {(KINDS[0], 0), (KINDS[2], 2)} | {
-        (KINDS[1], 500), ("kb:new", 1),
-    }  # fmt: skip
+        (KINDS[1], 500),
+        ("kb:new", 1),
+    }
 
 
 def test_what_a_transaction_wrote_itself_is_found_among_many(filled: Context, rows: "Floats") -> None:

@@ -41,10 +41,12 @@ def app(context: Context, redis_url: str, monkeypatch: pytest.MonkeyPatch) -> Ce
     monkeypatch.setattr(identity, "begin", lambda _hostname: None)
     app = Celery("gated", broker=redis_url, set_as_current=False)
     app.conf.update(
-        worker_consumer="tasks.consumer:GateConsumer", task_acks_late=True, worker_prefetch_multiplier=1,
+        worker_consumer="tasks.consumer:GateConsumer",
+        task_acks_late=True,
+        worker_prefetch_multiplier=1,
         task_queues=[Queue(name, Exchange(name), routing_key=name) for name in (GATED, OTHER)],
         broker_connection_retry_on_startup=False,
-    )  # fmt: skip
+    )
 
     @app.task(bind=True, ignore_result=True, shared=False, name="gated")
     def gated(self: Any, number: int) -> None:
@@ -169,7 +171,7 @@ def test_a_closed_queue_is_not_consumed_from_after_a_start_or_a_reconnect(
     monkeypatch.setattr(
         "tasks.consumer.give_back",
         lambda channel, message: (refused.append(message.delivery_info["routing_key"]), give_back(channel, message)),
-    )  # fmt: skip
+    )
     queue_control.pause(context, GATED, None, "the key is exchanged")
     _send(app, range(3))
     running = worker.enter_context(_worker(app))

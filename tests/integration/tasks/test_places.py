@@ -29,7 +29,7 @@ def database_url(sqlite_url: str) -> str:
 @pytest.mark.parametrize("error", [RedisConnectionError, SoftTimeLimitExceeded])
 def test_a_place_that_could_not_be_left_is_left_when_redis_is_back(
     context: Context, monkeypatch: pytest.MonkeyPatch, error: type[Exception]
-) -> None:  # fmt: skip
+) -> None:
     monkeypatch.setattr(tasks.flow, "LEAVE_AGAIN_S", 0.01)
     away, errors = iter([True, True, False]), [error, RedisConnectionError]
     leave = Places.leave
@@ -48,7 +48,7 @@ def test_a_place_that_could_not_be_left_is_left_when_redis_is_back(
 
 def test_a_place_that_was_taken_without_an_answer_is_left_when_redis_is_back(
     context: Context, monkeypatch: pytest.MonkeyPatch
-) -> None:  # fmt: skip
+) -> None:
     monkeypatch.setattr(tasks.flow, "LEAVE_AGAIN_S", 0.01)
     begin = Places.begin
     taken = []
@@ -69,7 +69,7 @@ def test_a_place_that_was_taken_without_an_answer_is_left_when_redis_is_back(
 @pytest.mark.parametrize("is_sibling", [True, False])
 def test_a_message_too_many_gives_back_its_admission_unless_a_sibling_has_the_same(
     context: Context, is_sibling: bool
-) -> None:  # fmt: skip
+) -> None:
     worker, _, nonce = identity.worker_id.rsplit(":", 2)
     other = f"{worker if is_sibling else 'elsewhere'}:1:{nonce}"
     Presence(context.redis).renew(other, 60)
@@ -79,9 +79,14 @@ def test_a_message_too_many_gives_back_its_admission_unless_a_sibling_has_the_sa
     gate.shared.configure([], None)
     assert gate.admit(holder_of("m1")).granted
     guarded = GuardedCall(
-        gate, Breaker(context.redis, "a:vision", BreakerPolicy()), holder_of("m1"), quota_reset=lambda now: now,
-        on_change=lambda _: None, cost_of=lambda *_: 0.0, on_cost=lambda _: None,
-    )  # fmt: skip
+        gate,
+        Breaker(context.redis, "a:vision", BreakerPolicy()),
+        holder_of("m1"),
+        quota_reset=lambda now: now,
+        on_change=lambda _: None,
+        cost_of=lambda *_: 0.0,
+        on_cost=lambda _: None,
+    )
     with at_work(_task("m1"), PLACE, guarded=guarded) as work:
         assert work is None
     guarded.leave()

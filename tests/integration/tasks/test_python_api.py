@@ -31,9 +31,15 @@ class TestWithoutASchema:
     def test_server_needs_penstock_migrate_which_every_flow_says(self, tmp_path: Path) -> None:
         text_pdf(tmp_path / "report.pdf", [["one"]])
         asked: list[Callable[[], object]] = [
-            lambda: documents.submit(tmp_path / "report.pdf"), documents.list_documents, knowledge.bases, music.status,
-            screenshots.status, webhooks.endpoints, calls.total, lambda: queues.pause("vision.local"),
-        ]  # fmt: skip
+            lambda: documents.submit(tmp_path / "report.pdf"),
+            documents.list_documents,
+            knowledge.bases,
+            music.status,
+            screenshots.status,
+            webhooks.endpoints,
+            calls.total,
+            lambda: queues.pause("vision.local"),
+        ]
         for ask in asked:
             with pytest.raises(documents.UserError, match="has no schema yet: run `penstock migrate`"):
                 ask()

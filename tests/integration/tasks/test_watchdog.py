@@ -49,9 +49,17 @@ def test_a_tick_opens_what_the_calls_say_and_tells_of_all_that_is_closed(
     context: Context, told: list[list[str]]
 ) -> None:
     row = {
-        "flow": "documents", "scope_id": "d", "unit": "1", "capability": "vision", "operation": "o", "provider": "p",
-        "queue": QUEUE, "model": "m", "status": "transient", "created_at": datetime.now(UTC),
-    }  # fmt: skip
+        "flow": "documents",
+        "scope_id": "d",
+        "unit": "1",
+        "capability": "vision",
+        "operation": "o",
+        "provider": "p",
+        "queue": QUEUE,
+        "model": "m",
+        "status": "transient",
+        "created_at": datetime.now(UTC),
+    }
     context.db.run(lambda session: session.execute(insert(AiCall), [row]))
     assert watchdog.watch() == 1
     assert told == [[QUEUE]]

@@ -65,7 +65,7 @@ class Driver:
             for table, names in (
                 (DELIVERIES, ("next_run_at",)),
                 (ENDPOINTS, ("paused_until", "failing_since", "former_until")),
-            ):  # fmt: skip
+            ):
                 for row in session.execute(table.select()).all():  # type: ignore[attr-defined]
                     moved = {name: getattr(row, name) - earlier for name in names if getattr(row, name) is not None}
                     if moved:

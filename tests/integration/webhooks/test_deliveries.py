@@ -133,8 +133,11 @@ def test_what_is_not_taken_is_sent_again_with_the_same_id_until_it_is(
     assert len({one.body for one in receiver.received}) == 1
     assert len([one.verified(made.secret) for one in receiver.at("/hook")]) == 4
     assert [(one.response_status, one.preview) for one in queries.attempts(context, 1)] == [
-        (500, "our desk is closed: " + "x" * 280), (404, ""), (302, ""), (200, "thanks")
-    ]  # fmt: skip
+        (500, "our desk is closed: " + "x" * 280),
+        (404, ""),
+        (302, ""),
+        (200, "thanks"),
+    ]
     assert queries.endpoints(context)[0].failures == 0
 
 
@@ -289,10 +292,17 @@ def test_private_addresses_are_refused_unless_they_are_allowed(
 @pytest.mark.parametrize(
     "url",
     [
-        "ftp://a.example/", "https://", "https:///x", "javascript:alert(1)", "https://ann:pw@a.example/",
-        "https://a.example/ x", "https://a.example/\x00", "https://a.example:99999/", "https://a.example/" + "x" * 2000,
+        "ftp://a.example/",
+        "https://",
+        "https:///x",
+        "javascript:alert(1)",
+        "https://ann:pw@a.example/",
+        "https://a.example/ x",
+        "https://a.example/\x00",
+        "https://a.example:99999/",
+        "https://a.example/" + "x" * 2000,
     ],
-)  # fmt: skip
+)
 def test_what_cannot_be_an_endpoint_is_refused(context: Context, url: str) -> None:
     with pytest.raises(UserError):
         service.create(context, url)

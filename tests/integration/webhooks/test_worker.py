@@ -17,9 +17,12 @@ from tests.support.webhook_receiver import Receiver, Reply
 @pytest.fixture
 def settings_env() -> dict[str, str]:
     return {
-        "PENSTOCK_WEBHOOKS__ALLOW_PRIVATE": "true", "PENSTOCK_WEBHOOKS__TIMEOUT_S": "60",
-        "PENSTOCK_SWEEP_INTERVAL_S": "1", "PENSTOCK_PRESENCE_TTL_S": "3", "PENSTOCK_PRESENCE_INTERVAL_S": "0.5",
-    }  # fmt: skip
+        "PENSTOCK_WEBHOOKS__ALLOW_PRIVATE": "true",
+        "PENSTOCK_WEBHOOKS__TIMEOUT_S": "60",
+        "PENSTOCK_SWEEP_INTERVAL_S": "1",
+        "PENSTOCK_PRESENCE_TTL_S": "3",
+        "PENSTOCK_PRESENCE_INTERVAL_S": "0.5",
+    }
 
 
 @pytest.fixture

@@ -85,10 +85,16 @@ class Fleet:
     def __init__(self, world: LoopWorld, server: Server, shape: Shape) -> None:
         self.world, self.server, self.shape = world, server, shape
         self.settings = GatewaySettings(
-            owner_ttl_seconds=2, stream_block_ms=1000, heartbeat_ms=500, attempt_timeout_ms=4000, max_attempts=3,
-            result_ttl_ms=300_000, cool_down_ms=50, dlq_min_idle_ms=2000,
+            owner_ttl_seconds=2,
+            stream_block_ms=1000,
+            heartbeat_ms=500,
+            attempt_timeout_ms=4000,
+            max_attempts=3,
+            result_ttl_ms=300_000,
+            cool_down_ms=50,
+            dlq_min_idle_ms=2000,
             node_snapshot=NodeSnapshotSettings(presence_ttl_seconds=2, refresh_interval_ms=500),
-        )  # fmt: skip
+        )
         self.keys = Keys(self.settings.redis.key_prefix)
         self.context: Any = SimpleNamespace(settings=SimpleNamespace(effective_redis_url=""))
         self.observer = Observer(self)
@@ -153,9 +159,12 @@ class Fleet:
         rng = self.world.rng
         asker = rng.choice(self.askers)
         facts = {
-            "model": rng.choice((*MODELS, "")), "timeout_ms": rng.choice((2000, 4000, 8000)), "partials": True,
-            "attempt_timeout_ms": rng.choice((500, 1000, 2500)), "if_no_node": rng.choice(("wait", "wait", "error")),
-        }  # fmt: skip
+            "model": rng.choice((*MODELS, "")),
+            "timeout_ms": rng.choice((2000, 4000, 8000)),
+            "partials": True,
+            "attempt_timeout_ms": rng.choice((500, 1000, 2500)),
+            "if_no_node": rng.choice(("wait", "wait", "error")),
+        }
         for other in self.askers:
             if other is asker or (other.token == asker.token and rng.random() < 0.5):
                 other.ask(f"r{number}", **facts)

@@ -11,9 +11,12 @@ if TYPE_CHECKING:
     from tests.simulation.gateway.fleet import Fleet
 
 _EVENTS = {
-    "job_dispatch": (JobEvent.DISPATCH,), "job_step": (JobEvent.ACK, JobEvent.START, JobEvent.PARTIAL),
-    "job_finish": (JobEvent.FINISH,), "job_retry": (JobEvent.RETRY,), "job_release": (JobEvent.RELEASE,),
-}  # fmt: skip
+    "job_dispatch": (JobEvent.DISPATCH,),
+    "job_step": (JobEvent.ACK, JobEvent.START, JobEvent.PARTIAL),
+    "job_finish": (JobEvent.FINISH,),
+    "job_retry": (JobEvent.RETRY,),
+    "job_release": (JobEvent.RELEASE,),
+}
 _JOBS = {*_EVENTS, "job_create", "job_adopt"}
 _SLOTS = {"slot_reserve", "slot_renew"}
 _REQUESTS = {"request_bind", "request_take_over", "request_forget"}
@@ -61,8 +64,9 @@ class Observer:
             return [("ZCOUNT", keys[0], f"({self._world.now_ms}", "+inf")]
         return [("EXISTS", keys[0])] if name in _REQUESTS and ":requests:" in keys[0] else []
 
-    def observe(self, host: Host | None, name: str, keys: Sequence[Any], args: Sequence[Any], answer: Any,
-                found: Sequence[Any]) -> None:  # fmt: skip
+    def observe(
+        self, host: Host | None, name: str, keys: Sequence[Any], args: Sequence[Any], answer: Any, found: Sequence[Any]
+    ) -> None:
         """A script was run."""
         if isinstance(answer, Exception):
             self._world.fail(f"{name}: {answer}")
@@ -91,8 +95,9 @@ class Observer:
             return
         if before == row:
             return
-        self._world.note("job", job=job_id[:6], state=row["state"], attempt=row["attempt"], node=row.get("node_id"),
-                         by=name)  # fmt: skip
+        self._world.note(
+            "job", job=job_id[:6], state=row["state"], attempt=row["attempt"], node=row.get("node_id"), by=name
+        )
         self._moved(name, before, row)
         if (before["attempt"], before.get("node_id")) != tuple(map(str, args[:2])):
             self._others_word(name, args, before)
@@ -202,8 +207,9 @@ class Observer:
         """A session has a node's result."""
         result, job_id = message["result"], message["job_id"]
         if result["request"] != request_key or (result["node"], result["attempt"]) != (
-            message["node_id"], message["attempt"]
-        ):  # fmt: skip
+            message["node_id"],
+            message["attempt"],
+        ):
             self._world.fail(f"request {request_key} has another's answer: {message}")
         kept = self.results.get(job_id, [])
         if not any(result["nonce"].encode() in one for one in kept):
@@ -214,8 +220,11 @@ class Observer:
     def left(self) -> list[str]:
         """What should not be there when all is done."""
         ask, keys, fleet = self._server.ask, self._fleet.keys, self._fleet
-        left = [f"job {row['job_id'][:6]} is {row['state']}" for row in self.jobs.values()
-                if row["state"] != JobState.RELEASED]  # fmt: skip
+        left = [
+            f"job {row['job_id'][:6]} is {row['state']}"
+            for row in self.jobs.values()
+            if row["state"] != JobState.RELEASED
+        ]
         for node_id in fleet.nodes:
             held = ask("ZRANGEBYSCORE", keys.reserved(node_id), f"({self._world.now_ms}", "+inf")
             left += [f"{node_id} has a slot reserved for {job.decode()[:6]}" for job in held]

@@ -10,10 +10,23 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from tests.simulation.gateway.loop import Host, LoopWorld
 from tests.simulation.gateway.server import Command, Server
 
-_SAME = frozenset({
-    "job_create", "job_join", "job_dispatch", "job_step", "job_finish", "job_retry", "job_adopt", "job_release",
-    "request_take_over", "slot_reserve", "owner_renew", "slot_dropped", "model_missing",
-})  # fmt: skip
+_SAME = frozenset(
+    {
+        "job_create",
+        "job_join",
+        "job_dispatch",
+        "job_step",
+        "job_finish",
+        "job_retry",
+        "job_adopt",
+        "job_release",
+        "request_take_over",
+        "slot_reserve",
+        "owner_renew",
+        "slot_dropped",
+        "model_missing",
+    }
+)
 """Scripts that give the same answer when they are repeated at once."""
 
 

@@ -197,8 +197,9 @@ class Server:
             raise found
         if not found:
             return found
-        entries = [(name, dict(zip(pairs[::2], pairs[1::2], strict=True)) if pairs else None)
-                   for name, pairs in found[0][1]]  # fmt: skip
+        entries = [
+            (name, dict(zip(pairs[::2], pairs[1::2], strict=True)) if pairs else None) for name, pairs in found[0][1]
+        ]
         if plain[-1] == ">":
             given = [name for name, _ in entries]
             self._wire.call("EVALSHA", self._scripts.given, 1, stream, self.world.now_ms, *given)

@@ -69,8 +69,9 @@ class Session:
         async def at_once(function: Callable[..., Any], *args: Any) -> Any:
             return function(*args)
 
-        names: dict[str, Any] = {f"{_GATEWAY}.{name}.time": clock for name in
-                                 ("dispatch", "instance", "node_link", "session_link")}  # fmt: skip
+        names: dict[str, Any] = {
+            f"{_GATEWAY}.{name}.time": clock for name in ("dispatch", "instance", "node_link", "session_link")
+        }
         names |= {f"{_STATE}.{name}.uuid4": self._uuid for name in ("slots", "inbox", "upkeep")}
         names |= {
             f"{_STATE}.snapshots.time": clock,
@@ -144,15 +145,27 @@ def shape_of(world: LoopWorld) -> Shape:
         return rng.choice(values) if rng.random() < likely else 0.0
 
     manners = Manners(
-        acknowledges=rng.random() < 0.8, starts=rng.random() < 0.8, drops=some(0.3, 0.1, 0.3), slow=some(0.4, 0.2, 0.5),
-        twice=some(0.3, 0.3), refuses=some(0.3, 0.1, 0.4), fails=some(0.2, 0.1), deaf=some(0.4, 0.5, 1.0),
+        acknowledges=rng.random() < 0.8,
+        starts=rng.random() < 0.8,
+        drops=some(0.3, 0.1, 0.3),
+        slow=some(0.4, 0.2, 0.5),
+        twice=some(0.3, 0.3),
+        refuses=some(0.3, 0.1, 0.4),
+        fails=some(0.2, 0.1),
+        deaf=some(0.4, 0.5, 1.0),
         forgets=some(0.3, 0.5),
-    )  # fmt: skip
+    )
     return Shape(
-        gateways=rng.choice((1, 2, 2, 3)), nodes=rng.randint(1, 4), slots=rng.choice((1, 2, 3)),
-        sessions=rng.choice((1, 2, 3, 4)), requests=rng.choice((2, 4, 8, 12)), faults_s=rng.choice((3, 5, 8)),
-        keeps_id=rng.random() < 0.5, manners=manners, liars=rng.choice((0, 0, 1)),
-    )  # fmt: skip
+        gateways=rng.choice((1, 2, 2, 3)),
+        nodes=rng.randint(1, 4),
+        slots=rng.choice((1, 2, 3)),
+        sessions=rng.choice((1, 2, 3, 4)),
+        requests=rng.choice((2, 4, 8, 12)),
+        faults_s=rng.choice((3, 5, 8)),
+        keeps_id=rng.random() < 0.5,
+        manners=manners,
+        liars=rng.choice((0, 0, 1)),
+    )
 
 
 def faults_of(rng: random.Random) -> GatewayFaults:
@@ -162,12 +175,22 @@ def faults_of(rng: random.Random) -> GatewayFaults:
         return rng.choice(values) if rng.random() < likely else 0.0
 
     return GatewayFaults(
-        kill=some(0.3, 0.001, 0.005), pause=some(0.4, 0.01, 0.05), repeat=some(0.3, 0.02, 0.1),
-        redis_error=some(0.2, 0.005, 0.03), answer_lost=some(0.3, 0.005, 0.03), repeat_late=some(0.2, 0.01),
-        flush_every_s=some(0.15, 3), kill_worker_every_s=some(0.3, 2, 5), end_worker_every_s=some(0.2, 3),
-        freeze_every_s=some(0.25, 2, 5), cut_every_s=some(0.4, 0.5, 2), kill_node_every_s=some(0.3, 1, 3),
-        rogue_every_s=some(0.5, 0.3), cancel_every_s=some(0.3, 1), again_every_s=some(0.4, 0.5),
-    )  # fmt: skip
+        kill=some(0.3, 0.001, 0.005),
+        pause=some(0.4, 0.01, 0.05),
+        repeat=some(0.3, 0.02, 0.1),
+        redis_error=some(0.2, 0.005, 0.03),
+        answer_lost=some(0.3, 0.005, 0.03),
+        repeat_late=some(0.2, 0.01),
+        flush_every_s=some(0.15, 3),
+        kill_worker_every_s=some(0.3, 2, 5),
+        end_worker_every_s=some(0.2, 3),
+        freeze_every_s=some(0.25, 2, 5),
+        cut_every_s=some(0.4, 0.5, 2),
+        kill_node_every_s=some(0.3, 1, 3),
+        rogue_every_s=some(0.5, 0.3),
+        cancel_every_s=some(0.3, 1),
+        again_every_s=some(0.4, 0.5),
+    )
 
 
 def _authenticate(_context: Any, secret: str, kind: TokenKind) -> TokenView:

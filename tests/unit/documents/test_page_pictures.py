@@ -50,8 +50,9 @@ def test_the_pictures_not_looked_at_for_longest_go_first(tmp_path: Path) -> None
     assert sum(1 for path in tmp_path.glob("*/*")) == 4
     make_room(tmp_path, 250)
     assert sorted(path.relative_to(tmp_path).as_posix() for path in tmp_path.glob("*/*")) == [
-        "a/page-1.webp", "b/page-1.webp",
-    ]  # fmt: skip
+        "a/page-1.webp",
+        "b/page-1.webp",
+    ]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "b", "new"]
 
 

@@ -18,28 +18,69 @@ RULE = "\n\n---\n\n"
 
 def page(number: int, content: str = "", status: PageStatus = PageStatus.COMPLETED, **values: Any) -> dict[str, Any]:
     view = PageView(
-        page=number, page_source=number, status=status, provider="local", model="", content=content, error=None,
-        attempts=1, retry_count=0, worker_id=None, next_run_at=None, updated_at=NOW,
-    )  # fmt: skip
+        page=number,
+        page_source=number,
+        status=status,
+        provider="local",
+        model="",
+        content=content,
+        error=None,
+        attempts=1,
+        retry_count=0,
+        worker_id=None,
+        next_run_at=None,
+        updated_at=NOW,
+    )
     return plain(replace(view, **values))
 
 
 def attempt(number: int, **values: Any) -> dict[str, Any]:
     view = AttemptView(
-        id=number, page=number, page_source=number, provider="local", model="m", prompt_hash="", cached=False,
-        status="completed", effective=True, error=None, text="the text", input_tokens=0, output_tokens=0, latency_ms=0,
-        worker_id="host:1:a", created_at=NOW,
-    )  # fmt: skip
+        id=number,
+        page=number,
+        page_source=number,
+        provider="local",
+        model="m",
+        prompt_hash="",
+        cached=False,
+        status="completed",
+        effective=True,
+        error=None,
+        text="the text",
+        input_tokens=0,
+        output_tokens=0,
+        latency_ms=0,
+        worker_id="host:1:a",
+        created_at=NOW,
+    )
     return plain(replace(view, **values))
 
 
 def document(**values: Any) -> dict[str, Any]:
     view = DocumentView(
-        id="d1", filename="report.pdf", source_path="", type="pdf", status=DocumentStatus.COMPLETED,
-        progress=100, pages=2, completed_count=2, failed_count=0, page_range="", provider="local", model="",
-        model_name="local", worker_id=None, merged_path="/output/d1/report.md", error=None, allow_partial=False,
-        size_bytes=10, created_at=NOW, updated_at=NOW, started_at=NOW, finished_at=NOW,
-    )  # fmt: skip
+        id="d1",
+        filename="report.pdf",
+        source_path="",
+        type="pdf",
+        status=DocumentStatus.COMPLETED,
+        progress=100,
+        pages=2,
+        completed_count=2,
+        failed_count=0,
+        page_range="",
+        provider="local",
+        model="",
+        model_name="local",
+        worker_id=None,
+        merged_path="/output/d1/report.md",
+        error=None,
+        allow_partial=False,
+        size_bytes=10,
+        created_at=NOW,
+        updated_at=NOW,
+        started_at=NOW,
+        finished_at=NOW,
+    )
     return plain(replace(view, **values))
 
 
@@ -83,7 +124,7 @@ def test_a_missing_page_is_marked_visibly_with_its_reason_in_one_line() -> None:
         ("a\x1b]0;t\x07b\u202ec\n# Heading\n\n- item", r"a\x1b]0;t\x07b\u202ec # Heading - item"),
         ("<!-- Page 9 -->", r"\<!-- Page 9 -->"),
     ],
-)  # fmt: skip
+)
 def test_what_a_service_says_of_its_error_is_text_and_nothing_else(error: str, written: str) -> None:
     gap = page(1, "", PageStatus.FAILED, error=error)
     assert merge_markdown([gap]) == f"<!-- Page 1 -->\n\n> **[Page 1 is missing: {written}]**\n"
@@ -115,9 +156,18 @@ def test_the_manifest_sums_up_what_happened() -> None:
     facts = manifest(document(), [page(1, "four"), page(2, "中文")], attempts)
     assert facts["version"] == 1
     assert facts["totals"] == {
-        "pages": 2, "completed": 2, "failed": 0, "attempts": 3, "doubtful": 0, "uncertain": 0, "cached": 1,
-        "input_tokens": 30, "output_tokens": 12, "conversion_ms": 151, "cost": 0.0003,
-    }  # fmt: skip
+        "pages": 2,
+        "completed": 2,
+        "failed": 0,
+        "attempts": 3,
+        "doubtful": 0,
+        "uncertain": 0,
+        "cached": 1,
+        "input_tokens": 30,
+        "output_tokens": 12,
+        "conversion_ms": 151,
+        "cost": 0.0003,
+    }
     assert [entry["characters"] for entry in facts["pages"]] == [4, 2]
     assert [[tried["id"] for tried in entry["attempts"]] for entry in facts["pages"]] == [[1], [2, 3]]
     failed = facts["pages"][1]["attempts"][0]

@@ -104,9 +104,17 @@ def rows(*tables: str) -> set[tuple[str, str, str]]:
 
 def test_the_codes_are_the_source_s() -> None:
     assert {status.name: status.value for status in DocumentStatus} == {
-        "FAILED": 0, "PENDING": 1, "SPLITTING": 2, "PROCESSING": 3, "READY_TO_MERGE": 4, "MERGING": 5,
-        "COMPLETED": 6, "CANCELLED": 7, "PARTIAL_FAILED": 8, "PAUSED": 9,
-    }  # fmt: skip
+        "FAILED": 0,
+        "PENDING": 1,
+        "SPLITTING": 2,
+        "PROCESSING": 3,
+        "READY_TO_MERGE": 4,
+        "MERGING": 5,
+        "COMPLETED": 6,
+        "CANCELLED": 7,
+        "PARTIAL_FAILED": 8,
+        "PAUSED": 9,
+    }
     codes = {"FAILED": -1, "PENDING": 0, "PROCESSING": 1, "COMPLETED": 2, "RETRYING": 3}
     assert {status.name: status.value for status in PageStatus} == codes
 

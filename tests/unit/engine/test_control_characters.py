@@ -13,14 +13,21 @@ VISIBLE = set(map(chr, [*range(0x600, 0x606), 0x6DD, 0x70F, 0x890, 0x891, 0x8E2,
 @pytest.mark.parametrize(
     ("text", "shown"),
     [
-        ("\x1b[2J\x1b]0;title\x07", r"\x1b[2J\x1b]0;title\x07"), ("a\x9b31m\x85b\x7f", r"a\x9b31m\x85b\x7f"),
-        ("gnp.\u202efdp", r"gnp.\u202efdp"), ("\u2066a\u2069\u200f", r"\u2066a\u2069\u200f"),
+        ("\x1b[2J\x1b]0;title\x07", r"\x1b[2J\x1b]0;title\x07"),
+        ("a\x9b31m\x85b\x7f", r"a\x9b31m\x85b\x7f"),
+        ("gnp.\u202efdp", r"gnp.\u202efdp"),
+        ("\u2066a\u2069\u200f", r"\u2066a\u2069\u200f"),
         ("over\rwritten\x08", r"over\rwritten".replace(r"\r", r"\x0d") + r"\x08"),
-        ("caf\udce9.pdf", r"caf\xe9.pdf"), ("half \ud83d", r"half \ud83d"), ("\U000e0041\ufeff", r"\U000e0041\ufeff"),
-        ("a\x00b\u2028c", r"a\x00b\u2028c"), ("line\r\nline\n\tend", "line\nline\n\tend"),
-        ("日本語　ünïcode 🎉\xa0…", "日本語　ünïcode 🎉\xa0…"), (r"C:\new [bold]", r"C:\new [bold]"), ("", ""),
+        ("caf\udce9.pdf", r"caf\xe9.pdf"),
+        ("half \ud83d", r"half \ud83d"),
+        ("\U000e0041\ufeff", r"\U000e0041\ufeff"),
+        ("a\x00b\u2028c", r"a\x00b\u2028c"),
+        ("line\r\nline\n\tend", "line\nline\n\tend"),
+        ("日本語　ünïcode 🎉\xa0…", "日本語　ünïcode 🎉\xa0…"),
+        (r"C:\new [bold]", r"C:\new [bold]"),
+        ("", ""),
     ],
-)  # fmt: skip
+)
 def test_control_characters_are_shown_as_escapes_and_nothing_else_changes(text: str, shown: str) -> None:
     assert printable(text) == shown
 

@@ -56,9 +56,20 @@ def test_the_standard_library_s_logging_goes_the_same_way(written: Written) -> N
 @pytest.mark.parametrize("as_json", [True, False])
 @pytest.mark.parametrize(
     "field",
-    ["api_key", "API_KEY", "key", "secret", "client_secret", "password", "db_password", "token", "access_token",
-     "authorization", "Authorization"],
-)  # fmt: skip
+    [
+        "api_key",
+        "API_KEY",
+        "key",
+        "secret",
+        "client_secret",
+        "password",
+        "db_password",
+        "token",
+        "access_token",
+        "authorization",
+        "Authorization",
+    ],
+)
 def test_secrets_are_redacted(written: Written, field: str, as_json: bool) -> None:
     configure("INFO", as_json=as_json)
     structlog.get_logger("a").warning("provider.called", **{field: SECRET}, model="m")

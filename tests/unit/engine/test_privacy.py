@@ -82,8 +82,11 @@ def test_results_have_the_modes_of_the_user_s_umask(tmp_path: Path) -> None:
     privacy.make_users_folder(made)
     privacy.copy_to_user(source, made / "pictures")
     assert [mode(path) for path in (made.parent, made, made / "pictures", made / "pictures" / "1.png")] == [
-        0o755, 0o755, 0o755, 0o644,
-    ]  # fmt: skip
+        0o755,
+        0o755,
+        0o755,
+        0o644,
+    ]
     tmp_path.chmod(0o750)
     privacy.make_users_folder(tmp_path)
     assert mode(tmp_path) == 0o750

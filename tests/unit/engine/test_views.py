@@ -58,7 +58,12 @@ def test_a_column_that_is_missing_is_an_error_unless_it_has_a_default() -> None:
 def test_plain_holds_numbered_states_by_name_and_iso_instants_at_any_depth() -> None:
     view = view_of(Sample, ROW, path=Path("x"))
     shown = {
-        "id": 1, "number": "DONE", "word": "failed", "tags": ["a"], "report": None,
-        "created_at": "2026-01-02T03:04:05+00:00", "path": "x",
-    }  # fmt: skip
+        "id": 1,
+        "number": "DONE",
+        "word": "failed",
+        "tags": ["a"],
+        "report": None,
+        "created_at": "2026-01-02T03:04:05+00:00",
+        "path": "x",
+    }
     assert plain({"found": [view, (view,)]}) == {"found": [shown, [shown]]}

@@ -39,9 +39,14 @@ class Shown:
 
 def job(name: str, status: str = "", *, pages: int = 0, done: int = 0) -> Job:
     document: Any = SimpleNamespace(
-        id=name, status=SimpleNamespace(name=status), pages=pages, completed_count=done, failed_count=0, provider="ai",
+        id=name,
+        status=SimpleNamespace(name=status),
+        pages=pages,
+        completed_count=done,
+        failed_count=0,
+        provider="ai",
         settled=status == "COMPLETED",
-    )  # fmt: skip
+    )
     return Job(Target(Path(f"{name}.pdf"), Path(f"{name}.md")), document=document if status else None)
 
 

@@ -26,8 +26,10 @@ def test_it_needs_no_login_where_only_this_machine_reaches_it(given: list[str]) 
 
 def test_a_socket_has_no_address() -> None:
     assert flower_arguments(["--unix_socket=/run/flower.sock", "--tasks_columns=name"])[1:] == [
-        "--unix_socket=/run/flower.sock", "--tasks_columns=name", "--tasks_columns=name",
-    ]  # fmt: skip
+        "--unix_socket=/run/flower.sock",
+        "--tasks_columns=name",
+        "--tasks_columns=name",
+    ]
 
 
 @pytest.mark.parametrize("login", [None, "", "name", "name:", ":password", "name:password,other:"])

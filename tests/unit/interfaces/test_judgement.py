@@ -45,10 +45,16 @@ class Folder:
         stored.write_text('{"version": 1, "document": {}}')
         pictures = self.path / "pictures"
         return SimpleNamespace(
-            id="d1", status=status, pictures_folder=pictures if pictures.exists() else None, manifest_path=stored,
-            read_text=lambda: text, layout=lambda: {"version": 1, "document": {}, "pages": []},
-            merged_path="somewhere", outdated=False, completed_count=1,
-        )  # fmt: skip
+            id="d1",
+            status=status,
+            pictures_folder=pictures if pictures.exists() else None,
+            manifest_path=stored,
+            read_text=lambda: text,
+            layout=lambda: {"version": 1, "document": {}, "pages": []},
+            merged_path="somewhere",
+            outdated=False,
+            completed_count=1,
+        )
 
     def make(self, text: str = "text", *, complete: bool = True, form: Format = Format.MD) -> None:
         write(self.document(text, complete=complete), self.result.with_suffix(form.suffix), form, self.origin())

@@ -17,9 +17,21 @@ COMMANDS: Any = import_module("pipeline.interfaces.cli.main")  # the function of
 HOSTILE = "a\x1b[2J\x9b31m\u202e\x07[/nope][link=https://x.example]y[/link][bold]z[@click=f()]:bug:\\"
 SHOWN = r"a\x1b[2J\x9b31m\u202e\x07[/nope][link=https://x.example]y[/link][bold]z[@click=f()]:bug:" + "\\"
 TEXTS = [
-    HOSTILE, "\\", "\\\\\\", "[", "[bold", "[/bold]", "[red]", r"\[ 1 ]", r"\[bold]", "[bold]\\", "a[/]", "[[bold]]",
-    "\0[bold]", "[\0bold]",
-]  # fmt: skip
+    HOSTILE,
+    "\\",
+    "\\\\\\",
+    "[",
+    "[bold",
+    "[/bold]",
+    "[red]",
+    r"\[ 1 ]",
+    r"\[bold]",
+    "[bold]\\",
+    "a[/]",
+    "[[bold]]",
+    "\0[bold]",
+    "[\0bold]",
+]
 
 
 def on_a_terminal(*printed: Any, **options: Any) -> str:
@@ -57,8 +69,10 @@ def test_what_somebody_forgot_to_escape_does_no_harm_either(forgotten: object) -
 
 def output_codes(written: str) -> list[str]:
     """Everything in `written` from an escape character to the letter that ends it."""
-    return ["\x1b" + part[: 1 + next(i for i, char in enumerate(part) if char.isalpha())]
-            for part in written.split("\x1b")[1:]]  # fmt: skip
+    return [
+        "\x1b" + part[: 1 + next(i for i, char in enumerate(part) if char.isalpha())]
+        for part in written.split("\x1b")[1:]
+    ]
 
 
 def test_a_joiner_between_two_colours_stays() -> None:
@@ -105,9 +119,14 @@ def test_the_library_s_own_console_would_do_harm() -> None:
 
 @pytest.mark.parametrize(
     "arguments",
-    [["calls", "list", "--status", HOSTILE], [HOSTILE], [f"--{HOSTILE}"], ["calls", "show", HOSTILE, "caf\udce9"],
-     ["convert", "a.pdf", "--format", "caf\udce9\u202e"]],
-)  # fmt: skip
+    [
+        ["calls", "list", "--status", HOSTILE],
+        [HOSTILE],
+        [f"--{HOSTILE}"],
+        ["calls", "show", HOSTILE, "caf\udce9"],
+        ["convert", "a.pdf", "--format", "caf\udce9\u202e"],
+    ],
+)
 def test_wrong_arguments_are_named_without_obeying_them(
     arguments: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -43,8 +43,9 @@ def test_without_a_terminal_lines_say_how_far_it_is_and_what_it_waits_for(
         shown.show("", Bar("all [files]", 1, 3, "0/2 files, 1/3 pages", "PROCESSING"))
         shown.keep()
     assert said(capsys) == [
-        "all [files]: 0/2 files, waits to be split", "all [files]: 0/2 files, 1/3 pages, PROCESSING",
-    ]  # fmt: skip
+        "all [files]: 0/2 files, waits to be split",
+        "all [files]: 0/2 files, 1/3 pages, PROCESSING",
+    ]
 
 
 def test_quiet_follows_in_silence(capsys: pytest.CaptureFixture[str]) -> None:

@@ -50,9 +50,23 @@ READERS = {"bodies.py", "idempotency.py", "uploads.py", "knowledge_intake.py"}
 DIRTY: list[Any] = ["a\0b", "a\x1b[2Jb", "a\x85b", "a\x9bb", "\u202ea", "a\u2066b", "a\ud800b"]
 LONG = [char * 10_001 for char in "a0- ,._:/["]
 ABSURD: list[Any] = [
-    10**30, -(10**30), 2**63, float("nan"), float("inf"), -1e308, 1e308, "9" * 400, "1e400", "nan", "-inf",
-    "0001-01-01T00:00:00Z", "9999-12-31T23:59:59Z", [[]] * 9, {"a": {}}, timedelta(days=10**8),
-]  # fmt: skip
+    10**30,
+    -(10**30),
+    2**63,
+    float("nan"),
+    float("inf"),
+    -1e308,
+    1e308,
+    "9" * 400,
+    "1e400",
+    "nan",
+    "-inf",
+    "0001-01-01T00:00:00Z",
+    "9999-12-31T23:59:59Z",
+    [[]] * 9,
+    {"a": {}},
+    timedelta(days=10**8),
+]
 CONTROL = re.compile("[\0-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 WRAPPERS = frozenset({"function-after", "function-before", "function-wrap"})
 HARMLESS = frozenset({"bool", "enum", "literal", "none"})

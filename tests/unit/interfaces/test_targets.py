@@ -103,11 +103,16 @@ def test_same_file_is_converted_once_to_where_its_first_name_says(here: Path) ->
 @pytest.mark.parametrize(
     ("name", "result"),
     [
-        ("-rf.pdf", "-rf.md"), (".pdf", "file.md"), ("no suffix", "no suffix.md"), ("s.TIFF", "s.TIFF.md"),
+        ("-rf.pdf", "-rf.md"),
+        (".pdf", "file.md"),
+        ("no suffix", "no suffix.md"),
+        ("s.TIFF", "s.TIFF.md"),
         ("文件.pdf", "文件.md"),
-        ("a\nb.pdf", "a b.md"), ('q"<>|?*:.pdf', "q_______.md"), ("é" * 125 + ".pdf", "é" * 98 + ".md"),
+        ("a\nb.pdf", "a b.md"),
+        ('q"<>|?*:.pdf', "q_______.md"),
+        ("é" * 125 + ".pdf", "é" * 98 + ".md"),
     ],
-)  # fmt: skip
+)
 def test_every_name_gives_a_name_that_every_system_takes(name: str, result: str) -> None:
     make(name)
     assert paths("", name) == [result]

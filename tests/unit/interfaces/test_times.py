@@ -21,11 +21,16 @@ def test_a_day_of_spending_ends_by_the_clock_of_this_machine(monkeypatch: pytest
 @pytest.mark.parametrize(
     ("words", "iso"),
     [
-        ("2d", "2026-03-27T12:00+00:00"), ("1h30m", "2026-03-29T12:30+02:00"), ("90min", "2026-03-29T12:30+02:00"),
-        ("today", "2026-03-29T00:00+01:00"), ("yesterday", "2026-03-28T00:00+01:00"), ("now", "2026-03-29T14:00+02:00"),
-        ("2026-03-28", "2026-03-28T00:00+01:00"), ("2026-03-28T10:00Z", "2026-03-28T10:00+00:00"),
+        ("2d", "2026-03-27T12:00+00:00"),
+        ("1h30m", "2026-03-29T12:30+02:00"),
+        ("90min", "2026-03-29T12:30+02:00"),
+        ("today", "2026-03-29T00:00+01:00"),
+        ("yesterday", "2026-03-28T00:00+01:00"),
+        ("now", "2026-03-29T14:00+02:00"),
+        ("2026-03-28", "2026-03-28T00:00+01:00"),
+        ("2026-03-28T10:00Z", "2026-03-28T10:00+00:00"),
     ],
-)  # fmt: skip
+)
 def test_moments_are_said_as_people_say_them(words: str, iso: str) -> None:
     now = datetime(2026, 3, 29, 12, 0, tzinfo=UTC)  # the day on which Berlin's clocks go forward
     found = moment(words, ZoneInfo("Europe/Berlin"), now=now)

@@ -27,9 +27,17 @@ from pipeline.nodes.protocol import (
 
 ALL: list[TypeAdapter[Any]] = [from_node, to_node, from_session, to_session]
 TYPES = [
-    "node_register", "node_heartbeat", "job_ack", "job_result", "job_assign", "welcome", "session_open", "job_request",
-    "job_partial", "error",
-]  # fmt: skip
+    "node_register",
+    "node_heartbeat",
+    "job_ack",
+    "job_result",
+    "job_assign",
+    "welcome",
+    "session_open",
+    "job_request",
+    "job_partial",
+    "error",
+]
 FIELDS = ["v", "node_id", "job_id", "attempt", "slots", "offers", "attachments", "body", "result", "error", "versions"]
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=8),
@@ -39,8 +47,16 @@ JSON = st.recursive(
 
 
 def test_a_field_that_is_null_is_left_out() -> None:
-    job = {"type": "job_assign", "v": None, "job_id": "a", "attempt": 1, "capability": "vision", "model": None,
-           "body": {"system": None}, "timeout_ms": 5}  # fmt: skip
+    job = {
+        "type": "job_assign",
+        "v": None,
+        "job_id": "a",
+        "attempt": 1,
+        "capability": "vision",
+        "model": None,
+        "body": {"system": None},
+        "timeout_ms": 5,
+    }
     pictures = {"attachments": [{"name": None, "media_type": None, "size": 1}]}
     found = parse(json.dumps(job | pictures), to_node)
     assert found == parse(json.dumps(job | {"attachments": [{"size": 1}]}), to_node)

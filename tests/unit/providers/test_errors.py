@@ -101,7 +101,7 @@ def test_an_empty_account_is_neither_a_quota_of_the_day_nor_a_rate_limit(name: s
         ("Rate limit reached on tokens (TPM): Limit 30000, Used 29000, Requested 2217.", ErrorKind.RATE_LIMITED),
         ("Limit: 8,000, Requested: 8,001", ErrorKind.PERMANENT),
     ],
-)  # fmt: skip
+)
 def test_a_request_larger_than_the_limit_is_at_fault_itself(message: str, kind: ErrorKind) -> None:
     found = error(429, {"error": {"message": message, "code": "rate_limit_exceeded"}})
     assert found.kind is kind
@@ -151,14 +151,21 @@ def test_the_words_quota_exceeded_alone_make_no_quota() -> None:
         ({"retry_after": "1e30"}, MAX_WAIT_S),
         ({"retry_after_ms": "1500", "retry_after": "9"}, 1.5),
         ({"x_ratelimit_reset_requests": "1s", "x_ratelimit_reset_tokens": "6m0s"}, 360),
-        ({"x_ratelimit_reset_requests": "120ms", "x_ratelimit_remaining_requests": "0",
-          "x_ratelimit_reset_tokens": "6m0s", "x_ratelimit_remaining_tokens": "9"}, 0.12),
+        (
+            {
+                "x_ratelimit_reset_requests": "120ms",
+                "x_ratelimit_remaining_requests": "0",
+                "x_ratelimit_reset_tokens": "6m0s",
+                "x_ratelimit_remaining_tokens": "9",
+            },
+            0.12,
+        ),
         ({"x_ratelimit_reset": str(int(NOW.timestamp()) + 20)}, 20),
         ({"x_ratelimit_reset": str(int(NOW.timestamp() + 20) * 1000)}, 20),
         ({"retry_after": "3", "x_ratelimit_reset_tokens": "6m0s"}, 3),
         ({}, None),
     ],
-)  # fmt: skip
+)
 def test_the_wait_a_server_asks_for_is_read_from_headers(headers: dict[str, str], seconds: float | None) -> None:
     assert error(429, **headers).retry_after_s == seconds
 
@@ -187,9 +194,21 @@ def test_what_is_no_duration_is_none(text: object) -> None:
 
 @pytest.mark.parametrize(
     "body",
-    ["", "<html>", "[]", "[1]", "null", '"text"', '{"error": null}', '{"error": "plain"}', '{"error": {"details": 3}}',
-     '{"error": {"details": [1, {"violations": [2, {"quotaId": 3}]}]}}', '{"detail": [{"loc": ["body"]}]}', "[" * 9000],
-)  # fmt: skip
+    [
+        "",
+        "<html>",
+        "[]",
+        "[1]",
+        "null",
+        '"text"',
+        '{"error": null}',
+        '{"error": "plain"}',
+        '{"error": {"details": 3}}',
+        '{"error": {"details": [1, {"violations": [2, {"quotaId": 3}]}]}}',
+        '{"detail": [{"loc": ["body"]}]}',
+        "[" * 9000,
+    ],
+)
 def test_odd_bodies_never_hide_the_status(body: str) -> None:
     assert error(429, body).code == "rate_limited"
 

@@ -96,11 +96,22 @@ def test_very_many_names_are_not_remembered():
 @pytest.mark.parametrize(
     ("said", "counted"),
     [
-        ("1e30", MOST_IN), (f"{10**30}", MOST_IN), (f"{10**15}", MOST_IN), ("9" * 5001, MOST_IN), ("Infinity", MOST_IN),
-        ("-5", 0), ("NaN", 0), ('"12"', 0), ("true", 0), ("[12]", 0), ('{"a": 1}', 0), ("12.5", 12), ("-Infinity", 0),
+        ("1e30", MOST_IN),
+        (f"{10**30}", MOST_IN),
+        (f"{10**15}", MOST_IN),
+        ("9" * 5001, MOST_IN),
+        ("Infinity", MOST_IN),
+        ("-5", 0),
+        ("NaN", 0),
+        ('"12"', 0),
+        ("true", 0),
+        ("[12]", 0),
+        ('{"a": 1}', 0),
+        ("12.5", 12),
+        ("-Infinity", 0),
     ],
     ids=lambda value: str(value)[:12],
-)  # fmt: skip
+)
 def test_absurd_usage_is_counted_as_far_as_it_can_be_true_and_the_answer_is_kept(
     server: ProviderServer, said: str, counted: int
 ):

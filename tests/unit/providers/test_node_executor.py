@@ -141,8 +141,9 @@ def test_pictures_that_were_cut_out_come_with_the_names_that_the_markdown_shows(
 def test_vectors_of_words_need_no_service() -> None:
     executor = ProviderExecutor(Settings(), "local")
     assert [(offer.capability, offer.models) for offer in executor.offers] == [
-        (PAGE, ("local",)), (EMBEDDINGS, ("lexical-1024",)),
-    ]  # fmt: skip
+        (PAGE, ("local",)),
+        (EMBEDDINGS, ("lexical-1024",)),
+    ]
     result = done(executor, EMBEDDINGS, texts=["one", "two"], model="lexical-1024")
     expected = LexicalEmbeddings().embed(["one", "two"])
     assert (result["vectors"], result["model"]) == (expected.vectors, expected.model)
@@ -223,9 +224,13 @@ def test_errors_of_the_service_keep_their_kind_and_wait(server: ProviderServer, 
     ],
 )
 def test_a_job_that_is_not_as_it_should_be_is_a_permanent_error_that_quotes_none_of_it(
-    server: ProviderServer, service: ProviderExecutor, capability: Capability, pictures: tuple[bytes, ...],
-    body: dict[str, Any], code: str,
-) -> None:  # fmt: skip
+    server: ProviderServer,
+    service: ProviderExecutor,
+    capability: Capability,
+    pictures: tuple[bytes, ...],
+    body: dict[str, Any],
+    code: str,
+) -> None:
     error = error_of(service, capability, *pictures, **body)
     assert (error.kind, error.code) == (ErrorKind.PERMANENT, code)
     assert not server.records

@@ -31,9 +31,15 @@ def _row(*statuses: str) -> list[tuple[str, float, float]]:
 
 @pytest.mark.parametrize(
     "statuses",
-    [[], ["ok"], ["transient"] * 2, ["ok"] + ["transient"] * 5, ["transient", "transient", "ok", "transient"],
-     ["transient", "transient", "permanent", "transient"]],
-)  # fmt: skip
+    [
+        [],
+        ["ok"],
+        ["transient"] * 2,
+        ["ok"] + ["transient"] * 5,
+        ["transient", "transient", "ok", "transient"],
+        ["transient", "transient", "permanent", "transient"],
+    ],
+)
 def test_fewer_failures_than_it_takes_or_not_in_a_row_open_nothing(statuses: list[str]) -> None:
     assert _opening(*_row(*statuses)) is None
 

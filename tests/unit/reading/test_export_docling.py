@@ -67,8 +67,12 @@ def test_nested_list_hangs_on_the_item_before_it() -> None:
     made = document(page(1, item("a", "1."), item("b", depth=1), item("c", "2."), block("paragraph", "p"), item("d")))
     assert [group["parent"]["$ref"] for group in made["groups"]] == ["#/body", "#/texts/0", "#/body"]
     assert [text["parent"]["$ref"] for text in made["texts"]] == [
-        "#/groups/0", "#/groups/1", "#/groups/0", "#/body", "#/groups/2",
-    ]  # fmt: skip
+        "#/groups/0",
+        "#/groups/1",
+        "#/groups/0",
+        "#/body",
+        "#/groups/2",
+    ]
     assert [text.get("enumerated") for text in made["texts"]] == [True, False, True, None, False]
 
 
@@ -92,13 +96,25 @@ def test_picture_is_embedded_if_it_is_wanted() -> None:
     assert "image" not in document(page(1, picture))["pictures"][0]
     (found,) = document(page(1, picture), picture=lambda link: f"data:image/png;base64,{link[-1]}")["pictures"]
     assert found["image"] == {
-        "mimetype": "image/png", "dpi": 150, "size": {"width": 654, "height": 42}, "uri": "data:image/png;base64,g",
-    }  # fmt: skip
+        "mimetype": "image/png",
+        "dpi": 150,
+        "size": {"width": 654, "height": 42},
+        "uri": "data:image/png;base64,g",
+    }
 
 
 def test_html_escapes_texts_and_keeps_structure() -> None:
-    made = document(page(1, block("heading", "A & B", level=2), item("one <x>"), item("two", depth=1), TABLE,
-                         block("code", "</code>"), block("picture", link="")))  # fmt: skip
+    made = document(
+        page(
+            1,
+            block("heading", "A & B", level=2),
+            item("one <x>"),
+            item("two", depth=1),
+            TABLE,
+            block("code", "</code>"),
+            block("picture", link=""),
+        )
+    )
     html = markup.html(made)
     assert "<h2>A &amp; B</h2>" in html
     assert "<ul>\n<li>one &lt;x&gt;\n<ul>\n<li>two\n</ul>\n</ul>" in html
@@ -113,9 +129,12 @@ def test_doctags_say_places_pages_and_tables() -> None:
         f"<doctag><section_header_level_1>{where}A</section_header_level_1>",
         f"<otsl>{where}<ched>Name<lcel><nl><fcel>a<fcel>b<nl></otsl>",
         "<page_break>",
-        "<ordered_list>", f"<list_item>{where}one</list_item>", "</ordered_list>",
-        f"<code>{where}<_unknown_>x</code>", "</doctag>",
-    ]  # fmt: skip
+        "<ordered_list>",
+        f"<list_item>{where}one</list_item>",
+        "</ordered_list>",
+        f"<code>{where}<_unknown_>x</code>",
+        "</doctag>",
+    ]
 
 
 def test_plain_text_has_lists_and_rows_on_lines_of_their_own() -> None:

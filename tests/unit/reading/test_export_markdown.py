@@ -23,15 +23,21 @@ def cells(block: dict[str, Any]) -> list[list[str]]:
 def test_headings_have_their_levels_and_text_has_no_marks_of_emphasis() -> None:
     found = blocks("# A *b*\n\n### C `d`\n\nText with **bold**,\na [link](http://x) and <sup>2</sup>.")
     assert [(block["type"], block.get("level"), block["text"]) for block in found] == [
-        ("heading", 1, "A b"), ("heading", 3, "C d"), ("paragraph", None, "Text with bold, a link and 2."),
-    ]  # fmt: skip
+        ("heading", 1, "A b"),
+        ("heading", 3, "C d"),
+        ("paragraph", None, "Text with bold, a link and 2."),
+    ]
 
 
 def test_lists_have_markers_and_depths_and_an_item_keeps_its_further_paragraphs() -> None:
     found = blocks("3. one\n   - two\n\n     more\n   - three\n4. four\n\nafter")
     assert [(block["text"], block.get("marker"), block.get("depth")) for block in found] == [
-        ("one", "3.", 0), ("two more", "-", 1), ("three", "-", 1), ("four", "4.", 0), ("after", None, None),
-    ]  # fmt: skip
+        ("one", "3.", 0),
+        ("two more", "-", 1),
+        ("three", "-", 1),
+        ("four", "4.", 0),
+        ("after", None, None),
+    ]
 
 
 def test_code_in_a_list_item_does_not_swallow_the_paragraph_behind_it() -> None:
@@ -64,8 +70,9 @@ def test_table_that_never_ends_is_read_to_the_end_of_its_paragraph() -> None:
 
 def test_html_outside_tables_is_text_without_comments_and_scripts() -> None:
     assert brief("<div>one <b>two</b></div><script>evil()</script><!-- no -->\n\n<!-- Page 1 -->\n\nthree") == [
-        ("paragraph", "one two"), ("paragraph", "three"),
-    ]  # fmt: skip
+        ("paragraph", "one two"),
+        ("paragraph", "three"),
+    ]
 
 
 def test_pictures_on_their_own_are_blocks_with_their_links() -> None:
@@ -75,15 +82,22 @@ def test_pictures_on_their_own_are_blocks_with_their_links() -> None:
 
 
 def test_spans_that_reach_out_of_the_table_end_with_it() -> None:
-    found = grid([[{"text": "a", "rows": 9, "columns": 2}, {"text": "b", "rows": 1, "columns": 1}],
-                  [{"text": "c", "rows": 1, "columns": 1}]], 1)  # fmt: skip
+    found = grid(
+        [
+            [{"text": "a", "rows": 9, "columns": 2}, {"text": "b", "rows": 1, "columns": 1}],
+            [{"text": "c", "rows": 1, "columns": 1}],
+        ],
+        1,
+    )
     assert (found.rows, found.columns) == (2, 3)
     assert [[cell.text for cell in row] for row in found.places()] == [["a", "a", "b"], ["a", "a", "c"]]
 
 
 def test_cell_that_would_cover_another_keeps_to_its_own_place() -> None:
-    rows = [[{"text": "a", "rows": 1, "columns": 1}, {"text": "b", "rows": 2, "columns": 1}],
-            [{"text": "c", "rows": 1, "columns": 3}]]  # fmt: skip
+    rows = [
+        [{"text": "a", "rows": 1, "columns": 1}, {"text": "b", "rows": 2, "columns": 1}],
+        [{"text": "c", "rows": 1, "columns": 3}],
+    ]
     assert [[cell.text for cell in row] for row in grid(rows, 0).places()] == [["a", "b"], ["c", "b"]]
 
 
@@ -95,8 +109,13 @@ def test_grid_of_a_table_that_claims_to_be_huge_is_bounded() -> None:
 
 @given(st.text(alphabet=st.sampled_from("#->|`*_[]()!<table/rhd>\n 1.a"), max_size=200))
 def test_any_text_becomes_a_document_in_every_format(markdown: str) -> None:
-    page = {"page": 1, "page_source": 1, "width": None, "height": None,
-            "blocks": [{"type": "markdown", "text": markdown, "bbox": None}]}  # fmt: skip
+    page = {
+        "page": 1,
+        "page_source": 1,
+        "width": None,
+        "height": None,
+        "blocks": [{"type": "markdown", "text": markdown, "bbox": None}],
+    }
     made = docling.document([page], filename="a.pdf", mimetype="application/pdf", digest=1)
     assert markup.html(made).endswith("</html>\n")
     assert markup.doctags(made).endswith("</doctag>")

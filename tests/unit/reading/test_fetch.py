@@ -59,11 +59,21 @@ def test_an_answer_comes_with_its_facts_into_memory_or_a_file(server: WebServer,
 @pytest.mark.parametrize(
     "url",
     [
-        *["ftp://site.test/", "file:///etc/passwd", "http://", "http://user:secret@site.test/", "nonsense", "http://[::1"],
-        "http://site.test/a b", "http://site.test/\r\nHost: x", "http://" + "a" * 5000, "http://site.test\\@x/",
+        *[
+            "ftp://site.test/",
+            "file:///etc/passwd",
+            "http://",
+            "http://user:secret@site.test/",
+            "nonsense",
+            "http://[::1",
+        ],
+        "http://site.test/a b",
+        "http://site.test/\r\nHost: x",
+        "http://" + "a" * 5000,
+        "http://site.test\\@x/",
         "http://site.test/" + "é" * 400,
     ],
-)  # fmt: skip
+)
 def test_what_is_no_address_of_the_web_is_refused(url: str):
     assert failure(url).code == "bad_url"
 
@@ -100,16 +110,17 @@ def test_addresses_of_the_internet_are_public(address: str):
     http://127.0.0.1:{port}/ http://127.1:{port}/ http://2130706433:{port}/ http://169.254.169.254/latest
     http://[::1]:{port}/ http://inside.test/ http://six.test/ http://[::ffff:7f00:1]:{port}/ http://localhost:{port}/
     """.split(),  # noqa: SIM905
-)  # fmt: skip
+)
 def test_redirects_into_our_network_are_refused(target: str):
     numeric = {"127.1": ["127.0.0.1"], "2130706433": ["127.0.0.1"], "localhost": ["127.0.0.1", "::1"]}
     names = {"site.test": ["127.0.0.2"]} | numeric  # 127.0.0.2 counts as public here.
     with WebServer("127.0.0.2") as server:
         server.pages["/"] = redirect(target.format(port=server.port))
         error = failure(
-            server.url("/"), resolve=lambda host, port: names.get(host) or resolve(host, port),
+            server.url("/"),
+            resolve=lambda host, port: names.get(host) or resolve(host, port),
             allow_private=[ipaddress.ip_network("127.0.0.2/32")],
-        )  # fmt: skip
+        )
         assert (error.kind, error.code) == (ErrorKind.PERMANENT, "address_refused")
         assert len(server.seen) == 1
 
@@ -278,9 +289,14 @@ def test_a_packed_answer_is_unpacked(server: WebServer):
 
 @pytest.mark.parametrize(
     ("status", "kind"),
-    [("404 Not Found", ErrorKind.PERMANENT), ("410 Gone", ErrorKind.PERMANENT), ("403 Forbidden", ErrorKind.PERMANENT),
-     ("429 Too Many Requests", ErrorKind.TRANSIENT), ("503 Service Unavailable", ErrorKind.TRANSIENT)],
-)  # fmt: skip
+    [
+        ("404 Not Found", ErrorKind.PERMANENT),
+        ("410 Gone", ErrorKind.PERMANENT),
+        ("403 Forbidden", ErrorKind.PERMANENT),
+        ("429 Too Many Requests", ErrorKind.TRANSIENT),
+        ("503 Service Unavailable", ErrorKind.TRANSIENT),
+    ],
+)
 def test_a_status_says_whether_to_try_again_and_when(server: WebServer, status: str, kind: ErrorKind):
     server.pages["/"] = lambda request: request.answer(status=status, Retry_After="7")
     error = failure(server.url("/"))

@@ -85,8 +85,10 @@ def test_neither_one_column_nor_two_of_running_text_are_in_doubt():
 def test_labels_that_reach_into_the_gutter_of_other_rows_stay_beside_their_commands():
     lengths = [18, 22, 20, 38, 48, 19, 24, 21, 17, 48, 23, 20]
     labels = column([f"label {n} ".ljust(length, "x") for n, length in enumerate(lengths)], 50)
-    commands = [line("command(x)".ljust(16 if n > 40 else 22, "y"), 320 if n > 40 else 290, 100 + 12 * row)
-                for row, n in enumerate(lengths)]  # fmt: skip
+    commands = [
+        line("command(x)".ljust(16 if n > 40 else 22, "y"), 320 if n > 40 else 290, 100 + 12 * row)
+        for row, n in enumerate(lengths)
+    ]
     lines = mixed(labels, commands)
     assert reading_order(lines) == [lines]
 
@@ -99,8 +101,10 @@ def test_ragged_columns_with_a_line_that_reaches_into_their_gutter_are_columns_o
 
 def test_an_index_with_short_entries_is_of_columns_on_the_same_base_lines_too():
     entries = [6, 2, 3, 7, 3, 2, 4, 2, 3, 4, 2, 3]
-    left, right = (column([f"{name}{n} entry" + ", 123" * many for n, many in enumerate(entries)], x)
-                   for name, x in (("left", 50), ("right", 300)))  # fmt: skip
+    left, right = (
+        column([f"{name}{n} entry" + ", 123" * many for n, many in enumerate(entries)], x)
+        for name, x in (("left", 50), ("right", 300))
+    )
     assert reading_order(mixed(left, right)) == [left, right]
 
 

@@ -12,9 +12,12 @@ from tests.support.layout import BOLD, line, page, prose
 BOXES = [(60, 120, 140, 160), (200, 120, 280, 160), (60, 220, 140, 260), (200, 220, 280, 260)]
 ARROWS = ((140, 138, 200, 142), (96, 160, 104, 220), (140, 160, 200, 220))
 DIAGRAM = [
-    line("Read the", 70, 128), line("document", 70, 139),
-    line("Find lines", 210, 135), line("Find rules", 70, 235), line("Tables", 210, 235),
-]  # fmt: skip
+    line("Read the", 70, 128),
+    line("document", 70, 139),
+    line("Find lines", 210, 135),
+    line("Find rules", 70, 235),
+    line("Tables", 210, 235),
+]
 LABELS = "Read the document Find lines\nFind rules Tables"
 
 

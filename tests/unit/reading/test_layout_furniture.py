@@ -159,22 +159,27 @@ def test_the_line_numbers_of_a_draft_are_left_out_and_those_of_code_are_not():
 
 def test_numbers_of_a_tables_rows_and_of_notes_are_not_those_of_lines():
     text = page(*prose("text", 50, top=60, size=11))
-    table = page(*(
-        cell
-        for n in range(1, 31)
-        for cell in (
-            line(str(n), 60, 60 + 14 * n, 9), line(f"Name {n}x", 120, 60 + 14 * n, 9),
-            line("some value that is somewhat longer", 300, 60 + 14 * n, 9),
+    table = page(
+        *(
+            cell
+            for n in range(1, 31)
+            for cell in (
+                line(str(n), 60, 60 + 14 * n, 9),
+                line(f"Name {n}x", 120, 60 + 14 * n, 9),
+                line("some value that is somewhat longer", 300, 60 + 14 * n, 9),
+            )
         )
-    ))  # fmt: skip
-    notes = page(*(
-        part
-        for n in range(1, 31)
-        for part in (
-            line(str(n), 50, 100 + 14 * n, 6),
-            line(f"See the other book about {'abcde'[n % 5]} by him", 60, 100 + 14 * n),
+    )
+    notes = page(
+        *(
+            part
+            for n in range(1, 31)
+            for part in (
+                line(str(n), 50, 100 + 14 * n, 6),
+                line(f"See the other book about {'abcde'[n % 5]} by him", 60, 100 + 14 * n),
+            )
         )
-    ))  # fmt: skip
+    )
     profile = known([text, text, text])
     for content in (table, notes):
         assert furniture.split(content, profile)[1] == []

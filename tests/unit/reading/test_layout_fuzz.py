@@ -53,9 +53,15 @@ def lines(draw):
         at += 5 * len(word) + each
     right = draw(st.sampled_from([at, at, at, left, left - 30]))
     return Line(
-        " ".join(words), left, top, right, top + size, size,
-        tuple(spans) if draw(st.booleans()) else (), draw(st.sampled_from([0] * 9 + [90, 180, 270, -1])),
-    )  # fmt: skip
+        " ".join(words),
+        left,
+        top,
+        right,
+        top + size,
+        size,
+        tuple(spans) if draw(st.booleans()) else (),
+        draw(st.sampled_from([0] * 9 + [90, 180, 270, -1])),
+    )
 
 
 @st.composite
@@ -176,9 +182,7 @@ def test_a_thousand_regions_over_twenty_thousand_lines_end():
 
 def test_ten_thousand_rules_end():
     texts = tuple(cell(f"cell{n}", 12 + 50 * (n % 10), 12.0 * (n // 10)) for n in range(600))
-    crossing = tuple(
-        Rule(0, n / 7, 600, n / 7) if n % 2 else Rule(n / 17, 0, n / 17, 800) for n in range(10_000)
-    )  # fmt: skip
+    crossing = tuple(Rule(0, n / 7, 600, n / 7) if n % 2 else Rule(n / 17, 0, n / 17, 800) for n in range(10_000))
     assert within(20, PageContent(600, 800, texts, crossing)).count("cell") == 600
     table = []
     for x, y in ((15 * n, 12 * row) for n in range(40) for row in range(60)):

@@ -201,12 +201,18 @@ def layers_pdf(path, count):
     fill = b"0.9 0.9 1 rg 0 0 612 792 re f"
     resources = b"/ExtGState<</G<</ca .01/BM/Luminosity>>>>/XObject<</X 5 0 R>>"
     layer = b"/Type/XObject/Subtype/Form/BBox[0 0 612 792]/Group<</S/Transparency/CS/DeviceRGB>>"
-    path.write_bytes(with_table([
-        b"<</Type/Catalog/Pages 2 0 R>>", b"<</Type/Pages/Count 1/Kids[3 0 R]>>",
-        b"<</Type/Page/Parent 2 0 R/MediaBox[0 0 612 792]/Contents 4 0 R/Resources<<%s>>>>" % resources,
-        b"<</Length %d>>stream\n%s\nendstream" % (len(drawn), drawn),
-        b"<<%s/Length %d>>stream\n%s\nendstream" % (layer, len(fill), fill),
-    ], b""))  # fmt: skip
+    path.write_bytes(
+        with_table(
+            [
+                b"<</Type/Catalog/Pages 2 0 R>>",
+                b"<</Type/Pages/Count 1/Kids[3 0 R]>>",
+                b"<</Type/Page/Parent 2 0 R/MediaBox[0 0 612 792]/Contents 4 0 R/Resources<<%s>>>>" % resources,
+                b"<</Length %d>>stream\n%s\nendstream" % (len(drawn), drawn),
+                b"<<%s/Length %d>>stream\n%s\nendstream" % (layer, len(fill), fill),
+            ],
+            b"",
+        )
+    )
     return path
 
 

@@ -257,8 +257,12 @@ def test_numbers_decide_the_level_and_no_level_is_left_out():
         )
         for n in range(1, 5)
     ]
-    contents = [page(*(line(f"{n} Chapter", 50, 80 + 40 * n, size=12, style=BOLD) for n in range(1, 9)),
-                     *(line(str(n), 500, 80 + 40 * n, size=12) for n in range(1, 9)))]  # fmt: skip
+    contents = [
+        page(
+            *(line(f"{n} Chapter", 50, 80 + 40 * n, size=12, style=BOLD) for n in range(1, 9)),
+            *(line(str(n), 500, 80 + 40 * n, size=12) for n in range(1, 9)),
+        )
+    ]
     profile = known(contents + pages)
     found = [(plain(b.runs).split()[-1], b.level) for b in convert(pages[0], profile) if isinstance(b, Heading)]
     assert found == [("Title", 1), ("Chapter", 2), ("Part", 3), ("Piece", 4)]

@@ -40,8 +40,14 @@ def test_each_block_has_its_part_of_the_markdown() -> None:
     found = sections(render(BLOCKS), as_dicts(BLOCKS, 1))
     assert found is not None
     assert found[:7] == [
-        "# Title", "\\# not a heading", "", "![](pictures/page-0001-1.png)", "- first", "    1. inner", "> said",
-    ]  # fmt: skip
+        "# Title",
+        "\\# not a heading",
+        "",
+        "![](pictures/page-0001-1.png)",
+        "- first",
+        "    1. inner",
+        "> said",
+    ]
     assert found[7].startswith("````\n")
     assert found[7].endswith("\n````")
     assert found[8] == "| a | b |\n| --- | --- |\n| 1 | 2 |"

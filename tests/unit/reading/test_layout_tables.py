@@ -121,8 +121,13 @@ def test_numbers_in_columns_are_a_table_without_any_rule():
 
 
 def test_a_cell_of_two_lines_is_one_cell_without_rules():
-    rows = [["Item", "Description", "Price"], ["A1", "a long description of", "10.00"], ["", "the first item", ""],
-            ["B2", "short", "20.00"], ["C3", "short too", "30.00"]]  # fmt: skip
+    rows = [
+        ["Item", "Description", "Price"],
+        ["A1", "a long description of", "10.00"],
+        ["", "the first item", ""],
+        ["B2", "short", "20.00"],
+        ["C3", "short too", "30.00"],
+    ]
     found = texts(only_table(page(*cells(rows, [100, 160, 320], pitch=12))))
     assert found[1] == ["A1", "a long description of the first item", "10.00"]
     assert len(found) == 4
@@ -165,9 +170,11 @@ def test_lines_of_contents_are_no_table():
 def test_a_full_width_table_above_two_columns_is_whole():
     rows = [["Name", "Size", "Price", "Stock"], *([f"item{n}", f"{n} cm", f"{n}.00", str(n)] for n in range(5))]
     content = page(
-        *cells(rows, [50, 180, 320, 460], 60, 14), *prose("left", 20, 50, 160, 280), *prose("right", 20, 320, 160, 550),
+        *cells(rows, [50, 180, 320, 460], 60, 14),
+        *prose("left", 20, 50, 160, 280),
+        *prose("right", 20, 320, 160, 550),
         rules=grid([46, 176, 316, 456, 560], [58 + 14 * n for n in range(7)]),
-    )  # fmt: skip
+    )
     text = markdown(content)
     assert "| item4 | 4 cm | 4.00 | 4 |" in text
     assert text.index("item4") < text.index("left line number 19") < text.index("right line number 0")

@@ -40,7 +40,7 @@ CLEAN = {
     "figures": "SKU-8847 $13,005.00 2024-10-15 97.8-99.1°F 150,000-400,000/μL PAT-3847-2024 +14 22 045 4952",
     "code": "query.filter(os.environ.items()) for(int i=0;i<n;++i){ uint32_t *ptr = 0xFF3A; parseDocument(baseUrl); }",
     "addresses": "https://1ayout-parser.github.io www.qaconsultants.com-Email contact@qaconsultants.com",
-}  # fmt: skip
+}
 
 
 def found(text: str, sure: float) -> list[str]:

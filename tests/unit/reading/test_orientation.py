@@ -17,9 +17,13 @@ from tests.support.samples import picture_of
 
 TURNS = [0, 90, 180, 270]
 LETTER = [
-    "Dear colleagues of the workshop,", "the meeting is moved to Thursday,", "please bring the drawings of the pump",
-    "and the list of spare parts.", "", "Yours sincerely, Ada Lovelace",
-]  # fmt: skip
+    "Dear colleagues of the workshop,",
+    "the meeting is moved to Thursday,",
+    "please bring the drawings of the pump",
+    "and the list of spare parts.",
+    "",
+    "Yours sincerely, Ada Lovelace",
+]
 
 
 def quad(left, top, right, bottom):

@@ -32,8 +32,10 @@ def test_a_table_in_a_picture_is_read_by_its_rules_even_if_it_leans(lean):
     found = orientation.blocks(PageContent(600, 400, tuple(lines), tuple(rules)), None)
     [only] = [block for block in found if isinstance(block, Table)]
     assert [[plain(cell.runs) for cell in row] for row in only.rows] == [
-        ["Name", "Born"], ["Ada", "1815"], ["Alan", "1912"],
-    ]  # fmt: skip
+        ["Name", "Born"],
+        ["Ada", "1815"],
+        ["Alan", "1912"],
+    ]
 
 
 def test_rules_are_where_they_are_drawn():

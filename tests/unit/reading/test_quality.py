@@ -21,7 +21,7 @@ ENGLISH = [
     "so that the keeper (who lived upstairs) could not reach the upper wheel; he",
     "wrote: all four gates held, the lower road did not. See also figure 12.",
     "Nobody asked him how he had spent the night, and he never said a word of it.",
-]  # fmt: skip
+]
 RIGHT = {
     "English": " ".join(ENGLISH),
     "Czech": "Příliš žluťoučký kůň úpěl ďábelské ódy. Vlk zmrzl, zhltl hrst zrn. Strč prst skrz krk, chrt pln skvrn. "

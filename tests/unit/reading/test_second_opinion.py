@@ -54,8 +54,9 @@ def test_the_program_is_run_with_the_packs_of_the_page_s_script_and_without_our_
     assert second_opinion.read(tmp_path, _LIMITS, lambda: True)
 
     assert (tmp_path / "calls").read_text().splitlines() == [
-        "page.pgm page -l osd --psm 0", "page.pgm page -l rus+eng --psm 3 tsv",
-    ]  # fmt: skip
+        "page.pgm page -l osd --psm 0",
+        "page.pgm page -l rus+eng --psm 3 tsv",
+    ]
     assert "PENSTOCK_SECRET" not in (tmp_path / "environment").read_text()
 
 
@@ -114,10 +115,18 @@ def test_packs_are_chosen_by_the_script(packs: tuple[str, ...], script: str, cho
 
 def test_words_become_lines_and_what_makes_no_sense_is_left_out() -> None:
     rows = [
-        _HEAD, _row("", 0, -1, level=4), _row("Привет,", 10), _row("мир", 100, 80), _row("x", 390),
-        _row("nan", 0, float("nan")), _row("low", 10, -1), _row("9" * 300, 10),
-        "5\t1", _row("next\x1b", 10, 90, 2, top=50), _row("a", 10, 1e9, 3),
-    ]  # fmt: skip
+        _HEAD,
+        _row("", 0, -1, level=4),
+        _row("Привет,", 10),
+        _row("мир", 100, 80),
+        _row("x", 390),
+        _row("nan", 0, float("nan")),
+        _row("low", 10, -1),
+        _row("9" * 300, 10),
+        "5\t1",
+        _row("next\x1b", 10, 90, 2, top=50),
+        _row("a", 10, 1e9, 3),
+    ]
     first, second = tesseract_words.parse("\n".join(rows), 400, 100)
 
     assert (first.text, first.box, first.sure) == ("Привет, мир", (10, 10, 180, 30), (0.955, 0.8))

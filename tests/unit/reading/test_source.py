@@ -240,11 +240,17 @@ def test_bomb_in_a_later_frame_is_refused(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("text", "numbers"),
     [
-        ("", [1, 2, 3, 4, 5, 6, 7]), ("  ", [1, 2, 3, 4, 5, 6, 7]), ("1-5,7", [1, 2, 3, 4, 5, 7]), ("7-", [7]),
-        ("3-", [3, 4, 5, 6, 7]), ("-4", [1, 2, 3, 4]), (" 7 , 1 - 2 ", [1, 2, 7]), ("5,1,5,4-6", [1, 4, 5, 6]),
+        ("", [1, 2, 3, 4, 5, 6, 7]),
+        ("  ", [1, 2, 3, 4, 5, 6, 7]),
+        ("1-5,7", [1, 2, 3, 4, 5, 7]),
+        ("7-", [7]),
+        ("3-", [3, 4, 5, 6, 7]),
+        ("-4", [1, 2, 3, 4]),
+        (" 7 , 1 - 2 ", [1, 2, 7]),
+        ("5,1,5,4-6", [1, 4, 5, 6]),
         ("007", [7]),
     ],
-)  # fmt: skip
+)
 def test_page_ranges(text, numbers):
     assert parse_page_range(text, 7) == numbers
 
@@ -306,12 +312,23 @@ def test_page_ranges_name_what_was_listed(numbers):
 @pytest.mark.parametrize(
     ("name", "safe"),
     [
-        ("report.pdf", "report.pdf"), ("../../etc/passwd", "passwd"), ("C:\\Users\\me\\a.pdf", "a.pdf"), ("a/b/", "b"),
-        ("..", "file"), ("", "file"), ("///", "file"), (".pdf", "file.pdf"), ("a\x00b\n.pdf", "ab .pdf"),
-        ("\u202efdp.exe", "fdp.exe"), ('a<b>"c|.pdf', "a_b__c_.pdf"), ("Bericht für März.pdf", "Bericht für März.pdf"),
-        ("发票.pdf", "发票.pdf"), ("a.tar.gz", "a.tar.gz"), (" . .pdf", "file.pdf"),
+        ("report.pdf", "report.pdf"),
+        ("../../etc/passwd", "passwd"),
+        ("C:\\Users\\me\\a.pdf", "a.pdf"),
+        ("a/b/", "b"),
+        ("..", "file"),
+        ("", "file"),
+        ("///", "file"),
+        (".pdf", "file.pdf"),
+        ("a\x00b\n.pdf", "ab .pdf"),
+        ("\u202efdp.exe", "fdp.exe"),
+        ('a<b>"c|.pdf', "a_b__c_.pdf"),
+        ("Bericht für März.pdf", "Bericht für März.pdf"),
+        ("发票.pdf", "发票.pdf"),
+        ("a.tar.gz", "a.tar.gz"),
+        (" . .pdf", "file.pdf"),
     ],
-)  # fmt: skip
+)
 def test_names_are_made_safe(name, safe):
     assert safe_filename(name) == safe.replace(" .pdf", ".pdf")
 

@@ -91,11 +91,16 @@ def test_transparency_becomes_white(tmp_path):
 @pytest.mark.parametrize(
     ("mode", "colour", "name", "expected"),
     [
-        ("1", 1, "a.png", 255), ("L", 77, "a.png", 77), ("P", 0, "a.png", 0), ("I;16", 40_000, "a.png", 156),
-        ("I;16", 40_000, "a.tiff", 156), ("F", 3.5, "a.tiff", 0), ("CMYK", (0, 0, 0, 0), "a.jpg", 255),
+        ("1", 1, "a.png", 255),
+        ("L", 77, "a.png", 77),
+        ("P", 0, "a.png", 0),
+        ("I;16", 40_000, "a.png", 156),
+        ("I;16", 40_000, "a.tiff", 156),
+        ("F", 3.5, "a.tiff", 0),
+        ("CMYK", (0, 0, 0, 0), "a.jpg", 255),
         ("CMYK", (0, 0, 0, 255), "a.tiff", 0),
     ],
-)  # fmt: skip
+)
 def test_all_colour_modes_become_rgb(tmp_path, mode, colour, name, expected):
     image = Image.new(mode, (40, 30), colour)
     assert rendered(tmp_path, image, name).getpixel((5, 5)) == pytest.approx((expected,) * 3, abs=2)

@@ -75,9 +75,12 @@ def test_menus_contents_and_links_of_headings_to_themselves_are_not_text(tmp_pat
     <ul><li><a href="/see">See also</a></ul></main>"""
     text = read(written(tmp_path / "a.html", html)).text
     assert text.split("\n\n") == [
-        "# Guide", "The [lantern](#oil) burns.", "## Oil", "* [Rape](/x) is cheap, fish is not",
+        "# Guide",
+        "The [lantern](#oil) burns.",
+        "## Oil",
+        "* [Rape](/x) is cheap, fish is not",
         "* [See also](/see)",
-    ]  # fmt: skip
+    ]
     menu = written(tmp_path / "menu.html", '<nav><ul><li><a href="/a">One thing</a></ul></nav>')
     assert "One thing" in read(menu).text, "it is all there is"
     deep = written(tmp_path / "deep.html", "<ul><li><a href='#x'>y</a>" * 3000)

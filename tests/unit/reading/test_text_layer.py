@@ -114,8 +114,10 @@ def test_strokes_and_thin_areas_are_rules(page):
     content = b"50 700 m 300 700 l S\n 50 600 250 0.5 re f\n 1 0 0 RG 400 100 m 400 300 l S\n"
     _, drawn = page(content)
     assert [tuple(round(value) for value in rule) for rule in drawn.rules] == [
-        (50, 100, 300, 100), (50, 200, 300, 200), (400, 500, 400, 700),
-    ]  # fmt: skip
+        (50, 100, 300, 100),
+        (50, 200, 300, 200),
+        (400, 500, 400, 700),
+    ]
 
 
 def test_filled_areas_are_fills_and_frames_are_both(page):

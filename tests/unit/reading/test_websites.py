@@ -148,11 +148,17 @@ def test_a_sitemap_whose_pages_all_fail_fails_like_them(server: WebServer):
 
 @pytest.mark.parametrize(
     ("body", "code"),
-    [(LAUGHS, "bad_sitemap"), ("<urlset><url>", "bad_sitemap"), (page("other"), "bad_sitemap"), ("", "bad_sitemap"),
-     ('<!DOCTYPE x SYSTEM "file:///etc/passwd"><urlset/>', "bad_sitemap"), ("<urlset/>", "no_pages"),
-     ("<urlset>" + "<a>" * 100_000, "no_pages")],
+    [
+        (LAUGHS, "bad_sitemap"),
+        ("<urlset><url>", "bad_sitemap"),
+        (page("other"), "bad_sitemap"),
+        ("", "bad_sitemap"),
+        ('<!DOCTYPE x SYSTEM "file:///etc/passwd"><urlset/>', "bad_sitemap"),
+        ("<urlset/>", "no_pages"),
+        ("<urlset>" + "<a>" * 100_000, "no_pages"),
+    ],
     ids=["laughs", "cut", "html", "empty", "external", "nothing", "deep"],
-)  # fmt: skip
+)
 def test_what_is_no_sitemap_is_refused(server: WebServer, body: str, code: str):
     server.pages["/s.xml"] = xml(body)
     error = failure(server.url("/s.xml"))

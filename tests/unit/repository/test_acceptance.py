@@ -30,8 +30,12 @@ def test_three_masters_are_joined_before_the_tests_run_on_them() -> None:
     script = SERVICES["join"]["command"][-1]
     assert set(re.findall(r"master-\d", script)) == set(MASTERS) == set(SERVICES["join"]["depends_on"])
     assert TESTS["depends_on"]["join"]["condition"] == "service_completed_successfully"
-    healthy = [name for service in SERVICES.values() for name, how in service.get("depends_on", {}).items()
-               if how["condition"] == "service_healthy"]  # fmt: skip
+    healthy = [
+        name
+        for service in SERVICES.values()
+        for name, how in service.get("depends_on", {}).items()
+        if how["condition"] == "service_healthy"
+    ]
     assert set(healthy) == {*MASTERS, "single"}
     assert all(SERVICES[name]["healthcheck"]["test"] for name in healthy)
 

@@ -6,19 +6,41 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[3]
 DECODERS = {
-    "Image.open", "images.open_picture", "images.load_picture", "pdfium.open_document", "fingerprint.read_frame",
-    "fingerprint.load_image", "ocr.read", "ocr.recognise", "conversion.open_source", "conversion.survey",
-    "survey.inspect", "audio_tags.tags_of", "extraction.extract_file",
-    "extraction.extract_page", "mutagen.File", "sitemap.parse", "PdfDocument", "RapidOCR",
-}  # fmt: skip
+    "Image.open",
+    "images.open_picture",
+    "images.load_picture",
+    "pdfium.open_document",
+    "fingerprint.read_frame",
+    "fingerprint.load_image",
+    "ocr.read",
+    "ocr.recognise",
+    "conversion.open_source",
+    "conversion.survey",
+    "survey.inspect",
+    "audio_tags.tags_of",
+    "extraction.extract_file",
+    "extraction.extract_page",
+    "mutagen.File",
+    "sitemap.parse",
+    "PdfDocument",
+    "RapidOCR",
+}
 """Functions that decode, as they are called."""
 CHILDREN = {
     f"pipeline/reading/{name}.py"
     for name in (
-        "audio_tags", "child_tasks", "conversion", "extraction", "fingerprint", "images", "ocr_engine", "pdfium",
-        "screen_tasks", "survey",
+        "audio_tags",
+        "child_tasks",
+        "conversion",
+        "extraction",
+        "fingerprint",
+        "images",
+        "ocr_engine",
+        "pdfium",
+        "screen_tasks",
+        "survey",
     )
-}  # fmt: skip
+}
 """What a child process runs."""
 
 
@@ -37,8 +59,10 @@ def _calls(path: Path) -> Iterator[str]:
     nodes = list(ast.walk(tree))
     imported = {
         alias.asname or alias.name: f"{(node.module or '').rpartition('.')[2]}.{alias.name}"
-        for node in nodes if isinstance(node, ast.ImportFrom) for alias in node.names
-    }  # fmt: skip
+        for node in nodes
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }
     for node in nodes:
         if isinstance(node, ast.Call):
             name = ast.unparse(node.func)

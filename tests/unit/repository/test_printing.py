@@ -7,9 +7,25 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[3]
 PRINTER = "pipeline/interfaces/cli/output.py"
 WRITES = {
-    "print", "input", "Console", "TextColumn", "echo", "secho", "confirm", "prompt", "from_markup", "StreamHandler",
-    "print_exc", "print_exception", "print_stack", "showwarning", "stdout", "stderr", "__stdout__", "__stderr__",
-}  # fmt: skip
+    "print",
+    "input",
+    "Console",
+    "TextColumn",
+    "echo",
+    "secho",
+    "confirm",
+    "prompt",
+    "from_markup",
+    "StreamHandler",
+    "print_exc",
+    "print_exception",
+    "print_stack",
+    "showwarning",
+    "stdout",
+    "stderr",
+    "__stdout__",
+    "__stderr__",
+}
 MODULES = {"sys", "rich", "typer", "click", "logging", "traceback", "warnings", "Text", "bars", "console", "markup"}
 """What they are attributes of; builtins and imported names are of none."""
 OTHERS = {

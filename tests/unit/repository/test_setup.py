@@ -52,8 +52,11 @@ class Run:
         given = {"PYTHONPATH": str(folder), "CALLS": str(calls), "UV_FAILS_AT": fails_at, "UV_CACHE_DIR": str(folder)}
         run = subprocess.run(
             [sys.executable, SCRIPT, folder / "bin" / "python", *LOCKED, "--", *PROJECT],
-            check=False, env=inherited | given | environment, text=True, capture_output=True,
-        )  # fmt: skip
+            check=False,
+            env=inherited | given | environment,
+            text=True,
+            capture_output=True,
+        )
         self.exit_code, self.said = run.returncode, run.stdout + run.stderr
         self.calls = [json.loads(line) for line in calls.read_text().splitlines()] if calls.exists() else []
         told = Path(f"{calls}.environment")

@@ -26,11 +26,13 @@ def facts(count: int = 5, threads: tuple[str, ...] = ("thread_old",)) -> BatchFa
 def segment(title: str = "Writing a test", screens: tuple[int, ...] = (1, 2), **changes: Any) -> dict[str, Any]:
     """A segment as the model gives it."""
     return {
-        "segment_id": "seg_1", "screen_ids": list(screens),
+        "segment_id": "seg_1",
+        "screen_ids": list(screens),
         "event": {"title": title, "summary": f"{title} in an editor.", "importance": 7, "confidence": 8},
         "derived": {"knowledge": [{"title": "Fact", "summary": "Tests run"}], "state": [], "procedure": [], "plan": []},
-        "merge_hint": {"decision": "NEW"}, "keywords": ["test"],
-    } | changes  # fmt: skip
+        "merge_hint": {"decision": "NEW"},
+        "keywords": ["test"],
+    } | changes
 
 
 def parsed(*args: Any, **changes: Any) -> Segment:
@@ -40,8 +42,12 @@ def parsed(*args: Any, **changes: Any) -> Segment:
 def index(*segments: dict[str, Any], shown: tuple[int, ...] = (101,)) -> dict[str, Any]:
     """A reply as the model gives it."""
     seen = [
-        {"screenshot_id": one, "ocr_text": "text", "ui_text_snippets": ["Save"],
-         "app_guess": {"name": "VSCode", "confidence": 0.9}}
+        {
+            "screenshot_id": one,
+            "ocr_text": "text",
+            "ui_text_snippets": ["Save"],
+            "app_guess": {"name": "VSCode", "confidence": 0.9},
+        }
         for one in shown
-    ]  # fmt: skip
+    ]
     return {"segments": list(segments), "entities": ["Penstock"], "screenshots": seen}

@@ -92,9 +92,13 @@ def test_history_holds_three_threads_fifteen_minutes_and_ten_entities() -> None:
     names = ["Ann", "ann", " ", *(f"e{n}" for n in range(20))]
     since_ms = now_ms - int(SETTINGS.history_minutes * 60_000)
     pack = history_pack(
-        threads, segments, names, since_ms=since_ms,
-        max_threads=SETTINGS.history_threads, max_entities=SETTINGS.history_entities,
-    )  # fmt: skip
+        threads,
+        segments,
+        names,
+        since_ms=since_ms,
+        max_threads=SETTINGS.history_threads,
+        max_entities=SETTINGS.history_entities,
+    )
     assert [one.thread_id for one in pack.threads] == ["t4", "t3", "t2"]
     assert [one.thread_id for one in pack.segments] == ["s1", "s15"]
     assert pack.entities == ["Ann", *(f"e{n}" for n in range(9))]
@@ -114,9 +118,14 @@ def rows(realtime: int, recovery: int) -> list[Row]:
 
 @pytest.mark.parametrize(
     ("attempts", "age_s", "track"),
-    [(0, 0, Track.REALTIME), (0, 299, Track.REALTIME), (0, 300, Track.RECOVERY), (1, 0, Track.RECOVERY),
-     (0, -7200, Track.REALTIME)],
-)  # fmt: skip
+    [
+        (0, 0, Track.REALTIME),
+        (0, 299, Track.REALTIME),
+        (0, 300, Track.RECOVERY),
+        (1, 0, Track.RECOVERY),
+        (0, -7200, Track.REALTIME),
+    ],
+)
 def test_the_track_follows_age_and_attempts(attempts: int, age_s: float, track: Track) -> None:
     assert track_of(attempts, NOW - timedelta(seconds=age_s), NOW, 300) is track
 

@@ -56,8 +56,11 @@ def test_each_monitor_is_a_png_with_the_program_in_front() -> None:
     assert (one.frame.app, one.frame.window_title, one.frame.ts) == ("editor", "report.txt", two.frame.ts)
     with Image.open(BytesIO(one.data)) as blue, Image.open(BytesIO(two.data)) as red:
         assert (blue.format, blue.size, blue.getpixel((0, 0)), red.getpixel((3, 2))) == (
-            "PNG", (4, 3), (0, 0, 255), (255, 0, 0),
-        )  # fmt: skip
+            "PNG",
+            (4, 3),
+            (0, 0, 255),
+            (255, 0, 0),
+        )
     assert screens.closed
 
 
@@ -174,16 +177,20 @@ def test_a_display_that_goes_away_is_said_too(how: Exception, said: str) -> None
 @pytest.mark.parametrize(
     ("said", "front"),
     [
-        ('WM_CLASS = "navigator", "Firefox"\n_NET_WM_NAME = "Straße \\"A\\" — 屏幕"\nWM_NAME = "old"',
-         Foreground("Firefox", 'Straße "A" — 屏幕')),
-        ('WM_CLASS(STRING) = "xterm", "XTerm"\n_NET_WM_NAME:  not found.\nWM_NAME(STRING) = "xterm"',
-         Foreground("XTerm", "xterm")),
+        (
+            'WM_CLASS = "navigator", "Firefox"\n_NET_WM_NAME = "Straße \\"A\\" — 屏幕"\nWM_NAME = "old"',
+            Foreground("Firefox", 'Straße "A" — 屏幕'),
+        ),
+        (
+            'WM_CLASS(STRING) = "xterm", "XTerm"\n_NET_WM_NAME:  not found.\nWM_NAME(STRING) = "xterm"',
+            Foreground("XTerm", "xterm"),
+        ),
         (r'_NET_WM_NAME = "Stra\303\237e \\ \"345\" \345\261\217"', Foreground("", 'Straße \\ "345" 屏')),
         (r'WM_NAME = "Stra\337e"', Foreground("", "Straße")),
         ("WM_CLASS:  not found.\nWM_NAME:  not found.", Foreground()),
         ("", Foreground()),
     ],
-)  # fmt: skip
+)
 def test_what_xprop_says_is_understood(said: str, front: Foreground) -> None:
     assert of_xprop(said) == front
 

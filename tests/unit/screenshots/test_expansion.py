@@ -26,9 +26,16 @@ FACTS = facts()
 
 def node(kind: str = "event", title: str = "Tests", shots: tuple[int, ...] = (101,), **changes: Any) -> dict[str, Any]:
     return {
-        "kind": kind, "title": title, "summary": "…", "keywords": ["a"], "entities": [{"name": "Ann"}],
-        "importance": 7, "confidence": 8, "screenshot_ids": list(shots), "event_time": BASE_MS + 1000,
-    } | changes  # fmt: skip
+        "kind": kind,
+        "title": title,
+        "summary": "…",
+        "keywords": ["a"],
+        "entities": [{"name": "Ann"}],
+        "importance": 7,
+        "confidence": 8,
+        "screenshot_ids": list(shots),
+        "event_time": BASE_MS + 1000,
+    } | changes
 
 
 def edge(start: int, end: int, kind: str = "derived_from") -> dict[str, Any]:
@@ -69,11 +76,13 @@ def test_direct_conversion_makes_an_event_and_its_findings_with_edges_and_one_th
 
 
 def test_an_event_mentions_the_entities_that_its_words_or_its_screens_name() -> None:
-    found = VlmIndex.model_validate({
-        "segments": [segment("Writing to Ann", (1,)), segment("Reading", (2,))],
-        "entities": ["Ann", "Anna", "Bill-7", "张三", "Nobody"],
-        "screenshots": [{"screenshot_id": 102, "ocr_text": "bill-7 由张三支付"}],
-    })  # fmt: skip
+    found = VlmIndex.model_validate(
+        {
+            "segments": [segment("Writing to Ann", (1,)), segment("Reading", (2,))],
+            "entities": ["Ann", "Anna", "Bill-7", "张三", "Nobody"],
+            "screenshots": [{"screenshot_id": 102, "ocr_text": "bill-7 由张三支付"}],
+        }
+    )
     events = [one for one in direct(FACTS, with_threads(found, FACTS).value, found).nodes if one.kind is K.EVENT]
     assert [[name.name for name in one.entities] for one in events] == [["Ann"], ["Bill-7", "张三"]]
 
@@ -121,8 +130,9 @@ def test_times_that_are_none_become_the_last_screenshots(moment: float) -> None:
 def test_segments_that_the_text_model_left_out_are_taken_over_as_they_stand() -> None:
     made = expand([node()], None, parsed("Tests", (1,)), parsed("Mail", (2,)))
     assert [(one.title, one.made_by) for one in made.nodes if one.kind is K.EVENT] == [
-        ("Tests", Origin.MODEL), ("Mail", Origin.DIRECT),
-    ]  # fmt: skip
+        ("Tests", Origin.MODEL),
+        ("Mail", Origin.DIRECT),
+    ]
     assert any("left out by the text model" in note for note in made.notes)
 
 

@@ -33,10 +33,12 @@ def test_title_and_hint_say_where_somebody_is() -> None:
 
 def test_each_stay_at_a_place_is_a_segment_and_a_long_pause_ends_one() -> None:
     screens = {
-        1: shot(1, window_title="a.py - Code"), 2: shot(2, window_title="● a.py - Code"),
-        3: shot(3, window_title="Mail - Firefox"), 4: shot(4, ts_ms=BASE_MS + 300_000, window_title="Mail - Firefox"),
+        1: shot(1, window_title="a.py - Code"),
+        2: shot(2, window_title="● a.py - Code"),
+        3: shot(3, window_title="Mail - Firefox"),
+        4: shot(4, ts_ms=BASE_MS + 300_000, window_title="Mail - Firefox"),
         5: shot(5, ts_ms=BASE_MS, window_title="Mail - Firefox"),
-    }  # fmt: skip
+    }
     found = index_by_rules(screens, {}, NOTHING)
     assert [one.screen_ids for one in found.segments] == [[1, 2], [3], [4, 5]]
     assert {one.event.confidence for one in found.segments} == {CONFIDENCE}
@@ -69,8 +71,10 @@ def test_a_stay_goes_on_with_the_thread_of_that_name() -> None:
 
 def test_files_sites_and_tickets_are_entities_and_frequent_words_keywords() -> None:
     assert entities_in(["see main.py and MAIN.PY, https://docs.example.org/x, PEN-12, a.b@example.org"]) == [
-        "main.py", "docs.example.org", "PEN-12",
-    ]  # fmt: skip
+        "main.py",
+        "docs.example.org",
+        "PEN-12",
+    ]
     assert keywords_in(["The parser reads; parser tests", "截图 处理"])[:1] == ["parser"]
     assert "截图" in keywords_in(["截图 处理"])
 

@@ -48,8 +48,9 @@ def test_frames_without_contrast_are_alike_whatever_their_colour_and_format() ->
     colours = ("black", "white", "#777", "#1e90ff")
     found = {
         read_frame(encoded(Image.new("RGB", (1300, 700), colour), form)).phash
-        for colour in colours for form in ("PNG", "JPEG")
-    }  # fmt: skip
+        for colour in colours
+        for form in ("PNG", "JPEG")
+    }
     assert found == {"0" * 64}
 
 

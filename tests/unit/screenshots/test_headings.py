@@ -11,47 +11,69 @@ Drawn = tuple[str, int, int, int, int]
 
 PANEL: tuple[Drawn, ...] = (("Activities", 6, 2, 78, 23), ("Mon 14:32", 756, 2, 837, 23))
 BROWSER: tuple[Drawn, ...] = (
-    *PANEL, ("Invoices - Acme", 16, 33, 140, 53), ("Inbox (3)", 235, 32, 311, 56),
+    *PANEL,
+    ("Invoices - Acme", 16, 33, 140, 53),
+    ("Inbox (3)", 235, 32, 311, 56),
     ("https://acme.example/invoices/2026", 116, 72, 414, 92),
     ("Most Visited Getting Started Wiki Calendar Mail", 17, 109, 390, 130),
-    ("Home Products Pricing", 198, 150, 417, 171), ("Support Log out", 424, 148, 579, 171),
-)  # fmt: skip
+    ("Home Products Pricing", 198, 150, 417, 171),
+    ("Support Log out", 424, 148, 579, 171),
+)
 INVOICES: tuple[Drawn, ...] = (
-    *BROWSER, ("Open invoices of March", 197, 200, 651, 240), ("Invoice 2026-17 due 14 March", 196, 266, 624, 292),
+    *BROWSER,
+    ("Open invoices of March", 197, 200, 651, 240),
+    ("Invoice 2026-17 due 14 March", 196, 266, 624, 292),
     ("Ann pays late; remind her on Friday.", 197, 328, 507, 352),
-)  # fmt: skip
+)
 SETTINGS: tuple[Drawn, ...] = (
-    *BROWSER, ("Settings", 196, 202, 593, 238), ("E-mail me when an invoice is paid", 196, 266, 494, 292),
-    ("Send a weekly summary", 195, 296, 412, 324), ("Save", 195, 328, 322, 352),
-)  # fmt: skip
+    *BROWSER,
+    ("Settings", 196, 202, 593, 238),
+    ("E-mail me when an invoice is paid", 196, 266, 494, 292),
+    ("Send a weekly summary", 195, 296, 412, 324),
+    ("Save", 195, 328, 322, 352),
+)
 EDITOR: tuple[Drawn, ...] = (
-    *PANEL, ("pool.py - penstock - Visual Studio Code", 555, 28, 839, 51),
-    ("File Edit Selection View Go Run Terminal Help", 5, 56, 361, 78), ("EXPLORER", 16, 91, 87, 112),
+    *PANEL,
+    ("pool.py - penstock - Visual Studio Code", 555, 28, 839, 51),
+    ("File Edit Selection View Go Run Terminal Help", 5, 56, 361, 78),
+    ("EXPLORER", 16, 91, 87, 112),
     ("def acquire(self, timeout_s: float) -> Connection:", 316, 118, 803, 141),
-)  # fmt: skip
+)
 OFFICE: tuple[Drawn, ...] = (
     ("Datei Bearbeiten Ansicht Einfügen Format Extras Fenster Hilfe", 14, 6, 604, 30),
-    ("Protokoll der Sitzung", 466, 140, 942, 172), ("Anwesend: Ann, Bob und Carla", 466, 208, 712, 231),
-)  # fmt: skip
+    ("Protokoll der Sitzung", 466, 140, 942, 172),
+    ("Anwesend: Ann, Bob und Carla", 466, 208, 712, 231),
+)
 CHINESE: tuple[Drawn, ...] = (("文件编辑视图工具帮助", 14, 6, 300, 30), ("数据库连接池", 466, 240, 712, 261))
 
 BUTTONS: tuple[Drawn, ...] = (("AutoSave", 37, 13, 84, 28), ("Off", 99, 12, 124, 28), ("Search", 676, 11, 725, 29))
 SHEET: tuple[Drawn, ...] = (
-    ("冈", 11, 11, 29, 29), *BUTTONS, ("Book1 - Excel", 248, 12, 340, 28), ("File Home Insert", 15, 45, 128, 61),
-    ("Merge & Center", 492, 105, 571, 121), ("Conditional", 739, 99, 795, 116),
-)  # fmt: skip
+    ("冈", 11, 11, 29, 29),
+    *BUTTONS,
+    ("Book1 - Excel", 248, 12, 340, 28),
+    ("File Home Insert", 15, 45, 128, 61),
+    ("Merge & Center", 492, 105, 571, 121),
+    ("Conditional", 739, 99, 795, 116),
+)
 LETTER: tuple[Drawn, ...] = (
-    *BUTTONS, ("Document 10.docx", 242, 12, 339, 28), ("General* Last Modified: Just now", 334, 13, 521, 27),
-    ("No Spacing", 812, 93, 880, 109), ("Title", 1090, 85, 1145, 115),
-)  # fmt: skip
+    *BUTTONS,
+    ("Document 10.docx", 242, 12, 339, 28),
+    ("General* Last Modified: Just now", 334, 13, 521, 27),
+    ("No Spacing", 812, 93, 880, 109),
+    ("Title", 1090, 85, 1145, 115),
+)
 NOTES: tuple[Drawn, ...] = (
-    ("Notes for Windows", 738, 8, 864, 22), ("Ann Lee", 1376, 6, 1434, 23), ("ann111@HOST-26L", 175, 130, 312, 148),
+    ("Notes for Windows", 738, 8, 864, 22),
+    ("Ann Lee", 1376, 6, 1434, 23),
+    ("ann111@HOST-26L", 175, 130, 312, 148),
     ("Daily note", 175, 190, 224, 208),
-)  # fmt: skip
+)
 TABS: tuple[Drawn, ...] = (
-    ("Monday 14:32", 756, 2, 837, 23), ("News - today", 170, 10, 300, 26), ("Weather", 420, 10, 500, 26),
+    ("Monday 14:32", 756, 2, 837, 23),
+    ("News - today", 170, 10, 300, 26),
+    ("Weather", 420, 10, 500, 26),
     ("Rain until the evening", 400, 200, 700, 240),
-)  # fmt: skip
+)
 
 
 def seen(drawn: tuple[Drawn, ...]) -> list[SeenLine]:
@@ -74,21 +96,29 @@ def titles(*frames: tuple[Drawn, ...], app: str = "") -> list[str]:
 
 def test_a_title_bar_with_buttons_says_what_the_window_is_and_tabs_and_clocks_do_not() -> None:
     assert titles(SHEET, LETTER, NOTES, TABS) == [
-        "Book1 – Excel", "Document 10.docx", "Notes for Windows", "Rain until the evening",
-    ]  # fmt: skip
+        "Book1 – Excel",
+        "Document 10.docx",
+        "Notes for Windows",
+        "Rain until the evening",
+    ]
 
 
 def test_frames_are_called_by_their_window_or_their_heading_and_not_by_toolbars() -> None:
     assert titles(INVOICES, SETTINGS, EDITOR, OFFICE, CHINESE) == [
-        "Open invoices of March", "Settings", "pool.py – penstock – Visual Studio Code", "Protokoll der Sitzung",
+        "Open invoices of March",
+        "Settings",
+        "pool.py – penstock – Visual Studio Code",
+        "Protokoll der Sitzung",
         "数据库连接池",
-    ]  # fmt: skip
+    ]
 
 
 def test_a_frame_alone_is_called_alike() -> None:
     assert [titles(one)[0] for one in (INVOICES, EDITOR, OFFICE)] == [
-        "Open invoices of March", "pool.py – penstock – Visual Studio Code", "Protokoll der Sitzung",
-    ]  # fmt: skip
+        "Open invoices of March",
+        "pool.py – penstock – Visual Studio Code",
+        "Protokoll der Sitzung",
+    ]
 
 
 def test_what_shows_nothing_but_controls_has_no_title_and_a_clock_is_better_than_nothing() -> None:
@@ -112,8 +142,9 @@ def test_with_a_program_alone_the_heading_tells_its_windows_apart_and_names_thei
     history = HistoryPack(threads=[HistoryThread(thread_id="t1", title="Settings – Firefox")])
     found = index(INVOICES, INVOICES, SETTINGS, app="Firefox", history=history)
     assert [(one.event.title, one.screen_ids) for one in found.segments] == [
-        ("Open invoices of March – Firefox", [1, 2]), ("Settings – Firefox", [3]),
-    ]  # fmt: skip
+        ("Open invoices of March – Firefox", [1, 2]),
+        ("Settings – Firefox", [3]),
+    ]
     assert [one.merge_hint.thread_id for one in found.segments] == ["", "t1"]
     screens = {number: shot(number, app_hint="Firefox") for number in (1, 2, 3)}
     assert [title_of(one, screens) for one in found.segments] == [one.event.title for one in found.segments]

@@ -18,17 +18,36 @@ from pipeline.providers.replies import BadReply
 
 def node(number: int, **changes: Any) -> MergeNode:
     known: dict[str, Any] = {
-        "id": number, "kind": NodeKind.EVENT, "thread_id": "t", "title": f"Title {number}",
+        "id": number,
+        "kind": NodeKind.EVENT,
+        "thread_id": "t",
+        "title": f"Title {number}",
         "event_time_ms": number,
-    }  # fmt: skip
+    }
     return MergeNode(**known | changes)
 
 
 def test_merging_by_rules_follows_the_source_and_names_the_node_itself() -> None:
-    old = node(1, title="Tests", summary="Old.", keywords=("a", "b"), importance=3, confidence=9,
-               screenshot_ids=(1, 2), merged_from_ids=(7,))  # fmt: skip
-    new = node(2, title="Writing tests", summary="New.", keywords=("B", "c"), importance=5, confidence=1,
-               screenshot_ids=(2, 3), merged_from_ids=(8, 1))  # fmt: skip
+    old = node(
+        1,
+        title="Tests",
+        summary="Old.",
+        keywords=("a", "b"),
+        importance=3,
+        confidence=9,
+        screenshot_ids=(1, 2),
+        merged_from_ids=(7,),
+    )
+    new = node(
+        2,
+        title="Writing tests",
+        summary="New.",
+        keywords=("B", "c"),
+        importance=5,
+        confidence=1,
+        screenshot_ids=(2, 3),
+        merged_from_ids=(8, 1),
+    )
     merged = by_rules(old, new)
     assert (merged.id, merged.title, merged.summary) == (1, "Writing tests", "Old.\nNew.")
     assert merged.keywords == ("a", "b", "c")
@@ -71,5 +90,6 @@ def test_an_entity_is_there_once_with_its_higher_confidence_and_a_type() -> None
     first = [EntityMention(name="Ann", entity_type="person", confidence=3)]
     second = [EntityMention(name="ＡＮＮ", confidence=8), EntityMention(name="Bob")]
     assert [(one.name, one.entity_type, one.confidence) for one in merge_entities(first, second)] == [
-        ("ＡＮＮ", "person", 8), ("Bob", "", 5),
-    ]  # fmt: skip
+        ("ＡＮＮ", "person", 8),
+        ("Bob", "", 5),
+    ]

@@ -16,8 +16,9 @@ NOW = datetime(2026, 1, 12, 8, 48, 25, tzinfo=UTC)
 def test_vision_prompt_lists_screens_in_order_and_what_was_before() -> None:
     history = HistoryPack(
         threads=[HistoryThread(thread_id="t1", title="Old")],
-        segments=[HistorySegment(thread_id="t2", title="Open")], entities=["Ann"],
-    )  # fmt: skip
+        segments=[HistorySegment(thread_id="t2", title="Open")],
+        entities=["Ann"],
+    )
     told = json.loads(prompts.vision_prompt({7: shot(7), 6: shot(6, window_title="Mail")}, history))
     assert [(one["screen_id"], one["screenshot_id"]) for one in told["screenshots"]] == [(6, 106), (7, 107)]
     assert told["before"]["threads"] == [{"thread_id": "t1", "title": "Old"}]

@@ -18,19 +18,25 @@ from tests.unit.screenshots.factories import NOW
 RULES = ScreenshotSettings()
 FORMS = [("PNG", "PNG"), ("JPEG", "JPEG"), ("PNG", "JPEG")]
 SCREENS = [
-    Desktop(lines=12), Desktop(lines=26, dark=True, seed=1), Desktop(lines=34, seed=2),
+    Desktop(lines=12),
+    Desktop(lines=26, dark=True, seed=1),
+    Desktop(lines=34, seed=2),
     Desktop(seed=3, size=(1366, 768), lines=15),
-    Desktop(seed=4, size=(2560, 1440)), Desktop(seed=5, size=(3840, 2160), dark=True),
-]  # fmt: skip
+    Desktop(seed=4, size=(2560, 1440)),
+    Desktop(seed=5, size=(3840, 2160), dark=True),
+]
 SAME: dict[str, dict[str, Any]] = {
     "the clock": {"clock": "09:42"},
     "the cursor": {"cursor": (1200, 600)},
     "cursor on text": {"cursor": (420, 300)},
 }
 CHANGED: dict[str, dict[str, Any]] = {
-    "a typed line": {"typed": TYPED}, "a typed word": {"typed": "Done."}, "scrolled by a line": {"scrolled": 1},
-    "a dialog": {"dialog": "Save changes?"}, "another window": {"seed": 99, "title": "mail"},
-}  # fmt: skip
+    "a typed line": {"typed": TYPED},
+    "a typed word": {"typed": "Done."},
+    "scrolled by a line": {"scrolled": 1},
+    "a dialog": {"dialog": "Save changes?"},
+    "another window": {"seed": 99, "title": "mail"},
+}
 CORPUS = ("excel", "google_page", "onenote", "windows_multitab", "word")
 
 

@@ -35,11 +35,17 @@ def test_workers_and_scan_follow_the_formulas_and_merges_never_have_none(
 
 
 @pytest.mark.parametrize(
-    "wrong", [
-        {"dedup_threshold": 20}, {"backoff_s": [-1]}, {"batch_size": 0}, {"retention_days": float("inf")},
-        {"retention_days": 1e7}, {"history_minutes": 1e12}, {"ledger_days": 1e7},
+    "wrong",
+    [
+        {"dedup_threshold": 20},
+        {"backoff_s": [-1]},
+        {"batch_size": 0},
+        {"retention_days": float("inf")},
+        {"retention_days": 1e7},
+        {"history_minutes": 1e12},
+        {"ledger_days": 1e7},
     ],
-)  # fmt: skip
+)
 def test_settings_that_no_calendar_or_rule_bears_are_refused(wrong: dict[str, object]) -> None:
     with pytest.raises(ValidationError):
         ScreenshotSettings.model_validate(wrong)

@@ -17,8 +17,10 @@ def test_what_a_boundary_cut_in_two_is_one_again() -> None:
     right = shard(parsed("Writing the parser", (6, 7)), parsed("Mail", (8,)))
     merged = merge_shards([left, right], 10)
     assert [(one.event.title, one.screen_ids) for one in merged.segments] == [
-        ("Mail", [1]), ("Writing the parser", [4, 5, 6, 7]), ("Mail", [8]),
-    ]  # fmt: skip
+        ("Mail", [1]),
+        ("Writing the parser", [4, 5, 6, 7]),
+        ("Mail", [8]),
+    ]
     assert [one.segment_id for one in merged.segments] == ["seg_1", "seg_2", "seg_3"]
 
 
@@ -81,10 +83,13 @@ def shards(draw: st.DrawFn) -> list[VlmIndex]:
     for number in range(draw(st.integers(0, 4))):
         screens = range(number * 5 + 1, number * 5 + 6)
         parts = [
-            parsed(draw(st.sampled_from(TITLES)), tuple(draw(st.sets(st.sampled_from(screens), min_size=1))),
-                   derived={"plan": [{"title": f"plan {number}.{place}"}]})
+            parsed(
+                draw(st.sampled_from(TITLES)),
+                tuple(draw(st.sets(st.sampled_from(screens), min_size=1))),
+                derived={"plan": [{"title": f"plan {number}.{place}"}]},
+            )
             for place in range(draw(st.integers(0, 5)))
-        ]  # fmt: skip
+        ]
         found.append(shard(*parts))
     return found
 

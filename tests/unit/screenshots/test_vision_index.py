@@ -139,8 +139,18 @@ def test_the_schemas_that_are_sent_fit_what_is_read() -> None:
     reply = index(segment())
     reply["segments"][0]["merge_hint"] = {"decision": "NEW", "thread_id": None}
     jsonschema.validate(reply, INDEX_SCHEMA)
-    node = {"kind": "event", "thread_id": None, "title": "x", "summary": "", "keywords": [], "entities": [],
-            "importance": 1, "confidence": 1, "screenshot_ids": [1], "event_time": None}  # fmt: skip
+    node = {
+        "kind": "event",
+        "thread_id": None,
+        "title": "x",
+        "summary": "",
+        "keywords": [],
+        "entities": [],
+        "importance": 1,
+        "confidence": 1,
+        "screenshot_ids": [1],
+        "event_time": None,
+    }
     jsonschema.validate({"nodes": [node], "edges": []}, EXPAND_SCHEMA)
     read_expansion(json.dumps({"nodes": [node], "edges": []}))
     merged = {"title": "x", "summary": "", "keywords": [], "entities": []}

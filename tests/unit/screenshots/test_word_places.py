@@ -12,12 +12,15 @@ LINE = Box(0.1, 0.2, 0.5, 0.23)
 @pytest.mark.parametrize(
     ("text", "word"),
     [
-        ("abcd abcd", "abcd"), ("Invoice of March", "March"), ("mmm iii", "iii"), ("whole", "whole"),
+        ("abcd abcd", "abcd"),
+        ("Invoice of March", "March"),
+        ("mmm iii", "iii"),
+        ("whole", "whole"),
         ("Pressure in the second line fell by four bar, most likely because", "fell"),
         ("def flow(area: float, speed: float) -> float:", "speed"),
         ("The pump station was checked at nine and again at noon.", "noon"),
     ],
-)  # fmt: skip
+)
 def test_a_word_takes_as_much_of_its_line_as_its_letters_are_wide(text: str, word: str) -> None:
     font, begin = ImageFont.load_default(20), text.index(word)
     box = place_of(SeenLine(text, LINE), begin, begin + len(word))

@@ -19,11 +19,20 @@ def server(folder: Path, name: str, says: str) -> Path:
 @pytest.mark.parametrize(
     ("name", "version", "known"),
     [
-        ("redis", "6.2.14", True), ("redis", "6.2.20", False), ("redis", "7.0.15", True), ("redis", "7.2.11", False),
-        ("redis", "8.2.1", True), ("redis", "8.2.2", False), ("redis", "8.4.0", False), ("redis", "9.0.0", False),
-        ("valkey", "7.2.10", True), ("valkey", "8.1.4", False), ("valkey", "9.0.0", False), ("redis", "mine", True),
+        ("redis", "6.2.14", True),
+        ("redis", "6.2.20", False),
+        ("redis", "7.0.15", True),
+        ("redis", "7.2.11", False),
+        ("redis", "8.2.1", True),
+        ("redis", "8.2.2", False),
+        ("redis", "8.4.0", False),
+        ("redis", "9.0.0", False),
+        ("valkey", "7.2.10", True),
+        ("valkey", "8.1.4", False),
+        ("valkey", "9.0.0", False),
+        ("redis", "mine", True),
     ],
-)  # fmt: skip
+)
 def test_known_faults(name: str, version: str, known: bool) -> None:
     assert Version.of(version, name).has_known_faults == known
 

@@ -187,6 +187,11 @@ def test_the_program_serves_is_scripted_and_reports_over_http() -> None:
             assert stats["records"][1]["image_sha256"] == DIGEST
             client.post("/__script", json={"reset": True})
             assert client.get("/__stats?records=0").json() == {
-                "calls": 0, "by_status": {}, "max_concurrent": 0, "under_way": 0, "busy_s": 0.0, "span_s": 0.0,
-            }  # fmt: skip
+                "calls": 0,
+                "by_status": {},
+                "max_concurrent": 0,
+                "under_way": 0,
+                "busy_s": 0.0,
+                "span_s": 0.0,
+            }
         process.terminate()

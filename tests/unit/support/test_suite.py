@@ -48,8 +48,10 @@ def test_a_limit_that_is_named_is_each_parts_own(given):
 
 def test_a_figure_without_an_aim_is_judged_by_nobody():
     assert [Aim("none").judgement(3), Aim("most", 2).judgement(3), Aim("least", 2, at_least=True).judgement(3)] == [
-        "", "NOT MET", "met",
-    ]  # fmt: skip
+        "",
+        "NOT MET",
+        "met",
+    ]
 
 
 @pytest.mark.parametrize(

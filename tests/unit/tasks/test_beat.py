@@ -44,9 +44,13 @@ def test_a_tick_of_a_beat_whose_clock_is_an_hour_off_is_taken(off: timedelta, mo
     app.loader.import_default_modules()
     for name, (headers, properties, body, _) in sent:
         message = Message(
-            body, headers=headers, properties=properties, delivery_info={}, content_type="application/json",
+            body,
+            headers=headers,
+            properties=properties,
+            delivery_info={},
+            content_type="application/json",
             content_encoding="utf-8",
-        )  # fmt: skip
+        )
         request = Request(message, app=app, headers=headers, body=body, decoded=True, task=app.tasks[name])
         assert not request.maybe_expire(), f"a worker discards {name}"
 

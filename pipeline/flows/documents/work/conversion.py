@@ -70,9 +70,12 @@ class PageConversion:
     """
 
     def __init__(
-        self, context: Context, document_id: str, timed_out: type[Exception] = TimeoutError,
+        self,
+        context: Context,
+        document_id: str,
+        timed_out: type[Exception] = TimeoutError,
         guarded: GuardedCall | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._context = context
         self._document_id = document_id
         self._timed_out = timed_out
@@ -217,9 +220,10 @@ class PageConversion:
     def _cached(self, key: str, page: int) -> Answer | None:
         # The layout is kept with the page that was converted, as long as that has this text.
         converted = and_(
-            PAGES.c.document_id == ATTEMPTS.c.document_id, PAGES.c.page == ATTEMPTS.c.page,
+            PAGES.c.document_id == ATTEMPTS.c.document_id,
+            PAGES.c.page == ATTEMPTS.c.page,
             PAGES.c.content == ATTEMPTS.c.text,
-        )  # fmt: skip
+        )
         query = (
             select(ATTEMPTS.c.text, ATTEMPTS.c.model, LAYOUTS.c.data)
             .select_from(ATTEMPTS)

@@ -40,10 +40,22 @@ def lock(session: Session, document_id: str) -> Any | None:
 def _stage(name: str, claim: DocumentEvent, done: DocumentEvent, lost: str, **given_back: Any) -> Work:
     """A stage as a kind of work. The document is both unit and scope; its states tell the stages apart."""
     return Work(
-        name, DOCUMENTS, DOCUMENT, claim=claim, done=done, fail=DocumentEvent.FAIL, wait=DocumentEvent.GIVE_BACK,
-        give_back=DocumentEvent.GIVE_BACK, scope=DOCUMENTS.c.id, lock=lock, order=(DOCUMENTS.c.created_at,),
-        policy=_policy, lease_s=_lease_s, lost=lost, given_back=given_back,
-    )  # fmt: skip
+        name,
+        DOCUMENTS,
+        DOCUMENT,
+        claim=claim,
+        done=done,
+        fail=DocumentEvent.FAIL,
+        wait=DocumentEvent.GIVE_BACK,
+        give_back=DocumentEvent.GIVE_BACK,
+        scope=DOCUMENTS.c.id,
+        lock=lock,
+        order=(DOCUMENTS.c.created_at,),
+        policy=_policy,
+        lease_s=_lease_s,
+        lost=lost,
+        given_back=given_back,
+    )
 
 
 def _policy(settings: Settings) -> Policy:
@@ -55,9 +67,12 @@ def _lease_s(settings: Settings) -> float:
 
 
 SPLIT = _stage(
-    "split", DocumentEvent.CLAIM_SPLIT, DocumentEvent.SPLIT_DONE, "the worker was lost while it split this document",
+    "split",
+    DocumentEvent.CLAIM_SPLIT,
+    DocumentEvent.SPLIT_DONE,
+    "the worker was lost while it split this document",
     progress=progress(DocumentStatus.PENDING, 0, 0, 0),
-)  # fmt: skip
+)
 """PENDING → SPLITTING → PROCESSING."""
 MERGE = _stage(
     "merge", DocumentEvent.CLAIM_MERGE, DocumentEvent.MERGED, "the worker was lost while it merged this document"
@@ -93,9 +108,14 @@ def renew(context: Context, kind: Work, document_id: str, claim: Claim) -> None:
 
 
 def settle(
-    session: Session, context: Context, kind: Work, document: Any, claim: Claim, event: DocumentEvent | None = None,
+    session: Session,
+    context: Context,
+    kind: Work,
+    document: Any,
+    claim: Claim,
+    event: DocumentEvent | None = None,
     **values: Any,
-) -> None:  # fmt: skip
+) -> None:
     """End the stage, with `event` where it is not simply done. Raises `ClaimLost`."""
     done = Outcome(document.id, document.attempts, claim, event=event, values={"attempts": 0, **values})
     _settle(session, context, kind, done)

@@ -134,9 +134,11 @@ def _counted(document: Any, changes: Changes) -> _Counted:
     return _Counted(completed, failed, event, status, progress(status, document.pages, completed, reached))
 
 
-_COUNT = update(DOCUMENTS).where(DOCUMENTS.c.id == bindparam("of_document")).values({
-    name: bindparam(f"new_{name}") for name in ("completed_count", "failed_count", "progress", "updated_at")
-})  # fmt: skip
+_COUNT = (
+    update(DOCUMENTS)
+    .where(DOCUMENTS.c.id == bindparam("of_document"))
+    .values({name: bindparam(f"new_{name}") for name in ("completed_count", "failed_count", "progress", "updated_at")})
+)
 
 
 def _count(session: Session, document: Any, changes: Changes, now: datetime) -> None:
@@ -145,8 +147,11 @@ def _count(session: Session, document: Any, changes: Changes, now: datetime) -> 
         return
     found = _counted(document, changes)
     values: dict[str, Any] = {
-        "completed_count": found.completed, "failed_count": found.failed, "progress": found.progress, "updated_at": now,
-    }  # fmt: skip
+        "completed_count": found.completed,
+        "failed_count": found.failed,
+        "progress": found.progress,
+        "updated_at": now,
+    }
     mine = DOCUMENTS.c.id == document.id
     if found.event is None:
         session.connection().execute(
@@ -168,18 +173,38 @@ def end_of_pages(session: Session, document: Any, status: DocumentStatus, now: d
 
 
 CONVERT = Work(
-    "page", PAGES, PAGE, claim=PageEvent.CLAIM, done=PageEvent.DONE, fail=PageEvent.FAIL, wait=PageEvent.WAIT,
-    give_back=PageEvent.GIVE_BACK, scope=PAGES.c.document_id, lock=lock,
-    order=(PAGES.c.attempts, PAGES.c.releases, PAGES.c.page), policy=_policy, lease_s=_lease_s,
-    lost="the worker was lost while it converted this page", after=_count,
-)  # fmt: skip
+    "page",
+    PAGES,
+    PAGE,
+    claim=PageEvent.CLAIM,
+    done=PageEvent.DONE,
+    fail=PageEvent.FAIL,
+    wait=PageEvent.WAIT,
+    give_back=PageEvent.GIVE_BACK,
+    scope=PAGES.c.document_id,
+    lock=lock,
+    order=(PAGES.c.attempts, PAGES.c.releases, PAGES.c.page),
+    policy=_policy,
+    lease_s=_lease_s,
+    lost="the worker was lost while it converted this page",
+    after=_count,
+)
 """One page: text out of a picture, or out of the file. Untried pages come first, released ones last."""
 
 
 def settle_and_claim(
-    session: Session, document_id: str, providers: Collection[str], attempts: Sequence[Attempt], want: int,
-    owner: Owner, *, settings: Settings, now: datetime, untried: Sequence[PageUnit] = (), again: bool = False,
-) -> PageBatch | None:  # fmt: skip
+    session: Session,
+    document_id: str,
+    providers: Collection[str],
+    attempts: Sequence[Attempt],
+    want: int,
+    owner: Owner,
+    *,
+    settings: Settings,
+    now: datetime,
+    untried: Sequence[PageUnit] = (),
+    again: bool = False,
+) -> PageBatch | None:
     """Settle `attempts`, release the pages left `untried`, and claim up to `want` pages of `providers`.
 
     `again`: first give back what an earlier delivery of the owner's message left behind. None if the document was
@@ -225,9 +250,14 @@ def _has_claimable(session: Session, document_id: str, providers: Collection[str
 
 
 def _claim(
-    session: Session, document_id: str, providers: Collection[str], want: int, owner: Owner, settings: Settings,
+    session: Session,
+    document_id: str,
+    providers: Collection[str],
+    want: int,
+    owner: Owner,
+    settings: Settings,
     now: datetime,
-) -> list[PageUnit]:  # fmt: skip
+) -> list[PageUnit]:
     mine = work.new_claim(CONVERT, owner, settings, now)
     # Of one provider, the index gives them in the order of claiming.
     if len(providers) == 1:
@@ -239,20 +269,21 @@ def _claim(
     return [view_of(PageUnit, row, attempt=row.attempts, claim=mine) for row in rows]
 
 
-def _settle(
-    session: Session, document: Any, attempts: Sequence[Attempt], settings: Settings, now: datetime
-) -> Changes:  # fmt: skip
+def _settle(session: Session, document: Any, attempts: Sequence[Attempt], settings: Settings, now: datetime) -> Changes:
     """Write the attempts whose claims still hold, count them, and move the document on if they were the last.
 
     An attempt whose claim was lost changes no page, but goes into the ledger: it may have been paid for.
     """
     outcomes = [
         Outcome(
-            one.unit.id, one.unit.attempt, one.unit.claim, one.error,
+            one.unit.id,
+            one.unit.attempt,
+            one.unit.claim,
+            one.error,
             values=_text_of(one.answer) if one.answer else {},
         )
         for one in attempts
-    ]  # fmt: skip
+    ]
     changes = work.settle(session, CONVERT, document, outcomes, settings, now)
     held = changes.ids
     _record(session, [attempt for attempt in attempts if not isinstance(attempt.error, GateClosed)], held, now)
@@ -265,9 +296,11 @@ def _text_of(answer: Answer) -> dict[str, Any]:
     layout = answer.layout or {}
     confidence, share = layout.get("confidence"), layout.get("uncertain")
     return {
-        "content": storable(answer.text), "confidence": confidence, "uncertain_share": share,
+        "content": storable(answer.text),
+        "confidence": confidence,
+        "uncertain_share": share,
         "doubtful": is_doubtful(answer.text, confidence, share, layout.get("garbled", ())),
-    }  # fmt: skip
+    }
 
 
 def _store_layouts(session: Session, attempts: Sequence[Attempt]) -> None:
@@ -304,18 +337,29 @@ def _record(session: Session, attempts: Sequence[Attempt], held: Collection[int]
         partial = _paid_for(attempt)
         model = (partial.model if partial else "") or attempt.model or unit.model
         kind, message = (str(error.kind), message_of(error)) if error else ("", None)
-        rows.append({
-            "call_id": attempt.call_id,
-            "document_id": unit.document_id, "page": unit.page, "page_source": unit.page_source,
-            "provider": unit.provider, "model": storable(model)[:MAX_MODEL_CHARS],
-            "prompt_hash": attempt.prompt_hash, "cache_key": attempt.cache_key, "cached": attempt.cached,
-            "status": "completed" if answer else kind, "effective": unit.id in held,
-            "error": message, "text": storable(partial.text) if partial else "",
-            "input_tokens": partial.usage.input_tokens if partial else 0,
-            "output_tokens": partial.usage.output_tokens if partial else 0,
-            "latency_ms": attempt.latency_ms, "cost": attempt.cost, "worker_id": unit.claim.owner.worker_id,
-            "created_at": now,
-        })  # fmt: skip
+        rows.append(
+            {
+                "call_id": attempt.call_id,
+                "document_id": unit.document_id,
+                "page": unit.page,
+                "page_source": unit.page_source,
+                "provider": unit.provider,
+                "model": storable(model)[:MAX_MODEL_CHARS],
+                "prompt_hash": attempt.prompt_hash,
+                "cache_key": attempt.cache_key,
+                "cached": attempt.cached,
+                "status": "completed" if answer else kind,
+                "effective": unit.id in held,
+                "error": message,
+                "text": storable(partial.text) if partial else "",
+                "input_tokens": partial.usage.input_tokens if partial else 0,
+                "output_tokens": partial.usage.output_tokens if partial else 0,
+                "latency_ms": attempt.latency_ms,
+                "cost": attempt.cost,
+                "worker_id": unit.claim.owner.worker_id,
+                "created_at": now,
+            }
+        )
     if rows:
         session.connection().execute(_LEDGER[session.get_bind().dialect.name == "sqlite"], rows)
     paid = [attempt for attempt in attempts if attempt.call_id]
@@ -333,17 +377,24 @@ def trace_of(attempt: Attempt, now: datetime) -> dict[str, Any]:
     """The record of an attempt's call."""
     unit, answer, error, partial = attempt.unit, attempt.answer, attempt.error, _paid_for(attempt)
     return {
-        "call_id": attempt.call_id, "flow": "documents", "scope_id": unit.document_id, "unit": str(unit.page),
-        "capability": "vision", "operation": PAGE_OPERATION, "provider": unit.provider,
+        "call_id": attempt.call_id,
+        "flow": "documents",
+        "scope_id": unit.document_id,
+        "unit": str(unit.page),
+        "capability": "vision",
+        "operation": PAGE_OPERATION,
+        "provider": unit.provider,
         "model": storable(answer.model if answer else attempt.model)[:MAX_MODEL_CHARS],
-        "status": "ok" if answer else str(error.kind) if error else "", "latency_ms": attempt.latency_ms,
+        "status": "ok" if answer else str(error.kind) if error else "",
+        "latency_ms": attempt.latency_ms,
         "error": (message_of(error) if error else partial.usage.note if partial else "") or None,
         "input_tokens": partial.usage.input_tokens if partial else 0,
         "output_tokens": partial.usage.output_tokens if partial else 0,
-        "cost": attempt.cost, "queue": attempt.queue,
+        "cost": attempt.cost,
+        "queue": attempt.queue,
         "created_at": now - timedelta(milliseconds=attempt.latency_ms),
         "preview": preview(storable(answer.text)) if answer else "",
-    }  # fmt: skip
+    }
 
 
 def _paid_for(attempt: Attempt) -> Answer | None:

@@ -38,9 +38,15 @@ class PageLane:
     """
 
     def __init__(
-        self, context: Context, document_id: str, queue: str, providers: Sequence[str], owner: Owner,
-        timed_out: type[Exception] = TimeoutError, guarded: GuardedCall | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        context: Context,
+        document_id: str,
+        queue: str,
+        providers: Sequence[str],
+        owner: Owner,
+        timed_out: type[Exception] = TimeoutError,
+        guarded: GuardedCall | None = None,
+    ) -> None:
         self._context = context
         self._document_id = document_id
         self._queue = queue
@@ -80,9 +86,10 @@ class PageLane:
     def _give_back(self, reason: str) -> None:
         """Give back what this process holds for this message; the attempts count."""
         which = and_(
-            PAGES.c.request_id == self._owner.request_id, PAGES.c.worker_id == self._owner.worker_id,
+            PAGES.c.request_id == self._owner.request_id,
+            PAGES.c.worker_id == self._owner.worker_id,
             CONVERT.in_scope(self._document_id),
-        )  # fmt: skip
+        )
 
         def act(session: Session) -> None:
             document = CONVERT.lock(session, self._document_id)
@@ -97,9 +104,17 @@ class PageLane:
 
         def act(session: Session) -> PageBatch | None:
             return page.settle_and_claim(
-                session, self._document_id, self._providers, attempts, want, self._owner, settings=settings,
-                now=self._context.db.now(), untried=untried, again=is_first,
-            )  # fmt: skip
+                session,
+                self._document_id,
+                self._providers,
+                attempts,
+                want,
+                self._owner,
+                settings=settings,
+                now=self._context.db.now(),
+                untried=untried,
+                again=is_first,
+            )
 
         done = self._context.db.run(act)
         if done is None:

@@ -106,9 +106,7 @@ def _page_images(context: Context, document: Any, claim: Claim) -> list[tuple[in
     return images
 
 
-def _survey(
-    context: Context, document: Any, converter: PageConverter, numbers: Sequence[int], watch: _Watch
-) -> None:  # fmt: skip
+def _survey(context: Context, document: Any, converter: PageConverter, numbers: Sequence[int], watch: _Watch) -> None:
     """Leave for the pages' conversion what is to be known of the whole document."""
     path, survey = files.survey_path(context.settings, document.id), ""
     source = files.source_path(context.settings, document.id, document.type)
@@ -131,17 +129,31 @@ def insert_pages(
     """End the stage: replace the document's page rows, and make it PROCESSING. Raises `ClaimLost`."""
     now = context.db.now()
     stage.settle(
-        session, context, stage.SPLIT, document, claim, pages=len(images), completed_count=0, failed_count=0,
+        session,
+        context,
+        stage.SPLIT,
+        document,
+        claim,
+        pages=len(images),
+        completed_count=0,
+        failed_count=0,
         progress=progress(DocumentStatus.PROCESSING, len(images), 0, 0),
-    )  # fmt: skip
+    )
     text_index.forget(session, document.id)
     session.execute(delete(PAGES).where(PAGES.c.document_id == document.id))
     rows = [
         {
-            "document_id": document.id, "page": place, "page_source": number, "status": PageStatus.PENDING,
-            "provider": document.provider, "model": document.model, "use_cache": document.use_cache,
-            "image_path": str(image) if image else None, "created_at": now, "updated_at": now,
+            "document_id": document.id,
+            "page": place,
+            "page_source": number,
+            "status": PageStatus.PENDING,
+            "provider": document.provider,
+            "model": document.model,
+            "use_cache": document.use_cache,
+            "image_path": str(image) if image else None,
+            "created_at": now,
+            "updated_at": now,
         }
         for place, (number, image) in enumerate(images, 1)
-    ]  # fmt: skip
+    ]
     session.connection().execute(insert(PAGES), rows)

@@ -58,11 +58,22 @@ def _count(session: Session, row: Any, changes: Changes, now: datetime) -> None:
 
 
 EMBED = Work(
-    "batch", BATCHES, BATCH, claim=BatchEvent.CLAIM, done=BatchEvent.DONE, fail=BatchEvent.FAIL, wait=BatchEvent.WAIT,
-    give_back=BatchEvent.GIVE_BACK, scope=BATCHES.c.item_id, lock=items.lock,
-    order=(BATCHES.c.releases, BATCHES.c.number), policy=_policy, lease_s=items.call_lease_s,
-    lost="the worker was lost while it embedded these chunks", after=_count,
-)  # fmt: skip
+    "batch",
+    BATCHES,
+    BATCH,
+    claim=BatchEvent.CLAIM,
+    done=BatchEvent.DONE,
+    fail=BatchEvent.FAIL,
+    wait=BatchEvent.WAIT,
+    give_back=BatchEvent.GIVE_BACK,
+    scope=BATCHES.c.item_id,
+    lock=items.lock,
+    order=(BATCHES.c.releases, BATCHES.c.number),
+    policy=_policy,
+    lease_s=items.call_lease_s,
+    lost="the worker was lost while it embedded these chunks",
+    after=_count,
+)
 """Source 003, "重试策略": 2–3 attempts, 500 ms × 2 up to 10 s, Retry-After first."""
 
 
@@ -171,8 +182,11 @@ def _settle(context: Context, claimed: Claimed, ended: Outcome, tracer: Tracer) 
             session.execute(update(ITEMS).where(ITEMS.c.id == item.id).values(progress=percent))
         status = ItemStatus.FAILED if changes.failed else ItemStatus.EMBEDDING
         return Settled(
-            len(changes.done), again=left > 0 and not changes.failed, retry_in_s=changes.retry_in_s, status=status,
+            len(changes.done),
+            again=left > 0 and not changes.failed,
+            retry_in_s=changes.retry_in_s,
+            status=status,
             changed=bool(changes.failed) or percent > item.progress,
-        )  # fmt: skip
+        )
 
     return context.db.run(act)

@@ -38,12 +38,23 @@ PORTION = 1000
 MAX_WARNING = 2000
 
 READ = Work(
-    "read", ITEMS, ITEM, claim=ItemEvent.READ, done=ItemEvent.CHUNK, fail=ItemEvent.FAIL, wait=ItemEvent.READ_AGAIN,
-    give_back=ItemEvent.READ_AGAIN, scope=ITEMS.c.id, lock=items.lock, order=(ITEMS.c.position,),
-    policy=items.lost_policy, lease_s=items.read_lease_s, lost="the worker was lost while it read this",
+    "read",
+    ITEMS,
+    ITEM,
+    claim=ItemEvent.READ,
+    done=ItemEvent.CHUNK,
+    fail=ItemEvent.FAIL,
+    wait=ItemEvent.READ_AGAIN,
+    give_back=ItemEvent.READ_AGAIN,
+    scope=ITEMS.c.id,
+    lock=items.lock,
+    order=(ITEMS.c.position,),
+    policy=items.lost_policy,
+    lease_s=items.read_lease_s,
+    lost="the worker was lost while it read this",
     after=lambda session, row, changes, now: items.leave(session, row, changes, now) if changes.failed else None,
     where=(ITEMS.c.admitted_at.is_not(None),),
-)  # fmt: skip
+)
 """Reading an item. Its own errors are not tried again (source 003, "重试策略"), only lost workers are."""
 
 
@@ -109,11 +120,14 @@ def _content(context: Context, claimed: Claimed) -> Reading:
 def limits_of(found: KnowledgeSettings, reading: ReadingSettings) -> Limits:
     """How much is read, and how, by the settings."""
     return Limits(
-        max_bytes=found.max_file_mb * 1_000_000, max_chars=found.max_chars, timeout_s=found.read_timeout_s,
-        memory_mb=found.read_memory_mb, layout=reading.layout,
+        max_bytes=found.max_file_mb * 1_000_000,
+        max_chars=found.max_chars,
+        timeout_s=found.read_timeout_s,
+        memory_mb=found.read_memory_mb,
+        layout=reading.layout,
         fetch=FetchLimits(max_bytes=found.fetch_mb * 1_000_000, timeout_s=found.fetch_timeout_s),
         sitemap=SitemapLimits(max_pages=found.sitemap_pages, timeout_s=found.sitemap_timeout_s),
-    )  # fmt: skip
+    )
 
 
 def _store(context: Context, claimed: Claimed, reading: Reading) -> None:
@@ -137,11 +151,15 @@ def _store(context: Context, claimed: Claimed, reading: Reading) -> None:
         batches[at]["vectors"] = b"".join(known[digest] for digest in of_batch)
     left = len(groups.sizes) - groups.known
     values = {
-        "title": storable(reading.title)[:MAX_NAME] or row.name, "space": space, "chunk_count": len(chunks),
+        "title": storable(reading.title)[:MAX_NAME] or row.name,
+        "space": space,
+        "chunk_count": len(chunks),
         "batches": len(batches),
-        "batches_left": left, "attempts": 0, "progress": read_progress(own(context.settings).read_weight, 1.0),
+        "batches_left": left,
+        "attempts": 0,
+        "progress": read_progress(own(context.settings).read_weight, 1.0),
         "warning": storable("; ".join(reading.warnings))[:MAX_WARNING] or None,
-    }  # fmt: skip
+    }
 
     characters = sum(len(chunk.text) for chunk, digest in zip(chunks, digests, strict=True) if digest not in known)
     each = call_cost.of_text(context.settings, base.provider, base.model, characters) / max(1, left)
@@ -185,27 +203,40 @@ def _chunk_rows(
     now = context.db.now()
     return [
         {
-            "item_id": row.id, "base_id": row.base_id, "generation": row.building, "number": number, "batch": batch,
-            "text": storable(chunk.text), "heading": storable(json.dumps(list(chunk.heading), ensure_ascii=False)),
-            "page": chunk.page, "source": chunk.source or None, "start": chunk.start,
-            "end": chunk.end, "digest": digest, "created_at": now,
+            "item_id": row.id,
+            "base_id": row.base_id,
+            "generation": row.building,
+            "number": number,
+            "batch": batch,
+            "text": storable(chunk.text),
+            "heading": storable(json.dumps(list(chunk.heading), ensure_ascii=False)),
+            "page": chunk.page,
+            "source": chunk.source or None,
+            "start": chunk.start,
+            "end": chunk.end,
+            "digest": digest,
+            "created_at": now,
         }
         for number, (chunk, digest, batch) in enumerate(zip(chunks, digests, batch_of, strict=True))
-    ]  # fmt: skip
+    ]
 
 
-def _batch_rows(
-    context: Context, row: Any, provider: str, sizes: Sequence[int], known: int
-) -> list[dict[str, Any]]:  # fmt: skip
+def _batch_rows(context: Context, row: Any, provider: str, sizes: Sequence[int], known: int) -> list[dict[str, Any]]:
     now = context.db.now()
     return [
         {
-            "item_id": row.id, "generation": row.building, "number": number, "size": size, "provider": provider,
-            "status": BatchStatus.DONE if number < known else BatchStatus.PENDING, "vectors": None, "attempts": 0,
+            "item_id": row.id,
+            "generation": row.building,
+            "number": number,
+            "size": size,
+            "provider": provider,
+            "status": BatchStatus.DONE if number < known else BatchStatus.PENDING,
+            "vectors": None,
+            "attempts": 0,
             "updated_at": now,
         }
         for number, size in enumerate(sizes)
-    ]  # fmt: skip
+    ]
 
 
 def _fail(context: Context, claimed: Claimed, raised: Exception) -> Settled:

@@ -31,9 +31,13 @@ def known_vectors(session: Session, row: Any, space: str, digests: set[str]) -> 
         drafts = select(BATCHES).where(BATCHES.c.item_id == row.id, BATCHES.c.status == BatchStatus.DONE)
         for batch in session.execute(drafts):
             of_batch = (CHUNKS.c.generation == batch.generation, CHUNKS.c.batch == batch.number)
-            mine = session.execute(
-                select(CHUNKS.c.digest).where(CHUNKS.c.item_id == row.id, *of_batch).order_by(CHUNKS.c.number)
-            ).scalars().all()  # fmt: skip
+            mine = (
+                session.execute(
+                    select(CHUNKS.c.digest).where(CHUNKS.c.item_id == row.id, *of_batch).order_by(CHUNKS.c.number)
+                )
+                .scalars()
+                .all()
+            )
             if batch.vectors and len(mine) == batch.size:
                 each = vectors.unpack(batch.vectors, batch.size)
                 found |= {digest: each[at].tobytes() for at, digest in enumerate(mine) if digest in digests}

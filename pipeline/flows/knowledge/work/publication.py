@@ -45,11 +45,23 @@ def _policy(settings: Settings) -> Policy:
 
 
 WRITE = Work(
-    "write", ITEMS, ITEM, claim=ItemEvent.WRITE, done=ItemEvent.COMPLETE, fail=ItemEvent.FAIL,
-    wait=ItemEvent.WRITE_AGAIN, give_back=ItemEvent.WRITE_AGAIN, scope=ITEMS.c.id, lock=items.lock,
-    order=(ITEMS.c.position,), policy=_policy, lease_s=items.write_lease_s,
-    lost="the worker was lost while it wrote the vectors of this", after=items.leave, where=(_WRITABLE,),
-)  # fmt: skip
+    "write",
+    ITEMS,
+    ITEM,
+    claim=ItemEvent.WRITE,
+    done=ItemEvent.COMPLETE,
+    fail=ItemEvent.FAIL,
+    wait=ItemEvent.WRITE_AGAIN,
+    give_back=ItemEvent.WRITE_AGAIN,
+    scope=ITEMS.c.id,
+    lock=items.lock,
+    order=(ITEMS.c.position,),
+    policy=_policy,
+    lease_s=items.write_lease_s,
+    lost="the worker was lost while it wrote the vectors of this",
+    after=items.leave,
+    where=(_WRITABLE,),
+)
 
 
 def publish(context: Context, item_id: str, owner: Owner) -> Settled:

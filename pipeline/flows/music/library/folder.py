@@ -15,9 +15,24 @@ from pipeline.reading.child import Session
 from pipeline.reading.user_file import is_file_below, walk
 
 log = structlog.get_logger(__name__)
-SUFFIXES = frozenset({
-    ".aac", ".aif", ".aiff", ".ape", ".flac", ".m4a", ".mp3", ".mpc", ".oga", ".ogg", ".opus", ".wav", ".wma", ".wv",
-})  # fmt: skip
+SUFFIXES = frozenset(
+    {
+        ".aac",
+        ".aif",
+        ".aiff",
+        ".ape",
+        ".flac",
+        ".m4a",
+        ".mp3",
+        ".mpc",
+        ".oga",
+        ".ogg",
+        ".opus",
+        ".wav",
+        ".wma",
+        ".wv",
+    }
+)
 PAGE = 200
 
 

@@ -59,11 +59,17 @@ class SongTags:
         path = clean(found.get("path") or "")
         title = clean(found.get("title") or "") or path.rpartition("/")[2] or "(untitled)"
         return cls(
-            server_id, title[:500], _cut(found.get("artist"), 500), _cut(found.get("album"), 500),
-            _cut(found.get("genre"), 200), _whole(found.get("year")), _whole(found.get("duration_s")),
+            server_id,
+            title[:500],
+            _cut(found.get("artist"), 500),
+            _cut(found.get("album"), 500),
+            _cut(found.get("genre"), 200),
+            _whole(found.get("year")),
+            _whole(found.get("duration_s")),
             # A path that was cut could be taken for another song's: better none.
-            path if len(path) <= 600 else "", _cut(found.get("musicbrainz_id"), 64),
-        )  # fmt: skip
+            path if len(path) <= 600 else "",
+            _cut(found.get("musicbrainz_id"), 64),
+        )
 
 
 def _cut(value: object, length: int) -> str:
@@ -146,9 +152,13 @@ def count_new(session: Session, library: str, songs: Sequence[SongTags]) -> int:
 
 def _new_row(library: str, song: SongTags, now: datetime) -> dict[str, Any]:
     return {
-        **asdict(song), "library": library, "status": SongStatus.PENDING, "seen_at": now,
-        "created_at": now, "updated_at": now,
-    }  # fmt: skip
+        **asdict(song),
+        "library": library,
+        "status": SongStatus.PENDING,
+        "seen_at": now,
+        "created_at": now,
+        "updated_at": now,
+    }
 
 
 def relink(session: Session, library: str, started: datetime, name: str, ids: range, *, paid: bool) -> int:
@@ -165,9 +175,12 @@ def relink(session: Session, library: str, started: datetime, name: str, ids: ra
     if not old:
         return 0
     unused = and_(
-        SONGS.c.status == SongStatus.PENDING, SONGS.c.batch_id.is_(None), SONGS.c.analysis_json.is_(None),
-        SONGS.c.attempts == 0, SONGS.c.seen_at == started,
-    )  # fmt: skip
+        SONGS.c.status == SongStatus.PENDING,
+        SONGS.c.batch_id.is_(None),
+        SONGS.c.analysis_json.is_(None),
+        SONGS.c.attempts == 0,
+        SONGS.c.seen_at == started,
+    )
     fitting = select(SONGS).where(here, key.in_([value for _, value in old]), unused).order_by(SONGS.c.id.desc())
     new: dict[str, list[Any]] = {}
     for row in session.execute(fitting):
@@ -188,12 +201,15 @@ def _take_over(session: Session, pairs: Sequence[tuple[int, Any]], started: date
         update(Song),
         [
             {
-                "id": old_id, **{field: getattr(row, field) for field in fields},
-                "seen_at": started, "missing_since": None, "updated_at": started,
+                "id": old_id,
+                **{field: getattr(row, field) for field in fields},
+                "seen_at": started,
+                "missing_since": None,
+                "updated_at": started,
             }
             for old_id, row in pairs
         ],
-    )  # fmt: skip
+    )
     fulltext.index(session, [old_id for old_id, _ in pairs])
 
 

@@ -193,7 +193,13 @@ def _song(item: object) -> SongTags | None:
     if not fields.get("id") or fields.get("isDir") or fields.get("isVideo"):
         return None
     return SongTags.of(
-        str(fields["id"]), title=fields.get("title"), artist=fields.get("artist"), album=fields.get("album"),
-        genre=fields.get("genre"), year=fields.get("year"), duration_s=fields.get("duration"),
-        path=fields.get("path"), musicbrainz_id=fields.get("musicBrainzId"),
-    )  # fmt: skip
+        str(fields["id"]),
+        title=fields.get("title"),
+        artist=fields.get("artist"),
+        album=fields.get("album"),
+        genre=fields.get("genre"),
+        year=fields.get("year"),
+        duration_s=fields.get("duration"),
+        path=fields.get("path"),
+        musicbrainz_id=fields.get("musicBrainzId"),
+    )

@@ -39,8 +39,9 @@ def sources(context: Context, close: ExitStack, folder: Path | None = None) -> l
     if not found:
         raise UserError(
             "no music library is named: set PENSTOCK_MUSIC__SERVER_URL with PENSTOCK_MUSIC__USER and "
-            "PENSTOCK_MUSIC__PASSWORD, or PENSTOCK_MUSIC__FOLDER", code="no_library",
-        )  # fmt: skip
+            "PENSTOCK_MUSIC__PASSWORD, or PENSTOCK_MUSIC__FOLDER",
+            code="no_library",
+        )
     return found
 
 

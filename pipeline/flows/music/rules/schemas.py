@@ -74,20 +74,29 @@ def _strict(properties: dict[str, object]) -> dict[str, object]:
 
 _WORDS: dict[str, object] = {"type": "array", "items": {"type": "string"}}
 _STRING: dict[str, object] = {"type": "string"}
-REPLY_SCHEMA: dict[str, object] = _strict({
-    "songs": {
-        "type": "array",
-        "items": _strict({
-            "id": _STRING,
-            "vector_anchor": _strict({"acoustic_model": _STRING, "semantic_push": _STRING}),
-            "embedding_tags": _strict({
-                "mood_coord": _WORDS, "objects": _WORDS, "scene_tag": _STRING, "spectrum": _STRING,
-                "energy": {"type": "number"},
-            }),
-            "is_instrumental": {"type": "boolean"},
-        }),
-    },
-})  # fmt: skip
+REPLY_SCHEMA: dict[str, object] = _strict(
+    {
+        "songs": {
+            "type": "array",
+            "items": _strict(
+                {
+                    "id": _STRING,
+                    "vector_anchor": _strict({"acoustic_model": _STRING, "semantic_push": _STRING}),
+                    "embedding_tags": _strict(
+                        {
+                            "mood_coord": _WORDS,
+                            "objects": _WORDS,
+                            "scene_tag": _STRING,
+                            "spectrum": _STRING,
+                            "energy": {"type": "number"},
+                        }
+                    ),
+                    "is_instrumental": {"type": "boolean"},
+                }
+            ),
+        },
+    }
+)
 """For services that enforce a schema: all properties required, none additional."""
 
 

@@ -46,12 +46,22 @@ def _after(session: Session, run: Any, changes: Changes, now: datetime) -> None:
 
 
 BATCH_WORK = Work(
-    name="batch", table=BATCHES, machine=BATCH, claim=BatchEvent.CLAIM, done=BatchEvent.DONE, fail=BatchEvent.FAIL,
-    wait=BatchEvent.WAIT, give_back=BatchEvent.GIVE_BACK, scope=BATCHES.c.run_id, lock=runs.lock,
-    order=(BATCHES.c.releases, BATCHES.c.id), policy=policy, lease_s=_lease_s,
+    name="batch",
+    table=BATCHES,
+    machine=BATCH,
+    claim=BatchEvent.CLAIM,
+    done=BatchEvent.DONE,
+    fail=BatchEvent.FAIL,
+    wait=BatchEvent.WAIT,
+    give_back=BatchEvent.GIVE_BACK,
+    scope=BATCHES.c.run_id,
+    lock=runs.lock,
+    order=(BATCHES.c.releases, BATCHES.c.id),
+    policy=policy,
+    lease_s=_lease_s,
     lost="the worker was lost while it worked on this batch",
     after=_after,
-)  # fmt: skip
+)
 
 
 @dataclass(frozen=True)
@@ -67,9 +77,7 @@ class BatchUnit:
     claim: Claim
     row: Any = field(repr=False)
 
-    def ended(
-        self, values: dict[str, Any], error: UnitError | None = None, event: BatchEvent | None = None
-    ) -> Outcome:  # fmt: skip
+    def ended(self, values: dict[str, Any], error: UnitError | None = None, event: BatchEvent | None = None) -> Outcome:
         """How its step ended, under its claim."""
         return Outcome(self.id, self.attempt, self.claim, error, event, values)
 

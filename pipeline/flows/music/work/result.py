@@ -46,9 +46,12 @@ def keep(session: Session, batch_id: int, now: datetime) -> Kept:
     analyses = {song_id: analysis for song_id, analysis in load(batch.analysis).items() if song_id in songs}
     if analyses:
         values = {
-            "model": batch.analysis_model[:120], "analysed_at": now, "attempts": 0, "updated_at": now,
+            "model": batch.analysis_model[:120],
+            "analysed_at": now,
+            "attempts": 0,
+            "updated_at": now,
             "vector_model": "",  # a new text makes the vector of the old one stale
-        }  # fmt: skip
+        }
         rows = [{"id": key, **song_columns(found, songs[key]), **values} for key, found in analyses.items()]
         session.execute(update(Song), rows)
         fulltext.index(session, list(analyses))
@@ -115,9 +118,16 @@ def cancel(session: Session, batch_ids: Sequence[int], now: datetime) -> None:
         SONG.move(session, SONGS, SongEvent.GIVE_BACK, mine, updated_at=now)
         _take_out(session, mine)
         BATCH.move(
-            session, BATCHES, BatchEvent.CANCEL, BATCHES.c.id == batch_id, **FREE, **EMPTIED,
-            next_run_at=None, finished_at=now, updated_at=now,
-        )  # fmt: skip
+            session,
+            BATCHES,
+            BatchEvent.CANCEL,
+            BATCHES.c.id == batch_id,
+            **FREE,
+            **EMPTIED,
+            next_run_at=None,
+            finished_at=now,
+            updated_at=now,
+        )
 
 
 def _take_out(session: Session, songs: ColumnElement[bool]) -> None:

@@ -43,9 +43,11 @@ def needs_vector_only(mode: Mode) -> ColumnElement[bool]:
 def left_out_songs(session: Session, run_id: str, limit: int) -> list[int]:
     """Songs of the run that are pending again because replies left them out."""
     pending = and_(
-        SONGS.c.run_id == run_id, SONGS.c.status == SongStatus.PENDING, SONGS.c.batch_id.is_(None),
+        SONGS.c.run_id == run_id,
+        SONGS.c.status == SongStatus.PENDING,
+        SONGS.c.batch_id.is_(None),
         SONGS.c.missing_since.is_(None),
-    )  # fmt: skip
+    )
     return list(session.execute(select(SONGS.c.id).where(pending).order_by(SONGS.c.id).limit(limit)).scalars())
 
 
@@ -54,10 +56,16 @@ def make_batches(session: Session, run_id: str, songs: Sequence[int], mode: Mode
     for start in range(0, len(songs), size):
         members = songs[start : start + size]
         values = {
-            "correlation_id": f"batch_{time.time_ns() // 1000}", "run_id": run_id, "mode": mode,
-            "step": first_step(mode), "status": BatchStatus.PENDING, "song_ids": json.dumps(members),
-            "songs": len(members), "created_at": now, "updated_at": now,
-        }  # fmt: skip
+            "correlation_id": f"batch_{time.time_ns() // 1000}",
+            "run_id": run_id,
+            "mode": mode,
+            "step": first_step(mode),
+            "status": BatchStatus.PENDING,
+            "song_ids": json.dumps(members),
+            "songs": len(members),
+            "created_at": now,
+            "updated_at": now,
+        }
         batch_id = session.execute(insert(BATCHES).values(**values).returning(BATCHES.c.id)).scalar_one()
         # A song that is in a batch cannot be put into another: so starting twice never asks for it twice.
         free = and_(SONGS.c.id.in_(members), SONGS.c.batch_id.is_(None))

@@ -110,9 +110,14 @@ class StepWork:
         repairing = unit.step is Step.REPAIR
         text = repair_prompt(wanted, unit.row.reply or "", unit.row.error or "") if repairing else prompt(wanted)
         answer = self._tracer.call(
-            _subject(unit), "text", "repair_metadata" if repairing else "batch_metadata", writer.name, writer.model,
-            [SYSTEM, text], lambda: writer.complete(text, system=SYSTEM, json_schema=REPLY_SCHEMA),
-        )  # fmt: skip
+            _subject(unit),
+            "text",
+            "repair_metadata" if repairing else "batch_metadata",
+            writer.name,
+            writer.model,
+            [SYSTEM, text],
+            lambda: writer.complete(text, system=SYSTEM, json_schema=REPLY_SCHEMA),
+        )
         return self._read(unit, kept, wanted, answer)
 
     def _read(self, unit: BatchUnit, kept: dict[int, Analysis], wanted: list[SongFacts], answer: Answer) -> Settled:
@@ -164,9 +169,12 @@ class StepWork:
         if len(made.vectors) != len(ids):
             raise UnitError(f"{len(made.vectors)} vectors came for {len(ids)} texts", code="bad_reply")
         return self._settle(
-            unit, Step.SAVE, vectors=vectors.pack(made.vectors), vector_ids=json.dumps(ids),
+            unit,
+            Step.SAVE,
+            vectors=vectors.pack(made.vectors),
+            vector_ids=json.dumps(ids),
             vector_model=vector_space(settings),
-        )  # fmt: skip
+        )
 
     def _texts(self, unit: BatchUnit) -> dict[int, str]:
         """The texts to embed, by song id."""

@@ -33,11 +33,22 @@ def _after(session: Session, run: Any, changes: Changes, _now: datetime) -> None
 
 
 SYNC_WORK = Work(
-    name="sync", table=RUNS, machine=PIPELINE, claim=PipelineEvent.CLAIM, done=PipelineEvent.SYNC_COMPLETE,
-    fail=PipelineEvent.FAIL, wait=PipelineEvent.WAIT, give_back=PipelineEvent.GIVE_BACK, scope=RUNS.c.id,
-    lock=runs.lock, order=(RUNS.c.id,), policy=policy, lease_s=_lease_s,
-    lost="the worker was lost while it synced the library", after=_after,
-)  # fmt: skip
+    name="sync",
+    table=RUNS,
+    machine=PIPELINE,
+    claim=PipelineEvent.CLAIM,
+    done=PipelineEvent.SYNC_COMPLETE,
+    fail=PipelineEvent.FAIL,
+    wait=PipelineEvent.WAIT,
+    give_back=PipelineEvent.GIVE_BACK,
+    scope=RUNS.c.id,
+    lock=runs.lock,
+    order=(RUNS.c.id,),
+    policy=policy,
+    lease_s=_lease_s,
+    lost="the worker was lost while it synced the library",
+    after=_after,
+)
 
 
 class ClaimLost(PenstockError):

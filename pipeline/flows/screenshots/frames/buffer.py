@@ -90,9 +90,14 @@ def _older(now: datetime, age_s: float) -> ColumnElement[bool]:
 
 
 def batch_source(
-    session: Session, source: Row[Any], rules: ScreenshotSettings, now: datetime, *,
-    orphans: bool = False, all_at_once: bool = False,
-) -> list[int]:  # fmt: skip
+    session: Session,
+    source: Row[Any],
+    rules: ScreenshotSettings,
+    now: datetime,
+    *,
+    orphans: bool = False,
+    all_at_once: bool = False,
+) -> list[int]:
     """Put frames of a source, which the caller has locked, into batches; the new ones.
 
     Full batches, and the rest once it is due. `orphans`: only frames that should have been batched, `all_at_once`: all
@@ -113,9 +118,13 @@ def batch_source(
 
 
 def make(
-    session: Session, source: str, shots: Sequence[Shot], times: Sequence[datetime], now: datetime,
+    session: Session,
+    source: str,
+    shots: Sequence[Shot],
+    times: Sequence[datetime],
+    now: datetime,
     rules: ScreenshotSettings,
-) -> int | None:  # fmt: skip
+) -> int | None:
     """A batch of these frames, in the order of `shots`; `times`: when they were taken.
 
     In the caller's transaction, which has locked the source. None if the very same batch exists.
@@ -123,11 +132,19 @@ def make(
     ids = [shot.id for shot in shots]
     key = idempotency_key(source, shots)
     row = {
-        "correlation_id": f"batch_{time.time_ns() // 1_000_000}_{uuid4().hex[:8]}", "source_key": source,
-        "shot_ids": json.dumps(ids), "ts_start": min(times), "ts_end": max(times), "idempotency_key": key,
-        "history_pack": history.pack(session, min(times), rules).model_dump_json(), "status": WorkStatus.PENDING,
-        "step": Step.ANALYSE, "attempts": 0, "created_at": now, "updated_at": now,
-    }  # fmt: skip
+        "correlation_id": f"batch_{time.time_ns() // 1_000_000}_{uuid4().hex[:8]}",
+        "source_key": source,
+        "shot_ids": json.dumps(ids),
+        "ts_start": min(times),
+        "ts_end": max(times),
+        "idempotency_key": key,
+        "history_pack": history.pack(session, min(times), rules).model_dump_json(),
+        "status": WorkStatus.PENDING,
+        "step": Step.ANALYSE,
+        "attempts": 0,
+        "created_at": now,
+        "updated_at": now,
+    }
     is_new = insert_if_absent(session, BATCHES, row, "idempotency_key")
     batch_id = session.execute(select(BATCHES.c.id).where(BATCHES.c.idempotency_key == key)).scalar_one()
     free = and_(SHOTS.c.id.in_(ids), SHOTS.c.batch_id.is_(None))

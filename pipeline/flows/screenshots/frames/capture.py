@@ -62,10 +62,13 @@ class Capturer:
     """
 
     def __init__(
-        self, rules: ScreenshotSettings, grabber: Callable[[], Grabber] = mss.mss,
+        self,
+        rules: ScreenshotSettings,
+        grabber: Callable[[], Grabber] = mss.mss,
         in_front: Callable[[], Foreground | None] = foreground,
-        windows: Callable[[], OfWindows] = WindowGrabber, find_window: Callable[[str], Window | None] = find,
-    ) -> None:  # fmt: skip
+        windows: Callable[[], OfWindows] = WindowGrabber,
+        find_window: Callable[[str], Window | None] = find,
+    ) -> None:
         self._rules = rules
         self._in_front = in_front
         self._find = find_window

@@ -62,9 +62,10 @@ def _strings(text: str) -> list[str]:
 def _unescaped(text: str) -> str:
     """In the C locale, xprop writes each byte beyond ASCII as three octal digits: UTF-8, or Latin-1 in old names."""
     plain = re.sub(
-        rb"\\([0-7]{3}|.)", lambda found: bytes([int(found[1], 8) & 0xFF]) if len(found[1]) == 3 else found[1],
+        rb"\\([0-7]{3}|.)",
+        lambda found: bytes([int(found[1], 8) & 0xFF]) if len(found[1]) == 3 else found[1],
         text.encode(),
-    )  # fmt: skip
+    )
     try:
         return plain.decode()
     except UnicodeDecodeError:

@@ -128,9 +128,11 @@ def _judged(context: Context, picture: Path | bytes, frame: Frame, wanted: Wante
         with files.incoming(settings, data) as copy:
             seen = screen_frames.read_frame(copy, wanted)
             named = replace(
-                frame, app=_plain(frame.app)[:MAX_APP], window_title=_plain(frame.window_title)[:MAX_TITLE],
+                frame,
+                app=_plain(frame.app)[:MAX_APP],
+                window_title=_plain(frame.window_title)[:MAX_TITLE],
                 original_path=storable(frame.original_path),
-            )  # fmt: skip
+            )
             rules = screenshots_in_force(context)
             return Candidate(context, rules, named, copy, len(data), sha256, seen, wanted).take()
     except UnitError as error:
@@ -215,10 +217,18 @@ class Candidate:
         if not file:
             return None
         row = {
-            "source_key": frame.source, "ts": frame.ts, "file": file, "sha256": self.sha256, "phash": self.seen.phash,
-            "size_bytes": self.size, "app": frame.app, "window_title": frame.window_title,
-            "original_path": frame.original_path, "created_at": now, "updated_at": now,
-        }  # fmt: skip
+            "source_key": frame.source,
+            "ts": frame.ts,
+            "file": file,
+            "sha256": self.sha256,
+            "phash": self.seen.phash,
+            "size_bytes": self.size,
+            "app": frame.app,
+            "window_title": frame.window_title,
+            "original_path": frame.original_path,
+            "created_at": now,
+            "updated_at": now,
+        }
         shot_id: int = session.execute(insert(SHOTS).values(**row).returning(SHOTS.c.id)).scalar_one()
         if CALLER.get():
             wanted = {costs.frame(shot_id): costs.of_frames(session, self.context.settings, 1)}
@@ -234,9 +244,15 @@ class Candidate:
 
     def _reject(self, session: Session, reason: str, judged: Judgement | None, now: datetime) -> None:
         rejections.note(
-            session, self.frame.source, self.frame.ts, reason, now,
-            sha256=self.sha256, phash=self.seen.phash, judged=judged,
-        )  # fmt: skip
+            session,
+            self.frame.source,
+            self.frame.ts,
+            reason,
+            now,
+            sha256=self.sha256,
+            phash=self.seen.phash,
+            judged=judged,
+        )
 
     def _judge(self, session: Session, pressed: Pressure, now: datetime) -> Judgement:
         columns = (SHOTS.c.id, SHOTS.c.phash, SHOTS.c.created_at, SHOTS.c.file, SHOTS.c.sha256)

@@ -17,20 +17,35 @@ MAX_DETAIL = 300
 
 
 def note(
-    session: Session, source: str, ts: datetime, reason: str, now: datetime, *, sha256: str = "", phash: str = "",
-    detail: str = "", judged: "Judgement | None" = None,
-) -> None:  # fmt: skip
+    session: Session,
+    source: str,
+    ts: datetime,
+    reason: str,
+    now: datetime,
+    *,
+    sha256: str = "",
+    phash: str = "",
+    detail: str = "",
+    judged: "Judgement | None" = None,
+) -> None:
     """Note that a frame was not accepted. The same capture, rejected again for the same reason, is one row."""
     same = select(REJECTIONS.c.id).where(
-        REJECTIONS.c.source_key == source, REJECTIONS.c.ts == ts, REJECTIONS.c.sha256 == sha256,
+        REJECTIONS.c.source_key == source,
+        REJECTIONS.c.ts == ts,
+        REJECTIONS.c.sha256 == sha256,
         REJECTIONS.c.reason == reason,
-    )  # fmt: skip
+    )
     if session.execute(same.limit(1)).first() is not None:
         return
     row: dict[str, Any] = {
-        "source_key": source, "ts": ts, "reason": reason, "detail": detail[:MAX_DETAIL], "sha256": sha256,
-        "phash": phash, "created_at": now,
-    }  # fmt: skip
+        "source_key": source,
+        "ts": ts,
+        "reason": reason,
+        "detail": detail[:MAX_DETAIL],
+        "sha256": sha256,
+        "phash": phash,
+        "created_at": now,
+    }
     if judged is not None:
         row |= {"threshold": judged.threshold, "distance": judged.distance, "nearest_id": judged.nearest}
     session.execute(insert(REJECTIONS).values(**row))

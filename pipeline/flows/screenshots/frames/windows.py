@@ -135,9 +135,13 @@ class _RedirectWindow(Structure):
     """The request of the Composite extension, as it is sent."""
 
     _fields_ = (
-        ("major", c_uint8), ("minor", c_uint8), ("length", c_uint16), ("window", c_uint32), ("update", c_uint8),
+        ("major", c_uint8),
+        ("minor", c_uint8),
+        ("length", c_uint16),
+        ("window", c_uint32),
+        ("update", c_uint8),
         ("unused", c_uint8 * 3),
-    )  # fmt: skip
+    )
 
 
 class _Part(Structure):

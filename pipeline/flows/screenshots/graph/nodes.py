@@ -69,11 +69,21 @@ def write(session: Session, batch_id: int, expansion: Expansion, model: str, now
         key = stored_key(node.origin_key)
         content = said_by(node)
         row = {
-            "kind": node.kind.value, "thread_id": node.thread_id, "origin_key": key, "batch_id": batch_id,
-            "event_time": at_ms(node.event_time_ms), "made_by": node.made_by.value, "own": dump(content), "version": 1,
-            "status": WorkStatus.PENDING, "merged_from_ids": "[]", "attempts": 0,
-            "created_at": now, "updated_at": now, **columns(content),
-        }  # fmt: skip
+            "kind": node.kind.value,
+            "thread_id": node.thread_id,
+            "origin_key": key,
+            "batch_id": batch_id,
+            "event_time": at_ms(node.event_time_ms),
+            "made_by": node.made_by.value,
+            "own": dump(content),
+            "version": 1,
+            "status": WorkStatus.PENDING,
+            "merged_from_ids": "[]",
+            "attempts": 0,
+            "created_at": now,
+            "updated_at": now,
+            **columns(content),
+        }
         is_new = insert_if_absent(session, NODES, row, "origin_key")
         ids[node.origin_key] = session.execute(select(NODES.c.id).where(NODES.c.origin_key == key)).scalar_one()
         if is_new:
@@ -109,9 +119,13 @@ def _attach(session: Session, node_id: int, batch_id: int, node: PendingNode, mo
         session.execute(insert(LINKS), links)
     mention(session, node_id, node.entities)
     made = {
-        "node_id": node_id, "act": "made", "batch_id": batch_id, "method": node.made_by.value,
-        "model": model[:120] if node.made_by is Origin.MODEL else "", "created_at": now,
-    }  # fmt: skip
+        "node_id": node_id,
+        "act": "made",
+        "batch_id": batch_id,
+        "method": node.made_by.value,
+        "model": model[:120] if node.made_by is Origin.MODEL else "",
+        "created_at": now,
+    }
     session.execute(insert(PROVENANCE).values(**made))
 
 
@@ -157,11 +171,13 @@ def _distinct(entities: Sequence[EntityMention]) -> dict[tuple[str, str], Entity
 def columns(content: Content) -> dict[str, Any]:
     """A content as columns of a node."""
     return {
-        "title": content.title[:MAX_TITLE], "summary": content.summary,
+        "title": content.title[:MAX_TITLE],
+        "summary": content.summary,
         "keywords": json.dumps(list(content.keywords), ensure_ascii=False),
         "entities": json.dumps([entity.model_dump(by_alias=True) for entity in content.entities], ensure_ascii=False),
-        "importance": content.importance, "confidence": content.confidence,
-    }  # fmt: skip
+        "importance": content.importance,
+        "confidence": content.confidence,
+    }
 
 
 def content_of(row: Any) -> Content:

@@ -72,9 +72,14 @@ class Found:
 
 
 def search(
-    context: Context, words: str, *, vector: QueryVector | None = None, since: datetime | None = None, app: str = "",
+    context: Context,
+    words: str,
+    *,
+    vector: QueryVector | None = None,
+    since: datetime | None = None,
+    app: str = "",
     limit: int = 10,
-) -> Found:  # fmt: skip
+) -> Found:
     """Nodes for these words, best first; without a vector, by full text alone. Raises `UserError` for no words."""
     if not words.strip():
         raise UserError("say what to look for", code="empty_query")

@@ -150,9 +150,14 @@ def idempotency_key(source_key: str, shots: Sequence[Shot]) -> str:
 
 
 def history_pack(
-    threads: Sequence[HistoryThread], segments: Sequence[HistorySegment], entities: Sequence[str], *,
-    since_ms: int, max_threads: int, max_entities: int,
-) -> HistoryPack:  # fmt: skip
+    threads: Sequence[HistoryThread],
+    segments: Sequence[HistorySegment],
+    entities: Sequence[str],
+    *,
+    since_ms: int,
+    max_threads: int,
+    max_entities: int,
+) -> HistoryPack:
     """The threads that were active last, open segments since then, entities mentioned last; newest first."""
     newest = sorted(threads, key=lambda thread: thread.last_active_ms, reverse=True)
     recent = [segment for segment in segments if segment.event_time_ms >= since_ms]

@@ -176,10 +176,18 @@ def _converted(facts: BatchFacts, segment: Segment, thread_id: str, index: VlmIn
     if not (ids := _shown(facts, segment)):
         return []
     event = PendingNode(
-        NodeKind.EVENT, thread_id, segment.event.title, segment.event.summary, tuple(segment.keywords[:MAX_KEYWORDS]),
-        _mentions(segment, ids, index), segment.event.importance, segment.event.confidence, ids,
-        max(facts.times[screenshot] for screenshot in ids), made_by,
-    )  # fmt: skip
+        NodeKind.EVENT,
+        thread_id,
+        segment.event.title,
+        segment.event.summary,
+        tuple(segment.keywords[:MAX_KEYWORDS]),
+        _mentions(segment, ids, index),
+        segment.event.importance,
+        segment.event.confidence,
+        ids,
+        max(facts.times[screenshot] for screenshot in ids),
+        made_by,
+    )
     parent = _Draft(event)
     findings = [
         _Draft(replace(event, kind=kind, title=found.title, summary=found.summary, entities=()), parent)
@@ -215,9 +223,12 @@ def expanded(
 
 
 def _event(
-    node: ExpandedNode, facts: BatchFacts, segments: Sequence[tuple[Segment, str]],
-    covered: Counter[int], notes: list[str],
-) -> _Draft | None:  # fmt: skip
+    node: ExpandedNode,
+    facts: BatchFacts,
+    segments: Sequence[tuple[Segment, str]],
+    covered: Counter[int],
+    notes: list[str],
+) -> _Draft | None:
     """The event with the thread of the segment that it is about; None if it shows no segment's screenshot."""
     ids = _known_ids(node, facts, notes)
     best: tuple[tuple[bool, int, int], int] | None = None
@@ -245,8 +256,14 @@ def _finding(
     if not events:
         return None
     if named is None:
-        named = max(events, key=lambda at: (len(set(events[at].node.screenshot_ids) & set(ids)),
-                                            events[at].node.thread_id == node.thread_id, -at))  # fmt: skip
+        named = max(
+            events,
+            key=lambda at: (
+                len(set(events[at].node.screenshot_ids) & set(ids)),
+                events[at].node.thread_id == node.thread_id,
+                -at,
+            ),
+        )
     parent = events[named]
     return _Draft(_node(node, parent.node.thread_id, ids or parent.node.screenshot_ids, facts), parent)
 
@@ -273,9 +290,18 @@ def _node(node: ExpandedNode, thread_id: str, ids: tuple[int, ...], facts: Batch
     said = node.event_time
     time_ms = int(said) if said is not None and min(times) <= said <= max(times) else max(times)
     return PendingNode(
-        node.kind, thread_id, node.title, node.summary, tuple(node.keywords[:MAX_KEYWORDS]), tuple(node.entities),
-        node.importance, node.confidence, ids, time_ms, Origin.MODEL,
-    )  # fmt: skip
+        node.kind,
+        thread_id,
+        node.title,
+        node.summary,
+        tuple(node.keywords[:MAX_KEYWORDS]),
+        tuple(node.entities),
+        node.importance,
+        node.confidence,
+        ids,
+        time_ms,
+        Origin.MODEL,
+    )
 
 
 def _mentions(segment: Segment, ids: Sequence[int], index: VlmIndex) -> tuple[EntityMention, ...]:
@@ -285,8 +311,12 @@ def _mentions(segment: Segment, ids: Sequence[int], index: VlmIndex) -> tuple[En
     """
     words = [segment.event.title, segment.event.summary, *segment.keywords]
     words += [text for _, found in segment.derived.by_kind() for text in (found.title, found.summary)]
-    words += [text for shot in index.screenshots if shot.screenshot_id in ids
-              for text in (shot.ocr_text, *shot.ui_text_snippets)]  # fmt: skip
+    words += [
+        text
+        for shot in index.screenshots
+        if shot.screenshot_id in ids
+        for text in (shot.ocr_text, *shot.ui_text_snippets)
+    ]
     text = "\n".join(words).casefold()
     alone = len(index.segments) == 1
     return tuple(EntityMention(name=name) for name in index.entities if alone or _named(name.casefold(), text))

@@ -12,8 +12,11 @@ from pipeline.flows.screenshots.rules.schemas import clipped
 MAX_HEADING = 80
 DASHES = re.compile(r"(?<!\s)\s+[-–—|·]\s+")
 """What stands between a document and its program in the title of a window."""
-FILE = re.compile(r"(?<![\w./@-])[\w-]+(?:\.[\w-]+)*\.(?:py|ts|tsx|js|rs|go|java|c|cpp|h|md|txt|pdf|docx?|xlsx?|pptx?"
-                  r"|csv|json|ya?ml|toml|sql|html?|css|sh|ipynb|png|jpe?g)\b", re.IGNORECASE)  # fmt: skip
+FILE = re.compile(
+    r"(?<![\w./@-])[\w-]+(?:\.[\w-]+)*\.(?:py|ts|tsx|js|rs|go|java|c|cpp|h|md|txt|pdf|docx?|xlsx?|pptx?"
+    r"|csv|json|ya?ml|toml|sql|html?|css|sh|ipynb|png|jpe?g)\b",
+    re.IGNORECASE,
+)
 _LEAST_LETTERS = 5
 _WIDE = 3
 """Letters that a Chinese, Japanese or Korean character is worth."""
@@ -81,10 +84,13 @@ def telling(frames: Mapping[int, Sequence[SeenLine]]) -> dict[int, list[SeenLine
     for frame, lines in frames.items():
         usual = _usual_height(lines)
         found[frame] = [
-            line for line in lines
-            if not _is_control(line, usual) and not _is_address(line.text) and not _is_clock(line.text)
+            line
+            for line in lines
+            if not _is_control(line, usual)
+            and not _is_address(line.text)
+            and not _is_clock(line.text)
             and not (_is_at_edge(line) and edges[_key(line)] > 1)
-        ]  # fmt: skip
+        ]
     return found
 
 

@@ -93,9 +93,11 @@ class Frame:
 
 
 def index_by_rules(
-    screens: Mapping[int, Shot], texts: Mapping[int, str], history: HistoryPack,
+    screens: Mapping[int, Shot],
+    texts: Mapping[int, str],
+    history: HistoryPack,
     lines: Mapping[int, Sequence[SeenLine]] | None = None,
-) -> VlmIndex:  # fmt: skip
+) -> VlmIndex:
     """An index of the same shape as the model's. `screens`: by screen id; `texts`: recognised, by our screenshot id;
     `lines`: the same texts, with the places of their lines.
 
@@ -119,7 +121,7 @@ def title_of(segment: Segment, screens: Mapping[int, Shot]) -> str:
 
 def _frames(
     screens: Mapping[int, Shot], texts: Mapping[int, str], lines: Mapping[int, Sequence[SeenLine]]
-) -> dict[int, Frame]:  # fmt: skip
+) -> dict[int, Frame]:
     read = {screen: lines.get(shot.id) or headings.lines_of(texts.get(shot.id, "")) for screen, shot in screens.items()}
     told = headings.telling(read)
     found = {}
@@ -163,7 +165,7 @@ def _segment(frames: Sequence[Frame], members: Sequence[int], history: HistoryPa
         ),
         merge_hint=MergeHint(decision="MERGE", thread_id=thread) if thread else MergeHint(),
         keywords=keywords_in([place.document, *(line for frame in frames for line in frame.told)]),
-    )  # fmt: skip
+    )
 
 
 def _summary(frames: Sequence[Frame]) -> str:

@@ -64,11 +64,14 @@ def vision_prompt(screens: Mapping[int, Shot], history: HistoryPack) -> str:
     """The text before the pictures, which follow in the same order. `screens`: by screen id."""
     listed = [
         {
-            "screen_id": screen_id, "screenshot_id": shot.id, "taken_ms": shot.ts_ms,
-            "app": shot.app_hint, "window_title": shot.window_title,
+            "screen_id": screen_id,
+            "screenshot_id": shot.id,
+            "taken_ms": shot.ts_ms,
+            "app": shot.app_hint,
+            "window_title": shot.window_title,
         }
         for screen_id, shot in sorted(screens.items())
-    ]  # fmt: skip
+    ]
     before = {
         "threads": [thread.model_dump(include={"thread_id", "title"}) for thread in history.threads],
         "open_segments": [one.model_dump(include={"thread_id", "title", "summary"}) for one in history.segments],
@@ -86,9 +89,12 @@ def repair_prompt(asked: str, reply: str, problem: str) -> str:
 
 
 def expand_prompt(
-    facts: BatchFacts, segments: Sequence[tuple[Segment, str]], evidence: Sequence[Evidence],
-    now: datetime, time_zone: str,
-) -> str:  # fmt: skip
+    facts: BatchFacts,
+    segments: Sequence[tuple[Segment, str]],
+    evidence: Sequence[Evidence],
+    now: datetime,
+    time_zone: str,
+) -> str:
     """Segments with their threads, the mapping of their screens, and the evidence."""
     told: dict[str, Any] = {
         "localTime": _local(now, time_zone).strftime("%Y-%m-%d %H:%M:%S"),
@@ -99,19 +105,26 @@ def expand_prompt(
         ],
         "screenshotMapping": [
             {
-                "screen_id": screen_id, "database_id": shot.id, "ts": shot.ts_ms, "source_key": facts.source_key,
-                "app_hint": shot.app_hint, "window_title": shot.window_title,
+                "screen_id": screen_id,
+                "database_id": shot.id,
+                "ts": shot.ts_ms,
+                "source_key": facts.source_key,
+                "app_hint": shot.app_hint,
+                "window_title": shot.window_title,
             }
             for screen_id, shot in sorted(facts.screens.items())
         ],
         "evidencePacks": [
             {
-                "screenshotId": one.screenshot_id, "appHint": one.app_hint, "windowTitle": one.window_title,
-                "ocrText": clipped(one.ocr_text, MAX_EVIDENCE_CHARS), "uiTextSnippets": list(one.ui_text_snippets),
+                "screenshotId": one.screenshot_id,
+                "appHint": one.app_hint,
+                "windowTitle": one.window_title,
+                "ocrText": clipped(one.ocr_text, MAX_EVIDENCE_CHARS),
+                "uiTextSnippets": list(one.ui_text_snippets),
             }
             for one in evidence
         ],
-    }  # fmt: skip
+    }
     return _json(told)
 
 

@@ -232,32 +232,60 @@ _INT: dict[str, Any] = {"type": "integer"}
 _FINDING = strict({"title": _STRING, "summary": _STRING})
 _ENTITY = strict({"name": _STRING, "entityType": _STRING, "confidence": _INT})
 
-INDEX_SCHEMA: dict[str, object] = strict({
-    "segments": _array(strict({
-        "segment_id": _STRING, "screen_ids": _array(_INT),
-        "event": strict({"title": _STRING, "summary": _STRING, "importance": _INT, "confidence": _INT}),
-        "derived": strict({kind.value: _array(_FINDING) for kind in DERIVED}),
-        "merge_hint": strict({
-            "decision": {"type": "string", "enum": ["NEW", "MERGE"]}, "thread_id": {"type": ["string", "null"]},
-        }),
-        "keywords": _array(_STRING),
-    })),
-    "entities": _array(_STRING),
-    "screenshots": _array(strict({
-        "screenshot_id": _INT, "ocr_text": _STRING, "ui_text_snippets": _array(_STRING),
-        "app_guess": strict({"name": _STRING, "confidence": {"type": "number"}}),
-    })),
-})  # fmt: skip
+INDEX_SCHEMA: dict[str, object] = strict(
+    {
+        "segments": _array(
+            strict(
+                {
+                    "segment_id": _STRING,
+                    "screen_ids": _array(_INT),
+                    "event": strict({"title": _STRING, "summary": _STRING, "importance": _INT, "confidence": _INT}),
+                    "derived": strict({kind.value: _array(_FINDING) for kind in DERIVED}),
+                    "merge_hint": strict(
+                        {
+                            "decision": {"type": "string", "enum": ["NEW", "MERGE"]},
+                            "thread_id": {"type": ["string", "null"]},
+                        }
+                    ),
+                    "keywords": _array(_STRING),
+                }
+            )
+        ),
+        "entities": _array(_STRING),
+        "screenshots": _array(
+            strict(
+                {
+                    "screenshot_id": _INT,
+                    "ocr_text": _STRING,
+                    "ui_text_snippets": _array(_STRING),
+                    "app_guess": strict({"name": _STRING, "confidence": {"type": "number"}}),
+                }
+            )
+        ),
+    }
+)
 
-EXPAND_SCHEMA: dict[str, object] = strict({
-    "nodes": _array(strict({
-        "kind": {"type": "string", "enum": [kind.value for kind in NodeKind]},
-        "thread_id": {"type": ["string", "null"]}, "title": _STRING, "summary": _STRING, "keywords": _array(_STRING),
-        "entities": _array(_ENTITY), "importance": _INT, "confidence": _INT, "screenshot_ids": _array(_INT),
-        "event_time": {"type": ["integer", "null"]},
-    })),
-    "edges": _array(strict({"from_index": _INT, "to_index": _INT, "edge_type": _STRING})),
-})  # fmt: skip
+EXPAND_SCHEMA: dict[str, object] = strict(
+    {
+        "nodes": _array(
+            strict(
+                {
+                    "kind": {"type": "string", "enum": [kind.value for kind in NodeKind]},
+                    "thread_id": {"type": ["string", "null"]},
+                    "title": _STRING,
+                    "summary": _STRING,
+                    "keywords": _array(_STRING),
+                    "entities": _array(_ENTITY),
+                    "importance": _INT,
+                    "confidence": _INT,
+                    "screenshot_ids": _array(_INT),
+                    "event_time": {"type": ["integer", "null"]},
+                }
+            )
+        ),
+        "edges": _array(strict({"from_index": _INT, "to_index": _INT, "edge_type": _STRING})),
+    }
+)
 
 MERGE_SCHEMA: dict[str, object] = strict(
     {"title": _STRING, "summary": _STRING, "keywords": _array(_STRING), "entities": _array(_ENTITY)}

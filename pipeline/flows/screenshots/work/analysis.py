@@ -66,10 +66,19 @@ def claim(context: Context, batch_id: int) -> Analysis | None:
             return None
         mine = BATCHES.c.id == batch_id
         claimed = BATCH.move_returning(
-            session, BATCHES, WorkEvent.CLAIM, mine, is_due(BATCHES, now), attempts=BATCHES.c.attempts + 1,
-            next_run_at=None, error=None, started_at=row.started_at or now, updated_at=now, rests_since=None,
+            session,
+            BATCHES,
+            WorkEvent.CLAIM,
+            mine,
+            is_due(BATCHES, now),
+            attempts=BATCHES.c.attempts + 1,
+            next_run_at=None,
+            error=None,
+            started_at=row.started_at or now,
+            updated_at=now,
+            rests_since=None,
             waited_ms=waited_ms(row, now),
-        )  # fmt: skip
+        )
         if not claimed and row.status != WorkStatus.RUNNING:
             return None
         if claimed:
@@ -87,9 +96,17 @@ def _plan_shards(session: Session, row: Any, size: int, now: datetime) -> None:
     if session.execute(select(SHARDS.c.id).where(mine).limit(1)).first() is None:
         for number, part in enumerate(portions(json.loads(row.shot_ids), size)):
             shard = {
-                "batch_id": row.id, "number": number, "shot_ids": json.dumps(part), "status": WorkStatus.PENDING,
-                "attempts": 0, "ask": Ask.FIRST, "notes": "[]", "model": "", "created_at": now, "updated_at": now,
-            }  # fmt: skip
+                "batch_id": row.id,
+                "number": number,
+                "shot_ids": json.dumps(part),
+                "status": WorkStatus.PENDING,
+                "attempts": 0,
+                "ask": Ask.FIRST,
+                "notes": "[]",
+                "model": "",
+                "created_at": now,
+                "updated_at": now,
+            }
             insert_if_absent(session, SHARDS, shard, "batch_id", "number")
     # Given up before: somebody wants the batch tried again.
     SHARD.move(session, SHARDS, WorkEvent.RETRY, mine, attempts=0, ask=Ask.FIRST, next_run_at=None, updated_at=now)
@@ -151,16 +168,29 @@ def _merge(rules: ScreenshotSettings, session: Session, row: Any, shards: Sequen
     _keep_evidence(session, row.id, index, now)
     expires = now + timedelta(days=rules.retention_days)
     SCREENSHOT.move(
-        session, SHOTS, WorkEvent.DONE, SHOTS.c.batch_id == row.id, retention_expires_at=expires, updated_at=now,
+        session,
+        SHOTS,
+        WorkEvent.DONE,
+        SHOTS.c.batch_id == row.id,
+        retention_expires_at=expires,
+        updated_at=now,
         error=None,
-    )  # fmt: skip
+    )
     notes = [note for shard in shards for note in json.loads(shard.notes)]
     BATCH.move(
-        session, BATCHES, WorkEvent.STEP_DONE, BATCHES.c.id == row.id, step=Step.EXPAND, attempts=0, error=None,
+        session,
+        BATCHES,
+        WorkEvent.STEP_DONE,
+        BATCHES.c.id == row.id,
+        step=Step.EXPAND,
+        attempts=0,
+        error=None,
         attempts_before=row.attempts_before + row.attempts - 1,
-        index_json=index.model_dump_json(), notes=batch.as_notes(notes), vlm_ms=_vlm_ms(row, now),
+        index_json=index.model_dump_json(),
+        notes=batch.as_notes(notes),
+        vlm_ms=_vlm_ms(row, now),
         updated_at=now,
-    )  # fmt: skip
+    )
     # Merged: kept once is enough.
     session.execute(update(SHARDS).where(SHARDS.c.batch_id == row.id).values(result=None, reply=None))
 
@@ -170,10 +200,12 @@ def _keep_evidence(session: Session, batch_id: int, index: VlmIndex, now: dateti
         text = "\n".join([seen.ocr_text, *seen.ui_text_snippets]).casefold()
         named = [name for name in index.entities if name.casefold() in text]
         values = {
-            "ocr_text": seen.ocr_text, **_app_guess(seen.app_guess),
+            "ocr_text": seen.ocr_text,
+            **_app_guess(seen.app_guess),
             "ui_text_snippets": json.dumps(seen.ui_text_snippets, ensure_ascii=False),
-            "detected_entities": json.dumps(named, ensure_ascii=False), "updated_at": now,
-        }  # fmt: skip
+            "detected_entities": json.dumps(named, ensure_ascii=False),
+            "updated_at": now,
+        }
         # Only frames of this batch: a model may answer about one that it was not asked about.
         mine = and_(SHOTS.c.id == seen.screenshot_id, SHOTS.c.batch_id == batch_id)
         session.execute(update(SHOTS).where(mine).values(**values))
@@ -189,14 +221,27 @@ def _fail(session: Session, row: Any, event: WorkEvent, shards: Sequence[Any], n
     bad = [shard for shard in shards if shard.status != WorkStatus.SUCCEEDED and shard.error]
     error = "; ".join(f"shard {shard.number + 1}: {shard.error}" for shard in bad)[:MAX_ERROR_CHARS]
     BATCH.move(
-        session, BATCHES, event, BATCHES.c.id == row.id, error=error, updated_at=now, urgency=None,
-        rests_since=now, vlm_ms=_vlm_ms(row, now), **values,
-    )  # fmt: skip
+        session,
+        BATCHES,
+        event,
+        BATCHES.c.id == row.id,
+        error=error,
+        updated_at=now,
+        urgency=None,
+        rests_since=now,
+        vlm_ms=_vlm_ms(row, now),
+        **values,
+    )
     # Frames go where their batch went, lest they be stuck in `running`.
     SCREENSHOT.move(
-        session, SHOTS, event, SHOTS.c.batch_id == row.id, error=error or None, updated_at=now,
+        session,
+        SHOTS,
+        event,
+        SHOTS.c.batch_id == row.id,
+        error=error or None,
+        updated_at=now,
         vlm_next_run_at=values.get("next_run_at"),
-    )  # fmt: skip
+    )
 
 
 def _vlm_ms(row: Any, now: datetime) -> int:

@@ -34,15 +34,32 @@ def lease_s(settings: Settings) -> float:
 
 
 def kind(
-    name: str, table: Table, machine: Machine[WorkStatus, WorkEvent], scope: ColumnElement[Any],
-    lock: Callable[[Session, Any], Any | None], order: tuple[ColumnElement[Any], ...], *where: ColumnElement[bool],
-) -> Work:  # fmt: skip
+    name: str,
+    table: Table,
+    machine: Machine[WorkStatus, WorkEvent],
+    scope: ColumnElement[Any],
+    lock: Callable[[Session, Any], Any | None],
+    order: tuple[ColumnElement[Any], ...],
+    *where: ColumnElement[bool],
+) -> Work:
     """A kind of work of this flow: all have the same events, waits and lease."""
     return Work(
-        name, table, machine, claim=WorkEvent.CLAIM, done=WorkEvent.DONE, fail=WorkEvent.FAIL, wait=WorkEvent.WAIT,
-        give_back=WorkEvent.GIVE_BACK, scope=scope, lock=lock, order=order, policy=retry.policy, lease_s=lease_s,
-        lost=retry.LOST, where=where,
-    )  # fmt: skip
+        name,
+        table,
+        machine,
+        claim=WorkEvent.CLAIM,
+        done=WorkEvent.DONE,
+        fail=WorkEvent.FAIL,
+        wait=WorkEvent.WAIT,
+        give_back=WorkEvent.GIVE_BACK,
+        scope=scope,
+        lock=lock,
+        order=order,
+        policy=retry.policy,
+        lease_s=lease_s,
+        lost=retry.LOST,
+        where=where,
+    )
 
 
 def shots_of(session: Session, shot_ids: str) -> list[Any]:

@@ -92,7 +92,10 @@ def latest(context: Context) -> CaptureView | None:
         told = context.redis.get(_KEY) if context.online else None
     found = json.loads(str(told)) if told else {}
     return CaptureView(
-        sources=own.capture_sources, every_s=own.capture_interval_s,
+        sources=own.capture_sources,
+        every_s=own.capture_interval_s,
         last_s=max(0.0, time.time() - found["at"]) if found else None,
-        worker=found.get("worker", ""), missing=found.get("missing", []), error=found.get("error", ""),
-    )  # fmt: skip
+        worker=found.get("worker", ""),
+        missing=found.get("missing", []),
+        error=found.get("error", ""),
+    )

@@ -115,7 +115,7 @@ def _text_of(node: Any) -> str:
 
 def settle(
     context: Context, portion: Portion, made: Sequence[Sequence[float]], trace: dict[str, Any] | None = None
-) -> int:  # fmt: skip
+) -> int:
     """Store vectors; how many. Those of a text that has changed, or of a node that is gone, are left out."""
     space = space_of(context.settings)
 
@@ -157,9 +157,7 @@ def _back(one: Outcome, error: UnitError, **values: Any) -> Outcome:
     return Outcome(one.id, one.attempt, one.claim, event=WorkEvent.GIVE_BACK, values=values)
 
 
-def _settle(
-    session: Session, context: Context, outcomes: Sequence[Outcome], trace: dict[str, Any] | None
-) -> Changes:  # fmt: skip
+def _settle(session: Session, context: Context, outcomes: Sequence[Outcome], trace: dict[str, Any] | None) -> Changes:
     scope = lock(session, SCOPE)
     traces.record(session, trace)
     return units.settle(session, WORK, scope, outcomes, context.settings, context.db.now())

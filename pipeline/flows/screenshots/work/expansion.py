@@ -52,9 +52,14 @@ TRIES = 3
 
 
 WORK = batch.kind(
-    "batch", BATCHES, BATCH, BATCHES.c.id, batch.lock, (BATCHES.c.id,),
+    "batch",
+    BATCHES,
+    BATCH,
+    BATCHES.c.id,
+    batch.lock,
+    (BATCHES.c.id,),
     BATCHES.c.step == Step.EXPAND,  # while it is analysed, its shards have claims
-)  # fmt: skip
+)
 
 
 @dataclass(frozen=True)
@@ -109,9 +114,14 @@ def claim(context: Context, batch_id: int, owner: Owner) -> BatchUnit | None:
 
 
 def settle(
-    context: Context, unit: BatchUnit, expansion: Expansion, made_by: Origin, *, text_ms: int = 0,
+    context: Context,
+    unit: BatchUnit,
+    expansion: Expansion,
+    made_by: Origin,
+    *,
+    text_ms: int = 0,
     trace: dict[str, Any] | None = None,
-) -> list[int] | None:  # fmt: skip
+) -> list[int] | None:
     """Write the batch's nodes; it is done. The ids of new nodes; None if the claim was taken away."""
 
     def act(session: Session) -> list[int] | None:
@@ -264,14 +274,24 @@ class ExpandMessage(Message):
         # The prompt tells the time, on which the answer does not depend.
         asked = [prompts.EXPAND_SYSTEM, unit.row.index_json, earlier or ""]
         answer = self._tracer.call(
-            subject, "text", Operation.EXPAND.value, text.name, text.model, asked,
+            subject,
+            "text",
+            Operation.EXPAND.value,
+            text.name,
+            text.model,
+            asked,
             lambda: text.complete(prompt, system=prompts.EXPAND_SYSTEM, json_schema=EXPAND_SCHEMA),
-        )  # fmt: skip
+        )
         digest = prompts.prompt_hash(prompts.EXPAND_SYSTEM, prompt)
         used = UsedCall(
-            Operation.EXPAND, text.name, answer.model or text.model, digest, unit.attempts, Ask(unit.row.ask),
+            Operation.EXPAND,
+            text.name,
+            answer.model or text.model,
+            digest,
+            unit.attempts,
+            Ask(unit.row.ask),
             [shot.id for shot in unit.shots],
-        )  # fmt: skip
+        )
         return self._read(draft, answer, earlier, used)
 
     def _read(self, draft: Draft, answer: Answer, earlier: str | None, used: UsedCall) -> Settled:

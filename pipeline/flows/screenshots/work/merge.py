@@ -67,11 +67,18 @@ class MergeUnit:
 
 def _as_node(row: Any, content: Content) -> MergeNode:
     return MergeNode(
-        row.id, NodeKind(row.kind), row.thread_id or "", content.title, content.summary, content.keywords,
-        content.entities, content.importance, content.confidence,
+        row.id,
+        NodeKind(row.kind),
+        row.thread_id or "",
+        content.title,
+        content.summary,
+        content.keywords,
+        content.entities,
+        content.importance,
+        content.confidence,
         event_time_ms=int(row.event_time.timestamp() * 1000),
         merged_from_ids=tuple(json.loads(row.merged_from_ids)),
-    )  # fmt: skip
+    )
 
 
 def claim(context: Context, owner: Owner, *, alone: bool = False, newest: bool = False) -> MergeUnit | None:
@@ -165,9 +172,12 @@ def _target(session: Session, row: Any) -> Any | None:
 
 
 def settle(
-    context: Context, unit: MergeUnit, merged: Content | None = None, call: UsedCall | None = None,
+    context: Context,
+    unit: MergeUnit,
+    merged: Content | None = None,
+    call: UsedCall | None = None,
     trace: dict[str, Any] | None = None,
-) -> Settled:  # fmt: skip
+) -> Settled:
     """Commit a merge in one transaction: `merged` is what the target is to say, None if there is no target.
 
     `call`: the one whose answer it is; None if rules merged. `pending`: the target has changed or gone meanwhile,
@@ -209,9 +219,12 @@ def _absorb(session: Session, node: Any, target: Any, merged: Content, call: Use
     """The target says what both said, and has all that belonged to the node."""
     absorbed = {*json.loads(target.merged_from_ids), *json.loads(node.merged_from_ids), node.id}
     values = {
-        **nodes.columns(merged), "merged_from_ids": json.dumps(sorted(absorbed - {target.id})),
-        "version": target.version + 1, "updated_at": now, "event_time": max(node.event_time, target.event_time),
-    }  # fmt: skip
+        **nodes.columns(merged),
+        "merged_from_ids": json.dumps(sorted(absorbed - {target.id})),
+        "version": target.version + 1,
+        "updated_at": now,
+        "event_time": max(node.event_time, target.event_time),
+    }
     mine = and_(NODES.c.id == target.id, NODES.c.version == target.version)
     session.execute(update(NODES).where(mine).values(**values))
     # The old vector stays until the new one is there: a node is never without one meanwhile.
@@ -227,9 +240,14 @@ def _absorb(session: Session, node: Any, target: Any, merged: Content, call: Use
             nodes.add_edge(session, ends[0], ends[1], edge.type)
     session.execute(delete(EDGES).where(mine))
     row = {
-        "node_id": target.id, "act": "merged", "from_node_id": node.id, "batch_id": node.batch_id,
-        "method": Origin.MODEL if call else Origin.RULES, "model": call.model[:120] if call else "", "created_at": now,
-    }  # fmt: skip
+        "node_id": target.id,
+        "act": "merged",
+        "from_node_id": node.id,
+        "batch_id": node.batch_id,
+        "method": Origin.MODEL if call else Origin.RULES,
+        "model": call.model[:120] if call else "",
+        "created_at": now,
+    }
     insert_if_absent(session, PROVENANCE, row, "node_id", "act", "from_node_id")
     if call is not None:
         call.record(session, now, node_id=target.id)
@@ -307,9 +325,14 @@ class MergeMessage(Message):
         prompt = prompts.merge_prompt(target, node)
         subject = Subject(batch.FLOW, str(unit.row.batch_id or ""), trace_unit(unit.id), unit.claim.id)
         answer = self._tracer.call(
-            subject, "text", Operation.MERGE.value, text.name, text.model, [prompts.MERGE_SYSTEM, prompt],
+            subject,
+            "text",
+            Operation.MERGE.value,
+            text.name,
+            text.model,
+            [prompts.MERGE_SYSTEM, prompt],
             lambda: text.complete(prompt, system=prompts.MERGE_SYSTEM, json_schema=MERGE_SCHEMA),
-        )  # fmt: skip
+        )
         try:
             reply = read_merge(clean(answer.text))
         except BadReply as bad:

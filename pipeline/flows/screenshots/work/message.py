@@ -73,11 +73,18 @@ class UsedCall:
 
     def record(
         self, session: Session, now: datetime, *, batch_id: int | None = None, node_id: int | None = None
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Write that the result is used: what nodes rest on."""
         row = {
-            "batch_id": batch_id, "node_id": node_id, "operation": self.operation, "provider": self.provider,
-            "model": self.model[:120], "prompt_hash": self.prompt_hash, "attempt": self.attempt, "ask": self.ask,
-            "shot_ids": json.dumps(list(self.shot_ids)), "created_at": now,
-        }  # fmt: skip
+            "batch_id": batch_id,
+            "node_id": node_id,
+            "operation": self.operation,
+            "provider": self.provider,
+            "model": self.model[:120],
+            "prompt_hash": self.prompt_hash,
+            "attempt": self.attempt,
+            "ask": self.ask,
+            "shot_ids": json.dumps(list(self.shot_ids)),
+            "created_at": now,
+        }
         session.execute(insert(CALLS).values(**row))

@@ -111,12 +111,14 @@ def _next_files(context: Context) -> Iterator[Path]:
         select(SHARDS.c.shot_ids)
         .join(BATCHES, BATCHES.c.id == SHARDS.c.batch_id)
         .where(
-            in_states(SHARDS, CLAIMABLE), is_due(SHARDS, context.db.now()), BATCHES.c.step == Step.ANALYSE,
+            in_states(SHARDS, CLAIMABLE),
+            is_due(SHARDS, context.db.now()),
+            BATCHES.c.step == Step.ANALYSE,
             BATCHES.c.status == WorkStatus.RUNNING,
         )
         .order_by(BATCHES.c.updated_at, SHARDS.c.batch_id, SHARDS.c.number)
         .limit(SHARDS_AHEAD)
-    )  # fmt: skip
+    )
     with context.db.read() as session:
         for shot_ids in session.execute(due).scalars().all():
             for shot in batch.shots_of(session, shot_ids):

@@ -85,14 +85,21 @@ def claim(context: Context, batch_id: int, owner: Owner) -> ShardUnit | None:
 
 
 def settle(
-    context: Context, unit: ShardUnit, found: VlmIndex, call: UsedCall, notes: Sequence[str] = (),
+    context: Context,
+    unit: ShardUnit,
+    found: VlmIndex,
+    call: UsedCall,
+    notes: Sequence[str] = (),
     trace: dict[str, Any] | None = None,
-) -> Settled:  # fmt: skip
+) -> Settled:
     """Store a shard's result at once, whatever becomes of its siblings."""
 
     values = {
-        "result": found.model_dump_json(), "reply": None, "model": call.model[:120], "notes": batch.as_notes(notes)
-    }  # fmt: skip
+        "result": found.model_dump_json(),
+        "reply": None,
+        "model": call.model[:120],
+        "notes": batch.as_notes(notes),
+    }
 
     def act(session: Session) -> Settled:
         changes, now = _settle(
@@ -132,7 +139,7 @@ def release(context: Context, unit: ShardUnit, reply: str, trace: dict[str, Any]
 
 def _settle(
     session: Session, context: Context, outcome: Outcome, unit: ShardUnit, trace: dict[str, Any] | None
-) -> tuple[Changes, datetime]:  # fmt: skip
+) -> tuple[Changes, datetime]:
     row, now = batch.lock(session, unit.batch_id), context.db.now()
     traces.record(session, trace, gone=row is None)
     return units.settle(session, WORK, row, [outcome], context.settings, now), now
@@ -149,9 +156,15 @@ class ShardMessage(Message):
     """One message for a batch: its next shard is analysed."""
 
     def __init__(
-        self, context: Context, batch_id: int, queue: str, owner: Owner, guarded: GuardedCall | None,
-        timed_out: type[Exception] = TimeoutError, pictures: Pictures | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        context: Context,
+        batch_id: int,
+        queue: str,
+        owner: Owner,
+        guarded: GuardedCall | None,
+        timed_out: type[Exception] = TimeoutError,
+        pictures: Pictures | None = None,
+    ) -> None:
         super().__init__(context, queue, owner, guarded)
         self._batch_id = batch_id
         self._pictures = pictures
@@ -236,11 +249,14 @@ class ShardMessage(Message):
         subject = Subject(batch.FLOW, str(unit.batch_id), str(unit.id), unit.claim.id)
         asked = [prompts.VISION_SYSTEM, prompt, *(sha256(picture).hexdigest() for picture in pictures)]
         answer = self._tracer.call(
-            subject, "vision", Operation.ANALYSE.value, vision.name, vision.model, asked,
-            lambda: vision.look(
-                pictures, "image/jpeg", prompt, system=prompts.VISION_SYSTEM, json_schema=INDEX_SCHEMA
-            ),
-        )  # fmt: skip
+            subject,
+            "vision",
+            Operation.ANALYSE.value,
+            vision.name,
+            vision.model,
+            asked,
+            lambda: vision.look(pictures, "image/jpeg", prompt, system=prompts.VISION_SYSTEM, json_schema=INDEX_SCHEMA),
+        )
         digest = prompts.prompt_hash(prompts.VISION_SYSTEM, prompt)
         model = answer.model or vision.model
         used = UsedCall(

@@ -41,11 +41,21 @@ def _policy(settings: Settings) -> Policy:
 
 
 WORK = Work(
-    "delivery", DELIVERIES, DELIVERY, claim=DeliveryEvent.CLAIM, done=DeliveryEvent.DONE, fail=DeliveryEvent.FAIL,
-    wait=DeliveryEvent.WAIT, give_back=DeliveryEvent.GIVE_BACK, scope=DELIVERIES.c.endpoint_id, lock=lock,
-    order=(DELIVERIES.c.id,), policy=_policy, lease_s=lambda settings: webhooks_of(settings).timeout_s + LEASE_MARGIN_S,
+    "delivery",
+    DELIVERIES,
+    DELIVERY,
+    claim=DeliveryEvent.CLAIM,
+    done=DeliveryEvent.DONE,
+    fail=DeliveryEvent.FAIL,
+    wait=DeliveryEvent.WAIT,
+    give_back=DeliveryEvent.GIVE_BACK,
+    scope=DELIVERIES.c.endpoint_id,
+    lock=lock,
+    order=(DELIVERIES.c.id,),
+    policy=_policy,
+    lease_s=lambda settings: webhooks_of(settings).timeout_s + LEASE_MARGIN_S,
     lost="the worker was lost while it sent this",
-)  # fmt: skip
+)
 
 
 _UNANSWERED = select(DELIVERIES.c.id).where(
@@ -92,9 +102,7 @@ class Unit:
 def ready(session: Session, settings: Settings, now: datetime) -> list[Any]:
     """The endpoints that can take a delivery now, in the order of their turns: `id`, `failures`, `silent`."""
     mine = select(DELIVERIES.c.id).where(DELIVERIES.c.endpoint_id == ENDPOINTS.c.id)
-    under_way = (
-        select(func.count()).where(DELIVERIES.c.endpoint_id == ENDPOINTS.c.id, WORK.working).scalar_subquery()
-    )  # fmt: skip
+    under_way = select(func.count()).where(DELIVERIES.c.endpoint_id == ENDPOINTS.c.id, WORK.working).scalar_subquery()
     rules = webhooks_of(settings)
     room = or_(under_way == 0, and_(ENDPOINTS.c.failures == 0, under_way < rules.per_endpoint))
     awake = or_(ENDPOINTS.c.paused_until.is_(None), ENDPOINTS.c.paused_until <= now)
@@ -138,9 +146,17 @@ def claim(context: Context, endpoint_id: str, owner: Owner) -> Unit | None:
             former = endpoint.former_until is not None and endpoint.former_until > now
             secrets = (endpoint.secret, endpoint.former_secret) if former else (endpoint.secret,)
             return Unit(
-                row.id, endpoint_id, row.attempts, mine, endpoint.url, secrets, row.type, row.seq,
-                row.created_at, event,
-            )  # fmt: skip
+                row.id,
+                endpoint_id,
+                row.attempts,
+                mine,
+                endpoint.url,
+                secrets,
+                row.type,
+                row.seq,
+                row.created_at,
+                event,
+            )
         return None
 
     return context.db.run(act)
@@ -161,9 +177,7 @@ def _try(context: Context, unit: Unit) -> tuple[Answer | None, UnitError | None,
     return answer, error, int((time.monotonic() - began) * 1000)
 
 
-def _settle(
-    context: Context, unit: Unit, answer: Answer | None, error: UnitError | None, latency_ms: int
-) -> Settled:  # fmt: skip
+def _settle(context: Context, unit: Unit, answer: Answer | None, error: UnitError | None, latency_ms: int) -> Settled:
     status = answer.status if answer else None
 
     def act(session: Session) -> Settled:
@@ -171,24 +185,37 @@ def _settle(
         if endpoint is None:
             return Settled()  # deleted, and its deliveries with it
         outcome = Outcome(
-            unit.id, unit.attempt, unit.claim, error,
+            unit.id,
+            unit.attempt,
+            unit.claim,
+            error,
             values={"response_status": status, **({} if error else {"finished_at": now})},
-        )  # fmt: skip
+        )
         changes = work.settle(session, WORK, endpoint, [outcome], context.settings, now)
         if not changes:
             return Settled()
-        session.execute(insert(ATTEMPTS).values(
-            delivery_id=unit.id, response_status=status, preview=storable(answer.preview) if answer else "",
-            error=storable(message_of(error))[:MAX_ERROR] if error else None, latency_ms=latency_ms, created_at=now,
-        ))  # fmt: skip
+        session.execute(
+            insert(ATTEMPTS).values(
+                delivery_id=unit.id,
+                response_status=status,
+                preview=storable(answer.preview) if answer else "",
+                error=storable(message_of(error))[:MAX_ERROR] if error else None,
+                latency_ms=latency_ms,
+                created_at=now,
+            )
+        )
         _note(session, context, endpoint, error, now)
         return _settled(changes)
 
     settled = context.db.run(act)
     log.info(
-        "webhook.sent" if error is None else "webhook.not_taken", endpoint=unit.endpoint_id, delivery=unit.id,
-        type=unit.type, status=status, took_ms=latency_ms,
-    )  # fmt: skip
+        "webhook.sent" if error is None else "webhook.not_taken",
+        endpoint=unit.endpoint_id,
+        delivery=unit.id,
+        type=unit.type,
+        status=status,
+        took_ms=latency_ms,
+    )
     return settled
 
 

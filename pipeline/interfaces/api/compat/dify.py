@@ -82,8 +82,15 @@ def retrieve(context: InContext, asked: Retrieval) -> Records | JSONResponse:
 
 def _record(hit: Hit) -> Record:
     where = {
-        "source": hit.source, "type": hit.type, "heading": " > ".join(hit.heading), "page": hit.page,
-        "start": hit.start, "end": hit.end, "item_id": hit.item_id, "base_id": hit.base_id, "group": hit.group_name,
-    }  # fmt: skip
+        "source": hit.source,
+        "type": hit.type,
+        "heading": " > ".join(hit.heading),
+        "page": hit.page,
+        "start": hit.start,
+        "end": hit.end,
+        "item_id": hit.item_id,
+        "base_id": hit.base_id,
+        "group": hit.group_name,
+    }
     known = {name: value for name, value in where.items() if value not in {None, ""}}
     return Record(content=hit.text, score=hit.score, title=hit.title, metadata=known)

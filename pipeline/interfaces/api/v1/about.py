@@ -41,10 +41,13 @@ class AboutShape(Shape):
     """This installation."""
 
     model_config = example(
-        version="0.1.0", python="3.12.4", data_dir="/srv/penstock", database_bytes=81920000,
+        version="0.1.0",
+        python="3.12.4",
+        data_dir="/srv/penstock",
+        database_bytes=81920000,
         folder={"counted": 1200000000, "files": 4711, "is_whole": True, "free": 80000000000, "disk": 256000000000},
         checks=[{"name": "redis", "result": "ok", "found": "version 7.4.1", "advice": ""}],
-    )  # fmt: skip
+    )
     version: str
     python: str
     data_dir: str
@@ -57,10 +60,13 @@ def look(context: Context) -> AboutShape:
     """It, just now."""
     settings = context.settings
     return AboutShape(
-        version=version("penstock"), python=platform.python_version(), data_dir=str(settings.data_dir),
-        database_bytes=database_bytes(context.db), folder=FootprintShape.model_validate(footprint(settings.data_dir)),
+        version=version("penstock"),
+        python=platform.python_version(),
+        data_dir=str(settings.data_dir),
+        database_bytes=database_bytes(context.db),
+        folder=FootprintShape.model_validate(footprint(settings.data_dir)),
         checks=[CheckShape.model_validate(one) for one in doctor.checks(settings, doctor.QUICK)],
-    )  # fmt: skip
+    )
 
 
 @router.get("")

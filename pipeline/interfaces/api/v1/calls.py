@@ -39,10 +39,23 @@ class CallShape(Shape):
     """A call to an AI service."""
 
     model_config = example(
-        id=4711, created_at="2026-11-22T10:00:00Z", flow="documents", scope_id="0123456789abcdef", unit="3",
-        capability="vision", operation="page", provider="openai", model="gpt-5-mini", status="ok", error=None,
-        latency_ms=2210, input_tokens=1514, output_tokens=702, cost=0.0018, preview=None,
-    )  # fmt: skip
+        id=4711,
+        created_at="2026-11-22T10:00:00Z",
+        flow="documents",
+        scope_id="0123456789abcdef",
+        unit="3",
+        capability="vision",
+        operation="page",
+        provider="openai",
+        model="gpt-5-mini",
+        status="ok",
+        error=None,
+        latency_ms=2210,
+        input_tokens=1514,
+        output_tokens=702,
+        cost=0.0018,
+        preview=None,
+    )
     id: int
     created_at: datetime
     flow: str
@@ -79,10 +92,19 @@ class CallFiguresShape(Shape):
 
 
 _FIGURES: dict[str, JsonValue] = {
-    "group": "openai", "calls": 900, "failed": 9, "failure_rate": 0.01, "mean_ms": 2100.5, "p50_ms": 1900,
-    "p95_ms": 4400, "input_tokens": 1200000, "output_tokens": 600000, "cost": 1.51,
-    "first_at": "2026-11-22T08:00:00Z", "last_at": "2026-11-22T10:00:00Z",
-}  # fmt: skip
+    "group": "openai",
+    "calls": 900,
+    "failed": 9,
+    "failure_rate": 0.01,
+    "mean_ms": 2100.5,
+    "p50_ms": 1900,
+    "p95_ms": 4400,
+    "input_tokens": 1200000,
+    "output_tokens": 600000,
+    "cost": 1.51,
+    "first_at": "2026-11-22T08:00:00Z",
+    "last_at": "2026-11-22T10:00:00Z",
+}
 
 
 class CallStatsShape(Shape):
@@ -106,9 +128,11 @@ class CallSeriesShape(Shape):
     """Calls over time and by model."""
 
     model_config = example(
-        by="hour", points=[{**_FIGURES, "group": "2026-11-22T10:00Z"}], total={**_FIGURES, "group": ""},
+        by="hour",
+        points=[{**_FIGURES, "group": "2026-11-22T10:00Z"}],
+        total={**_FIGURES, "group": ""},
         models=[{"provider": "openai", "model": "gpt-5-mini", "figures": _FIGURES}],
-    )  # fmt: skip
+    )
     by: By
     points: list[CallFiguresShape] = Field(description="Every hour or day; `group` is when it begins.")
     models: list[ModelFiguresShape] = Field(description="Those with most calls first.")
@@ -166,7 +190,7 @@ def series(which: Which, context: InContext, by: Literal["hour", "day"] = "hour"
     points = [CallFiguresShape.model_validate(one) for one in found.points]
     return CallSeriesShape(
         by=found.by, points=points, models=models, total=CallFiguresShape.model_validate(found.total)
-    )  # fmt: skip
+    )
 
 
 @router.get("/{call_id}", responses=documented(404))

@@ -27,9 +27,10 @@ class Address(SubmitOptions):
 
 
 @router.post(
-    "/url", status_code=202,
+    "/url",
+    status_code=202,
     responses={200: {"model": DocumentShape, "description": "It has settled."}, **documented(404, 409, 415, 507)},
-)  # fmt: skip
+)
 async def submit_url(
     request: Request, response: Response, context: InContext, address: Address, wait: Wait = 0
 ) -> DocumentShape:

@@ -13,14 +13,32 @@ if TYPE_CHECKING:
     from tasks.documents import AttemptView, Document, PageView
 
 EXAMPLE: dict[str, JsonValue] = {
-    "id": "0123456789abcdef", "filename": "report.pdf", "type": "pdf", "status": "COMPLETED", "progress": 100,
-    "settled": True, "has_result": True, "outdated": False, "pages": 12, "completed_count": 12, "failed_count": 0,
+    "id": "0123456789abcdef",
+    "filename": "report.pdf",
+    "type": "pdf",
+    "status": "COMPLETED",
+    "progress": 100,
+    "settled": True,
+    "has_result": True,
+    "outdated": False,
+    "pages": 12,
+    "completed_count": 12,
+    "failed_count": 0,
     "doubtful_count": 0,
-    "page_range": "", "provider": "local", "model": "", "model_name": "", "error": None, "allow_partial": False,
-    "size_bytes": 123456, "created_at": "2026-11-22T10:00:00Z", "updated_at": "2026-11-22T10:00:09Z",
-    "started_at": "2026-11-22T10:00:01Z", "finished_at": "2026-11-22T10:00:09Z", "cost": 0.0,
+    "page_range": "",
+    "provider": "local",
+    "model": "",
+    "model_name": "",
+    "error": None,
+    "allow_partial": False,
+    "size_bytes": 123456,
+    "created_at": "2026-11-22T10:00:00Z",
+    "updated_at": "2026-11-22T10:00:09Z",
+    "started_at": "2026-11-22T10:00:01Z",
+    "finished_at": "2026-11-22T10:00:09Z",
+    "cost": 0.0,
     "reason": None,
-}  # fmt: skip
+}
 Choice = Literal[""] | Word
 PageRange = Annotated[str, StringConstraints(max_length=2000, pattern=r"^[0-9,\- ]*$")]
 

@@ -70,9 +70,11 @@ def list_documents(
     found = flow.list_documents(which=which, limit=limit + 1, after=pages.decode(cursor, datetime, str))
     reasons = flow.reasons(found[:limit])
     return pages.page(
-        found, limit, lambda document: shape(document, reasons.get(document.id)),
+        found,
+        limit,
+        lambda document: shape(document, reasons.get(document.id)),
         lambda document: (document.created_at, document.id),
-    )  # fmt: skip
+    )
 
 
 class CountsShape(BaseModel):
@@ -92,7 +94,10 @@ def count(q: Search = None, created_from: Since = None, created_before: Until = 
 
 
 @router.post(
-    "", status_code=202, dependencies=[*writer, *spender], openapi_extra={"requestBody": _FORM},
+    "",
+    status_code=202,
+    dependencies=[*writer, *spender],
+    openapi_extra={"requestBody": _FORM},
     responses={
         200: {"model": DocumentShape, "description": "With `wait`: it has settled."},
         202: {
@@ -102,7 +107,7 @@ def count(q: Search = None, created_from: Since = None, created_before: Until = 
         },
         **documented(409, 415, 507),
     },
-)  # fmt: skip
+)
 async def submit(
     request: Request, response: Response, form: Annotated[Form, Depends(uploaded())], wait: Wait = 0
 ) -> DocumentShape:

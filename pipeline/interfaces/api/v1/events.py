@@ -34,9 +34,15 @@ class EventShape(Shape):
     """One change of what people follow, as the stream tells it too."""
 
     model_config = example(
-        seq=4711, type="document.completed", flow="documents", kind="document", id="0123456789abcdef",
-        status="completed", created_at="2026-11-22T10:00:00Z", data={"filename": "report.pdf"},
-    )  # fmt: skip
+        seq=4711,
+        type="document.completed",
+        flow="documents",
+        kind="document",
+        id="0123456789abcdef",
+        status="completed",
+        created_at="2026-11-22T10:00:00Z",
+        data={"filename": "report.pdf"},
+    )
     seq: int
     type: str = Field(description="`kind.status`.")
     flow: str

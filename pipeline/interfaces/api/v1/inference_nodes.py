@@ -39,11 +39,20 @@ class NodeShape(Shape):
     """A node: a machine that does AI work. Of one that is gone, only id, name and when it was seen are known."""
 
     model_config = example(
-        node_id="desk-1", status="connected", last_seen_at="2026-11-22T10:00:00Z", name="the one below the desk",
-        instance_id="host-4242-1f09ab", **_TOKEN, slots=4, used=1, software="penstock 0.1",
-        offers=[{"capability": "vision", "models": ["qwen2-vl"]}], latency_ms={"vision": 1830.0},
-        connected_at="2026-11-22T08:00:00Z", jobs=["5f0c1b9e5f0c1b9e5f0c1b9e5f0c1b9e"],
-    )  # fmt: skip
+        node_id="desk-1",
+        status="connected",
+        last_seen_at="2026-11-22T10:00:00Z",
+        name="the one below the desk",
+        instance_id="host-4242-1f09ab",
+        **_TOKEN,
+        slots=4,
+        used=1,
+        software="penstock 0.1",
+        offers=[{"capability": "vision", "models": ["qwen2-vl"]}],
+        latency_ms={"vision": 1830.0},
+        connected_at="2026-11-22T08:00:00Z",
+        jobs=["5f0c1b9e5f0c1b9e5f0c1b9e5f0c1b9e"],
+    )
     node_id: str
     status: NodeStatus
     last_seen_at: datetime | None
@@ -64,9 +73,15 @@ class TokenShape(Shape):
     """A token. Its secret is told once, when it is made."""
 
     model_config = example(
-        id="0123456789abcdef", name="desk", kind="node", node_id="", created_at="2026-11-22T10:00:00Z",
-        last_used_at=None, expires_at=None, revoked_at=None,
-    )  # fmt: skip
+        id="0123456789abcdef",
+        name="desk",
+        kind="node",
+        node_id="",
+        created_at="2026-11-22T10:00:00Z",
+        last_used_at=None,
+        expires_at=None,
+        revoked_at=None,
+    )
     id: str
     name: str
     kind: TokenKind
@@ -99,11 +114,22 @@ class JobShape(Shape):
     """A job. It stays for some minutes after its end."""
 
     model_config = example(
-        job_id="5f0c1b9e5f0c1b9e5f0c1b9e5f0c1b9e", state="RUNNING", outcome="", capability="vision", model="qwen2-vl",
-        attempt=1, max_attempts=3, node_id="desk-1", instance_id="host-4242-1f09ab", **_TOKEN,
-        created_at="2026-11-22T10:00:00Z", deadline_at="2026-11-22T10:02:00Z", finished_at=None,
-        error_code="", error="",
-    )  # fmt: skip
+        job_id="5f0c1b9e5f0c1b9e5f0c1b9e5f0c1b9e",
+        state="RUNNING",
+        outcome="",
+        capability="vision",
+        model="qwen2-vl",
+        attempt=1,
+        max_attempts=3,
+        node_id="desk-1",
+        instance_id="host-4242-1f09ab",
+        **_TOKEN,
+        created_at="2026-11-22T10:00:00Z",
+        deadline_at="2026-11-22T10:02:00Z",
+        finished_at=None,
+        error_code="",
+        error="",
+    )
     job_id: str
     state: JobState
     outcome: str = Field(description="`ok`, `error` or `cancelled`; empty until it is done.")
@@ -126,9 +152,13 @@ class DeadLetterShape(Shape):
     """A message between instances that was delivered again and again, and never handled."""
 
     model_config = example(
-        instance_id="host-4242-1f09ab", id="1795341600000-0", kind="assign", body={"job_id": "5f0c1b9e"}, deliveries=5,
+        instance_id="host-4242-1f09ab",
+        id="1795341600000-0",
+        kind="assign",
+        body={"job_id": "5f0c1b9e"},
+        deliveries=5,
         moved_at="2026-11-22T10:00:00Z",
-    )  # fmt: skip
+    )
     instance_id: str = Field(description="Whom it was for.")
     id: str
     kind: str
@@ -154,14 +184,24 @@ class GatewayShape(Shape):
     model_config = example(
         instances=[
             {
-                "instance_id": "host-4242-1f09ab", "alive": True, "last_seen_at": "2026-11-22T10:00:00Z", "nodes": 2,
-                "sessions": 1, "messages": 0,
+                "instance_id": "host-4242-1f09ab",
+                "alive": True,
+                "last_seen_at": "2026-11-22T10:00:00Z",
+                "nodes": 2,
+                "sessions": 1,
+                "messages": 0,
             }
         ],
-        nodes={"connected": 2, "draining": 0, "gone": 1}, slots=8, used=3, sessions=1,
+        nodes={"connected": 2, "draining": 0, "gone": 1},
+        slots=8,
+        used=3,
+        sessions=1,
         jobs={"CREATED": 0, "DISPATCHED": 0, "ACCEPTED": 0, "RUNNING": 3, "FINISHED": 0, "RELEASED": 41},
-        waiting={"vision:qwen2-vl": 5}, inbox_messages=0, dead_letters=0, dead_letters_moved=0,
-    )  # fmt: skip
+        waiting={"vision:qwen2-vl": 5},
+        inbox_messages=0,
+        dead_letters=0,
+        dead_letters_moved=0,
+    )
     instances: list[InstanceShape]
     nodes: dict[NodeStatus, int]
     slots: int

@@ -26,9 +26,14 @@ class KeyShape(Shape):
     """A key. Its secret is told once, when it is made."""
 
     model_config = example(
-        id="0123456789abcdef", name="laptop", scope="write", created_at="2026-11-22T10:00:00Z",
-        last_used_at="2026-11-23T08:00:00Z", expires_at=None, revoked_at=None,
-    )  # fmt: skip
+        id="0123456789abcdef",
+        name="laptop",
+        scope="write",
+        created_at="2026-11-22T10:00:00Z",
+        last_used_at="2026-11-23T08:00:00Z",
+        expires_at=None,
+        revoked_at=None,
+    )
     id: str
     name: str
     scope: Scope
@@ -49,9 +54,15 @@ class ChargeShape(Shape):
     """What one call cost you."""
 
     model_config = example(
-        at="2026-11-23T08:00:00Z", flow="documents", scope_id="0123456789abcdef", unit="3",
-        operation="page_to_markdown", provider="openai", model="gpt-4o-mini", cost=0.0012,
-    )  # fmt: skip
+        at="2026-11-23T08:00:00Z",
+        flow="documents",
+        scope_id="0123456789abcdef",
+        unit="3",
+        operation="page_to_markdown",
+        provider="openai",
+        model="gpt-4o-mini",
+        cost=0.0012,
+    )
     at: datetime = Field(description="When the call began.")
     flow: str
     scope_id: str = Field(description="What it was for: a document, an item, a batch, a run.")
@@ -66,9 +77,14 @@ class ReservationShape(Shape):
     """What is reserved for work that has not ended."""
 
     model_config = example(
-        flow="documents", item_id="0123456789abcdef", unit="", amount=0.012, charged=0.0036,
-        began_at="2026-11-23T08:00:00Z", ends_at=None,
-    )  # fmt: skip
+        flow="documents",
+        item_id="0123456789abcdef",
+        unit="",
+        amount=0.012,
+        charged=0.0036,
+        began_at="2026-11-23T08:00:00Z",
+        ends_at=None,
+    )
     flow: str
     item_id: str
     unit: str

@@ -82,7 +82,8 @@ _SCHEMA = {
                     _ITEM,
                     {"type": "array", "items": _ITEM, "minItems": 1, "maxItems": MAX_ITEMS},
                     {
-                        "type": "object", "required": ["items"],
+                        "type": "object",
+                        "required": ["items"],
                         "properties": {
                             "items": {"type": "array", "items": _ITEM, "minItems": 1, "maxItems": MAX_ITEMS}
                         },
@@ -103,30 +104,32 @@ _SCHEMA = {
         },
         "multipart/form-data": {
             "schema": {
-                "type": "object", "required": ["files"],
+                "type": "object",
+                "required": ["files"],
                 "properties": {
-                    "files": {
-                        "type": "array", "items": {"type": "string", "format": "binary"}, "maxItems": MAX_FILES
-                    },
+                    "files": {"type": "array", "items": {"type": "string", "format": "binary"}, "maxItems": MAX_FILES},
                     "groupName": {
-                        "type": "string", "description": "Of the folder whose files they are: `directory` items."
+                        "type": "string",
+                        "description": "Of the folder whose files they are: `directory` items.",
                     },
                 },
             }
         },
     },
-}  # fmt: skip
+}
 
 
 @router.post(
-    "/knowledge-bases/{base_id}/items", status_code=202, dependencies=[*writer, *spender],
+    "/knowledge-bases/{base_id}/items",
+    status_code=202,
+    dependencies=[*writer, *spender],
     openapi_extra={"requestBody": _SCHEMA},
     responses={
         201: {"model": AddedShape, "description": "With `wait`: all that was added is completed or failed."},
         202: {"description": "Some or all are added and wait in line; `failed` says which are not, and why."},
         **documented(404, 409, 415, 507),
     },
-)  # fmt: skip
+)
 async def add_items(request: Request, response: Response, base_id: HexId, wait: Wait = 0) -> Any:
     """Add the valid sources to a base as items at the end of its line. The answer names the refused ones.
 
@@ -179,10 +182,13 @@ def add_uploaded(base_id: str, form: Form) -> Added:
         raise _invalid(error, "groupName") from None
     kind = ItemType.DIRECTORY if name else ItemType.FILE
     group_id = (flow.group_id(base_id, name) or f"grp-{uuid4().hex[:12]}") if name else ""
-    return flow.add(base_id, [
-        Source(kind, file.path, name=file.filename or "file", group_id=group_id, group_name=name)
-        for file in form.files
-    ])  # fmt: skip
+    return flow.add(
+        base_id,
+        [
+            Source(kind, file.path, name=file.filename or "file", group_id=group_id, group_name=name)
+            for file in form.files
+        ],
+    )
 
 
 def _read(body: bytes) -> tuple[list[Source], list[NotAdded]]:

@@ -64,9 +64,14 @@ def list_items(
 ) -> Page[ItemShape]:
     """List the items of a base in the order of its line, also during their deletion."""
     found = flow.items(
-        base_id, status=status or (), types=types or (), group_id=group_id or "", words=q or "", limit=limit + 1,
+        base_id,
+        status=status or (),
+        types=types or (),
+        group_id=group_id or "",
+        words=q or "",
+        limit=limit + 1,
         after=pages.decode(cursor, int, str),
-    )  # fmt: skip
+    )
     return pages.page(
         found, limit, lambda view: item_shape(view, progress=include_progress), lambda view: (view.position, view.id)
     )
@@ -74,9 +79,13 @@ def list_items(
 
 @router.get("/knowledge-items/{item_id}", dependencies=reader)
 async def show_item(
-    request: Request, item_id: HexId, *, include_progress: Progress = True, include_standing: Standing = False,
+    request: Request,
+    item_id: HexId,
+    *,
+    include_progress: Progress = True,
+    include_standing: Standing = False,
     wait: Wait = 0,
-) -> ItemShape:  # fmt: skip
+) -> ItemShape:
     """Show an item with its progress; with `wait`, once it is completed or failed."""
 
     def look() -> tuple[ItemView, ItemShape]:
@@ -122,10 +131,12 @@ def download_file(item_id: HexId) -> FileResponse:
     "/knowledge-items/{item_id}/pages/{page}/picture", dependencies=reader, responses=_PICTURE, response_class=Response
 )
 async def show_page_picture(
-    request: Request, item_id: HexId, page: PageNumber,
+    request: Request,
+    item_id: HexId,
+    page: PageNumber,
     width: Annotated[int, Query(ge=40, le=2000, description="At most so many pixels wide.")] = 1000,
     if_none_match: Annotated[Line | None, Header()] = None,
-) -> Response:  # fmt: skip
+) -> Response:
     """A picture of a page of the kept copy, if the item is a PDF or a picture."""
     copy = await run_sync(flow.original, item_id)
     tag = f'"{item_id}-{copy.path.name[:16]}-{page}-{width}"'
@@ -232,9 +243,14 @@ def act_on_items(request: Request, base_id: HexId, verb: Verb, selection: ItemSe
         chosen = selection.filter
         after = pages.decode(selection.cursor, str)
         ids, matched = flow.matching(
-            base.id, status=chosen.status, types=chosen.type, group_id=chosen.group_id or "",
-            words=chosen.q or "", after=after[0] if after else "", limit=MOST_AT_ONCE + 1,
-        )  # fmt: skip
+            base.id,
+            status=chosen.status,
+            types=chosen.type,
+            group_id=chosen.group_id or "",
+            words=chosen.q or "",
+            after=after[0] if after else "",
+            limit=MOST_AT_ONCE + 1,
+        )
         some = pages.page(ids, MOST_AT_ONCE, str, lambda item_id: (item_id,))
         ids, following = some.items, some.next_cursor
     done, skipped = [], []

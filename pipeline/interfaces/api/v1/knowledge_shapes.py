@@ -148,9 +148,10 @@ class AddedShape(Shape):
 
 def added_shape(added: Added) -> AddedShape:
     return AddedShape(
-        created=[item_shape(view) for view in added.created], failed=[refused_shape(one) for one in added.failed],
+        created=[item_shape(view) for view in added.created],
+        failed=[refused_shape(one) for one in added.failed],
         warnings=added.warnings,
-    )  # fmt: skip
+    )
 
 
 def refused_shape(refused: Refused) -> RefusedShape:
@@ -218,8 +219,10 @@ class ChunkShape(Shape):
 
 
 def chunk_shape(view: ChunkView) -> ChunkShape:
-    return ChunkShape(**{name: getattr(view, name) for name in ChunkShape.model_fields if name != "heading"},
-                      heading=list(view.heading))  # fmt: skip
+    return ChunkShape(
+        **{name: getattr(view, name) for name in ChunkShape.model_fields if name != "heading"},
+        heading=list(view.heading),
+    )
 
 
 class TextShape(Shape):

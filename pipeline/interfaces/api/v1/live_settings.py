@@ -30,10 +30,16 @@ class SettingShape(Shape):
     """A live setting."""
 
     model_config = example(
-        key="queue.vision.openai.limits", value="10/s, 500/min", is_default=False, error="",
-        default="", changed_at="2026-11-22T10:00:00Z", changed_by="laptop", reason="the invoice run comes first",
+        key="queue.vision.openai.limits",
+        value="10/s, 500/min",
+        is_default=False,
+        error="",
+        default="",
+        changed_at="2026-11-22T10:00:00Z",
+        changed_by="laptop",
+        reason="the invoice run comes first",
         help="calls or tokens in a window, this queue alone: 10/s, 100000 tokens/min",
-    )  # fmt: skip
+    )
     key: str
     value: JsonValue
     help: str

@@ -70,13 +70,15 @@ def estimate(options: MusicStart | None = None) -> MusicEstimateShape:
 
 
 @router.post(
-    "/runs", status_code=202, dependencies=[*writer, *spender],
+    "/runs",
+    status_code=202,
+    dependencies=[*writer, *spender],
     responses={
         200: {"model": MusicRunShape, "description": "With `wait`: it has ended, or is paused."},
         202: started("The run goes on."),
         **documented(409),
     },
-)  # fmt: skip
+)
 async def start(
     request: Request, response: Response, options: MusicStart | None = None, wait: Wait = 0
 ) -> MusicRunShape:
@@ -111,9 +113,11 @@ def pause() -> MusicRunShape:
 
 
 @router.post(
-    "/resume", status_code=202, dependencies=[*writer, *spender],
+    "/resume",
+    status_code=202,
+    dependencies=[*writer, *spender],
     responses={202: started("The run goes on."), **documented(409)},
-)  # fmt: skip
+)
 def resume(request: Request, response: Response) -> MusicRunShape:
     """Continue the paused run."""
     return _told(request, response, flow.resume())
@@ -127,9 +131,14 @@ def stop() -> MusicRunShape:
 
 @router.get("/songs", dependencies=reader)
 def list_songs(
-    context: InContext, status: SongStatus | None = None, q: Search = None, run_id: HexId | None = None,
-    has_vector: bool | None = None, limit: Limit = 50, cursor: Cursor = None,
-) -> Page[SongShape]:  # fmt: skip
+    context: InContext,
+    status: SongStatus | None = None,
+    q: Search = None,
+    run_id: HexId | None = None,
+    has_vector: bool | None = None,
+    limit: Limit = 50,
+    cursor: Cursor = None,
+) -> Page[SongShape]:
     """List songs in the order in which they were added. `q`: in title, artist or album. `run_id`: which this run took
     up last."""
     (after,) = pages.decode(cursor, int) or (0,)
@@ -168,9 +177,13 @@ def search(q: Mood, limit: Limit = 10) -> FoundSongsShape:
 
 @router.get("/batches", dependencies=reader)
 def list_batches(
-    context: InContext, caller: ByCaller, status: BatchStatus | None = None, run_id: HexId | None = None,
-    limit: Limit = 50, cursor: Cursor = None,
-) -> Page[MusicBatchShape]:  # fmt: skip
+    context: InContext,
+    caller: ByCaller,
+    status: BatchStatus | None = None,
+    run_id: HexId | None = None,
+    limit: Limit = 50,
+    cursor: Cursor = None,
+) -> Page[MusicBatchShape]:
     """List batches, newest first. The pipeline gave up FAILED ones; `error` says why."""
     (before,) = pages.decode(cursor, int) or (None,)
     found = queries.batches(context, status=status, run_id=run_id or "", before=before, limit=limit + 1)

@@ -12,18 +12,42 @@ from pipeline.interfaces.api.shapes import Shape, example
 from tasks.music import BatchStatus, Mode, PipelineState, SongStatus
 
 RUN: dict[str, JsonValue] = {
-    "id": "6f1e5d0c2b7a4893a1b2c3d4e5f60718", "status": "running", "mode": "full", "song_limit": None,
-    "enqueued": 1200, "outcome": None, "error": None, "sync_report": {"seen": 1200, "added": 40},
-    "created_at": "2026-11-22T10:00:00Z", "finished_at": None,
-}  # fmt: skip
+    "id": "6f1e5d0c2b7a4893a1b2c3d4e5f60718",
+    "status": "running",
+    "mode": "full",
+    "song_limit": None,
+    "enqueued": 1200,
+    "outcome": None,
+    "error": None,
+    "sync_report": {"seen": 1200, "added": 40},
+    "created_at": "2026-11-22T10:00:00Z",
+    "finished_at": None,
+}
 SONG: dict[str, JsonValue] = {
-    "id": 17, "library": "server", "server_id": "s17", "title": "So What", "artist": "Miles Davis",
-    "album": "Kind of Blue", "genre": "Jazz", "year": 1959, "duration_s": 562, "musicbrainz_id": "",
-    "status": "COMPLETED", "error": None, "missing_since": None, "description": "A cool, spacious theme.",
-    "tags": ["Genre:Jazz"], "mood": "Calm", "is_instrumental": True, "energy_level": 3.5,
-    "analysis": None, "model": "gpt-5-mini", "vector_model": "openai:text-embedding-3-small",
-    "analysed_at": "2026-11-22T10:05:00Z", "updated_at": "2026-11-22T10:05:00Z",
-}  # fmt: skip
+    "id": 17,
+    "library": "server",
+    "server_id": "s17",
+    "title": "So What",
+    "artist": "Miles Davis",
+    "album": "Kind of Blue",
+    "genre": "Jazz",
+    "year": 1959,
+    "duration_s": 562,
+    "musicbrainz_id": "",
+    "status": "COMPLETED",
+    "error": None,
+    "missing_since": None,
+    "description": "A cool, spacious theme.",
+    "tags": ["Genre:Jazz"],
+    "mood": "Calm",
+    "is_instrumental": True,
+    "energy_level": 3.5,
+    "analysis": None,
+    "model": "gpt-5-mini",
+    "vector_model": "openai:text-embedding-3-small",
+    "analysed_at": "2026-11-22T10:05:00Z",
+    "updated_at": "2026-11-22T10:05:00Z",
+}
 
 
 class MusicStart(Strict):
@@ -56,9 +80,16 @@ class MusicRunFiguresShape(Shape):
     """How far a run is, and what it cost. A song counts for the run that took it up last."""
 
     model_config = example(
-        run_id=RUN["id"], songs={"COMPLETED": 800, "PROCESSING": 20, "FAILED": 2}, delayed=1, calls=82, failed_calls=1,
-        batches={"COMPLETED": 80, "PROCESSING": 2, "PENDING": 38}, input_tokens=33600, output_tokens=208000, cost=0.41,
-    )  # fmt: skip
+        run_id=RUN["id"],
+        songs={"COMPLETED": 800, "PROCESSING": 20, "FAILED": 2},
+        delayed=1,
+        calls=82,
+        failed_calls=1,
+        batches={"COMPLETED": 80, "PROCESSING": 2, "PENDING": 38},
+        input_tokens=33600,
+        output_tokens=208000,
+        cost=0.41,
+    )
     run_id: str
     songs: dict[str, int] = Field(description="How many are in which state.")
     batches: dict[str, int] = Field(description="The same; those that are done are kept for a while only.")
@@ -123,10 +154,24 @@ class MusicBatchShape(Shape):
     """A batch of songs. FAILED: it was given up; start a run with `failed` to try its songs again."""
 
     model_config = example(
-        id=4, correlation_id="…", run_id=RUN["id"], mode="full", step="metadata", status="FAILED", song_ids=[17, 18],
-        attempts=3, retry_count=2, saved=0, left_out=0, ignored=0, error="the reply is not JSON", reply=None,
-        next_run_at=None, created_at="2026-11-22T10:01:00Z", finished_at="2026-11-22T10:04:00Z",
-    )  # fmt: skip
+        id=4,
+        correlation_id="…",
+        run_id=RUN["id"],
+        mode="full",
+        step="metadata",
+        status="FAILED",
+        song_ids=[17, 18],
+        attempts=3,
+        retry_count=2,
+        saved=0,
+        left_out=0,
+        ignored=0,
+        error="the reply is not JSON",
+        reply=None,
+        next_run_at=None,
+        created_at="2026-11-22T10:01:00Z",
+        finished_at="2026-11-22T10:04:00Z",
+    )
     id: int
     correlation_id: str
     run_id: str
@@ -162,15 +207,28 @@ class MusicStatusShape(BaseModel):
         json_schema_extra={
             "examples": [
                 {
-                    "isPaused": False, "isWorkerRunning": True, "activeJobs": 2, "waitingJobs": 40, "completedJobs": 18,
-                    "failedJobs": 0, "delayedJobs": 0, "pendingSongs": 400, "totalSongs": 1200,
-                    "pipelineState": "running", "missingSongs": 0, "songs": {"PENDING": 400, "COMPLETED": 800},
-                    "reason": "", "standIn": "", "failedSongs": 0, "songsWithVector": 790, "waits": [],
+                    "isPaused": False,
+                    "isWorkerRunning": True,
+                    "activeJobs": 2,
+                    "waitingJobs": 40,
+                    "completedJobs": 18,
+                    "failedJobs": 0,
+                    "delayedJobs": 0,
+                    "pendingSongs": 400,
+                    "totalSongs": 1200,
+                    "pipelineState": "running",
+                    "missingSongs": 0,
+                    "songs": {"PENDING": 400, "COMPLETED": 800},
+                    "reason": "",
+                    "standIn": "",
+                    "failedSongs": 0,
+                    "songsWithVector": 790,
+                    "waits": [],
                     "run": RUN,
                 }
             ]
         },
-    )  # fmt: skip
+    )
     is_paused: bool
     is_worker_running: bool
     active_jobs: int
@@ -195,9 +253,19 @@ class MusicEstimateShape(Shape):
     """What a run would do."""
 
     model_config = example(
-        mode="full", songs=400, new_songs=40, batches=50, metadata_calls=50, embedding_calls=50, input_tokens=21000,
-        output_tokens=104000, seconds=310.0, limits={"music.openai": "10/min"}, cost=0.42, unpriced=[],
-    )  # fmt: skip
+        mode="full",
+        songs=400,
+        new_songs=40,
+        batches=50,
+        metadata_calls=50,
+        embedding_calls=50,
+        input_tokens=21000,
+        output_tokens=104000,
+        seconds=310.0,
+        limits={"music.openai": "10/min"},
+        cost=0.42,
+        unpriced=[],
+    )
     mode: Mode
     songs: int
     new_songs: int = Field(description="Those of them that the sync would add.")

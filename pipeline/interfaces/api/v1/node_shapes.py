@@ -11,12 +11,25 @@ from pipeline.interfaces.api.v1.screenshot_shapes import ScreenshotShape
 from tasks.screenshots import WorkStatus
 
 NODE: dict[str, JsonValue] = {
-    "id": 12, "kind": "event", "thread_id": "thread_4_0", "title": "Invoice for March", "summary": "Checked the sums.",
-    "keywords": ["invoice"], "entities": [{"name": "ACME"}], "importance": 6, "confidence": 8,
-    "event_time": "2026-11-22T10:00:00Z", "made_by": "model", "batch_id": 4, "status": "succeeded", "error": None,
-    "merged_into_id": None, "merged_from_ids": [], "created_at": "2026-11-22T10:01:00Z",
+    "id": 12,
+    "kind": "event",
+    "thread_id": "thread_4_0",
+    "title": "Invoice for March",
+    "summary": "Checked the sums.",
+    "keywords": ["invoice"],
+    "entities": [{"name": "ACME"}],
+    "importance": 6,
+    "confidence": 8,
+    "event_time": "2026-11-22T10:00:00Z",
+    "made_by": "model",
+    "batch_id": 4,
+    "status": "succeeded",
+    "error": None,
+    "merged_into_id": None,
+    "merged_from_ids": [],
+    "created_at": "2026-11-22T10:01:00Z",
     "updated_at": "2026-11-22T10:01:30Z",
-}  # fmt: skip
+}
 
 
 class NodeShape(Shape):
@@ -88,9 +101,17 @@ class NodeDetailShape(Shape):
     """A node with what it rests on."""
 
     model_config = example(
-        asked_id=12, node=NODE, vector="succeeded", vector_error=None, thread=None, screenshots=[], provenance=[],
-        calls=[], edges=[], merged=[],
-    )  # fmt: skip
+        asked_id=12,
+        node=NODE,
+        vector="succeeded",
+        vector_error=None,
+        thread=None,
+        screenshots=[],
+        provenance=[],
+        calls=[],
+        edges=[],
+        merged=[],
+    )
     asked_id: int = Field(description="Differs from the node's id if what was asked for went into it.")
     node: NodeShape
     vector: WorkStatus | None
@@ -129,13 +150,20 @@ class FoundNodesShape(Shape):
     model_config = example(
         hits=[
             {
-                "node": NODE, "score": 0.03226, "text_rank": 1, "vector_rank": 2, "apps": ["Firefox"], "shot_id": 40,
+                "node": NODE,
+                "score": 0.03226,
+                "text_rank": 1,
+                "vector_rank": 2,
+                "apps": ["Firefox"],
+                "shot_id": 40,
                 "excerpt": "… Invoice 17 of March …",
             }
         ],
-        screenshots={"done": 40, "waiting": 0, "failed": 0}, vectors={"done": 12, "waiting": 0, "failed": 0},
-        lexical=False, note="",
-    )  # fmt: skip
+        screenshots={"done": 40, "waiting": 0, "failed": 0},
+        vectors={"done": 12, "waiting": 0, "failed": 0},
+        lexical=False,
+        note="",
+    )
     hits: list[NodeHitShape]
     screenshots: IndexedShape
     vectors: IndexedShape

@@ -38,15 +38,28 @@ class QueueShape(Shape):
     """A queue."""
 
     model_config = example(
-        name="vision.openai", waiting=12, provider="openai", in_flight=4, capacity=8, is_full=False,
+        name="vision.openai",
+        waiting=12,
+        provider="openai",
+        in_flight=4,
+        capacity=8,
+        is_full=False,
         limits=[
             {
-                "limit": "500/min", "used": 131, "of": "openai", "most": 500, "unit": "requests", "window_s": 60.0,
+                "limit": "500/min",
+                "used": 131,
+                "of": "openai",
+                "most": 500,
+                "unit": "requests",
+                "window_s": 60.0,
                 "next_in_s": None,
             }
         ],
-        gate="closed", closed_by="operator", reason="maintenance", resumes_in_s=540.0,
-    )  # fmt: skip
+        gate="closed",
+        closed_by="operator",
+        reason="maintenance",
+        resumes_in_s=540.0,
+    )
     name: str
     waiting: int = Field(description="Messages; those under way are not counted.")
     provider: str = Field(description="Whom its messages call; empty for a queue without a gate.")

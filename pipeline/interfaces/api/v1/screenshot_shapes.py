@@ -54,12 +54,28 @@ class ScreenshotShape(Shape):
     """A frame."""
 
     model_config = example(
-        id=40, source_key="screen:0", ts="2026-11-22T10:00:00Z", app="Firefox", window_title="Invoices",
-        status="succeeded", vlm_attempts=1, vlm_next_run_at=None, error=None, batch_id=4, ocr_text="Invoice 17",
-        ui_text_snippets=["Invoice 17"], detected_entities=["ACME"], app_guess="Firefox", app_guess_confidence=0.9,
-        sha256="9f86d0…", phash="c3a1…", size_bytes=181224,
-        storage_state="stored", retention_expires_at=None, created_at="2026-11-22T10:00:01Z",
-    )  # fmt: skip
+        id=40,
+        source_key="screen:0",
+        ts="2026-11-22T10:00:00Z",
+        app="Firefox",
+        window_title="Invoices",
+        status="succeeded",
+        vlm_attempts=1,
+        vlm_next_run_at=None,
+        error=None,
+        batch_id=4,
+        ocr_text="Invoice 17",
+        ui_text_snippets=["Invoice 17"],
+        detected_entities=["ACME"],
+        app_guess="Firefox",
+        app_guess_confidence=0.9,
+        sha256="9f86d0…",
+        phash="c3a1…",
+        size_bytes=181224,
+        storage_state="stored",
+        retention_expires_at=None,
+        created_at="2026-11-22T10:00:01Z",
+    )
     id: int
     source_key: str
     ts: datetime
@@ -104,9 +120,13 @@ class TextLineShape(Shape):
     """A line of text on a frame. Its sides: shares of the frame's, 0 to 1, from the top left."""
 
     model_config = example(
-        text="Invoice 17", left=0.1, top=0.2, right=0.3, bottom=0.23,
+        text="Invoice 17",
+        left=0.1,
+        top=0.2,
+        right=0.3,
+        bottom=0.23,
         words=[{"text": "Invoice", "left": 0.1, "top": 0.2, "right": 0.23, "bottom": 0.23}],
-    )  # fmt: skip
+    )
     text: str
     left: float
     top: float
@@ -169,10 +189,23 @@ class ScreenshotStatusShape(Shape):
     """How the flow stands. Each of the first four: how many by state."""
 
     model_config = example(
-        screenshots={"succeeded": 40}, batches={"succeeded": 8}, merges={"succeeded": 12}, vectors={"succeeded": 12},
-        buffered=2, next_batch_in_s=21.5, oldest_waiting_s=None, pressure=0, rejected={"duplicate": 31}, retries=[],
-        dead_letters={}, made_by={"model": 12}, closed=[], notes=[], is_worker_running=True, capture=None,
-    )  # fmt: skip
+        screenshots={"succeeded": 40},
+        batches={"succeeded": 8},
+        merges={"succeeded": 12},
+        vectors={"succeeded": 12},
+        buffered=2,
+        next_batch_in_s=21.5,
+        oldest_waiting_s=None,
+        pressure=0,
+        rejected={"duplicate": 31},
+        retries=[],
+        dead_letters={},
+        made_by={"model": 12},
+        closed=[],
+        notes=[],
+        is_worker_running=True,
+        capture=None,
+    )
     screenshots: dict[str, int]
     batches: dict[str, int]
     merges: dict[str, int]
@@ -195,11 +228,27 @@ class ScreenshotBatchShape(Shape):
     """Frames that are analysed together."""
 
     model_config = example(
-        id=4, correlation_id="…", source_key="screen:0", shot_ids=[38, 39, 40], ts_start="2026-11-22T10:00:00Z",
-        ts_end="2026-11-22T10:00:20Z", status="succeeded", step="expand", attempts=1, total_attempts=1,
-        next_run_at=None, error=None, made_by="model", notes=[], vlm_ms=2100, text_ms=1400, run_ms=3600,
-        created_at="2026-11-22T10:00:21Z", started_at="2026-11-22T10:00:22Z", finished_at="2026-11-22T10:00:26Z",
-    )  # fmt: skip
+        id=4,
+        correlation_id="…",
+        source_key="screen:0",
+        shot_ids=[38, 39, 40],
+        ts_start="2026-11-22T10:00:00Z",
+        ts_end="2026-11-22T10:00:20Z",
+        status="succeeded",
+        step="expand",
+        attempts=1,
+        total_attempts=1,
+        next_run_at=None,
+        error=None,
+        made_by="model",
+        notes=[],
+        vlm_ms=2100,
+        text_ms=1400,
+        run_ms=3600,
+        created_at="2026-11-22T10:00:21Z",
+        started_at="2026-11-22T10:00:22Z",
+        finished_at="2026-11-22T10:00:26Z",
+    )
     id: int
     correlation_id: str
     source_key: str
@@ -226,9 +275,17 @@ class RejectionShape(Shape):
     """A frame that was not accepted, and why."""
 
     model_config = example(
-        id=31, source_key="screen:0", ts="2026-11-22T10:00:05Z", reason="duplicate", detail="", distance=4,
-        threshold=10, nearest_id=40, sha256="9f86d0…", created_at="2026-11-22T10:00:06Z",
-    )  # fmt: skip
+        id=31,
+        source_key="screen:0",
+        ts="2026-11-22T10:00:05Z",
+        reason="duplicate",
+        detail="",
+        distance=4,
+        threshold=10,
+        nearest_id=40,
+        sha256="9f86d0…",
+        created_at="2026-11-22T10:00:06Z",
+    )
     id: int
     source_key: str
     ts: datetime
@@ -245,9 +302,14 @@ class SourceShape(Shape):
     """A screen or window."""
 
     model_config = example(
-        key="screen:0", active=True, pressure=0, created_at="2026-11-22T09:00:00Z", seen_at="2026-11-22T10:00:05Z",
-        frames=40, rejected=31,
-    )  # fmt: skip
+        key="screen:0",
+        active=True,
+        pressure=0,
+        created_at="2026-11-22T09:00:00Z",
+        seen_at="2026-11-22T10:00:05Z",
+        frames=40,
+        rejected=31,
+    )
     key: str
     active: bool
     pressure: int
@@ -270,11 +332,16 @@ class DeadLetterShape(BaseModel):
     model_config = ConfigDict(
         json_schema_extra={
             "examples": [
-                {"id": "batch:4", "kind": "batch", "reason": "no such model", "attempts": 1,
-                 "at": "2026-11-22T10:00:26Z"}
+                {
+                    "id": "batch:4",
+                    "kind": "batch",
+                    "reason": "no such model",
+                    "attempts": 1,
+                    "at": "2026-11-22T10:00:26Z",
+                }
             ]
         }
-    )  # fmt: skip
+    )
     id: str = Field(description="`batch:4`; merges and vectors are named by their nodes.")
     kind: LetterKind
     reason: str

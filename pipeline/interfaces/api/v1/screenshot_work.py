@@ -120,6 +120,9 @@ def replay(selection: DeadLetterSelection) -> ReplayedShape:
 
 def _shape(letter: DeadLetter) -> DeadLetterShape:
     return DeadLetterShape(
-        id=f"{letter.kind}:{letter.id}", kind=LetterKind(letter.kind), reason=letter.reason, attempts=letter.attempts,
+        id=f"{letter.kind}:{letter.id}",
+        kind=LetterKind(letter.kind),
+        reason=letter.reason,
+        attempts=letter.attempts,
         at=letter.at,
-    )  # fmt: skip
+    )

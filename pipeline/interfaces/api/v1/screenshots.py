@@ -46,9 +46,13 @@ Begin = Annotated[At, Query(description="From this moment on, such as 2026-11-22
 End = Annotated[At, Query(description="Before this moment.")]
 _AT_REST = {None, WorkStatus.SUCCEEDED, WorkStatus.FAILED_PERMANENT}
 _TYPES = {
-    ".png": "image/png", ".jpg": "image/jpeg", ".webp": "image/webp", ".gif": "image/gif", ".bmp": "image/bmp",
+    ".png": "image/png",
+    ".jpg": "image/jpeg",
+    ".webp": "image/webp",
+    ".gif": "image/gif",
+    ".bmp": "image/bmp",
     ".tif": "image/tiff",
-}  # fmt: skip
+}
 _BINARY: dict[str, Any] = {"schema": {"type": "string", "format": "binary"}}
 _FORM = {
     "required": True,
@@ -69,13 +73,16 @@ _FORM = {
 
 
 @router.post(
-    "", status_code=202, dependencies=[*writer, *spender], openapi_extra={"requestBody": _FORM},
+    "",
+    status_code=202,
+    dependencies=[*writer, *spender],
+    openapi_extra={"requestBody": _FORM},
     responses={
         200: {"model": TakenShape, "description": "It is not taken in, was known and analysed, or was waited for."},
         202: started("It waits for its analysis."),
         **documented(409, 415, 507),
     },
-)  # fmt: skip
+)
 async def add(
     request: Request, response: Response, form: Annotated[Form, Depends(uploaded())], wait: Wait = 0
 ) -> TakenShape:
@@ -99,9 +106,13 @@ async def add(
     else:
         response.headers["Retry-After"] = str(RETRY_S)
     return TakenShape(
-        outcome=taken.reason or "accepted", id=taken.shot_id, status=state, distance=taken.distance,
-        nearest_id=taken.nearest_id, threshold=taken.threshold,
-    )  # fmt: skip
+        outcome=taken.reason or "accepted",
+        id=taken.shot_id,
+        status=state,
+        distance=taken.distance,
+        nearest_id=taken.nearest_id,
+        threshold=taken.threshold,
+    )
 
 
 def take(request: Request, form: Form, file: File) -> Taken:
@@ -140,9 +151,15 @@ def list_screenshots(
     """List frames, the latest first."""
     check_range(since, until)
     found = queries.screenshots(
-        context, since=since, until=until, source=source, app=app, status=status, limit=limit + 1,
+        context,
+        since=since,
+        until=until,
+        source=source,
+        app=app,
+        status=status,
+        limit=limit + 1,
         before=pages.decode(cursor, At, int),
-    )  # fmt: skip
+    )
     return pages.page(found, limit, ScreenshotShape.model_validate, lambda shot: (shot.ts, shot.id))
 
 
@@ -161,9 +178,13 @@ def timeline(
     """
     check_range(since, until)
     hours = flow.timeline(
-        since=since, until=until, thread=thread, derived=derived, limit=limit + 1,
+        since=since,
+        until=until,
+        thread=thread,
+        derived=derived,
+        limit=limit + 1,
         before=pages.decode(cursor, At, int),
-    )  # fmt: skip
+    )
     some, following = hours_page(hours, limit)
     return Page(items=[TimelineHourShape.model_validate(hour) for hour in some], next_cursor=following)
 
@@ -234,13 +255,15 @@ async def show_text(
 
 
 @router.get(
-    "/{shot_id}/picture", dependencies=reader, response_class=Response,
+    "/{shot_id}/picture",
+    dependencies=reader,
+    response_class=Response,
     responses={
         200: {"content": {"image/*": _BINARY}, "description": "The picture."},
         304: {"description": "It is the one that the caller has."},
         **documented(404, 503),
     },
-)  # fmt: skip
+)
 async def show_picture(
     request: Request,
     context: InContext,

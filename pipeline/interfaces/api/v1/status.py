@@ -86,25 +86,35 @@ class StatusShape(Shape):
         },
         last_hour={"finished": 240, "failed": 2, "failure_rate": 0.0083, "per_minute": 31.5, "mean_ms": 1450.0},
         fleet={
-            "queues": {"cpu": 1, "vision.openai": 7}, "workers": 3,
+            "queues": {"cpu": 1, "vision.openai": 7},
+            "workers": 3,
             "closed": ["vision.openai is paused by an operator (maintenance)"],
-            "last_sweep_s": 4.2, "sweep_problem": "",
+            "last_sweep_s": 4.2,
+            "sweep_problem": "",
         },
         spending=[{"provider": "openai", "today": 0.4127, "cap": 5.0, "resets_at": "2026-11-23T08:30:00Z"}],
         waiting=[
             {
-                "kind": "limits", "words": "openai: 500/min is used up", "until": "2026-11-22T10:00:07Z",
-                "queue": "vision.openai", "units": {"pages": 412}, "count": 412,
+                "kind": "limits",
+                "words": "openai: 500/min is used up",
+                "until": "2026-11-22T10:00:07Z",
+                "queue": "vision.openai",
+                "units": {"pages": 412},
+                "count": 412,
             }
         ],
         minutes=[{"begins": "2026-11-22T09:59:00Z", "finished": 31, "failed": 0}],
         failures=[
             {
-                "flow": "documents", "kind": "document", "id": "5f0c1b9e5f0c1b9e", "name": "report.pdf",
-                "words": "1 of 7 pages failed: the model's answer was cut off", "at": "2026-11-22T09:41:00Z",
+                "flow": "documents",
+                "kind": "document",
+                "id": "5f0c1b9e5f0c1b9e",
+                "name": "report.pdf",
+                "words": "1 of 7 pages failed: the model's answer was cut off",
+                "at": "2026-11-22T09:41:00Z",
             }
         ],
-    )  # fmt: skip
+    )
     counted: dict[str, dict[str, dict[str, int]]] = Field(
         description="Flow → what people follow of it → how many are in which state."
     )
@@ -129,10 +139,18 @@ class WorkerShape(Shape):
     """A worker that lives. What is null or empty, it does not say: it is of an earlier version."""
 
     model_config = example(
-        id="cpu@desk:4242:1f09ab", name="cpu@desk", role="cpu", host="desk", process=4242,
-        since="2026-11-22T08:00:00Z", seen_s=1.2, slots=4, queues=["cpu", "maintenance"], busy=1,
+        id="cpu@desk:4242:1f09ab",
+        name="cpu@desk",
+        role="cpu",
+        host="desk",
+        process=4242,
+        since="2026-11-22T08:00:00Z",
+        seen_s=1.2,
+        slots=4,
+        queues=["cpu", "maintenance"],
+        busy=1,
         jobs=[{"flow": "documents", "work": "page", "scope": "5f0c1b9e5f0c1b9e", "units": 8}],
-    )  # fmt: skip
+    )
     id: str
     name: str = Field(description="Its role, and its host after the @.")
     role: str
@@ -154,19 +172,25 @@ def show(context: InContext) -> StatusShape:
     return StatusShape(
         counted=found.counted,
         last_hour=LastHourShape(
-            finished=hour.finished, failed=hour.failed, failure_rate=round(hour.failure_rate, 4),
-            per_minute=hour.per_minute, mean_ms=hour.mean_ms,
+            finished=hour.finished,
+            failed=hour.failed,
+            failure_rate=round(hour.failure_rate, 4),
+            per_minute=hour.per_minute,
+            mean_ms=hour.mean_ms,
         ),
         fleet=fleet
         and FleetShape(
-            queues=fleet.queues, workers=len(fleet.workers), closed=fleet.closed, last_sweep_s=fleet.last_sweep_s,
+            queues=fleet.queues,
+            workers=len(fleet.workers),
+            closed=fleet.closed,
+            last_sweep_s=fleet.last_sweep_s,
             sweep_problem=fleet.sweep_problem,
         ),
         spending=[SpendingShape.model_validate(one) for one in found.spending],
         waiting=[ReasonShape.model_validate(one) for one in found.waiting],
         minutes=[MinuteShape.model_validate(one) for one in found.minutes],
         failures=[FailureShape.model_validate(one) for one in found.failures],
-    )  # fmt: skip
+    )
 
 
 @router.get("/workers", name="list_workers")

@@ -26,10 +26,18 @@ class EndpointShape(Shape):
     """An endpoint. Its secret is told once, when it is made."""
 
     model_config = example(
-        id=_WAITS["ep"], url=_WAITS["url"], types=["document.*"], description="our desk", active=True,
-        disabled_because=None, failures=0, failing_since=None, paused_until=None, missed=0,
+        id=_WAITS["ep"],
+        url=_WAITS["url"],
+        types=["document.*"],
+        description="our desk",
+        active=True,
+        disabled_because=None,
+        failures=0,
+        failing_since=None,
+        paused_until=None,
+        missed=0,
         created_at="2026-11-22T10:00:00Z",
-    )  # fmt: skip
+    )
     id: str
     url: str
     types: list[str] = Field(description="Types of events, or patterns; empty: every event.")

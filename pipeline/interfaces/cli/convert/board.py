@@ -91,9 +91,13 @@ class Board:
         figures = f"{document.completed_count:,}/{count(document.pages, 'page')}{failed}" if document.pages else ""
         done = document.completed_count + document.failed_count
         return Bar(
-            job.target.source.name, done, document.pages or None, figures, state(document.status.name),
+            job.target.source.name,
+            done,
+            document.pages or None,
+            figures,
+            state(document.status.name),
             waits=self._waits(document) or self._slow.get(document.id, ""),
-        )  # fmt: skip
+        )
 
     def _waits(self, document: "Document") -> str:
         """What a document waits for that moves no page; empty for one that does."""

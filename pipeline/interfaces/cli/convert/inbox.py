@@ -86,7 +86,7 @@ class Inbox:
 
     def __init__(
         self, folder: Path, output: Path, wish: given.Wish, progress: Progress, left_out: Iterable[Path] = ()
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._folder = folder
         self._output = output
         self._wish = wish

@@ -48,19 +48,36 @@ def list_(status: States = None, name: Name = "", limit: Limit = 50, as_json: Js
         pages = f"{document.completed_count:,}/{document.pages:,}" if document.pages else ""
         pages += f", {document.doubtful_count:,} doubtful" if document.doubtful_count else ""
         return [
-            document.id, one_line(document.filename), state(document.status.name), pages,
+            document.id,
+            one_line(document.filename),
+            state(document.status.name),
+            pages,
             *([one_line(document.page_range, 30)] if ranges else []),
             *([one_line(_folder(document))] if folders else []),
-            f"{document.progress} %", one_line(document.provider),
-            *([money(document.cost) if document.cost else ""] if costs else []), ago(document.updated_at),
-        ]  # fmt: skip
+            f"{document.progress} %",
+            one_line(document.provider),
+            *([money(document.cost) if document.cost else ""] if costs else []),
+            ago(document.updated_at),
+        ]
 
     print_list(
         found,
-        ("ID", "FILE~", "STATE", "DONE>", *(["OF PAGES~?"] if ranges else []), *(["FOLDER~?"] if folders else []),
-         "PROGRESS>?", "PROVIDER?", *(["COST>?"] if costs else []), "CHANGED"), row, as_json=as_json,
+        (
+            "ID",
+            "FILE~",
+            "STATE",
+            "DONE>",
+            *(["OF PAGES~?"] if ranges else []),
+            *(["FOLDER~?"] if folders else []),
+            "PROGRESS>?",
+            "PROVIDER?",
+            *(["COST>?"] if costs else []),
+            "CHANGED",
+        ),
+        row,
+        as_json=as_json,
         none="No document is so." if status or name else "No documents. `penstock convert FILE` makes one.",
-    )  # fmt: skip
+    )
 
 
 def _state(given: str) -> "DocumentStatus":

@@ -69,17 +69,23 @@ def pages(
 
     def row(page: "PageView") -> list[str]:
         return [
-            str(page.page), str(page.page_source), state(page.status.name), str(page.attempts), str(len(page.content)),
+            str(page.page),
+            str(page.page_source),
+            state(page.status.name),
+            str(page.attempts),
+            str(len(page.content)),
             _certainty(page),
-            one_line(f"{page.provider} {page.model}"), one_line(page.error),
-        ]  # fmt: skip
+            one_line(f"{page.provider} {page.model}"),
+            one_line(page.error),
+        ]
 
     print_list(
         find(resolved(document_id), status=PageStatus.FAILED if failed else None, doubtful=doubtful),
-        ("PAGE>", "IN FILE>?", "STATE", "ATTEMPTS>?", "CHARACTERS>?", "SURE?", "PROVIDER?", "ERROR"), row,
+        ("PAGE>", "IN FILE>?", "STATE", "ATTEMPTS>?", "CHARACTERS>?", "SURE?", "PROVIDER?", "ERROR"),
+        row,
         as_json=as_json,
         none="No page has failed." if failed else "No page is doubtful." if doubtful else "There are no pages yet.",
-    )  # fmt: skip
+    )
 
 
 def _certainty(page: "PageView") -> str:
@@ -101,10 +107,16 @@ def attempts(
         ended = attempt.status + (" (cache)" if attempt.cached else "") + ("" if attempt.effective else " (discarded)")
         model = "" if attempt.model == attempt.provider else attempt.model
         return [
-            str(attempt.id), str(attempt.page), ended, one_line(f"{attempt.provider} {model}".strip()),
-            str(attempt.input_tokens), str(attempt.output_tokens), str(attempt.latency_ms),
-            money(attempt.cost) if attempt.cost else "", one_line(attempt.error),
-        ]  # fmt: skip
+            str(attempt.id),
+            str(attempt.page),
+            ended,
+            one_line(f"{attempt.provider} {model}".strip()),
+            str(attempt.input_tokens),
+            str(attempt.output_tokens),
+            str(attempt.latency_ms),
+            money(attempt.cost) if attempt.cost else "",
+            one_line(attempt.error),
+        ]
 
     found = find(resolved(document_id), page)
     if text and found and not as_json:
@@ -112,6 +124,9 @@ def attempts(
             print_text(f"<!-- attempt {attempt.id}, page {attempt.page}: {attempt.status} -->\n\n{attempt.text}\n\n")
         return
     print_list(
-        found, ("ATTEMPT>", "PAGE>", "ENDED", "MODEL?", "TOKENS IN>?", "OUT>?", "MS>?", "COST>?", "ERROR"), row,
-        as_json=as_json, none="There are no attempts" + (f" of page {page}." if page else "."),
-    )  # fmt: skip
+        found,
+        ("ATTEMPT>", "PAGE>", "ENDED", "MODEL?", "TOKENS IN>?", "OUT>?", "MS>?", "COST>?", "ERROR"),
+        row,
+        as_json=as_json,
+        none="There are no attempts" + (f" of page {page}." if page else "."),
+    )

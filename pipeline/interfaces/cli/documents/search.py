@@ -45,8 +45,9 @@ def search(
     if found.unindexed:
         err.print(
             f"[yellow]Note:[/yellow] the text of {count(found.unindexed, 'document')} is not indexed yet: "
-            "`penstock up`, or beat and a worker, does it within minutes.", soft_wrap=True,
-        )  # fmt: skip
+            "`penstock up`, or beat and a worker, does it within minutes.",
+            soft_wrap=True,
+        )
 
 
 def _shown(hit: "Hit") -> str:

@@ -43,9 +43,13 @@ def create(
 
     ready()
     made = knowledge.create_base(
-        name, description=description, provider=provider, model=model, chunk_tokens=chunk_tokens,
+        name,
+        description=description,
+        provider=provider,
+        model=model,
+        chunk_tokens=chunk_tokens,
         chunk_overlap=chunk_overlap,
-    )  # fmt: skip
+    )
     if as_json:
         print_json(made)
     else:
@@ -67,9 +71,12 @@ def list_(as_json: Json = False) -> None:
         return [base.id, name, by_state(counts.get(base.id, {})), vectors(base), ago(base.updated_at)]
 
     print_list(
-        found, ("ID", "NAME~", "ITEMS", "VECTORS?", "CHANGED"), row, as_json=False,
+        found,
+        ("ID", "NAME~", "ITEMS", "VECTORS?", "CHANGED"),
+        row,
+        as_json=False,
         none="No knowledge bases. `penstock kb create NAME` makes one.",
-    )  # fmt: skip
+    )
 
 
 def by_state(counts: dict[str, int]) -> str:
@@ -129,9 +136,13 @@ def edit(
     from tasks import knowledge
 
     changes: BaseChanges = {
-        "name": name, "description": description, "provider": provider, "model": model, "chunk_tokens": chunk_tokens,
+        "name": name,
+        "description": description,
+        "provider": provider,
+        "model": model,
+        "chunk_tokens": chunk_tokens,
         "chunk_overlap": chunk_overlap,
-    }  # fmt: skip
+    }
     if all(value is None for value in changes.values()):
         raise typer.BadParameter("say what to change, such as --name NEW", param_hint="--name …")
     ready()

@@ -149,9 +149,14 @@ def _typed() -> str:
 
 
 def _add(
-    base_id: str, single: "Sequence[Source]", folders: Sequence[Path], outcome: _Outcome, *, keep_gone: bool,
+    base_id: str,
+    single: "Sequence[Source]",
+    folders: Sequence[Path],
+    outcome: _Outcome,
+    *,
+    keep_gone: bool,
     quiet: bool,
-) -> None:  # fmt: skip
+) -> None:
     from rich import progress as bars
 
     from tasks import knowledge
@@ -184,10 +189,12 @@ def _tell(outcome: _Outcome) -> None:
         err.print(f"{one_line(refused.path) or 'a note'}: [red]not added[/red]: {one_line(why)}", soft_wrap=True)
     parts = [f"{count(len(outcome.created), 'item')} added"]
     figures = {
-        "changed and read again": len(outcome.changed), "unchanged": outcome.unchanged,
-        "gone and being deleted": len(outcome.gone), "there already": len(outcome.there),
+        "changed and read again": len(outcome.changed),
+        "unchanged": outcome.unchanged,
+        "gone and being deleted": len(outcome.gone),
+        "there already": len(outcome.there),
         "hidden and passed by": outcome.ignored,
-    }  # fmt: skip
+    }
     parts += [f"{number:,} {what}" for what, number in figures.items() if number]
     parts += [f"[red]{len(outcome.failed):,} not added[/red]"] if outcome.failed else []
     err.print(", ".join(parts) + ".", soft_wrap=True)
@@ -277,5 +284,6 @@ def _tell_end(base_id: str, tally: "Tally") -> None:
     if states.get("failed"):
         err.print(
             f"[red]{count(states['failed'], 'item')} failed[/red]: `penstock kb items {base_id} --status failed` says "
-            f"why, `penstock kb reprocess --failed {base_id}` tries again.", soft_wrap=True,
-        )  # fmt: skip
+            f"why, `penstock kb reprocess --failed {base_id}` tries again.",
+            soft_wrap=True,
+        )

@@ -70,9 +70,14 @@ def items(
 
     def row(view: "ItemView") -> list[str]:
         cells = [
-            view.id, shown_state(view), progress(view), view.type.value, one_line(view.name), f"{view.chunk_count:,}",
+            view.id,
+            shown_state(view),
+            progress(view),
+            view.type.value,
+            one_line(view.name),
+            f"{view.chunk_count:,}",
             one_line(view.error or view.warning),
-        ]  # fmt: skip
+        ]
         return [*cells[:5], one_line(view.group_name), *cells[5:]] if folders else cells
 
     columns = ["ID", "STATE", "PROGRESS>?", "TYPE?", "NAME~", *(["FOLDER~?"] if folders else []), "CHUNKS>?", "ERROR"]
@@ -147,8 +152,9 @@ def item(
         where += [piece.source] if piece.source else []
         out.print(
             f"\n[bold]{piece.number}[/bold]  {one_line(' > '.join(piece.heading))}  [dim]{one_line(', '.join(where))}"
-            "[/dim]", soft_wrap=True,
-        )  # fmt: skip
+            "[/dim]",
+            soft_wrap=True,
+        )
         out.print(escape(piece.text), soft_wrap=True)
 
 

@@ -52,11 +52,13 @@ def queue(base: Base, as_json: Json = False) -> None:
     if as_json:
         print_json({**vars(found), "standings": plain(busy)})
         return
-    print_pairs([
-        ("in line", f"{found.queue_size:,}"),
-        ("under way", f"{found.processing_count:,}"),
-        ("orphans", f"{len(found.orphan_item_ids):,}"),
-    ])  # fmt: skip
+    print_pairs(
+        [
+            ("in line", f"{found.queue_size:,}"),
+            ("under way", f"{found.processing_count:,}"),
+            ("orphans", f"{len(found.orphan_item_ids):,}"),
+        ]
+    )
     if busy:
         rows = list(busy.values())
         print_list(rows, ("ITEM", "NOW"), lambda one: [one.item_id, activity(one)], as_json=False, none="")

@@ -52,9 +52,16 @@ def search(
     # A call passes the gate, which needs the stack.
     with using_stack(settings) if not no_vectors and knowledge.has_providers() else nullcontext():
         found = knowledge.search(
-            bases or None, words, limit=limit, types=types, group_ids=groups, since=begin,
-            min_score=min_score, around=around, by_meaning=not no_vectors,
-        )  # fmt: skip
+            bases or None,
+            words,
+            limit=limit,
+            types=types,
+            group_ids=groups,
+            since=begin,
+            min_score=min_score,
+            around=around,
+            by_meaning=not no_vectors,
+        )
     if as_json:
         print_json(found)
     else:
@@ -65,9 +72,12 @@ def _show(found: "Found", *, by_meaning: bool) -> None:
     def row(hit: "Hit") -> list[str]:
         place = [*([f"page {hit.page}"] if hit.page else []), *([" > ".join(hit.heading)] if hit.heading else [])]
         return [
-            f"{hit.score:.2f}", one_line(hit.base_name, 30), one_line(hit.source, 60), one_line(", ".join(place), 80),
+            f"{hit.score:.2f}",
+            one_line(hit.base_name, 30),
+            one_line(hit.source, 60),
+            one_line(", ".join(place), 80),
             one_line(hit.excerpt),
-        ]  # fmt: skip
+        ]
 
     print_list(
         found.hits, ("SCORE>", "BASE?~", "SOURCE~", "WHERE?~", "TEXT"), row, as_json=False, none="Nothing found."
@@ -77,5 +87,6 @@ def _show(found: "Found", *, by_meaning: bool) -> None:
     elif found.lexical and by_meaning:
         err.print(
             "[dim]Some vectors are lexical only: they know words and parts of words but not their meaning "
-            "(PENSTOCK_KNOWLEDGE__EMBEDDINGS_PROVIDER).[/dim]", soft_wrap=True,
-        )  # fmt: skip
+            "(PENSTOCK_KNOWLEDGE__EMBEDDINGS_PROVIDER).[/dim]",
+            soft_wrap=True,
+        )

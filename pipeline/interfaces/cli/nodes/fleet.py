@@ -44,13 +44,21 @@ def show(node: NodeId, as_json: Json = False) -> None:
         return
     offers = [(f"offers {one.capability}", one_line(", ".join(one.models) or "no model")) for one in found.offers]
     took = [(f"{capability} takes", f"{ms:,.0f} ms") for capability, ms in found.latency_ms.items()]
-    print_pairs([
-        ("node", one_line(f"{found.node_id} {found.name}")), ("state", _status(found)),
-        ("seen", ago(found.last_seen_at)), ("connected", ago(found.connected_at)), ("at", one_line(found.instance_id)),
-        ("token", one_line(f"{found.token} ({found.token_id})" if found.token else found.token_id)),
-        ("software", one_line(found.software)), ("busy", f"{found.used} of {count(found.slots, 'slot')}"),
-        *offers, *took, *((f"slot {number}", one) for number, one in enumerate(found.jobs, start=1)),
-    ])  # fmt: skip
+    print_pairs(
+        [
+            ("node", one_line(f"{found.node_id} {found.name}")),
+            ("state", _status(found)),
+            ("seen", ago(found.last_seen_at)),
+            ("connected", ago(found.connected_at)),
+            ("at", one_line(found.instance_id)),
+            ("token", one_line(f"{found.token} ({found.token_id})" if found.token else found.token_id)),
+            ("software", one_line(found.software)),
+            ("busy", f"{found.used} of {count(found.slots, 'slot')}"),
+            *offers,
+            *took,
+            *((f"slot {number}", one) for number, one in enumerate(found.jobs, start=1)),
+        ]
+    )
 
 
 def drain(
@@ -121,12 +129,17 @@ def _show_status(found: "GatewayView") -> None:
     jobs = "  ".join(f"{state(name)} {number:,}" for name, number in found.jobs.items() if number)
     waiting = "  ".join(f"{one_line(pool.rstrip(':'))} {number:,}" for pool, number in found.waiting.items())
     letters = f"{found.dead_letters:,}; `penstock dlq list` shows them" if found.dead_letters else "none"
-    print_pairs([
-        ("instances", "\n".join(map(instance, found.instances)) or "none; `penstock gateway` runs one"),
-        ("nodes", "  ".join(f"{name} {number:,}" for name, number in found.nodes.items())),
-        ("slots", f"{found.used:,} of {found.slots:,} busy"), ("sessions", f"{found.sessions:,}"),
-        ("jobs", jobs or "none"), ("in line", waiting or "none"), ("dead letters", letters),
-    ])  # fmt: skip
+    print_pairs(
+        [
+            ("instances", "\n".join(map(instance, found.instances)) or "none; `penstock gateway` runs one"),
+            ("nodes", "  ".join(f"{name} {number:,}" for name, number in found.nodes.items())),
+            ("slots", f"{found.used:,} of {found.slots:,} busy"),
+            ("sessions", f"{found.sessions:,}"),
+            ("jobs", jobs or "none"),
+            ("in line", waiting or "none"),
+            ("dead letters", letters),
+        ]
+    )
 
 
 def _status(node: "NodeView") -> str:

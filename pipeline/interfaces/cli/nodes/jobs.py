@@ -79,13 +79,20 @@ def _show(found: "JobView", *, as_json: bool) -> None:
         print_json(found)
         return
     error = f"{found.error_code}: {found.error}" if found.error_code else ""
-    print_pairs([
-        ("job", found.job_id), ("state", _how(found)), ("what", one_line(f"{found.capability} {found.model}")),
-        ("attempt", f"{found.attempt} of {found.max_attempts}"), ("node", found.node_id or "none yet"),
-        ("for", one_line(f"{found.token} ({found.token_id})")), ("scheduled by", one_line(found.instance_id)),
-        ("created", ago(found.created_at)), ("finished", ago(found.finished_at)),
-        *([("error", one_line(error))] if error else []),
-    ])  # fmt: skip
+    print_pairs(
+        [
+            ("job", found.job_id),
+            ("state", _how(found)),
+            ("what", one_line(f"{found.capability} {found.model}")),
+            ("attempt", f"{found.attempt} of {found.max_attempts}"),
+            ("node", found.node_id or "none yet"),
+            ("for", one_line(f"{found.token} ({found.token_id})")),
+            ("scheduled by", one_line(found.instance_id)),
+            ("created", ago(found.created_at)),
+            ("finished", ago(found.finished_at)),
+            *([("error", one_line(error))] if error else []),
+        ]
+    )
 
 
 def _how(job: "JobView") -> str:

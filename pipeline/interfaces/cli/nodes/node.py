@@ -79,10 +79,16 @@ def node(
     given_id, trust = _given(node_id), _trust(ca)
     limits = LinkLimits(max_message_bytes=sizes.max_message_bytes, max_attachment_bytes=sizes.max_attachment_bytes)
     options = AgentOptions(
-        urls, secret, given_id or own_id(settings), name=(name or socket.gethostname())[:120], trust=trust,
-        slots=slots or (profile.concurrency if profile else _LOCAL_SLOTS), grace_s=grace, limits=limits,
+        urls,
+        secret,
+        given_id or own_id(settings),
+        name=(name or socket.gethostname())[:120],
+        trust=trust,
+        slots=slots or (profile.concurrency if profile else _LOCAL_SLOTS),
+        grace_s=grace,
+        limits=limits,
         software=f"penstock {version('penstock')}",
-    )  # fmt: skip
+    )
     _live(options, executor)
 
 

@@ -120,10 +120,11 @@ def _show_node(detail: "NodeDetail") -> None:
     node, zone = detail.node, screenshots.time_zone()
     went = f" ({ids.node(detail.asked_id)} went into it)" if detail.asked_id != node.id else ""
     edges = [
-        f"{one_line(edge.type).replace('_', ' ')} {ids.node(edge.to_id)}" if edge.from_id == node.id
+        f"{one_line(edge.type).replace('_', ' ')} {ids.node(edge.to_id)}"
+        if edge.from_id == node.id
         else f"{ids.node(edge.from_id)} is {one_line(edge.type)} this one"
         for edge in detail.edges
-    ]  # fmt: skip
+    ]
     rows = [
         ("node", f"{ids.node(node.id)} {node.kind.value}{went}"),
         ("title", one_line(node.title)),

@@ -87,10 +87,15 @@ def _without(there: Sequence[str], gone: Sequence[str]) -> list[str]:
 
 def _show(found: "Exclusions") -> None:
     rows = [
-        *(("program", one, "settings") for one in found.fixed_apps), *(("program", one, "") for one in found.apps),
-        *(("title", one, "settings") for one in found.fixed_titles), *(("title", one, "") for one in found.titles),
-    ]  # fmt: skip
+        *(("program", one, "settings") for one in found.fixed_apps),
+        *(("program", one, "") for one in found.apps),
+        *(("title", one, "settings") for one in found.fixed_titles),
+        *(("title", one, "") for one in found.titles),
+    ]
     print_list(
-        rows, ("WHAT", "PATTERN", "FIXED BY?"), lambda row: [row[0], one_line(row[1], 200), row[2]], as_json=False,
+        rows,
+        ("WHAT", "PATTERN", "FIXED BY?"),
+        lambda row: [row[0], one_line(row[1], 200), row[2]],
+        as_json=False,
         none="Nothing is excluded. `penstock screenshots exclusions add --app Signal` excludes a program.",
-    )  # fmt: skip
+    )

@@ -36,15 +36,22 @@ def frames(
 
     def row(shot: "ScreenshotView") -> list[str]:
         return [
-            ids.frame(shot.id), local(shot.ts, zone), one_line(shot.source_key, 30), state(shot.status.value),
-            ids.batch(shot.batch_id), one_line(shot.app or shot.app_guess, 30),
+            ids.frame(shot.id),
+            local(shot.ts, zone),
+            one_line(shot.source_key, 30),
+            state(shot.status.value),
+            ids.batch(shot.batch_id),
+            one_line(shot.app or shot.app_guess, 30),
             one_line(shot.window_title or " ".join((shot.ocr_text or "").split()), 120),
-        ]  # fmt: skip
+        ]
 
     found = screenshots.screenshots(
         since=moment(since, zone), until=moment(until, zone, "--until"), source=source, app=app, limit=limit
     )
     print_list(
-        found, ("ID", "CAPTURED", "SOURCE?", "STATE", "BATCH?", "APP~?", "WINDOW~?"), row, as_json=as_json,
+        found,
+        ("ID", "CAPTURED", "SOURCE?", "STATE", "BATCH?", "APP~?", "WINDOW~?"),
+        row,
+        as_json=as_json,
         none="No frames. `penstock screenshots add FILE` takes one in.",
-    )  # fmt: skip
+    )

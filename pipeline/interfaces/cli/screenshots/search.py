@@ -59,9 +59,12 @@ def _show_found(found: "Found") -> None:
         frame = " ".join(filter(None, (ids.frame(hit.shot_id), Path(hit.original_path).name)))
         said = f"({frame}) {hit.excerpt}" if hit.excerpt else hit.node.summary
         return [
-            ids.node(hit.node.id), local(hit.node.event_time, zone)[:16], hit.node.kind.value,
-            one_line(", ".join(hit.apps), 40), one_line(hit.node.title + (f" — {said}" if said else ""), 200),
-        ]  # fmt: skip
+            ids.node(hit.node.id),
+            local(hit.node.event_time, zone)[:16],
+            hit.node.kind.value,
+            one_line(", ".join(hit.apps), 40),
+            one_line(hit.node.title + (f" — {said}" if said else ""), 200),
+        ]
 
     print_list(found.hits, ("ID", "WHEN", "KIND?", "APP~?", "WHAT"), row, as_json=False, none="Nothing found.")
     shots, vectors = found.screenshots, found.vectors
@@ -75,8 +78,9 @@ def _show_found(found: "Found") -> None:
     elif found.lexical:
         err.print(
             "[dim]Vectors are lexical only: no embeddings provider is configured, so search knows words and parts of "
-            "words but not their meaning (PENSTOCK_SCREENSHOTS__EMBEDDINGS_PROVIDER).[/dim]", soft_wrap=True,
-        )  # fmt: skip
+            "words but not their meaning (PENSTOCK_SCREENSHOTS__EMBEDDINGS_PROVIDER).[/dim]",
+            soft_wrap=True,
+        )
 
 
 def timeline(

@@ -50,9 +50,12 @@ def list_sources(context: typer.Context, as_json: Json = False) -> None:
         return [one_line(one.key), active, f"{one.frames:,}", f"{one.rejected:,}", str(one.pressure), ago(one.seen_at)]
 
     print_list(
-        screenshots.sources(), ("SOURCE", "ACTIVE", "FRAMES>", "REJECTED>", "BEHIND>?", "LAST FRAME"), row,
-        as_json=as_json, none="No frames yet. `penstock screenshots add FILE` takes one in.",
-    )  # fmt: skip
+        screenshots.sources(),
+        ("SOURCE", "ACTIVE", "FRAMES>", "REJECTED>", "BEHIND>?", "LAST FRAME"),
+        row,
+        as_json=as_json,
+        none="No frames yet. `penstock screenshots add FILE` takes one in.",
+    )
 
 
 @sources.command()

@@ -117,17 +117,25 @@ def batches(
 
     def row(batch: "BatchView") -> list[str]:
         return [
-            ids.batch(batch.id), one_line(batch.source_key, 30), str(len(batch.shot_ids)), local(batch.ts_start, zone),
-            state(batch.status.value), str(batch.total_attempts), batch.made_by, str(batch.vlm_ms), str(batch.text_ms),
+            ids.batch(batch.id),
+            one_line(batch.source_key, 30),
+            str(len(batch.shot_ids)),
+            local(batch.ts_start, zone),
+            state(batch.status.value),
+            str(batch.total_attempts),
+            batch.made_by,
+            str(batch.vlm_ms),
+            str(batch.text_ms),
             one_line("; ".join(filter(None, [batch.error, *batch.notes]))),
-        ]  # fmt: skip
+        ]
 
     print_list(
         sorted(found, key=lambda batch: -batch.id)[:limit],
         ("ID", "SOURCE", "FRAMES>?", "FROM?", "STATE", "TRIES>?", "NODES BY?", "VLM MS>?", "TEXT MS>?", "NOTES~"),
-        row, as_json=as_json,
+        row,
+        as_json=as_json,
         none="No batch failed." if failed else "No batches. `penstock screenshots status` says what waits.",
-    )  # fmt: skip
+    )
 
 
 def rejected(
@@ -153,15 +161,21 @@ def rejected(
         differs = "" if one.distance is None else str(one.distance)
         differs += f" of {one.threshold}" if differs and one.threshold is not None else ""
         return [
-            one_line(one.source_key, 30), local(one.ts, zone), one.reason, differs,
-            ids.frame(one.nearest_id), one_line(one.detail, 160),
-        ]  # fmt: skip
+            one_line(one.source_key, 30),
+            local(one.ts, zone),
+            one.reason,
+            differs,
+            ids.frame(one.nearest_id),
+            one_line(one.detail, 160),
+        ]
 
     print_list(
         screenshots.rejections(source=source, reason=reason, limit=limit),
-        ("SOURCE", "CAPTURED", "WHY", "DIFFERS", "NEAREST", "DETAIL"), row, as_json=as_json,
+        ("SOURCE", "CAPTURED", "WHY", "DIFFERS", "NEAREST", "DETAIL"),
+        row,
+        as_json=as_json,
         none="No frame was rejected.",
-    )  # fmt: skip
+    )
 
 
 def dead_letters(limit: Limit = 100, as_json: Json = False) -> None:
@@ -173,9 +187,12 @@ def dead_letters(limit: Limit = 100, as_json: Json = False) -> None:
 
     ready()
     print_list(
-        screenshots.dead_letters(limit), ("ID", "WHAT", "ATTEMPTS>", "GIVEN UP", "WHY"), row, as_json=as_json,
+        screenshots.dead_letters(limit),
+        ("ID", "WHAT", "ATTEMPTS>", "GIVEN UP", "WHY"),
+        row,
+        as_json=as_json,
         none="No dead letters.",
-    )  # fmt: skip
+    )
 
 
 def replay(

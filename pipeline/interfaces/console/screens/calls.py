@@ -33,8 +33,12 @@ from pipeline.storage.context import Context
 router = APIRouter(prefix="/console/calls", include_in_schema=False, dependencies=reader)
 ROWS = 50
 STATUSES = ("ok", "failed", *(kind.value for kind in ErrorKind))
-SPANS = {"day": ("24 hours", 1, By.HOUR), "week": ("7 days", 7, By.HOUR), "month": ("30 days", 30, By.DAY),
-         "quarter": ("90 days", 90, By.DAY)}  # fmt: skip
+SPANS = {
+    "day": ("24 hours", 1, By.HOUR),
+    "week": ("7 days", 7, By.HOUR),
+    "month": ("30 days", 30, By.DAY),
+    "quarter": ("90 days", 90, By.DAY),
+}
 Model = Annotated[str, Field(min_length=1, max_length=120), CLEAN]
 
 
@@ -113,27 +117,38 @@ def _charts(series: CallSeries) -> dict[str, Chart]:
         tokens.append(f"{when}: {one.input_tokens:,} in, {one.output_tokens:,} out")
     return {
         "calls": charts.columns(
-            [(one.calls - one.failed, one.failed) for one in points], ("ok", "failed"), counted,
+            [(one.calls - one.failed, one.failed) for one in points],
+            ("ok", "failed"),
+            counted,
             f"{words.plural(total.calls, 'call')}, {total.failed} failed",
         ),
         "latency": charts.lines(
-            [(one.p50_ms, one.p95_ms) for one in points], ("half", "most"), times,
+            [(one.p50_ms, one.p95_ms) for one in points],
+            ("half", "most"),
+            times,
             f"half within {words.ms(total.p50_ms)}, 95 of 100 within {words.ms(total.p95_ms)}",
         ),
         "cost": charts.columns([(one.cost,) for one in points], ("ok",), costs, f"{words.money(total.cost)} in all"),
         "tokens": charts.columns(
-            [(one.input_tokens, one.output_tokens) for one in points], ("ok", "out"), tokens,
+            [(one.input_tokens, one.output_tokens) for one in points],
+            ("ok", "out"),
+            tokens,
             f"{total.input_tokens:,} in, {total.output_tokens:,} out",
         ),
-    }  # fmt: skip
+    }
 
 
 def _figures(context: Context, asked: CallsAsked) -> str:
     series = _series(context, asked)
     return piece(
-        "calls/_figures.html", series=series, charts=_charts(series), asked=asked, span=SPANS[asked.span][0],
-        first=_moment(series.points[0]), last="now",
-    )  # fmt: skip
+        "calls/_figures.html",
+        series=series,
+        charts=_charts(series),
+        asked=asked,
+        span=SPANS[asked.span][0],
+        first=_moment(series.points[0]),
+        last="now",
+    )
 
 
 def _names(context: Context, calls: Sequence[CallView]) -> dict[str, str]:
@@ -148,9 +163,14 @@ def _list(context: Context, asked: CallsAsked, cursor: str | None = None) -> str
     page = pages.page(found, ROWS, lambda call: call, lambda call: (call.created_at, call.id))
     any_call = bool(page.items) or bool(record.calls(context, limit=1))
     return piece(
-        "calls/_list.html", found=page, asked=asked, any_call=any_call, cursor=cursor, about=place_of_call,
+        "calls/_list.html",
+        found=page,
+        asked=asked,
+        any_call=any_call,
+        cursor=cursor,
+        about=place_of_call,
         names=_names(context, page.items),
-    )  # fmt: skip
+    )
 
 
 @live.view("calls", every_s=5)
@@ -165,11 +185,18 @@ def list_calls(request: Request, context: InContext, page: Annotated[CallsPage, 
     asked, cursor = CallsAsked(**page.model_dump(exclude={"cursor"})), page.cursor
     series = _series(context, CallsAsked(span=asked.span))
     return screen(
-        request, "calls/index.html", asked=asked, spans={name: one[0] for name, one in SPANS.items()}, flows=FLOWS,
-        statuses=STATUSES, models=sorted({model for _, model in series.models} | ({asked.model} - {None})),
-        providers=sorted({name for name, _ in series.models} | ({asked.provider} - {None})), cursor=cursor,
-        figures=_figures(context, asked), calls=_list(context, asked, cursor),
-    )  # fmt: skip
+        request,
+        "calls/index.html",
+        asked=asked,
+        spans={name: one[0] for name, one in SPANS.items()},
+        flows=FLOWS,
+        statuses=STATUSES,
+        models=sorted({model for _, model in series.models} | ({asked.model} - {None})),
+        providers=sorted({name for name, _ in series.models} | ({asked.provider} - {None})),
+        cursor=cursor,
+        figures=_figures(context, asked),
+        calls=_list(context, asked, cursor),
+    )
 
 
 @router.get("/{call_id}")
@@ -180,8 +207,12 @@ def show(request: Request, context: InContext, caller: ByCaller, call_id: RowId)
     others = record.calls(context, beside, limit=21) if call.scope_id else []
     told = is_admin(caller)
     return screen(
-        request, "calls/call.html", call=call if told else replace(call, preview=""), told=told,
-        about=place_of_call(call.flow, call.scope_id, call.unit), place_of_call=place_of_call,
+        request,
+        "calls/call.html",
+        call=call if told else replace(call, preview=""),
+        told=told,
+        about=place_of_call(call.flow, call.scope_id, call.unit),
+        place_of_call=place_of_call,
         names=_names(context, [call]),
         others=[one for one in others if one.id != call.id][:20],
-    )  # fmt: skip
+    )

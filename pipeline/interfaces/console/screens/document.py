@@ -145,16 +145,25 @@ def show(
     shown = _strip(context, document, _window(page, document.pages))
     cell = next((one for one in shown.cells if one.page == page), None)
     return screen(
-        request, "document/page.html", **_facts(context, document, shown), q=q, tab=tab.value, acts=acts(document),
-        choices=choices(context.settings), any_model=is_admin(request.state.caller),
-        can_retry=can_retry(document), can_retry_pages=can_retry_pages(document), page_words=PAGE, at_page=page,
+        request,
+        "document/page.html",
+        **_facts(context, document, shown),
+        q=q,
+        tab=tab.value,
+        acts=acts(document),
+        choices=choices(context.settings),
+        any_model=is_admin(request.state.caller),
+        can_retry=can_retry(document),
+        can_retry_pages=can_retry_pages(document),
+        page_words=PAGE,
+        at_page=page,
         desk=_desk(request, context, document, cell, tab, q, attempt) if cell else None,
-    )  # fmt: skip
+    )
 
 
 def _desk(
     request: Request, context: Context, document: Document, cell: Cell, tab: Tab, words: str, attempt: int | None
-) -> Desk:  # fmt: skip
+) -> Desk:
     """One page: its picture, and what is beside it."""
     page = flow.page(document.id, cell.page)
     layout = queries.layouts(context, document.id, [cell.page]).get(cell.page)
@@ -163,10 +172,15 @@ def _desk(
     kept = page_pictures.shape(context, document.id, page.page_source)
     tried = flow.attempts(document.id, cell.page, limit=MOST_ATTEMPTS) if tab is Tab.ATTEMPTS else []
     return Desk(
-        cell, page, reading, size or kept or _A4, tried, _compared(page, tried, attempt),
+        cell,
+        page,
+        reading,
+        size or kept or _A4,
+        tried,
+        _compared(page, tried, attempt),
         source=page_text.marked(escape(page.content), words) if tab is Tab.MARKDOWN else Markup(),
         garbled=(layout or {}).get("garbled", ()),
-    )  # fmt: skip
+    )
 
 
 def _compared(page: PageView, tried: Sequence[AttemptView], attempt: int | None) -> Comparison | None:

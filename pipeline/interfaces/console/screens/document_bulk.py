@@ -45,11 +45,15 @@ class Action:
 
 ACTIONS: dict[str, Action] = {
     Verb.RETRY_FAILED: Action(
-        "Retry what failed", frozenset({_D.FAILED, _D.PARTIAL_FAILED}), "being converted again",
+        "Retry what failed",
+        frozenset({_D.FAILED, _D.PARTIAL_FAILED}),
+        "being converted again",
         "Failed pages are converted again. Where none failed, the merge is tried again, or the document begins anew.",
     ),
     Verb.RETRY: Action(
-        "Convert again", _AT_REST, "being converted again",
+        "Convert again",
+        _AT_REST,
+        "being converted again",
         "All pages begin anew. What was converted with the same model and settings is taken over without a call.",
     ),
     Verb.PAUSE: Action(
@@ -60,19 +64,26 @@ ACTIONS: dict[str, Action] = {
         "Merge again", frozenset({_D.COMPLETED}), "being merged again", "The Markdown is made again from their pages."
     ),
     "merge-partial": Action(
-        "Merge without failed pages", frozenset({_D.PARTIAL_FAILED}), "being merged",
+        "Merge without failed pages",
+        frozenset({_D.PARTIAL_FAILED}),
+        "being merged",
         "The Markdown is made from the pages there are, and says where one is missing.",
-        allow_partial=True, verb=Verb.REMERGE,
+        allow_partial=True,
+        verb=Verb.REMERGE,
     ),
     Verb.CANCEL: Action(
-        "Cancel", _WORKING | {_D.PAUSED}, "cancelled",
+        "Cancel",
+        _WORKING | {_D.PAUSED},
+        "cancelled",
         "They stop for good, and results of pages under way are discarded.",
     ),
     Verb.DELETE: Action(
-        "Delete", frozenset(_D), "deleted",
+        "Delete",
+        frozenset(_D),
+        "deleted",
         "Documents, their pages, texts and files are removed for good. Work under way stops.",
     ),
-}  # fmt: skip
+}
 BULK = [(name, action.label) for name, action in ACTIONS.items()]
 
 
@@ -124,10 +135,18 @@ def ask(request: Request, context: InContext, name: Word, chosen: Annotated[Chos
         total = sum(count for status, count in counts.items() if mine and status in mine.statuses)
         some = flow.list_documents(which=mine, limit=NAMED) if mine else []
     return screen(
-        request, "documents/ask.html", name=name, action=action, chosen=chosen, total=total, others=matched - total,
-        some=some, back=chosen.address(), concerned=[one.id for one in concerned] if chosen.id else [],
+        request,
+        "documents/ask.html",
+        name=name,
+        action=action,
+        chosen=chosen,
+        total=total,
+        others=matched - total,
+        some=some,
+        back=chosen.address(),
+        concerned=[one.id for one in concerned] if chosen.id else [],
         paid=(action.verb or name) in PAID,
-    )  # fmt: skip
+    )
 
 
 @router.post("/{name}")
@@ -144,10 +163,12 @@ def act(request: Request, context: InContext, name: Word, going: Annotated[Going
     changed, skipped = act_on_all(request, Verb(action.verb or name), ids, allow_partial=action.allow_partial)
     going = going.model_copy(
         update={
-            "cursor": cursor, "done": going.done + changed, "skipped": going.skipped + len(skipped),
+            "cursor": cursor,
+            "done": going.done + changed,
+            "skipped": going.skipped + len(skipped),
             "reason": going.reason or (printable_line(skipped[0].reason)[:300] if skipped else ""),
         }
-    )  # fmt: skip
+    )
     if not cursor:
         return done(request, _told(action, going), to=going.address())
     if is_partial(request):

@@ -77,11 +77,22 @@ def show(request: Request, context: InContext, asked: Asked) -> HTMLResponse:
     first = not (asked.after or asked.before)
     top = pages.encode(found[0].created_at, found[0].id) if found and first else ""
     return screen(
-        request, "documents/index.html", asked=asked, rows=rows_of(context, found), texts=_texts(asked, which),
-        newer=newer, older=older, counts=counts, groups=GROUPS, times=SINCE, first=first, bulk=BULK,
-        possible=possible(which, by_status), options=_options(context),
+        request,
+        "documents/index.html",
+        asked=asked,
+        rows=rows_of(context, found),
+        texts=_texts(asked, which),
+        newer=newer,
+        older=older,
+        counts=counts,
+        groups=GROUPS,
+        times=SINCE,
+        first=first,
+        bulk=BULK,
+        possible=possible(which, by_status),
+        options=_options(context),
         watched=combined(asked.query, {"rows": ",".join(one.id for one in found), "top": top}),
-    )  # fmt: skip
+    )
 
 
 def _page(asked: Listed, which: Filter) -> tuple[list[Document], str, str]:
@@ -144,9 +155,12 @@ def _options(context: Context) -> dict[str, Any]:
     settings = context.settings
     models = {one for profile in settings.providers.values() for one in (profile.model, *profile.prices)}
     return {
-        "providers": [LOCAL, *sorted(settings.providers)], "provider": settings.provider,
-        "models": sorted(models - {"", "*"}), "most_mb": settings.api.max_upload_mb, "most_files": MOST_FILES,
-    }  # fmt: skip
+        "providers": [LOCAL, *sorted(settings.providers)],
+        "provider": settings.provider,
+        "models": sorted(models - {"", "*"}),
+        "most_mb": settings.api.max_upload_mb,
+        "most_files": MOST_FILES,
+    }
 
 
 def _ids(text: str) -> str:

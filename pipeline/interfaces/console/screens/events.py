@@ -87,9 +87,15 @@ def list_events(request: Request, context: InContext, page: Annotated[EventsPage
     kinds = sorted({f"{one.partition('.')[0]}.*" for one in types})
     flows = [name for name in FLOWS if name != "webhooks"]
     return screen(
-        request, "events/log.html", asked=asked, cursor=page.cursor, flows=flows, kinds=kinds,
-        types=types, events=_list(context, asked, page.cursor),
-    )  # fmt: skip
+        request,
+        "events/log.html",
+        asked=asked,
+        cursor=page.cursor,
+        flows=flows,
+        kinds=kinds,
+        types=types,
+        events=_list(context, asked, page.cursor),
+    )
 
 
 @router.get("/log/{seq}")
@@ -97,6 +103,11 @@ def show(request: Request, context: InContext, seq: RowId) -> HTMLResponse:
     """One event, as it was told."""
     event = record.one(seq, context)
     return screen(
-        request, "events/event.html", event=event, told=_told(event), css=_CSS, name=_name(event),
+        request,
+        "events/event.html",
+        event=event,
+        told=_told(event),
+        css=_CSS,
+        name=_name(event),
         place=place(event.kind, event.scope_id),
-    )  # fmt: skip
+    )

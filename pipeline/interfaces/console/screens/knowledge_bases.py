@@ -51,8 +51,11 @@ class Which(BaseModel):
 
     def chosen(self) -> dict[str, Any]:
         """As the service asks for it."""
-        return {"status": [self.status] if self.status else (), "types": [self.type] if self.type else (),
-                "words": self.q}  # fmt: skip
+        return {
+            "status": [self.status] if self.status else (),
+            "types": [self.type] if self.type else (),
+            "words": self.q,
+        }
 
 
 class BaseAsked(live.Asked):
@@ -101,10 +104,17 @@ def one_base(context: Context, asked: BaseAsked) -> dict[str, str]:  # noqa: ARG
         "kb-orphans": _orphans(orphans),
         "kb-states": piece("knowledge/_states.html", base=base, tally=tally, asked=which.query()),
         "kb-items": piece(
-            "knowledge/_items.html", base=base, items=some.items, next_cursor=some.next_cursor, asked=which.query(),
-            standings=standings, shown=shown, total=tally.total, first=not asked.cursor,
+            "knowledge/_items.html",
+            base=base,
+            items=some.items,
+            next_cursor=some.next_cursor,
+            asked=which.query(),
+            standings=standings,
+            shown=shown,
+            total=tally.total,
+            first=not asked.cursor,
         ),
-    }  # fmt: skip
+    }
 
 
 def _orphans(count: int) -> str:
@@ -167,16 +177,30 @@ def create(request: Request, form: Annotated[BaseForm, Form()]) -> Response:
 
 
 @router.get("/bases/{base_id}")
-def show(request: Request, context: InContext, base_id: HexId, status: Annotated[ItemStatus | None, BLANK] = None,
-         type: Annotated[ItemType | None, BLANK] = None, q: Line = "", cursor: pages.Cursor = None) -> HTMLResponse:  # noqa: A002  # what it is called in addresses  # fmt: skip
+def show(
+    request: Request,
+    context: InContext,
+    base_id: HexId,
+    status: Annotated[ItemStatus | None, BLANK] = None,
+    type: Annotated[ItemType | None, BLANK] = None,  # noqa: A002  # what it is called in addresses
+    q: Line = "",
+    cursor: pages.Cursor = None,
+) -> HTMLResponse:
     """The items of a base."""
     base, which = flow.base(base_id), Which(status=status, type=type, q=q)
     _, matched = flow.matching(base.id, limit=1, **which.chosen())
     asked = BaseAsked(base=base.id, cursor=cursor, **which.model_dump())
     return screen(
-        request, "knowledge/base.html", base=base, asked=which.query(), cursor=cursor or "", matched=matched,
-        fragments=one_base(context, asked), types=list(ItemType), tab="items",
-    )  # fmt: skip
+        request,
+        "knowledge/base.html",
+        base=base,
+        asked=which.query(),
+        cursor=cursor or "",
+        matched=matched,
+        fragments=one_base(context, asked),
+        types=list(ItemType),
+        tab="items",
+    )
 
 
 @router.post("/bases/{base_id}/items/{verb}", dependencies=writer)
@@ -205,9 +229,15 @@ def settings(request: Request, context: InContext, base_id: HexId) -> HTMLRespon
     base = flow.base(base_id)
     address = f"{request.url.scheme}://{request.headers.get('host', '')}{context.settings.api.prefix}"
     return screen(
-        request, "knowledge/settings.html", base=base, tally=flow.tally(base.id), address=address,
-        chunks=flow.chunk_counts().get(base.id, 0), tab="settings", **_form(context),
-    )  # fmt: skip
+        request,
+        "knowledge/settings.html",
+        base=base,
+        tally=flow.tally(base.id),
+        address=address,
+        chunks=flow.chunk_counts().get(base.id, 0),
+        tab="settings",
+        **_form(context),
+    )
 
 
 @router.post("/bases/{base_id}/settings", dependencies=writer)

@@ -57,11 +57,20 @@ def show(request: Request, context: InContext, item_id: HexId, at: Place = 0, q:
     before = {chunk.number + 1: chunk for chunk in found}
     chunks = [chunk for chunk in found if chunk.number >= first][:CHUNKS]
     return screen(
-        request, "knowledge/item.html", item=item, base=flow.base(item.base_id) if not item.deleting else None,
-        fragments=one_item(context, ItemAsked(item=item_id)), first=first, step=CHUNKS, at=at, q=q, view="chunks",
+        request,
+        "knowledge/item.html",
+        item=item,
+        base=flow.base(item.base_id) if not item.deleting else None,
+        fragments=one_item(context, ItemAsked(item=item_id)),
+        first=first,
+        step=CHUNKS,
+        at=at,
+        q=q,
+        view="chunks",
         chunks=[(chunk, *_parts(chunk, before.get(chunk.number), q)) for chunk in chunks],
-        has_file=item.type in _HAS_FILE, page=_page(chunks, at) if flow.has_page_pictures(item.id) else None,
-    )  # fmt: skip
+        has_file=item.type in _HAS_FILE,
+        page=_page(chunks, at) if flow.has_page_pictures(item.id) else None,
+    )
 
 
 def _page(chunks: Sequence[ChunkView], at: int) -> int | None:
@@ -81,10 +90,17 @@ def show_text(request: Request, context: InContext, item_id: HexId, start: Place
     """The text that was read of an item, a part at a time."""
     item, found = flow.item(item_id), flow.text(item_id, start=start, limit=CHARS)
     return screen(
-        request, "knowledge/item.html", item=item, base=flow.base(item.base_id) if not item.deleting else None,
-        fragments=one_item(context, ItemAsked(item=item_id)), view="text", found=found, step=CHARS,
-        shown=markdown.html([found.text], request.state.caller.id), has_file=item.type in _HAS_FILE,
-    )  # fmt: skip
+        request,
+        "knowledge/item.html",
+        item=item,
+        base=flow.base(item.base_id) if not item.deleting else None,
+        fragments=one_item(context, ItemAsked(item=item_id)),
+        view="text",
+        found=found,
+        step=CHARS,
+        shown=markdown.html([found.text], request.state.caller.id),
+        has_file=item.type in _HAS_FILE,
+    )
 
 
 @router.get("/{item_id}/file")

@@ -54,9 +54,14 @@ def _paid(asked: Question) -> list[str]:
 
 def _search(asked: Question) -> Found:
     return flow.search(
-        asked.base or None, asked.q, limit=asked.limit, types=asked.type or None,
-        min_score=asked.threshold, around=asked.around, by_meaning=asked.meaning,
-    )  # fmt: skip
+        asked.base or None,
+        asked.q,
+        limit=asked.limit,
+        types=asked.type or None,
+        min_score=asked.threshold,
+        around=asked.around,
+        by_meaning=asked.meaning,
+    )
 
 
 @router.get("/search")
@@ -68,9 +73,16 @@ def show(request: Request, caller: ByCaller, asked: Annotated[Kept, Query()]) ->
         found = _search(asked)
     bases = [base for base in flow.bases() if not base.deleting]
     return screen(
-        request, "knowledge/search.html", asked=asked, found=found, paid=paid, bases=bases, types=list(ItemType),
-        marked=marked, may_be_paid=bool(bases) and bool(flow.asks(None)),
-    )  # fmt: skip
+        request,
+        "knowledge/search.html",
+        asked=asked,
+        found=found,
+        paid=paid,
+        bases=bases,
+        types=list(ItemType),
+        marked=marked,
+        may_be_paid=bool(bases) and bool(flow.asks(None)),
+    )
 
 
 @router.post("/search")

@@ -30,13 +30,20 @@ router = APIRouter(prefix="/console/music", include_in_schema=False, dependencie
 RUNS, BATCHES = 20, 50
 """So many on a page."""
 _CSS = {
-    PipelineState.PAUSED: "paused", PipelineState.BREAKER: "waiting", "completed": "done", "stopped": "paused",
+    PipelineState.PAUSED: "paused",
+    PipelineState.BREAKER: "waiting",
+    "completed": "done",
+    "stopped": "paused",
     "failed": "failed",
-}  # fmt: skip
+}
 BATCH_CSS = {
-    BatchStatus.PENDING: "waiting", BatchStatus.QUEUED: "waiting", BatchStatus.PROCESSING: "working",
-    BatchStatus.COMPLETED: "done", BatchStatus.FAILED: "failed", BatchStatus.CANCELLED: "paused",
-}  # fmt: skip
+    BatchStatus.PENDING: "waiting",
+    BatchStatus.QUEUED: "waiting",
+    BatchStatus.PROCESSING: "working",
+    BatchStatus.COMPLETED: "done",
+    BatchStatus.FAILED: "failed",
+    BatchStatus.CANCELLED: "paused",
+}
 MaybeBatch = Annotated[BatchStatus | None, BLANK]
 
 
@@ -81,9 +88,15 @@ def _batches(context: Context, run_id: str, status: BatchStatus | None = None, b
     found = queries.batches(context, run_id=run_id, status=status, before=before, limit=BATCHES + 1)
     some = pages.page(found, BATCHES, lambda batch: batch, lambda batch: (batch.id,))
     return piece(
-        "music/_batches.html", run_id=run_id, status=status or "", batches=some.items, next_cursor=some.next_cursor,
-        css=BATCH_CSS, now=context.db.now(), first=before is None,
-    )  # fmt: skip
+        "music/_batches.html",
+        run_id=run_id,
+        status=status or "",
+        batches=some.items,
+        next_cursor=some.next_cursor,
+        css=BATCH_CSS,
+        now=context.db.now(),
+        first=before is None,
+    )
 
 
 @router.get("")
@@ -92,17 +105,26 @@ def show(request: Request, context: InContext, cursor: Cursor = None) -> HTMLRes
     found = queries.runs(context, limit=RUNS + 1, after=pages.decode(cursor, At, str))
     some = pages.page(found, RUNS, lambda run: run, lambda run: (run.created_at, run.id))
     return screen(
-        request, "music/index.html", fragments=library(context, MusicAsked()), runs=some.items,
-        next_cursor=some.next_cursor, sums=queries.run_sums(context, [run.id for run in some.items]), css=_css,
+        request,
+        "music/index.html",
+        fragments=library(context, MusicAsked()),
+        runs=some.items,
+        next_cursor=some.next_cursor,
+        sums=queries.run_sums(context, [run.id for run in some.items]),
+        css=_css,
         has_library=bool(context.settings.music.server_url or context.settings.music.folder),
-    )  # fmt: skip
+    )
 
 
 @router.get("/runs/{run_id}")
 def show_run(
-    request: Request, context: InContext, caller: ByCaller, run_id: HexId, status: MaybeBatch = None,
+    request: Request,
+    context: InContext,
+    caller: ByCaller,
+    run_id: HexId,
+    status: MaybeBatch = None,
     cursor: Cursor = None,
-) -> HTMLResponse:  # fmt: skip
+) -> HTMLResponse:
     """A run, its batches, and why some of them failed."""
     (before,) = pages.decode(cursor, int) or (None,)
     shown = dict(one_run(context, RunAsked(run=run_id)))
@@ -110,10 +132,15 @@ def show_run(
         shown["music-batches"] = _batches(context, run_id, status, before)
     failed = queries.batches(context, run_id=run_id, status=BatchStatus.FAILED, limit=RUNS)
     return screen(
-        request, "music/run.html", run=queries.run(context, run_id), fragments=shown, css=_css,
-        chosen=status or "", is_live=not status and before is None,
+        request,
+        "music/run.html",
+        run=queries.run(context, run_id),
+        fragments=shown,
+        css=_css,
+        chosen=status or "",
+        is_live=not status and before is None,
         replies=[batch for batch in failed if batch.reply] if is_admin(caller) else [],
-    )  # fmt: skip
+    )
 
 
 class Options(BaseModel):

@@ -26,22 +26,38 @@ CSS = {
 }
 """How states of all flows are coloured; any other one is being worked on."""
 REASON_CSS = {
-    "operator": "paused", "paused": "paused", "spend": "failed", "breaker": "failed", "worker": "failed",
-    "offline": "failed", "unserved": "failed",
-}  # fmt: skip
+    "operator": "paused",
+    "paused": "paused",
+    "spend": "failed",
+    "breaker": "failed",
+    "worker": "failed",
+    "offline": "failed",
+    "unserved": "failed",
+}
 _DOCUMENTS = {
-    "COMPLETED": "done", "PARTIAL_FAILED": "attention", "FAILED": "attention", "PAUSED": "paused", "PENDING": "working",
-    "SPLITTING": "working", "PROCESSING": "working", "READY_TO_MERGE": "working", "MERGING": "working",
+    "COMPLETED": "done",
+    "PARTIAL_FAILED": "attention",
+    "FAILED": "attention",
+    "PAUSED": "paused",
+    "PENDING": "working",
+    "SPLITTING": "working",
+    "PROCESSING": "working",
+    "READY_TO_MERGE": "working",
+    "MERGING": "working",
     "CANCELLED": "cancelled",
-}  # fmt: skip
+}
 
 
 _LISTS = {
-    "documents": "/console/documents", "pages": "/console/documents", "songs": "/console/music/songs",
-    "song_batches": "/console/music", "screenshots": "/console/screenshots",
-    "screenshot_batches": "/console/screenshots/batches", "items": "/console/knowledge",
+    "documents": "/console/documents",
+    "pages": "/console/documents",
+    "songs": "/console/music/songs",
+    "song_batches": "/console/music",
+    "screenshots": "/console/screenshots",
+    "screenshot_batches": "/console/screenshots/batches",
+    "items": "/console/knowledge",
     "webhook_deliveries": "/console/events/webhooks",
-}  # fmt: skip
+}
 
 
 class OverviewAsked(live.Asked):
@@ -83,10 +99,15 @@ def units(kind: str, number: int) -> str:
 def _pieces(found: Overview) -> dict[str, str]:
     """Each part of the screen, by its element: only parts that changed are sent."""
     values = {
-        "found": found, "css_of": css_of, "list_of": list_of, "page_of": page_of, "units": units,
-        "reason_css": REASON_CSS, "most_reasons": REASONS,
+        "found": found,
+        "css_of": css_of,
+        "list_of": list_of,
+        "page_of": page_of,
+        "units": units,
+        "reason_css": REASON_CSS,
+        "most_reasons": REASONS,
         "most": max((minute.finished for minute in found.minutes), default=0),
-    }  # fmt: skip
+    }
     return {f"overview-{part}": piece(f"overview/_{part}.html", **values) for part in PARTS}
 
 

@@ -44,10 +44,15 @@ def list_providers(request: Request, context: InContext) -> HTMLResponse:
     """Show all providers with the current settings, which processes read when they start."""
     found = provider_settings.configured(context.settings)
     return screen(
-        request, "settings/providers.html", providers=found, prices_of=prices_of, file=config_path(),
-        restarts=read_info(context.settings) is not None, waits=any(one.needs_restart for one in found),
+        request,
+        "settings/providers.html",
+        providers=found,
+        prices_of=prices_of,
+        file=config_path(),
+        restarts=read_info(context.settings) is not None,
+        waits=any(one.needs_restart for one in found),
         default=context.settings.provider,
-    )  # fmt: skip
+    )
 
 
 @router.post("", dependencies=admin)

@@ -90,9 +90,14 @@ def _row(context: Context, view: QueueView, waiting: dict[str, Counter[str]], no
     gated = known.get(view.name)
     alike = [name for name, one in known.items() if one.provider == view.provider]
     return Row(
-        view, key_of(view.name), holdup(view, now), waiting.get(view.name, Counter()), gated.breaker if gated else "",
-        tuple(name for name in alike if name != view.name), not alike or alike[0] == view.name,
-    )  # fmt: skip
+        view,
+        key_of(view.name),
+        holdup(view, now),
+        waiting.get(view.name, Counter()),
+        gated.breaker if gated else "",
+        tuple(name for name in alike if name != view.name),
+        not alike or alike[0] == view.name,
+    )
 
 
 def _rows(context: Context) -> list[Row]:
@@ -103,9 +108,12 @@ def _rows(context: Context) -> list[Row]:
 def _breaker(context: Context, state: BreakerState) -> BreakerRow:
     probe_at = context.db.now() + timedelta(seconds=state.left_s) if state.state == "open" else None
     return BreakerRow(
-        state, key_of(state.name), gates.queues_of(context.settings, state.name), control.breaker_history(state.name),
+        state,
+        key_of(state.name),
+        gates.queues_of(context.settings, state.name),
+        control.breaker_history(state.name),
         probe_at,
-    )  # fmt: skip
+    )
 
 
 def _cells(row: Row, *, whole: bool) -> dict[str, str]:
@@ -165,21 +173,28 @@ def show_one(request: Request, context: InContext, caller: ByCaller, queue: Word
     shown = one_queue(context, QueueAsked(queue=queue))
     row = _row(context, control.queue(queue), {}, context.db.now())
     return screen(
-        request, "queues/queue.html", row=row, breaker=control.breaker(row.breaker), breaker_key=key_of(row.breaker),
-        shown=shown, spans=SPANS, breaker_spans=BREAKER_SPANS,
+        request,
+        "queues/queue.html",
+        row=row,
+        breaker=control.breaker(row.breaker),
+        breaker_key=key_of(row.breaker),
+        shown=shown,
+        spans=SPANS,
+        breaker_spans=BREAKER_SPANS,
         settings=_settings(context, row) if is_admin(caller) else [],
-    )  # fmt: skip
+    )
 
 
 def _settings(context: Context, row: Row) -> list[tuple[str, Value]]:
     """The live settings that say what the queue may do, each with what it is called here."""
     name, provider = row.view.name, row.view.provider
     named = {
-        f"queue.{name}.limits": "This queue's limits", f"queue.{name}.concurrency": "This queue's calls at once",
+        f"queue.{name}.limits": "This queue's limits",
+        f"queue.{name}.concurrency": "This queue's calls at once",
         f"provider.{provider}.limits": f"Limits of all queues of {provider}",
         f"provider.{provider}.concurrency": f"Calls at once of all queues of {provider}",
         f"provider.{provider}.daily_spend_cap": f"Spent in a day with {provider}, at most",
-    }  # fmt: skip
+    }
     if followed := gates.gated_queues(context.settings)[name].limits_setting:
         named[followed] = "Calls a minute, while this queue has no limits of its own"
     return [(words, control.setting(key)) for key, words in named.items()]

@@ -41,8 +41,12 @@ def show(request: Request, caller: ByCaller, operation_id: Word) -> HTMLResponse
         raise Refused("there is no such operation", code="not_found")
     found = reference.answers(document, one)
     return screen(
-        request, "settings/operation.html", one=one, parameters=reference.parameters(document, one),
-        bodies=reference.request_bodies(document, one), answers=[answer for answer in found if answer.status < "400"],
+        request,
+        "settings/operation.html",
+        one=one,
+        parameters=reference.parameters(document, one),
+        bodies=reference.request_bodies(document, one),
+        answers=[answer for answer in found if answer.status < "400"],
         problems=[answer for answer in found if answer.status >= "400"],
         curl=reference.curl(document, one, server_of(request), key=caller.has_key),
-    )  # fmt: skip
+    )

@@ -63,10 +63,17 @@ def list_rejected(
     kept = queries.screenshots_by_id(context, [one.nearest_id for one in groups if one.nearest_id])
     more = pages.encode(some[-1].id) if len(found) > LINES else None
     return page(
-        request, context, "rejected.html", asked=asked, groups=groups, kept=kept, reasons=list(Reason),
-        sources=queries.sources(context), next_url=following(f"{ROOT}/rejected", asked, more),
+        request,
+        context,
+        "rejected.html",
+        asked=asked,
+        groups=groups,
+        kept=kept,
+        reasons=list(Reason),
+        sources=queries.sources(context),
+        next_url=following(f"{ROOT}/rejected", asked, more),
         first_url=following(f"{ROOT}/rejected", asked, "") if cursor else "",
-    )  # fmt: skip
+    )
 
 
 @router.get("/batches")
@@ -79,10 +86,15 @@ def list_batches(
     found = queries.batches(context, status=status or None, limit=BATCHES + 1, before=before)
     more = pages.encode(found[BATCHES - 1].id) if len(found) > BATCHES else None
     return page(
-        request, context, "batches.html", asked=asked, batches=found[:BATCHES], statuses=list(WorkStatus),
+        request,
+        context,
+        "batches.html",
+        asked=asked,
+        batches=found[:BATCHES],
+        statuses=list(WorkStatus),
         next_url=following(f"{ROOT}/batches", asked, more),
         first_url=following(f"{ROOT}/batches", asked, "") if cursor else "",
-    )  # fmt: skip
+    )
 
 
 @router.get("/batches/{batch_id}")
@@ -101,12 +113,15 @@ def list_dead_letters(
     found = queries.dead_letters(context, LETTERS + 1, kind=kind, after=pages.decode(cursor, At, LetterKind, int))
     last = found[LETTERS - 1] if len(found) > LETTERS else None
     return page(
-        request, context, "letters.html", asked=asked, found=found[:LETTERS], kinds=list(LetterKind),
-        next_url=following(
-            f"{ROOT}/dead-letters", asked, pages.encode(last.at, last.kind, last.id) if last else None
-        ),
+        request,
+        context,
+        "letters.html",
+        asked=asked,
+        found=found[:LETTERS],
+        kinds=list(LetterKind),
+        next_url=following(f"{ROOT}/dead-letters", asked, pages.encode(last.at, last.kind, last.id) if last else None),
         first_url=following(f"{ROOT}/dead-letters", asked, "") if cursor else "",
-    )  # fmt: skip
+    )
 
 
 @router.post("/dead-letters/replay", dependencies=[*writer, *spender])
@@ -133,9 +148,15 @@ def replay(
 def list_sources(request: Request, context: InContext) -> HTMLResponse:
     """Where frames come from, and whose are never stored."""
     return page(
-        request, context, "sources.html", sources=queries.sources(context), exclusions=flow.exclusions(),
-        apps=queries.apps(context), capture=flow.status(makers=False).capture, settings=context.settings.screenshots,
-    )  # fmt: skip
+        request,
+        context,
+        "sources.html",
+        sources=queries.sources(context),
+        exclusions=flow.exclusions(),
+        apps=queries.apps(context),
+        capture=flow.status(makers=False).capture,
+        settings=context.settings.screenshots,
+    )
 
 
 @router.post("/sources/switch", dependencies=writer)
@@ -195,9 +216,7 @@ def ask_to_delete(
         return page(request, context, "delete.html", extent=None, begin=None, end=None, sample=[])
     check_range(begin, end)
     sample = queries.screenshots(context, since=begin, until=end, limit=8)
-    return page(
-        request, context, "delete.html", extent=flow.extent(begin, end), begin=begin, end=end, sample=sample
-    )  # fmt: skip
+    return page(request, context, "delete.html", extent=flow.extent(begin, end), begin=begin, end=end, sample=sample)
 
 
 @router.post("/delete", dependencies=writer)

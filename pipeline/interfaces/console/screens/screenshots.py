@@ -39,13 +39,19 @@ NODES, FRAMES, HITS, NEAR = 40, 60, 25, 30
 """On a page; the latest of a thread beside one of its nodes."""
 _FRAMES_EACH = 4
 STATES = {
-    "succeeded": ("done", "done"), "running": ("working", "running"), "pending": ("waiting", "waiting"),
-    "failed": ("waiting", "tried again"), "failed_permanent": ("failed", "given up"),
-}  # fmt: skip
+    "succeeded": ("done", "done"),
+    "running": ("working", "running"),
+    "pending": ("waiting", "waiting"),
+    "failed": ("waiting", "tried again"),
+    "failed_permanent": ("failed", "given up"),
+}
 """How a state looks, and how it is said."""
 MADE_BY = {
-    "model": "a text model", "direct": "the vision model alone", "rules": "text recognition and rules", "": "",
-}  # fmt: skip
+    "model": "a text model",
+    "direct": "the vision model alone",
+    "rules": "text recognition and rules",
+    "": "",
+}
 _SINCE = {"1h": timedelta(hours=1), "24h": timedelta(days=1), "7d": timedelta(days=7), "30d": timedelta(days=30)}
 SinceWord = Annotated[Literal["", "1h", "24h", "7d", "30d"], Query()]
 Day = Annotated[Annotated[date, Field(ge=date(1970, 1, 2), le=date(2999, 12, 30))] | None, BLANK]
@@ -70,9 +76,15 @@ def page(request: Request, context: Context, template: str, **values: Any) -> HT
     """A screen of this subject, with what all of them show."""
     letters = queries.dead_letter_counts(context)
     return screen(
-        request, f"screenshots/{template}", zone=flow.time_zone(), states=STATES, made_by=MADE_BY,
-        letters=sum(letters.values()), letters_by=letters, **values,
-    )  # fmt: skip
+        request,
+        f"screenshots/{template}",
+        zone=flow.time_zone(),
+        states=STATES,
+        made_by=MADE_BY,
+        letters=sum(letters.values()),
+        letters_by=letters,
+        **values,
+    )
 
 
 @dataclass(frozen=True)
@@ -113,19 +125,29 @@ def timeline(
         begins = datetime.combine(day, time(), flow.time_zone())
         until = (begins + timedelta(days=1)).astimezone(UTC)
     hours = flow.timeline(
-        until=until, thread=thread, derived=derived or bool(thread), limit=NODES + 1,
+        until=until,
+        thread=thread,
+        derived=derived or bool(thread),
+        limit=NODES + 1,
         before=pages.decode(cursor, At, int),
-    )  # fmt: skip
+    )
     some, more = hours_page(hours, NODES)
     shown = [node.id for hour in some for node in hour.nodes]
     return page(
-        request, context, "timeline.html", asked=asked, apps=apps, days=by_day(some),
-        frames=queries.frames_of(context, shown, _FRAMES_EACH), status_line=_status_line(context),
+        request,
+        context,
+        "timeline.html",
+        asked=asked,
+        apps=apps,
+        days=by_day(some),
+        frames=queries.frames_of(context, shown, _FRAMES_EACH),
+        status_line=_status_line(context),
         named=some[0].thread_title if thread and some else "",
-        next_url=following(ROOT, asked, more), first_url=following(ROOT, asked, "") if cursor else "",
+        next_url=following(ROOT, asked, more),
+        first_url=following(ROOT, asked, "") if cursor else "",
         # Before anything is made of them, frames are there.
         waiting=[] if some or day or thread or cursor else queries.screenshots(context, limit=12),
-    )  # fmt: skip
+    )
 
 
 def _found(request: Request, context: Context, asked: dict[str, Any], apps: list[str]) -> HTMLResponse:
@@ -135,9 +157,17 @@ def _found(request: Request, context: Context, asked: dict[str, Any], apps: list
     frames = queries.frames_of(context, [hit.node.id for hit in found.hits], 1)
     pictures = queries.screenshots_by_id(context, [hit.shot_id for hit in found.hits if hit.shot_id])
     return page(
-        request, context, "found.html", asked=asked, apps=apps, found=found, frames=frames, pictures=pictures,
-        places=renditions.known_places(context, pictures, asked["q"]), marked=marked,
-    )  # fmt: skip
+        request,
+        context,
+        "found.html",
+        asked=asked,
+        apps=apps,
+        found=found,
+        frames=frames,
+        pictures=pictures,
+        places=renditions.known_places(context, pictures, asked["q"]),
+        marked=marked,
+    )
 
 
 def marked(text: str, words: str) -> Markup:
@@ -162,21 +192,35 @@ def address(path: str, asked: Mapping[str, Any]) -> str:
 
 @router.get("/frames")
 def list_frames(
-    request: Request, context: InContext, source: Line = "", app: Line = "", status: WorkStatus | Literal[""] = "",
+    request: Request,
+    context: InContext,
+    source: Line = "",
+    app: Line = "",
+    status: WorkStatus | Literal[""] = "",
     cursor: Cursor = None,
-) -> HTMLResponse:  # fmt: skip
+) -> HTMLResponse:
     """All frames that were taken in."""
     asked = {"source": source, "app": app, "status": status}
     found = queries.screenshots(
-        context, source=source, app=app, status=status or None, limit=FRAMES + 1,
+        context,
+        source=source,
+        app=app,
+        status=status or None,
+        limit=FRAMES + 1,
         before=pages.decode(cursor, At, int),
-    )  # fmt: skip
+    )
     more = pages.encode(found[FRAMES - 1].ts, found[FRAMES - 1].id) if len(found) > FRAMES else None
     return page(
-        request, context, "frames.html", asked=asked, shots_list=found[:FRAMES], apps=queries.apps(context),
-        sources=queries.sources(context), next_url=following(f"{ROOT}/frames", asked, more),
+        request,
+        context,
+        "frames.html",
+        asked=asked,
+        shots_list=found[:FRAMES],
+        apps=queries.apps(context),
+        sources=queries.sources(context),
+        next_url=following(f"{ROOT}/frames", asked, more),
         first_url=following(f"{ROOT}/frames", asked, "") if cursor else "",
-    )  # fmt: skip
+    )
 
 
 @router.get("/frames/{shot_id}")
@@ -229,11 +273,20 @@ def _frame(request: Request, context: Context, shot_id: int, q: str, text: bytes
     shot = queries.screenshot(context, shot_id)
     before, after = queries.neighbours(context, shot)
     return page(
-        request, context, "frame.html", shot=shot, q=q.strip(), seen=_seen(text, q), before=before, after=after,
-        nodes=queries.nodes_of(context, shot_id), alike=queries.rejections(context, nearest=shot_id, limit=20),
-        unread=address(f"{ROOT}/frames/{shot_id}", {"q": q.strip(), "read": 1}), marked=marked,
+        request,
+        context,
+        "frame.html",
+        shot=shot,
+        q=q.strip(),
+        seen=_seen(text, q),
+        before=before,
+        after=after,
+        nodes=queries.nodes_of(context, shot_id),
+        alike=queries.rejections(context, nearest=shot_id, limit=20),
+        unread=address(f"{ROOT}/frames/{shot_id}", {"q": q.strip(), "read": 1}),
+        marked=marked,
         here_url=address(f"{ROOT}/frames/{shot_id}", {"q": q.strip()}),
-    )  # fmt: skip
+    )
 
 
 @router.get("/nodes/{node_id}")
@@ -246,6 +299,12 @@ def show_node(request: Request, context: InContext, node_id: RowId) -> HTMLRespo
     others = [one for hour in hours for one in hour.nodes if one.id != node.id][::-1]
     frames: dict[int, NodeFrames] = queries.frames_of(context, [one.id for one in others], 1)
     return page(
-        request, context, "node.html", detail=detail, node=node, near=others, frames=frames,
+        request,
+        context,
+        "node.html",
+        detail=detail,
+        node=node,
+        near=others,
+        frames=frames,
         ends=queries.nodes_by_id(context, sorted(ends)),
-    )  # fmt: skip
+    )

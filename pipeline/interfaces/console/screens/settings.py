@@ -25,9 +25,15 @@ from tasks import queues as control
 
 router = APIRouter(prefix="/console/settings", include_in_schema=False, dependencies=reader)
 SNIPPETS = (
-    ("curl", "curl"), ("command", "Command line"), ("python", "Python"), ("mcp", "Assistants (MCP)"),
-    ("openwebui", "Open WebUI"), ("docling", "docling-serve clients"), ("dify", "Dify"), ("events", "Events"),
-)  # fmt: skip
+    ("curl", "curl"),
+    ("command", "Command line"),
+    ("python", "Python"),
+    ("mcp", "Assistants (MCP)"),
+    ("openwebui", "Open WebUI"),
+    ("docling", "docling-serve clients"),
+    ("dify", "Dify"),
+    ("events", "Events"),
+)
 
 
 class SettingsPage(live.Asked):
@@ -78,9 +84,15 @@ def list_settings(request: Request, caller: ByCaller, page: Annotated[SettingsPa
     ]
     changed = sum(not one.is_default for one in known)
     return screen(
-        request, "settings/index.html", sees=sees, groups=_groups(found), asked=page, known=len(known), changed=changed,
+        request,
+        "settings/index.html",
+        sees=sees,
+        groups=_groups(found),
+        asked=page,
+        known=len(known),
+        changed=changed,
         text_of=text_of,
-    )  # fmt: skip
+    )
 
 
 @router.post("/live/{key}", dependencies=admin)

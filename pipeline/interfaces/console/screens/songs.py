@@ -20,13 +20,17 @@ router = APIRouter(prefix="/console/music", include_in_schema=False, dependencie
 SONGS, SIMILAR = 50, 12
 """So many on a page."""
 SONG_CSS = {
-    SongStatus.PENDING: "waiting", SongStatus.PROCESSING: "working", SongStatus.COMPLETED: "done",
+    SongStatus.PENDING: "waiting",
+    SongStatus.PROCESSING: "working",
+    SongStatus.COMPLETED: "done",
     SongStatus.FAILED: "failed",
-}  # fmt: skip
+}
 SONG_WORDS = {
-    SongStatus.PENDING: "not yet described", SongStatus.PROCESSING: "being described",
-    SongStatus.COMPLETED: "described", SongStatus.FAILED: "failed",
-}  # fmt: skip
+    SongStatus.PENDING: "not yet described",
+    SongStatus.PROCESSING: "being described",
+    SongStatus.COMPLETED: "described",
+    SongStatus.FAILED: "failed",
+}
 MaybeSong = Annotated[SongStatus | None, BLANK]
 MaybeBool = Annotated[bool | None, BLANK]
 
@@ -38,9 +42,14 @@ def _length(seconds: int | None) -> str:
 
 @router.get("/songs")
 def list_songs(
-    request: Request, context: InContext, status: MaybeSong = None, vector: MaybeBool = None, q: Line = "",
-    run: Annotated[HexId | None, BLANK] = None, cursor: Cursor = None,
-) -> HTMLResponse:  # fmt: skip
+    request: Request,
+    context: InContext,
+    status: MaybeSong = None,
+    vector: MaybeBool = None,
+    q: Line = "",
+    run: Annotated[HexId | None, BLANK] = None,
+    cursor: Cursor = None,
+) -> HTMLResponse:
     """The songs of the library, in the order in which they were added."""
     (after,) = pages.decode(cursor, int) or (0,)
     found = queries.songs(
@@ -49,9 +58,17 @@ def list_songs(
     some = pages.page(found, SONGS, lambda song: song, lambda song: (song.id,))
     asked = {"status": status, "vector": "" if vector is None else str(vector).lower(), "q": q, "run": run or ""}
     return screen(
-        request, "music/songs.html", songs=some.items, next_cursor=some.next_cursor, asked=asked, first=not cursor,
-        counts=queries.status(context), css=SONG_CSS, words=SONG_WORDS, length=_length,
-    )  # fmt: skip
+        request,
+        "music/songs.html",
+        songs=some.items,
+        next_cursor=some.next_cursor,
+        asked=asked,
+        first=not cursor,
+        counts=queries.status(context),
+        css=SONG_CSS,
+        words=SONG_WORDS,
+        length=_length,
+    )
 
 
 @router.get("/songs/{song_id}")
@@ -81,6 +98,12 @@ def search(
         except PenstockError as error:
             refused = str(error)
     return screen(
-        request, "music/search.html", q=q, limit=limit, found=found, refused=refused, counts=queries.status(context),
+        request,
+        "music/search.html",
+        q=q,
+        limit=limit,
+        found=found,
+        refused=refused,
+        counts=queries.status(context),
         provider=context.settings.music.embeddings_provider,
-    )  # fmt: skip
+    )

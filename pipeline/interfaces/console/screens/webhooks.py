@@ -93,7 +93,7 @@ def create(request: Request, form: Annotated[EndpointForm, Form()]) -> HTMLRespo
     """Add an endpoint. This page is the only one with its secret."""
     return screen(
         request, "events/endpoint_made.html", status=201, made=flow.create(form.url, form.types, form.description)
-    )  # fmt: skip
+    )
 
 
 @router.get("/webhooks/{endpoint_id}")
@@ -101,10 +101,16 @@ def show(request: Request, context: InContext, endpoint_id: Id) -> HTMLResponse:
     """One endpoint, with its newest deliveries."""
     endpoint, newest = flow.endpoint(endpoint_id), flow.deliveries(endpoint_id, limit=20)
     return screen(
-        request, "events/endpoint.html", endpoint=endpoint, state=_state(endpoint), kinds=_kinds(), css=DELIVERY_CSS,
-        counts=flow.delivery_counts(endpoint_id), deliveries=newest,
+        request,
+        "events/endpoint.html",
+        endpoint=endpoint,
+        state=_state(endpoint),
+        kinds=_kinds(),
+        css=DELIVERY_CSS,
+        counts=flow.delivery_counts(endpoint_id),
+        deliveries=newest,
         moves=endpoint.active and _moves(newest, context.db.now()),
-    )  # fmt: skip
+    )
 
 
 @router.post("/webhooks/{endpoint_id}", dependencies=admin)
@@ -158,10 +164,15 @@ def list_deliveries(request: Request, context: InContext, page: Annotated[Delive
     found = flow.deliveries(page.endpoint, page.status, before=before, limit=ROWS + 1)
     shown = pages.page(found, ROWS, lambda one: one, lambda one: (one.id,))
     return screen(
-        request, "events/deliveries.html", asked=page, endpoints=flow.endpoints(), css=DELIVERY_CSS,
-        found=shown, counts=flow.delivery_counts(page.endpoint),
+        request,
+        "events/deliveries.html",
+        asked=page,
+        endpoints=flow.endpoints(),
+        css=DELIVERY_CSS,
+        found=shown,
+        counts=flow.delivery_counts(page.endpoint),
         moves=not page.cursor and _moves(shown.items, context.db.now()),
-    )  # fmt: skip
+    )
 
 
 @router.post("/deliveries/replay", dependencies=writer)
@@ -177,9 +188,14 @@ def show_delivery(request: Request, context: InContext, delivery_id: RowId) -> H
     """One delivery with all its attempts."""
     found = flow.delivery(delivery_id)
     return screen(
-        request, "events/delivery.html", delivery=found, attempts=flow.attempts(delivery_id), css=DELIVERY_CSS,
-        endpoint=flow.endpoint(found.endpoint_id), moves=_moves([found], context.db.now()),
-    )  # fmt: skip
+        request,
+        "events/delivery.html",
+        delivery=found,
+        attempts=flow.attempts(delivery_id),
+        css=DELIVERY_CSS,
+        endpoint=flow.endpoint(found.endpoint_id),
+        moves=_moves([found], context.db.now()),
+    )
 
 
 @router.post("/deliveries/{delivery_id}/replay", dependencies=writer)

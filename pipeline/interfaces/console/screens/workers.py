@@ -110,10 +110,15 @@ def show(request: Request, context: InContext, caller: ByCaller) -> HTMLResponse
     used, knows = service.is_used(context), is_admin(caller)
     shown = _workers(overview.fleet(context)) | (_nodes(_gateway(context)) if used else {})
     return screen(
-        request, "workers/index.html", shown=shown, is_used=used, knows=knows,
+        request,
+        "workers/index.html",
+        shown=shown,
+        is_used=used,
+        knows=knows,
         letters=_if_there(lambda: service.dlq(context, LETTERS)) if used and knows else [],
-        tokens=_tokens(context) if knows else [], secret="",
-    )  # fmt: skip
+        tokens=_tokens(context) if knows else [],
+        secret="",
+    )
 
 
 def _if_there(look: Callable[[], list[DeadLetterView]]) -> list[DeadLetterView]:

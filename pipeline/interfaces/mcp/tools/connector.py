@@ -65,8 +65,11 @@ def search(call: Call, asked: Query) -> Results:
 
 
 def _result(call: Call, hit: Hit) -> Result:
-    key = {"documents": f"page:{hit.subject}:{hit.number}", "knowledge": f"chunk:{hit.subject}:{hit.number}",
-           "screenshots": f"node:{hit.subject}"}[hit.flow]  # fmt: skip
+    key = {
+        "documents": f"page:{hit.subject}:{hit.number}",
+        "knowledge": f"chunk:{hit.subject}:{hit.number}",
+        "screenshots": f"node:{hit.subject}",
+    }[hit.flow]
     return Result(id=key, title=hit.title, url=hit.address or _url(call, place_of_hit(hit)))
 
 
@@ -91,8 +94,11 @@ def _page(call: Call, asked: str, rest: str) -> Found:
     document_id, _, number = rest.partition(":")
     page, document = documents.page(document_id, _number(asked, number)), documents.status(document_id)
     about: dict[str, JsonValue] = {
-        "document_id": document_id, "page": page.page, "pages": document.pages, "status": page.status.name,
-    }  # fmt: skip
+        "document_id": document_id,
+        "page": page.page,
+        "pages": document.pages,
+        "status": page.status.name,
+    }
     url = _url(call, f"{place('document', document_id)}?page={page.page}")
     return f"{document.filename}, page {page.page}", page.content, url, about
 
@@ -117,14 +123,20 @@ def _chunk(call: Call, asked: str, rest: str) -> Found:
 def _node(call: Call, asked: str, rest: str) -> Found:
     node = screenshots.show(_number(asked, rest)).node
     about: dict[str, JsonValue] = {
-        "kind": node.kind, "at": node.event_time.isoformat(), "keywords": list(node.keywords), "thread": node.thread_id,
-    }  # fmt: skip
+        "kind": node.kind,
+        "at": node.event_time.isoformat(),
+        "keywords": list(node.keywords),
+        "thread": node.thread_id,
+    }
     return node.title, node.summary, _url(call, place("screenshot_node", str(node.id))), about
 
 
 _KINDS: dict[str, Callable[[Call, str, str], Found]] = {
-    "page": _page, "document": _document, "chunk": _chunk, "node": _node,
-}  # fmt: skip
+    "page": _page,
+    "document": _document,
+    "chunk": _chunk,
+    "node": _node,
+}
 
 
 def _number(asked: str, text: str) -> int:

@@ -81,9 +81,13 @@ class Converted(BaseModel):
 
 
 @BOX.tool(
-    "Convert a document to Markdown", asks=Address, asks_locally=FileOrAddress, writes=True, spends=True,
+    "Convert a document to Markdown",
+    asks=Address,
+    asks_locally=FileOrAddress,
+    writes=True,
+    spends=True,
     open_world=True,
-)  # fmt: skip
+)
 async def convert_document(call: Call, asked: Address | FileOrAddress) -> Converted:
     """Convert a PDF or a picture (PNG, JPEG, WebP, TIFF) to Markdown, and wait for it up to wait_s seconds.
 

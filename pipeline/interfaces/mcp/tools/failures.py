@@ -69,11 +69,14 @@ def list_failures(call: Call, asked: Which) -> Failures:
     if asked.kind in {None, Kind.SCREENSHOTS}:
         found += [
             Failure(
-                kind=Kind.SCREENSHOTS, id=f"{one.kind}:{one.id}", name=f"{one.kind} {one.id}", error=one.reason,
+                kind=Kind.SCREENSHOTS,
+                id=f"{one.kind}:{one.id}",
+                name=f"{one.kind} {one.id}",
+                error=one.reason,
                 at=one.at,
             )
             for one in screenshots.dead_letters(asked.limit)  # merges and vectors, too
-        ]  # fmt: skip
+        ]
     found.sort(key=lambda failure: failure.at, reverse=True)
     now = "Use retry with kind and id." if call.may_write else "Somebody tries again in the console."
     return Failures(failures=found, next=now if found else "Nothing failed.")

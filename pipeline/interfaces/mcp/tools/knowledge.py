@@ -36,9 +36,12 @@ def search_knowledge(call: Call, asked: Question) -> FoundShape:
     """Find passages in knowledge bases that answer a question, best first, by words and by meaning."""
     del call
     found = flow.search(
-        None if asked.bases is None else [_base(name).id for name in asked.bases], asked.query, limit=asked.limit,
-        since=asked.since, around=asked.around,
-    )  # fmt: skip
+        None if asked.bases is None else [_base(name).id for name in asked.bases],
+        asked.query,
+        limit=asked.limit,
+        since=asked.since,
+        around=asked.around,
+    )
     return found_shape(found)
 
 

@@ -83,9 +83,13 @@ def get_markdown(call: Call, asked: WhichText) -> Markdown:
         text = document.read_text()
     piece = cut(text, asked.offset, asked.limit)
     return Markdown(
-        **piece.model_dump(), document_id=document.id, filename=document.filename, status=document.status.name,
-        pages=shown, missing_pages=missing,
-    )  # fmt: skip
+        **piece.model_dump(),
+        document_id=document.id,
+        filename=document.filename,
+        status=document.status.name,
+        pages=shown,
+        missing_pages=missing,
+    )
 
 
 def _of_pages(document: Document, wanted: str) -> tuple[str, list[int], list[int]]:
@@ -133,9 +137,13 @@ async def get_page_image(call: Call, asked: WhichPicture) -> Picture:
     if len(png) > MAX_PICTURE_BYTES:
         raise Refused(f"page {page.page} is too large for a picture: read its Markdown", code="too_large")
     about = AboutPicture(
-        document_id=document.id, filename=document.filename, page=page.page, page_source=page.page_source, dpi=dpi,
+        document_id=document.id,
+        filename=document.filename,
+        page=page.page,
+        page_source=page.page_source,
+        dpi=dpi,
         size_bytes=len(png),
-    )  # fmt: skip
+    )
     return Picture(png, about)
 
 

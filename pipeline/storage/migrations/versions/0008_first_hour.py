@@ -66,9 +66,12 @@ def _search_documents() -> None:
     op.add_column("documents", sa.Column("unindexed", sa.Boolean(), nullable=False, server_default=sa.false()))
     op.execute("UPDATE documents SET unindexed = true WHERE merged_path IS NOT NULL")
     op.create_index(
-        "ix_documents_unindexed", "documents", ["finished_at"],
-        sqlite_where=sa.text("unindexed = 1"), postgresql_where=sa.text("unindexed"),
-    )  # fmt: skip
+        "ix_documents_unindexed",
+        "documents",
+        ["finished_at"],
+        sqlite_where=sa.text("unindexed = 1"),
+        postgresql_where=sa.text("unindexed"),
+    )
 
 
 def _index_songs() -> None:

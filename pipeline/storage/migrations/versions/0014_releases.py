@@ -10,9 +10,18 @@ branch_labels = None
 depends_on = None
 
 TABLES = (
-    "documents", "pages", "music_runs", "music_batches", "screenshot_nodes", "screenshot_embeddings",
-    "screenshot_batches", "screenshot_shards", "knowledge_items", "knowledge_batches", "webhook_deliveries",
-)  # fmt: skip
+    "documents",
+    "pages",
+    "music_runs",
+    "music_batches",
+    "screenshot_nodes",
+    "screenshot_embeddings",
+    "screenshot_batches",
+    "screenshot_shards",
+    "knowledge_items",
+    "knowledge_batches",
+    "webhook_deliveries",
+)
 INDEXES = {
     "pages": ("status IN (0, 3)", ("document_id", "provider", "attempts"), ("page", "status")),
     "music_batches": ("status IN ('PENDING', 'QUEUED')", ("run_id", "step"), ("id",)),

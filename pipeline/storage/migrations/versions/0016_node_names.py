@@ -14,11 +14,13 @@ depends_on = None
 def upgrade() -> None:
     op.create_table(
         "node_names",
-        *string(64, "node_id"), *string(16, "token_id"), *moment("since"),
+        *string(64, "node_id"),
+        *string(16, "token_id"),
+        *moment("since"),
         sa.ForeignKeyConstraint(["token_id"], ["node_tokens.id"], name="fk_node_names_token_id", ondelete="CASCADE"),
         sa.PrimaryKeyConstraint("node_id", name="pk_node_names"),
         sa.Index("ix_node_names_token_id", "token_id"),
-    )  # fmt: skip
+    )
 
 
 def downgrade() -> None:

@@ -22,13 +22,24 @@ def make(context: Context, *errors: str) -> None:
     now = context.db.now()
     rows = [
         {
-            "created_at": now + timedelta(seconds=number // 2), "flow": "documents", "scope_id": f"doc{number % 2}",
-            "unit": str(number), "capability": "vision", "operation": "page", "provider": "fake", "model": "m",
-            "status": status, "error": None if status == "ok" else "it failed", "latency_ms": 100, "input_tokens": 10,
-            "output_tokens": 5, "cost": 0.5, "preview": "what the model said",
+            "created_at": now + timedelta(seconds=number // 2),
+            "flow": "documents",
+            "scope_id": f"doc{number % 2}",
+            "unit": str(number),
+            "capability": "vision",
+            "operation": "page",
+            "provider": "fake",
+            "model": "m",
+            "status": status,
+            "error": None if status == "ok" else "it failed",
+            "latency_ms": 100,
+            "input_tokens": 10,
+            "output_tokens": 5,
+            "cost": 0.5,
+            "preview": "what the model said",
         }
         for number, status in enumerate(errors)
-    ]  # fmt: skip
+    ]
     context.db.run(lambda session: session.execute(insert(CALLS), rows))
 
 
@@ -76,11 +87,18 @@ class TestOnOneDatabase:
     @pytest.mark.parametrize(
         "query",
         [
-            {"flow": "fishing"}, {"status": "bad"}, {"capability": "smell"}, {"since": "yesterday"},
-            {"since": "2026-11-22T10:00:00"}, {"since": "0001-01-01T00:00:00+14:00"}, {"limit": 201},
-            {"until": "9999-12-31T23:59:59-14:00"}, {"provider": "a'b"}, {"scope_id": "x" * 65},
+            {"flow": "fishing"},
+            {"status": "bad"},
+            {"capability": "smell"},
+            {"since": "yesterday"},
+            {"since": "2026-11-22T10:00:00"},
+            {"since": "0001-01-01T00:00:00+14:00"},
+            {"limit": 201},
+            {"until": "9999-12-31T23:59:59-14:00"},
+            {"provider": "a'b"},
+            {"scope_id": "x" * 65},
         ],
-    )  # fmt: skip
+    )
     def test_a_filter_that_makes_no_sense_is_refused(self, api: TestClient, query: dict[str, str]) -> None:
         for path in (LIST, STATS) if "limit" not in query else (LIST,):
             assert f"query.{next(iter(query))}" in problem(api.get(path, params=query), 422, "invalid")

@@ -72,9 +72,17 @@ def test_options_that_mean_something_here_are_kept_and_others_ignored(
     api: TestClient, context: Context, pdf: Path
 ) -> None:
     answer = upload(
-        api, "/v1/convert/file/async", pdf, page_range=["2", "9"], image_export_mode="embedded", abort_on_error="true",
-        do_ocr="true", ocr_engine="tesseract", ocr_lang=["de", "en"], pipeline="vlm",
-    )  # fmt: skip
+        api,
+        "/v1/convert/file/async",
+        pdf,
+        page_range=["2", "9"],
+        image_export_mode="embedded",
+        abort_on_error="true",
+        do_ocr="true",
+        ocr_engine="tesseract",
+        ocr_lang=["de", "en"],
+        pipeline="vlm",
+    )
     assert answer.status_code == 200, answer.text
     with context.db.read() as session:
         row = session.execute(select(DOCUMENTS)).one()
@@ -92,7 +100,7 @@ def test_options_that_mean_something_here_are_kept_and_others_ignored(
         ({"provider": "no-such"}, "no-such"),
         ({"md_page_break_placeholder": "x" * 61}, "md_page_break_placeholder"),
     ],
-)  # fmt: skip
+)
 def test_what_cannot_be_is_refused_before_anything_is_kept(
     api: TestClient, context: Context, pdf: Path, fields: dict[str, Any], said: str
 ) -> None:
@@ -201,9 +209,12 @@ def test_partial_result_ends_the_task_with_success_and_names_the_pages(api: Test
 
 @pytest.mark.parametrize(
     ("status", "said"),
-    [(DocumentStatus.FAILED, "it broke"), (DocumentStatus.CANCELLED, "cancelled"),
-     (DocumentStatus.PARTIAL_FAILED, "1 of 1 pages failed")],
-)  # fmt: skip
+    [
+        (DocumentStatus.FAILED, "it broke"),
+        (DocumentStatus.CANCELLED, "cancelled"),
+        (DocumentStatus.PARTIAL_FAILED, "1 of 1 pages failed"),
+    ],
+)
 def test_document_without_a_result_is_a_failure_with_its_reason(
     api: TestClient, context: Context, status: DocumentStatus, said: str
 ) -> None:

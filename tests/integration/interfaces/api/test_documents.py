@@ -47,9 +47,11 @@ def test_an_upload_becomes_a_document_and_the_same_one_again(api: TestClient, co
     assert shown == {**document, "reason": shown["reason"]}
     assert shown["reason"]["kind"] == "workers", "nobody is there to work, and it says so"
     raw = api.post(
-        DOCUMENTS, params={"page_range": "2"}, content=pdf.read_bytes(),
+        DOCUMENTS,
+        params={"page_range": "2"},
+        content=pdf.read_bytes(),
         headers={"content-type": "application/pdf", "x-filename": "r%C3%A9port.pdf"},
-    )  # fmt: skip
+    )
     assert raw.json()["id"] == document["id"]
     stored = context.settings.upload_dir / document["id"] / "source.pdf"
     assert stored.read_bytes() == pdf.read_bytes()
@@ -132,8 +134,9 @@ def test_documents_are_counted_by_their_states(api: TestClient, context: Context
     assert api.get(f"{DOCUMENTS}/counts", params={"q": "letter"}).json() == {"total": 0, "by_status": {}}
     listed = api.get(DOCUMENTS).json()["items"]
     assert {one["status"]: one["reason"] and one["reason"]["kind"] for one in listed} == {
-        "FAILED": "failed", "COMPLETED": None,
-    }  # fmt: skip
+        "FAILED": "failed",
+        "COMPLETED": None,
+    }
 
 
 def test_pages_attempts_blocks_and_results(api: TestClient, context: Context) -> None:
@@ -183,8 +186,11 @@ def test_the_result_as_one_archive(api: TestClient, context: Context) -> None:
     with zipfile.ZipFile(io.BytesIO(answer.content)) as found:
         assert found.testzip() is None
         assert found.namelist() == [
-            "bericht über.md", "pictures/page-0001-1.png", "bericht über.manifest.json", "bericht über.json",
-        ]  # fmt: skip
+            "bericht über.md",
+            "pictures/page-0001-1.png",
+            "bericht über.manifest.json",
+            "bericht über.json",
+        ]
         assert found.read("bericht über.md") == merged.read_bytes()
         assert json.loads(found.read("bericht über.manifest.json"))["document"] == {"id": document}
         assert [page["page"] for page in json.loads(found.read("bericht über.json"))["pages"]] == [1, 2]
@@ -300,8 +306,10 @@ def test_pages_are_found_by_their_words(api: TestClient, context: Context) -> No
     merged: dict[str, Any] = {"finished_at": context.db.now(), "unindexed": True, "source_path": "/home/me/a.pdf"}
     made = insert_document(context, DocumentStatus.COMPLETED, [C, C], **merged)
     assert api.get(f"{DOCUMENTS}/search", params={"q": "text"}).json() == {
-        "hits": [], "any_word": False, "unindexed": 1
-    }  # fmt: skip
+        "hits": [],
+        "any_word": False,
+        "unindexed": 1,
+    }
     FLOW.catch_up(context)
     found = api.get(f"{DOCUMENTS}/search", params={"q": "text 2", "status": "COMPLETED", "name": "report"}).json()
     hit = {"document_id": made, "filename": "report.pdf", "page": 2, "page_source": 2, "passage": "text of page 2"}

@@ -21,12 +21,25 @@ from tests.support.documents import insert_document
 from tests.support.samples import text_pdf
 
 JUNK = [
-    '["0001-01-01T00:00:00+23:59","a"]', '["9999-12-31T23:59:59-23:59","a"]', '["2026-01-01T00:00:00Z","\\u0000"]',
-    '["2026-01-01T00:00:00Z","\\ud800"]', "[NaN]", '[NaN,"x"]', '[1e999,"x"]', f"[{'9' * 300}]",
-    "[-9223372036854775809]", "[9223372036854775807]", "[9223372036854775807,1]", "[-1e18,3]",
-    "[1,9223372036854775807]", "[null]", "{}",
-    "[" * 100, '["\\u202e"]', "[[1]]",
-]  # fmt: skip
+    '["0001-01-01T00:00:00+23:59","a"]',
+    '["9999-12-31T23:59:59-23:59","a"]',
+    '["2026-01-01T00:00:00Z","\\u0000"]',
+    '["2026-01-01T00:00:00Z","\\ud800"]',
+    "[NaN]",
+    '[NaN,"x"]',
+    '[1e999,"x"]',
+    f"[{'9' * 300}]",
+    "[-9223372036854775809]",
+    "[9223372036854775807]",
+    "[9223372036854775807,1]",
+    "[-1e18,3]",
+    "[1,9223372036854775807]",
+    "[null]",
+    "{}",
+    "[" * 100,
+    '["\\u202e"]',
+    "[[1]]",
+]
 """What a list must not have given as a cursor; some of it could be one."""
 EXTREMES = ["0001-01-01T00:00:00+23:59", "9999-12-31T23:59:59-23:59", "2026-01-01T00:00:00", "1e400", "NaN", "2026"]
 
@@ -114,10 +127,15 @@ def test_a_key_that_is_revoked_while_requests_run_ends_between_two_of_them(conte
 @pytest.mark.parametrize(
     ("sent", "kept"),
     [
-        ("../../etc/passwd", "passwd"), ("C:\\windows\\x.pdf", "x.pdf"), ("a\0b.pdf", "ab.pdf"), ("..", "file"),
-        ("\u202egnp.pdf", "gnp.pdf"), ("a\r\nSet-Cookie: x=1.pdf", "a  Set-Cookie_ x=1.pdf"), ("x" * 5000, "x" * 200),
+        ("../../etc/passwd", "passwd"),
+        ("C:\\windows\\x.pdf", "x.pdf"),
+        ("a\0b.pdf", "ab.pdf"),
+        ("..", "file"),
+        ("\u202egnp.pdf", "gnp.pdf"),
+        ("a\r\nSet-Cookie: x=1.pdf", "a  Set-Cookie_ x=1.pdf"),
+        ("x" * 5000, "x" * 200),
     ],
-)  # fmt: skip
+)
 def test_a_name_is_no_path_and_no_header(api: TestClient, tmp_path: Path, sent: str, kept: str) -> None:
     content = text_pdf(tmp_path / "report.pdf", [["text"]]).read_bytes()
     headers = {"content-type": "application/pdf", "x-filename": quote(sent)}

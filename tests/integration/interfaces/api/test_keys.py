@@ -38,9 +38,16 @@ def test_a_key_is_made_used_and_revoked(api: TestClient, connect: Connect) -> No
 
 def test_what_makes_no_key_is_refused(api: TestClient) -> None:
     for wrong in (
-        {}, {"name": ""}, {"name": " "}, {"name": "x" * 101}, {"name": "a\x1b[2J"}, {"name": "x", "scope": "owner"},
-        {"name": "x", "expires_days": 0}, {"name": "x", "expires_days": 1e9}, {"name": "x", "secret": "mine"},
-    ):  # fmt: skip
+        {},
+        {"name": ""},
+        {"name": " "},
+        {"name": "x" * 101},
+        {"name": "a\x1b[2J"},
+        {"name": "x", "scope": "owner"},
+        {"name": "x", "expires_days": 0},
+        {"name": "x", "expires_days": 1e9},
+        {"name": "x", "secret": "mine"},
+    ):
         problem(api.post(KEYS, json=wrong), 422, "invalid")
     problem(api.post(f"{KEYS}/{'0' * 16}/revoke"), 404, "unknown_key")
     assert api.get(KEYS).json()["items"] == []

@@ -107,14 +107,19 @@ def test_a_batch_succeeds_in_part_and_paths_are_never_read(api: TestClient, base
     secret = tmp_path / "secret.txt"
     secret.write_text("secret")
     at = f"{BASES}/{base}/items"
-    mixed = api.post(at, json={"items": [
-        {"type": "note", "content": "# Keys\nunder the mat"},
-        {"type": "file", "data": {"path": str(secret)}},
-        {"type": "directory", "path": str(tmp_path)},
-        {"type": "url", "url": "file:///etc/passwd"},
-        {"type": "url", "url": "http://user:secret@example.com/"},
-        {"type": "sitemap", "url": "https://example.com/sitemap.xml", "name": "site"},
-    ]})  # fmt: skip
+    mixed = api.post(
+        at,
+        json={
+            "items": [
+                {"type": "note", "content": "# Keys\nunder the mat"},
+                {"type": "file", "data": {"path": str(secret)}},
+                {"type": "directory", "path": str(tmp_path)},
+                {"type": "url", "url": "file:///etc/passwd"},
+                {"type": "url", "url": "http://user:secret@example.com/"},
+                {"type": "sitemap", "url": "https://example.com/sitemap.xml", "name": "site"},
+            ]
+        },
+    )
     assert mixed.status_code == 202, mixed.text
     assert [(one["type"], one["name"]) for one in mixed.json()["created"]] == [("note", "Keys.md"), ("sitemap", "site")]
     assert sorted(one["code"] for one in mixed.json()["failed"]) == ["bad_url", "bad_url", "upload", "upload"]
@@ -186,11 +191,13 @@ def test_queue_tells_orphans_which_are_recovered_or_given_up(api: TestClient, co
     standing = api.get(f"{ITEM}/{line}", params={"includeStanding": "true"}).json()["standing"]
     assert (standing["activity"], standing["place"]) == ("stalled", 1)
     assert api.get(f"{BASES}/{base}/queue").json() == {
-        "baseId": base, "queueSize": 1, "processingCount": 1, "activeItemIds": [], "orphanItemIds": [stuck, line],
-    }  # fmt: skip
-    assert api.get("/knowledge-queue").json() == {
-        "queueSize": 1, "processingCount": 1, "perBaseQueue": {base: 1}
-    }  # fmt: skip
+        "baseId": base,
+        "queueSize": 1,
+        "processingCount": 1,
+        "activeItemIds": [],
+        "orphanItemIds": [stuck, line],
+    }
+    assert api.get("/knowledge-queue").json() == {"queueSize": 1, "processingCount": 1, "perBaseQueue": {base: 1}}
     assert api.post(f"{BASES}/{base}/queue/dismiss", json={"itemIds": [stuck]}).json() == {"dismissed": [stuck]}
     assert api.get(f"{ITEM}/{stuck}").json()["error"] == "Interrupted"
     assert api.get(f"{BASES}/{base}/queue").json()["activeItemIds"] == [line], "its turn has come"

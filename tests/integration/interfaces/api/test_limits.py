@@ -117,10 +117,18 @@ def test_nothing_is_read_of_whoever_has_no_key(context: Context) -> None:
     headers = [(b"host", b"127.0.0.1"), (b"content-type", b"application/json"), (b"content-length", b"9")]
     path = f"{DOCUMENTS}/actions/delete"
     scope = {
-        "type": "http", "method": "POST", "path": path, "raw_path": path.encode(), "query_string": b"",
-        "headers": headers, "http_version": "1.1", "scheme": "http", "root_path": "", "server": ("127.0.0.1", 80),
+        "type": "http",
+        "method": "POST",
+        "path": path,
+        "raw_path": path.encode(),
+        "query_string": b"",
+        "headers": headers,
+        "http_version": "1.1",
+        "scheme": "http",
+        "root_path": "",
+        "server": ("127.0.0.1", 80),
         "client": ("192.0.2.7", 9),
-    }  # fmt: skip
+    }
     anyio.run(create_app(context, "0.0.0.0"), scope, receive, send)
     assert answered[0]["status"] == 401
 

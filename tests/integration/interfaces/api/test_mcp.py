@@ -25,9 +25,16 @@ from tests.support.web_server import WebServer
 
 C, F = PageStatus.COMPLETED, PageStatus.FAILED
 READING = {
-    "get_status", "get_markdown", "get_page_image", "list_failures", "search_screenshots", "timeline",
-    "search_knowledge", "search", "fetch",
-}  # fmt: skip
+    "get_status",
+    "get_markdown",
+    "get_page_image",
+    "list_failures",
+    "search_screenshots",
+    "timeline",
+    "search_knowledge",
+    "search",
+    "fetch",
+}
 WRITING = {"convert_document", "retry", "add_to_knowledge"}
 
 
@@ -94,9 +101,10 @@ class TestRights:
         @pytest.fixture
         def settings_env(self) -> dict[str, str]:
             return {
-                "PENSTOCK_API__MCP_WRITE": "true", "PENSTOCK_API__PREFIX": "/penstock",
+                "PENSTOCK_API__MCP_WRITE": "true",
+                "PENSTOCK_API__PREFIX": "/penstock",
                 "PENSTOCK_API__TLS_BY_PROXY": "true",
-            }  # fmt: skip
+            }
 
         def test_a_setting_lets_assistants_without_a_key_write(self, api: TestClient) -> None:
             assert set(tools(api)) == READING | WRITING
@@ -220,8 +228,9 @@ class TestDocuments:
         item = add_item(context, base, ItemStatus.FAILED, error="broken")
         found = use(writer, "list_failures")["failures"]
         assert {one["kind"]: (one["id"], one["pages"]) for one in found} == {
-            "document": (document, [2]), "knowledge_item": (item, []),
-        }  # fmt: skip
+            "document": (document, [2]),
+            "knowledge_item": (item, []),
+        }
         assert use(writer, "list_failures", kind="screenshots")["failures"] == []
         assert use(writer, "retry", id=document)["status"] == "PROCESSING"
         assert use(writer, "retry", kind="knowledge_item", id=item)["status"] != "failed"
@@ -249,9 +258,12 @@ class TestDocuments:
             use(writer, "retry", id=document)
             paid(context, document, 2)
             for tool, arguments in {
-                "retry": {"id": document}, "search": {"query": "x"}, "search_knowledge": {"query": "x"},
-                "search_screenshots": {"query": "x"}, "convert_document": {"url": "https://example.com/a.pdf"},
-            }.items():  # fmt: skip
+                "retry": {"id": document},
+                "search": {"query": "x"},
+                "search_knowledge": {"query": "x"},
+                "search_screenshots": {"query": "x"},
+                "convert_document": {"url": "https://example.com/a.pdf"},
+            }.items():
                 assert "has spent its 1" in refused(writer, tool, **arguments)
             assert use(writer, "get_status", id=document)["document"]["id"] == document
 

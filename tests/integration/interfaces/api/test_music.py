@@ -107,8 +107,12 @@ class TestOnOneDatabase:
     def test_songs_are_found_by_mood_and_by_likeness(self, api: TestClient, context: Context) -> None:
         add_songs(context, 4)
         assert api.get(f"{MUSIC}/search", params={"q": "night"}).json() == {
-            "matches": [], "lexical": True, "searched": 0, "songs": 4, "any_word": False,
-        }  # fmt: skip
+            "matches": [],
+            "lexical": True,
+            "searched": 0,
+            "songs": 4,
+            "any_word": False,
+        }
         [first] = api.get(f"{MUSIC}/songs", params={"limit": 1}).json()["items"]
         problem(api.get(f"{MUSIC}/songs/{first['id']}/similar"), 422, "no_vector")
         driver = Driver(context)

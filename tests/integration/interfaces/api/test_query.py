@@ -61,10 +61,13 @@ def test_the_nearest_name_is_told(api: TestClient) -> None:
 @pytest.mark.parametrize(
     ("address", "field"),
     [
-        (DOCUMENTS, "provider"), ("/api/v1/screenshots", "app"), ("/v1/convert/file", "page_range"),
-        ("/file_parse", "provider"), ("/api/v1/knowledge-bases/ab12/items", "groupName"),
+        (DOCUMENTS, "provider"),
+        ("/api/v1/screenshots", "app"),
+        ("/v1/convert/file", "page_range"),
+        ("/file_parse", "provider"),
+        ("/api/v1/knowledge-bases/ab12/items", "groupName"),
     ],
-)  # fmt: skip
+)
 def test_a_field_of_the_form_in_the_query_is_refused_by_name_before_the_file_is_taken(
     api: TestClient, context: Context, address: str, field: str
 ) -> None:

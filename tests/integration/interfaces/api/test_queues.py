@@ -35,8 +35,14 @@ def test_a_queue_is_paused_and_resumed_and_the_list_says_so(api: TestClient) -> 
     assert (gated["gate"], gated["provider"], gated["in_flight"]) == ("flowing", "fake", 0)
     (limit,) = gated["limits"]
     assert limit == {
-        "limit": "100/min", "used": 0, "of": "fake", "most": 100, "unit": "requests", "window_s": 60, "next_in_s": None
-    }  # fmt: skip
+        "limit": "100/min",
+        "used": 0,
+        "of": "fake",
+        "most": 100,
+        "unit": "requests",
+        "window_s": 60,
+        "next_in_s": None,
+    }
     paused = api.post(f"{QUEUE}/pause", json={"seconds": 600, "reason": "maintenance"}).json()
     assert (paused["gate"], paused["closed_by"], paused["reason"]) == ("closed", "operator", "maintenance")
     assert 590 < paused["resumes_in_s"] <= 600
@@ -64,8 +70,12 @@ def test_a_breakers_history_says_when_and_why_it_opened_and_closed(api: TestClie
     api.post(f"{BREAKER}/close")
     closed, opened = api.get(f"{BREAKER}/history").json()["items"]
     assert (opened["state"], opened["reason"], closed["state"], closed["reason"], closed["until"]) == (
-        "open", "invoice unpaid", "closed", "by hand", None
-    )  # fmt: skip
+        "open",
+        "invoice unpaid",
+        "closed",
+        "by hand",
+        None,
+    )
     assert opened["at"] < closed["at"] < opened["until"]
     for _ in range(30):
         api.post(f"{BREAKER}/open", json={"seconds": 300})

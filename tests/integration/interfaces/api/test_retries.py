@@ -81,8 +81,12 @@ def _assistant(client: TestClient, verb: str, document_id: str) -> str:
 
 
 DOORS = {
-    "single": _single, "bulk": _bulk, "console": _console, "console-bulk": _console_bulk, "assistant": _assistant,
-}  # fmt: skip
+    "single": _single,
+    "bulk": _bulk,
+    "console": _console,
+    "console-bulk": _console_bulk,
+    "assistant": _assistant,
+}
 # (the command, the document's state, the states of its pages, the pages to charge (None: illegal), the state after it)
 CASES: dict[str, tuple[str, DocumentStatus, list[PageStatus], int | None, DocumentStatus]] = {
     "all-of-it": ("retry", D.COMPLETED, [C, C], 2, D.PENDING),

@@ -32,9 +32,11 @@ from tests.support.knowledge import add_base, add_item
 EXAMPLES = 2
 """Of each operation. Thousands found nothing more when this was written: raise it after larger changes."""
 CHECKS = [
-    status_code_conformance, content_type_conformance, response_headers_conformance,
+    status_code_conformance,
+    content_type_conformance,
+    response_headers_conformance,
     response_schema_conformance,
-]  # fmt: skip
+]
 ENDLESS = {"/api/v1/events"}
 
 
@@ -92,9 +94,14 @@ def test_every_operation_keeps_its_promises(
 
             @hypothesis.seed(1)
             @hypothesis.settings(
-                max_examples=EXAMPLES, deadline=None, database=None, derandomize=False,
-                phases=[Phase.generate], suppress_health_check=list(HealthCheck), print_blob=False,
-            )  # fmt: skip
+                max_examples=EXAMPLES,
+                deadline=None,
+                database=None,
+                derandomize=False,
+                phases=[Phase.generate],
+                suppress_health_check=list(HealthCheck),
+                print_blob=False,
+            )
             @given(case=strategy)
             def run(case: Any) -> None:
                 nonlocal count

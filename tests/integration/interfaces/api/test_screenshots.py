@@ -110,9 +110,7 @@ class TestOnOneDatabase:
         sent = [send(api, f"desk {number}", ts=ts).json() for number, ts in enumerate(at)]
         assert len(batch_ready(hand.context)) == 1
         [batch] = api.get(f"{SHOTS}/batches").json()["items"]
-        waited = api.post(
-            SHOTS, params={"wait": 0.1}, files={"file": encoded(noise("desk 0"))}, data={"ts": at[0]}
-        )  # fmt: skip
+        waited = api.post(SHOTS, params={"wait": 0.1}, files={"file": encoded(noise("desk 0"))}, data={"ts": at[0]})
         assert (waited.status_code, waited.json()["status"]) == (202, "pending")
         assert waited.headers["retry-after"]
         hand.analyse(batch["id"], [draft("Paying bills")])

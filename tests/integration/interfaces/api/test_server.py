@@ -70,9 +70,7 @@ def test_beyond_this_machine_it_wants_keys_and_tls(context: Context, tmp_path: P
     api_keys.create(context, "mine", Scope.READ)
     assert refused(context) == "no_tls"
     assert refused(context, tls_certificate=key, tls_key=found) == "tls"
-    for fine in (
-        with_settings(context, tls_by_proxy=True), with_settings(context, tls_certificate=found, tls_key=key)
-    ):  # fmt: skip
+    for fine in (with_settings(context, tls_by_proxy=True), with_settings(context, tls_certificate=found, tls_key=key)):
         listen(fine, "0.0.0.0", 0).close()
     with pytest.raises(ValueError, match="together"):
         ApiSettings(tls_certificate=found)

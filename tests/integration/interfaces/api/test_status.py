@@ -46,9 +46,17 @@ def test_status_tells_of_every_flow_and_of_the_fleet(api: TestClient, context: C
     worker, silent = api.get(f"{PREFIX}/workers").json()["items"]
     assert 0 <= worker.pop("seen_s") < 30
     assert worker == {
-        "id": "cpu@desk:4242:1f09ab", "name": "cpu@desk", "role": "cpu", "host": "desk", "process": 4242,
-        "since": "2026-11-22T10:00:00Z", "slots": 4, "queues": ["cpu", "maintenance"], "busy": 0, "jobs": [],
-    }  # fmt: skip
+        "id": "cpu@desk:4242:1f09ab",
+        "name": "cpu@desk",
+        "role": "cpu",
+        "host": "desk",
+        "process": 4242,
+        "since": "2026-11-22T10:00:00Z",
+        "slots": 4,
+        "queues": ["cpu", "maintenance"],
+        "busy": 0,
+        "jobs": [],
+    }
     assert (silent["role"], silent["since"], silent["slots"], silent["queues"]) == ("io", None, None, [])
 
 

@@ -62,10 +62,18 @@ def with_layout(
 
 def try_page(context: Context, document_id: str, text: str, **values: Any) -> int:
     row = {
-        "document_id": document_id, "page": 1, "page_source": 1, "provider": "local", "model": "",
-        "status": "completed", "text": text, "worker_id": "w", "created_at": context.db.now(),
-        "latency_ms": 1200, **values,
-    }  # fmt: skip
+        "document_id": document_id,
+        "page": 1,
+        "page_source": 1,
+        "provider": "local",
+        "model": "",
+        "status": "completed",
+        "text": text,
+        "worker_id": "w",
+        "created_at": context.db.now(),
+        "latency_ms": 1200,
+        **values,
+    }
     with context.db.transaction() as session:
         session.execute(insert(ATTEMPTS).values(**row))
     return int(attempts(context, document_id)[-1].id)

@@ -71,9 +71,16 @@ def test_a_row_says_how_a_document_stands_and_why(api: TestClient, context: Cont
     service.pause(context, paused, "scanner-room")
     page = shown(api)
     for words in (
-        "1 page failed", "page 2: it failed", "local · gpt-4o", "No worker is running", "by scanner-room", "$0.42",
-        "2 / 2", "All <span>4</span>", "Needs you <span>1</span>",
-    ):  # fmt: skip
+        "1 page failed",
+        "page 2: it failed",
+        "local · gpt-4o",
+        "No worker is running",
+        "by scanner-room",
+        "$0.42",
+        "2 / 2",
+        "All <span>4</span>",
+        "Needs you <span>1</span>",
+    ):
         assert words in page, words
     assert names(shown(api, f"{SCREEN}?state=attention")) == ["partly.pdf"]
     assert names(shown(api, f"{SCREEN}?q=DONE")) == ["done.pdf"]

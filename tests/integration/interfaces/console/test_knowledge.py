@@ -216,9 +216,16 @@ def test_who_may_only_read_sees_all_and_changes_nothing(connect: Connect, contex
     assert '<form class="act"' not in shown
     assert "Delete" not in shown
     for path in (
-        "bases", f"bases/{base}/settings", f"bases/{base}/delete", f"bases/{base}/texts", f"bases/{base}/files",
-        f"bases/{base}/items/delete", f"bases/{base}/queue/dismiss", f"items/{item}/delete", f"items/{item}/reprocess",
-    ):  # fmt: skip
+        "bases",
+        f"bases/{base}/settings",
+        f"bases/{base}/delete",
+        f"bases/{base}/texts",
+        f"bases/{base}/files",
+        f"bases/{base}/items/delete",
+        f"bases/{base}/queue/dismiss",
+        f"items/{item}/delete",
+        f"items/{item}/reprocess",
+    ):
         assert reads.post(f"{KNOWLEDGE}/{path}", data={"name": "x"}, headers=BROWSER).status_code == 403, path
 
 

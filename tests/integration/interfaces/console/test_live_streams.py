@@ -127,9 +127,11 @@ def test_all_consoles_show_the_end_of_many_events_which_were_few_renderings(
             progress.publish(context.redis, "documents", "document", document=document_id, progress=number)
         move(E.CANCEL)
         wait_until(
-            lambda: all(one.says("cancelled") for one in looking), 60, "all consoles show the end",
+            lambda: all(one.says("cancelled") for one in looking),
+            60,
+            "all consoles show the end",
             last=lambda: Counter(one.view for one in looking if not one.says("cancelled")),
-        )  # fmt: skip
+        )
         for view in opened:
             made = rendered[view] - opened[view]
             assert 0 < made < CHANGES / 2, "far fewer than events, whatever the number of consoles"

@@ -150,9 +150,18 @@ def test_who_may_only_read_has_no_buttons_that_would_be_refused(connect: Connect
 
 def test_what_a_library_or_a_model_says_is_text(api: TestClient, context: Context) -> None:
     add_songs(context, 1)
-    evil = {"title": HOSTILE, "artist": HOSTILE, "album": HOSTILE, "error": HOSTILE, "description": HOSTILE,
-            "mood": HOSTILE, "genre": HOSTILE, "tags": f'["{HOSTILE}"]', "vector_text": HOSTILE,
-            "analysis_json": f'{{"a": "</pre>{HOSTILE}"}}'}  # fmt: skip
+    evil = {
+        "title": HOSTILE,
+        "artist": HOSTILE,
+        "album": HOSTILE,
+        "error": HOSTILE,
+        "description": HOSTILE,
+        "mood": HOSTILE,
+        "genre": HOSTILE,
+        "tags": f'["{HOSTILE}"]',
+        "vector_text": HOSTILE,
+        "analysis_json": f'{{"a": "</pre>{HOSTILE}"}}',
+    }
     context.db.run(lambda session: session.execute(update(SONGS).values(**evil)))
     with context.db.read() as session:
         song = session.execute(SONGS.select()).one().id

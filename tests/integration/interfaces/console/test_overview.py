@@ -81,9 +81,15 @@ def test_figures_failures_and_lists_are_links_and_hostile_names_are_text(api: Te
     )
     with context.db.transaction() as session:
         row = {
-            "document_id": failed, "page": 1, "page_source": 1, "provider": "local", "model": "m", "worker_id": "w",
-            "latency_ms": 1400, "created_at": context.db.now() - timedelta(minutes=3),
-        }  # fmt: skip
+            "document_id": failed,
+            "page": 1,
+            "page_source": 1,
+            "provider": "local",
+            "model": "m",
+            "worker_id": "w",
+            "latency_ms": 1400,
+            "created_at": context.db.now() - timedelta(minutes=3),
+        }
         session.execute(insert(ATTEMPTS), [row | {"status": "completed"}, row | {"status": "permanent"}])
     shown = page(api)
     assert HOSTILE not in shown

@@ -271,9 +271,11 @@ def test_sources_are_switched_and_programs_excluded(api: TestClient, context: Co
 def test_pictures_are_taken_in_from_the_browser(api: TestClient, context: Context) -> None:
     sent = [("file", (f"{name}.png", encoded(noise(name)), "image/png")) for name in ("a", "b", "a")]
     answer = api.post(
-        f"{SHOTS_AT}/add", files=sent, data={"source": "screen:3", "app": "Firefox", "title": ""},
+        f"{SHOTS_AT}/add",
+        files=sent,
+        data={"source": "screen:3", "app": "Firefox", "title": ""},
         follow_redirects=True,
-    )  # fmt: skip
+    )
     assert "2 pictures taken in, 1 picture left out: duplicate." in words_of(answer.text)
     assert [(shot.app, shot.source_key) for shot in queries.screenshots(context)] == [("Firefox", "screen:3")] * 2
     assert api.post(f"{SHOTS_AT}/add", data={"source": "x"}, files={"x": b""}).status_code >= 400
@@ -326,10 +328,22 @@ def test_whatever_a_screen_said_is_shown_as_text(api: TestClient, context: Conte
     name = queries.screenshot(context, shots[0]).path.name  # type: ignore[union-attr]
     renditions.keep(context.settings, name, [SeenLine(EVIL, Box(0, 0, 1, 1))])
     paths = [
-        "", f"?q={EVIL}", "?q=img", "/frames", f"/frames/{shots[0]}?q=onerror", f"/frames/{late}?q={EVIL}",
-        f"/frames/{shots[0]}/words?q=img", "/nodes/1", "/rejected", "/batches", "/batches/1", "/sources",
-        f"/frames?app={EVIL}&source={EVIL}", f"/rejected?source={EVIL}", f"?thread={EVIL}",
-    ]  # fmt: skip
+        "",
+        f"?q={EVIL}",
+        "?q=img",
+        "/frames",
+        f"/frames/{shots[0]}?q=onerror",
+        f"/frames/{late}?q={EVIL}",
+        f"/frames/{shots[0]}/words?q=img",
+        "/nodes/1",
+        "/rejected",
+        "/batches",
+        "/batches/1",
+        "/sources",
+        f"/frames?app={EVIL}&source={EVIL}",
+        f"/rejected?source={EVIL}",
+        f"?thread={EVIL}",
+    ]
     for path in paths:
         answer = api.get(f"{SHOTS_AT}{path}")
         assert answer.status_code == 200, path

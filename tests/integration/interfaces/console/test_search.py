@@ -40,8 +40,10 @@ def test_one_search_finds_documents_knowledge_and_screenshots_everywhere(
     assert asked.exit_code == 0, asked.output
     hits = json.loads(asked.stdout)["hits"]
     assert [(hit["flow"], hit["subject"]) for hit in hits] == [
-        ("documents", document), ("knowledge", item), ("screenshots", str(node)),
-    ]  # fmt: skip
+        ("documents", document),
+        ("knowledge", item),
+        ("screenshots", str(node)),
+    ]
 
     results = use(api, "search", query="lantern")["results"]
     assert [result["title"] for result in results] == [hit["title"] for hit in hits]

@@ -33,9 +33,22 @@ from tests.support.screenshots import desk
 def test_help_names_every_command(context: Context) -> None:
     text = penstock("--help").output
     for command in (
-        "add", "watch", "capture", "search", "timeline", "show", "status", "batches", "sources", "rejected",
-        "dead-letters", "replay", "delete", "frames", "exclusions",
-    ):  # fmt: skip
+        "add",
+        "watch",
+        "capture",
+        "search",
+        "timeline",
+        "show",
+        "status",
+        "batches",
+        "sources",
+        "rejected",
+        "dead-letters",
+        "replay",
+        "delete",
+        "frames",
+        "exclusions",
+    ):
         assert command in text
         assert penstock(command, "--help").output
 
@@ -146,10 +159,13 @@ def test_frames_of_a_source_that_is_switched_off_are_not_taken(context: Context,
 @pytest.mark.parametrize(
     "arguments",
     [
-        ("add", ".", "--source", "camera:1"), ("watch", ".", "--source", "screen:a b"), ("sources", "activate", "0"),
-        ("sources", "deactivate", "window:a/b"), ("rejected", "--source", "screen"),
+        ("add", ".", "--source", "camera:1"),
+        ("watch", ".", "--source", "screen:a b"),
+        ("sources", "activate", "0"),
+        ("sources", "deactivate", "window:a/b"),
+        ("rejected", "--source", "screen"),
     ],
-)  # fmt: skip
+)
 def test_what_is_no_source_is_wrong_usage(context: Context, arguments: tuple[str, ...]) -> None:
     assert "is not a source: screen:ID" in " ".join(penstock(*arguments, code=2).output.replace("│", " ").split())
 
@@ -249,12 +265,25 @@ def test_delete_says_what_goes_and_asks(context: Context, analysed: list[int]) -
 @pytest.mark.parametrize(
     "arguments",
     [
-        ("add",), ("search",), ("search", "x", "--since", "soon"), ("show", "x"), ("show", "shot:"), ("show", "1"),
-        ("show", "shard:1"), ("replay",), ("replay", "7"), ("replay", "f7"), ("replay", "b7", "--kind", "merge"),
-        ("replay", "4", "--all"), ("replay", "shard:4"), ("replay", "--all", "--kind", "shard"), ("delete",),
-        ("delete", "--since", "2d"), ("nonsense",),
+        ("add",),
+        ("search",),
+        ("search", "x", "--since", "soon"),
+        ("show", "x"),
+        ("show", "shot:"),
+        ("show", "1"),
+        ("show", "shard:1"),
+        ("replay",),
+        ("replay", "7"),
+        ("replay", "f7"),
+        ("replay", "b7", "--kind", "merge"),
+        ("replay", "4", "--all"),
+        ("replay", "shard:4"),
+        ("replay", "--all", "--kind", "shard"),
+        ("delete",),
+        ("delete", "--since", "2d"),
+        ("nonsense",),
     ],
-)  # fmt: skip
+)
 def test_wrong_usage_is_exit_code_2(context: Context, arguments: tuple[str, ...]) -> None:
     penstock(*arguments, code=2)
 

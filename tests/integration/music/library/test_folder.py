@@ -40,9 +40,13 @@ def song(path: Path, *, title: str = "", artist: str = "", mbid: str = "") -> Pa
         tags = audio.tags
         assert isinstance(tags, ID3)
         for frame in (
-            TIT2(text=title), TPE1(text=artist), TALB(text="Weather"), TCON(text=["Jazz", "Ambient"]),
-            TDRC(text="1999-04-01"), UFID(owner="http://musicbrainz.org", data=mbid.encode()),
-        ):  # fmt: skip
+            TIT2(text=title),
+            TPE1(text=artist),
+            TALB(text="Weather"),
+            TCON(text=["Jazz", "Ambient"]),
+            TDRC(text="1999-04-01"),
+            UFID(owner="http://musicbrainz.org", data=mbid.encode()),
+        ):
             tags.add(frame)
         audio.save()
     return path

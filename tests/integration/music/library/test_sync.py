@@ -224,11 +224,15 @@ def test_server_that_gives_the_first_page_for_ever_is_noticed(library: Context, 
 
 def test_odd_songs_are_kept_or_left_out_but_never_stop_a_sync(library: Context, server: SubsonicServer) -> None:
     odd: list[dict[str, Any]] = [
-        {"id": "a"}, {"id": 5, "title": None, "path": "x/y.mp3"},
+        {"id": "a"},
+        {"id": 5, "title": None, "path": "x/y.mp3"},
         {"id": "b", "title": "n\x00ul \ud800", "year": "1999"},
-        {"id": "c" * 300, "title": "long id"}, {"id": "d", "title": "t" * 5000, "path": "p" * 5000, "duration": -1},
-        {"title": "no id"}, {"id": "e", "isDir": True}, {"id": "f", "title": "ok", "genre": ["list"]},
-    ]  # fmt: skip
+        {"id": "c" * 300, "title": "long id"},
+        {"id": "d", "title": "t" * 5000, "path": "p" * 5000, "duration": -1},
+        {"title": "no id"},
+        {"id": "e", "isDir": True},
+        {"id": "f", "title": "ok", "genre": ["list"]},
+    ]
     server.library.song = lambda number: odd[number]
     server.library.total = len(odd)
     sync.sync_libraries(library)

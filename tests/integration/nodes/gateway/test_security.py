@@ -74,11 +74,16 @@ JUNK: list[tuple[str, Any, CloseCode, str]] = [
     (
         "attachments that are too large",
         {"type": "job_result", "job_id": "j", "attempt": 1, "attachments": [{"size": 2**40}]},
-        CloseCode.TOO_LARGE, "attachments of over",
+        CloseCode.TOO_LARGE,
+        "attachments of over",
     ),
-    ("a second registration", {"type": "node_register", "node_id": "n1", "slots": 1,
-        "offers": [{"capability": "text"}]}, CloseCode.BAD_MESSAGE, "registered already"),
-]  # fmt: skip
+    (
+        "a second registration",
+        {"type": "node_register", "node_id": "n1", "slots": 1, "offers": [{"capability": "text"}]},
+        CloseCode.BAD_MESSAGE,
+        "registered already",
+    ),
+]
 
 
 @pytest.mark.parametrize(("frame", "code", "reason"), [junk[1:] for junk in JUNK], ids=[junk[0] for junk in JUNK])
@@ -218,12 +223,13 @@ def test_a_node_that_is_gone_keeps_its_name_and_jobs_from_another_token(
     job = owner.job()
     held = [{"job_id": job["job_id"], "attempt": job["attempt"]}]
     _left(gateway, owner)
-    thief = closing.enter_context(
-        RawNode(gateway.url, token(context, TokenKind.NODE, "thief"), "vic2", held=held)
-    )  # fmt: skip
+    thief = closing.enter_context(RawNode(gateway.url, token(context, TokenKind.NODE, "thief"), "vic2", held=held))
     assert thief.welcome.message == {
-        "type": "error", "v": 1, "code": "unauthorized", "message": "the name of this node belongs to another token",
-    }  # fmt: skip
+        "type": "error",
+        "v": 1,
+        "code": "unauthorized",
+        "message": "the name of this node belongs to another token",
+    }
     assert thief.until("never").code == CloseCode.UNAUTHORIZED
     back = node(gateway, "vic2", held=held)
     back.answer(job, "its own")

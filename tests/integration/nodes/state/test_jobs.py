@@ -12,9 +12,16 @@ from tests.support.waiting import until
 
 pytestmark = pytest.mark.anyio
 NEW = NewJob(
-    job_id="j", request_key="t:r", capability="text", model="m", requester="t", home="a/1",
-    timeout_ms=60_000, attempt_timeout_ms=20_000, max_attempts=3,
-)  # fmt: skip
+    job_id="j",
+    request_key="t:r",
+    capability="text",
+    model="m",
+    requester="t",
+    home="a/1",
+    timeout_ms=60_000,
+    attempt_timeout_ms=20_000,
+    max_attempts=3,
+)
 WAYS = {
     JobState.CREATED: (),
     JobState.DISPATCHED: (JobEvent.DISPATCH,),

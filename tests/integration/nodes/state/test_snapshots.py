@@ -11,9 +11,19 @@ from pipeline.nodes.state.store import Store
 pytestmark = pytest.mark.anyio
 OFFERS = (Offer(capability=Capability.TEXT, models=("m", "*")), Offer(capability=Capability.PAGE))
 NODE = NodeState(
-    "n", "Näme", "token", "a", slots=2, used=1, offers=OFFERS, latency_ms={"text": 12.5}, draining=True, software="s/1",
-    connected_ms=1, last_seen_ms=2,
-)  # fmt: skip
+    "n",
+    "Näme",
+    "token",
+    "a",
+    slots=2,
+    used=1,
+    offers=OFFERS,
+    latency_ms={"text": 12.5},
+    draining=True,
+    software="s/1",
+    connected_ms=1,
+    last_seen_ms=2,
+)
 
 
 @pytest.fixture

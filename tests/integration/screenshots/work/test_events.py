@@ -35,9 +35,14 @@ def test_batch_is_announced_when_it_begins_and_when_it_is_done_with_its_times(
     row = rows_of(context, BATCHES)[0]
     started, finished = told_of(context)
     assert started == {
-        "flow": "screenshots", "event": "pipeline:batch:started", "batchDbId": str(batch),
-        "batchId": row.correlation_id, "sourceKey": "screen:1", "attempts": "1", "screenshotCount": "5",
-    }  # fmt: skip
+        "flow": "screenshots",
+        "event": "pipeline:batch:started",
+        "batchDbId": str(batch),
+        "batchId": row.correlation_id,
+        "sourceKey": "screen:1",
+        "attempts": "1",
+        "screenshotCount": "5",
+    }
     assert (finished["event"], finished["status"]) == ("pipeline:batch:finished", "succeeded")
     assert {name: finished[name] for name in ("batchDbId", "batchId", "sourceKey", "screenshotCount")} == {
         name: started[name] for name in ("batchDbId", "batchId", "sourceKey", "screenshotCount")
@@ -50,9 +55,12 @@ def test_batch_is_announced_when_it_begins_and_when_it_is_done_with_its_times(
     (kept,) = followed.follow(0, types=["screenshot_batch.succeeded"], scope_id=str(batch), timeout_s=0)
     told = {name: kept.data[name] for name in ("correlation_id", "source_key", "vlm_ms", "text_ms", "error")}
     assert told == {
-        "correlation_id": row.correlation_id, "source_key": "screen:1", "vlm_ms": vlm_ms, "text_ms": text_ms,
+        "correlation_id": row.correlation_id,
+        "source_key": "screen:1",
+        "vlm_ms": vlm_ms,
+        "text_ms": text_ms,
         "error": None,
-    }  # fmt: skip
+    }
 
 
 @pytest.mark.parametrize(

@@ -76,8 +76,9 @@ def test_nodes_with_nothing_to_be_merged_with_need_no_model(
     first, second = pair
     assert provider.records == []
     assert (queries.show(context, first).node.status, queries.show(context, second).node.status) == (
-        "succeeded", "pending",
-    )  # fmt: skip
+        "succeeded",
+        "pending",
+    )
 
 
 def test_model_writes_the_merged_node_which_names_it_and_waits_for_its_vector(
@@ -116,11 +117,14 @@ def test_rules_merge_where_nobody_is_asked(
 @pytest.mark.parametrize(
     "fault",
     [
-        Fault(status=200, text="no JSON"), Fault(status=200, text='{"title": ""}'), Fault("refusal"), Fault(status=500),
+        Fault(status=200, text="no JSON"),
+        Fault(status=200, text='{"title": ""}'),
+        Fault("refusal"),
+        Fault(status=500),
         Fault("truncated", text='{"title": "ap'),
     ],
     ids=["no-json", "no-title", "refused", "server-error", "cut-off"],
-)  # fmt: skip
+)
 def test_rules_merge_where_the_model_is_no_use(
     context: Context, driver: Driver, provider: ProviderServer, pair: tuple[int, int], fault: Fault
 ) -> None:

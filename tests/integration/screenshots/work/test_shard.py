@@ -68,8 +68,9 @@ def test_good_replies_are_stored_with_what_they_rest_on(
     assert [len(record.body["messages"][1]["content"]) - 1 for record in provider.records] == [3, 2]
     # Screens are counted in the batch, not in the shard.
     assert [[one["screen_id"] for one in told(record)["screenshots"]] for record in provider.records] == [
-        [1, 2, 3], [4, 5],
-    ]  # fmt: skip
+        [1, 2, 3],
+        [4, 5],
+    ]
 
 
 def test_unusable_reply_is_mended_once_by_a_second_message(

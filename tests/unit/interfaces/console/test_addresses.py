@@ -13,10 +13,20 @@ def test_pages_of_the_console_are_taken(path: str) -> None:
 @pytest.mark.parametrize(
     "path",
     [
-        "", "https://evil.example", "//evil.example", "/\\evil.example", "/console//evil.example", "/consoles",
-        "/console/../api/v1/status", "/console/%2e%2E/api/v1/status", "/console/x/./.%2e/../y",
-        "/console/\\evil", "javascript:alert(1)", "/console/\r\nSet-Cookie: a=b", "/api/v1/documents",
+        "",
+        "https://evil.example",
+        "//evil.example",
+        "/\\evil.example",
+        "/console//evil.example",
+        "/consoles",
+        "/console/../api/v1/status",
+        "/console/%2e%2E/api/v1/status",
+        "/console/x/./.%2e/../y",
+        "/console/\\evil",
+        "javascript:alert(1)",
+        "/console/\r\nSet-Cookie: a=b",
+        "/api/v1/documents",
     ],
-)  # fmt: skip
+)
 def test_nothing_else_is(path: str) -> None:
     assert within(path) == "/console/"

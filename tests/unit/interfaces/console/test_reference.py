@@ -12,12 +12,16 @@ DOCUMENT: dict[str, Any] = {
     "paths": {
         "/things/{thing_id}": {
             "post": {
-                "operationId": "things_change", "tags": ["things"], "summary": "Change",
+                "operationId": "things_change",
+                "tags": ["things"],
+                "summary": "Change",
                 "description": "Change a thing.\n\nIt `stays` changed.",
                 "parameters": [
                     {"name": "thing_id", "in": "path", "required": True, "schema": {"type": "string"}},
                     {
-                        "name": "wait", "in": "query", "description": "So long.",
+                        "name": "wait",
+                        "in": "query",
+                        "description": "So long.",
                         "schema": {"anyOf": [{"type": "integer", "minimum": 0, "maximum": 1000}, {"type": "null"}]},
                     },
                 ],
@@ -49,7 +53,7 @@ DOCUMENT: dict[str, Any] = {
             }
         }
     },
-}  # fmt: skip
+}
 
 
 @pytest.fixture
@@ -60,8 +64,9 @@ def change() -> Operation:
 def test_operations_are_found_by_all_of_their_words() -> None:
     known = reference.operations(DOCUMENT)
     assert [(one.subject, one.method, one.path) for one in known] == [
-        ("the server", "GET", "/health"), ("things", "POST", "/things/{thing_id}"),
-    ]  # fmt: skip
+        ("the server", "GET", "/health"),
+        ("things", "POST", "/things/{thing_id}"),
+    ]
     assert [one.id for one in reference.search(known, "WAIT stays")] == ["things_change"]
     assert reference.search(known, "wait for it") == []
 

@@ -88,9 +88,12 @@ class ConvertOptions(BaseModel):
         provider = self.provider or ""
         embedded = self.image_export_mode == "embedded" and (provider or default_provider) == LOCAL
         return Options(
-            page_range=self.pages, provider=provider, model=self.model, allow_partial=not self.abort_on_error,
+            page_range=self.pages,
+            provider=provider,
+            model=self.model,
+            allow_partial=not self.abort_on_error,
             pictures=embedded,
-        )  # fmt: skip
+        )
 
     @property
     def pages(self) -> str:

@@ -57,8 +57,11 @@ def contents(context: Context, task: Task, document: DocumentView) -> dict[str, 
         with _EXPORTS.one(CALLER.get()):
             made = queries.docling_document(context, document.id, picture)
         formats: dict[str, Callable[[Any], Any]] = {
-            "json": dict, "html": markup.html, "text": markup.text, "doctags": markup.doctags,
-        }  # fmt: skip
+            "json": dict,
+            "html": markup.html,
+            "text": markup.text,
+            "doctags": markup.doctags,
+        }
         found |= {name: make(made) for name, make in formats.items() if name in task.formats}
     return found
 

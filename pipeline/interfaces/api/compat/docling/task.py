@@ -123,14 +123,25 @@ def status(task: Task, documents: Sequence[DocumentView]) -> dict[str, Any]:
     why = "; ".join(f"{document.filename}: {message(document)}" for document in ended if not has_result(document))
     failed = state == "failure"
     return {
-        "task_id": task.id, "task_type": "convert", "task_status": state, "task_position": None,
+        "task_id": task.id,
+        "task_type": "convert",
+        "task_status": state,
+        "task_position": None,
         "task_meta": {
-            "num_docs": len(documents), "num_processed": len(ended), "num_succeeded": succeeded,
+            "num_docs": len(documents),
+            "num_processed": len(ended),
+            "num_succeeded": succeeded,
             "num_partially_succeeded": sum(conversion_status(document) == "partial_success" for document in documents),
             "num_failed": len(ended) - succeeded,
         },
         "error_message": why[:2000] if failed else None,
         "failure": {
-            "category": "unknown", "message": why[:2000], "retryable": False, "phase": "execution", "details": {},
-        } if failed else None,
-    }  # fmt: skip
+            "category": "unknown",
+            "message": why[:2000],
+            "retryable": False,
+            "phase": "execution",
+            "details": {},
+        }
+        if failed
+        else None,
+    }
