@@ -105,9 +105,14 @@ def _consume_maintenance(sender: str, instance: Any, **_: Any) -> None:  # noqa:
     queues.select_add(queues[MAINTENANCE])
 
 
+_pool_masters: set[int] = set()
+"""The worker that forks pool processes, known to them as well."""
+
+
 @worker_before_create_process.connect
 def _close_idle(**_: Any) -> None:
     """Files of a database that a pool process inherits cannot be closed there: SQLite would drop this one's locks."""
+    _pool_masters.add(os.getpid())
     get_context().db.dispose()
 
 
@@ -115,7 +120,7 @@ def _close_idle(**_: Any) -> None:
 def _begin_anew(**_: Any) -> None:
     # Connections do not survive a fork.
     forget_context()
-    if PROCESS_FILES.is_dir():
+    if _pool_masters - {os.getpid()} and PROCESS_FILES.is_dir():  # a worker with `-P solo` is its own process
         _let_go_of_sockets()
 
 

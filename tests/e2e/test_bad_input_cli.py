@@ -73,9 +73,9 @@ def test_each_bad_file_is_refused_with_its_reason_and_the_good_ones_are_converte
     assert "Frame three" in (cli.cwd / "good.tiff.md").read_text()
 
 
-def test_nothing_is_started_for_files_that_are_all_refused(alone: Cli) -> None:
-    (alone.cwd / "text.pdf").write_text("%PDF-1.4 and nothing more")
-    assert_explained(alone.run("convert", "text.pdf"), "text.pdf is damaged")
+def test_nothing_is_started_for_files_that_are_all_refused_by_their_first_bytes(alone: Cli) -> None:
+    (alone.cwd / "text.pdf").write_text("words and nothing more")
+    assert_explained(alone.run("convert", "text.pdf"), "text.pdf is not of a supported type")
     (alone.cwd / "empty.pdf").touch()
     both = alone.run("convert", "text.pdf", "empty.pdf", "--json")
     assert_explained(both)

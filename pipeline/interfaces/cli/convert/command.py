@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from pipeline.engine.errors import UserError
-from pipeline.interfaces.cli.command import AsFormat, Format
+from pipeline.interfaces.cli.command import AsFormat, Format, all_settings
 from pipeline.interfaces.cli.convert import options as given
 from pipeline.interfaces.cli.convert.job import FAILED, Job, line, orphaned, passed_over, report
 from pipeline.interfaces.cli.convert.job import as_json as job_json
@@ -84,31 +84,42 @@ def convert(
 
     Exit codes: 0 done, 1 failed, 2 wrong usage, 3 partial, 130 interrupted.
     """
-    from pipeline.interfaces.cli.convert.targets import STDOUT, plan
+    from pipeline.interfaces.cli.convert.targets import plan
 
-    if as_json and output == STDOUT:
-        raise UserError("--json and -o - both write to standard output: choose one", code="usage")
     if force and keep:
         raise UserError("--force replaces results, and --keep does not: choose one", code="usage")
-    if any(path is _STDIN for path in inputs):
-        output = output or STDOUT
-        if as_json and output == STDOUT:
-            raise UserError("--json and - both write to standard output: name a file with -o", code="usage")
+    output = _output(inputs, output, as_json=as_json)
+    all_settings()
+
+    def wish() -> given.Wish:
+        from pipeline.flows.documents.submission import Options
+
+        options = Options(pages, provider, model, allow_partial, not no_cache, pictures, fresh=fresh)
+        return given.Wish(options, format_, force, keep)
+
+    wanted = wish() if provider or model or pages else None
     with _received(inputs) as sources:
         jobs = [Job(target) for target in plan(sources, output, format_.suffix)]
-        # Where nothing that was typed can be wrong, the stack starts while this command imports what it needs itself.
-        may_be_refused = provider or model or pages
-        starts = not may_be_refused and any(force or not job.target.exists for job in jobs if _begins_well(job))
+        # Unless something that was typed may be wrong, the stack starts while this command imports what it needs itself.
+        starts = wanted is None and _has_news(jobs, force=force)
         with _demand() if starts else nullcontext() as demanded:
-            with err.status("Starting …") if starts else nullcontext():
-                from pipeline.flows.documents.submission import Options
-
-                options = Options(pages, provider, model, allow_partial, not no_cache, pictures, fresh=fresh)
-                wish = given.Wish(options, format_, force, keep)
-            left_out = _convert(jobs, sources, output, wish, demanded)
+            left_out = _convert(jobs, sources, output, wanted or wish(), demanded)
     _tell(jobs, left_out, as_json=as_json)
     codes = {job.exit_code for job in jobs}
     raise typer.Exit(FAILED if FAILED in codes else max(codes))
+
+
+def _output(inputs: Sequence[Path], output: str, *, as_json: bool) -> str:
+    """Where results go: those of standard input to standard output. Raises `UserError` if the report goes there."""
+    from pipeline.interfaces.cli.convert.targets import STDOUT
+
+    if as_json and output == STDOUT:
+        raise UserError("--json and -o - both write to standard output: choose one", code="usage")
+    if all(path is not _STDIN for path in inputs):
+        return output
+    if as_json and not output:
+        raise UserError("--json and - both write to standard output: name a file with -o", code="usage")
+    return output or STDOUT
 
 
 def _convert(
@@ -166,14 +177,20 @@ def _without_source(inputs: Sequence[Path], jobs: Sequence[Job], output: str) ->
 @contextmanager
 def _demand() -> Iterator["Demand"]:
     """Have the stack and a process that reads start while this command imports the rest."""
-    from pipeline.interfaces.cli.command import all_settings
     from pipeline.standalone.demand import demand
 
     with demand(all_settings()) as demanded:
-        from pipeline.reading import child
+        with err.status("Starting …"):
+            from pipeline.reading import child
 
-        child.prepare()
+            child.prepare()
+            from tasks import documents  # noqa: F401  # what takes longest
         yield demanded
+
+
+def _has_news(jobs: Sequence[Job], *, force: bool) -> bool:
+    """Whether a file is to be converted, whatever the results that exist are made of."""
+    return any(force or not job.target.exists for job in jobs if _begins_well(job))
 
 
 def _begins_well(job: Job) -> bool:
