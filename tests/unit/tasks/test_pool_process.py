@@ -1,0 +1,15 @@
+"""What a worker's process keeps when Celery says that a process of its pool begins."""
+
+import socket
+
+from celery.signals import worker_process_init
+
+import tasks.app  # noqa: F401  # connects what listens
+
+
+def test_a_worker_that_is_its_own_pool_keeps_its_connections() -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        worker_process_init.send(sender=None)
+        ours.send(b"still here")
+        assert theirs.recv(10) == b"still here"
