@@ -116,7 +116,7 @@ def _by_vector(session: Session, vector: QueryVector | None, depth: int, since: 
 
 
 def _near(session: Session, vector: QueryVector, depth: int, among: Sequence[int] | None = None) -> list[int]:
-    from pipeline.storage.vectors import nearest  # noqa: PLC0415  # numpy, for whoever searches
+    from pipeline.storage.vectors import nearest  # noqa: PLC0415  # only searches need numpy
 
     hits = nearest.search(session, nodes.KIND, vector.model, vector.values, depth, among=among)
     return [hit.item_id for hit in hits if hit.score > vector.floor]

@@ -100,7 +100,7 @@ def convert(
     wanted = wish() if provider or model or pages else None
     with _received(inputs) as sources:
         jobs = [Job(target) for target in plan(sources, output, format_.suffix)]
-        # Unless what was typed may be wrong, the stack starts while this command imports what it needs itself.
+        # Unless an option may be wrong, the stack starts while this command imports its own modules.
         starts = wanted is None and _has_news(jobs, force=force)
         with _demand() if starts else nullcontext() as demanded:
             left_out = _convert(jobs, sources, output, wanted or wish(), demanded)
