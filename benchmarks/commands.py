@@ -1,4 +1,4 @@
-"""How long somebody waits at the shell: `penstock convert` beside markitdown's command line, `--help` and `status`.
+"""The wait at the shell: `penstock convert` beside markitdown's command line, `--help` and `status`.
 
 Both convert the same page, which has a text layer, in turns; each time it is a new file, so that no stored answer is
 used again.
@@ -64,7 +64,7 @@ def warm(rounds: int = 5) -> Figures:
 
 
 def first_and_cold(firsts: int = 3, rounds: int = 7) -> Figures:
-    """first_vs_markitdown, cold_vs_markitdown: with an empty data folder, then with one that was used before."""
+    """first_vs_markitdown, cold_vs_markitdown: with an empty data folder, then with a used one."""
     folders = [new_folder(f"folder-{number}") for number in range(firsts)]
     first = _cold_turns(folders)
     used = _cold_turns([folders[number % firsts] for number in range(rounds)])

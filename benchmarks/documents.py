@@ -1,8 +1,8 @@
 """The documents flow, measured: `python -m benchmarks.documents [--quick] [--only NAME …]`.
 
-Prints a table as it goes (what it is doing goes to standard error), and as its last line one JSON object with the keys
-of `AIMS`. Each part runs in a process, a data folder and a stack of its own, which end with it.
-Reads `documents/DA-619p.pdf` of the corpus, beside this repository or where PENSTOCK_CORPUS says.
+Prints progress to standard error, a table, and as its last line one JSON object with the keys of `AIMS`. Each part
+runs in a process, a data folder and a stack of its own, which end with it. Reads `documents/DA-619p.pdf` of the
+corpus, beside this repository or where PENSTOCK_CORPUS says.
 """
 
 import sys

@@ -1,8 +1,8 @@
 """What a stranger meets first, measured: `python -m benchmarks.start [--quick] [--setup] [--only NAME …]`.
 
-Prints a table as it goes (what it is doing goes to standard error), and as its last line one JSON object with the keys
-of `AIMS`. Each part runs in a process and a data folder of its own, which end with it. Yardsticks run in turns with
-what they measure. markitdown comes with the extra `bench`: `pip install 'markitdown[pdf]'`.
+Prints progress to standard error, a table, and as its last line one JSON object with the keys of `AIMS`. Each part
+runs in a process and a data folder of its own, which end with it. Yardsticks run in turns with Penstock. The extra
+`bench` installs markitdown: `pip install 'markitdown[pdf]'`.
 """
 
 import sys

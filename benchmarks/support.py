@@ -160,7 +160,7 @@ def embedded_redis() -> Iterator[None]:
 
 @contextmanager
 def stack(*, api: bool = False) -> Iterator[int]:
-    """`penstock up`, ready to work; its process id. `api`: with the API, as it is by default, at a port of its own."""
+    """`penstock up`, ready to work; its process id. `api`: with the API at a port of its own."""
     settings = get_settings()
     log = settings.data_dir / "up.log"
     env = {"PENSTOCK_API__PORT": os.environ.get("PENSTOCK_API__PORT") or str(free_port())}

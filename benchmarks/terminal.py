@@ -71,5 +71,5 @@ def _read(terminal: int) -> str:
         raise BenchmarkError(f"penstock convert said nothing on a terminal for {LIMIT_S:g} s")
     try:
         return os.read(terminal, 1 << 16).decode(errors="replace")
-    except OSError:  # nobody has it open any more
+    except OSError:  # the command has closed it
         return ""

@@ -1,9 +1,9 @@
-"""Install packages with uv, in seconds, or where there is no uv with pip, in minutes.
+"""Install packages with uv in seconds or, without uv, with pip in minutes.
 
     python deploy/install.py ENVIRONMENT/bin/python ARGUMENTS [-- ARGUMENTS …]
 
 Each group holds the arguments of one `pip install`, of those that uv has too. The Python that runs this gets uv by its
-hash. uv does not read pip's configuration, so it is told where pip downloads from and whom pip trusts. With
+hash. uv does not read pip's configuration, so it gets pip's indexes and certificates as variables. With
 `INSTALLER=pip` in the environment, pip installs.
 """
 

@@ -62,7 +62,7 @@ class GatedQueue:
 
 @dataclass(frozen=True)
 class Declaration:
-    """What a flow says of its queues and settings, for whoever needs nothing else of it."""
+    """A flow's queues and settings, without its works."""
 
     gated_queues: Callable[[Settings], list[GatedQueue]] = lambda _: []
     """Queues of the flow's own whose messages each call a provider."""

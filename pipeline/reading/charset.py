@@ -65,7 +65,7 @@ def _decoded(data: bytes, declared: str) -> str | None:
         if encoding and (text := _strictly(data, encoding)) is not None:
             return text
     sample = data[:_SAMPLE_BYTES]
-    from charset_normalizer import from_bytes  # noqa: PLC0415  # most texts say what they are
+    from charset_normalizer import from_bytes  # noqa: PLC0415  # most texts name their charset
 
     best = from_bytes(sample).best()
     if best is None or best.chaos > _MAX_GUESSED_CHAOS:

@@ -14,7 +14,7 @@ from typing import IO, Protocol
 from pipeline.engine import search_path
 
 FORKS = sys.platform == "linux"
-"""Whether processes are forked from one that is loaded. The system libraries of macOS do not survive a fork."""
+"""Whether a loaded process forks its children. The system libraries of macOS do not survive a fork."""
 _PASSED_ON = ("PATH", "LANG", "LC_ALL", "LC_CTYPE", "TMPDIR", "VIRTUAL_ENV", "PYTHONPATH", "LD_LIBRARY_PATH")
 _ANSWER_S = 10.0
 _servers: list[tuple[Path, float]] = []
@@ -44,7 +44,7 @@ class Process(Protocol):
 def use_server(path: Path, patience_s: float = 0.0) -> None:
     """Have children forked by the `child_server` of this socket, where there is one.
 
-    `patience_s`: how long to wait for one that is being started.
+    `patience_s`: how long to wait until a new server listens.
     """
     _servers[:] = [(path, time.monotonic() + patience_s)] if FORKS else []
 
@@ -77,7 +77,7 @@ def environment() -> dict[str, str]:
         # What a page took is given back at once: a child at rest has 180 MB instead of 370 after recognition, and 100
         # instead of 160 after the layout model, at the same speed.
         "MALLOC_TRIM_THRESHOLD_": "20000000",
-        # ONNX Runtime from 1.29 on tells its makers what it does, and keeps a file of that in the temporary folder.
+        # ONNX Runtime from 1.29 on sends usage data to its makers, and keeps a file of it in the temporary folder.
         "ORT_DISABLE_TELEMETRY": "1",
     }
 
@@ -89,7 +89,7 @@ class _Started(subprocess.Popen[bytes]):
     stdout: IO[bytes]
 
     def __init__(self, lifeline: int) -> None:
-        # Not in a session of its own: whoever kills the group of a worker kills this process as well.
+        # In the worker's process group: a signal to the group kills this process as well.
         super().__init__(
             search_path.program("pipeline.reading.child_main", str(lifeline)),
             pass_fds=[lifeline],
@@ -140,7 +140,7 @@ class _Forked:
         if self._status is None:
             self._ended(None)
             with suppress(OSError):
-                # Without an answer, the server was killed, and nobody knows how its child ended.
+                # A killed server sends no status: its child's exit code is unknown.
                 self._status = int(self._caller.recv(16) or -signal.SIGKILL)
             self._status = -signal.SIGKILL if self._status is None else self._status
         return self._status

@@ -1,7 +1,7 @@
 """The process that forks children for `child`: `python -m pipeline.reading.child_server SOCKET`.
 
-It has loaded what reads files, with an environment that holds no secrets. Who connects to its socket sends the standard
-input and output of a child, and its lifeline; it is told the process, and its exit status when it has ended.
+It has loaded the libraries that read files, and its environment holds no secrets. A caller connects to its socket and
+sends a child's standard input, output and lifeline. The server answers with the process and, later, its exit status.
 """
 
 import contextlib
@@ -98,12 +98,12 @@ def _fork(listener: socket.socket) -> _Forked | None:
 
 
 def _become(streams: Sequence[int]) -> NoReturn:
-    """Read for the caller, with nothing of this process but what it has loaded."""
+    """Read for the caller. The child keeps this process's modules and none of its descriptors."""
     status = 1
     try:
         from pipeline.reading import child_main  # noqa: PLC0415  # loaded by now
 
-        os.setpgid(0, 0)  # one that dies is no reason to end the others
+        os.setpgid(0, 0)  # the supervisor kills the server's group
         for number, stream in enumerate((*streams[:2], os.open(os.devnull, os.O_WRONLY), streams[2])):
             os.dup2(stream, number)
         os.closerange(4, os.sysconf("SC_OPEN_MAX"))

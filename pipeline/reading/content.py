@@ -22,7 +22,7 @@ class Unwanted(PenstockError):
 
 
 LayoutChoice = Literal["auto", "geometry", "model"]
-"""Whether a layout model is asked where things are on a page: see `pages.Options`."""
+"""Whether the layout model sees a page: see `pages.Options`."""
 
 MODELS_SIDE_PX = 1568
 """The longer side of a frame that models are shown, in pixels, at most."""

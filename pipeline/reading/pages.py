@@ -25,10 +25,10 @@ MAX_PIXELS = 6_750_000
 class Options(NamedTuple):
     """How to read pages. `pictures`: recognise text in pictures on pages that have a text layer, too.
 
-    `layout`: whether the layout model is asked where things are: on each page (`model`), on none (`geometry`), or on
-    those that are recognised or of which geometry is unsure (`auto`, which goes on without it if it cannot be asked).
+    `layout`: the pages that the layout model sees: each (`model`), none (`geometry`), or recognised pages and pages
+    whose geometry is unsure (`auto`, which goes on without the model where it does not load).
 
-    `second_opinion`: whether Tesseract is asked about pages that recognition is unsure of.
+    `second_opinion`: whether Tesseract reads pages of which recognition is unsure.
 
     A page may take `page_s` seconds; a third of that is for its text layer. A text layer that takes longer is
     recognised instead: a page of a hundred thousand single letters takes 5 s, one of as many in lines 0.3 s, and laying

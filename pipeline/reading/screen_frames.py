@@ -32,7 +32,7 @@ def read_frame(path: Path, wanted: Wanted = lambda: True) -> "Fingerprint":
     Raises `UnitError` as that does, or with code `too_slow`, `too_large` or `unreadable_file` if it was too much for
     the child, `missing` or `unreadable`; `Unwanted`.
     """
-    from PIL import Image  # noqa: PLC0415  # Pillow, for whoever takes frames in
+    from PIL import Image  # noqa: PLC0415  # only intake needs Pillow
 
     from pipeline.reading.fingerprint import Fingerprint  # noqa: PLC0415
 

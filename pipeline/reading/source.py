@@ -1,4 +1,4 @@
-"""Source files: what is known without reading them, their names, and which of their pages are meant."""
+"""Source files: their type and size, their names, and ranges of their pages."""
 
 import re
 import stat

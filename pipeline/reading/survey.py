@@ -15,9 +15,9 @@ _MAX_CHECKED_PIXELS = 1_000_000_000  # of all frames of a TIFF together; later f
 
 
 def inspect(path: Path, limits: Limits, progress: Progress = lambda _: None) -> SourceInfo:
-    """Check that `path` can be converted. What it calls may hang, crash or take all memory: see `inspection.inspect`.
+    """Check that `path` can be converted. Its libraries may hang, crash or take all memory: see `inspection.inspect`.
 
-    Calls `progress` after each frame of a picture; its share is always 0, since nobody knows how many will come.
+    Calls `progress` after each frame of a picture; its share is always 0, since the number of frames is unknown.
     Raises `UserError` as `check_file` does, and with code `corrupt`, `encrypted`, `no_pages`, `too_many_pages`,
     `page_size` or `too_many_pixels`.
     """

@@ -15,7 +15,7 @@ _READERS_S = 5.0
 
 
 class Demand:
-    """A command's hold on the stack, which does not end meanwhile, and the supervisor that the command has started."""
+    """A command's hold, which keeps the stack from ending, and the supervisor that the command has started."""
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings

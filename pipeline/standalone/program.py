@@ -125,7 +125,7 @@ def _deaf() -> Iterator[None]:
 
 
 def _become(program: Program, name: str, lifeline: int) -> None:
-    """Keep nothing of the supervisor but what it has imported, and where it writes."""
+    """Keep the supervisor's modules and output streams, and nothing else of it."""
     os.setsid()
     os.dup2(lifeline, 0)
     signal.set_wakeup_fd(-1)
@@ -136,7 +136,7 @@ def _become(program: Program, name: str, lifeline: int) -> None:
     with suppress(OSError):  # what `ps` and `top` show: the command line is the supervisor's
         Path("/proc/self/comm").write_text(name, encoding="ascii")
     sys.argv = [*search_path.program(program.module)[1:], *program.arguments]
-    # The program reads settings anew, as one that is started does, and makes its own connections.
+    # The program reads settings anew and makes its own connections.
     get_settings.cache_clear()
     forget_context()
     importlib.import_module(program.module).main(list(program.arguments))

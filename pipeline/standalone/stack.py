@@ -85,7 +85,7 @@ class Stack:
 
 @contextmanager
 def using_stack(settings: Settings, demanded: Demand | None = None) -> Iterator[Stack]:
-    """Keep the stack up for as long as the context lasts: `demanded`, or one that is demanded now.
+    """Keep the stack up for as long as the context lasts: `demanded`, or a new demand.
 
     With the user's own Redis, nothing is started.
     """
@@ -97,7 +97,7 @@ def using_stack(settings: Settings, demanded: Demand | None = None) -> Iterator[
         elif not settings.embedded_database:
             _reach_database(settings)
         elif installation.mark(settings).exists():
-            migrate_embedded(settings)  # a foreign folder is told in one sentence
+            migrate_embedded(settings)  # it names a foreign folder in one sentence
         stack.ensure()
         yield stack
 

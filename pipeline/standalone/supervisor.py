@@ -99,7 +99,7 @@ class Supervisor:
         """Keep the stack up until a signal comes or `unused` returns true. Returns when everything has ended.
 
         `ready` is called when the stack is up, `ending` when it begins to end. A second signal ends it at once.
-        Raises `UserError` when somebody has deleted the data folder: the stack is dead then.
+        Raises `UserError` after the deletion of the data folder, when it has killed the stack.
         """
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, self._on_signal)

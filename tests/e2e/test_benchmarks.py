@@ -1,4 +1,4 @@
-"""Each part of each benchmark runs and measures every figure that it promises. Nothing is said about the figures."""
+"""Each part of each benchmark runs and measures every figure that it promises. The figures are not judged."""
 
 import json
 import subprocess

@@ -41,7 +41,7 @@ def imported(cli: Cli, program: str, *arguments: str | Path) -> set[str]:
 
 
 def other_flows(modules: set[str]) -> set[str]:
-    """What these have of flows beyond what they declare, but for documents."""
+    """The modules of flows other than documents, without declarations."""
     return {f"pipeline.flows.{name}.{room}" for name in FLOWS[1:] for room in ("flow", "models", "plan")} & modules
 
 

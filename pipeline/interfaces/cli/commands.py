@@ -1,4 +1,4 @@
-"""The commands by name: each is imported when it is asked for, and `penstock --help` imports none of them."""
+"""The commands by name: a call imports its own command alone, and `penstock --help` imports none of them."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

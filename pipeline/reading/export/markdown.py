@@ -55,7 +55,7 @@ def parsed(markdown: str) -> list[Json]:
 
 @cache
 def _parser() -> "MarkdownIt":
-    from markdown_it import MarkdownIt  # noqa: PLC0415  # seventy modules, for whoever parses
+    from markdown_it import MarkdownIt  # noqa: PLC0415  # only parsing needs these seventy modules
 
     return MarkdownIt("commonmark").enable("table")
 

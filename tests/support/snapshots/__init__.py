@@ -1,6 +1,6 @@
 """Snapshots of all that programs and people build on, in `tests/data/snapshots`: one fact a line.
 
-Each line says all of what it is about, so that a difference reads by itself. A field is required unless it is
+Each line names its subject in full, so that a diff needs no context. A field is required unless it is
 `optional` or has a default; bounds are those of JSON schema.
 """
 
@@ -65,7 +65,7 @@ def _tables() -> Iterator[str]:
 
 
 def _definition(table: Table, dialect: Dialect) -> Iterator[str]:
-    """Columns, keys and constraints of the table, then its indexes, as the database is told."""
+    """Columns, keys and constraints of the table, then its indexes, as SQLAlchemy creates them."""
     for line in str(CreateTable(table).compile(dialect=dialect)).splitlines():
         if line.startswith("\t"):
             yield line.strip().rstrip(",").strip()

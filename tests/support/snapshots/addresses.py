@@ -64,7 +64,7 @@ def _operations() -> dict[str, list[str]]:
 
 
 def _facts(schemas: Fields, operation: Schema) -> Iterator[str]:
-    """Parameters, the body's fields, the answers' fields. The fields of problems are said once, elsewhere."""
+    """Parameters, the body's fields, the answers' fields. `problems` lists the fields of problems once."""
     for one in operation.get("parameters", ()):
         yield from schemas.parameter(
             one.get("schema", {}), f"{one['in']} {one['name']}", needed=one.get("required", False)
@@ -126,7 +126,7 @@ def routes() -> Iterator[str]:
 
 
 def console() -> Iterator[str]:
-    """The console's routes, what its views are asked for, and the fields of forms that carry files."""
+    """The console's routes, the parameters of its views, and the fields of forms that carry files."""
     for operation, facts in _operations().items():
         if _is_console(operation):
             yield operation

@@ -1,6 +1,6 @@
 """A JSON schema as lines: each field by its dotted path, with its type, bounds and default.
 
-Names of schemas, titles, descriptions and examples are left out: they may change without anybody's program noticing.
+Names of schemas, titles, descriptions and examples do not show: no program depends on them.
 """
 
 import json

@@ -28,7 +28,7 @@ class Signatures:
 
     def __init__(self, modules: tuple[str, ...]) -> None:
         self._modules = {name: import_module(f"tasks.{name}") for name in modules}
-        # A context is passed around as it is: its parts are nobody's view.
+        # Functions take a whole context: the snapshot leaves its parts out.
         every = [Context, *(getattr(module, name) for module in self._modules.values() for name in module.__all__)]
         self._exported = {id(one) for one in every if isinstance(one, type)}
 

@@ -1,4 +1,4 @@
-"""The process that forks children: what they share with it, what they must not have, and what if it is gone."""
+"""The server that forks readers: shared modules, separate descriptors, and the death of either side."""
 
 import os
 import signal

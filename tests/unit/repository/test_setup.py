@@ -1,4 +1,4 @@
-"""What installs the locks: uv, which pip gets by its hash, and pip where there is no uv."""
+"""pip gets uv by its hash and uv installs the locks; without uv, pip installs them."""
 
 import json
 import os
@@ -15,7 +15,7 @@ SCRIPT = ROOT / "deploy" / "install.py"
 LOCKED = ["--no-deps", "--require-hashes", "-r", "some.lock"]
 PROJECT = ["--no-deps", "--no-build-isolation", "-e", "."]
 
-# Both write down what they are called with. pip's own settings are asked of the real pip.
+# Both record their arguments. The real pip answers for its settings.
 PIP = """
 import json, os, sys
 if "config" in sys.argv:

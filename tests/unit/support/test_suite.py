@@ -1,4 +1,4 @@
-"""A benchmark of several parts: each has a limit of time of its own, and says what it did not measure."""
+"""A benchmark of several parts: each part has its own limit of time and names the figures that it missed."""
 
 import json
 

@@ -194,7 +194,7 @@ def _has_news(jobs: Sequence[Job], *, force: bool) -> bool:
 
 
 def _begins_well(job: Job) -> bool:
-    """Whether the file may be one that can be converted, by its size and its first bytes."""
+    """Whether size and first bytes are those of a file that Penstock converts."""
     from pipeline.reading.source import check_file
     from pipeline.settings import get_settings
 

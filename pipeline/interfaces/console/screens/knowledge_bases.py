@@ -182,7 +182,7 @@ def show(
     context: InContext,
     base_id: HexId,
     status: Annotated[ItemStatus | None, BLANK] = None,
-    type: Annotated[ItemType | None, BLANK] = None,  # noqa: A002  # what it is called in addresses
+    type: Annotated[ItemType | None, BLANK] = None,  # noqa: A002  # the address has this name
     q: Line = "",
     cursor: pages.Cursor = None,
 ) -> HTMLResponse:
