@@ -18,7 +18,7 @@ from mcp import Client, StdioServerParameters
 from mcp.client.stdio import stdio_client
 from mcp.client.streamable_http import streamable_http_client
 
-from pipeline.interfaces.api.long_poll import WAITS
+from pipeline.interfaces.http.long_poll import WAITS
 from tests.support.cli import PENSTOCK, Cli, new_pdf
 from tests.support.redis_server import free_port
 from tests.support.samples import picture_of

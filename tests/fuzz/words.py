@@ -13,10 +13,10 @@ from pipeline.engine.errors import UnitError, UserError
 from pipeline.flows.screenshots.frames import foreground
 from pipeline.flows.screenshots.rules.batches import is_source_key
 from pipeline.flows.webhooks.service import check_url
-from pipeline.interfaces.api import pages
-from pipeline.interfaces.api.compat.docling import options, task
-from pipeline.interfaces.api.problems import Refused
 from pipeline.interfaces.cli import times
+from pipeline.interfaces.compatibility.docling import options, task
+from pipeline.interfaces.http import pages
+from pipeline.interfaces.http.errors import Refused
 from pipeline.providers import errors
 from pipeline.reading import addresses, fetch, source
 from pipeline.settings import Settings, quota

@@ -7,9 +7,11 @@ from fastapi.dependencies.models import Dependant
 from fastapi.routing import APIRoute, RouteContext
 from starlette.routing import BaseRoute
 
-from pipeline.interfaces.api import compat, dependencies, v1
+from pipeline.interfaces import compatibility as compat
+from pipeline.interfaces import rest as v1
 from pipeline.interfaces.api.app import PREFIX
-from pipeline.interfaces.api.v1.live_settings import seeing
+from pipeline.interfaces.http import dependencies
+from pipeline.interfaces.rest.live_settings import seeing
 from pipeline.storage.api_keys import Scope
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "endpoints.md"

@@ -1,1 +1,1 @@
-"""The REST API: `penstock api`. FastAPI over the same services and queries as the command line."""
+"""The application that serves REST, the compatible APIs, the console and MCP on one port."""

@@ -19,21 +19,23 @@ from starlette.routing import BaseRoute, Match, Route
 
 from pipeline.engine import telemetry
 from pipeline.engine.errors import PenstockError
-from pipeline.interfaces.api import compat, health, metrics, v1
-from pipeline.interfaces.api.bodies import BodyLimits
-from pipeline.interfaces.api.caller import CallerMiddleware
-from pipeline.interfaces.api.guard import Guard
-from pipeline.interfaces.api.idempotency import Idempotency
-from pipeline.interfaces.api.json_bodies import Turns
-from pipeline.interfaces.api.pictures import Pictures
-from pipeline.interfaces.api.problems import Problem, documented
-from pipeline.interfaces.api.query import known_query
-from pipeline.interfaces.api.quotas import Quotas
+from pipeline.interfaces import compatibility as compat
+from pipeline.interfaces import rest as v1
 from pipeline.interfaces.console import app as console
-from pipeline.interfaces.http_server import is_loopback
+from pipeline.interfaces.http.bodies import BodyLimits
+from pipeline.interfaces.http.connections import is_loopback
+from pipeline.interfaces.http.errors import Problem, documented
+from pipeline.interfaces.http.guard import Guard
+from pipeline.interfaces.http.idempotency import Idempotency
+from pipeline.interfaces.http.identity import CallerMiddleware
+from pipeline.interfaces.http.json_bodies import Turns
+from pipeline.interfaces.http.pictures import Pictures
+from pipeline.interfaces.http.query import known_query
+from pipeline.interfaces.http.quotas import Quotas
 from pipeline.interfaces.mcp.http import PATH as MCP_PATH
 from pipeline.interfaces.mcp.http import Mcp
 from pipeline.interfaces.metrics.exposition import Exposition
+from pipeline.interfaces.rest import health, metrics
 from pipeline.storage.context import Context, get_context
 
 PREFIX = "/api/v1"

@@ -11,7 +11,7 @@ from fastapi import FastAPI
 from pipeline.engine.errors import UserError
 from pipeline.interfaces.api.app import create_app
 from pipeline.interfaces.api_address import address_of, announced
-from pipeline.interfaces.http_server import (
+from pipeline.interfaces.http.connections import (
     BACKLOG,
     KEEP_ALIVE_S,
     MAX_HEAD_BYTES,

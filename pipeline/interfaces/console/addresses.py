@@ -9,7 +9,7 @@ from urllib.parse import quote, unquote
 from fastapi import Request
 from starlette.requests import HTTPConnection
 
-from pipeline.interfaces.api.caller import LOGIN
+from pipeline.interfaces.http.identity import LOGIN
 
 __all__ = ["LOGIN", "ROOT", "STATIC", "asset", "is_console", "path_of", "place", "placed", "url", "within"]
 ROOT = "/console"

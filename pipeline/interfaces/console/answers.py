@@ -6,9 +6,9 @@ from fastapi import Request
 from fastapi.responses import HTMLResponse, RedirectResponse
 from starlette.responses import Response
 
-from pipeline.interfaces.api.problems import ProblemResponse
 from pipeline.interfaces.console import addresses
 from pipeline.interfaces.console.page import HEADERS, MAX_SAID, SAID, piece, screen
+from pipeline.interfaces.http.errors import ProblemResponse
 
 MAX_COOKIE = 900
 """Octets; each takes up to three, and browsers take four thousand."""

@@ -11,11 +11,11 @@ from starlette.responses import Response
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from pipeline.interfaces.api.problems import response_for
 from pipeline.interfaces.console import live, session
 from pipeline.interfaces.console.addresses import ROOT, STATIC, is_console, placed
 from pipeline.interfaces.console.answers import problem
 from pipeline.interfaces.console.screens import ROUTERS
+from pipeline.interfaces.http.errors import response_for
 
 _YEAR = "public, max-age=31536000, immutable"
 

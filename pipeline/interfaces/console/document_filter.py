@@ -6,9 +6,9 @@ from urllib.parse import urlencode
 
 from pydantic import StringConstraints
 
-from pipeline.interfaces.api.fields import CLEAN, Line
 from pipeline.interfaces.console import live
 from pipeline.interfaces.console.words import combined
+from pipeline.interfaces.http.fields import CLEAN, Line
 from tasks.documents import DocumentStatus, Filter
 
 PATH = "/console/documents"

@@ -4,7 +4,7 @@ from typing import Annotated
 
 from pydantic import AfterValidator, BeforeValidator, StringConstraints
 
-from pipeline.interfaces.api.fields import CLEAN, clean_lines
+from pipeline.interfaces.http.fields import CLEAN, clean_lines
 
 BLANK = BeforeValidator(lambda value: None if value == "" else value)
 """For `Annotated[… | None, BLANK]`: an empty field is None."""

@@ -21,12 +21,12 @@ from markupsafe import escape
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from pipeline.engine.errors import UserError
-from pipeline.interfaces.api import feed as feeds
-from pipeline.interfaces.api.dependencies import ByCaller, reader
-from pipeline.interfaces.api.feed import Feed, Stay
-from pipeline.interfaces.api.fields import Id
-from pipeline.interfaces.api.problems import Refused
 from pipeline.interfaces.console.page import piece
+from pipeline.interfaces.http import streams as feeds
+from pipeline.interfaces.http.dependencies import ByCaller, reader
+from pipeline.interfaces.http.errors import Refused
+from pipeline.interfaces.http.fields import Id
+from pipeline.interfaces.http.streams import Feed, Stay
 from pipeline.storage.context import Context
 from tasks import events
 from tasks.events import Filter

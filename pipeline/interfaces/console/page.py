@@ -10,8 +10,8 @@ from fastapi.responses import HTMLResponse
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from pipeline.interfaces.api.caller import Caller
 from pipeline.interfaces.console import addresses, words
+from pipeline.interfaces.http.identity import Caller
 from pipeline.storage.api_keys import Scope
 
 SAID = "penstock_said"

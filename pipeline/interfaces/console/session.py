@@ -8,12 +8,12 @@ from fastapi.responses import HTMLResponse, RedirectResponse
 from pydantic import StringConstraints
 from starlette.responses import Response
 
-from pipeline.interfaces.api.caller import SESSION
-from pipeline.interfaces.api.dependencies import InContext, WithQuotas
-from pipeline.interfaces.api.fields import CLEAN, Line
-from pipeline.interfaces.api.quotas import WRONG_KEYS
 from pipeline.interfaces.console import addresses
 from pipeline.interfaces.console.page import HEADERS, screen
+from pipeline.interfaces.http.dependencies import InContext, WithQuotas
+from pipeline.interfaces.http.fields import CLEAN, Line
+from pipeline.interfaces.http.identity import SESSION
+from pipeline.interfaces.http.quotas import WRONG_KEYS
 from pipeline.storage import api_keys, api_sessions
 
 router = APIRouter(include_in_schema=False)

@@ -13,7 +13,7 @@ from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIO
 from pipeline.engine.errors import UserError
 from pipeline.interfaces.api_address import announced
 from pipeline.interfaces.gateway.guard import Guard
-from pipeline.interfaces.http_server import (
+from pipeline.interfaces.http.connections import (
     KEEP_ALIVE_S,
     MAX_HEAD_BYTES,
     Patience,

@@ -15,7 +15,7 @@ from anyio.to_thread import run_sync
 from starlette.requests import Request
 from starlette.types import Message, Receive, Scope, Send
 
-from pipeline.interfaces.api.json_bodies import text_of, turns
+from pipeline.interfaces.http.json_bodies import text_of, turns
 from pipeline.interfaces.mcp.tool import may_use
 from pipeline.settings import ApiSettings
 

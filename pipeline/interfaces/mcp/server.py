@@ -28,8 +28,8 @@ from pydantic import BaseModel, ValidationError
 from starlette.requests import Request
 
 from pipeline.engine.accounts import CALLER
-from pipeline.interfaces.api.dependencies import may_spend
-from pipeline.interfaces.api.problems import Refused, response_for
+from pipeline.interfaces.http.dependencies import may_spend
+from pipeline.interfaces.http.errors import Refused, response_for
 from pipeline.interfaces.mcp.tool import Call, Picture, Tool, check, may_use
 from pipeline.interfaces.mcp.tools import TOOLS
 

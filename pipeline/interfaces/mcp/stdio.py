@@ -13,9 +13,9 @@ from starlette.requests import Request
 from starlette.types import Message
 
 from pipeline.interfaces.api.app import PATIENCE_S
-from pipeline.interfaces.api.caller import Caller
-from pipeline.interfaces.api.pictures import Pictures
-from pipeline.interfaces.api.quotas import Quotas
+from pipeline.interfaces.http.identity import Caller
+from pipeline.interfaces.http.pictures import Pictures
+from pipeline.interfaces.http.quotas import Quotas
 from pipeline.interfaces.mcp.http import PATH
 from pipeline.interfaces.mcp.server import make_server
 from pipeline.storage.api_keys import Scope

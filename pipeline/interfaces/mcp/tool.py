@@ -8,9 +8,9 @@ from typing import Any, TypeVar, get_type_hints
 from pydantic import BaseModel
 from starlette.requests import Request
 
-from pipeline.interfaces.api.caller import Caller, allow
-from pipeline.interfaces.api.fields import Strict
-from pipeline.interfaces.api.problems import Refused
+from pipeline.interfaces.http.errors import Refused
+from pipeline.interfaces.http.fields import Strict
+from pipeline.interfaces.http.identity import Caller, allow
 from pipeline.storage.api_keys import Scope
 from pipeline.storage.context import Context
 

@@ -16,7 +16,7 @@ from pipeline.flows.documents.submission import Options
 from pipeline.flows.documents.work import document as stage
 from pipeline.flows.documents.work import split
 from pipeline.flows.documents.work.page_lane import PageLane
-from pipeline.interfaces.api.problems import status_of
+from pipeline.interfaces.http.errors import status_of
 from pipeline.providers.local import LocalConverter
 from pipeline.reading import inspection
 from pipeline.settings import LOCAL

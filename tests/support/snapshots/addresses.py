@@ -10,9 +10,9 @@ from fastapi.openapi.utils import get_openapi
 from fastapi.routing import APIRoute, RouteContext, iter_route_contexts
 
 from pipeline.interfaces.api.app import PREFIX, create_app
-from pipeline.interfaces.api.problems import MEDIA_TYPE, STATUS, Problem
 from pipeline.interfaces.console import live
 from pipeline.interfaces.console.addresses import ROOT, STATIC
+from pipeline.interfaces.http.errors import MEDIA_TYPE, STATUS, Problem
 from pipeline.storage.context import Context
 from tests.support import endpoints
 from tests.support.all_settings import by_default

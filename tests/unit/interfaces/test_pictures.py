@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from pipeline.engine.errors import UserError
-from pipeline.interfaces.api import pictures as module
-from pipeline.interfaces.api.pictures import AT_ONCE, EACH, Pictures
-from pipeline.interfaces.api.problems import Refused
+from pipeline.interfaces.http import pictures as module
+from pipeline.interfaces.http.errors import Refused
+from pipeline.interfaces.http.pictures import AT_ONCE, EACH, Pictures
 from pipeline.reading.content import Unwanted
 
 Wanted = Callable[[], bool]

@@ -16,13 +16,15 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 from pydantic_core import SchemaValidator, ValidationError
 
 from pipeline.interfaces import api as package
-from pipeline.interfaces.api import compat, health, metrics, v1
-from pipeline.interfaces.api.compat.docling.options import ConvertOptions
-from pipeline.interfaces.api.fields import DROPPED, Line
-from pipeline.interfaces.api.v1.document_shapes import SubmitOptions
-from pipeline.interfaces.api.v1.knowledge_intake import BODY, ItemData
-from pipeline.interfaces.api.v1.screenshot_shapes import FrameFields
+from pipeline.interfaces import compatibility as compat
+from pipeline.interfaces import rest as v1
+from pipeline.interfaces.compatibility.docling.options import ConvertOptions
 from pipeline.interfaces.console import live, screens, session
+from pipeline.interfaces.http.fields import DROPPED, Line
+from pipeline.interfaces.rest import health, metrics
+from pipeline.interfaces.rest.document_shapes import SubmitOptions
+from pipeline.interfaces.rest.knowledge_intake import BODY, ItemData
+from pipeline.interfaces.rest.screenshot_shapes import FrameFields
 from pipeline.nodes.protocol import from_node, from_session
 
 ROUTES = [

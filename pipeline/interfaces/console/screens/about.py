@@ -5,10 +5,10 @@ from importlib.metadata import version
 from fastapi import APIRouter, Request
 from fastapi.responses import HTMLResponse
 
-from pipeline.interfaces.api.dependencies import ByCaller, InContext, reader
-from pipeline.interfaces.api.shapes import is_admin
-from pipeline.interfaces.api.v1 import about
 from pipeline.interfaces.console.page import screen
+from pipeline.interfaces.http.dependencies import ByCaller, InContext, reader
+from pipeline.interfaces.http.shapes import is_admin
+from pipeline.interfaces.rest import about
 
 router = APIRouter(prefix="/console/settings/about", include_in_schema=False, dependencies=reader)
 CSS = {"ok": "done", "warn": "waiting", "fail": "failed"}

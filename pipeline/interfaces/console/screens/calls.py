@@ -14,16 +14,16 @@ from pydantic import Field
 from pipeline.engine.errors import ErrorKind
 from pipeline.flows import FLOWS
 from pipeline.flows.documents import queries
-from pipeline.interfaces.api import pages
-from pipeline.interfaces.api.dependencies import ByCaller, InContext, reader
-from pipeline.interfaces.api.fields import CLEAN, Id, RowId
-from pipeline.interfaces.api.moments import At
-from pipeline.interfaces.api.shapes import is_admin
 from pipeline.interfaces.console import charts, live, words
 from pipeline.interfaces.console.charts import Chart
 from pipeline.interfaces.console.fields import BLANK, CursorText
 from pipeline.interfaces.console.page import piece, screen
 from pipeline.interfaces.console.subjects import place_of_call
+from pipeline.interfaces.http import pages
+from pipeline.interfaces.http.dependencies import ByCaller, InContext, reader
+from pipeline.interfaces.http.fields import CLEAN, Id, RowId
+from pipeline.interfaces.http.moments import At
+from pipeline.interfaces.http.shapes import is_admin
 from pipeline.providers import call_series
 from pipeline.providers import calls as record
 from pipeline.providers.call_series import CallSeries

@@ -13,13 +13,13 @@ from pydantic import Field
 from pipeline.flows.documents import page_pictures, queries, strip
 from pipeline.flows.documents.rules.difference import Difference, difference
 from pipeline.flows.documents.strip import Cell
-from pipeline.interfaces.api.dependencies import InContext, reader
-from pipeline.interfaces.api.fields import HexId, Line
-from pipeline.interfaces.api.shapes import is_admin
 from pipeline.interfaces.console import live, page_text
 from pipeline.interfaces.console.document_acts import acts, can_retry, can_retry_pages, choices
 from pipeline.interfaces.console.document_words import PAGE, Standing, standing
 from pipeline.interfaces.console.page import piece, screen
+from pipeline.interfaces.http.dependencies import InContext, reader
+from pipeline.interfaces.http.fields import HexId, Line
+from pipeline.interfaces.http.shapes import is_admin
 from pipeline.storage.context import Context
 from tasks import documents as flow
 from tasks.documents import AttemptView, Document, PageStatus, PageView

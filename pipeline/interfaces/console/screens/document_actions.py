@@ -7,13 +7,13 @@ from fastapi.exceptions import RequestValidationError
 from pydantic import Field
 from starlette.responses import Response
 
-from pipeline.interfaces.api.dependencies import InContext, spender, writer
-from pipeline.interfaces.api.document_portions import convert_again, whose
-from pipeline.interfaces.api.fields import HexId, Line, PageNumber, RowId, Strict
-from pipeline.interfaces.api.v1.document_shapes import Choice, FreshOptions, RetryOptions
 from pipeline.interfaces.console.answers import done
 from pipeline.interfaces.console.document_acts import choices, chosen
 from pipeline.interfaces.console.words import plural
+from pipeline.interfaces.http.dependencies import InContext, spender, writer
+from pipeline.interfaces.http.document_portions import convert_again, whose
+from pipeline.interfaces.http.fields import HexId, Line, PageNumber, RowId, Strict
+from pipeline.interfaces.rest.document_shapes import Choice, FreshOptions, RetryOptions
 from tasks import documents as flow
 from tasks.documents import DocumentStatus
 

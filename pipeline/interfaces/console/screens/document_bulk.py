@@ -10,14 +10,14 @@ from pydantic import Field
 from starlette.responses import Response
 
 from pipeline.engine.control_characters import printable_line
-from pipeline.interfaces.api.dependencies import InContext, writer
-from pipeline.interfaces.api.document_portions import PAID, Verb, act_on_all, portion
-from pipeline.interfaces.api.fields import HexId, Line, Word
-from pipeline.interfaces.api.problems import Refused
 from pipeline.interfaces.console.answers import done, is_partial
 from pipeline.interfaces.console.document_filter import GROUPS, PATH, ROWS, Cursor, Looked
 from pipeline.interfaces.console.page import HEADERS, piece, screen
 from pipeline.interfaces.console.words import plural
+from pipeline.interfaces.http.dependencies import InContext, writer
+from pipeline.interfaces.http.document_portions import PAID, Verb, act_on_all, portion
+from pipeline.interfaces.http.errors import Refused
+from pipeline.interfaces.http.fields import HexId, Line, Word
 from tasks import documents as flow
 from tasks.documents import DocumentStatus, Filter
 

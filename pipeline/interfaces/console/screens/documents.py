@@ -11,12 +11,6 @@ from pydantic import AfterValidator, StringConstraints
 from starlette.responses import Response
 
 from pipeline.engine.errors import PenstockError
-from pipeline.interfaces.api import pages
-from pipeline.interfaces.api.dependencies import InContext, reader, spender, writer
-from pipeline.interfaces.api.moments import At
-from pipeline.interfaces.api.problems import Refused
-from pipeline.interfaces.api.uploads import Form, uploaded
-from pipeline.interfaces.api.v1.documents import options_of, submit_file
 from pipeline.interfaces.console import live
 from pipeline.interfaces.console.answers import done
 from pipeline.interfaces.console.document_filter import GROUPS, PATH, ROWS, SINCE, Cursor, Looked
@@ -24,6 +18,12 @@ from pipeline.interfaces.console.document_words import Standing, standing
 from pipeline.interfaces.console.page import piece, screen
 from pipeline.interfaces.console.screens.document_bulk import BULK, possible
 from pipeline.interfaces.console.words import combined, plural
+from pipeline.interfaces.http import pages
+from pipeline.interfaces.http.dependencies import InContext, reader, spender, writer
+from pipeline.interfaces.http.errors import Refused
+from pipeline.interfaces.http.moments import At
+from pipeline.interfaces.http.uploads import Form, uploaded
+from pipeline.interfaces.rest.documents import options_of, submit_file
 from pipeline.settings import LOCAL
 from pipeline.storage.context import Context
 from tasks import documents as flow

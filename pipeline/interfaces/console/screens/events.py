@@ -8,14 +8,14 @@ from fastapi.responses import HTMLResponse
 from pydantic import Field
 
 from pipeline.flows import FLOWS
-from pipeline.interfaces.api import pages
-from pipeline.interfaces.api.dependencies import InContext, reader
-from pipeline.interfaces.api.fields import Id, RowId, Word
-from pipeline.interfaces.api.v1.events import EventShape
 from pipeline.interfaces.console import live
 from pipeline.interfaces.console.fields import BLANK, CursorText
 from pipeline.interfaces.console.page import piece, screen
 from pipeline.interfaces.console.subjects import place
+from pipeline.interfaces.http import pages
+from pipeline.interfaces.http.dependencies import InContext, reader
+from pipeline.interfaces.http.fields import Id, RowId, Word
+from pipeline.interfaces.rest.events import EventShape
 from pipeline.storage.context import Context
 from tasks import events as record
 from tasks.events import Event, Filter

@@ -9,17 +9,17 @@ from starlette.responses import Response
 
 from pipeline.flows.knowledge.settings import own
 from pipeline.flows.knowledge.states import OPEN
-from pipeline.interfaces.api import pages
-from pipeline.interfaces.api.dependencies import InContext, may_spend, reader, writer
-from pipeline.interfaces.api.fields import HexId, Line, Name, Prose, Word
-from pipeline.interfaces.api.v1 import knowledge_bases as api
-from pipeline.interfaces.api.v1.knowledge_items import ItemFilter, ItemSelection, Verb, act_on_items
 from pipeline.interfaces.console import live
 from pipeline.interfaces.console.answers import done
 from pipeline.interfaces.console.fields import AREA, BLANK, CursorText
 from pipeline.interfaces.console.page import piece, screen
 from pipeline.interfaces.console.screens.knowledge_states import shown
 from pipeline.interfaces.console.words import plural
+from pipeline.interfaces.http import pages
+from pipeline.interfaces.http.dependencies import InContext, may_spend, reader, writer
+from pipeline.interfaces.http.fields import HexId, Line, Name, Prose, Word
+from pipeline.interfaces.rest import knowledge_bases as api
+from pipeline.interfaces.rest.knowledge_items import ItemFilter, ItemSelection, Verb, act_on_items
 from pipeline.settings import LOCAL
 from pipeline.storage.context import Context
 from tasks import knowledge as flow

@@ -8,16 +8,16 @@ from fastapi.responses import HTMLResponse
 from pydantic import BaseModel, StringConstraints, TypeAdapter
 from starlette.responses import Response
 
-from pipeline.interfaces.api import uploads
-from pipeline.interfaces.api.dependencies import ByCaller, reader, spender, writer
-from pipeline.interfaces.api.fields import HexId, Id, Line, LongProse, Url
-from pipeline.interfaces.api.problems import Refused
-from pipeline.interfaces.api.v1.knowledge_intake import MAX_FILES, MAX_ITEMS, add_uploaded
 from pipeline.interfaces.console.answers import done
 from pipeline.interfaces.console.fields import AREA
 from pipeline.interfaces.console.kept import kept
 from pipeline.interfaces.console.page import screen
 from pipeline.interfaces.console.words import plural
+from pipeline.interfaces.http import uploads
+from pipeline.interfaces.http.dependencies import ByCaller, reader, spender, writer
+from pipeline.interfaces.http.errors import Refused
+from pipeline.interfaces.http.fields import HexId, Id, Line, LongProse, Url
+from pipeline.interfaces.rest.knowledge_intake import MAX_FILES, MAX_ITEMS, add_uploaded
 from tasks import knowledge as flow
 from tasks.knowledge import Added, ItemType, Source
 

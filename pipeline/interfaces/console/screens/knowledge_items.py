@@ -9,14 +9,14 @@ from markupsafe import Markup, escape
 from starlette.responses import Response
 
 from pipeline.flows.knowledge.texts import MAX_CHARS
-from pipeline.interfaces.api.dependencies import InContext, reader, spender, writer
-from pipeline.interfaces.api.fields import HexId, Line
-from pipeline.interfaces.api.v1.knowledge_items import download_file
 from pipeline.interfaces.console import live, markdown
 from pipeline.interfaces.console.answers import done
 from pipeline.interfaces.console.page import piece, screen
 from pipeline.interfaces.console.page_text import marked
 from pipeline.interfaces.console.screens.knowledge_states import shown
+from pipeline.interfaces.http.dependencies import InContext, reader, spender, writer
+from pipeline.interfaces.http.fields import HexId, Line
+from pipeline.interfaces.rest.knowledge_items import download_file
 from pipeline.storage.context import Context
 from tasks import knowledge as flow
 from tasks.events import Filter

@@ -11,14 +11,14 @@ from fastapi.responses import HTMLResponse, RedirectResponse
 from pydantic import BaseModel, Field, StringConstraints
 from starlette.responses import Response
 
-from pipeline.interfaces.api.dependencies import ByCaller, may_spend, reader
-from pipeline.interfaces.api.fields import CLEAN, HexId, Id
 from pipeline.interfaces.console import addresses
 from pipeline.interfaces.console.fields import BLANK
 from pipeline.interfaces.console.kept import kept
 from pipeline.interfaces.console.page import HEADERS, screen
 from pipeline.interfaces.console.page_text import marked
 from pipeline.interfaces.console.words import combined
+from pipeline.interfaces.http.dependencies import ByCaller, may_spend, reader
+from pipeline.interfaces.http.fields import CLEAN, HexId, Id
 from tasks import knowledge as flow
 from tasks.knowledge import Found, ItemType
 

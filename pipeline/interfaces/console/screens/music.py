@@ -9,18 +9,18 @@ from starlette.responses import Response
 
 from pipeline.engine.errors import UserError
 from pipeline.flows.music import queries
-from pipeline.interfaces.api import pages
-from pipeline.interfaces.api.dependencies import ByCaller, InContext, reader, spender, writer
-from pipeline.interfaces.api.fields import HexId
-from pipeline.interfaces.api.moments import At
-from pipeline.interfaces.api.pages import Cursor
-from pipeline.interfaces.api.shapes import is_admin
-from pipeline.interfaces.api.v1.music import sync as read_library
 from pipeline.interfaces.console import live
 from pipeline.interfaces.console.answers import done
 from pipeline.interfaces.console.fields import BLANK
 from pipeline.interfaces.console.page import piece, screen
 from pipeline.interfaces.console.words import count, plural
+from pipeline.interfaces.http import pages
+from pipeline.interfaces.http.dependencies import ByCaller, InContext, reader, spender, writer
+from pipeline.interfaces.http.fields import HexId
+from pipeline.interfaces.http.moments import At
+from pipeline.interfaces.http.pages import Cursor
+from pipeline.interfaces.http.shapes import is_admin
+from pipeline.interfaces.rest.music import sync as read_library
 from pipeline.storage.context import Context
 from tasks import music as flow
 from tasks.events import Filter

@@ -5,12 +5,12 @@ from fastapi.responses import HTMLResponse
 
 from pipeline.engine.backlog import Failure
 from pipeline.interfaces import overview
-from pipeline.interfaces.api.dependencies import InContext, reader
 from pipeline.interfaces.console import live
 from pipeline.interfaces.console.addresses import url
 from pipeline.interfaces.console.page import piece, screen
 from pipeline.interfaces.console.subjects import place
 from pipeline.interfaces.console.words import count
+from pipeline.interfaces.http.dependencies import InContext, reader
 from pipeline.interfaces.overview import Overview
 from pipeline.storage.context import Context
 

@@ -9,13 +9,13 @@ from starlette.responses import Response
 
 from pipeline.engine.errors import UserError
 from pipeline.interfaces import doctor, provider_settings
-from pipeline.interfaces.api.dependencies import InContext, admin
-from pipeline.interfaces.api.fields import CLEAN, Line
-from pipeline.interfaces.api.v1.live_settings import seeing
 from pipeline.interfaces.console.answers import done
 from pipeline.interfaces.console.fields import BLANK
 from pipeline.interfaces.console.page import screen
+from pipeline.interfaces.http.dependencies import InContext, admin
+from pipeline.interfaces.http.fields import CLEAN, Line
 from pipeline.interfaces.provider_settings import ProviderForm, prices_of
+from pipeline.interfaces.rest.live_settings import seeing
 from pipeline.settings import config_path
 from pipeline.standalone.supervisor import ask_for_restart, read_info
 

@@ -13,16 +13,16 @@ from starlette.responses import Response
 
 from pipeline.engine.live_settings import Value
 from pipeline.interfaces import backlog
-from pipeline.interfaces.api.caller import Caller
-from pipeline.interfaces.api.dependencies import ByCaller, InContext, admin, reader
-from pipeline.interfaces.api.fields import Line, Word
-from pipeline.interfaces.api.shapes import is_admin
 from pipeline.interfaces.console import live
 from pipeline.interfaces.console.answers import done
 from pipeline.interfaces.console.fields import BLANK
 from pipeline.interfaces.console.page import piece, screen
 from pipeline.interfaces.console.screens.overview import units
 from pipeline.interfaces.console.words import duration
+from pipeline.interfaces.http.dependencies import ByCaller, InContext, admin, reader
+from pipeline.interfaces.http.fields import Line, Word
+from pipeline.interfaces.http.identity import Caller
+from pipeline.interfaces.http.shapes import is_admin
 from pipeline.providers import gates
 from pipeline.providers.queue_views import Holdup, QueueView, holdup
 from pipeline.storage.context import Context

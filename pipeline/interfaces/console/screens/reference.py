@@ -6,12 +6,12 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import HTMLResponse
 
-from pipeline.interfaces.api.dependencies import ByCaller, reader
-from pipeline.interfaces.api.fields import Line, Word
-from pipeline.interfaces.api.problems import Refused
 from pipeline.interfaces.console import live, reference
 from pipeline.interfaces.console.page import screen
 from pipeline.interfaces.console.screens.settings import server_of
+from pipeline.interfaces.http.dependencies import ByCaller, reader
+from pipeline.interfaces.http.errors import Refused
+from pipeline.interfaces.http.fields import Line, Word
 
 router = APIRouter(prefix="/console/settings/reference", include_in_schema=False, dependencies=reader)
 

@@ -13,18 +13,18 @@ from starlette.responses import Response
 
 from pipeline.flows.screenshots import queries
 from pipeline.flows.screenshots.views import RejectionView
-from pipeline.interfaces.api import pages
-from pipeline.interfaces.api.dependencies import InContext, admin, reader, spender, writer
-from pipeline.interfaces.api.fields import CLEAN, Line, RowId
-from pipeline.interfaces.api.moments import At, check_range, is_fit
-from pipeline.interfaces.api.pages import Cursor
-from pipeline.interfaces.api.problems import Refused
-from pipeline.interfaces.api.uploads import Form, uploaded
-from pipeline.interfaces.api.v1.screenshot_shapes import LetterId, LetterKind, Pattern, Reason
-from pipeline.interfaces.api.v1.screenshots import take
 from pipeline.interfaces.console.answers import done
 from pipeline.interfaces.console.screens.screenshots import ROOT, following, page
 from pipeline.interfaces.console.words import plural
+from pipeline.interfaces.http import pages
+from pipeline.interfaces.http.dependencies import InContext, admin, reader, spender, writer
+from pipeline.interfaces.http.errors import Refused
+from pipeline.interfaces.http.fields import CLEAN, Line, RowId
+from pipeline.interfaces.http.moments import At, check_range, is_fit
+from pipeline.interfaces.http.pages import Cursor
+from pipeline.interfaces.http.uploads import Form, uploaded
+from pipeline.interfaces.rest.screenshot_shapes import LetterId, LetterKind, Pattern, Reason
+from pipeline.interfaces.rest.screenshots import take
 from tasks import screenshots as flow
 from tasks.screenshots import WorkStatus
 

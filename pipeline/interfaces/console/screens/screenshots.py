@@ -16,17 +16,17 @@ from pipeline.flows.screenshots import queries
 from pipeline.flows.screenshots.frames import renditions
 from pipeline.flows.screenshots.frames.files import Kind
 from pipeline.flows.screenshots.views import Found, Hour, NodeFrames, TextLine
-from pipeline.interfaces.api import pages
-from pipeline.interfaces.api.dependencies import InContext, may_spend, reader
-from pipeline.interfaces.api.fields import Line, RowId
-from pipeline.interfaces.api.moments import At
-from pipeline.interfaces.api.pages import Cursor
-from pipeline.interfaces.api.v1.screenshots import hours_page, rendition
 from pipeline.interfaces.console import live
 from pipeline.interfaces.console.addresses import url
 from pipeline.interfaces.console.fields import BLANK
 from pipeline.interfaces.console.page import HEADERS, piece, screen
 from pipeline.interfaces.console.words import combined
+from pipeline.interfaces.http import pages
+from pipeline.interfaces.http.dependencies import InContext, may_spend, reader
+from pipeline.interfaces.http.fields import Line, RowId
+from pipeline.interfaces.http.moments import At
+from pipeline.interfaces.http.pages import Cursor
+from pipeline.interfaces.rest.screenshots import hours_page, rendition
 from pipeline.storage.context import Context
 from pipeline.storage.fusion import spots
 from tasks import screenshots as flow

@@ -4,11 +4,11 @@ from fastapi import APIRouter, Request
 from fastapi.responses import HTMLResponse
 
 from pipeline.interfaces import search as everything
-from pipeline.interfaces.api.dependencies import reader
-from pipeline.interfaces.api.fields import Line
 from pipeline.interfaces.console.page import screen
 from pipeline.interfaces.console.page_text import marked
 from pipeline.interfaces.console.subjects import place_of_hit
+from pipeline.interfaces.http.dependencies import reader
+from pipeline.interfaces.http.fields import Line
 
 router = APIRouter(prefix="/console/search", include_in_schema=False, dependencies=reader)
 EACH = 20

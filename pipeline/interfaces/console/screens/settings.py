@@ -11,14 +11,14 @@ from pydantic import BaseModel
 from starlette.responses import Response
 
 from pipeline.engine.live_settings import Value, text_of
-from pipeline.interfaces.api.dependencies import ByCaller, InContext, admin, reader
-from pipeline.interfaces.api.fields import CredentialName, HexId, LifeDays, Line, Word
-from pipeline.interfaces.api.v1.live_settings import seeing
 from pipeline.interfaces.console import live
 from pipeline.interfaces.console.addresses import url
 from pipeline.interfaces.console.answers import done
 from pipeline.interfaces.console.fields import BLANK
 from pipeline.interfaces.console.page import piece, screen
+from pipeline.interfaces.http.dependencies import ByCaller, InContext, admin, reader
+from pipeline.interfaces.http.fields import CredentialName, HexId, LifeDays, Line, Word
+from pipeline.interfaces.rest.live_settings import seeing
 from pipeline.storage import api_keys
 from pipeline.storage.api_keys import Scope
 from tasks import queues as control

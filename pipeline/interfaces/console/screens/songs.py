@@ -7,12 +7,12 @@ from fastapi.responses import HTMLResponse
 
 from pipeline.engine.errors import PenstockError, UserError
 from pipeline.flows.music import queries
-from pipeline.interfaces.api import pages
-from pipeline.interfaces.api.dependencies import InContext, may_spend, reader
-from pipeline.interfaces.api.fields import HexId, Line, RowId
-from pipeline.interfaces.api.pages import Cursor
 from pipeline.interfaces.console.fields import BLANK
 from pipeline.interfaces.console.page import screen
+from pipeline.interfaces.http import pages
+from pipeline.interfaces.http.dependencies import InContext, may_spend, reader
+from pipeline.interfaces.http.fields import HexId, Line, RowId
+from pipeline.interfaces.http.pages import Cursor
 from tasks import music as flow
 from tasks.music import SongStatus
 

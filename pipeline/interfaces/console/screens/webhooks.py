@@ -10,15 +10,15 @@ from fastapi.responses import HTMLResponse
 from pydantic import BaseModel, Field
 from starlette.responses import Response
 
-from pipeline.interfaces.api import pages
-from pipeline.interfaces.api.dependencies import InContext, admin, reader, writer
-from pipeline.interfaces.api.fields import Id, Line, RowId, Url
-from pipeline.interfaces.api.v1.webhooks import Types
 from pipeline.interfaces.console import live
 from pipeline.interfaces.console.answers import done
 from pipeline.interfaces.console.fields import BLANK, CursorText
 from pipeline.interfaces.console.page import screen
 from pipeline.interfaces.console.words import plural
+from pipeline.interfaces.http import pages
+from pipeline.interfaces.http.dependencies import InContext, admin, reader, writer
+from pipeline.interfaces.http.fields import Id, Line, RowId, Url
+from pipeline.interfaces.rest.webhooks import Types
 from tasks import webhooks as flow
 from tasks.webhooks import DeliveryStatus, DeliveryView, EndpointView
 

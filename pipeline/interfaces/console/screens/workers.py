@@ -13,17 +13,17 @@ from starlette.responses import Response
 
 from pipeline.engine.errors import UserError
 from pipeline.interfaces import overview
-from pipeline.interfaces.api.dependencies import ByCaller, InContext, admin, reader
-from pipeline.interfaces.api.fields import Line
-from pipeline.interfaces.api.shapes import is_admin
-from pipeline.interfaces.api.v1.inference_nodes import GivenId, LetterId
 from pipeline.interfaces.console import live
 from pipeline.interfaces.console.addresses import url
 from pipeline.interfaces.console.answers import done
 from pipeline.interfaces.console.fields import BLANK
 from pipeline.interfaces.console.page import piece, screen
 from pipeline.interfaces.console.subjects import place_of_call
+from pipeline.interfaces.http.dependencies import ByCaller, InContext, admin, reader
+from pipeline.interfaces.http.fields import Line
+from pipeline.interfaces.http.shapes import is_admin
 from pipeline.interfaces.overview import Fleet
+from pipeline.interfaces.rest.inference_nodes import GivenId, LetterId
 from pipeline.interfaces.workers import Job
 from pipeline.nodes import service, tokens
 from pipeline.nodes.job import DONE, JobState

@@ -8,15 +8,15 @@ from pydantic import BaseModel, Field, model_validator
 
 from pipeline.engine.errors import UserError
 from pipeline.flows.documents import files, submission
-from pipeline.interfaces.api.fields import HexId, Line
-from pipeline.interfaces.api.remote import fetched
-from pipeline.interfaces.api.uploads import File
-from pipeline.interfaces.api.v1.document_shapes import PAGES, Choice, DocumentShape, PageRange, shape
-from pipeline.interfaces.api.v1.documents import submit_file
-from pipeline.interfaces.api.v1.knowledge_shapes import ItemShape, item_shape
+from pipeline.interfaces.http.fields import HexId, Line
+from pipeline.interfaces.http.remote import fetched
+from pipeline.interfaces.http.uploads import File
 from pipeline.interfaces.mcp.tool import Arguments, Call, Toolbox
 from pipeline.interfaces.mcp.tools.pages import Excerpt, excerpt
 from pipeline.interfaces.mcp.tools.progress import WaitS, followed, nobody_works
+from pipeline.interfaces.rest.document_shapes import PAGES, Choice, DocumentShape, PageRange, shape
+from pipeline.interfaces.rest.documents import submit_file
+from pipeline.interfaces.rest.knowledge_shapes import ItemShape, item_shape
 from pipeline.reading.source import check_file
 from tasks import documents as flow
 from tasks import knowledge

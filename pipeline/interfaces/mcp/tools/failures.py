@@ -10,11 +10,11 @@ from pydantic import BaseModel, Field, StringConstraints, ValidationError, model
 
 from pipeline.engine import backlog
 from pipeline.flows import flows
-from pipeline.interfaces.api.problems import Refused
-from pipeline.interfaces.api.v1 import document_actions, screenshot_work
-from pipeline.interfaces.api.v1.document_shapes import Choice, DocumentShape, FreshOptions, RetryOptions
-from pipeline.interfaces.api.v1.screenshot_shapes import DeadLetterSelection
+from pipeline.interfaces.http.errors import Refused
 from pipeline.interfaces.mcp.tool import Arguments, Call, Toolbox
+from pipeline.interfaces.rest import document_actions, screenshot_work
+from pipeline.interfaces.rest.document_shapes import Choice, DocumentShape, FreshOptions, RetryOptions
+from pipeline.interfaces.rest.screenshot_shapes import DeadLetterSelection
 from tasks import documents, knowledge, screenshots
 from tasks.documents import PageStatus
 

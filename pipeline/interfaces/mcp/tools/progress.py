@@ -6,7 +6,7 @@ from typing import Annotated, TypeVar
 
 from pydantic import Field
 
-from pipeline.interfaces.api.long_poll import wait_for
+from pipeline.interfaces.http.long_poll import wait_for
 from pipeline.interfaces.mcp.tool import Call
 from pipeline.interfaces.overview import fleet
 from pipeline.storage.context import Context

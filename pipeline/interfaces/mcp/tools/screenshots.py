@@ -4,12 +4,12 @@ from typing import Annotated
 
 from pydantic import Field
 
-from pipeline.interfaces.api.fields import Line
-from pipeline.interfaces.api.moments import At
-from pipeline.interfaces.api.pages import Page
-from pipeline.interfaces.api.v1 import screenshots as api
-from pipeline.interfaces.api.v1.node_shapes import FoundNodesShape, TimelineHourShape
+from pipeline.interfaces.http.fields import Line
+from pipeline.interfaces.http.moments import At
+from pipeline.interfaces.http.pages import Page
 from pipeline.interfaces.mcp.tool import Arguments, Call, Toolbox
+from pipeline.interfaces.rest import screenshots as api
+from pipeline.interfaces.rest.node_shapes import FoundNodesShape, TimelineHourShape
 
 BOX = Toolbox()
 Words = Annotated[Line, Field(min_length=1, description="Words in any script, such as: invoice march.")]

@@ -7,7 +7,7 @@ from sqlalchemy import insert
 from starlette.testclient import TestClient
 
 from pipeline.interfaces.api.app import PREFIX
-from pipeline.interfaces.api.pages import encode
+from pipeline.interfaces.http.pages import encode
 from pipeline.providers.calls import CALLS
 from pipeline.storage.api_keys import Scope
 from pipeline.storage.context import Context

@@ -18,7 +18,7 @@ from starlette.testclient import TestClient
 from pipeline.flows.documents.files import output_folder
 from pipeline.flows.documents.models import DOCUMENTS, LAYOUTS, PAGES
 from pipeline.flows.documents.states import DocumentStatus, PageStatus
-from pipeline.interfaces.api.long_poll import WAITS
+from pipeline.interfaces.http.long_poll import WAITS
 from pipeline.storage.api_keys import Scope
 from pipeline.storage.context import Context
 from tests.integration.interfaces.api.conftest import Connect

@@ -18,9 +18,9 @@ from pipeline.engine import outbox
 from pipeline.engine.outbox import EVENTS
 from pipeline.flows.documents.models import DOCUMENTS
 from pipeline.flows.documents.states import DOCUMENT, DocumentEvent, DocumentStatus
-from pipeline.interfaces.api import feed
 from pipeline.interfaces.api.app import create_app
-from pipeline.interfaces.api.v1 import events
+from pipeline.interfaces.http import streams as feed
+from pipeline.interfaces.rest import events
 from pipeline.storage import api_keys
 from pipeline.storage.api_keys import Scope
 from pipeline.storage.context import Context

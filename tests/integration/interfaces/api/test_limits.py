@@ -12,10 +12,10 @@ from starlette.types import Message
 
 from pipeline.engine.rates import Rate, TooMany, take
 from pipeline.interfaces.api.app import create_app
-from pipeline.interfaces.api.bodies import Held
-from pipeline.interfaces.api.caller import Caller
-from pipeline.interfaces.api.json_bodies import Turns
-from pipeline.interfaces.api.problems import Refused
+from pipeline.interfaces.http.bodies import Held
+from pipeline.interfaces.http.errors import Refused
+from pipeline.interfaces.http.identity import Caller
+from pipeline.interfaces.http.json_bodies import Turns
 from pipeline.settings import ApiSettings
 from pipeline.storage.api_keys import Scope
 from pipeline.storage.context import Context

@@ -10,7 +10,7 @@ from starlette.testclient import TestClient
 from pipeline.flows.music.models import BATCHES
 from pipeline.flows.music.states import PipelineState
 from pipeline.interfaces.api.app import PREFIX
-from pipeline.interfaces.api.pages import encode
+from pipeline.interfaces.http.pages import encode
 from pipeline.storage.api_keys import Scope
 from pipeline.storage.context import Context
 from tests.integration.interfaces.api.conftest import Connect

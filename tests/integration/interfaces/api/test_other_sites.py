@@ -9,11 +9,12 @@ import pytest
 from fastapi.routing import APIRoute
 from sqlalchemy import event
 
-from pipeline.interfaces.api import compat, v1
+from pipeline.interfaces import compatibility as compat
+from pipeline.interfaces import rest as v1
 from pipeline.interfaces.api.app import PREFIX
-from pipeline.interfaces.api.caller import SESSION
-from pipeline.interfaces.api.quotas import Quotas
 from pipeline.interfaces.console import screens
+from pipeline.interfaces.http.identity import SESSION
+from pipeline.interfaces.http.quotas import Quotas
 from pipeline.storage import api_keys, api_sessions
 from pipeline.storage.api_keys import Scope
 from pipeline.storage.context import Context

@@ -23,12 +23,14 @@ from pipeline.engine.accounts import CALLER
 from pipeline.flows.documents.models import DOCUMENTS as ROWS
 from pipeline.flows.documents.models import PAGES
 from pipeline.flows.documents.states import DocumentStatus, PageStatus
-from pipeline.interfaces.api import compat, health, v1
-from pipeline.interfaces.api.bodies import BodyLimits
-from pipeline.interfaces.api.caller import Caller
-from pipeline.interfaces.api.dependencies import may_spend
-from pipeline.interfaces.api.problems import Refused
-from pipeline.interfaces.api.quotas import AtOnce, Quotas
+from pipeline.interfaces import compatibility as compat
+from pipeline.interfaces import rest as v1
+from pipeline.interfaces.http.bodies import BodyLimits
+from pipeline.interfaces.http.dependencies import may_spend
+from pipeline.interfaces.http.errors import Refused
+from pipeline.interfaces.http.identity import Caller
+from pipeline.interfaces.http.quotas import AtOnce, Quotas
+from pipeline.interfaces.rest import health
 from pipeline.settings import ApiSettings
 from pipeline.storage import api_keys
 from pipeline.storage.api_keys import Scope as KeyScope

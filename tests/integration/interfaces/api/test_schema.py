@@ -21,8 +21,9 @@ from schemathesis.specs.openapi.checks import (
 from starlette.testclient import TestClient
 
 from pipeline.flows.documents.states import DocumentStatus, PageStatus
-from pipeline.interfaces.api import compat, v1
-from pipeline.interfaces.api.json_bodies import JsonRoute
+from pipeline.interfaces import compatibility as compat
+from pipeline.interfaces import rest as v1
+from pipeline.interfaces.http.json_bodies import JsonRoute
 from pipeline.storage.api_keys import Scope
 from pipeline.storage.context import Context
 from tests.integration.interfaces.api.conftest import Connect

@@ -7,9 +7,10 @@ from fastapi.dependencies.models import Dependant
 from fastapi.routing import APIRoute
 from starlette.testclient import TestClient
 
-from pipeline.interfaces.api import dependencies, v1
+from pipeline.interfaces import rest as v1
 from pipeline.interfaces.api.app import PREFIX
 from pipeline.interfaces.api.server import listen
+from pipeline.interfaces.http import dependencies
 from pipeline.storage import api_keys
 from pipeline.storage.api_keys import Scope
 from pipeline.storage.context import Context

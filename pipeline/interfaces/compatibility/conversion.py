@@ -1,0 +1,58 @@
+"""What the other APIs have in common: files of a request become documents, and someone waits for them."""
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import replace
+
+from fastapi import Request
+
+from pipeline.engine.errors import UserError
+from pipeline.flows.documents import queries
+from pipeline.flows.documents.queries import DocumentView
+from pipeline.interfaces.http.errors import Refused
+from pipeline.interfaces.http.long_poll import wait_for
+from pipeline.interfaces.http.uploads import File, Form, receive
+from pipeline.interfaces.rest.documents import submit_file
+from pipeline.storage.context import Context
+from tasks.documents import Options
+
+MAX_FILES = 20
+
+
+@asynccontextmanager
+async def form_of(request: Request, max_files: int = MAX_FILES) -> AsyncIterator[Form]:
+    """The form that the request carries. Raises `Refused` if there is no file in it, or too many."""
+    async with receive(request, max_files) as form:
+        if not form.files:
+            raise Refused("there is no file: send it as `files` in multipart/form-data", code="invalid")
+        yield form
+
+
+def submit(request: Request, file: File, options: Options) -> str:
+    """Submit a file; returns the document's id. A page range that reaches beyond the last page ends with it. Blocks."""
+    try:
+        return submit_file(request, file, options).id
+    except UserError as error:
+        first, dash, last = options.page_range.partition("-")
+        if error.code != "page_range" or not (dash and last):
+            raise
+        return submit_file(request, file, replace(options, page_range=f"{first}-")).id
+
+
+async def settled(request: Request, context: Context, ids: Sequence[str], timeout_s: float) -> list[DocumentView]:
+    """The documents once all are at rest, or after `timeout_s` as they are then."""
+    return await wait_for(
+        request,
+        lambda: queries.documents_by_id(context, ids),
+        lambda found: all(document.at_rest for document in found),
+        timeout_s,
+    )
+
+
+def unfinished(task_id: str) -> Refused:
+    """The answer to a synchronous call whose conversion goes on without it."""
+    where = f"/v1/status/poll/{task_id}"
+    message = (
+        f"the conversion takes longer and goes on as task {task_id}: ask {where}, or send the same file again later"
+    )
+    return Refused(message, code="too_long", headers={"Location": where})

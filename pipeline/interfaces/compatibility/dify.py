@@ -1,0 +1,96 @@
+"""Dify's external knowledge: its endpoint is this API's address, and its knowledge id a base, by id or by name."""
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter
+from fastapi.responses import JSONResponse
+from pydantic import BaseModel, Field
+
+from pipeline.flows.knowledge import search as searching
+from pipeline.flows.knowledge.queries import UnknownBase
+from pipeline.flows.knowledge.views import Hit
+from pipeline.interfaces.http.dependencies import InContext, reader, spender
+from pipeline.interfaces.http.errors import Refused
+from pipeline.interfaces.http.fields import Given, Name, Prose
+from pipeline.interfaces.http.json_bodies import JsonRoute
+
+router = APIRouter(tags=["dify"], dependencies=[*reader, *spender], route_class=JsonRoute)
+_UNKNOWN_BASE = 2001
+
+
+class Unknown(BaseModel):
+    """Dify's own way to say that there is no such base."""
+
+    error_code: int
+    error_msg: str
+    detail: str
+
+
+class RetrievalSetting(BaseModel):
+    """How much to find. A score of 1 is the best that there can be."""
+
+    top_k: int = Field(default=5, ge=1, le=searching.MAX_LIMIT)
+    score_threshold: Annotated[float, Field(ge=0, le=1)] | None = None
+
+
+class Conditions(BaseModel):
+    """Which metadata records must have."""
+
+    conditions: Given = False
+
+
+class Retrieval(BaseModel):
+    """What Dify asks."""
+
+    knowledge_id: Name = Field(description="A base, by its id or its name.")
+    query: Prose
+    retrieval_setting: RetrievalSetting = RetrievalSetting()
+    metadata_condition: Conditions | None = Field(default=None, description="Not possible here.")
+
+
+class Record(BaseModel):
+    """A chunk that was found."""
+
+    content: str
+    score: float
+    title: str
+    metadata: dict[str, Any]
+
+
+class Records(BaseModel):
+    """What was found, best first."""
+
+    records: list[Record]
+
+
+@router.post(
+    "/retrieval", response_model=Records, responses={404: {"model": Unknown, "description": "There is no such base."}}
+)
+def retrieve(context: InContext, asked: Retrieval) -> Records | JSONResponse:
+    """Search a knowledge base as Dify does."""
+    if asked.metadata_condition and asked.metadata_condition.conditions:
+        raise Refused("metadata_condition is not possible here: leave it out", code="unsupported_condition")
+    setting = asked.retrieval_setting
+    try:
+        found = searching.search(
+            context, [asked.knowledge_id], asked.query, limit=setting.top_k, min_score=setting.score_threshold
+        )
+    except UnknownBase as error:
+        return JSONResponse({"error_code": _UNKNOWN_BASE, "error_msg": str(error), "detail": str(error)}, 404)
+    return Records(records=[_record(hit) for hit in found.hits])
+
+
+def _record(hit: Hit) -> Record:
+    where = {
+        "source": hit.source,
+        "type": hit.type,
+        "heading": " > ".join(hit.heading),
+        "page": hit.page,
+        "start": hit.start,
+        "end": hit.end,
+        "item_id": hit.item_id,
+        "base_id": hit.base_id,
+        "group": hit.group_name,
+    }
+    known = {name: value for name, value in where.items() if value not in {None, ""}}
+    return Record(content=hit.text, score=hit.score, title=hit.title, metadata=known)

@@ -1,0 +1,120 @@
+"""What Open WebUI's document loaders call: "external" and "mineru". Its third, "docling", calls docling-serve's API."""
+
+from collections.abc import Mapping
+from importlib.metadata import version
+from typing import Annotated, Any
+
+from anyio.to_thread import run_sync
+from fastapi import APIRouter, Header, Request
+from pydantic import StringConstraints, ValidationError
+
+from pipeline.flows.documents import queries
+from pipeline.flows.documents.files import stem
+from pipeline.flows.documents.queries import DocumentView
+from pipeline.interfaces.compatibility import conversion
+from pipeline.interfaces.compatibility.docling.options import ConvertOptions
+from pipeline.interfaces.compatibility.docling.result import markdown
+from pipeline.interfaces.compatibility.docling.task import Task, has_result, message
+from pipeline.interfaces.http.dependencies import InContext, spender, writer
+from pipeline.interfaces.http.errors import Refused
+from pipeline.interfaces.http.fields import CLEAN
+from pipeline.reading.source import safe_filename
+from pipeline.storage.context import Context
+from tasks.documents import Options
+
+router = APIRouter(tags=["open-webui"], dependencies=[*writer, *spender])
+Filename = Annotated[
+    Annotated[str, StringConstraints(max_length=3000), CLEAN],
+    Header(alias="X-Filename", description="Percent-encoded."),
+]
+_BODY: dict[str, Any] = {
+    "requestBody": {"content": {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}}
+}
+_FORM: dict[str, Any] = {
+    "requestBody": {
+        "required": True,
+        "content": {
+            "multipart/form-data": {
+                "schema": {
+                    "type": "object",
+                    "required": ["files"],
+                    "properties": {
+                        "files": {"type": "array", "items": {"type": "string", "format": "binary"}},
+                        "start_page_id": {"type": "integer", "description": "The first page, from 0."},
+                        "end_page_id": {"type": "integer", "description": "The last page, from 0."},
+                        "provider": {"type": "string", "description": "Penstock's own."},
+                        "model": {"type": "string", "description": "Penstock's own."},
+                    },
+                }
+            }
+        },
+    }
+}
+_LAST_PAGE = 99_999
+
+
+@router.put("/process", openapi_extra=_BODY)
+async def process(request: Request, context: InContext, _filename: Filename = "") -> list[dict[str, Any]]:
+    """Convert the body, a file, and answer with the Markdown of each page that has any."""
+    async with conversion.form_of(request, 1) as form:
+        file = form.files[0]
+        document_id = await run_sync(conversion.submit, request, file, Options(allow_partial=True))
+    document = (await _converted(request, context, [document_id]))[0]
+    return await run_sync(_pages, context, document, safe_filename(file.filename))
+
+
+@router.post("/file_parse", openapi_extra=_FORM)
+async def file_parse(request: Request, context: InContext) -> dict[str, Any]:
+    """Convert files as MinerU's API does, and answer with their Markdown."""
+    async with conversion.form_of(request) as form:
+        submission = _mineru_options(form.fields).submission(context.settings.provider)
+        ids = [await run_sync(conversion.submit, request, file, submission) for file in form.files]
+    results: dict[str, dict[str, str]] = {}
+    for file, document in zip(form.files, await _converted(request, context, ids), strict=True):
+        name = stem(file.filename)
+        text = await run_sync(markdown, context, Task((document.id,)), document, lambda _: None)
+        results[f"{name}-{len(results)}" if name in results else name] = {"md_content": text}
+    return {"backend": "penstock", "version": version("penstock"), "results": results}
+
+
+async def _converted(request: Request, context: Context, ids: list[str]) -> list[DocumentView]:
+    """The documents once they have results. Raises `Refused` if they fail, or take too long."""
+    patience_s = context.settings.api.max_sync_wait_s
+    found = {document.id: document for document in await conversion.settled(request, context, ids, patience_s)}
+    for document_id in ids:
+        document = found.get(document_id)
+        if document is None:
+            raise Refused("the document was deleted while it was converted", code="unknown_document")
+        if not document.at_rest:
+            raise conversion.unfinished(document_id)
+        if not has_result(document):
+            raise Refused(f"{document.filename}: {message(document)}", code="not_converted")
+    return [found[document_id] for document_id in ids]
+
+
+def _pages(context: Context, document: DocumentView, filename: str) -> list[dict[str, Any]]:
+    """A text for each page; Open WebUI counts pages from 0."""
+    found = [
+        {
+            "page_content": text,
+            "metadata": {"source": filename, "page": number - 1, "document_id": document.id},
+        }
+        for number, text in queries.page_texts(context, document.id)
+        if text.strip()
+    ]
+    if not found:
+        raise Refused(f"No extractable text in {filename}", code="no_text")
+    return found
+
+
+def _mineru_options(fields: Mapping[str, list[str]]) -> ConvertOptions:
+    """Which pages, and, as Penstock's own, `provider` and `model`; the other options choose among MinerU's models."""
+    given = {name: values[-1] for name, values in fields.items() if values[-1]}
+    own: dict[str, Any] = {name: given[name] for name in ("provider", "model") if name in given}
+    try:
+        first, last = int(given.get("start_page_id", 0)), int(given.get("end_page_id", _LAST_PAGE))
+        if (first, last) != (0, _LAST_PAGE):
+            own["page_range"] = (first + 1, last + 1 if last < _LAST_PAGE else 10**9)
+        return ConvertOptions.model_validate(own)
+    except (ValidationError, ValueError):
+        raise Refused("start_page_id, end_page_id, provider or model is not valid", code="invalid") from None

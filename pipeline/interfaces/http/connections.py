@@ -1,0 +1,239 @@
+"""What our servers have in common: a socket to listen on, an orderly end, and little patience with the silent."""
+
+import asyncio
+import ipaddress
+import socket
+import ssl
+from collections.abc import Callable
+from contextlib import suppress
+from threading import Event
+from types import FrameType
+from typing import Any, Protocol
+
+import h11
+import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from pipeline.engine.errors import UserError
+from pipeline.interfaces.http.hosts import PROBLEM, SECURITY_HEADERS, problem
+
+KEEP_ALIVE_S = 15
+_DISCARD_S = 5.0
+"""How long the rest of a body that was refused is read, so that the client gets to read why."""
+BACKLOG = 512
+MAX_HEAD_BYTES = 32 * 1024
+_HEAD_TAKES_S = 1.0
+"""How long a head may be on its way before it counts among the slow ones of its address."""
+
+
+class PortInUse(UserError):
+    """Somebody else listens there."""
+
+    def __init__(self, host: str, port: int, setting: str) -> None:
+        super().__init__(
+            f"port {port} on {host} is in use: end what listens there, or set {setting}", code="port_in_use"
+        )
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine reaches a server that listens there."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host.lower() == "localhost"
+
+
+def bind(host: str, port: int, setting: str) -> socket.socket:
+    """A socket that listens; `setting` names the port. Raises `PortInUse`, or `UserError` for a foreign address."""
+    try:
+        family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+        listening = socket.create_server(address, family=family, backlog=BACKLOG)
+        # Connections inherit it. Else a body that follows its head waits 40 ms for the client's acknowledgement.
+        listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return listening
+    except OSError as error:
+        if "in use" in str(error).lower():
+            raise PortInUse(host, port, setting) from error
+        raise UserError(f"nobody can listen on {host} here: {error.strerror or error}", code="usage") from error
+
+
+def check_openness(host: str, settings: "Exposed", section: str) -> None:
+    """Raise `UserError` for a certificate that cannot be used, and `NoTls` if keys would cross a network in the clear.
+
+    `section` names the settings: `API`, `GATEWAY`.
+    """
+    if settings.tls_certificate:
+        try:
+            ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(settings.tls_certificate, settings.tls_key)
+        except OSError as error:  # those of TLS are among them
+            names = f"PENSTOCK_{section}__TLS_CERTIFICATE and PENSTOCK_{section}__TLS_KEY"
+            message = f"{names} are not a PEM certificate and its key: {error.strerror or error}"
+            raise UserError(message, code="tls") from None
+    elif not (is_loopback(host) or settings.tls_by_proxy):
+        raise NoTls(host, section)
+
+
+class Exposed(Protocol):
+    """Settings of a server that others may reach."""
+
+    tls_certificate: str
+    tls_key: str
+    tls_by_proxy: bool
+
+
+class NoTls(UserError):
+    """Keys would cross a network in the clear."""
+
+    def __init__(self, host: str, section: str) -> None:
+        super().__init__(
+            f"nothing listens on {host} without TLS, since keys would cross the network in the clear: set "
+            f"PENSTOCK_{section}__TLS_CERTIFICATE and PENSTOCK_{section}__TLS_KEY, or, if a proxy before it speaks TLS "
+            f"and nobody gets past that, PENSTOCK_{section}__TLS_BY_PROXY=true",
+            code="no_tls",
+        )
+
+
+class Server(uvicorn.Server):
+    """Tells those who wait or stream that it ends, so that they do not keep it."""
+
+    def __init__(self, config: uvicorn.Config, ending: Event) -> None:
+        super().__init__(config)
+        self._ending = ending
+        self._wake: Callable[[], object] = lambda: None
+
+    async def main_loop(self) -> None:
+        """Wait for the signal to end. uvicorn's own looks ten times a second; the date of answers needs one."""
+        asked, loop = asyncio.Event(), asyncio.get_running_loop()
+        self._wake = lambda: loop.call_soon_threadsafe(asked.set)
+        while not await self.on_tick(0):
+            with suppress(TimeoutError):
+                await asyncio.wait_for(asked.wait(), 1.0)
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:  # noqa: ARG002
+        # Not uvicorn's own, which raises the signal again in the end: who was asked to end has not failed.
+        self._ending.set()
+        self.force_exit = self.should_exit
+        self.should_exit = True
+        self._wake()
+
+
+def _plain(body: bytes, *more: tuple[bytes, bytes]) -> list[tuple[bytes, bytes]]:
+    """The headers of an answer that no application gives. The connection ends with it."""
+    known = [(name.encode(), value.encode()) for name, value in SECURITY_HEADERS.items()]
+    length = (b"content-length", str(len(body)).encode())
+    return [*known, (b"content-type", PROBLEM.encode()), length, (b"connection", b"close"), *more]
+
+
+def _address(connection: Any) -> str:
+    client = getattr(connection, "client", None)
+    return client[0] if client else ""
+
+
+def _waits(connection: Any) -> bool:
+    """Whether a connection has no request under way: it is idle, or its next head is not whole yet."""
+    return isinstance(connection, Patience) and connection.conn.their_state is h11.IDLE
+
+
+class Patience(H11Protocol):
+    """Closes connections on which the head of a request, or the rest of a refused body, does not come to an end.
+
+    Limits requests under way: to `most` in all, and to `most_each` of one address, so that one client cannot block all
+    others. Further ones get 503, except health checks. Connections without a request block no other client: at the
+    limit, each new one closes the connection waiting longest. One address may have `heads_each` slow heads.
+    """
+
+    head_s = 10.0
+    most = most_each = 512
+    heads_each = 32
+    health = frozenset({"/healthz", "/readyz"})
+    waits_since = 0.0
+    _is_slow = False
+    """Its head is on its way for longer than heads take."""
+    _deadline: asyncio.TimerHandle | None = None
+    _awaited: tuple[str, Any] | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self.waits_since = self.loop.time()
+        for most, here in ((self.most_each, self._of_this_address()), (self.most, self._open())):
+            if len(here) > most:
+                _close_oldest([one for one in here if one is not self and _waits(one)])
+        self._watch()
+
+    def handle_events(self) -> None:
+        whole = self.app
+        if self.conn.their_state is h11.IDLE and self._is_crowded():
+            self.app = self._only_health
+        try:
+            super().handle_events()
+        finally:
+            self.app = whole
+
+    def _is_crowded(self) -> bool:
+        if len(self.connections) <= min(self.most, self.most_each):
+            return False
+        busy = [one for one in self.connections if one is not self and not _waits(one)]
+        return len(busy) >= self.most or sum(_address(one) == _address(self) for one in busy) >= self.most_each
+
+    async def _only_health(self, scope: Any, receive: Any, send: Any) -> None:
+        if scope["path"] in self.health:
+            await self.app(scope, receive, send)
+            return
+        body = problem(503, "busy", "too many requests are under way: try again in a moment")
+        await send({"type": "http.response.start", "status": 503, "headers": _plain(body, (b"retry-after", b"5"))})
+        await send({"type": "http.response.body", "body": body})
+
+    def _open(self) -> list[Any]:
+        return [one for one in self.connections if not one.transport.is_closing()]
+
+    def _of_this_address(self) -> list[Any]:
+        return [one for one in self._open() if _address(one) == _address(self)]
+
+    def send_400_response(self, msg: str) -> None:  # noqa: ARG002  # h11's words quote what was sent
+        body = problem(400, "bad_request", "this is not HTTP as it should be")
+        answer = h11.Response(status_code=400, headers=_plain(body), reason=b"Bad Request")
+        whole = (answer, h11.Data(data=body), h11.EndOfMessage())
+        self.transport.write(b"".join(self.conn.send(event) or b"" for event in whole))
+        self.transport.close()
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        self._watch()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._await(None)
+        super().connection_lost(exc)
+
+    def on_response_complete(self) -> None:
+        self.waits_since = self.loop.time()
+        super().on_response_complete()
+        if self.conn.their_state is h11.SEND_BODY:
+            self._await(("rest", self.cycle), _DISCARD_S)
+
+    def _watch(self) -> None:
+        if self.conn.their_state is h11.IDLE:
+            self._await(("head", self.cycle), min(_HEAD_TAKES_S, self.head_s))
+        elif self._awaited != ("rest", self.cycle):
+            self._await(None)
+
+    def _await(self, what: tuple[str, Any] | None, within_s: float = 0) -> None:
+        """Begin to wait for this, unless that has begun already; None: for nothing."""
+        if what == self._awaited:
+            return
+        if self._deadline is not None:
+            self._deadline.cancel()
+        self._awaited, self._is_slow = what, False
+        late = self._head_is_slow if what and what[0] == "head" else self.transport.close
+        self._deadline = self.loop.call_later(within_s, late) if what else None
+
+    def _head_is_slow(self) -> None:
+        self._is_slow = True
+        self._deadline = self.loop.call_later(max(0, self.head_s - _HEAD_TAKES_S), self.transport.close)
+        slow = [one for one in self._of_this_address() if getattr(one, "_is_slow", False)]
+        if len(slow) > self.heads_each:
+            _close_oldest(slow)
+
+
+def _close_oldest(waiting: list[Patience]) -> None:
+    if waiting:
+        min(waiting, key=lambda one: one.waits_since).transport.abort()

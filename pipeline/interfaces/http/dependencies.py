@@ -1,0 +1,105 @@
+"""What endpoints ask for: the context, the caller, and the right to do what they do.
+
+Every router of `/api/v1` names `reader`, `writer` or `admin`; a test finds endpoints that name none.
+"""
+
+from typing import Annotated
+
+from fastapi import Depends, Request, Security
+from fastapi.security import APIKeyHeader, HTTPBearer
+
+from pipeline.interfaces.http.errors import Refused
+from pipeline.interfaces.http.guard import asked_here
+from pipeline.interfaces.http.identity import Caller, allow
+from pipeline.interfaces.http.quotas import Quotas
+from pipeline.interfaces.http.shapes import is_admin
+from pipeline.storage.api_keys import Scope
+from pipeline.storage.context import Context
+
+# For the OpenAPI document alone: `CallerMiddleware` has looked at the key already.
+_SCHEMES = [
+    Security(HTTPBearer(auto_error=False, description="A key from `penstock keys create`.")),
+    Security(
+        APIKeyHeader(name="X-Api-Key", auto_error=False, description="The same key, where a client wants it here.")
+    ),
+]
+
+
+def context(request: Request) -> Context:
+    """The context of this process."""
+    found: Context = request.app.state.context
+    return found
+
+
+def caller(request: Request) -> Caller:
+    """Who calls."""
+    found: Caller = request.state.caller
+    return found
+
+
+def quotas(request: Request) -> Quotas:
+    """What callers may have in a time."""
+    found: Quotas = request.app.state.quotas
+    return found
+
+
+def _require(needed: Scope, request: Request) -> None:
+    allow(request.state.caller, needed, read_only=request.app.state.context.settings.api.read_only)
+
+
+async def _reader(request: Request) -> None:
+    _require(Scope.READ, request)
+
+
+async def _writer(request: Request) -> None:
+    _require(Scope.WRITE, request)
+
+
+async def _admin(request: Request) -> None:
+    _require(Scope.ADMIN, request)
+
+
+def may_spend(request: Request) -> None:
+    """Raise `Refused` if another site led the caller here (403), or the caller has spent enough today (429). Blocks.
+
+    Who always spends names `spender`.
+    """
+    asked_here(request)
+    state = request.app.state
+    if request.state.caller.scope is not None:  # else they are refused by another dependency
+        state.quotas.check_spending(request.state.caller.id)
+
+
+def check_model(request: Request, provider: str, model: str) -> None:
+    """Raise `Refused` (422) for a model that the provider's configuration does not name, neither as its model nor in
+    its price list, unless an administrator asks: what it costs would not be known. Empty: the server's choice."""
+    context: Context = request.app.state.context
+    profile = context.settings.providers.get(provider or context.settings.provider)
+    if not model or is_admin(request.state.caller) or profile is None or profile.kind == "nodes":
+        return  # what there is not is refused by the service
+    if model not in {profile.model, *profile.prices} - {"*"}:
+        raise Refused(
+            "this model is not named in the provider's configuration: give it a price there, or use a key with the "
+            "scope admin",
+            code="unknown_model",
+        )
+
+
+InContext = Annotated[Context, Depends(context)]
+ByCaller = Annotated[Caller, Depends(caller)]
+WithQuotas = Annotated[Quotas, Depends(quotas)]
+reader = [Depends(_reader), *_SCHEMES]
+"""`APIRouter(dependencies=reader)`, or of one endpoint: whoever may read. Also for a POST that only reads."""
+writer = [Depends(_writer), *_SCHEMES]
+"""Whoever may change things; nobody in read-only mode."""
+admin = [Depends(_admin), *_SCHEMES]
+"""Whoever may change how everything runs: queues, breakers, settings, keys."""
+
+spender = [Depends(may_spend)]
+"""Beside one of the others: whoever has not spent their money for today. For all that may lead to calls of AI services;
+what takes the work in reserves money for it."""
+
+
+def here(request: Request, path: str) -> str:
+    """A path of this API as clients reach it, for `Location`: with the prefix."""
+    return f"{request.app.state.context.settings.api.prefix}{path}"

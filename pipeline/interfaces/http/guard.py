@@ -1,0 +1,131 @@
+"""The outermost layer: which hosts and origins may call, security headers, one log line, an answer to every error."""
+
+import time
+from collections.abc import Callable
+from uuid import uuid4
+
+import structlog
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from pipeline.interfaces.http.errors import Refused
+from pipeline.interfaces.http.hosts import (
+    SAFE,
+    SECURITY_HEADERS,
+    holds_secret,
+    host_of,
+    is_ours,
+    netloc_of,
+    without_secrets,
+)
+from pipeline.settings import ApiSettings
+
+log = structlog.get_logger(__name__)
+GONE = 499
+"""The status in the log of a request whose sender broke off the body: the server sends no answer."""
+
+
+class Guard:
+    """Refuses what other sites' pages make a browser send, and lets no exception out."""
+
+    def __init__(self, app: ASGIApp, settings: ApiSettings, answer: Callable[[Exception, Request], Response]) -> None:
+        self._app = app
+        self._answer = answer
+        self._prefix = settings.prefix
+        self._hosts = {name.lower() for name in settings.allowed_hosts}
+        self._origins = {origin.lower().rstrip("/") for origin in settings.allowed_origins}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        request_id, began, status = uuid4().hex, time.monotonic(), 0
+
+        async def sending(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                headers = MutableHeaders(scope=message)
+                for name, value in SECURITY_HEADERS.items():
+                    headers.setdefault(name, value)
+                headers["x-request-id"] = request_id
+            await send(message)
+
+        scope.setdefault("state", {})["request_id"] = request_id
+        self._place(scope)
+        with structlog.contextvars.bound_contextvars(request=request_id[:8]):
+            try:
+                self._check(scope)
+                await self._app(scope, receive, sending)
+            except ClientDisconnect:
+                status = GONE
+            except Exception as error:
+                if status:  # too late for another answer: the connection breaks off, and the client sees that
+                    log.warning("api.broken_off", path=scope["path"], error=type(error).__name__)
+                    raise
+                await self._answer(error, Request(scope))(scope, receive, sending)
+            finally:
+                self._log(scope, status, began)
+
+    def _place(self, scope: Scope) -> None:
+        """Take the prefix for the application's root, whether the proxy left it in the path or not."""
+        if self._prefix:
+            path: str = scope["path"]
+            inside = path == self._prefix or path.startswith(f"{self._prefix}/")
+            scope["path"] = path if inside else f"{self._prefix}{path}"
+            scope["root_path"] = self._prefix
+
+    def _check(self, scope: Scope) -> None:
+        headers = Headers(scope=scope)
+        given = headers.get("host", "")
+        if not is_ours(host_of(given), scope, self._hosts):
+            raise Refused(
+                "this server does not answer under this host name: add it to PENSTOCK_API__ALLOWED_HOSTS",
+                code="wrong_host",
+            )
+        if holds_secret(scope):
+            raise Refused(
+                "a key must not stand in an address, where logs keep it: revoke it, and send another as a header",
+                code="key_in_address",
+            )
+        origin = headers.get("origin", "").lower().rstrip("/")
+        own = not origin or netloc_of(origin) == given.lower()
+        if origin in self._origins or (own and (origin or not _is_of_another_site(headers))):
+            return
+        # A link on another site may open a page. `asked_here` refuses requests that such a link must not cause.
+        followed = headers.get("sec-fetch-mode") == "navigate" and headers.get("sec-fetch-dest") == "document"
+        if own and followed and scope["method"] in SAFE:
+            return
+        raise Refused(
+            "pages of other sites may neither change nor use anything here: see PENSTOCK_API__ALLOWED_ORIGINS",
+            code="bad_origin",
+        )
+
+    def _log(self, scope: Scope, status: int, began: float) -> None:
+        # The path alone: a query may hold what somebody looked for.
+        caller = scope["state"].get("caller")
+        say = log.info if scope["method"] not in SAFE or status >= 500 else log.debug
+        say(
+            "api.request",
+            method=scope["method"][:10],
+            path=without_secrets(scope["path"]),
+            status=status,
+            took_ms=round((time.monotonic() - began) * 1000),
+            caller=getattr(caller, "id", ""),
+        )
+
+
+def _is_of_another_site(headers: Headers) -> bool:
+    """Whether a page of another site has a browser send this."""
+    return headers.get("sec-fetch-site") in {"cross-site", "same-site"}
+
+
+def asked_here(request: Request) -> None:
+    """Raise `Refused` (403) where a link on a page of another site led here: for what spends although it is a GET.
+
+    `Guard` has let through an `Origin` only if it is ours, or one that the settings allow.
+    """
+    if _is_of_another_site(request.headers) and "origin" not in request.headers:
+        raise Refused("this may cost money, and another site asked for it: ask here", code="bad_origin")

@@ -1,0 +1,174 @@
+"""`Idempotency-Key` for every POST and PATCH: done once, however often it is sent; the first answer is given again.
+
+Uploads are recognised by what they hold, once it has come: a client that sends a form again draws another boundary. An
+error leaves the key free: nothing was done, or doing it again does no harm. So does an answer whose endpoint says
+`Cache-Control: no-store`, since it holds a secret.
+"""
+
+import hashlib
+import json
+from collections.abc import MutableMapping
+from datetime import timedelta
+from typing import Any
+
+from anyio import CancelScope
+from anyio.to_thread import run_sync
+from starlette.datastructures import Headers
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from pipeline.interfaces.http.bodies import is_upload
+from pipeline.interfaces.http.errors import Refused
+from pipeline.storage import idempotency
+from pipeline.storage.context import Context
+from pipeline.storage.idempotency import Answer, Begun
+
+MAX_KEY = 255
+MAX_KEPT_BYTES = 1_000_000
+"""Longer answers are not kept: such a request is done again."""
+_KEPT_HEADERS = frozenset({"content-type", "location", "retry-after", "content-disposition"})
+
+
+class _Replayed(Exception):
+    """The request was answered before."""
+
+    def __init__(self, answer: Answer) -> None:
+        super().__init__()
+        self.answer = answer
+
+
+class _Once:
+    """One request with a key."""
+
+    def __init__(self, context: Context, owner: str, key: str, what: str) -> None:
+        self._context = context
+        self._owner = owner
+        self._key = key
+        self._what = what
+        self._begun: Begun | None = None
+
+    async def begin(self, content: str) -> None:
+        """Claim the request. Raises `_Replayed`, or what says that it is another one or still running."""
+        fingerprint = hashlib.sha256(f"{self._what}\n{content}".encode()).hexdigest()
+        keep = timedelta(hours=self._context.settings.api.idempotency_hours)
+        found = await run_sync(idempotency.begin, self._context, self._owner, self._key, fingerprint, keep)
+        if isinstance(found, Answer):
+            raise _Replayed(found)
+        self._begun = found
+
+    async def end(self, answer: Answer | None) -> None:
+        """Keep the answer; None: leave the key free. Does nothing if it was never claimed."""
+        begun, self._begun = self._begun, None
+        if begun is None:
+            return
+        with CancelScope(shield=True):  # a client that has gone must not leave the key claimed
+            if answer is None:
+                await run_sync(idempotency.release, self._context, begun)
+            else:
+                await run_sync(idempotency.settle, self._context, begun, answer)
+
+
+async def recognise(request: Request, content: str) -> None:
+    """An upload has come, and this is the hash of what it holds: go on only if it has not come before."""
+    once: _Once | None = getattr(request.state, "once", None)
+    if once is not None:
+        await once.begin(content)
+
+
+class Idempotency:
+    """Gives the first answer again."""
+
+    def __init__(self, app: ASGIApp, context: Context) -> None:
+        self._app = app
+        self._context = context
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        key = self._key(scope)
+        if key is None:
+            await self._app(scope, receive, send)
+            return
+        what = f"{scope['method']} {scope['path']}?{scope['query_string'].decode('latin-1')}"
+        once = _Once(self._context, scope["state"]["caller"].id[:64], key, what)
+        scope["state"]["once"] = once
+        kept = _Kept(send, once)
+        try:
+            if not is_upload(Headers(scope=scope)):
+                body = await _whole(receive)
+                await once.begin(hashlib.sha256(body).hexdigest())
+                receive = _again(body, receive)
+            await self._app(scope, receive, kept)
+        except _Replayed as replayed:
+            await _response(replayed.answer)(scope, receive, send)
+        finally:
+            await once.end(None)  # whatever was not kept
+
+    def _key(self, scope: Scope) -> str | None:
+        if scope["type"] != "http" or scope["method"] not in {"POST", "PATCH"}:
+            return None
+        key = Headers(scope=scope).get("idempotency-key")
+        if key is None or scope["state"]["caller"].scope is None:
+            return None
+        if not (0 < len(key) <= MAX_KEY and key.isascii() and key.isprintable()):
+            raise Refused(f"an Idempotency-Key has 1 to {MAX_KEY} printable characters", code="bad_request")
+        return key
+
+
+class _Kept:
+    """Holds an answer back until it is on record. What is long or streams is let through, and not kept."""
+
+    def __init__(self, send: Send, once: _Once) -> None:
+        self._send = send
+        self._once = once
+        self._held: list[MutableMapping[str, Any]] | None = []
+        self._bytes = 0
+
+    async def __call__(self, message: Message) -> None:
+        if self._held is None:
+            await self._send(message)
+            return
+        self._held.append(message)
+        self._bytes += len(message.get("body", b""))
+        ended = message["type"] == "http.response.body" and not message.get("more_body", False)
+        if ended:
+            await self._once.end(self._answer(self._held))
+        if ended or self._bytes > MAX_KEPT_BYTES:
+            held, self._held = self._held, None
+            for one in held:
+                await self._send(one)
+
+    def _answer(self, held: list[MutableMapping[str, Any]]) -> Answer | None:
+        if self._bytes > MAX_KEPT_BYTES or not 200 <= held[0]["status"] < 400:
+            return None
+        if Headers(scope=held[0]).get("cache-control") == "no-store":
+            return None  # it holds a secret, which is stored nowhere
+        headers = [(name, value) for name, value in Headers(scope=held[0]).items() if name in _KEPT_HEADERS]
+        return Answer(held[0]["status"], json.dumps(headers), b"".join(one.get("body", b"") for one in held))
+
+
+def _response(answer: Answer) -> Response:
+    headers = {**dict(json.loads(answer.headers)), "Idempotency-Replayed": "true"}
+    return Response(answer.body, answer.status, headers)
+
+
+async def _whole(receive: Receive) -> bytes:
+    parts = []
+    while (message := await receive())["type"] == "http.request":
+        parts.append(message.get("body", b""))
+        if not message.get("more_body", False):
+            return b"".join(parts)
+    raise ClientDisconnect
+
+
+def _again(body: bytes, receive: Receive) -> Receive:
+    """A `receive` that gives the body that was read, then what comes after it."""
+    given = False
+
+    async def receive_again() -> Message:
+        nonlocal given
+        if given:
+            return await receive()
+        given = True
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    return receive_again

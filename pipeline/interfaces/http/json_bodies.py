@@ -1,0 +1,103 @@
+"""Bodies of JSON: counted before they are parsed, and a large one read in a thread, one at a time of each caller.
+
+Half a million names in four megabytes take seconds to parse and to refuse; the API would serve no other caller then.
+"""
+
+import asyncio
+import json
+from collections.abc import Callable, Coroutine
+from functools import partial
+from typing import Any, TypeVar
+from weakref import WeakValueDictionary
+
+from anyio import CapacityLimiter
+from anyio.to_thread import run_sync
+from fastapi.exceptions import RequestValidationError
+from fastapi.routing import APIRoute
+from starlette.requests import Request
+from starlette.responses import Response
+
+from pipeline.interfaces.http.errors import Refused
+
+Found = TypeVar("Found")
+MAX_PARTS = 20_000
+"""Names, lists, objects and items in one body. A thousand items with all that they may have are fewer."""
+_SMALL_BYTES = 4_000
+"""What so much may be made of is read at once."""
+
+
+def text_of(body: bytes, most: int = MAX_PARTS) -> str:
+    """The body as text. Raises `Refused`: 413 for more parts than `most`, 422 for a body that is not UTF-8.
+
+    Brackets and commas inside of strings do not count.
+    """
+    try:
+        text = body.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        raise Refused("the body is not UTF-8", code="invalid") from None
+    if _parts(text) > most and _parts(_outside_strings(text)) > most:
+        said = f"the body has more than {most:,} names, lists, objects and items"
+        raise Refused(said, code="too_large", headers={"Connection": "close"})
+    return text
+
+
+def _parts(text: str) -> int:
+    return sum(map(text.count, ":,[{"))
+
+
+def _outside_strings(text: str) -> str:
+    return "".join(text.replace("\\\\", "").replace('\\"', "").split('"')[::2])
+
+
+class Turns:
+    """Large bodies are read in threads: one of each caller at a time, and two of all."""
+
+    def __init__(self) -> None:
+        self._at_once = CapacityLimiter(2)
+        self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+
+    async def read(self, request: Request, body: bytes, work: Callable[[bytes], Found]) -> Found:
+        """What `work` makes of this body."""
+        if len(body) <= _SMALL_BYTES:
+            return work(body)
+        caller = request.state.caller.id
+        lock = self._locks.get(caller)
+        if lock is None:
+            lock = self._locks[caller] = asyncio.Lock()
+        async with lock:
+            return await run_sync(work, body, limiter=self._at_once)
+
+
+def turns(request: Request) -> Turns:
+    """The application's."""
+    found: Turns = request.app.state.turns
+    return found
+
+
+class JsonRoute(APIRoute):
+    """`APIRouter(route_class=JsonRoute)`: for routes whose body is a model."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        """FastAPI's own handler. It validates its input, which costs nothing for a validated model."""
+        handle, field = super().get_route_handler(), self.body_field
+
+        async def handler(request: Request) -> Response:
+            return await handle(_Request(request, field) if field else request)
+
+        return handler
+
+
+class _Request(Request):
+    def __init__(self, request: Request, field: Any) -> None:
+        super().__init__(request.scope, request.receive)
+        self._field = field
+
+    async def json(self) -> Any:
+        return await turns(self).read(self, await self.body(), partial(_validated, self._field))
+
+
+def _validated(field: Any, body: bytes) -> Any:
+    found, errors = field.validate(json.loads(text_of(body)), loc=("body",))
+    if errors:
+        raise RequestValidationError(errors)
+    return found

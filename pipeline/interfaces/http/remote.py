@@ -1,0 +1,70 @@
+"""Files that do not come as uploads: within the request itself, or at an address that it names."""
+
+import math
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from urllib.parse import unquote, urlsplit
+from uuid import uuid4
+
+from anyio.to_thread import run_sync
+from fastapi import Request
+
+from pipeline.interfaces.http.errors import Refused
+from pipeline.interfaces.http.uploads import UPLOADS, File
+from pipeline.reading.content import FetchLimits
+from pipeline.reading.fetch import fetch
+from pipeline.storage import installation
+from pipeline.storage.context import Context
+
+FETCH_S = 60.0
+"""How long a file that a request names may take to come."""
+
+
+@asynccontextmanager
+async def stored(request: Request, context: Context, filename: str, content: bytes) -> AsyncIterator[File]:
+    """A file that is in the request itself, on disk as long as the context lasts. Raises `Refused` (429)."""
+    folder = context.settings.upload_dir
+    file = File("files", filename, folder / f"incoming-{uuid4().hex}")
+
+    def write() -> None:
+        # Before the first file: it would make a new folder look like one that is in use.
+        installation.check(context.db, context.settings)
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        file.path.touch(mode=0o600)
+        file.add(content)
+        file.write()
+
+    try:
+        await run_sync(_count, request, len(content))
+        await run_sync(write)
+        yield file
+    finally:
+        await run_sync(lambda: file.path.unlink(missing_ok=True))
+
+
+@asynccontextmanager
+async def fetched(request: Request, context: Context, url: str) -> AsyncIterator[File]:
+    """A file that the request names, fetched if that is allowed. Raises `Refused`, or `UnitError` that says why not."""
+    settings = context.settings.api
+    if not settings.fetch:
+        message = "this server fetches nothing (PENSTOCK_API__FETCH): send the file itself"
+        raise Refused(message, code="not_allowed")
+    limits = FetchLimits(max_bytes=settings.max_upload_mb * 1_000_000, timeout_s=FETCH_S)
+    name = unquote(urlsplit(url).path.rpartition("/")[2], errors="replace")[:1000]
+    async with stored(request, context, name, b"") as file:
+
+        def get() -> None:
+            ending = request.app.state.ending
+            fetch(url, limits, lambda: not ending.is_set(), to=file.path, allow_private=settings.fetch_private)
+            file.look()
+            _count(request, file.size)
+
+        with UPLOADS.one(request.state.caller.id):
+            await run_sync(get)
+        yield file
+
+
+def _count(request: Request, size: int) -> None:
+    """So much more of what this caller may send. Blocks."""
+    if size:
+        request.app.state.quotas.take_upload(request.state.caller.id, math.ceil(size / 1e6))

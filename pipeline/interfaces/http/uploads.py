@@ -1,0 +1,281 @@
+"""Uploads: multipart forms, or a file as the body, streamed to disk with their SHA-256; memory stays flat.
+
+Starlette would spool into its own temporary files, and copy; here a file is written once, into the folder where it is
+needed next, and what nobody takes over is removed.
+"""
+
+import errno
+import hashlib
+import math
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
+from uuid import uuid4
+
+import python_multipart
+from anyio.to_thread import run_sync
+from python_multipart.exceptions import FormParserError, MultipartParseError
+from python_multipart.multipart import parse_options_header
+from starlette.requests import ClientDisconnect, Request
+
+from pipeline.interfaces.http import idempotency
+from pipeline.interfaces.http.errors import Refused
+from pipeline.interfaces.http.quotas import AtOnce
+from pipeline.storage import installation
+
+MAX_FIELDS, MAX_FIELD_BYTES, MAX_HEADERS, MAX_HEADER_BYTES = 100, 64_000, 8, 4096
+"""Of a multipart form, and of each of its parts."""
+UPLOADS = AtOnce(16, 12, "uploads")
+"""Also files within requests, and those that we fetch for somebody."""
+_BLOCK_BYTES = 1_000_000
+"""How much is gathered before it is written."""
+_COUNTED_BYTES = 8_000_000
+"""After how much the quota is asked again."""
+
+
+@dataclass
+class File:
+    """A file on its way to disk, and then there. `path` is ours: move it, or it is removed when the request ends."""
+
+    name: str
+    """Of the form's field."""
+    filename: str
+    path: Path
+    size: int = 0
+    _digest: Any = field(default_factory=hashlib.sha256)
+    _pending: list[bytes] = field(default_factory=list)
+
+    @property
+    def sha256(self) -> str:
+        digest: str = self._digest.hexdigest()
+        return digest
+
+    def add(self, data: bytes) -> None:
+        self._pending.append(data)
+
+    def write(self) -> None:
+        """Write what was gathered. Blocks: for a thread."""
+        block = b"".join(self._pending)
+        self._pending.clear()
+        with self.path.open("ab") as file:
+            file.write(block)
+        self._digest.update(block)
+        self.size += len(block)
+
+    def look(self) -> None:
+        """Take note of what somebody else wrote to `path`. Blocks: for a thread."""
+        with self.path.open("rb") as file:
+            while block := file.read(_BLOCK_BYTES):
+                self._digest.update(block)
+                self.size += len(block)
+
+    @property
+    def pending(self) -> int:
+        return sum(map(len, self._pending))
+
+
+@dataclass
+class Form:
+    """What came: files, and the values of fields by name."""
+
+    files: list[File] = field(default_factory=list)
+    fields: dict[str, list[str]] = field(default_factory=dict)
+
+    @property
+    def digest(self) -> str:
+        """What makes it the same form, whatever the boundary between its parts."""
+        parts = sorted((name, *values) for name, values in self.fields.items())
+        parts += [(one.name, one.filename, one.sha256) for one in self.files]
+        return hashlib.sha256(repr(parts).encode("utf-8", "backslashreplace")).hexdigest()
+
+
+def uploaded(max_files: int = 1) -> Callable[[Request], AsyncIterator[Form]]:
+    """A dependency: `Annotated[Form, Depends(uploaded())]`, for endpoints that take files. Name the right before it."""
+
+    async def form(request: Request) -> AsyncIterator[Form]:
+        async with receive(request, max_files) as received:
+            yield received
+
+    return form
+
+
+@asynccontextmanager
+async def receive(request: Request, max_files: int = 1) -> AsyncIterator[Form]:
+    """The form or file that the request carries, on disk as long as the context lasts.
+
+    A file as the whole body has its name in `X-Filename`, percent-encoded, and options in the query. Raises `Refused`:
+    400 for a broken form, 413, 415, 429.
+    """
+    form = Form()
+    try:
+        # No longer than it comes: what becomes of it may take longer, as with `wait`.
+        with UPLOADS.one(request.state.caller.id):
+            await _receive(request, form, max_files)
+        await idempotency.recognise(request, form.digest)
+        yield form
+    except OSError as error:
+        if error.errno in {errno.ENOSPC, errno.EDQUOT}:
+            raise Refused("the server's disk is full", code="disk_full") from error
+        raise
+    finally:
+        for file in form.files:
+            file.path.unlink(missing_ok=True)
+
+
+async def _receive(request: Request, form: Form, max_files: int) -> None:
+    state = request.app.state
+    # Before the first file: it would make a new folder look like one that is in use.
+    await run_sync(installation.check, state.context.db, state.context.settings)
+    kind, options = parse_options_header(request.headers.get("content-type", ""))
+    receiver = _Receiver(request, form, max_files)
+    request.state.incoming.take_files()
+    if kind == b"multipart/form-data":
+        await receiver.multipart(options.get(b"boundary", b""))
+    elif kind in {b"application/octet-stream", b"application/pdf"} or kind.startswith(b"image/"):
+        await receiver.body()
+    else:
+        raise Refused("send multipart/form-data, or the file itself as application/octet-stream", code="unsupported")
+
+
+class _Receiver:
+    """Takes one request's body apart."""
+
+    def __init__(self, request: Request, form: Form, max_files: int) -> None:
+        self._request = request
+        self._form = form
+        self._max_files = max_files
+        self._folder: Path = request.app.state.context.settings.upload_dir
+        self._uncounted = 0
+        self._part: _Part | None = None
+        self._ended = False
+        self._field_count = 0
+
+    async def body(self) -> None:
+        """The whole body is the file."""
+        name = unquote(self._request.headers.get("x-filename", ""), errors="replace")[:1000]
+        for key, value in self._request.query_params.multi_items()[:MAX_FIELDS]:
+            self._form.fields.setdefault(key, []).append(value[:MAX_FIELD_BYTES])
+        file = self._new_file("file", name)
+        async for data in self._request.stream():
+            file.add(data)
+            await self._flush(file, _BLOCK_BYTES)
+        await self._flush(file)
+
+    async def multipart(self, boundary: bytes) -> None:
+        """Files and fields between boundaries."""
+        if not boundary:
+            raise Refused("the form names no boundary", code="bad_multipart")
+        callbacks: Any = {
+            "on_part_begin": self._part_begins,
+            "on_header_field": self._header_field,
+            "on_header_value": self._header_value,
+            "on_header_end": self._header_ends,
+            "on_headers_finished": self._headers_end,
+            "on_part_data": self._data,
+            "on_part_end": self._part_ends,
+            "on_end": self._end,
+        }
+        try:
+            parser = python_multipart.MultipartParser(
+                boundary, callbacks, max_header_count=MAX_HEADERS, max_header_size=MAX_HEADER_BYTES
+            )
+            async for data in self._request.stream():
+                parser.write(data)
+                for file in self._form.files:
+                    await self._flush(file, _BLOCK_BYTES)
+            parser.finalize()
+        except ClientDisconnect:
+            raise
+        except (FormParserError, MultipartParseError, UnicodeDecodeError):
+            raise Refused("the form cannot be read: a part of it is broken", code="bad_multipart") from None
+        if not self._ended:
+            raise Refused("the form ends in the middle", code="bad_multipart")
+        for file in self._form.files:
+            await self._flush(file)
+
+    async def _flush(self, file: File, beyond: int = 0) -> None:
+        """Write what was gathered if it is this much; without a number, whatever is left."""
+        if file.pending < beyond:
+            return
+        self._uncounted += file.pending
+        megabytes = 0
+        if self._uncounted >= _COUNTED_BYTES or not beyond:
+            megabytes, self._uncounted = math.ceil(self._uncounted / 1e6), 0
+        await run_sync(self._write, file, megabytes)
+
+    def _write(self, file: File, megabytes: int) -> None:
+        if megabytes:
+            self._request.app.state.quotas.take_upload(self._request.state.caller.id, megabytes)
+        file.write()
+
+    def _new_file(self, name: str, filename: str) -> File:
+        if len(self._form.files) >= self._max_files:
+            raise Refused(f"at most {self._max_files} files are accepted at once", code="too_large")
+        self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        path = self._folder / f"incoming-{uuid4().hex}"
+        path.touch(mode=0o600)
+        file = File(name, filename, path)
+        self._form.files.append(file)
+        return file
+
+    def _part_begins(self) -> None:
+        self._part = _Part()
+
+    def _header_field(self, data: bytes, start: int, end: int) -> None:
+        assert self._part
+        self._part.header += data[start:end]
+
+    def _header_value(self, data: bytes, start: int, end: int) -> None:
+        assert self._part
+        self._part.header_value += data[start:end]
+
+    def _header_ends(self) -> None:
+        assert self._part
+        if bytes(self._part.header).lower() == b"content-disposition":
+            self._part.disposition = bytes(self._part.header_value)
+        self._part.header, self._part.header_value = bytearray(), bytearray()
+
+    def _headers_end(self) -> None:
+        assert self._part
+        _, options = parse_options_header(self._part.disposition)
+        if b"name" not in options:
+            raise Refused("a part of the form has no name", code="bad_multipart")
+        self._part.name = options[b"name"].decode()
+        if b"filename" in options:
+            self._part.file = self._new_file(self._part.name, options[b"filename"].decode("utf-8", "replace"))
+            return
+        self._field_count += 1
+        if self._field_count > MAX_FIELDS:
+            raise Refused(f"a form has at most {MAX_FIELDS} fields", code="too_large")
+
+    def _data(self, data: bytes, start: int, end: int) -> None:
+        assert self._part
+        if self._part.file is not None:
+            self._part.file.add(data[start:end])
+            return
+        self._part.value += data[start:end]
+        if len(self._part.value) > MAX_FIELD_BYTES:
+            raise Refused(f"a field of a form has at most {MAX_FIELD_BYTES} bytes", code="too_large")
+
+    def _part_ends(self) -> None:
+        assert self._part
+        if self._part.file is None:
+            self._form.fields.setdefault(self._part.name, []).append(self._part.value.decode())
+
+    def _end(self) -> None:
+        self._ended = True
+
+
+@dataclass
+class _Part:
+    """The part of a form that is being read."""
+
+    name: str = ""
+    disposition: bytes = b""
+    header: bytearray = field(default_factory=bytearray)
+    header_value: bytearray = field(default_factory=bytearray)
+    value: bytearray = field(default_factory=bytearray)
+    file: File | None = None

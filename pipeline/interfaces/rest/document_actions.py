@@ -1,0 +1,154 @@
+"""`/api/v1/documents/…`: what one may do with a document, with one of its pages, and with all that match."""
+
+from typing import Annotated
+
+from fastapi import APIRouter, Request, Response
+from pydantic import BaseModel, ConfigDict, Field, StrictBool, model_validator
+
+from pipeline.interfaces.http.dependencies import spender, writer
+from pipeline.interfaces.http.document_portions import (
+    MOST_AT_ONCE,
+    Skipped,
+    Verb,
+    act_on_all,
+    convert_again,
+    portion,
+    whose,
+)
+from pipeline.interfaces.http.errors import documented
+from pipeline.interfaces.http.fields import HexId, Line, PageNumber, RowId, Strict
+from pipeline.interfaces.http.json_bodies import JsonRoute
+from pipeline.interfaces.http.moments import At
+from pipeline.interfaces.rest.document_shapes import DocumentShape, FreshOptions, MergeOptions, RetryOptions, shape
+from pipeline.interfaces.rest.documents import Status, accepted
+from tasks import documents as flow
+from tasks.documents import Filter
+
+router = APIRouter(
+    prefix="/documents", tags=["documents"], dependencies=writer, responses=documented(404, 409), route_class=JsonRoute
+)
+
+
+class DocumentFilter(Strict):
+    """The same as the list's."""
+
+    status: list[Status] = Field(default_factory=list, max_length=10)
+    q: Line = ""
+    created_from: At | None = None
+    created_before: At | None = None
+
+
+class Selection(Strict):
+    """Which documents: either `ids`, or a `filter` (none: all) with `all_matching`."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [{"filter": {"status": ["PARTIAL_FAILED"]}, "all_matching": True}],
+            "oneOf": [
+                {"required": ["ids"], "properties": {"ids": {"type": "array"}, "all_matching": {"const": False}}},
+                {
+                    "required": ["all_matching"],
+                    "properties": {"ids": {"type": "null"}, "all_matching": {"const": True}},
+                },
+            ],
+        },
+    )
+    ids: Annotated[list[HexId], Field(max_length=MOST_AT_ONCE)] | None = None
+    filter: DocumentFilter = Field(default_factory=DocumentFilter)
+    all_matching: StrictBool = Field(default=False, description="Must be true to act on all that match.")
+    allow_partial: StrictBool = Field(default=False, description="With `remerge`: mark the gaps where pages failed.")
+    cursor: Line | None = Field(
+        default=None, description="`next_cursor` of the answer before, to go on with the others."
+    )
+
+    @model_validator(mode="after")
+    def _one_of_both(self) -> "Selection":
+        if (self.ids is None) is not self.all_matching:
+            raise ValueError("give ids, or a filter with all_matching: true")
+        return self
+
+
+class Acted(BaseModel):
+    """What came of it."""
+
+    matched: int = Field(description="Documents that match, those of further requests included.")
+    done: int
+    skipped: list[Skipped]
+    next_cursor: str | None = Field(default=None, description="There are more: send this as `cursor`.")
+
+
+# Before those with an id: `actions` must not be taken for one.
+@router.post("/actions/{verb}")
+def act_on_many(request: Request, verb: Verb, selection: Selection) -> Acted:
+    """Do the same with many documents, each in a transaction of its own. At most 500 a request."""
+    if selection.ids is not None:
+        ids, following = list(dict.fromkeys(selection.ids)), None
+        matched = len(ids)
+    else:
+        chosen = selection.filter
+        which = Filter(frozenset(chosen.status), chosen.q, chosen.created_from, chosen.created_before)
+        matched = flow.count_documents(which)
+        ids, following = portion(which, selection.cursor)
+    done, skipped = act_on_all(request, verb, ids, allow_partial=selection.allow_partial)
+    return Acted(matched=matched, done=done, skipped=skipped, next_cursor=following)
+
+
+@router.post("/{document_id}/cancel")
+def cancel(document_id: HexId) -> DocumentShape:
+    """Cancel a document. Results of pages in progress are discarded."""
+    return shape(flow.cancel(document_id))
+
+
+@router.post("/{document_id}/pause")
+def pause(request: Request, document_id: HexId) -> DocumentShape:
+    """Let pages in progress finish, and start no others."""
+    return shape(flow.pause(document_id, by=whose(request)))
+
+
+@router.post("/{document_id}/resume", status_code=202, dependencies=spender)
+def resume(request: Request, response: Response, document_id: HexId) -> DocumentShape:
+    """Continue a paused document."""
+    return accepted(request, response, flow.resume(document_id))
+
+
+@router.post("/{document_id}/retry", status_code=202, dependencies=spender)
+def retry(
+    request: Request, response: Response, document_id: HexId, options: FreshOptions | None = None
+) -> DocumentShape:
+    """Convert a document again, from the start."""
+    found = convert_again(request, document_id, options or FreshOptions(), flow.retry)
+    return accepted(request, response, found)
+
+
+@router.post("/{document_id}/retry-failed", status_code=202, dependencies=spender)
+def retry_failed(
+    request: Request, response: Response, document_id: HexId, options: RetryOptions | None = None
+) -> DocumentShape:
+    """Try again what failed: the failed pages; else the merge, or all of a document that failed before it had pages."""
+    found = convert_again(request, document_id, options or RetryOptions(), flow.retry_failed)
+    return accepted(request, response, found)
+
+
+@router.post("/{document_id}/remerge", status_code=202)
+def remerge(
+    request: Request, response: Response, document_id: HexId, options: MergeOptions | None = None
+) -> DocumentShape:
+    """Merge the pages into Markdown again."""
+    return accepted(request, response, flow.remerge(document_id, **(options or MergeOptions()).model_dump()))
+
+
+@router.post("/{document_id}/pages/{page}/retry", status_code=202, dependencies=spender)
+def retry_page(
+    request: Request, response: Response, document_id: HexId, page: PageNumber, options: RetryOptions | None = None
+) -> DocumentShape:
+    """Convert one page again. It keeps its old text until the new one is ready."""
+    found = convert_again(request, document_id, options or RetryOptions(), flow.retry_page, page)
+    return accepted(request, response, found)
+
+
+@router.post("/{document_id}/pages/{page}/attempts/{attempt}/promote", status_code=202)
+def promote(
+    request: Request, response: Response, document_id: HexId, page: PageNumber, attempt: RowId
+) -> DocumentShape:
+    """Make the text of an older attempt the page's text."""
+    return accepted(request, response, flow.promote(document_id, page, attempt))

@@ -1,0 +1,42 @@
+"""`POST /api/v1/documents/url`: submit a file that the server fetches, if `PENSTOCK_API__FETCH` allows that."""
+
+from typing import Annotated
+
+from anyio.to_thread import run_sync
+from fastapi import APIRouter, Request, Response
+from pydantic import Field
+
+from pipeline.interfaces.http.dependencies import InContext, spender, writer
+from pipeline.interfaces.http.errors import documented
+from pipeline.interfaces.http.fields import Line, Wait
+from pipeline.interfaces.http.json_bodies import JsonRoute
+from pipeline.interfaces.http.long_poll import wait_for
+from pipeline.interfaces.http.remote import fetched
+from pipeline.interfaces.rest.document_shapes import DocumentShape, SubmitOptions
+from pipeline.interfaces.rest.documents import accepted, submit_file
+from tasks import documents as flow
+from tasks.documents import Options
+
+router = APIRouter(prefix="/documents", tags=["documents"], dependencies=[*writer, *spender], route_class=JsonRoute)
+
+
+class Address(SubmitOptions):
+    """Where the file is, and how to convert it."""
+
+    url: Annotated[Line, Field(min_length=1, description="http or https, at a public address.")]
+
+
+@router.post(
+    "/url",
+    status_code=202,
+    responses={200: {"model": DocumentShape, "description": "It has settled."}, **documented(404, 409, 415, 507)},
+)
+async def submit_url(
+    request: Request, response: Response, context: InContext, address: Address, wait: Wait = 0
+) -> DocumentShape:
+    """Fetch a file and submit it. Refused (403) unless the server's settings allow it."""
+    options = Options(**address.model_dump(exclude={"url"}))
+    async with fetched(request, context, address.url) as file:
+        document = await run_sync(submit_file, request, file, options)
+    document = await wait_for(request, lambda: flow.status(document.id), lambda now: now.settled, wait)
+    return accepted(request, response, document, wait)

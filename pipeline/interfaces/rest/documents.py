@@ -1,0 +1,214 @@
+"""`/api/v1/documents`: submit, list, show and delete documents."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import datetime
+from threading import BoundedSemaphore
+from typing import Annotated, Any
+
+from anyio.to_thread import run_sync
+from fastapi import APIRouter, Depends, Query, Request, Response
+from fastapi.exceptions import RequestValidationError
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
+
+from pipeline.engine.accounts import OverCap
+from pipeline.interfaces.http import pages
+from pipeline.interfaces.http.dependencies import check_model, here, reader, spender, writer
+from pipeline.interfaces.http.errors import RETRY_S, Refused, documented
+from pipeline.interfaces.http.fields import ByName, HexId, Limit, Line, Search, Wait
+from pipeline.interfaces.http.long_poll import wait_for
+from pipeline.interfaces.http.moments import Since, Until
+from pipeline.interfaces.http.pages import Cursor, Page
+from pipeline.interfaces.http.quotas import AtOnce
+from pipeline.interfaces.http.uploads import File, Form, uploaded
+from pipeline.interfaces.rest.document_shapes import EXAMPLE, DocumentShape, FoundPagesShape, SubmitOptions, shape
+from tasks import documents as flow
+from tasks.documents import Document, DocumentStatus, Filter, Options
+
+router = APIRouter(prefix="/documents", tags=["documents"])
+PATH = "/api/v1/documents"
+Status = Annotated[DocumentStatus, ByName()]
+Statuses = Annotated[list[Status] | None, Query(max_length=10, description="Only those in one of these states.")]
+Words = Annotated[
+    Annotated[Line, StringConstraints(min_length=1)], Query(description="Words in any script, such as: invoice march.")
+]
+_CHILDREN, _AND_WAITING = BoundedSemaphore(4), AtOnce(12, 9, "files that are looked at")
+"""Child processes that look at files at the same time, and requests that have one or wait for one: each takes a thread,
+and others need threads as well."""
+_FOR_A_CHILD_S = 20.0
+_BINARY: dict[str, Any] = {"schema": {"type": "string", "format": "binary"}}
+_FORM = {
+    "required": True,
+    "content": {
+        "multipart/form-data": {
+            "schema": {
+                "type": "object",
+                "required": ["file"],
+                "properties": {
+                    "file": {"type": "string", "format": "binary", "description": "PDF, PNG, JPEG, WebP or TIFF."},
+                    **SubmitOptions.model_json_schema()["properties"],
+                },
+            }
+        },
+        "application/octet-stream": _BINARY,
+        "application/pdf": _BINARY,
+    },
+}
+
+
+@router.get("", dependencies=reader)
+def list_documents(
+    status: Statuses = None,
+    q: Search = None,
+    created_from: Since = None,
+    created_before: Until = None,
+    limit: Limit = 50,
+    cursor: Cursor = None,
+) -> Page[DocumentShape]:
+    """List documents, newest first."""
+    which = Filter(frozenset(status or ()), q or "", created_from, created_before)
+    found = flow.list_documents(which=which, limit=limit + 1, after=pages.decode(cursor, datetime, str))
+    reasons = flow.reasons(found[:limit])
+    return pages.page(
+        found,
+        limit,
+        lambda document: shape(document, reasons.get(document.id)),
+        lambda document: (document.created_at, document.id),
+    )
+
+
+class CountsShape(BaseModel):
+    """How many documents there are."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"total": 12, "by_status": {"COMPLETED": 12}}]})
+    total: int
+    by_status: dict[str, int] = Field(description="In each state; those without any are left out.")
+
+
+# Before those with an id: `counts` must not be taken for one.
+@router.get("/counts", dependencies=reader)
+def count(q: Search = None, created_from: Since = None, created_before: Until = None) -> CountsShape:
+    """Count documents by their states."""
+    counts = flow.count_by_status(Filter(name=q or "", created_from=created_from, created_before=created_before))
+    return CountsShape(total=sum(counts.values()), by_status={state.name: counts[state] for state in sorted(counts)})
+
+
+@router.post(
+    "",
+    status_code=202,
+    dependencies=[*writer, *spender],
+    openapi_extra={"requestBody": _FORM},
+    responses={
+        200: {"model": DocumentShape, "description": "With `wait`: it has settled."},
+        202: {
+            "description": "It is being converted.",
+            "headers": {"Location": {"description": "Where it is.", "schema": {"type": "string"}}},
+            "content": {"application/json": {"example": {**EXAMPLE, "status": "PENDING", "settled": False}}},
+        },
+        **documented(409, 415, 507),
+    },
+)
+async def submit(
+    request: Request, response: Response, form: Annotated[Form, Depends(uploaded())], wait: Wait = 0
+) -> DocumentShape:
+    """Submit a file. The same content and options find the same document again, unless `fresh`.
+
+    As `multipart/form-data` with a field `file`, and options as further fields; or the file itself as the body, its
+    name percent-encoded in `X-Filename`, and options in the query.
+    """
+    file, options = _read(form)
+    document = await run_sync(submit_file, request, file, options)
+    document = await wait_for(request, lambda: flow.status(document.id), lambda now: now.settled, wait)
+    return accepted(request, response, document, wait)
+
+
+def accepted(request: Request, response: Response, document: Document, wait: float = 0) -> DocumentShape:
+    """202 with the address of the document; 200 if the caller waited for it and it has settled."""
+    response.headers["Location"] = here(request, f"{PATH}/{document.id}")
+    if wait and document.settled:
+        response.status_code = 200
+    else:
+        response.status_code = 202
+        response.headers["Retry-After"] = str(RETRY_S)
+    return shape(document)
+
+
+def _read(form: Form) -> tuple[File, Options]:
+    if len(form.files) != 1:
+        raise Refused("send one file, in the field `file`", code="invalid")
+    return form.files[0], options_of(form)
+
+
+def options_of(form: Form) -> Options:
+    """How to convert what the form holds. Raises what is answered with 422."""
+    given: dict[str, Any] = {name: values[-1] for name, values in form.fields.items() if name != "wait"}
+    try:
+        chosen = SubmitOptions.model_validate(given)
+    except ValidationError as error:
+        raise RequestValidationError([{**one, "loc": ("body", *one["loc"])} for one in error.errors()]) from None
+    return Options(**chosen.model_dump())
+
+
+def submit_file(request: Request, file: File, options: Options) -> Document:
+    """Look at the file in a child process and submit it: blocks, so it runs in a thread."""
+    state, caller = request.app.state, request.state.caller.id
+
+    check_model(request, options.provider, options.model)
+
+    taken = 0
+
+    def admit(count: int) -> None:
+        nonlocal taken
+        state.quotas.take_pages(caller, count)
+        taken = count
+
+    def wanted() -> bool:
+        return not state.ending.is_set()
+
+    with a_child(caller):
+        try:
+            return flow.submit_upload(file.path, file.filename or "file", options, file.sha256, admit, wanted)
+        except OverCap:
+            state.quotas.give_back_pages(caller, taken)
+            raise
+
+
+@contextmanager
+def a_child(caller: str) -> Iterator[None]:
+    """One of the few child processes. Raises `Refused` (503) if none is free in time, 429 if the caller has many."""
+    with _AND_WAITING.one(caller):
+        if not _CHILDREN.acquire(timeout=_FOR_A_CHILD_S):
+            raise Refused("too many files are being looked at: try again in a moment", code="busy")
+        try:
+            yield
+        finally:
+            _CHILDREN.release()
+
+
+# Before those with an id: `search` must not be taken for one.
+@router.get("/search", dependencies=reader)
+def search(
+    q: Words,
+    status: Statuses = None,
+    name: Search = None,
+    created_from: Since = None,
+    created_before: Until = None,
+    limit: Limit = 20,
+) -> FoundPagesShape:
+    """Find pages by their words in all documents that were merged, best first."""
+    which = Filter(frozenset(status or ()), name or "", created_from, created_before)
+    return FoundPagesShape.model_validate(flow.search(q, which, limit=limit))
+
+
+@router.get("/{document_id}", dependencies=reader, responses=documented(404))
+async def show(request: Request, document_id: HexId, wait: Wait = 0) -> DocumentShape:
+    """Show one document; with `wait`, once it has settled."""
+    found = await wait_for(request, lambda: flow.status(document_id), lambda now: now.settled, wait)
+    reasons = await run_sync(flow.reasons, [found])
+    return shape(found, reasons.get(found.id))
+
+
+@router.delete("/{document_id}", status_code=204, dependencies=writer, responses=documented(404))
+def delete(document_id: HexId) -> None:
+    """Delete a document with its pages, attempts and stored files. Work under way stops."""
+    flow.delete(document_id)

@@ -1,0 +1,142 @@
+"""`/api/v1/events`: what changes, as server-sent events, replayed from any number."""
+
+import time
+from collections.abc import AsyncIterator
+from dataclasses import asdict
+from datetime import datetime
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Header, Query
+from fastapi.sse import EventSourceResponse, ServerSentEvent
+from pydantic import Field, JsonValue, StringConstraints
+
+from pipeline.interfaces.http import pages
+from pipeline.interfaces.http.dependencies import ByCaller, InContext, reader
+from pipeline.interfaces.http.errors import documented
+from pipeline.interfaces.http.fields import Id, Limit, Line, RowId, Word
+from pipeline.interfaces.http.pages import Cursor, Page
+from pipeline.interfaces.http.shapes import Shape, example
+from pipeline.interfaces.http.streams import Feed, Stay, for_one
+from tasks import events
+from tasks.events import Event, Filter
+
+router = APIRouter(prefix="/events", tags=["events"], dependencies=reader)
+HEARTBEAT_S = 10.0
+LONGEST_S = 1800.0
+"""Then the client comes again."""
+RETRY_MS = 3000
+MAX_NUMBER = 2**53 - 1
+Number = Annotated[int | None, Query(ge=0, le=MAX_NUMBER, description="Only events after this number, also old ones.")]
+Pattern = Annotated[str, Query(max_length=80, pattern=r"^[a-z_]+(\.([a-z_]+|\*))?$")]
+
+
+class EventShape(Shape):
+    """One change of what people follow, as the stream tells it too."""
+
+    model_config = example(
+        seq=4711,
+        type="document.completed",
+        flow="documents",
+        kind="document",
+        id="0123456789abcdef",
+        status="completed",
+        created_at="2026-11-22T10:00:00Z",
+        data={"filename": "report.pdf"},
+    )
+    seq: int
+    type: str = Field(description="`kind.status`.")
+    flow: str
+    kind: str = Field(description="What changed: a `document`, a `music_run`.")
+    id: str = Field(description="Which of them.")
+    status: str
+    created_at: datetime
+    data: dict[str, JsonValue] = Field(description="Some facts, as they were then.")
+
+    @classmethod
+    def of(cls, event: Event) -> "EventShape":
+        """The event as callers get to see it."""
+        return cls(id=event.scope_id, **{name: getattr(event, name) for name in cls.model_fields if name != "id"})
+
+
+def _filter(
+    flow: Annotated[Word | None, Query(description="Only this flow's.")] = None,
+    type: Annotated[  # noqa: A002  # what it is called in requests
+        list[Pattern], Query(max_length=50, description="Types such as `document.completed`, `document.*`, `progress`.")
+    ] = [],  # noqa: B006  # FastAPI copies it
+    scope: Annotated[Id | None, Query(description="Only those about this document, run, batch or item.")] = None,
+) -> Filter:
+    return Filter(flow or "", tuple(type), scope or "")
+
+
+@router.get("", response_class=EventSourceResponse, responses=documented(429))
+async def follow(
+    feed: Annotated[Feed, Depends(for_one)],
+    caller: ByCaller,
+    wanted: Annotated[Filter, Depends(_filter)],
+    after: Number = None,
+    last_event_id: Annotated[
+        Annotated[Line, StringConstraints(max_length=20)] | None, Header(description="What a client saw last; wins.")
+    ] = None,
+) -> AsyncIterator[ServerSentEvent]:
+    """Follow what changes: each event's `id` is its number, from which a client that comes again goes on.
+
+    Without a number, the stream begins now. `reset` says that some events after the client's number are not kept any
+    more: look at how things stand. `progress` has no id, and is not replayed.
+    """
+    known = _number(last_event_id, after)
+    found = await feed.asked(events.kept)
+    feed.start(found.last)
+    last = found.last if known is None else known
+    moved, stay = feed.moved, Stay(feed, caller, LONGEST_S)
+    yield ServerSentEvent(comment="events", retry=RETRY_MS)
+    if last < found.first - 1 or last > found.last:
+        last = found.first - 1 if last < found.first - 1 else found.last
+        data = {"reason": "some events are not kept any more", "first": found.first, "last": found.last}
+        yield ServerSentEvent(event="reset", id=str(last), data=data)
+    said_at = time.monotonic()
+    while await stay.lasts():
+        some = feed.since(last)
+        if some is None:
+            some = await feed.asked(events.after_if_possible, last)
+        for one in some:
+            last = one.seq
+            if wanted.matches(one):
+                yield _told(one)
+                said_at = time.monotonic()
+        for number, fields in feed.progress_since(moved):
+            moved = number
+            if wanted.matches_progress(fields):
+                yield ServerSentEvent(event="progress", data=fields)
+                said_at = time.monotonic()
+        if time.monotonic() - said_at > HEARTBEAT_S:
+            yield ServerSentEvent(comment="still here")
+            said_at = time.monotonic()
+        if not some:
+            await feed.wait(1.0)
+
+
+@router.get("/log")
+def list_events(
+    context: InContext, wanted: Annotated[Filter, Depends(_filter)], limit: Limit = 50, cursor: Cursor = None
+) -> Page[EventShape]:
+    """List the stored events, the newest first. To follow events, use the stream."""
+    (before,) = pages.decode(cursor, int) or (None,)
+    found = events.newest(wanted, before=before, limit=limit + 1, context=context)
+    return pages.page(found, limit, EventShape.of, lambda one: (one.seq,))
+
+
+@router.get("/log/{seq}", responses=documented(404))
+def show_event(context: InContext, seq: RowId) -> EventShape:
+    """Show an event that is kept."""
+    return EventShape.of(events.one(seq, context))
+
+
+def _number(last_event_id: str | None, after: int | None) -> int | None:
+    said = last_event_id if last_event_id and last_event_id.isascii() and last_event_id.isdigit() else None
+    return min(int(said), MAX_NUMBER) if said else after
+
+
+def _told(event: Event) -> ServerSentEvent:
+    data = asdict(event)
+    data |= {"id": data.pop("scope_id"), "created_at": event.created_at.isoformat()}
+    return ServerSentEvent(event=event.type, id=str(event.seq), data=data)

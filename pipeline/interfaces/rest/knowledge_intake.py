@@ -1,0 +1,230 @@
+"""`POST /knowledge-bases/:id/items`: one item or many; addresses and notes as JSON, files as uploads.
+
+Nothing here reads what is added: files are streamed to disk, addresses are fetched by workers. No path of a request
+names a file of this machine.
+"""
+
+from http import HTTPStatus
+from typing import Annotated, Any
+from uuid import uuid4
+
+from anyio.to_thread import run_sync
+from fastapi import APIRouter, Request, Response
+from fastapi.exceptions import RequestValidationError
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
+from starlette.responses import JSONResponse
+
+from pipeline.interfaces.http import uploads
+from pipeline.interfaces.http.bodies import is_upload
+from pipeline.interfaces.http.dependencies import here, spender, writer
+from pipeline.interfaces.http.errors import MEDIA_TYPE, RETRY_S, STATUS, Problem, Refused, documented
+from pipeline.interfaces.http.fields import Given, HexId, Line, LongProse, Name, Strict, Url, Wait
+from pipeline.interfaces.http.json_bodies import text_of, turns
+from pipeline.interfaces.http.long_poll import wait_for
+from pipeline.interfaces.http.uploads import Form
+from pipeline.interfaces.rest.knowledge_bases import PATH as BASES
+from pipeline.interfaces.rest.knowledge_items import PATH as ITEMS
+from pipeline.interfaces.rest.knowledge_shapes import NAMES, AddedShape, added_shape, item_shape
+from tasks import knowledge as flow
+from tasks.knowledge import Added, ItemType, Source
+from tasks.knowledge import Refused as NotAdded
+
+router = APIRouter(tags=["knowledge"])
+MAX_FILES, MAX_ITEMS = 500, 1000
+"""Of one request."""
+_UPLOAD = "files are not read from paths: upload them to this address as multipart/form-data"
+
+
+class ItemData(Strict):
+    """What an item is made of, as in the source."""
+
+    model_config = NAMES
+    url: Url | None = None
+    content: LongProse | None = Field(default=None, description="A note, in Markdown.")
+    name: Name | None = None
+    path: Line | None = None
+    file: Given = False
+    group_id: Given = False
+    group_name: Given = False
+
+
+class NewItem(ItemData):
+    """An item to add: an address, a sitemap or a note. Files are uploaded instead."""
+
+    model_config = ConfigDict(**NAMES, json_schema_extra={"examples": [{"type": "url", "url": "https://example.com"}]})
+    type: ItemType
+    data: ItemData | None = Field(default=None, description="The same fields, as in the source.")
+
+
+class NewItems(Strict):
+    """Many at once."""
+
+    model_config = NAMES
+    items: Annotated[list[NewItem], Field(min_length=1, max_length=MAX_ITEMS)]
+
+
+BODY: TypeAdapter[NewItem | NewItems | list[NewItem]] = TypeAdapter(
+    NewItems | Annotated[list[NewItem], Field(min_length=1, max_length=MAX_ITEMS)] | NewItem
+)
+_PROPERTIES: dict[str, Any] = {
+    "type": {"type": "string", "enum": ["url", "sitemap", "note"]},
+    "url": {"type": "string", "description": "Of a web page or a sitemap."},
+    "content": {"type": "string", "description": "A note, in Markdown."},
+    "name": {"type": "string", "description": "What to call it."},
+}
+_ITEM: dict[str, Any] = {"type": "object", "required": ["type"], "properties": _PROPERTIES}
+_SCHEMA = {
+    "required": True,
+    "content": {
+        "application/json": {
+            "schema": {
+                "oneOf": [
+                    _ITEM,
+                    {"type": "array", "items": _ITEM, "minItems": 1, "maxItems": MAX_ITEMS},
+                    {
+                        "type": "object",
+                        "required": ["items"],
+                        "properties": {
+                            "items": {"type": "array", "items": _ITEM, "minItems": 1, "maxItems": MAX_ITEMS}
+                        },
+                    },
+                ]
+            },
+            "examples": {
+                "one": {"value": {"type": "url", "data": {"url": "https://example.com/help"}}},
+                "many": {
+                    "value": {
+                        "items": [
+                            {"type": "note", "content": "The key is under the mat."},
+                            {"type": "sitemap", "url": "https://example.com/sitemap.xml"},
+                        ]
+                    }
+                },
+            },
+        },
+        "multipart/form-data": {
+            "schema": {
+                "type": "object",
+                "required": ["files"],
+                "properties": {
+                    "files": {"type": "array", "items": {"type": "string", "format": "binary"}, "maxItems": MAX_FILES},
+                    "groupName": {
+                        "type": "string",
+                        "description": "Of the folder whose files they are: `directory` items.",
+                    },
+                },
+            }
+        },
+    },
+}
+
+
+@router.post(
+    "/knowledge-bases/{base_id}/items",
+    status_code=202,
+    dependencies=[*writer, *spender],
+    openapi_extra={"requestBody": _SCHEMA},
+    responses={
+        201: {"model": AddedShape, "description": "With `wait`: all that was added is completed or failed."},
+        202: {"description": "Some or all are added and wait in line; `failed` says which are not, and why."},
+        **documented(404, 409, 415, 507),
+    },
+)
+async def add_items(request: Request, response: Response, base_id: HexId, wait: Wait = 0) -> Any:
+    """Add the valid sources to a base as items at the end of its line. The answer names the refused ones.
+
+    As JSON: an item, a list of items, or `{"items": […]}`, of types `url`, `sitemap` and `note`. Files as
+    `multipart/form-data`, up to 500 at once; with `groupName`, as the files of a folder. What is in the base already is
+    refused as `duplicate`, with the item that it is. If nothing can be added the answer is a problem, with `failed`.
+    """
+    base = await run_sync(flow.base, base_id)
+    if is_upload(request.headers):
+        async with uploads.receive(request, MAX_FILES) as form:
+            added = await run_sync(add_uploaded, base.id, form)
+    else:
+        sources, refused = await turns(request).read(request, await request.body(), _read)
+        added = await run_sync(flow.add, base.id, sources) if sources else Added()
+        added.failed += refused
+    if not added.created:
+        return _nothing(added)
+    ids = [view.id for view in added.created]
+    if wait:
+        tally = await wait_for(request, lambda: flow.tally(base.id, ids), lambda now: not now.open, wait)
+        shown = added_shape(added).model_copy(update={"created": await run_sync(_now, ids)})
+        response.status_code = 202 if tally.open else 201
+    else:
+        shown = added_shape(added)
+    place = f"{ITEMS}/{ids[0]}" if len(ids) == 1 else f"{BASES}/{base.id}/items"
+    response.headers["Location"] = here(request, place)
+    if response.status_code != 201:
+        response.headers["Retry-After"] = str(RETRY_S)
+    return shown
+
+
+def _now(ids: list[str]) -> list[Any]:
+    found = []
+    for item_id in ids:
+        try:
+            found.append(item_shape(flow.item(item_id)))
+        except flow.UnknownItem:
+            continue  # it was deleted meanwhile
+    return found
+
+
+def add_uploaded(base_id: str, form: Form) -> Added:
+    """Add what was uploaded: blocks, so it runs in a thread."""
+    unknown = form.fields.keys() - {"groupName", "wait"}
+    if unknown or not form.files:
+        raise Refused("send files, and the field `groupName` if they are those of a folder", code="invalid")
+    try:
+        name = TypeAdapter(Name).validate_python(form.fields["groupName"][-1]) if "groupName" in form.fields else ""
+    except ValidationError as error:
+        raise _invalid(error, "groupName") from None
+    kind = ItemType.DIRECTORY if name else ItemType.FILE
+    group_id = (flow.group_id(base_id, name) or f"grp-{uuid4().hex[:12]}") if name else ""
+    return flow.add(
+        base_id,
+        [
+            Source(kind, file.path, name=file.filename or "file", group_id=group_id, group_name=name)
+            for file in form.files
+        ],
+    )
+
+
+def _read(body: bytes) -> tuple[list[Source], list[NotAdded]]:
+    """(what is to be added; what cannot be)."""
+    try:
+        given = BODY.validate_json(text_of(body))
+    except ValidationError as error:
+        raise _invalid(error) from None
+    items = given.items if isinstance(given, NewItems) else given if isinstance(given, list) else [given]
+    sources: list[Source] = []
+    refused: list[NotAdded] = []
+    for item in items:
+        what = item.data or item
+        label = str(what.name or what.path or "")[:200]
+        if item.type in {ItemType.FILE, ItemType.DIRECTORY} or what.path or what.file:
+            refused.append(NotAdded(label, _UPLOAD, "upload"))
+        elif item.type is ItemType.NOTE:
+            sources.append(Source(item.type, text=what.content or "", name=what.name or ""))
+        else:
+            sources.append(Source(item.type, url=what.url or "", name=what.name or ""))
+    return sources, refused
+
+
+def _invalid(error: ValidationError, *where: str) -> RequestValidationError:
+    return RequestValidationError([{**one, "loc": ("body", *where, *one["loc"])} for one in error.errors()])
+
+
+def _nothing(added: Added) -> Response:
+    """The answer if nothing could be added: a problem, with what the source has."""
+    codes = {one.code for one in added.failed}
+    code = codes.pop() if len(codes) == 1 else "nothing_added"
+    status = STATUS.get(code, 422)
+    first = added.failed[0]
+    detail = f"{first.path}: {first.error}" if first.path and not first.error.startswith(first.path) else first.error
+    more = f" (and {len(added.failed) - 1:,} others)" if len(added.failed) > 1 else ""
+    problem = Problem(title=HTTPStatus(status).phrase, status=status, detail=detail + more, code=code)
+    content = {**problem.model_dump(exclude_none=True), **added_shape(added).model_dump(mode="json", by_alias=True)}
+    headers = {"Retry-After": str(RETRY_S)} if status in {429, 503} else {}
+    return JSONResponse(content, status, headers, media_type=MEDIA_TYPE)

@@ -1,0 +1,25 @@
+"""`GET /metrics`, for Prometheus: what it says is in `pipeline.interfaces.metrics`."""
+
+from typing import Annotated
+
+from fastapi import APIRouter, Header, Request, Response
+from pydantic import StringConstraints
+
+from pipeline.interfaces.http.dependencies import reader
+from pipeline.interfaces.http.fields import CLEAN
+from pipeline.interfaces.metrics.exposition import Exposition
+
+Accept = Annotated[str, StringConstraints(max_length=1000), CLEAN]
+router = APIRouter(tags=["metrics"], dependencies=reader)
+
+
+@router.get(
+    "/metrics",
+    response_class=Response,
+    responses={200: {"content": {"text/plain": {"schema": {"type": "string"}}}, "description": "All metrics."}},
+)
+def metrics(request: Request, accept: Annotated[Accept, Header()] = "") -> Response:
+    """Say how much waits, runs and failed, what gates and providers do, and how the API is. See docs/metrics.md."""
+    exposition: Exposition = request.app.state.metrics
+    content, content_type = exposition.scrape(accept)
+    return Response(content, headers={"Content-Type": content_type})
