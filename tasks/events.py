@@ -31,9 +31,9 @@ from pipeline.engine.errors import UserError
 from pipeline.engine.logs import configure_as_library
 from pipeline.engine.outbox import Event
 from pipeline.flows import flows
+from pipeline.operations.watch import Listener
 from pipeline.storage.context import Context
 from tasks.context import get_context
-from tasks.watch import Listener
 
 __all__ = [
     "Event",

@@ -45,7 +45,7 @@ from pipeline.flows.knowledge.views import (
     Tally,
     TextView,
 )
-from tasks import watch as watching
+from pipeline.operations import watch as watching
 from tasks.context import get_context
 from tasks.knowledge.canvas import TASKS
 

@@ -24,7 +24,7 @@ from pipeline.flows.music.search import count_searchable, for_words, like_song
 from pipeline.flows.music.service import AlreadyRunning, StartOptions
 from pipeline.flows.music.states import BatchStatus, Mode, PipelineState, SongStatus
 from pipeline.flows.music.views import BatchView, Estimate, Found, MusicStatus, RunFigures, RunView, SongView
-from tasks import watch as watching
+from pipeline.operations import watch as watching
 from tasks.context import get_context
 from tasks.music.canvas import TASKS
 

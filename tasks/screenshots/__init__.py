@@ -39,9 +39,9 @@ from pipeline.flows.screenshots.views import (
     Status,
     TextLine,
 )
+from pipeline.operations import watch as watching
 from pipeline.settings import quota
 from pipeline.storage.context import Context
-from tasks import watch as watching
 from tasks.context import get_context
 from tasks.screenshots.canvas import TASKS, after_intake
 

@@ -16,7 +16,7 @@ from pipeline.flows.webhooks.service import check_url
 from pipeline.interfaces.cli import times
 from pipeline.interfaces.compatibility.docling import options, task
 from pipeline.interfaces.http import pages
-from pipeline.interfaces.http.errors import Refused
+from pipeline.operations.refusal import Refused
 from pipeline.providers import errors
 from pipeline.reading import addresses, fetch, source
 from pipeline.settings import Settings, quota

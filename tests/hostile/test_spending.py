@@ -23,8 +23,8 @@ from pipeline.flows.knowledge.states import ItemStatus
 from pipeline.flows.screenshots.frames import buffer
 from pipeline.flows.screenshots.models import BATCHES, SHOTS
 from pipeline.flows.screenshots.states import WorkStatus
-from pipeline.interfaces import accounts as statements
 from pipeline.interfaces.api.app import create_app
+from pipeline.operations import accounts as statements
 from pipeline.storage import api_keys
 from pipeline.storage.api_keys import Scope
 from pipeline.storage.context import Context

@@ -53,6 +53,12 @@ def manifest(document: DocumentView) -> dict[str, Any] | None:
     return found
 
 
+def pictures_folder(context: Context, document_id: str) -> Path | None:
+    """The folder of the pictures that a document's Markdown links to; None if there are none."""
+    folder = files.pictures_folder(context.settings, document_id)
+    return folder if folder.is_dir() else None
+
+
 def pictures(folder: Path | None) -> Sequence[Path]:
     """The pictures in a result's folder, by name."""
     return sorted(path for path in folder.iterdir() if path.suffix in _SUFFIXES) if folder and folder.is_dir() else []

@@ -87,8 +87,9 @@ def count_documents(context: Context, which: Filter) -> int:
         return int(session.execute(query).scalar_one())
 
 
-def count_by_status(context: Context, which: Filter) -> dict[DocumentStatus, int]:
+def count_by_status(context: Context, which: Filter | None = None) -> dict[DocumentStatus, int]:
     """How many of these there are in each state, whatever states the filter names; those without any are left out."""
+    which = which or Filter()
     # Names are not in the index of states: whoever reads them all reads the table in its own order.
     status = DOCUMENTS.c.status + 0 if which.name else DOCUMENTS.c.status
     with context.db.read() as session:

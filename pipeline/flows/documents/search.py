@@ -44,12 +44,14 @@ class Found:
     """Documents whose text is still to be indexed."""
 
 
-def find(context: Context, words: str, which: Filter, *, document_id: str = "", limit: int = 20) -> Found:
+def search(
+    context: Context, words: str, which: Filter | None = None, *, document_id: str = "", limit: int = 20
+) -> Found:
     """Pages for these words, best first, of such documents or of one. Raises `UserError` for no words."""
     if not words.strip():
         raise UserError("say what to look for", code="empty_query")
     words, limit = words.strip()[:MAX_WORDS_CHARS], max(1, min(limit, MAX_LIMIT))
-    only = _pages_of(which, document_id)
+    only = _pages_of(which or Filter(), document_id)
     left = select(func.count()).select_from(DOCUMENTS).where(DOCUMENTS.c.unindexed)
     with context.db.read() as session:
         ids = FULL_TEXT.search(session, words, limit, only=only)

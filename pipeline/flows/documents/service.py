@@ -44,12 +44,12 @@ _RENEWS = frozenset({DocumentEvent.RETRY, DocumentEvent.RETRY_PAGES, DocumentEve
 """What asks for a new result. The one there is stays readable until then."""
 
 
-Charge = Callable[[Session, int], None]
+Charge = Callable[[int], None]
 """Charges a caller for pages to convert again. A command calls it in its transaction, after all other checks; it raises
 an error if the quota is used up. A repeated transaction calls it again."""
 
 
-def free(_session: Session, _pages: int) -> None:
+def free(_pages: int) -> None:
     """Charge nothing: callers on this machine have no quota."""
 
 
@@ -121,7 +121,7 @@ def retry(
 
     def act(session: Session, document: Any, now: datetime) -> None:
         _start_over(context, session, now, document, choice, fresh=fresh)
-        charge(session, document.pages)
+        charge(document.pages)
 
     return _change(context, document_id, act)
 
@@ -136,7 +136,7 @@ def retry_page(
         columns = choice.columns(context.settings, row.provider)
         PAGE.target(PageStatus(row.status), PageEvent.RETRY)
         _retry_pages(context, session, now, document, PAGES.c.id == row.id, {**columns, "use_cache": False})
-        charge(session, 1)
+        charge(1)
 
     return _change(context, document_id, act)
 
@@ -158,7 +158,7 @@ def retry_failed(
                 _remerge(session, now, document, allow_partial=document.allow_partial)
                 return
             _start_over(context, session, now, document, choice)
-            charge(session, document.pages)
+            charge(document.pages)
             return
         failed = PAGES.c.status == PageStatus.FAILED
         missing = and_(
@@ -168,7 +168,7 @@ def retry_failed(
         if columns := choice.columns(context.settings, *providers.scalars()):
             session.execute(update(PAGES).where(missing).values(**columns))
         _retry_pages(context, session, now, document, failed, {})
-        charge(session, document.failed_count)  # untried pages were charged when they were submitted
+        charge(document.failed_count)  # untried pages were charged when they were submitted
 
     return _change(context, document_id, act)
 

@@ -31,11 +31,11 @@ from pipeline.interfaces.http.identity import CallerMiddleware
 from pipeline.interfaces.http.json_bodies import Turns
 from pipeline.interfaces.http.pictures import Pictures
 from pipeline.interfaces.http.query import known_query
-from pipeline.interfaces.http.quotas import Quotas
 from pipeline.interfaces.mcp.http import PATH as MCP_PATH
 from pipeline.interfaces.mcp.http import Mcp
 from pipeline.interfaces.metrics.exposition import Exposition
 from pipeline.interfaces.rest import health, metrics
+from pipeline.operations.quotas import Quotas
 from pipeline.storage.context import Context, get_context
 
 PREFIX = "/api/v1"
@@ -53,6 +53,8 @@ def create_app(context: Context | None = None, host: str | None = None) -> FastA
     context = context or get_context()
     settings = context.settings.api
     quotas = Quotas(context)
+    ending = Event()
+    """Set when the server begins to end: whoever waits or streams stops then."""
     keys_required = settings.require_key or not is_loopback(host or settings.host)
     counted, traces = Exposition(context), telemetry.begin("api")
     app = FastAPI(
@@ -71,14 +73,13 @@ def create_app(context: Context | None = None, host: str | None = None) -> FastA
             Middleware(Guard, settings=settings, answer=console.answer_for),
             Middleware(console.Compressed),
             Middleware(BodyLimits, settings=settings),
-            Middleware(CallerMiddleware, context=context, quotas=quotas, keys_required=keys_required),
+            Middleware(CallerMiddleware, context=context, quotas=quotas, ending=ending, keys_required=keys_required),
             Middleware(Idempotency, context=context),
         ],
     )
     app.state.context, app.state.quotas, app.state.metrics = context, quotas, counted
-    app.state.ending = Event()
-    """Set when the server begins to end: whoever waits or streams stops then."""
-    app.state.pictures = Pictures(app.state.ending)
+    app.state.ending = ending
+    app.state.pictures = Pictures(ending)
     app.state.turns = Turns()
     app.state.mcp = Mcp(settings)
     app.router.routes += [*_routes(), Route(MCP_PATH, app.state.mcp, methods=["POST"])]

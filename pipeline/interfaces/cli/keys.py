@@ -55,7 +55,7 @@ def show(
     as_json: Json = False,
 ) -> None:
     """Show what a key has spent today, what is reserved for its work under way, and what it was charged for."""
-    from pipeline.interfaces import accounts
+    from pipeline.operations import accounts
     from pipeline.storage import api_keys
 
     context = ready_context()

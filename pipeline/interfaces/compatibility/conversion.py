@@ -9,12 +9,12 @@ from fastapi import Request
 from pipeline.engine.errors import UserError
 from pipeline.flows.documents import queries
 from pipeline.flows.documents.queries import DocumentView
-from pipeline.interfaces.http.errors import Refused
+from pipeline.flows.documents.submission import Options
 from pipeline.interfaces.http.long_poll import wait_for
 from pipeline.interfaces.http.uploads import File, Form, receive
-from pipeline.interfaces.rest.documents import submit_file
+from pipeline.operations.documents import submit_upload
+from pipeline.operations.refusal import Refused
 from pipeline.storage.context import Context
-from tasks.documents import Options
 
 MAX_FILES = 20
 
@@ -30,13 +30,18 @@ async def form_of(request: Request, max_files: int = MAX_FILES) -> AsyncIterator
 
 def submit(request: Request, file: File, options: Options) -> str:
     """Submit a file; returns the document's id. A page range that reaches beyond the last page ends with it. Blocks."""
+
+    def send(options: Options) -> str:
+        name = file.filename or "file"
+        return submit_upload.by(request.state.caller, file.path, name, options, file.sha256).id
+
     try:
-        return submit_file(request, file, options).id
+        return send(options)
     except UserError as error:
         first, dash, last = options.page_range.partition("-")
         if error.code != "page_range" or not (dash and last):
             raise
-        return submit_file(request, file, replace(options, page_range=f"{first}-")).id
+        return send(replace(options, page_range=f"{first}-"))
 
 
 async def settled(request: Request, context: Context, ids: Sequence[str], timeout_s: float) -> list[DocumentView]:

@@ -10,9 +10,9 @@ from pipeline.flows.knowledge import search as searching
 from pipeline.flows.knowledge.queries import UnknownBase
 from pipeline.flows.knowledge.views import Hit
 from pipeline.interfaces.http.dependencies import InContext, reader, spender
-from pipeline.interfaces.http.errors import Refused
 from pipeline.interfaces.http.fields import Given, Name, Prose
 from pipeline.interfaces.http.json_bodies import JsonRoute
+from pipeline.operations.refusal import Refused
 
 router = APIRouter(tags=["dify"], dependencies=[*reader, *spender], route_class=JsonRoute)
 _UNKNOWN_BASE = 2001

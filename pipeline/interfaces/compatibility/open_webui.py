@@ -16,8 +16,8 @@ from pipeline.interfaces.compatibility.docling.options import ConvertOptions
 from pipeline.interfaces.compatibility.docling.result import markdown
 from pipeline.interfaces.compatibility.docling.task import Task, has_result, message
 from pipeline.interfaces.http.dependencies import InContext, spender, writer
-from pipeline.interfaces.http.errors import Refused
 from pipeline.interfaces.http.fields import CLEAN
+from pipeline.operations.refusal import Refused
 from pipeline.reading.source import safe_filename
 from pipeline.storage.context import Context
 from tasks.documents import Options

@@ -24,9 +24,9 @@ from pipeline.engine.errors import UserError
 from pipeline.interfaces.console.page import piece
 from pipeline.interfaces.http import streams as feeds
 from pipeline.interfaces.http.dependencies import ByCaller, reader
-from pipeline.interfaces.http.errors import Refused
 from pipeline.interfaces.http.fields import Id
 from pipeline.interfaces.http.streams import Feed, Stay
+from pipeline.operations.refusal import Refused
 from pipeline.storage.context import Context
 from tasks import events
 from tasks.events import Filter

@@ -10,7 +10,7 @@ from threading import Lock
 from markupsafe import Markup
 
 from pipeline.engine.errors import ErrorKind, UnitError
-from pipeline.interfaces.http.quotas import AtOnce, TooManyAtOnce
+from pipeline.operations.quotas import AtOnce, TooManyAtOnce
 from pipeline.reading.export.effort import by_child, is_small
 from pipeline.reading.export.safe_html import harmless
 

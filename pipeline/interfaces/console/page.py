@@ -11,7 +11,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from pipeline.interfaces.console import addresses, words
-from pipeline.interfaces.http.identity import Caller
+from pipeline.operations.caller import Caller
 from pipeline.storage.api_keys import Scope
 
 SAID = "penstock_said"

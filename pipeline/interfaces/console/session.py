@@ -13,7 +13,7 @@ from pipeline.interfaces.console.page import HEADERS, screen
 from pipeline.interfaces.http.dependencies import InContext, WithQuotas
 from pipeline.interfaces.http.fields import CLEAN, Line
 from pipeline.interfaces.http.identity import SESSION
-from pipeline.interfaces.http.quotas import WRONG_KEYS
+from pipeline.operations.quotas import WRONG_KEYS
 from pipeline.storage import api_keys, api_sessions
 
 router = APIRouter(include_in_schema=False)

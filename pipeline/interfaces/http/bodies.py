@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from pipeline.interfaces.http.errors import Refused
+from pipeline.operations.refusal import Refused
 from pipeline.settings import ApiSettings
 
 _ENVELOPE_BYTES = 1_000_000

@@ -8,11 +8,9 @@ from typing import Annotated
 from fastapi import Depends, Request, Security
 from fastapi.security import APIKeyHeader, HTTPBearer
 
-from pipeline.interfaces.http.errors import Refused
 from pipeline.interfaces.http.guard import asked_here
-from pipeline.interfaces.http.identity import Caller, allow
-from pipeline.interfaces.http.quotas import Quotas
-from pipeline.interfaces.http.shapes import is_admin
+from pipeline.operations.caller import Caller
+from pipeline.operations.quotas import Quotas
 from pipeline.storage.api_keys import Scope
 from pipeline.storage.context import Context
 
@@ -44,7 +42,7 @@ def quotas(request: Request) -> Quotas:
 
 
 def _require(needed: Scope, request: Request) -> None:
-    allow(request.state.caller, needed, read_only=request.app.state.context.settings.api.read_only)
+    request.state.caller.check(needed)
 
 
 async def _reader(request: Request) -> None:
@@ -65,24 +63,7 @@ def may_spend(request: Request) -> None:
     Who always spends names `spender`.
     """
     asked_here(request)
-    state = request.app.state
-    if request.state.caller.scope is not None:  # else they are refused by another dependency
-        state.quotas.check_spending(request.state.caller.id)
-
-
-def check_model(request: Request, provider: str, model: str) -> None:
-    """Raise `Refused` (422) for a model that the provider's configuration does not name, neither as its model nor in
-    its price list, unless an administrator asks: what it costs would not be known. Empty: the server's choice."""
-    context: Context = request.app.state.context
-    profile = context.settings.providers.get(provider or context.settings.provider)
-    if not model or is_admin(request.state.caller) or profile is None or profile.kind == "nodes":
-        return  # what there is not is refused by the service
-    if model not in {profile.model, *profile.prices} - {"*"}:
-        raise Refused(
-            "this model is not named in the provider's configuration: give it a price there, or use a key with the "
-            "scope admin",
-            code="unknown_model",
-        )
+    request.state.caller.check_spending()
 
 
 InContext = Annotated[Context, Depends(context)]

@@ -18,7 +18,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
-from pipeline.engine.errors import ErrorKind, PenstockError, UnitError, UserError
+from pipeline.engine.errors import ErrorKind, PenstockError, UnitError
 from pipeline.engine.tables import storable
 from pipeline.reading.content import NOBODY_READ
 from pipeline.storage.database import is_passing
@@ -91,14 +91,6 @@ _UNTOLD = {
     "schema": "the server's database is not up to date: run `penstock migrate` there",
 }
 """What is said instead of messages that name paths."""
-
-
-class Refused(UserError):
-    """A request that is refused before it reaches a service; `headers` belong to the answer."""
-
-    def __init__(self, message: str, *, code: str, headers: Mapping[str, str] | None = None) -> None:
-        super().__init__(message, code=code)
-        self.headers = dict(headers or {})
 
 
 class Invalid(BaseModel):

@@ -10,7 +10,6 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from pipeline.interfaces.http.errors import Refused
 from pipeline.interfaces.http.hosts import (
     SAFE,
     SECURITY_HEADERS,
@@ -20,6 +19,7 @@ from pipeline.interfaces.http.hosts import (
     netloc_of,
     without_secrets,
 )
+from pipeline.operations.refusal import Refused
 from pipeline.settings import ApiSettings
 
 log = structlog.get_logger(__name__)

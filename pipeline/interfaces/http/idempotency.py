@@ -19,7 +19,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from pipeline.interfaces.http.bodies import is_upload
-from pipeline.interfaces.http.errors import Refused
+from pipeline.operations.refusal import Refused
 from pipeline.storage import idempotency
 from pipeline.storage.context import Context
 from pipeline.storage.idempotency import Answer, Begun

@@ -17,7 +17,7 @@ from fastapi.routing import APIRoute
 from starlette.requests import Request
 from starlette.responses import Response
 
-from pipeline.interfaces.http.errors import Refused
+from pipeline.operations.refusal import Refused
 
 Found = TypeVar("Found")
 MAX_PARTS = 20_000

@@ -8,7 +8,7 @@ import anyio
 from anyio.to_thread import run_sync
 from starlette.requests import Request
 
-from pipeline.interfaces.http.quotas import AtOnce, TooManyAtOnce
+from pipeline.operations.quotas import AtOnce, TooManyAtOnce
 
 Found = TypeVar("Found")
 WAITS = AtOnce(100, 80, "requests that wait")

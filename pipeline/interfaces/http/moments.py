@@ -7,7 +7,7 @@ from typing import Annotated
 from fastapi import Query
 from pydantic import AfterValidator, AwareDatetime, BeforeValidator
 
-from pipeline.interfaces.http.errors import Refused
+from pipeline.operations.refusal import Refused
 
 _DATE = re.compile(r"\d{4}-\d\d-\d\d")
 _EARLIEST, _LATEST = datetime(1970, 1, 1, tzinfo=UTC), datetime(3000, 1, 1, tzinfo=UTC)

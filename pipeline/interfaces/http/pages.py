@@ -13,9 +13,9 @@ from fastapi import Query
 from pydantic import BaseModel, Field, StringConstraints, TypeAdapter, ValidationError
 
 from pipeline.engine.tables import storable
-from pipeline.interfaces.http.errors import Refused
 from pipeline.interfaces.http.fields import CLEAN
 from pipeline.interfaces.http.moments import is_fit
+from pipeline.operations.refusal import Refused
 
 Item = TypeVar("Item")
 Shown = TypeVar("Shown")

@@ -13,7 +13,7 @@ from threading import Event
 from anyio.to_thread import run_sync
 from starlette.requests import Request
 
-from pipeline.interfaces.http.errors import Refused
+from pipeline.operations.refusal import Refused
 from pipeline.reading.content import Unwanted
 
 Make = Callable[[Callable[[], bool]], bytes]

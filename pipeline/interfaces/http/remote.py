@@ -9,8 +9,8 @@ from uuid import uuid4
 from anyio.to_thread import run_sync
 from fastapi import Request
 
-from pipeline.interfaces.http.errors import Refused
 from pipeline.interfaces.http.uploads import UPLOADS, File
+from pipeline.operations.refusal import Refused
 from pipeline.reading.content import FetchLimits
 from pipeline.reading.fetch import fetch
 from pipeline.storage import installation

@@ -4,9 +4,6 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, JsonValue
 
-from pipeline.interfaces.http.identity import Caller
-from pipeline.storage.api_keys import Scope
-
 
 class Shape(BaseModel):
     """Some fields of a view: `Shape.model_validate(view)`. What it does not name is not told."""
@@ -18,11 +15,6 @@ def example(**values: JsonValue) -> ConfigDict:
     """The `model_config` of a shape with this example."""
     extra: dict[str, Any] = {"examples": [values]}
     return ConfigDict(from_attributes=True, json_schema_extra=extra)
-
-
-def is_admin(caller: Caller) -> bool:
-    """Whether the caller may also read what models said: previews and replies hold what was asked about."""
-    return caller.scope is not None and caller.scope.includes(Scope.ADMIN)
 
 
 def started(what: str) -> dict[str, Any]:

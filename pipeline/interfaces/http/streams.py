@@ -19,9 +19,9 @@ from fastapi import Request
 from redis import RedisError
 
 from pipeline.interfaces.http.dependencies import ByCaller
-from pipeline.interfaces.http.errors import Refused
-from pipeline.interfaces.http.identity import Caller
-from pipeline.interfaces.http.quotas import Quotas
+from pipeline.operations.caller import Caller
+from pipeline.operations.quotas import Quotas
+from pipeline.operations.refusal import Refused
 from pipeline.storage import api_keys, api_sessions
 from pipeline.storage.context import Context
 from tasks import events

@@ -22,8 +22,8 @@ from python_multipart.multipart import parse_options_header
 from starlette.requests import ClientDisconnect, Request
 
 from pipeline.interfaces.http import idempotency
-from pipeline.interfaces.http.errors import Refused
-from pipeline.interfaces.http.quotas import AtOnce
+from pipeline.operations.quotas import AtOnce
+from pipeline.operations.refusal import Refused
 from pipeline.storage import installation
 
 MAX_FIELDS, MAX_FIELD_BYTES, MAX_HEADERS, MAX_HEADER_BYTES = 100, 64_000, 8, 4096

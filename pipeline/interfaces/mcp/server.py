@@ -29,9 +29,10 @@ from starlette.requests import Request
 
 from pipeline.engine.accounts import CALLER
 from pipeline.interfaces.http.dependencies import may_spend
-from pipeline.interfaces.http.errors import Refused, response_for
+from pipeline.interfaces.http.errors import response_for
 from pipeline.interfaces.mcp.tool import Call, Picture, Tool, check, may_use
 from pipeline.interfaces.mcp.tools import TOOLS
+from pipeline.operations.refusal import Refused
 
 log = structlog.get_logger(__name__)
 _ABOUT = """Penstock converts documents to Markdown, and searches documents, knowledge bases and screenshots.

@@ -13,11 +13,11 @@ from starlette.requests import Request
 from starlette.types import Message
 
 from pipeline.interfaces.api.app import PATIENCE_S
-from pipeline.interfaces.http.identity import Caller
 from pipeline.interfaces.http.pictures import Pictures
-from pipeline.interfaces.http.quotas import Quotas
 from pipeline.interfaces.mcp.http import PATH
 from pipeline.interfaces.mcp.server import make_server
+from pipeline.operations.caller import Caller
+from pipeline.operations.quotas import Quotas
 from pipeline.storage.api_keys import Scope
 from pipeline.storage.context import Context
 
@@ -54,7 +54,15 @@ class _Requests:
             state=State({"context": context, "quotas": quotas, "ending": ending, "pictures": Pictures(ending)})
         )
         self.write = write
-        self._caller = Caller(_CALLER, "penstock mcp", Scope.WRITE if write else Scope.READ, has_key=True)
+        self._caller = Caller(
+            context,
+            _CALLER,
+            "penstock mcp",
+            Scope.WRITE if write else Scope.READ,
+            has_key=True,
+            quotas=quotas,
+            ending=ending,
+        )
         settings = context.settings.api
         self._scope = {
             "type": "http",

@@ -8,9 +8,9 @@ from typing import Any, TypeVar, get_type_hints
 from pydantic import BaseModel
 from starlette.requests import Request
 
-from pipeline.interfaces.http.errors import Refused
 from pipeline.interfaces.http.fields import Strict
-from pipeline.interfaces.http.identity import Caller, allow
+from pipeline.operations.caller import Caller
+from pipeline.operations.refusal import Refused
 from pipeline.storage.api_keys import Scope
 from pipeline.storage.context import Context
 
@@ -126,7 +126,7 @@ def check(request: Request, *, writes: bool, local: bool) -> None:
     settings = request.app.state.context.settings.api
     if local and writes and caller.scope is Scope.READ:
         raise Refused("this assistant may only read: start it as `penstock mcp --write`", code="forbidden")
-    allow(caller, Scope.WRITE if writes else Scope.READ, read_only=settings.read_only)
+    caller.check(Scope.WRITE if writes else Scope.READ)
     if writes and not (caller.has_key or settings.mcp_write):
         raise Refused(
             "assistants without a key may only read: send a key with the scope write (`penstock keys create NAME "

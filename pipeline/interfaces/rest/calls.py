@@ -13,7 +13,7 @@ from pipeline.interfaces.http.errors import documented
 from pipeline.interfaces.http.fields import Id, Limit, RowId, Word
 from pipeline.interfaces.http.moments import At, Since, Until, check_range
 from pipeline.interfaces.http.pages import Cursor, Page
-from pipeline.interfaces.http.shapes import Shape, example, is_admin
+from pipeline.interfaces.http.shapes import Shape, example
 from pipeline.providers import call_series
 from pipeline.providers import calls as record
 from pipeline.providers.calls import By, CallFilter, CallView, Capability
@@ -164,7 +164,7 @@ def list_calls(
 ) -> Page[CallShape]:
     """List calls, newest first."""
     found = record.calls(context, which, limit=limit + 1, after=pages.decode(cursor, At, int))
-    told = is_admin(caller)
+    told = caller.is_admin
     return pages.page(found, limit, lambda call: _shape(call, told), lambda call: (call.created_at, call.id))
 
 
@@ -196,7 +196,7 @@ def series(which: Which, context: InContext, by: Literal["hour", "day"] = "hour"
 @router.get("/{call_id}", responses=documented(404))
 def show(call_id: RowId, context: InContext, caller: ByCaller) -> CallShape:
     """Show a call."""
-    return _shape(record.call(context, call_id), is_admin(caller))
+    return _shape(record.call(context, call_id), caller.is_admin)
 
 
 def _shape(call: CallView, told: bool) -> CallShape:

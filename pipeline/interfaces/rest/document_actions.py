@@ -1,32 +1,30 @@
 """`/api/v1/documents/…`: what one may do with a document, with one of its pages, and with all that match."""
 
+from datetime import datetime
 from typing import Annotated
 
 from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel, ConfigDict, Field, StrictBool, model_validator
 
-from pipeline.interfaces.http.dependencies import spender, writer
-from pipeline.interfaces.http.document_portions import (
-    MOST_AT_ONCE,
-    Skipped,
-    Verb,
-    act_on_all,
-    convert_again,
-    portion,
-    whose,
-)
+from pipeline.flows.documents.catalog import Filter
+from pipeline.interfaces.http import pages
+from pipeline.interfaces.http.dependencies import ByCaller, spender, writer
 from pipeline.interfaces.http.errors import documented
 from pipeline.interfaces.http.fields import HexId, Line, PageNumber, RowId, Strict
 from pipeline.interfaces.http.json_bodies import JsonRoute
 from pipeline.interfaces.http.moments import At
 from pipeline.interfaces.rest.document_shapes import DocumentShape, FreshOptions, MergeOptions, RetryOptions, shape
 from pipeline.interfaces.rest.documents import Status, accepted
-from tasks import documents as flow
-from tasks.documents import Filter
+from pipeline.operations import documents
+from pipeline.operations.documents import Skipped, Verb
 
 router = APIRouter(
     prefix="/documents", tags=["documents"], dependencies=writer, responses=documented(404, 409), route_class=JsonRoute
 )
+
+
+MOST_AT_ONCE = 500
+"""Documents that one request acts on; a cursor leads to the others."""
 
 
 class DocumentFilter(Strict):
@@ -79,76 +77,101 @@ class Acted(BaseModel):
 
 # Before those with an id: `actions` must not be taken for one.
 @router.post("/actions/{verb}")
-def act_on_many(request: Request, verb: Verb, selection: Selection) -> Acted:
+def act_on_many(caller: ByCaller, verb: Verb, selection: Selection) -> Acted:
     """Do the same with many documents, each in a transaction of its own. At most 500 a request."""
     if selection.ids is not None:
-        ids, following = list(dict.fromkeys(selection.ids)), None
+        ids, last = list(dict.fromkeys(selection.ids)), None
         matched = len(ids)
     else:
         chosen = selection.filter
         which = Filter(frozenset(chosen.status), chosen.q, chosen.created_from, chosen.created_before)
-        matched = flow.count_documents(which)
-        ids, following = portion(which, selection.cursor)
-    done, skipped = act_on_all(request, verb, ids, allow_partial=selection.allow_partial)
-    return Acted(matched=matched, done=done, skipped=skipped, next_cursor=following)
+        matched = documents.count_documents.by(caller, which)
+        after = pages.decode(selection.cursor, datetime, str)
+        ids, last = documents.next_ids.by(caller, which, after, MOST_AT_ONCE)
+    done, skipped = documents.act.by(caller, verb, ids, allow_partial=selection.allow_partial)
+    return Acted(matched=matched, done=done, skipped=skipped, next_cursor=pages.encode(*last) if last else None)
 
 
 @router.post("/{document_id}/cancel")
-def cancel(document_id: HexId) -> DocumentShape:
+def cancel(caller: ByCaller, document_id: HexId) -> DocumentShape:
     """Cancel a document. Results of pages in progress are discarded."""
-    return shape(flow.cancel(document_id))
+    return shape(documents.cancel.by(caller, document_id))
 
 
 @router.post("/{document_id}/pause")
-def pause(request: Request, document_id: HexId) -> DocumentShape:
+def pause(caller: ByCaller, document_id: HexId) -> DocumentShape:
     """Let pages in progress finish, and start no others."""
-    return shape(flow.pause(document_id, by=whose(request)))
+    return shape(documents.pause.by(caller, document_id))
 
 
 @router.post("/{document_id}/resume", status_code=202, dependencies=spender)
-def resume(request: Request, response: Response, document_id: HexId) -> DocumentShape:
+def resume(request: Request, response: Response, caller: ByCaller, document_id: HexId) -> DocumentShape:
     """Continue a paused document."""
-    return accepted(request, response, flow.resume(document_id))
+    return accepted(request, response, documents.resume.by(caller, document_id))
 
 
 @router.post("/{document_id}/retry", status_code=202, dependencies=spender)
 def retry(
-    request: Request, response: Response, document_id: HexId, options: FreshOptions | None = None
+    request: Request,
+    response: Response,
+    caller: ByCaller,
+    document_id: HexId,
+    options: FreshOptions | None = None,
 ) -> DocumentShape:
     """Convert a document again, from the start."""
-    found = convert_again(request, document_id, options or FreshOptions(), flow.retry)
-    return accepted(request, response, found)
+    return accepted(
+        request, response, documents.retry.by(caller, document_id, **(options or FreshOptions()).model_dump())
+    )
 
 
 @router.post("/{document_id}/retry-failed", status_code=202, dependencies=spender)
 def retry_failed(
-    request: Request, response: Response, document_id: HexId, options: RetryOptions | None = None
+    request: Request,
+    response: Response,
+    caller: ByCaller,
+    document_id: HexId,
+    options: RetryOptions | None = None,
 ) -> DocumentShape:
     """Try again what failed: the failed pages; else the merge, or all of a document that failed before it had pages."""
-    found = convert_again(request, document_id, options or RetryOptions(), flow.retry_failed)
-    return accepted(request, response, found)
+    return accepted(
+        request, response, documents.retry_failed.by(caller, document_id, **(options or RetryOptions()).model_dump())
+    )
 
 
 @router.post("/{document_id}/remerge", status_code=202)
 def remerge(
-    request: Request, response: Response, document_id: HexId, options: MergeOptions | None = None
+    request: Request,
+    response: Response,
+    caller: ByCaller,
+    document_id: HexId,
+    options: MergeOptions | None = None,
 ) -> DocumentShape:
     """Merge the pages into Markdown again."""
-    return accepted(request, response, flow.remerge(document_id, **(options or MergeOptions()).model_dump()))
+    return accepted(
+        request, response, documents.remerge.by(caller, document_id, **(options or MergeOptions()).model_dump())
+    )
 
 
 @router.post("/{document_id}/pages/{page}/retry", status_code=202, dependencies=spender)
 def retry_page(
-    request: Request, response: Response, document_id: HexId, page: PageNumber, options: RetryOptions | None = None
+    request: Request,
+    response: Response,
+    caller: ByCaller,
+    document_id: HexId,
+    page: PageNumber,
+    options: RetryOptions | None = None,
 ) -> DocumentShape:
     """Convert one page again. It keeps its old text until the new one is ready."""
-    found = convert_again(request, document_id, options or RetryOptions(), flow.retry_page, page)
-    return accepted(request, response, found)
+    return accepted(
+        request,
+        response,
+        documents.retry_page.by(caller, document_id, page, **(options or RetryOptions()).model_dump()),
+    )
 
 
 @router.post("/{document_id}/pages/{page}/attempts/{attempt}/promote", status_code=202)
 def promote(
-    request: Request, response: Response, document_id: HexId, page: PageNumber, attempt: RowId
+    request: Request, response: Response, caller: ByCaller, document_id: HexId, page: PageNumber, attempt: RowId
 ) -> DocumentShape:
     """Make the text of an older attempt the page's text."""
-    return accepted(request, response, flow.promote(document_id, page, attempt))
+    return accepted(request, response, documents.promote.by(caller, document_id, page, attempt))

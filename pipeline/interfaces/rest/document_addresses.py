@@ -6,16 +6,14 @@ from anyio.to_thread import run_sync
 from fastapi import APIRouter, Request, Response
 from pydantic import Field
 
+from pipeline.flows.documents.submission import Options
 from pipeline.interfaces.http.dependencies import InContext, spender, writer
 from pipeline.interfaces.http.errors import documented
 from pipeline.interfaces.http.fields import Line, Wait
 from pipeline.interfaces.http.json_bodies import JsonRoute
-from pipeline.interfaces.http.long_poll import wait_for
 from pipeline.interfaces.http.remote import fetched
 from pipeline.interfaces.rest.document_shapes import DocumentShape, SubmitOptions
-from pipeline.interfaces.rest.documents import accepted, submit_file
-from tasks import documents as flow
-from tasks.documents import Options
+from pipeline.interfaces.rest.documents import accepted, settled, submit_file
 
 router = APIRouter(prefix="/documents", tags=["documents"], dependencies=[*writer, *spender], route_class=JsonRoute)
 
@@ -37,6 +35,5 @@ async def submit_url(
     """Fetch a file and submit it. Refused (403) unless the server's settings allow it."""
     options = Options(**address.model_dump(exclude={"url"}))
     async with fetched(request, context, address.url) as file:
-        document = await run_sync(submit_file, request, file, options)
-    document = await wait_for(request, lambda: flow.status(document.id), lambda now: now.settled, wait)
-    return accepted(request, response, document, wait)
+        document = await run_sync(submit_file, request.state.caller, file, options)
+    return accepted(request, response, await settled(request, document.id, wait), wait)

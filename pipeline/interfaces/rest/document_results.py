@@ -12,9 +12,10 @@ from pydantic import StringConstraints
 
 from pipeline.flows.documents import archive
 from pipeline.flows.documents.page_pictures import MAX_DPI, MAX_WIDTH, MIN_DPI, MIN_WIDTH, Encoding, Look
+from pipeline.flows.documents.states import PageStatus
 from pipeline.interfaces.http import pages
-from pipeline.interfaces.http.dependencies import here, reader
-from pipeline.interfaces.http.errors import Refused, documented
+from pipeline.interfaces.http.dependencies import ByCaller, here, reader
+from pipeline.interfaces.http.errors import documented
 from pipeline.interfaces.http.fields import ByName, HexId, Limit, Line, PageNumber
 from pipeline.interfaces.http.pages import Cursor, Page
 from pipeline.interfaces.rest.document_shapes import (
@@ -26,8 +27,9 @@ from pipeline.interfaces.rest.document_shapes import (
     page_with_text,
 )
 from pipeline.interfaces.rest.documents import PATH
-from tasks import documents as flow
-from tasks.documents import PageStatus
+from pipeline.operations import documents
+from pipeline.operations.caller import Caller
+from pipeline.operations.refusal import Refused
 
 router = APIRouter(prefix="/documents", tags=["documents"], dependencies=reader, responses=documented(404))
 PictureName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")]
@@ -48,33 +50,35 @@ _MARKDOWN: dict[int | str, dict[str, Any]] = {
 
 @router.get("/{document_id}/pages")
 def list_pages(
+    caller: ByCaller,
     document_id: HexId,
     status: Annotated[Annotated[PageStatus, ByName()] | None, Query(description="Only those in this state.")] = None,
     limit: Limit = 100,
     cursor: Cursor = None,
 ) -> Page[PageShape]:
     """List a document's pages in order, without their texts."""
-    flow.status(document_id)
+    documents.status.by(caller, document_id)
     (after,) = pages.decode(cursor, PageNumber) or (0,)
-    found = flow.pages(document_id, status=status, after=after, limit=limit + 1)
+    found = documents.pages.by(caller, document_id, status=status, after=after, limit=limit + 1)
     return pages.page(found, limit, page_shape, lambda page: (page.page,))
 
 
 @router.get("/{document_id}/pages/{page}")
-def show_page(document_id: HexId, page: PageNumber) -> PageWithText:
+def show_page(caller: ByCaller, document_id: HexId, page: PageNumber) -> PageWithText:
     """Show a page with its Markdown."""
-    return page_with_text(flow.page(document_id, page))
+    return page_with_text(documents.page.by(caller, document_id, page))
 
 
 @router.get("/{document_id}/pages/{page}/blocks", response_model=dict[str, Any])
-def show_blocks(document_id: HexId, page: PageNumber) -> dict[str, Any]:
+def show_blocks(caller: ByCaller, document_id: HexId, page: PageNumber) -> dict[str, Any]:
     """The blocks on a page in reading order, with their boxes in points from its top left corner."""
-    found: dict[str, Any] = flow.status(document_id).layout(page)["pages"][0]
+    found: dict[str, Any] = documents.layout.by(caller, document_id, page)["pages"][0]
     return found
 
 
 @router.get("/{document_id}/pages/{page}/picture", responses=_PICTURE, response_class=Response)
 async def show_picture(
+    caller: ByCaller,
     request: Request,
     document_id: HexId,
     page: PageNumber,
@@ -87,14 +91,14 @@ async def show_picture(
 ) -> Response:
     """A picture of a page of the file."""
     look = Look(dpi, width or 0, encoding)
-    found = await run_sync(flow.find_page_picture, document_id, page, look)
+    found = await run_sync(documents.find_page_picture.by, caller, document_id, page, look)
     tag = f'"{document_id}-{found.name}"'
     headers = {"ETag": tag, "Cache-Control": _PRIVATE_DAY}
     if if_none_match and tag in if_none_match:
         return Response(status_code=304, headers=headers)
 
     def make(wanted: Callable[[], bool]) -> bytes:
-        return flow.page_picture(document_id, page, dpi, wanted, width=look.width, encoding=encoding)
+        return documents.page_picture.by(caller, document_id, page, dpi, wanted, width=look.width, encoding=encoding)
 
     content = found.content
     if content is None:
@@ -107,44 +111,49 @@ async def show_picture(
 
 @router.get("/{document_id}/pages/{page}/attempts")
 def list_page_attempts(
-    document_id: HexId, page: PageNumber, limit: Limit = 50, cursor: Cursor = None
+    caller: ByCaller, document_id: HexId, page: PageNumber, limit: Limit = 50, cursor: Cursor = None
 ) -> Page[AttemptShape]:
     """List every attempt of a page, oldest first, with its text."""
-    flow.page(document_id, page)
-    return _attempts(document_id, page, limit, cursor)
+    documents.page.by(caller, document_id, page)
+    return _attempts(caller, document_id, page, limit, cursor)
 
 
 @router.get("/{document_id}/attempts")
-def list_attempts(document_id: HexId, limit: Limit = 50, cursor: Cursor = None) -> Page[AttemptShape]:
+def list_attempts(caller: ByCaller, document_id: HexId, limit: Limit = 50, cursor: Cursor = None) -> Page[AttemptShape]:
     """List every attempt of a document's pages, page by page."""
-    flow.status(document_id)
-    return _attempts(document_id, None, limit, cursor)
+    documents.status.by(caller, document_id)
+    return _attempts(caller, document_id, None, limit, cursor)
 
 
-def _attempts(document_id: str, page: int | None, limit: int, cursor: str | None) -> Page[AttemptShape]:
-    found = flow.attempts(document_id, page, after=pages.decode(cursor, PageNumber, int), limit=limit + 1)
+def _attempts(caller: Caller, document_id: str, page: int | None, limit: int, cursor: str | None) -> Page[AttemptShape]:
+    found = documents.attempts.by(
+        caller, document_id, page, after=pages.decode(cursor, PageNumber, int), limit=limit + 1
+    )
     return pages.page(found, limit, attempt_shape, lambda attempt: (attempt.page, attempt.id))
 
 
 @router.get("/{document_id}/markdown", responses={**_MARKDOWN, **documented(409)}, response_class=FileResponse)
-def download_markdown(document_id: HexId) -> FileResponse:
+def download_markdown(caller: ByCaller, document_id: HexId) -> FileResponse:
     """The result as a file. Links to pictures name them as `GET …/pictures` does."""
-    document = flow.status(document_id)
+    document = documents.status.by(caller, document_id)
     return _attachment(archive.result_path(document), "text/markdown; charset=utf-8")
 
 
 @router.get("/{document_id}/json", responses=documented(409), response_model=dict[str, Any])
-def download_json(document_id: HexId) -> Response:
+def download_json(caller: ByCaller, document_id: HexId) -> Response:
     """The blocks on all pages in reading order, with their boxes, as a file."""
-    document = flow.status(document_id)
+    document = documents.status.by(caller, document_id)
     name = quote(f"{Path(document.filename).stem}.json")
-    return JSONResponse(document.layout(), headers={"Content-Disposition": f"attachment; filename*=utf-8''{name}"})
+    return JSONResponse(
+        documents.layout.by(caller, document_id),
+        headers={"Content-Disposition": f"attachment; filename*=utf-8''{name}"},
+    )
 
 
 @router.get("/{document_id}/manifest", responses=documented(409), response_model=dict[str, Any])
-def show_manifest(document_id: HexId) -> dict[str, Any]:
+def show_manifest(caller: ByCaller, document_id: HexId) -> dict[str, Any]:
     """What happened: the document, each page with its attempts, and the totals; without the texts."""
-    document = flow.status(document_id)
+    document = documents.status.by(caller, document_id)
     archive.result_path(document)
     found = archive.manifest(document)
     if found is None:
@@ -153,17 +162,19 @@ def show_manifest(document_id: HexId) -> dict[str, Any]:
 
 
 @router.get("/{document_id}/archive", responses={**_ARCHIVE, **documented(409)}, response_class=StreamingResponse)
-def download_archive(document_id: HexId) -> StreamingResponse:
+def download_archive(caller: ByCaller, document_id: HexId) -> StreamingResponse:
     """The result as a ZIP archive: Markdown, the pictures it links to, the blocks on all pages, the manifest."""
-    document = flow.status(document_id)
+    document = documents.status.by(caller, document_id)
     headers = {"Content-Disposition": f"attachment; filename*=utf-8''{quote(archive.name(document.filename))}"}
-    return StreamingResponse(document.archive(), media_type="application/zip", headers=headers)
+    return StreamingResponse(documents.archive.by(caller, document_id), media_type="application/zip", headers=headers)
 
 
 @router.get("/{document_id}/pictures")
-def list_pictures(request: Request, document_id: HexId, limit: Limit = 100, cursor: Cursor = None) -> Page[str]:
+def list_pictures(
+    caller: ByCaller, request: Request, document_id: HexId, limit: Limit = 100, cursor: Cursor = None
+) -> Page[str]:
     """List the addresses of the pictures that the Markdown links to, if they were asked for."""
-    folder = flow.status(document_id).pictures_folder
+    folder = documents.status.by(caller, document_id).pictures_folder
     (after,) = pages.decode(cursor, str) or ("",)
     names = sorted(path.name for path in folder.iterdir() if path.suffix in _TYPES) if folder else []
     some = [name for name in names if name > after][: limit + 1]
@@ -173,9 +184,9 @@ def list_pictures(request: Request, document_id: HexId, limit: Limit = 100, curs
 
 
 @router.get("/{document_id}/pictures/{name}", responses=_PICTURE, response_class=FileResponse)
-def show_extracted_picture(document_id: HexId, name: PictureName) -> FileResponse:
+def show_extracted_picture(caller: ByCaller, document_id: HexId, name: PictureName) -> FileResponse:
     """A picture that was on a page."""
-    folder = flow.status(document_id).pictures_folder
+    folder = documents.status.by(caller, document_id).pictures_folder
     # By the folder's own list: no name from a request becomes a path.
     found = next((path for path in folder.iterdir() if path.name == name), None) if folder else None
     if found is None or found.suffix not in _TYPES or not found.is_file():

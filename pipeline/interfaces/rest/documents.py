@@ -1,9 +1,7 @@
 """`/api/v1/documents`: submit, list, show and delete documents."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import datetime
-from threading import BoundedSemaphore
+from functools import partial
 from typing import Annotated, Any
 
 from anyio.to_thread import run_sync
@@ -11,19 +9,22 @@ from fastapi import APIRouter, Depends, Query, Request, Response
 from fastapi.exceptions import RequestValidationError
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
 
-from pipeline.engine.accounts import OverCap
+from pipeline.flows.documents.catalog import Filter
+from pipeline.flows.documents.states import DocumentStatus
+from pipeline.flows.documents.submission import Options
 from pipeline.interfaces.http import pages
-from pipeline.interfaces.http.dependencies import check_model, here, reader, spender, writer
-from pipeline.interfaces.http.errors import RETRY_S, Refused, documented
+from pipeline.interfaces.http.dependencies import ByCaller, here, reader, spender, writer
+from pipeline.interfaces.http.errors import RETRY_S, documented
 from pipeline.interfaces.http.fields import ByName, HexId, Limit, Line, Search, Wait
 from pipeline.interfaces.http.long_poll import wait_for
 from pipeline.interfaces.http.moments import Since, Until
 from pipeline.interfaces.http.pages import Cursor, Page
-from pipeline.interfaces.http.quotas import AtOnce
 from pipeline.interfaces.http.uploads import File, Form, uploaded
 from pipeline.interfaces.rest.document_shapes import EXAMPLE, DocumentShape, FoundPagesShape, SubmitOptions, shape
-from tasks import documents as flow
-from tasks.documents import Document, DocumentStatus, Filter, Options
+from pipeline.operations import documents
+from pipeline.operations.caller import Caller
+from pipeline.operations.documents import Document
+from pipeline.operations.refusal import Refused
 
 router = APIRouter(prefix="/documents", tags=["documents"])
 PATH = "/api/v1/documents"
@@ -32,10 +33,6 @@ Statuses = Annotated[list[Status] | None, Query(max_length=10, description="Only
 Words = Annotated[
     Annotated[Line, StringConstraints(min_length=1)], Query(description="Words in any script, such as: invoice march.")
 ]
-_CHILDREN, _AND_WAITING = BoundedSemaphore(4), AtOnce(12, 9, "files that are looked at")
-"""Child processes that look at files at the same time, and requests that have one or wait for one: each takes a thread,
-and others need threads as well."""
-_FOR_A_CHILD_S = 20.0
 _BINARY: dict[str, Any] = {"schema": {"type": "string", "format": "binary"}}
 _FORM = {
     "required": True,
@@ -58,6 +55,7 @@ _FORM = {
 
 @router.get("", dependencies=reader)
 def list_documents(
+    caller: ByCaller,
     status: Statuses = None,
     q: Search = None,
     created_from: Since = None,
@@ -67,8 +65,8 @@ def list_documents(
 ) -> Page[DocumentShape]:
     """List documents, newest first."""
     which = Filter(frozenset(status or ()), q or "", created_from, created_before)
-    found = flow.list_documents(which=which, limit=limit + 1, after=pages.decode(cursor, datetime, str))
-    reasons = flow.reasons(found[:limit])
+    found = documents.list_documents.by(caller, which=which, limit=limit + 1, after=pages.decode(cursor, datetime, str))
+    reasons = documents.reasons.by(caller, found[:limit])
     return pages.page(
         found,
         limit,
@@ -87,9 +85,10 @@ class CountsShape(BaseModel):
 
 # Before those with an id: `counts` must not be taken for one.
 @router.get("/counts", dependencies=reader)
-def count(q: Search = None, created_from: Since = None, created_before: Until = None) -> CountsShape:
+def count(caller: ByCaller, q: Search = None, created_from: Since = None, created_before: Until = None) -> CountsShape:
     """Count documents by their states."""
-    counts = flow.count_by_status(Filter(name=q or "", created_from=created_from, created_before=created_before))
+    which = Filter(name=q or "", created_from=created_from, created_before=created_before)
+    counts = documents.count_by_status.by(caller, which)
     return CountsShape(total=sum(counts.values()), by_status={state.name: counts[state] for state in sorted(counts)})
 
 
@@ -109,17 +108,28 @@ def count(q: Search = None, created_from: Since = None, created_before: Until = 
     },
 )
 async def submit(
-    request: Request, response: Response, form: Annotated[Form, Depends(uploaded())], wait: Wait = 0
+    request: Request, response: Response, caller: ByCaller, form: Annotated[Form, Depends(uploaded())], wait: Wait = 0
 ) -> DocumentShape:
     """Submit a file. The same content and options find the same document again, unless `fresh`.
 
     As `multipart/form-data` with a field `file`, and options as further fields; or the file itself as the body, its
     name percent-encoded in `X-Filename`, and options in the query.
     """
-    file, options = _read(form)
-    document = await run_sync(submit_file, request, file, options)
-    document = await wait_for(request, lambda: flow.status(document.id), lambda now: now.settled, wait)
-    return accepted(request, response, document, wait)
+    if len(form.files) != 1:
+        raise Refused("send one file, in the field `file`", code="invalid")
+    document = await run_sync(submit_file, caller, form.files[0], options_of(form))
+    return accepted(request, response, await settled(request, document.id, wait), wait)
+
+
+def submit_file(caller: Caller, file: File, options: Options) -> Document:
+    """Submit an upload. Blocks."""
+    return documents.submit_upload.by(caller, file.path, file.filename or "file", options, file.sha256)
+
+
+async def settled(request: Request, document_id: str, wait_s: float) -> Document:
+    """The document once it has settled, or as it is after `wait_s` seconds."""
+    look = partial(documents.status.by, request.state.caller, document_id)
+    return await wait_for(request, look, lambda now: now.settled, wait_s)
 
 
 def accepted(request: Request, response: Response, document: Document, wait: float = 0) -> DocumentShape:
@@ -133,12 +143,6 @@ def accepted(request: Request, response: Response, document: Document, wait: flo
     return shape(document)
 
 
-def _read(form: Form) -> tuple[File, Options]:
-    if len(form.files) != 1:
-        raise Refused("send one file, in the field `file`", code="invalid")
-    return form.files[0], options_of(form)
-
-
 def options_of(form: Form) -> Options:
     """How to convert what the form holds. Raises what is answered with 422."""
     given: dict[str, Any] = {name: values[-1] for name, values in form.fields.items() if name != "wait"}
@@ -149,45 +153,10 @@ def options_of(form: Form) -> Options:
     return Options(**chosen.model_dump())
 
 
-def submit_file(request: Request, file: File, options: Options) -> Document:
-    """Look at the file in a child process and submit it: blocks, so it runs in a thread."""
-    state, caller = request.app.state, request.state.caller.id
-
-    check_model(request, options.provider, options.model)
-
-    taken = 0
-
-    def admit(count: int) -> None:
-        nonlocal taken
-        state.quotas.take_pages(caller, count)
-        taken = count
-
-    def wanted() -> bool:
-        return not state.ending.is_set()
-
-    with a_child(caller):
-        try:
-            return flow.submit_upload(file.path, file.filename or "file", options, file.sha256, admit, wanted)
-        except OverCap:
-            state.quotas.give_back_pages(caller, taken)
-            raise
-
-
-@contextmanager
-def a_child(caller: str) -> Iterator[None]:
-    """One of the few child processes. Raises `Refused` (503) if none is free in time, 429 if the caller has many."""
-    with _AND_WAITING.one(caller):
-        if not _CHILDREN.acquire(timeout=_FOR_A_CHILD_S):
-            raise Refused("too many files are being looked at: try again in a moment", code="busy")
-        try:
-            yield
-        finally:
-            _CHILDREN.release()
-
-
 # Before those with an id: `search` must not be taken for one.
 @router.get("/search", dependencies=reader)
 def search(
+    caller: ByCaller,
     q: Words,
     status: Statuses = None,
     name: Search = None,
@@ -197,18 +166,18 @@ def search(
 ) -> FoundPagesShape:
     """Find pages by their words in all documents that were merged, best first."""
     which = Filter(frozenset(status or ()), name or "", created_from, created_before)
-    return FoundPagesShape.model_validate(flow.search(q, which, limit=limit))
+    return FoundPagesShape.model_validate(documents.search.by(caller, q, which, limit=limit))
 
 
 @router.get("/{document_id}", dependencies=reader, responses=documented(404))
 async def show(request: Request, document_id: HexId, wait: Wait = 0) -> DocumentShape:
     """Show one document; with `wait`, once it has settled."""
-    found = await wait_for(request, lambda: flow.status(document_id), lambda now: now.settled, wait)
-    reasons = await run_sync(flow.reasons, [found])
+    found = await settled(request, document_id, wait)
+    reasons = await run_sync(documents.reasons.by, request.state.caller, [found])
     return shape(found, reasons.get(found.id))
 
 
 @router.delete("/{document_id}", status_code=204, dependencies=writer, responses=documented(404))
-def delete(document_id: HexId) -> None:
+def delete(caller: ByCaller, document_id: HexId) -> None:
     """Delete a document with its pages, attempts and stored files. Work under way stops."""
-    flow.delete(document_id)
+    documents.delete.by(caller, document_id)

@@ -5,7 +5,6 @@ from datetime import datetime, timedelta
 from fastapi import APIRouter, Response
 from pydantic import ConfigDict, Field
 
-from pipeline.interfaces import accounts
 from pipeline.interfaces.http import pages
 from pipeline.interfaces.http.dependencies import ByCaller, InContext, admin, reader
 from pipeline.interfaces.http.errors import documented
@@ -14,6 +13,7 @@ from pipeline.interfaces.http.json_bodies import JsonRoute
 from pipeline.interfaces.http.pages import Cursor, Page
 from pipeline.interfaces.http.shapes import Shape, example
 from pipeline.interfaces.rest.live_settings import seeing
+from pipeline.operations import accounts
 from pipeline.storage import api_keys
 from pipeline.storage.api_keys import Scope
 from pipeline.storage.context import Context

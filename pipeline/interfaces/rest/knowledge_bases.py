@@ -7,7 +7,7 @@ from pydantic import ConfigDict, Field
 
 from pipeline.flows.knowledge.settings import own
 from pipeline.interfaces.http import pages
-from pipeline.interfaces.http.dependencies import check_model, here, may_spend, reader, writer
+from pipeline.interfaces.http.dependencies import here, may_spend, reader, writer
 from pipeline.interfaces.http.errors import documented
 from pipeline.interfaces.http.fields import HexId, Limit, Name, Prose, Search, Strict, Word
 from pipeline.interfaces.http.json_bodies import JsonRoute
@@ -78,7 +78,7 @@ def _check_model(request: Request, provider: str | None, model: str | None) -> N
     configured = own(request.app.state.context.settings)
     chosen = provider or configured.embeddings_provider or LOCAL
     if model and (chosen, model) != (configured.embeddings_provider, configured.embeddings_model):
-        check_model(request, chosen, model)
+        request.state.caller.check_model(chosen, model)
 
 
 @router.post("/knowledge-bases", status_code=201, dependencies=writer, responses=documented(404, 409))

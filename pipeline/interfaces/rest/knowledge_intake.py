@@ -17,7 +17,7 @@ from starlette.responses import JSONResponse
 from pipeline.interfaces.http import uploads
 from pipeline.interfaces.http.bodies import is_upload
 from pipeline.interfaces.http.dependencies import here, spender, writer
-from pipeline.interfaces.http.errors import MEDIA_TYPE, RETRY_S, STATUS, Problem, Refused, documented
+from pipeline.interfaces.http.errors import MEDIA_TYPE, RETRY_S, STATUS, Problem, documented
 from pipeline.interfaces.http.fields import Given, HexId, Line, LongProse, Name, Strict, Url, Wait
 from pipeline.interfaces.http.json_bodies import text_of, turns
 from pipeline.interfaces.http.long_poll import wait_for
@@ -25,6 +25,7 @@ from pipeline.interfaces.http.uploads import Form
 from pipeline.interfaces.rest.knowledge_bases import PATH as BASES
 from pipeline.interfaces.rest.knowledge_items import PATH as ITEMS
 from pipeline.interfaces.rest.knowledge_shapes import NAMES, AddedShape, added_shape, item_shape
+from pipeline.operations.refusal import Refused
 from tasks import knowledge as flow
 from tasks.knowledge import Added, ItemType, Source
 from tasks.knowledge import Refused as NotAdded

@@ -13,7 +13,6 @@ from pipeline.engine.errors import UserError
 from pipeline.flows.knowledge.texts import MAX_CHARS
 from pipeline.interfaces.http import pages
 from pipeline.interfaces.http.dependencies import here, may_spend, reader, spender, writer
-from pipeline.interfaces.http.document_portions import Skipped
 from pipeline.interfaces.http.errors import RETRY_S, documented
 from pipeline.interfaces.http.fields import HexId, Limit, Line, PageNumber, Strict, Wait, Word
 from pipeline.interfaces.http.json_bodies import JsonRoute
@@ -29,6 +28,7 @@ from pipeline.interfaces.rest.knowledge_shapes import (
     chunk_shape,
     item_shape,
 )
+from pipeline.operations.documents import Skipped
 from tasks import knowledge as flow
 from tasks.knowledge import ItemStatus, ItemType, ItemView, UnknownItem
 

@@ -9,7 +9,6 @@ from pydantic import ConfigDict, Field, JsonValue
 from pipeline.interfaces.http.dependencies import ByCaller, admin, reader
 from pipeline.interfaces.http.errors import documented
 from pipeline.interfaces.http.fields import Line, Strict, Word
-from pipeline.interfaces.http.identity import allow
 from pipeline.interfaces.http.json_bodies import JsonRoute
 from pipeline.interfaces.http.pages import Page
 from pipeline.interfaces.http.shapes import Shape, example
@@ -19,7 +18,7 @@ from tasks import queues as control
 
 def _administrators(caller: ByCaller) -> None:
     """Also in read-only mode, in which nobody may do what needs the right `admin`."""
-    allow(caller, Scope.ADMIN, read_only=False)
+    caller.check_scope(Scope.ADMIN)
 
 
 router = APIRouter(prefix="/settings", tags=["settings"], route_class=JsonRoute)

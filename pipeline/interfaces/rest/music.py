@@ -12,13 +12,13 @@ from pipeline.flows.music import queries
 from pipeline.flows.music.views import RunView, SongView
 from pipeline.interfaces.http import pages
 from pipeline.interfaces.http.dependencies import ByCaller, InContext, here, reader, spender, writer
-from pipeline.interfaces.http.errors import RETRY_S, Refused, documented
+from pipeline.interfaces.http.errors import RETRY_S, documented
 from pipeline.interfaces.http.fields import HexId, Limit, Line, RowId, Search, Wait
 from pipeline.interfaces.http.json_bodies import JsonRoute
 from pipeline.interfaces.http.long_poll import wait_for
 from pipeline.interfaces.http.moments import At
 from pipeline.interfaces.http.pages import Cursor, Page
-from pipeline.interfaces.http.shapes import is_admin, started
+from pipeline.interfaces.http.shapes import started
 from pipeline.interfaces.rest.music_shapes import (
     FoundSongsShape,
     MusicBatchShape,
@@ -31,6 +31,7 @@ from pipeline.interfaces.rest.music_shapes import (
     SongShape,
     batch_shape,
 )
+from pipeline.operations.refusal import Refused
 from tasks import music as flow
 from tasks.music import BatchStatus, PipelineState, SongStatus, StartOptions
 
@@ -187,7 +188,7 @@ def list_batches(
     """List batches, newest first. The pipeline gave up FAILED ones; `error` says why."""
     (before,) = pages.decode(cursor, int) or (None,)
     found = queries.batches(context, status=status, run_id=run_id or "", before=before, limit=limit + 1)
-    told = is_admin(caller)
+    told = caller.is_admin
     return pages.page(found, limit, lambda batch: batch_shape(batch, told), lambda batch: (batch.id,))
 
 

@@ -14,14 +14,13 @@ from pipeline.flows.screenshots.frames.files import Kind
 from pipeline.flows.screenshots.views import Hour
 from pipeline.interfaces.http import pages
 from pipeline.interfaces.http.dependencies import InContext, here, reader, spender, writer
-from pipeline.interfaces.http.errors import RETRY_S, Refused, documented
+from pipeline.interfaces.http.errors import RETRY_S, documented
 from pipeline.interfaces.http.fields import Limit, Line, RowId, Wait
 from pipeline.interfaces.http.long_poll import wait_for
 from pipeline.interfaces.http.moments import At, Since, Until, check_range
 from pipeline.interfaces.http.pages import Cursor, Page
 from pipeline.interfaces.http.shapes import started
 from pipeline.interfaces.http.uploads import File, Form, uploaded
-from pipeline.interfaces.rest.documents import a_child
 from pipeline.interfaces.rest.node_shapes import FoundNodesShape, NodeDetailShape, NodeShape, TimelineHourShape
 from pipeline.interfaces.rest.screenshot_shapes import (
     ExtentShape,
@@ -33,6 +32,8 @@ from pipeline.interfaces.rest.screenshot_shapes import (
     TakenShape,
     TextLineShape,
 )
+from pipeline.operations.documents import a_child
+from pipeline.operations.refusal import Refused
 from tasks import screenshots as flow
 from tasks.screenshots import Frame, Taken, WorkStatus
 
@@ -124,7 +125,7 @@ def take(request: Request, form: Form, file: File) -> Taken:
     except ValidationError as error:
         raise RequestValidationError([{**one, "loc": ("body", *one["loc"])} for one in error.errors()]) from None
     frame = Frame(fields.source, fields.ts or context.db.now(), fields.app, fields.title)
-    with a_child(request.state.caller.id):
+    with a_child(request.state.caller):
         return flow.ingest_upload(file.path, "the picture", frame, wanted=lambda: not ending.is_set())
 
 

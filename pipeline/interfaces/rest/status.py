@@ -7,9 +7,9 @@ from pydantic import Field
 
 from pipeline.interfaces import overview
 from pipeline.interfaces.http.dependencies import InContext, reader
-from pipeline.interfaces.http.errors import Refused
 from pipeline.interfaces.http.pages import Page
 from pipeline.interfaces.http.shapes import Shape, example
+from pipeline.operations.refusal import Refused
 
 router = APIRouter(tags=["status"], dependencies=reader)
 

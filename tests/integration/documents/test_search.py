@@ -45,7 +45,7 @@ def write(context: Context, document_id: str, texts: dict[int, str]) -> None:
 
 
 def find(context: Context, words: str, which: Filter | None = None, **more: Any) -> Found:
-    return search.find(context, words, which or Filter(), **more)
+    return search.search(context, words, which or Filter(), **more)
 
 
 def places(found: Found) -> list[tuple[str, int]]:

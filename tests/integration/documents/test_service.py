@@ -340,7 +340,7 @@ def test_retrying_what_failed_converts_pages_that_a_partial_result_left_out_untr
     assert merge.merge_document(context, document_id, Owner("w1", "r:0"))
     charged: list[int] = []
     choice = Choice("openai")
-    view = service.retry_failed(context, document_id, choice, charge=lambda _session, count: charged.append(count))
+    view = service.retry_failed(context, document_id, choice, charge=charged.append)
     assert (view.status, charged) == (D.PROCESSING, [0])
     worker = Worker(context, document_id, queue="vision.openai")
     (unit,) = worker.claim()

@@ -105,7 +105,7 @@ def _lists(context: Context) -> None:
     for page in PageStatus:
         queries.pages(context, WAITING, status=page)
     queries.attempts(context, WAITING, 3)
-    search.find(context, "invoice march", catalog.Filter())
+    search.search(context, "invoice march", catalog.Filter())
     FLOW.catch_up(context)
     recent = CallFilter(since=context.db.now() - timedelta(hours=1))
     calls.calls(context, limit=50)

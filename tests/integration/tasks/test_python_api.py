@@ -52,7 +52,7 @@ def test_watch_gives_changes_of_a_document_alone_if_asked(tmp_path: Path, monkey
     split = dataclasses.replace(first, status=documents.DocumentStatus.PROCESSING, pages=2)
     moved = dataclasses.replace(split, completed_count=1)
     looks = [first, dataclasses.replace(first, progress=3), split, dataclasses.replace(split, progress=9), moved, moved]
-    monkeypatch.setattr("tasks.watch.watch", lambda *_, **__: iter([look] for look in looks))
+    monkeypatch.setattr("pipeline.operations.watch.watch", lambda *_, **__: iter([look] for look in looks))
     assert list(documents.watch(first.id, changes_only=True)) == [split, moved]
     assert len(list(documents.watch(first.id))) == 5, "else as it is at first, and whatever changes"
 

@@ -40,10 +40,12 @@ class Signatures:
                 yield from (f"tasks.{name} {line}" for line in described(exported, one))
 
     def _function(self, name: str, function: Callable[..., Any], above: tuple[type, ...] = ()) -> Iterator[str]:
+        parameters = inspect.signature(function).parameters
         function = inspect.unwrap(function)
         hints = typing.get_type_hints(function)
+        hints = {argument: hint for argument, hint in hints.items() if argument in {*parameters, "return"}}
         shown, kind = list[str](), None
-        for one in inspect.signature(function).parameters.values():
+        for one in parameters.values():
             if one.name in {"self", "cls"}:
                 continue
             if one.kind is one.KEYWORD_ONLY and kind not in {one.KEYWORD_ONLY, one.VAR_POSITIONAL}:

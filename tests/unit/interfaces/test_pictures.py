@@ -10,8 +10,8 @@ import pytest
 
 from pipeline.engine.errors import UserError
 from pipeline.interfaces.http import pictures as module
-from pipeline.interfaces.http.errors import Refused
 from pipeline.interfaces.http.pictures import AT_ONCE, EACH, Pictures
+from pipeline.operations.refusal import Refused
 from pipeline.reading.content import Unwanted
 
 Wanted = Callable[[], bool]

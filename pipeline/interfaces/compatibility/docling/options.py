@@ -14,8 +14,8 @@ from pydantic import (
     model_validator,
 )
 
-from pipeline.interfaces.http.errors import Refused
 from pipeline.interfaces.http.fields import Base64, Line, Url, Word, clean_lines
+from pipeline.operations.refusal import Refused
 from pipeline.settings import LOCAL
 from tasks.documents import Options
 

@@ -15,7 +15,7 @@ from pipeline.flows.documents.files import pictures_folder, stem
 from pipeline.flows.documents.queries import DocumentView
 from pipeline.flows.documents.states import PageStatus
 from pipeline.interfaces.compatibility.docling.task import Task, conversion_status, has_result, message
-from pipeline.interfaces.http.quotas import AtOnce
+from pipeline.operations.quotas import AtOnce
 from pipeline.reading.export import markup
 from pipeline.storage.context import Context
 

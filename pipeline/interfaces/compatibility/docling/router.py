@@ -30,10 +30,10 @@ from pipeline.interfaces.compatibility.docling.options import (
 from pipeline.interfaces.compatibility.docling.task import Task, documents_of, status
 from pipeline.interfaces.http import remote
 from pipeline.interfaces.http.dependencies import InContext, reader, spender, writer
-from pipeline.interfaces.http.errors import Refused
 from pipeline.interfaces.http.fields import CLEAN, MAX_WAIT_S
 from pipeline.interfaces.http.json_bodies import JsonRoute
 from pipeline.interfaces.http.uploads import File
+from pipeline.operations.refusal import Refused
 from pipeline.reading.source import safe_filename
 from pipeline.storage.context import Context
 

@@ -13,7 +13,7 @@ from pipeline.flows.documents import queries
 from pipeline.flows.documents.queries import DocumentView
 from pipeline.flows.documents.states import DocumentStatus
 from pipeline.interfaces.compatibility.docling.options import MAX_PAGE_BREAK, ConvertOptions, Format
-from pipeline.interfaces.http.errors import Refused
+from pipeline.operations.refusal import Refused
 from pipeline.storage.context import Context
 
 MAX_DOCUMENTS = 20

@@ -23,7 +23,6 @@ from pipeline.interfaces.http import pages
 from pipeline.interfaces.http.dependencies import ByCaller, InContext, reader
 from pipeline.interfaces.http.fields import CLEAN, Id, RowId
 from pipeline.interfaces.http.moments import At
-from pipeline.interfaces.http.shapes import is_admin
 from pipeline.providers import call_series
 from pipeline.providers import calls as record
 from pipeline.providers.call_series import CallSeries
@@ -205,7 +204,7 @@ def show(request: Request, context: InContext, caller: ByCaller, call_id: RowId)
     call = record.call(context, call_id)
     beside = CallFilter(flow=call.flow, scope_id=call.scope_id)
     others = record.calls(context, beside, limit=21) if call.scope_id else []
-    told = is_admin(caller)
+    told = caller.is_admin
     return screen(
         request,
         "calls/call.html",

@@ -19,7 +19,6 @@ from pipeline.interfaces.console.document_words import PAGE, Standing, standing
 from pipeline.interfaces.console.page import piece, screen
 from pipeline.interfaces.http.dependencies import InContext, reader
 from pipeline.interfaces.http.fields import HexId, Line
-from pipeline.interfaces.http.shapes import is_admin
 from pipeline.storage.context import Context
 from tasks import documents as flow
 from tasks.documents import AttemptView, Document, PageStatus, PageView
@@ -152,7 +151,7 @@ def show(
         tab=tab.value,
         acts=acts(document),
         choices=choices(context.settings),
-        any_model=is_admin(request.state.caller),
+        any_model=request.state.caller.is_admin,
         can_retry=can_retry(document),
         can_retry_pages=can_retry_pages(document),
         page_words=PAGE,

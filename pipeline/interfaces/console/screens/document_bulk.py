@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Annotated
 
 from fastapi import APIRouter, Form, Query, Request
@@ -10,16 +11,18 @@ from pydantic import Field
 from starlette.responses import Response
 
 from pipeline.engine.control_characters import printable_line
+from pipeline.flows.documents.catalog import Filter, Key
+from pipeline.flows.documents.states import DocumentStatus
 from pipeline.interfaces.console.answers import done, is_partial
 from pipeline.interfaces.console.document_filter import GROUPS, PATH, ROWS, Cursor, Looked
 from pipeline.interfaces.console.page import HEADERS, piece, screen
 from pipeline.interfaces.console.words import plural
-from pipeline.interfaces.http.dependencies import InContext, writer
-from pipeline.interfaces.http.document_portions import PAID, Verb, act_on_all, portion
-from pipeline.interfaces.http.errors import Refused
+from pipeline.interfaces.http import pages
+from pipeline.interfaces.http.dependencies import ByCaller, InContext, writer
 from pipeline.interfaces.http.fields import HexId, Line, Word
-from tasks import documents as flow
-from tasks.documents import DocumentStatus, Filter
+from pipeline.operations import documents
+from pipeline.operations.documents import VERBS, Verb
+from pipeline.operations.refusal import Refused
 
 router = APIRouter(prefix=f"{PATH}/actions", include_in_schema=False, dependencies=writer)
 AT_ONCE = 100
@@ -120,20 +123,22 @@ def _action(name: str) -> Action:
 
 
 @router.get("/{name}")
-def ask(request: Request, context: InContext, name: Word, chosen: Annotated[Chosen, Query()]) -> HTMLResponse:
+def ask(
+    request: Request, context: InContext, caller: ByCaller, name: Word, chosen: Annotated[Chosen, Query()]
+) -> HTMLResponse:
     """What it will touch."""
     action = _action(name)
     if chosen.id:
-        found = flow.several(chosen.id)
+        found = documents.several.by(caller, chosen.id)
         concerned = [one for one in found if one.status in action.states]
         matched, total, some = len(found), len(concerned), concerned[:NAMED]
     else:
         which = chosen.filter(context.db.now())
         mine = which.among(action.states)
-        counts = flow.count_by_status(which)
+        counts = documents.count_by_status.by(caller, which)
         matched = sum(count for status, count in counts.items() if not which.statuses or status in which.statuses)
         total = sum(count for status, count in counts.items() if mine and status in mine.statuses)
-        some = flow.list_documents(which=mine, limit=NAMED) if mine else []
+        some = documents.list_documents.by(caller, which=mine, limit=NAMED) if mine else []
     return screen(
         request,
         "documents/ask.html",
@@ -145,22 +150,24 @@ def ask(request: Request, context: InContext, name: Word, chosen: Annotated[Chos
         some=some,
         back=chosen.address(),
         concerned=[one.id for one in concerned] if chosen.id else [],
-        paid=(action.verb or name) in PAID,
+        paid=VERBS[Verb(action.verb or name)].spends,
     )
 
 
 @router.post("/{name}")
-def act(request: Request, context: InContext, name: Word, going: Annotated[Going, Form()]) -> Response:
+def act(
+    request: Request, context: InContext, caller: ByCaller, name: Word, going: Annotated[Going, Form()]
+) -> Response:
     """Do it with the next of them; then how far it is, or the list again."""
     action = _action(name)
-    if going.id:
-        ids: Sequence[str] = going.id
-        cursor = ""
-    else:
-        which = going.filter(context.db.now()).among(action.states)
-        ids, following = portion(which, going.cursor, AT_ONCE) if which else ([], None)
-        cursor = following or ""
-    changed, skipped = act_on_all(request, Verb(action.verb or name), ids, allow_partial=action.allow_partial)
+    ids: Sequence[str] = going.id
+    last: Key | None = None
+    if not ids and (which := going.filter(context.db.now()).among(action.states)):
+        after = pages.decode(going.cursor, datetime, str)
+        ids, last = documents.next_ids.by(caller, which, after, AT_ONCE)
+    cursor = pages.encode(*last) if last else ""
+    verb = Verb(action.verb or name)
+    changed, skipped = documents.act.by(caller, verb, ids, allow_partial=action.allow_partial)
     going = going.model_copy(
         update={
             "cursor": cursor,

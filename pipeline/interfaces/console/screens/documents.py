@@ -20,10 +20,10 @@ from pipeline.interfaces.console.screens.document_bulk import BULK, possible
 from pipeline.interfaces.console.words import combined, plural
 from pipeline.interfaces.http import pages
 from pipeline.interfaces.http.dependencies import InContext, reader, spender, writer
-from pipeline.interfaces.http.errors import Refused
 from pipeline.interfaces.http.moments import At
 from pipeline.interfaces.http.uploads import Form, uploaded
 from pipeline.interfaces.rest.documents import options_of, submit_file
+from pipeline.operations.refusal import Refused
 from pipeline.settings import LOCAL
 from pipeline.storage.context import Context
 from tasks import documents as flow
@@ -202,7 +202,7 @@ async def submit(request: Request, form: Annotated[Form, Depends(uploaded(MOST_F
         raise Refused("choose a file first: a PDF or a picture", code="invalid")
     for file in files:
         try:
-            sent.append(await run_sync(submit_file, request, file, options))
+            sent.append(await run_sync(submit_file, request.state.caller, file, options))
         except PenstockError as error:
             if len(files) == 1:
                 raise

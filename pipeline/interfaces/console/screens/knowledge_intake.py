@@ -15,9 +15,9 @@ from pipeline.interfaces.console.page import screen
 from pipeline.interfaces.console.words import plural
 from pipeline.interfaces.http import uploads
 from pipeline.interfaces.http.dependencies import ByCaller, reader, spender, writer
-from pipeline.interfaces.http.errors import Refused
 from pipeline.interfaces.http.fields import HexId, Id, Line, LongProse, Url
 from pipeline.interfaces.rest.knowledge_intake import MAX_FILES, MAX_ITEMS, add_uploaded
+from pipeline.operations.refusal import Refused
 from tasks import knowledge as flow
 from tasks.knowledge import Added, ItemType, Source
 

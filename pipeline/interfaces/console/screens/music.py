@@ -19,7 +19,6 @@ from pipeline.interfaces.http.dependencies import ByCaller, InContext, reader, s
 from pipeline.interfaces.http.fields import HexId
 from pipeline.interfaces.http.moments import At
 from pipeline.interfaces.http.pages import Cursor
-from pipeline.interfaces.http.shapes import is_admin
 from pipeline.interfaces.rest.music import sync as read_library
 from pipeline.storage.context import Context
 from tasks import music as flow
@@ -139,7 +138,7 @@ def show_run(
         css=_css,
         chosen=status or "",
         is_live=not status and before is None,
-        replies=[batch for batch in failed if batch.reply] if is_admin(caller) else [],
+        replies=[batch for batch in failed if batch.reply] if caller.is_admin else [],
     )
 
 

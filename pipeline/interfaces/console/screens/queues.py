@@ -21,8 +21,7 @@ from pipeline.interfaces.console.screens.overview import units
 from pipeline.interfaces.console.words import duration
 from pipeline.interfaces.http.dependencies import ByCaller, InContext, admin, reader
 from pipeline.interfaces.http.fields import Line, Word
-from pipeline.interfaces.http.identity import Caller
-from pipeline.interfaces.http.shapes import is_admin
+from pipeline.operations.caller import Caller
 from pipeline.providers import gates
 from pipeline.providers.queue_views import Holdup, QueueView, holdup
 from pipeline.storage.context import Context
@@ -181,7 +180,7 @@ def show_one(request: Request, context: InContext, caller: ByCaller, queue: Word
         shown=shown,
         spans=SPANS,
         breaker_spans=BREAKER_SPANS,
-        settings=_settings(context, row) if is_admin(caller) else [],
+        settings=_settings(context, row) if caller.is_admin else [],
     )
 
 

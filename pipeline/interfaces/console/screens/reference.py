@@ -10,8 +10,8 @@ from pipeline.interfaces.console import live, reference
 from pipeline.interfaces.console.page import screen
 from pipeline.interfaces.console.screens.settings import server_of
 from pipeline.interfaces.http.dependencies import ByCaller, reader
-from pipeline.interfaces.http.errors import Refused
 from pipeline.interfaces.http.fields import Line, Word
+from pipeline.operations.refusal import Refused
 
 router = APIRouter(prefix="/console/settings/reference", include_in_schema=False, dependencies=reader)
 

@@ -18,13 +18,13 @@ from pipeline.interfaces.console.screens.screenshots import ROOT, following, pag
 from pipeline.interfaces.console.words import plural
 from pipeline.interfaces.http import pages
 from pipeline.interfaces.http.dependencies import InContext, admin, reader, spender, writer
-from pipeline.interfaces.http.errors import Refused
 from pipeline.interfaces.http.fields import CLEAN, Line, RowId
 from pipeline.interfaces.http.moments import At, check_range, is_fit
 from pipeline.interfaces.http.pages import Cursor
 from pipeline.interfaces.http.uploads import Form, uploaded
 from pipeline.interfaces.rest.screenshot_shapes import LetterId, LetterKind, Pattern, Reason
 from pipeline.interfaces.rest.screenshots import take
+from pipeline.operations.refusal import Refused
 from tasks import screenshots as flow
 from tasks.screenshots import WorkStatus
 

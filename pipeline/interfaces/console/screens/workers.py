@@ -21,7 +21,6 @@ from pipeline.interfaces.console.page import piece, screen
 from pipeline.interfaces.console.subjects import place_of_call
 from pipeline.interfaces.http.dependencies import ByCaller, InContext, admin, reader
 from pipeline.interfaces.http.fields import Line
-from pipeline.interfaces.http.shapes import is_admin
 from pipeline.interfaces.overview import Fleet
 from pipeline.interfaces.rest.inference_nodes import GivenId, LetterId
 from pipeline.interfaces.workers import Job
@@ -107,7 +106,7 @@ def all_nodes(context: Context, asked: NodesAsked) -> dict[str, str]:  # noqa: A
 @router.get("")
 def show(request: Request, context: InContext, caller: ByCaller) -> HTMLResponse:
     """Workers; and, where somebody ever made a token, inference nodes, jobs and dead letters."""
-    used, knows = service.is_used(context), is_admin(caller)
+    used, knows = service.is_used(context), caller.is_admin
     shown = _workers(overview.fleet(context)) | (_nodes(_gateway(context)) if used else {})
     return screen(
         request,

@@ -7,10 +7,10 @@ from pydantic import BaseModel, Field, JsonValue, StringConstraints
 
 from pipeline.interfaces import search as everything
 from pipeline.interfaces.console.subjects import place, place_of_hit
-from pipeline.interfaces.http.errors import Refused
 from pipeline.interfaces.http.fields import CLEAN_LINES
 from pipeline.interfaces.mcp.tool import Arguments, Call, Toolbox
 from pipeline.interfaces.search import Hit
+from pipeline.operations.refusal import Refused
 from tasks import documents, knowledge, screenshots
 
 BOX = Toolbox()

@@ -100,7 +100,7 @@ async def convert_document(call: Call, asked: Address | FileOrAddress) -> Conver
         document = await run_sync(_submit_path, call, asked.path, options)
     else:
         async with fetched(call.request, call.context, asked.url) as file:
-            document = await run_sync(submit_file, call.request, file, options)
+            document = await run_sync(submit_file, call.request.state.caller, file, options)
     document = await _settled(call, document.id, asked.wait_s)
     beginning = await run_sync(excerpt, document) if document.merged_path and not document.outdated else None
     shown, now = await run_sync(_shown, call, document)
@@ -117,7 +117,7 @@ def _submit_path(call: Call, given: str, options: Options) -> Document:
     with files.incoming(settings, path) as copy:
         file = File("file", path.name, copy)
         file.look()
-        return submit_file(call.request, file, options)
+        return submit_file(call.request.state.caller, file, options)
 
 
 async def _settled(call: Call, document_id: str, wait_s: float) -> Document:

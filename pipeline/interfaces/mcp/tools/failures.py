@@ -5,18 +5,18 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Annotated
 
-from fastapi import Response
 from pydantic import BaseModel, Field, StringConstraints, ValidationError, model_validator
 
 from pipeline.engine import backlog
 from pipeline.flows import flows
-from pipeline.interfaces.http.errors import Refused
+from pipeline.flows.documents.states import PageStatus
 from pipeline.interfaces.mcp.tool import Arguments, Call, Toolbox
-from pipeline.interfaces.rest import document_actions, screenshot_work
-from pipeline.interfaces.rest.document_shapes import Choice, DocumentShape, FreshOptions, RetryOptions
+from pipeline.interfaces.rest import screenshot_work
+from pipeline.interfaces.rest.document_shapes import Choice
 from pipeline.interfaces.rest.screenshot_shapes import DeadLetterSelection
-from tasks import documents, knowledge, screenshots
-from tasks.documents import PageStatus
+from pipeline.operations import documents
+from pipeline.operations.refusal import Refused
+from tasks import knowledge, screenshots
 
 BOX = Toolbox()
 _PAGES_OF_EACH = 20
@@ -127,7 +127,7 @@ def retry(call: Call, asked: Again) -> Retried:
             again = _retry_document(call, asked)
             if again.settled:
                 now = "None of its pages had failed. Name a page, or all_pages, to convert it again all the same."
-            return Retried(kind=asked.kind, id=again.id, status=again.status, next=now)
+            return Retried(kind=asked.kind, id=again.id, status=again.status.name, next=now)
         case Kind.KNOWLEDGE:
             item = knowledge.reprocess(asked.id)
             return Retried(kind=asked.kind, id=item.id, status=item.status, next=now)
@@ -136,14 +136,13 @@ def retry(call: Call, asked: Again) -> Retried:
             return Retried(kind=asked.kind, id=asked.id, status="pending", next="See list_failures in a while.")
 
 
-def _retry_document(call: Call, asked: Again) -> DocumentShape:
-    """By the API's own endpoints, which count pages and check the model."""
-    chosen, unused = {"provider": asked.provider, "model": asked.model}, Response()
+def _retry_document(call: Call, asked: Again) -> documents.Document:
+    caller, chosen = call.request.state.caller, {"provider": asked.provider, "model": asked.model}
     if asked.page:
-        return document_actions.retry_page(call.request, unused, asked.id, asked.page, RetryOptions(**chosen))
+        return documents.retry_page.by(caller, asked.id, asked.page, **chosen)
     if asked.all_pages:
-        return document_actions.retry(call.request, unused, asked.id, FreshOptions(**chosen))
-    return document_actions.retry_failed(call.request, unused, asked.id, RetryOptions(**chosen))
+        return documents.retry.by(caller, asked.id, provider=asked.provider, model=asked.model)
+    return documents.retry_failed.by(caller, asked.id, **chosen)
 
 
 def _replay(letter: str) -> None:

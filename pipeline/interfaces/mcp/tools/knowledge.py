@@ -5,13 +5,13 @@ from typing import Annotated, Any, Literal
 from anyio.to_thread import run_sync
 from pydantic import BaseModel, Field, StringConstraints, model_validator
 
-from pipeline.interfaces.http.errors import Refused
 from pipeline.interfaces.http.fields import CLEAN_LINES, Line, Name, Url
 from pipeline.interfaces.http.moments import At
 from pipeline.interfaces.mcp.tool import Arguments, Call, Toolbox
 from pipeline.interfaces.mcp.tools.documents import next_of_item, settled_item
 from pipeline.interfaces.mcp.tools.progress import WaitS
 from pipeline.interfaces.rest.knowledge_shapes import FoundShape, ItemShape, found_shape, item_shape
+from pipeline.operations.refusal import Refused
 from tasks import knowledge as flow
 from tasks.knowledge import ItemType, Source
 

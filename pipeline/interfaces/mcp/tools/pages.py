@@ -8,10 +8,10 @@ from anyio.to_thread import run_sync
 from pydantic import BaseModel, Field
 
 from pipeline.flows.documents.page_pictures import MIN_DPI
-from pipeline.interfaces.http.errors import Refused
 from pipeline.interfaces.http.fields import HexId
 from pipeline.interfaces.mcp.tool import Arguments, Call, Picture, Toolbox
 from pipeline.interfaces.rest.document_shapes import PageRange
+from pipeline.operations.refusal import Refused
 from pipeline.reading.source import parse_page_range
 from tasks import documents as flow
 from tasks.documents import Document, PageStatus, PageView

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterator
 from threading import Event
+from types import SimpleNamespace
 
 import anyio
 import pytest
@@ -13,9 +14,8 @@ from starlette.types import Message
 from pipeline.engine.rates import Rate, TooMany, take
 from pipeline.interfaces.api.app import create_app
 from pipeline.interfaces.http.bodies import Held
-from pipeline.interfaces.http.errors import Refused
-from pipeline.interfaces.http.identity import Caller
 from pipeline.interfaces.http.json_bodies import Turns
+from pipeline.operations.refusal import Refused
 from pipeline.settings import ApiSettings
 from pipeline.storage.api_keys import Scope
 from pipeline.storage.context import Context
@@ -283,7 +283,7 @@ def test_large_bodies_are_read_one_at_a_time_of_each_caller() -> None:
     async def read_all() -> None:
         async with anyio.create_task_group() as tasks:
             for caller, name in (("a", b"a1"), ("a", b"a2"), ("b", b"b1")):
-                request = Request({"type": "http", "state": {"caller": Caller(caller, caller, Scope.READ)}})
+                request = Request({"type": "http", "state": {"caller": SimpleNamespace(id=caller)}})
                 tasks.start_soon(turns.read, request, name + bytes(10_000), work)
             with anyio.fail_after(60):
                 while len(running) < 2:
@@ -322,19 +322,19 @@ def test_deep_and_odd_json_is_refused(api: TestClient) -> None:
 
 
 def test_what_only_the_log_may_know_is_not_told(connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
-    from tasks import documents
+    from pipeline.flows.documents import queries
 
     def breaks(*_: object, **__: object) -> None:
         raise RuntimeError("secret of the server")
 
     client = connect()
-    monkeypatch.setattr(documents, "status", breaks)
+    monkeypatch.setattr(queries, "document", breaks)
     assert "secret" not in problem(client.get(f"{DOCUMENTS}/0123456789abcdef"), 500, "internal")
 
     def full(*_: object, **__: object) -> None:
         raise Refused("no space left on /secret/path", code="disk_full")
 
-    monkeypatch.setattr(documents, "status", full)
+    monkeypatch.setattr(queries, "document", full)
     assert "secret" not in problem(client.get(f"{DOCUMENTS}/0123456789abcdef"), 507, "disk_full")
 
 

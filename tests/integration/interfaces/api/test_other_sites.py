@@ -14,7 +14,7 @@ from pipeline.interfaces import rest as v1
 from pipeline.interfaces.api.app import PREFIX
 from pipeline.interfaces.console import screens
 from pipeline.interfaces.http.identity import SESSION
-from pipeline.interfaces.http.quotas import Quotas
+from pipeline.operations.quotas import Quotas
 from pipeline.storage import api_keys, api_sessions
 from pipeline.storage.api_keys import Scope
 from pipeline.storage.context import Context

@@ -6,6 +6,7 @@ from contextlib import ExitStack
 from datetime import datetime, timedelta
 from pathlib import Path
 from threading import Event
+from types import SimpleNamespace
 from typing import Any
 from uuid import uuid4
 
@@ -27,10 +28,9 @@ from pipeline.interfaces import compatibility as compat
 from pipeline.interfaces import rest as v1
 from pipeline.interfaces.http.bodies import BodyLimits
 from pipeline.interfaces.http.dependencies import may_spend
-from pipeline.interfaces.http.errors import Refused
-from pipeline.interfaces.http.identity import Caller
-from pipeline.interfaces.http.quotas import AtOnce, Quotas
 from pipeline.interfaces.rest import health
+from pipeline.operations.quotas import AtOnce, Quotas
+from pipeline.operations.refusal import Refused
 from pipeline.settings import ApiSettings
 from pipeline.storage import api_keys
 from pipeline.storage.api_keys import Scope as KeyScope
@@ -267,7 +267,7 @@ def test_bodies_under_way_are_held_in_so_much_memory_and_no_more() -> None:
 
     async def one(caller: int, ended: anyio.Event) -> None:
         nonlocal waiting
-        scope = {"type": "http", "headers": [], "state": {"caller": Caller(f"key-{caller}", "", KeyScope.READ)}}
+        scope = {"type": "http", "headers": [], "state": {"caller": SimpleNamespace(id=f"key-{caller}")}}
         blocks = iter([bytes(100_000)] * 9)
 
         async def receive() -> Message:

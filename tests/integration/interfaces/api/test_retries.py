@@ -11,7 +11,7 @@ from starlette.testclient import TestClient
 from pipeline.flows.documents import service
 from pipeline.flows.documents.models import PAGES
 from pipeline.flows.documents.states import DocumentStatus, PageStatus
-from pipeline.interfaces.http.quotas import Quotas
+from pipeline.operations.quotas import Quotas
 from pipeline.storage.api_keys import Scope
 from pipeline.storage.context import Context
 from tests.integration.interfaces.api.conftest import Connect

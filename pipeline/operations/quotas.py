@@ -11,8 +11,8 @@ from redis import RedisError
 
 from pipeline.engine.connection import connect
 from pipeline.engine.rates import Rate, TooMany, take
-from pipeline.interfaces import accounts
-from pipeline.interfaces.http.errors import Refused
+from pipeline.operations import accounts
+from pipeline.operations.refusal import Refused
 from pipeline.settings import ApiSettings
 from pipeline.storage import api_keys
 from pipeline.storage.context import Context

@@ -1,0 +1,411 @@
+"""The documents flow, as one may use it: submit, look, command, read the results."""
+
+from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from os import PathLike
+from pathlib import Path
+from threading import BoundedSemaphore
+from typing import TYPE_CHECKING, Any
+
+from pipeline.engine import events
+from pipeline.engine.accounts import OverCap
+from pipeline.engine.errors import PenstockError, UserError
+from pipeline.engine.presence import NoWorker
+from pipeline.engine.views import PASSING, view_of
+from pipeline.flows.documents import archive as archives
+from pipeline.flows.documents import backlog, catalog, page_pictures, queries, service, submission
+from pipeline.flows.documents import reasons as reasoning
+from pipeline.flows.documents import search as searching
+from pipeline.flows.documents.catalog import Filter, Key
+from pipeline.flows.documents.page_pictures import Encoding, Look
+from pipeline.flows.documents.queries import DocumentView, UnknownDocument
+from pipeline.flows.documents.service import Choice
+from pipeline.flows.documents.states import DocumentStatus
+from pipeline.flows.documents.submission import Options
+from pipeline.operations import watch as watching
+from pipeline.operations.caller import Caller, owner
+from pipeline.operations.operation import Operation, operation, reads
+from pipeline.operations.quotas import AtOnce
+from pipeline.operations.refusal import Refused
+from pipeline.reading import inspection
+from pipeline.reading.inputs import manifest_path
+from pipeline.reading.source import parse_page_range, safe_filename
+from pipeline.storage.api_keys import Scope
+
+if TYPE_CHECKING:
+    from tasks.flow import FlowTasks
+
+_CHILDREN, _AND_WAITING = BoundedSemaphore(4), AtOnce(12, 9, "files that are looked at")
+"""Child processes that look at files at the same time, and callers that have one or wait for one: each takes a thread,
+and others need threads as well."""
+_FOR_A_CHILD_S = 20.0
+
+
+@dataclass(frozen=True)
+class Document(DocumentView):
+    """A document as it was when you asked for it."""
+
+    no_worker: NoWorker | None = field(default=None, metadata={PASSING: True})
+    """Why nobody works on it, as `watch` and `wait` saw it; None if somebody may."""
+
+    @property
+    def settled(self) -> bool:
+        """At rest or paused, so not worth waiting for any longer."""
+        return self.at_rest or self.status is DocumentStatus.PAUSED
+
+    def wait(self, timeout_s: float | None = None) -> "Document":
+        """Wait until the document is at rest or paused; returns it as it is then.
+
+        Warns (`NoWorkerWarning`) if there is nobody to work. Raises `TimeoutError` after `timeout_s` seconds.
+        """
+        latest = self
+        for latest in watch([self.id], timeout_s=timeout_s):  # noqa: B007  # the last one is the answer
+            pass
+        return latest
+
+    def read_text(self) -> str:
+        """The merged Markdown. Raises `UserError` if there is none yet."""
+        if not self.merged_path:
+            raise UserError(f"document {self.id} has no result: it is {self.status.name}", code="no_result")
+        return Path(self.merged_path).read_text(encoding="utf-8")
+
+    def layout(self, page: int | None = None) -> dict[str, Any]:
+        """The blocks of each page, or of one, in reading order, with their boxes, as JSON."""
+        return layout(self.id, page)
+
+    def docling(self) -> dict[str, Any]:
+        """The document in the format of the Docling project (a DoclingDocument), as JSON."""
+        return docling(self.id)
+
+    def archive(self) -> Iterator[bytes]:
+        """A ZIP archive of Markdown, pictures, blocks and manifest, in pieces. Raises `UserError` at once."""
+        return archive(self.id)
+
+    @property
+    def pictures_folder(self) -> Path | None:
+        """The folder of the pictures that the merged Markdown links to; None if there are none."""
+        return pictures_folder(self.id) if self.merged_path else None
+
+    @property
+    def manifest_path(self) -> Path | None:
+        """The manifest beside the merged Markdown."""
+        return manifest_path(Path(self.merged_path)) if self.merged_path else None
+
+
+def watch(
+    document_ids: str | Iterable[str],
+    *,
+    timeout_s: float | None = None,
+    idle: Callable[[], object] = lambda: None,
+    changes_only: bool = False,
+) -> Iterator[Document]:
+    """Yield the current state of each document, and its new state at each change, until all have settled.
+
+    `changes_only`: skip the current state unless it is final, and yield a document only when its status or its page
+    counts change, not for progress or workers alone. While no worker runs, `no_worker` is set; the first time, a
+    `NoWorkerWarning` follows. `idle` is called about once a second. Raises `TimeoutError` after `timeout_s` seconds.
+    """
+    context = owner().context
+    seen: dict[str, Document] = {}
+    fleet = watching.Fleet()
+    waiting = {document_ids} if isinstance(document_ids, str) else set(document_ids)
+
+    def look() -> list[Document]:
+        all_found = [_document(view) for view in queries.documents_by_id(context, waiting)]
+        gone = waiting - {document.id for document in all_found}
+        if gone:
+            raise UnknownDocument(min(gone))
+        waiting.difference_update(document.id for document in all_found if document.settled)
+        return [found if found.settled else replace(found, no_worker=fleet.no_worker) for found in all_found]
+
+    looks = watching.watch(
+        look,
+        lambda _: len(waiting),
+        lambda event: event.get("document") in waiting,
+        undone=("document has not settled", "documents have not settled"),
+        timeout_s=timeout_s,
+        idle=idle,
+        fleet=fleet,
+    )
+    for found in looks:
+        for document in found:
+            before = seen.get(document.id)
+            seen[document.id] = document
+            if changes_only and before is None and not document.settled:
+                continue
+            if before is None or (_change(before) != _change(document) if changes_only else before != document):
+                yield document
+
+
+def _change(document: Document) -> tuple[DocumentStatus, int, int, int]:
+    return document.status, document.pages, document.completed_count, document.failed_count
+
+
+@operation(Scope.WRITE, spends=True)
+def submit(
+    caller: Caller,
+    path: str | PathLike[str],
+    options: Options | None = None,
+    *,
+    pages: str | None = None,
+    provider: str | None = None,
+    model: str | None = None,
+    allow_partial: bool | None = None,
+    use_cache: bool | None = None,
+    pictures: bool | None = None,
+    fresh: bool | None = None,
+    page_range: str | None = None,
+) -> Document:
+    """Submit a file; returns the document that will hold its text.
+
+    Options as an `Options`, as keywords, or both: a keyword that is not None wins. The same content and options find
+    the same document again, unless `fresh`. `page_range` is the older name of `pages`.
+    """
+    given = {
+        "page_range": page_range if pages is None else pages,
+        "provider": provider,
+        "model": model,
+        "allow_partial": allow_partial,
+        "use_cache": use_cache,
+        "pictures": pictures,
+        "fresh": fresh,
+    }
+    chosen: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+    return _launched(submission.submit(caller.context, Path(path), replace(options or Options(), **chosen)))
+
+
+@operation(Scope.WRITE, spends=True)
+def submit_upload(
+    caller: Caller, copy: Path, filename: str, options: Options | None = None, sha256: str = ""
+) -> Document:
+    """Submit what a stranger sent: a private copy in the upload folder, which is looked at in a child process.
+
+    Raises what `submit` raises, and `Refused` (429, 503) if too many files are being looked at.
+    """
+    context, options = caller.context, options or Options()
+    caller.check_model(options.provider, options.model)
+    with a_child(caller), caller.pages(OverCap) as charge:
+        submission.check(context, options)
+        info = inspection.inspect(copy, safe_filename(filename), context.settings.documents, caller.goes_on)
+        charge(len(parse_page_range(options.page_range, info.pages)))
+        return _launched(submission.submit_copy(context, copy, filename, options, info, sha256))
+
+
+@contextmanager
+def a_child(caller: Caller) -> Iterator[None]:
+    """One of the few child processes. Raises `Refused` (503) if none is free in time, 429 if the caller has many."""
+    with _AND_WAITING.one(caller.id):
+        if not _CHILDREN.acquire(timeout=_FOR_A_CHILD_S):
+            raise Refused("too many files are being looked at: try again in a moment", code="busy")
+        try:
+            yield
+        finally:
+            _CHILDREN.release()
+
+
+@operation(Scope.READ)
+def status(caller: Caller, document_id: str) -> Document:
+    """The document as it is now. Raises `UnknownDocument`."""
+    return _document(queries.document(caller.context, document_id))
+
+
+@operation(Scope.READ)
+def several(caller: Caller, document_ids: Collection[str]) -> list[Document]:
+    """Those of these documents that exist, as they are now."""
+    return [_document(view) for view in queries.documents_by_id(caller.context, document_ids)]
+
+
+@operation(Scope.READ)
+def list_documents(
+    caller: Caller,
+    *,
+    status: DocumentStatus | None = None,
+    which: Filter | None = None,
+    limit: int = 50,
+    offset: int = 0,
+    after: Key | None = None,
+    before: Key | None = None,
+) -> list[Document]:
+    """Documents, newest first. `which` instead of `status`; `after`: beyond this moment of creation and id; `before`:
+    those just above."""
+    which = which or Filter(statuses=frozenset() if status is None else frozenset({status}))
+    found = catalog.documents(caller.context, which, limit=limit, offset=offset, after=after, before=before)
+    return [_document(view) for view in found]
+
+
+@operation(Scope.READ)
+def next_ids(caller: Caller, which: Filter, after: Key | None, most: int) -> tuple[list[str], Key | None]:
+    """(ids of at most so many documents, newest first; where those after them begin, or None)."""
+    found = catalog.documents(caller.context, which, limit=most + 1, after=after)
+    last = found[most - 1] if len(found) > most else None
+    return [view.id for view in found[:most]], (last.created_at, last.id) if last else None
+
+
+count_documents, count_by_status = reads(catalog.count_documents), reads(catalog.count_by_status)
+reasons, search = reads(reasoning.reasons), reads(searching.search)
+pages, page, attempts, costs = reads(queries.pages), reads(queries.page), reads(queries.attempts), reads(queries.costs)
+layout, docling = reads(queries.layout_json), reads(queries.docling_document)
+archive, pictures_folder = reads(archives.archive), reads(archives.pictures_folder)
+figures, last_hour, pages_by_minute = reads(queries.figures), reads(backlog.last_hour), reads(backlog.pages_by_minute)
+find_page_picture = reads(page_pictures.find)
+
+
+@operation(Scope.READ)
+def page_picture(
+    caller: Caller,
+    document_id: str,
+    number: int,
+    dpi: float = 100,
+    wanted: Callable[[], bool] = lambda: True,
+    *,
+    width: int = 0,
+    encoding: Encoding = "png",
+) -> bytes:
+    """The page as it is in the file, rendered in a child process: at `dpi`, or `width` pixels wide.
+
+    Raises `UserError`.
+    """
+    return page_pictures.picture(caller.context, document_id, number, Look(dpi, width, encoding), wanted)
+
+
+@operation(Scope.WRITE)
+def cancel(caller: Caller, document_id: str) -> Document:
+    """Stop the document; wins over any work under way."""
+    return _told(service.cancel(caller.context, document_id))
+
+
+@operation(Scope.WRITE)
+def pause(caller: Caller, document_id: str, by: str = "") -> Document:
+    """Finish the pages under way and start no others. `by`: who is told to have asked for it."""
+    return _told(service.pause(caller.context, document_id, by or caller.key_name))
+
+
+@operation(Scope.WRITE, spends=True)
+def resume(caller: Caller, document_id: str) -> Document:
+    """Go on with a paused document."""
+    return _launched(service.resume(caller.context, document_id))
+
+
+@operation(Scope.WRITE, spends=True)
+def retry(caller: Caller, document_id: str, *, provider: str = "", model: str = "", fresh: bool = False) -> Document:
+    """Start over from splitting. `fresh`: ask the provider even for pages in the cache."""
+    choice = _choice(caller, document_id, provider, model)
+    with caller.pages() as charge:
+        return _launched(service.retry(caller.context, document_id, choice, fresh=fresh, charge=charge))
+
+
+@operation(Scope.WRITE, spends=True)
+def retry_failed(caller: Caller, document_id: str, *, provider: str = "", model: str = "") -> Document:
+    """Try again what failed: the failed pages, or else the merge, or all of a document that has no pages yet."""
+    choice = _choice(caller, document_id, provider, model)
+    with caller.pages() as charge:
+        return _launched(service.retry_failed(caller.context, document_id, choice, charge=charge))
+
+
+@operation(Scope.WRITE, spends=True)
+def retry_page(caller: Caller, document_id: str, page: int, *, provider: str = "", model: str = "") -> Document:
+    """Convert one page again; its old text stays until there is a new one."""
+    choice = _choice(caller, document_id, provider, model)
+    with caller.pages() as charge:
+        return _launched(service.retry_page(caller.context, document_id, page, choice, charge=charge))
+
+
+def _choice(caller: Caller, document_id: str, provider: str, model: str) -> Choice:
+    if model:
+        caller.check_model(provider or queries.document(caller.context, document_id).provider, model)
+    return Choice(provider, model)
+
+
+@operation(Scope.WRITE)
+def remerge(caller: Caller, document_id: str, *, allow_partial: bool = False) -> Document:
+    """Merge the pages again."""
+    return _launched(service.remerge(caller.context, document_id, allow_partial=allow_partial))
+
+
+@operation(Scope.WRITE)
+def promote(caller: Caller, document_id: str, page: int, attempt_id: int) -> Document:
+    """Use the text of an older attempt as the page's text."""
+    return _launched(service.promote(caller.context, document_id, page, attempt_id))
+
+
+@operation(Scope.WRITE)
+def delete(caller: Caller, document_id: str) -> None:
+    """Delete the document with its pages, attempts and files."""
+    service.remove(caller.context, document_id)
+    if caller.context.online:
+        events.publish(caller.context.redis, "documents", "deleted", document=document_id)
+
+
+class Verb(StrEnum):
+    """What can be done with many documents at once."""
+
+    CANCEL = "cancel"
+    PAUSE = "pause"
+    RESUME = "resume"
+    RETRY = "retry"
+    RETRY_FAILED = "retry-failed"
+    """The failed pages; else the merge, or all of a document that failed before it had pages."""
+    REMERGE = "remerge"
+    DELETE = "delete"
+
+
+VERBS: dict[Verb, Operation[..., Any]] = {
+    Verb.CANCEL: cancel,
+    Verb.PAUSE: pause,
+    Verb.RESUME: resume,
+    Verb.RETRY: retry,
+    Verb.RETRY_FAILED: retry_failed,
+    Verb.REMERGE: remerge,
+    Verb.DELETE: delete,
+}
+
+
+@dataclass(frozen=True)
+class Skipped:
+    """A document that stayed as it was, and why."""
+
+    id: str
+    reason: str
+
+
+@operation(Scope.WRITE)
+def act(
+    caller: Caller, verb: Verb, document_ids: Iterable[str], *, allow_partial: bool = False
+) -> tuple[int, list[Skipped]]:
+    """The same with each of these, in a transaction of its own: with how many, and why not with the others.
+
+    Raises `OverCap` for what costs money, if the caller has spent enough.
+    """
+    given = {"allow_partial": allow_partial} if verb is Verb.REMERGE else {}
+    if VERBS[verb].spends:
+        caller.check_spending()
+    done, skipped = 0, list[Skipped]()
+    for document_id in document_ids:
+        try:
+            VERBS[verb].by(caller, document_id, **given)
+            done += 1
+        except PenstockError as error:
+            skipped.append(Skipped(document_id, str(error)))
+    return done, skipped
+
+
+def _tasks() -> "FlowTasks":
+    from tasks.documents.canvas import TASKS  # noqa: PLC0415  # with Celery, which who only reads does not need
+
+    return TASKS
+
+
+def _launched(view: DocumentView) -> Document:
+    _tasks().launch(view.id)
+    return _told(view)
+
+
+def _told(view: DocumentView) -> Document:
+    _tasks().announce(view.id)
+    return _document(view)
+
+
+def _document(view: DocumentView) -> Document:
+    return view_of(Document, view)

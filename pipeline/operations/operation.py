@@ -1,0 +1,54 @@
+"""`@operation`: a function that a caller with a scope may call, and Python programs as the owner."""
+
+import inspect
+from collections.abc import Callable
+from functools import update_wrapper
+from typing import Concatenate, Generic, ParamSpec, TypeVar
+
+from pipeline.operations.caller import Caller, owner
+from pipeline.storage.api_keys import Scope
+from pipeline.storage.context import Context
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class Operation(Generic[P, R]):
+    """Call it: the owner of this process asks. `by`: another caller does."""
+
+    def __init__(self, function: Callable[Concatenate[Caller, P], R], scope: Scope, *, spends: bool) -> None:
+        update_wrapper(self, function)
+        whole = inspect.signature(function)
+        self.__signature__ = whole.replace(parameters=list(whole.parameters.values())[1:])
+        self._function, self.scope, self.spends = function, scope, spends
+
+    def __call__(self, *args: P.args, **named: P.kwargs) -> R:
+        """As the owner of this process."""
+        return self._function(owner(), *args, **named)
+
+    def by(self, caller: Caller, /, *args: P.args, **named: P.kwargs) -> R:
+        """As this caller. Raises `Refused` if they lack the scope, `OverCap` if they have spent enough today."""
+        caller.check(self.scope)
+        if self.spends:
+            caller.check_spending()
+        return self._function(caller, *args, **named)
+
+
+def operation(
+    scope: Scope, *, spends: bool = False
+) -> Callable[[Callable[Concatenate[Caller, P], R]], Operation[P, R]]:
+    """A decorator of `function(caller, …)`. `spends`: it may lead to calls of AI services."""
+
+    def wrap(function: Callable[Concatenate[Caller, P], R]) -> Operation[P, R]:
+        return Operation(function, scope, spends=spends)
+
+    return wrap
+
+
+def reads(function: Callable[Concatenate[Context, P], R], scope: Scope = Scope.READ) -> Operation[P, R]:
+    """An operation that is a query of a flow: nothing stands around it but the scope."""
+
+    def ask(caller: Caller, /, *args: P.args, **named: P.kwargs) -> R:
+        return function(caller.context, *args, **named)
+
+    return Operation(update_wrapper(ask, function), scope, spends=False)
