@@ -10,7 +10,7 @@ DEMO := .demo
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup lock demo test test-fast acceptance clients simulate mutations fuzz endpoints snapshots lint bench quality clean
+.PHONY: help setup lock demo test test-all test-fast acceptance clients simulate mutations fuzz endpoints snapshots lint bench quality clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-9s  %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -57,8 +57,15 @@ demo: setup ## Convert examples/about-penstock.pdf with no service at all, and s
 WORKERS ?= $(shell n=$$(getconf _NPROCESSORS_ONLN); [ $$n -lt 2 ] && echo 3 || echo 4)
 PARALLEL = -n $(WORKERS) --dist loadgroup --no-loadscope-reorder
 
-test: setup ## Run all tests; they bring their own Redis and PostgreSQL
-	$(BIN)/python -m pytest $(PARALLEL) $(ARGS)
+# Which of the tests that take longest, and of the repetitions on PostgreSQL, run besides: none, turn (an eighth, by the
+# commit), 3/8, all.
+ROTATING ?= none
+
+test: setup ## Run the tests, in ten minutes on two cores; they bring their own Redis and PostgreSQL
+	$(BIN)/python -m pytest $(PARALLEL) --rotating $(ROTATING) $(ARGS)
+
+test-all: ROTATING = all
+test-all: test ## Run every test, all on both databases, with every hostile input
 
 FAST := tests/unit $(addprefix tests/integration/,engine storage documents providers interfaces)
 

@@ -30,7 +30,7 @@ from tests.support.redis_server import RedisServer
 if TYPE_CHECKING:
     from tests.support.postgres import Postgres
 
-pytest_plugins = ["tests.support.session"]
+pytest_plugins = ["tests.support.session", "tests.support.rotation"]
 collect_ignore = ["clients"]
 """They run in an environment of their own: `make clients`."""
 
@@ -123,9 +123,9 @@ def sqlite_url(request: pytest.FixtureRequest, data_dir: Path, migrated: bool) -
     return f"sqlite:///{path}"
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
+@pytest.fixture
 def database_url(request: pytest.FixtureRequest, migrated: bool) -> Iterator[str]:
-    """URL of a database without rows, once of each kind."""
+    """URL of a database without rows, of the kinds that `tests.support.rotation` chooses."""
     if request.param == "sqlite":
         yield request.getfixturevalue("sqlite_url")
         return

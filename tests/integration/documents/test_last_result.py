@@ -14,6 +14,8 @@ from pipeline.flows.documents.work import merge, split
 from pipeline.storage.context import Context
 from tests.support.documents import insert_document, set_row, write_output
 
+pytestmark = pytest.mark.both_databases
+
 D, P = DocumentStatus, PageStatus
 
 

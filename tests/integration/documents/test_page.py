@@ -28,6 +28,8 @@ from tests.support.documents import (
     pages,
 )
 
+pytestmark = pytest.mark.both_databases
+
 D, P = DocumentStatus, PageStatus
 ATTEMPTS_CAP = 3
 

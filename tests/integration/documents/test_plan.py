@@ -14,6 +14,8 @@ from pipeline.flows.documents.states import DocumentStatus, PageStatus
 from pipeline.storage.context import Context
 from tests.support.documents import Worker, bad, good, insert_document, only
 
+pytestmark = pytest.mark.both_databases
+
 D, P = DocumentStatus, PageStatus
 VISION = "vision.openai"
 

@@ -21,6 +21,8 @@ from pipeline.reading.export import markdown
 from pipeline.storage.context import Context
 from tests.support.documents import insert_document
 
+pytestmark = pytest.mark.both_databases
+
 TEXTS = {
     1: "# Pumps\n\nThe filter of the pump is changed in March.",
     2: "# 设备\n\n数据库的备份每天进行。",

@@ -31,6 +31,8 @@ from tests.support.documents import (
     write_output,
 )
 
+pytestmark = pytest.mark.both_databases
+
 D, P = DocumentStatus, PageStatus
 UNDER_WAY = [P.COMPLETED, P.FAILED, P.PENDING, P.PROCESSING]
 STATES = {

@@ -34,6 +34,8 @@ from pipeline.flows.documents.work.page import Attempt, PageUnit
 from pipeline.storage.context import Context
 from tests.support.documents import CLAIMED_STAGES, Worker, attempts, bad, document, good, insert_document, pages
 
+pytestmark = pytest.mark.both_databases
+
 D, P = DocumentStatus, PageStatus
 WORKERS = ("w1", "w2", "w3")
 MAX_ATTEMPTS = 3

@@ -25,6 +25,8 @@ from tests.support.commits import lose_answers
 from tests.support.documents import at_once, document, held, insert_document, page_states, set_row, write_output
 from tests.support.samples import encrypted_pdf, text_pdf
 
+pytestmark = pytest.mark.both_databases
+
 D, P = DocumentStatus, PageStatus
 THREE = [["one"], ["two"], ["three"]]
 

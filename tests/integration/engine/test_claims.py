@@ -18,6 +18,8 @@ from pipeline.engine.tables import table_of
 from pipeline.storage.database import Database
 from tests.support.commits import lose_answers
 
+pytestmark = pytest.mark.both_databases
+
 NOW = datetime(2026, 1, 20, 12, 0, tzinfo=UTC)
 LEASE_S = 300
 

@@ -19,6 +19,8 @@ from pipeline.flows import flows
 from pipeline.storage.context import Context
 from tests.support.works import FACTORIES, Made, works
 
+pytestmark = pytest.mark.both_databases
+
 UNITS = 6
 ALL = works()
 ONE, OTHER = Owner("w:1:a", "m1"), Owner("w:2:b", "m2")

@@ -15,6 +15,8 @@ from pipeline.flows.documents.flow import FLOW
 from pipeline.storage.context import Context
 from tests.support.works import FACTORIES, works
 
+pytestmark = pytest.mark.both_databases
+
 ONE = Owner("cpu@host:1:a", "m1")
 WORK = works()["documents.page"]
 

@@ -33,6 +33,8 @@ from pipeline.storage.context import Context
 from tests.support.documents import insert_document
 from tests.support.works import FACTORIES, works
 
+pytestmark = pytest.mark.both_databases
+
 WRITERS, EACH = 6, 12
 FOLLOWED_WORKS = {name: work for name, work in works().items() if announced.of(work.table)}
 

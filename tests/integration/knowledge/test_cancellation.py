@@ -25,6 +25,8 @@ from tests.support.knowledge import add_base
 from tests.support.knowledge_driver import Driver, long_text
 from tests.support.provider_server import ProviderServer
 
+pytestmark = pytest.mark.both_databases
+
 Finish = Callable[[], object]
 """What the work that is under way does when it comes back."""
 

@@ -16,6 +16,8 @@ from pipeline.flows.knowledge.work import admission
 from pipeline.storage.context import Context
 from tests.support.knowledge_driver import Driver
 
+pytestmark = pytest.mark.both_databases
+
 ITEMS_OF_BASE, IN_LINE = 3000, 300
 FEW = ("_claimed", "_next_run_at", "_claimable", "_line", "_admitted", "_deleting", "(id=?)", "(item_id=?", "id>?")
 """Indexes of the few rows that are held, wait, or are asked for by name."""

@@ -18,6 +18,8 @@ from tasks import knowledge
 from tests.support.knowledge import add_base, add_batches, add_item
 from tests.support.knowledge_driver import WORKER, Driver, long_text
 
+pytestmark = pytest.mark.both_databases
+
 
 @pytest.fixture
 def extra_env() -> dict[str, str]:

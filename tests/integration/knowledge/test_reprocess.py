@@ -22,6 +22,8 @@ from pipeline.storage.context import Context
 from tests.support.knowledge_driver import WORKER, Driver, long_text, published
 from tests.support.provider_server import ProviderServer
 
+pytestmark = pytest.mark.both_databases
+
 
 def rewrite(context: Context, driver: Driver, item_id: str, text: str) -> None:
     """The item's stored copy has another text from now on."""

@@ -18,6 +18,8 @@ from tests.support.knowledge import add_base
 from tests.support.knowledge_texts import add_chunks, publish
 from tests.support.provider_server import ProviderServer
 
+pytestmark = pytest.mark.both_databases
+
 SEA = ["The harbour wakes before the town.", "Its lantern is lit at dusk.", "Nobody sails in a storm."]
 COPPER = ["Copper conducts heat.", "A lantern of copper turns green.", "The meadow is quiet."]
 

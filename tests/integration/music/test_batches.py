@@ -21,6 +21,8 @@ from tests.support import songs
 from tests.support.music import CHAT, EMBED, Driver, add_songs, batch_rows, calls, change, states
 from tests.support.provider_server import Fault, ProviderServer, Record, default_vector
 
+pytestmark = pytest.mark.both_databases
+
 
 def test_full_run_pays_two_calls_a_batch_and_every_song_has_its_own_vector(
     driver: Driver, provider: ProviderServer

@@ -23,6 +23,8 @@ from tests.support.commits import lose_answers
 from tests.support.music import CHAT, EMBED, Driver, add_songs, batch_rows, calls, change, states
 from tests.support.provider_server import ProviderServer, Record
 
+pytestmark = pytest.mark.both_databases
+
 
 def test_second_start_is_refused_and_enqueues_no_song_twice(driver: Driver) -> None:
     add_songs(driver.context, 15)

@@ -14,6 +14,8 @@ from tests.support import songs
 from tests.support.music import CHAT, Driver, add_songs, calls
 from tests.support.provider_server import ProviderServer, Record
 
+pytestmark = pytest.mark.both_databases
+
 TAGS = [
     SongTags("a", "So What", "Miles Davis", "Kind of Blue", "Jazz", 1959, path="a.flac"),
     SongTags("b", "Blue in Green", "Miles Davis", "Kind of Blue", "Jazz", 1959, path="b.flac"),

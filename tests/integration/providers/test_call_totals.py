@@ -13,6 +13,8 @@ from pipeline.providers.call_totals import CURSOR, Total, advance, totals
 from pipeline.storage.context import Context
 from tests.support.calls import call_row
 
+pytestmark = pytest.mark.both_databases
+
 OLD = timedelta(days=100)
 
 

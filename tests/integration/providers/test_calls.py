@@ -17,6 +17,8 @@ from pipeline.storage.context import Context
 from tasks import calls
 from tests.support.calls import call_row
 
+pytestmark = pytest.mark.both_databases
+
 NOW = datetime.now(UTC).replace(microsecond=0)
 
 

@@ -46,6 +46,8 @@ from tests.support.knowledge_driver import WORKER
 from tests.support.knowledge_driver import Driver as KnowledgeDriver
 from tests.support.provider_server import ProviderServer
 
+pytestmark = pytest.mark.both_databases
+
 THREADS = 32
 PRICE = 0.25
 SQLITE = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)

@@ -15,6 +15,8 @@ from pipeline.flows.screenshots.work.shard import ShardUnit
 from pipeline.storage.context import Context
 from tests.integration.screenshots.conftest import ME, Evidence, Hand, as_expansion, draft, rows_of
 
+pytestmark = pytest.mark.both_databases
+
 OTHER = Owner("there:2:b", "request-2")
 
 

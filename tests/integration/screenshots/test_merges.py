@@ -26,6 +26,8 @@ from pipeline.storage import vectors
 from pipeline.storage.context import Context
 from tests.integration.screenshots.conftest import BEGIN, ME, Draft, Hand, as_expansion, both, draft, row_of
 
+pytestmark = pytest.mark.both_databases
+
 OTHER = Owner("there:2:b", "request-2")
 
 

@@ -24,6 +24,8 @@ from pipeline.storage.context import Context
 from tasks.screenshots import canvas
 from tests.integration.screenshots.conftest import ME, Hand, rows_of
 
+pytestmark = pytest.mark.both_databases
+
 HOUR = timedelta(hours=1)
 
 

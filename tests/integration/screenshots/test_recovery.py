@@ -18,6 +18,8 @@ from pipeline.flows.screenshots.work import analysis, expansion, merge, retry, s
 from pipeline.storage.context import Context
 from tests.integration.screenshots.conftest import ME, Hand, draft
 
+pytestmark = pytest.mark.both_databases
+
 OTHER = Owner("there:2:b", "request-2")
 
 

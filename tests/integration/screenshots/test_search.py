@@ -22,6 +22,8 @@ from pipeline.storage.context import Context
 from pipeline.storage.fulltext import Text
 from tests.integration.screenshots.conftest import BEGIN, ME, Draft, Evidence, Hand, as_expansion, draft
 
+pytestmark = pytest.mark.both_databases
+
 
 @pytest.fixture
 def titles(context: Context, hand: Hand) -> Any:

@@ -12,6 +12,8 @@ from pipeline.storage import api_keys
 from pipeline.storage.api_keys import API_KEYS, PREFIX, KeyView, Scope
 from pipeline.storage.context import Context
 
+pytestmark = pytest.mark.both_databases
+
 
 def test_two_usable_keys_or_tokens_have_two_names(context: Context) -> None:
     def key() -> str:

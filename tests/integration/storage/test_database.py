@@ -16,6 +16,8 @@ from pipeline.engine.errors import UserError
 from pipeline.storage import database
 from pipeline.storage.database import Database, is_passing
 
+pytestmark = pytest.mark.both_databases
+
 
 @pytest.fixture
 def migrated() -> bool:

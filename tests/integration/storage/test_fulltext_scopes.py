@@ -9,6 +9,8 @@ from pipeline.flows.knowledge.models import BASES, CHUNKS, FULL_TEXT, ITEMS
 from pipeline.storage.context import Context
 from pipeline.storage.fulltext import Text
 
+pytestmark = pytest.mark.both_databases
+
 NOW = datetime.now(UTC)
 BASE_IDS = [f"{number:04x}face{number:08x}" for number in range(70)]
 WORDS = ("harbour", "lantern", "copper", "meadow")

@@ -10,6 +10,8 @@ from pipeline.storage import idempotency
 from pipeline.storage.context import Context
 from tests.faults.flow import POSTGRESQL
 
+pytestmark = pytest.mark.both_databases
+
 KEEP = timedelta(hours=1)
 
 

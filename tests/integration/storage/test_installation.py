@@ -22,6 +22,8 @@ from pipeline.storage.installation import ForeignFolder
 from tasks import maintenance, presence, retention
 from tests.support.samples import text_pdf
 
+pytestmark = pytest.mark.both_databases
+
 Another = Callable[[], Context]
 on_sqlite = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 """For what does not depend on the database."""

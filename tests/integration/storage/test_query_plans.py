@@ -26,6 +26,8 @@ from tasks.maintenance import sweep
 from tests.support.many_pages import Shape, document_id, fill
 from tests.support.works import works
 
+pytestmark = pytest.mark.both_databases
+
 LARGE = ("pages", "documents", "page_attempts", "ai_calls")
 SUMS = re.compile(
     r"SELECT (documents\.status, count|sum\(documents\.).* FROM documents( GROUP BY documents\.status)?", re.DOTALL

@@ -30,6 +30,8 @@ from tasks.retention import prune
 from tests.support.calls import call_row
 from tests.support.documents import insert_document
 
+pytestmark = pytest.mark.both_databases
+
 NOW = datetime.now(UTC)
 
 

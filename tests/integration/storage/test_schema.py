@@ -37,6 +37,8 @@ from pipeline.storage import schema
 from pipeline.storage.database import Database
 from tests.support.calls import call_row
 
+pytestmark = pytest.mark.both_databases
+
 MIGRATIONS = Path(schema.__file__).parent / "migrations"
 
 

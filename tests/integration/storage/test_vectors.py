@@ -20,6 +20,8 @@ from pipeline.storage.vectors.codes import Floats
 from pipeline.storage.vectors.models import CODES, VERSIONS
 from pipeline.storage.vectors.nearest import Hit
 
+pytestmark = pytest.mark.both_databases
+
 NOW = datetime.now(UTC)
 MANY = 2200
 DIMS = 1024

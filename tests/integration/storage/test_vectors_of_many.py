@@ -16,6 +16,8 @@ from pipeline.storage.vectors import memory, nearest
 from pipeline.storage.vectors.codes import Floats
 from pipeline.storage.vectors.nearest import Hit
 
+pytestmark = pytest.mark.both_databases
+
 NOW = datetime.now(UTC)
 DIMS = 64
 KINDS = [f"kb:{number:016x}" for number in range(60)]

@@ -26,6 +26,8 @@ from tests.integration.webhooks.conftest import Driver
 from tests.support.waiting import wait_until
 from tests.support.webhook_receiver import Receiver, Reply
 
+pytestmark = pytest.mark.both_databases
+
 
 def test_an_event_arrives_signed_as_the_specification_says(
     context: Context, driver: Driver, receiver: Receiver

@@ -17,6 +17,8 @@ from pipeline.settings import MusicSettings
 from pipeline.storage.context import Context
 from tests.support.subsonic_server import Fault, SubsonicServer, synthetic
 
+pytestmark = pytest.mark.both_databases
+
 
 @pytest.fixture
 def server() -> Iterator[SubsonicServer]:

@@ -18,6 +18,8 @@ from tests.integration.screenshots.conftest import BEGIN, ME, Hand, draft
 from tests.support.provider_server import Fault, ProviderServer, Record
 from tests.support.screens import EMBED, Driver
 
+pytestmark = pytest.mark.both_databases
+
 
 @pytest.fixture
 def made(hand: Hand) -> list[int]:

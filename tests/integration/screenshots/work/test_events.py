@@ -16,6 +16,8 @@ from tests.integration.screenshots.work.conftest import NewBatch
 from tests.support.provider_server import ProviderServer
 from tests.support.screens import Driver
 
+pytestmark = pytest.mark.both_databases
+
 
 def told_of(context: Context) -> list[dict[str, str]]:
     return [fields for _, fields in events.read(context.redis, "0", 0.01) if fields["flow"] == "screenshots"]

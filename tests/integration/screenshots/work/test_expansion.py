@@ -24,6 +24,8 @@ from tests.support.commits import lose_answers
 from tests.support.provider_server import Fault, ProviderServer
 from tests.support.screens import Driver, Models, expanded, lost_at, paint, seen
 
+pytestmark = pytest.mark.both_databases
+
 
 @pytest.fixture
 def analysed(driver: Driver, new_batch: NewBatch, provider: ProviderServer) -> Callable[[], int]:

@@ -23,6 +23,8 @@ from tests.integration.screenshots.conftest import BEGIN, Draft, Hand, row_of
 from tests.support.provider_server import Fault, ProviderServer
 from tests.support.screens import Driver, lost_at, told
 
+pytestmark = pytest.mark.both_databases
+
 
 def said(title: str, *keywords: str) -> Content:
     return Content(title, f"About {title}.", keywords, importance=len(keywords))

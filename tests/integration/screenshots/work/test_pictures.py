@@ -13,6 +13,8 @@ from pipeline.storage.context import Context
 from tests.integration.screenshots.conftest import ME, Hand
 from tests.support.waiting import wait_until
 
+pytestmark = pytest.mark.both_databases
+
 
 @pytest.fixture
 def settings_env() -> dict[str, str]:

@@ -24,6 +24,8 @@ from tests.integration.screenshots.work.conftest import NewBatch
 from tests.support.provider_server import Fault, ProviderServer
 from tests.support.screens import Driver, Models, seen, told
 
+pytestmark = pytest.mark.both_databases
+
 
 def shard_rows(context: Context) -> list[Any]:
     with context.db.read() as session:

@@ -1,0 +1,137 @@
+"""What `make test` leaves out, and who runs it when.
+
+Two things wait for their turn, since something shorter proves most of what they prove: tests marked `rotating`, and
+tests on PostgreSQL that run on SQLite anyway. `--rotating` says which of them run:
+
+    none    the default
+    3/8     the third eighth, by a hash of the test's id
+    turn    the eighth whose turn it is, by the commit: `.ci/run`
+    all     `make test-all`
+
+Collections of inputs have turns, too: a test that goes through one asks `Rotation.of` for those that are due. Without
+`all`, that is always an eighth, by the commit unless `3/8` names it. A test that is named by its id (`FILE::NAME`) runs
+whether it rotates or not.
+"""
+
+import subprocess
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TypeVar
+from zlib import crc32
+
+import pytest
+
+PARTS = 8
+Input = TypeVar("Input")
+_ROTATION = pytest.StashKey["Rotation"]()
+
+
+@dataclass(frozen=True)
+class Rotation:
+    """What this session runs."""
+
+    part: int
+    """The eighth of inputs, from 1; of tests, too, if `tests` is "part"."""
+    tests: str
+    """Of those that rotate: "none", "part" or "all"."""
+    by: str
+    """Who chose the part."""
+
+    def includes(self, test: str) -> bool:
+        """Whether a test that rotates runs."""
+        return self.tests == "all" or (self.tests == "part" and self._is_due(test))
+
+    def of(self, inputs: Iterable[Input], name: Callable[[Input], str], always: Iterable[str] = ()) -> list[Input]:
+        """The inputs that are due, and those with the names in `always`, which have found something before."""
+        pinned = set(always)
+        return [one for one in inputs if self.tests == "all" or name(one) in pinned or self._is_due(name(one))]
+
+    def _is_due(self, name: str) -> bool:
+        return crc32(name.encode()) % PARTS + 1 == self.part
+
+    def described(self) -> str:
+        if self.tests == "all":
+            return "rotation: everything runs"
+        left_out = "without what rotates" if self.tests == "none" else f"with part {self.part}/{PARTS} of what rotates"
+        return (
+            f"rotation: {left_out}, and part {self.part}/{PARTS} of collected inputs ({self.by}); "
+            "`--rotating all` or `make test-all` runs everything"
+        )
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--rotating",
+        default="none",
+        metavar="none|turn|K/8|all",
+        help="which of the tests that rotate run: see tests/support/rotation.py",
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.stash[_ROTATION] = rotation(config.getoption("rotating"), named=any("::" in one for one in config.args))
+
+
+def pytest_report_header(config: pytest.Config) -> str:
+    return config.stash[_ROTATION].described()
+
+
+def rotation(wanted: str, *, named: bool = False) -> Rotation:
+    """What `--rotating` says."""
+    part, by = _turn()
+    if wanted in {"none", "turn", "all"}:
+        tests = "all" if named else "part" if wanted == "turn" else wanted
+        return Rotation(part, tests, by)
+    number, _, of = wanted.partition("/")
+    if not number.isdecimal() or not 1 <= int(number) <= PARTS or of != str(PARTS):
+        raise pytest.UsageError(
+            f"--rotating takes none, turn, all, or a part, as 3/{PARTS}; {wanted!r} is none of them"
+        )
+    return Rotation(int(number), "all" if named else "part", "--rotating")
+
+
+def _turn() -> tuple[int, str]:
+    """The part whose turn it is, by the commit; by the day where there is none."""
+    asked = ["git", "rev-parse", "--short=8", "HEAD"]
+    try:
+        done = subprocess.run(asked, cwd=Path(__file__).parent, capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError):
+        today = datetime.now(UTC).date()
+        return today.toordinal() % PARTS + 1, f"by the day, {today}"
+    found = done.stdout.strip()
+    return int(found, 16) % PARTS + 1, f"by commit {found}"
+
+
+@pytest.fixture(scope="session", name="rotation")
+def _rotation(pytestconfig: pytest.Config) -> Rotation:
+    """Which inputs of a collection are due."""
+    return pytestconfig.stash[_ROTATION]
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """The databases that a test runs on."""
+    if "database_url" not in metafunc.fixturenames or _names_its_database(metafunc):
+        return
+    kinds: list[object] = ["sqlite"]
+    if metafunc.definition.get_closest_marker("both_databases"):
+        kinds.append("postgresql")
+    elif metafunc.config.stash[_ROTATION].tests != "none":
+        kinds.append(pytest.param("postgresql", marks=pytest.mark.rotating))
+    metafunc.parametrize("database_url", kinds, indirect=True)
+
+
+def _names_its_database(metafunc: pytest.Metafunc) -> bool:
+    """Whether a mark parametrises `database_url`, or something nearer than `tests/conftest.py` defines it."""
+    marked = any("database_url" in mark.args[0] for mark in metafunc.definition.iter_markers("parametrize"))
+    return marked or metafunc._arg2fixturedefs["database_url"][-1].func.__module__ != "tests.conftest"
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    chosen = config.stash[_ROTATION]
+    out = [item for item in items if item.get_closest_marker("rotating") and not chosen.includes(item.nodeid)]
+    if out:
+        config.hook.pytest_deselected(items=out)
+        items[:] = [item for item in items if item not in set(out)]
