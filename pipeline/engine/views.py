@@ -8,7 +8,7 @@ from enum import Enum, IntEnum
 from functools import cache
 from math import floor, log10
 from pathlib import Path
-from typing import Any, TypeVar, get_args, get_origin
+from typing import Annotated, Any, TypeVar, get_args, get_origin
 
 View = TypeVar("View")
 PASSING = "passing"
@@ -32,6 +32,8 @@ def _readers(kind: Any) -> tuple[tuple[str, Callable[[Any], Any]], ...]:
 
 
 def _reader(declared: Any) -> Callable[[Any], Any]:
+    if get_origin(declared) is Annotated:
+        declared = get_args(declared)[0]
     if isinstance(declared, type) and issubclass(declared, Enum):
         return declared
     if {get_origin(kind) for kind in (declared, *get_args(declared))} & {list, dict}:

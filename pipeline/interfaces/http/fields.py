@@ -2,7 +2,6 @@
 
 import re
 from dataclasses import dataclass
-from enum import Enum
 from typing import Annotated, Any
 
 from fastapi import Path, Query
@@ -44,28 +43,6 @@ def _base64(text: str) -> str:
     if not _BASE64.fullmatch(text):
         raise ValueError("is not Base64")
     return text
-
-
-@dataclass(frozen=True)
-class ByName:
-    """`Annotated[State, ByName()]`: a numbered state, by its name."""
-
-    def __get_pydantic_core_schema__(self, source: type[Enum], _: GetCoreSchemaHandler) -> CoreSchema:
-        def read(value: object) -> Enum:
-            if isinstance(value, source):
-                return value
-            try:
-                return source[str(value)]
-            except KeyError:
-                raise ValueError(f"must be one of {', '.join(source.__members__)}") from None
-
-        return core_schema.no_info_plain_validator_function(
-            read,
-            json_schema_input_schema=core_schema.literal_schema(list(source.__members__)),
-            serialization=core_schema.plain_serializer_function_ser_schema(
-                lambda state: state.name, return_schema=core_schema.literal_schema(list(source.__members__))
-            ),
-        )
 
 
 DROPPED = "dropped"

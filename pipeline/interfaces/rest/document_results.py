@@ -10,13 +10,14 @@ from fastapi import APIRouter, Header, Query, Request, Response
 from fastapi.responses import FileResponse, JSONResponse, StreamingResponse
 from pydantic import StringConstraints
 
+from pipeline.engine.wire import ByName
 from pipeline.flows.documents import archive
 from pipeline.flows.documents.page_pictures import MAX_DPI, MAX_WIDTH, MIN_DPI, MIN_WIDTH, Encoding, Look
 from pipeline.flows.documents.states import PageStatus
 from pipeline.interfaces.http import pages
 from pipeline.interfaces.http.dependencies import ByCaller, here, reader
 from pipeline.interfaces.http.errors import documented
-from pipeline.interfaces.http.fields import ByName, HexId, Limit, Line, PageNumber
+from pipeline.interfaces.http.fields import HexId, Limit, Line, PageNumber
 from pipeline.interfaces.http.pages import Cursor, Page
 from pipeline.interfaces.rest.document_shapes import (
     AttemptShape,

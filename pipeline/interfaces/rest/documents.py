@@ -9,13 +9,14 @@ from fastapi import APIRouter, Depends, Query, Request, Response
 from fastapi.exceptions import RequestValidationError
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
 
+from pipeline.engine.wire import ByName
 from pipeline.flows.documents.catalog import Filter
 from pipeline.flows.documents.states import DocumentStatus
 from pipeline.flows.documents.submission import Options
 from pipeline.interfaces.http import pages
 from pipeline.interfaces.http.dependencies import ByCaller, here, reader, spender, writer
 from pipeline.interfaces.http.errors import RETRY_S, documented
-from pipeline.interfaces.http.fields import ByName, HexId, Limit, Line, Search, Wait
+from pipeline.interfaces.http.fields import HexId, Limit, Line, Search, Wait
 from pipeline.interfaces.http.long_poll import wait_for
 from pipeline.interfaces.http.moments import Since, Until
 from pipeline.interfaces.http.pages import Cursor, Page
