@@ -9,9 +9,8 @@ from kombu.entity import Exchange, Queue
 
 from pipeline.engine.connection import CONNECT_TIMEOUT_S, TIMEOUT_S, sentinel_options
 from pipeline.engine.full_redis import RedisFull
-from pipeline.flows import FLOWS, check_sections
+from pipeline.flows import FLOWS, check_sections, gate_registry
 from pipeline.nodes.settings import gateway_settings
-from pipeline.providers.gates import queue_names
 from pipeline.settings import get_settings
 
 _settings = get_settings()
@@ -34,7 +33,7 @@ imports = (
     "tasks.watchdog",
 )
 
-task_queues = tuple(Queue(name, Exchange(name), routing_key=name) for name in queue_names(_settings))
+task_queues = tuple(Queue(name, Exchange(name), routing_key=name) for name in gate_registry(_settings).names)
 task_default_queue = "control"
 task_create_missing_queues = False
 """A queue that no worker knows would hold its messages for ever: better an error where the message is sent."""

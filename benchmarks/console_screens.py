@@ -17,7 +17,8 @@ from benchmarks.suite import Figures
 from benchmarks.support import BenchmarkError, completed, percentile, progress, text_document
 from pipeline.flows.documents.models import DOCUMENTS
 from pipeline.flows.documents.states import DocumentStatus, PageStatus
-from pipeline.storage.context import Context, get_context
+from pipeline.process import get_context
+from pipeline.storage.context import Context
 from tests.support.documents import insert_document
 
 WORDS = ("invoice", "letter", "lease", "report", "minutes", "survey", "manual", "contract", "harbour", "ledger")

@@ -9,9 +9,9 @@ from unittest.mock import patch
 from pipeline.flows.documents.work import page_lane
 from pipeline.flows.documents.work.conversion import PageConversion
 from pipeline.flows.documents.work.page import Attempt, PageUnit
+from pipeline.process import get_context
 from pipeline.providers.protocols import Answer
 from pipeline.settings import LOCAL
-from pipeline.storage.context import get_context
 from tasks.app import app
 
 _NOTHING = Answer(text="", model=LOCAL)

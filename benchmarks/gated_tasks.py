@@ -7,9 +7,9 @@ from celery import Celery
 from kombu.entity import Exchange, Queue
 
 from pipeline.engine.guarded_call import GateClosed
+from pipeline.process import get_context
 from pipeline.providers import gates, registry
 from pipeline.settings import get_settings
-from pipeline.storage.context import get_context
 from tasks import arrival as _arrival  # noqa: F401  # every message says when it was sent
 from tasks.presence import holder_of
 

@@ -22,9 +22,8 @@ from benchmarks.support import (
     use_provider,
     wait_until,
 )
+from pipeline.process import get_context
 from pipeline.providers import gates, queue_control
-from pipeline.settings import get_settings
-from pipeline.storage.context import get_context
 from pipeline.storage.schema import migrate
 
 
@@ -58,7 +57,7 @@ def violations(arrived: Sequence[int], at_once: int) -> int:
 def measure_waiting(window_s: float = 10.0) -> Figures:
     """redis_commands_per_s of a worker whose gate is full, while nothing else happens; the worse of two ways."""
     with embedded_redis(), provider_server() as url, _workers(url, 1, concurrency=1, limits="10/h") as call:
-        gate = gates.gate(get_context(), gates.gated_queues(get_settings())[f"vision.{PROVIDER}"])
+        gate = gates.gate(get_context(), f"vision.{PROVIDER}")
         wait_until("the gate", lambda: gate.admit("elsewhere").granted, 10)
         for number in range(30):
             call.delay(number)

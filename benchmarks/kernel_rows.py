@@ -16,9 +16,10 @@ from pipeline.engine.metrics import queue_depths
 from pipeline.flows.documents.models import DOCUMENTS, PAGES
 from pipeline.flows.documents.states import DocumentStatus, PageStatus
 from pipeline.flows.documents.work.page import CONVERT
+from pipeline.process import get_context
 from pipeline.providers import queue_control
 from pipeline.settings import LOCAL
-from pipeline.storage.context import Context, get_context
+from pipeline.storage.context import Context
 from pipeline.storage.schema import migrate
 from tests.support.many_pages import Shape, analyse, fill
 

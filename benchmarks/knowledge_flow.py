@@ -24,8 +24,9 @@ from benchmarks.support import (
     users_of,
     wait_until,
 )
+from pipeline.process import get_context, new_context
 from pipeline.settings import get_settings
-from pipeline.storage.context import Context, get_context
+from pipeline.storage.context import Context
 
 LATENCY_S = 0.3
 AT_ONCE = 4
@@ -220,7 +221,7 @@ def _bare_loop(folder: Path, files: Sequence[Path]) -> float:
     from pipeline.storage.schema import migrate
 
     settings = get_settings().model_copy(update={"data_dir": folder, "database_url": ""})
-    context, found = Context(settings), own(settings)
+    context, found = new_context(settings), own(settings)
     migrate(context.db)
     maker = registry.embeddings(settings, PROVIDER)
     base_id = _base_row(context)

@@ -33,8 +33,8 @@ from pipeline.engine.connection import connect_async
 from pipeline.nodes import tokens
 from pipeline.nodes.client import Session
 from pipeline.nodes.tokens import TokenKind
+from pipeline.process import get_context
 from pipeline.settings import get_settings
-from pipeline.storage.context import get_context
 from pipeline.storage.schema import migrate
 from tests.support.redis_server import RedisServer, free_port
 

@@ -9,8 +9,8 @@ from unittest.mock import patch
 from benchmarks.suite import Figures
 from benchmarks.support import PROVIDER, BenchmarkError, embedded_redis, progress, spread, use_provider
 from benchmarks.units import split_document
+from pipeline.process import get_context
 from pipeline.settings import get_settings
-from pipeline.storage.context import get_context
 from pipeline.storage.schema import migrate
 
 WIDTH = 8

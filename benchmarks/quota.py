@@ -32,8 +32,8 @@ from benchmarks.support import (
 )
 from pipeline.engine.connection import connect
 from pipeline.engine.gate import Gate, Window
+from pipeline.process import get_context
 from pipeline.settings import get_settings
-from pipeline.storage.context import get_context
 from pipeline.storage.schema import migrate
 
 RATE = 10

@@ -26,7 +26,8 @@ from benchmarks.support import (
     use_settings,
     wait_until,
 )
-from pipeline.storage.context import Context, get_context
+from pipeline.process import get_context
+from pipeline.storage.context import Context
 
 PLACES = 4
 LATENCY_S = 0.5

@@ -25,9 +25,9 @@ from benchmarks.support import CORPUS, BenchmarkError, progress
 from pipeline.flows.screenshots.frames.capture import PNG_LEVEL
 from pipeline.flows.screenshots.frames.intake import Frame, ingest
 from pipeline.flows.screenshots.rules.duplicates import Seen, differs, judge
+from pipeline.process import new_context
 from pipeline.reading.fingerprint import Fingerprint, read_frame
 from pipeline.settings import ScreenshotSettings, Settings
-from pipeline.storage.context import Context
 from pipeline.storage.schema import migrate
 from tests.support.frames import TYPED, Desktop, draw, encoded
 
@@ -114,7 +114,7 @@ def measure_storage(frames: int) -> dict[str, float]:
 
 
 def _stored(folder: Path, count: int) -> dict[str, float]:
-    context = Context(Settings(data_dir=folder, database_url=f"sqlite:///{folder / 'penstock.db'}"))
+    context = new_context(Settings(data_dir=folder, database_url=f"sqlite:///{folder / 'penstock.db'}"))
     migrate(context.db)
     empty = _bytes_in(folder)
     begun = datetime.now(UTC)

@@ -31,6 +31,7 @@ from pipeline.flows.screenshots.graph.models import LINKS, NODES
 from pipeline.flows.screenshots.graph.nodes import Content
 from pipeline.flows.screenshots.graph.search import QueryVector
 from pipeline.flows.screenshots.models import SHOTS, SOURCES
+from pipeline.process import new_context
 from pipeline.providers import lexical
 from pipeline.providers.lexical import LexicalEmbeddings
 from pipeline.settings import Settings
@@ -66,7 +67,7 @@ def measure_search(nodes: int = NODES_COUNT, database_url: str = "") -> Figures:
 
 def context_for(folder: Path, database_url: str = "") -> Context:
     url = database_url or f"sqlite:///{folder / 'penstock.db'}"
-    return Context(Settings(data_dir=folder, database_url=url))
+    return new_context(Settings(data_dir=folder, database_url=url))
 
 
 def fill(context: Context, count: int) -> None:

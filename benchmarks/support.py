@@ -17,10 +17,10 @@ from uuid import uuid4
 import psutil
 
 from pipeline.engine.presence import Presence
+from pipeline.process import forget_context, get_context
 from pipeline.settings import get_settings
 from pipeline.standalone import redis_server
 from pipeline.standalone.supervisor import read_info
-from pipeline.storage.context import forget_context, get_context
 from tests.support.redis_server import free_port
 from tests.support.samples import Sheet, pdf_bytes, shown, shown_lines
 

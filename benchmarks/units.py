@@ -19,8 +19,8 @@ from benchmarks.support import (
     tiny_pages,
 )
 from pipeline.engine.claims import Owner
+from pipeline.process import get_context
 from pipeline.settings import LOCAL, get_settings
-from pipeline.storage.context import get_context
 from pipeline.storage.schema import migrate
 
 PROCESSES = 2

@@ -24,8 +24,8 @@ from celery.signals import (
 
 from pipeline.engine import privacy
 from pipeline.engine.logs import configure
+from pipeline.process import forget_context, get_context
 from pipeline.settings import get_settings
-from pipeline.storage.context import forget_context, get_context
 from tasks import arrival as _arrival  # noqa: F401  # every message says when it was sent
 
 MAINTENANCE = "maintenance"

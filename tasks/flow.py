@@ -30,8 +30,9 @@ from pipeline.engine.tables import portions
 from pipeline.engine.wakeups import plan_wakeup
 from pipeline.flows import FLOWS
 from pipeline.flows.flow import Flow
+from pipeline.process import get_context
 from pipeline.providers import gates
-from pipeline.storage.context import Context, get_context
+from pipeline.storage.context import Context
 from tasks.app import app
 from tasks.presence import identity
 
@@ -195,7 +196,7 @@ class FlowTasks:
         `first`: scopes that are launched before the others.
         """
         context = get_context()
-        shut = frozenset(name for name in gates.gated_queues(context.settings) if gates.closed_because(context, name))
+        shut = frozenset(name for name in context.gates.queues if gates.closed_because(context, name))
         before = dict.fromkeys(first)
         others = (scope for scope in self.flow.runnable(context, shut) if scope not in before)
         sent = 0

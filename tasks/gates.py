@@ -8,8 +8,8 @@ from redis import RedisError
 from sqlalchemy.exc import SQLAlchemyError
 
 from pipeline.engine.gate import Gate
+from pipeline.process import get_context
 from pipeline.providers import gates
-from pipeline.storage.context import get_context
 
 log = structlog.get_logger(__name__)
 SYNC_INTERVAL_S = 5.0
@@ -26,8 +26,7 @@ os.register_at_fork(before=_syncing.acquire, after_in_parent=_syncing.release, a
 def gate_of(queue: str) -> Gate | None:
     """The gate of a queue; None if it has none."""
     context = get_context()
-    found = gates.gated_queues(context.settings).get(queue)
-    return gates.gate(context, found) if found else None
+    return gates.gate(context, queue) if queue in context.gates.queues else None
 
 
 def bring_in_step() -> None:

@@ -10,7 +10,7 @@ from pipeline.engine.errors import UserError
 from pipeline.engine.leases import Leases
 from pipeline.nodes import service
 from pipeline.nodes.settings import gateway_settings
-from pipeline.storage.context import get_context
+from pipeline.process import get_context
 from tasks.app import app
 
 log = structlog.get_logger(__name__)

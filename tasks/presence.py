@@ -21,10 +21,10 @@ from pipeline.engine.connection import connect
 from pipeline.engine.logs import sign
 from pipeline.engine.presence import Presence
 from pipeline.flows import flows
+from pipeline.process import get_context, new_context
 from pipeline.providers import registry
 from pipeline.settings import get_settings
 from pipeline.storage import installation
-from pipeline.storage.context import Context, get_context
 from pipeline.storage.installation import ForeignFolder
 from tasks.gates import keep_in_step
 
@@ -136,7 +136,7 @@ identity = Identity()
 
 def _refuse_foreign_folder() -> None:
     """End this process if the data folder is not the database's."""
-    context = Context(get_settings())  # before the pool forks: no connection may stay open
+    context = new_context(get_settings())  # before the pool forks: no connection may stay open
     try:
         installation.check(context.db, context.settings)
     except ForeignFolder as error:

@@ -9,8 +9,9 @@ from redis import RedisError
 
 from pipeline.engine.isolation import isolated
 from pipeline.engine.wakeups import plan_wakeup
+from pipeline.process import get_context
 from pipeline.providers import call_totals, changes, gates, resume_at, watchdog
-from pipeline.storage.context import Context, get_context
+from pipeline.storage.context import Context
 from tasks.app import app
 from tasks.gates import LOOK_AT_GATES
 from tasks.maintenance import launch_all, take_tick
@@ -32,7 +33,7 @@ def watch() -> int:
         call_totals.advance(context)
     breakers = watchdog.look_at_calls(context)
     queues = watchdog.end_what_is_over(context)
-    concerned = {*queues, *(queue for name in breakers for queue in gates.queues_of(context.settings, name))}
+    concerned = {*queues, *(queue for name in breakers for queue in context.gates.closed_by(name))}
     changes.changed(context, sorted(concerned.union(watchdog.closed(context))))
     return len(breakers) + len(queues)
 
@@ -42,10 +43,9 @@ def tell(context: Context, queues: Collection[str]) -> None:
 
     Nothing is raised: workers look at closed gates once a second, and the sweeper finds what is due.
     """
-    known = gates.gated_queues(context.settings)
     try:
         # First of all this finds out whether Redis can be reached.
-        closed = {queue: gates.gate(context, known[queue]).look().closed for queue in queues if queue in known}
+        closed = {queue: gates.gate(context, queue).look().closed for queue in queues if queue in context.gates.queues}
         resume_at.note(context, {queue: found[1] if (found := closed.get(queue)) else None for queue in queues})
         _broadcast(queues)
     except (OperationalError, RedisError) as error:

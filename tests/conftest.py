@@ -11,13 +11,12 @@ import pytest
 from kombu import pools
 from kombu.entity import Exchange, Queue
 
-import pipeline.flows  # noqa: F401  # declares the flows to the gates
 from pipeline.engine.breaker import Breaker
 from pipeline.engine.connection import sentinel_options
 from pipeline.engine.errors import Health
-from pipeline.providers.gates import gated_queues
+from pipeline.process import forget_context, get_context
 from pipeline.settings import get_settings
-from pipeline.storage.context import Context, forget_context, get_context
+from pipeline.storage.context import Context
 from pipeline.storage.database import Database
 from pipeline.storage.schema import migrate
 from tests.support import named_redis
@@ -182,7 +181,7 @@ def _point_celery_to(context: Context, redis_url: str) -> None:
             app._pool = app.amqp._producer_pool = None
         app.conf.update(broker_url=own.celery, result_backend=own.celery)
         app.conf.broker_transport_options.update(sentinel_options(own))
-        for name in gated_queues(context.settings):
+        for name in context.gates.queues:
             app.amqp.queues.add(Queue(name, Exchange(name), routing_key=name))
 
 

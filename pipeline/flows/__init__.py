@@ -8,7 +8,7 @@ from functools import lru_cache
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from pipeline.providers import gates
+from pipeline.engine.gate_registry import Declaration, GateRegistry
 from pipeline.settings import Settings
 
 if TYPE_CHECKING:
@@ -24,7 +24,8 @@ def flows() -> "tuple[Flow, ...]":
 
 
 @lru_cache
-def _declarations() -> tuple[gates.Declaration, ...]:
+def declarations() -> tuple[Declaration, ...]:
+    """What every flow declares. Cheap: it reads settings and imports none of their works."""
     return tuple(import_module(f"{__name__}.{name}").DECLARATION for name in FLOWS)
 
 
@@ -38,8 +39,10 @@ def check_sections(settings: Settings) -> None:
     from pipeline.nodes.settings import gateway_settings  # noqa: PLC0415  # as flows: not for whoever needs none
 
     gateway_settings(settings)
-    for declared in _declarations():
+    for declared in declarations():
         declared.settings(settings)
 
 
-gates.declare(_declarations)
+def gate_registry(settings: Settings) -> GateRegistry:
+    """The gates of all flows under these settings, for who has no context: see `Context.gates`."""
+    return GateRegistry(declarations(), settings)

@@ -86,7 +86,7 @@ def _reason(
         who = f"{one.queue} is " if held.kind == "operator" else ""
         return held.kind, who + held.words, held.until, one.queue
     if served is not None and one.queue not in served:
-        words = unserved(context.settings, one.queue)
+        words = unserved(context, one.queue)
         return "worker", words if served else NoWorker().reason, None, one.queue if served else ""
     return "free", FREE, None, ""
 

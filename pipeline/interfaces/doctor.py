@@ -24,6 +24,7 @@ from pipeline.interfaces.overview import sweep_problem
 from pipeline.nodes import service
 from pipeline.nodes.settings import gateway_settings
 from pipeline.nodes.views import NodeStatus
+from pipeline.process import new_context
 from pipeline.providers import gates, registry
 from pipeline.settings import Settings, config_path
 from pipeline.standalone import redis_server
@@ -123,7 +124,7 @@ def _folder(settings: Settings) -> Iterator[Check]:
 
 
 def _database(settings: Settings) -> Iterator[Check]:
-    db = Context(settings).db
+    db = new_context(settings).db
     shown = database_url.shown(db.url)
     try:
         at = current(db)
@@ -151,7 +152,7 @@ def _is_current(context: Context) -> bool:
 
 
 def _installation(settings: Settings) -> Iterator[Check]:
-    context = Context(settings)
+    context = new_context(settings)
     if not _is_current(context):
         return
     pair = installation.look(context.db, settings)
@@ -164,7 +165,7 @@ def _installation(settings: Settings) -> Iterator[Check]:
 
 def _tables(settings: Settings) -> Iterator[Check]:
     """What takes the room: every table that has rows."""
-    context = Context(settings)
+    context = new_context(settings)
     if not _is_current(context):
         return
     found = table_sizes(context.db)
@@ -188,7 +189,7 @@ def _redis(settings: Settings) -> Iterator[Check]:
     yield from _sentinels(settings)
     try:
         reach_redis(settings)
-        client = Context(settings).redis
+        client = new_context(settings).redis
         info = client.info("server")
         policy = client.config_get("maxmemory-policy").get("maxmemory-policy")
         durable = client.config_get("appendonly").get("appendonly") == "yes"
@@ -233,7 +234,7 @@ def _sentinels(settings: Settings) -> Iterator[Check]:
 
 
 def _workers(settings: Settings) -> Iterator[Check]:
-    context = Context(settings)
+    context = new_context(settings)
     if not context.online:
         yield Check("workers", OK, "none; commands start them")
         return
@@ -252,7 +253,7 @@ def _workers(settings: Settings) -> Iterator[Check]:
 
 
 def _flows(settings: Settings) -> Iterator[Check]:
-    context = Context(settings)
+    context = new_context(settings)
     try:
         if not _is_current(context):
             return
@@ -264,7 +265,7 @@ def _flows(settings: Settings) -> Iterator[Check]:
                 advice = f"`penstock settings set {setting.key} …`, or unset"
                 yield Check(f"setting {setting.key}", WARN, f"ignored: {setting.error}", advice)
         if context.online:
-            for name in gates.gated_queues(settings):
+            for name in context.gates.queues:
                 if reason := gates.closed_because(context, name):
                     yield Check(f"queue {name}", WARN, f"closed: {reason}", "its work waits; see `penstock queues`")
     finally:
@@ -273,7 +274,7 @@ def _flows(settings: Settings) -> Iterator[Check]:
 
 def _gateway(settings: Settings) -> Iterator[Check]:
     """What inference nodes connect to; nothing where nobody ever made a token."""
-    context = Context(settings)
+    context = new_context(settings)
     try:
         if not _is_current(context) or not service.is_used(context):
             return

@@ -134,7 +134,7 @@ def fleet(context: Context) -> Fleet | None:
     try:
         reach_redis(context.settings)
         found = queue_views.queues(context)
-        gated = gates.gated_queues(context.settings)
+        gated = context.gates.queues
         return Fleet(
             {view.name: view.waiting for view in found},
             workers(context),

@@ -9,8 +9,9 @@ import structlog
 from pipeline.engine import privacy
 from pipeline.engine.errors import UserError
 from pipeline.engine.logs import configure
+from pipeline.process import get_context
 from pipeline.standalone.child import end_with_supervisor
-from pipeline.storage.context import Context, get_context
+from pipeline.storage.context import Context
 
 log = structlog.get_logger(__name__)
 _AGAIN_S = 2.0

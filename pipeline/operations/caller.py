@@ -8,8 +8,9 @@ from threading import Event
 from pipeline.flows import check_sections
 from pipeline.operations.quotas import Quotas
 from pipeline.operations.refusal import Refused, keyless
+from pipeline.process import get_context
 from pipeline.storage.api_keys import Scope
-from pipeline.storage.context import Context, get_context
+from pipeline.storage.context import Context
 from pipeline.storage.schema import ensure
 
 _READY = "schema.ensured"

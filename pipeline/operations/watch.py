@@ -18,7 +18,7 @@ from pipeline.engine import events
 from pipeline.engine.connection import connect
 from pipeline.engine.errors import NoWorkerWarning
 from pipeline.engine.presence import NoWorker, Presence
-from pipeline.storage.context import get_context
+from pipeline.process import get_context
 
 Found = TypeVar("Found")
 LOOK_AGAIN_S = 1.0

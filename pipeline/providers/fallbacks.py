@@ -1,5 +1,6 @@
 """Who stands in for a provider while its breaker is open: the same rule for every flow."""
 
+from pipeline.engine.gate_registry import queue_name
 from pipeline.providers import gates
 from pipeline.settings import LOCAL
 from pipeline.storage.context import Context
@@ -10,7 +11,7 @@ STAND_IN_CAPABILITY = "vision"
 
 def stand_in_queue(provider: str) -> str:
     """The gated queue for calls to a provider that stands in for another one."""
-    return gates.queue_name(STAND_IN_CAPABILITY, provider)
+    return queue_name(STAND_IN_CAPABILITY, provider)
 
 
 def stand_in(context: Context, provider: str, capability: str, *, local: bool) -> str:

@@ -15,7 +15,7 @@ from pipeline.storage.context import Context
 
 def pause(context: Context, queue: str, seconds: float | None, reason: str = "") -> None:
     """Close a queue for an operator: for `seconds`, or until `resume`. Raises `UserError` for an unknown queue."""
-    gates.require(context, queue)
+    context.gates.require(queue)
     now = context.db.now()
     until = FOR_EVER if seconds is None else int((now.timestamp() + seconds) * 1000)
     context.db.run(lambda session: live.put(session, f"pause.{queue}", {"until": until, "reason": reason}, now))
@@ -24,7 +24,7 @@ def pause(context: Context, queue: str, seconds: float | None, reason: str = "")
 
 def resume(context: Context, queue: str) -> None:
     """End an operator's pause, never a breaker's."""
-    gates.require(context, queue)
+    context.gates.require(queue)
     context.db.run(lambda session: live.drop(session, f"pause.{queue}", context.db.now()))
     _apply_if_online(context, queue)
 
@@ -34,7 +34,7 @@ def open_breaker(context: Context, name: str, seconds: float, reason: str) -> fl
     breaker = gates.require_breaker(context, name)
     left_s = breaker.open(seconds, reason)
     gates.remember_breaker(context, name, breaker.look())
-    changes.changed(context, gates.queues_of(context.settings, name))
+    changes.changed(context, context.gates.closed_by(name))
     return left_s
 
 
@@ -44,12 +44,12 @@ def close_breaker(context: Context, name: str) -> None:
     # The database first: a worker that starts between the two would open it again.
     gates.remember_breaker(context, name, None, "by hand")
     breaker.close()
-    changes.changed(context, gates.queues_of(context.settings, name))
+    changes.changed(context, context.gates.closed_by(name))
 
 
 def change_setting(context: Context, key: str, text: str, *, reason: str = "", by: str = "") -> Any:
     """Set a live setting; the value in force. Who did it, and why, is kept beside it. Raises `UserError`."""
-    known = gates.known_settings(context.settings)
+    known = context.gates.live_settings
 
     def act(session: Session) -> Any:
         now = context.db.now()
@@ -58,7 +58,7 @@ def change_setting(context: Context, key: str, text: str, *, reason: str = "", b
         return value
 
     value = context.db.run(act)
-    _apply_if_online(context, *gates.gated_queues(context.settings))
+    _apply_if_online(context, *context.gates.queues)
     return value
 
 
@@ -72,7 +72,7 @@ def reset_setting(context: Context, key: str, *, reason: str = "", by: str = "")
         live.note(session, key, reason, by, now)
 
     context.db.run(act)
-    _apply_if_online(context, *gates.gated_queues(context.settings))
+    _apply_if_online(context, *context.gates.queues)
     return gates.live_setting(context, key).value
 
 

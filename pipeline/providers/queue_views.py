@@ -14,7 +14,6 @@ from pipeline.engine.live_settings import Value
 from pipeline.engine.metrics import queue_depths
 from pipeline.providers import breaker_record, gates
 from pipeline.providers.breaker_record import BreakerChange
-from pipeline.settings import Settings
 from pipeline.storage.context import Context
 
 
@@ -80,14 +79,14 @@ def queues(context: Context) -> list[QueueView]:
     """All queues, those without a gate first. Raises `UserError` where Redis is down."""
     require_online(context)
     gates.sync(context)
-    names = gates.queue_names(context.settings)
+    names = context.gates.names
     values = gates.live_values(context)
     return [_view(context, values, name, waiting) for name, waiting in queue_depths(context.redis, names).items()]
 
 
 def queue(context: Context, name: str) -> QueueView:
     """A queue with a gate. Raises `UserError` for an unknown one, or where Redis is down."""
-    gates.require(context, name)
+    context.gates.require(name)
     require_online(context)
     gates.sync(context)
     return _view(context, gates.live_values(context), name, queue_depths(context.redis, [name])[name])
@@ -96,7 +95,7 @@ def queue(context: Context, name: str) -> QueueView:
 def breakers(context: Context) -> list[BreakerState]:
     """All breakers. Raises `UserError` where Redis is down."""
     require_online(context)
-    return [gates.breaker(context, name).look() for name in gates.breakers(context.settings)]
+    return [gates.breaker(context, name).look() for name in context.gates.breakers]
 
 
 def breaker(context: Context, name: str) -> BreakerState:
@@ -135,17 +134,17 @@ def holdup(view: QueueView, now: datetime) -> Holdup | None:
     return None
 
 
-def unserved(settings: Settings, queue: str) -> str:
+def unserved(context: Context, queue: str) -> str:
     """A sentence: no worker consumes this queue, and the command that starts one."""
-    role = "ai" if queue in gates.gated_queues(settings) else queue
+    role = "ai" if queue in context.gates.queues else queue
     return f"no worker takes {queue}: start one with `penstock worker --role {role}`"
 
 
 def _view(context: Context, values: Mapping[str, Value], name: str, waiting: int) -> QueueView:
-    gated = gates.gated_queues(context.settings).get(name)
+    gated = context.gates.queues.get(name)
     if gated is None:
         return QueueView(name, waiting)
-    state = gates.gate(context, gated).look()
+    state = gates.gate(context, name).look()
     limits = [
         _limit(used, of)
         for of, windows in (("queue", state.queue.windows), (gated.provider, state.provider.windows))

@@ -89,7 +89,7 @@ def works_again(calls: Sequence[RecentCall], until: datetime) -> bool:
 
 def look_at_calls(context: Context) -> list[str]:
     """Open and close breakers by the calls on record; the names of those that changed. Several at once do no harm."""
-    return [name for name in gates.breakers(context.settings) if _look_at(context, name)]
+    return [name for name in context.gates.breakers if _look_at(context, name)]
 
 
 def _look_at(context: Context, name: str) -> bool:
@@ -160,7 +160,7 @@ def _recent(session: Session, context: Context, name: str) -> tuple[BreakerRecor
     # Where all calls were pruned, numbers may begin anew.
     acted_on = record.calls if record.calls <= newest_id else 0
     calls = []
-    for queue in gates.queues_of(context.settings, name):
+    for queue in context.gates.closed_by(name):
         for call_id, status, begun, took_ms in session.execute(newest_calls(queue, limit)):
             if call_id > acted_on:
                 calls.append(RecentCall(call_id, status, begun, begun + timedelta(milliseconds=took_ms)))
@@ -178,7 +178,7 @@ def end_what_is_over(context: Context) -> list[str]:
 
     Each is noted once: by compare-and-set. The gates themselves go by the clock, and need nobody for this.
     """
-    due = [name for name in gates.breakers(context.settings) if gates.breaker(context, name).half_open_if_due()]
+    due = [name for name in context.gates.breakers if gates.breaker(context, name).half_open_if_due()]
     for name in due:
         gates.publish_breaker(context, name, "half-open")
     now = context.db.now()
@@ -196,10 +196,9 @@ def end_what_is_over(context: Context) -> list[str]:
     ended = [key.removeprefix("pause.") for key in context.db.run(work)]
     for queue in ended:
         log.info("pause.ended", queue=queue)
-    return ended + [queue for name in due for queue in gates.queues_of(context.settings, name)]
+    return ended + [queue for name in due for queue in context.gates.closed_by(name)]
 
 
 def closed(context: Context) -> list[str]:
     """The queues that an operator, a breaker or a spend cap keeps closed now."""
-    queues = gates.gated_queues(context.settings)
-    return [name for name in queues if gates.gate(context, queues[name]).look().closed]
+    return [name for name in context.gates.queues if gates.gate(context, name).look().closed]

@@ -15,9 +15,9 @@ from typing import Protocol
 
 from pipeline.engine import search_path
 from pipeline.flows import FLOWS
+from pipeline.process import forget_context
 from pipeline.reading.child_process import FORKS
 from pipeline.settings import get_settings
-from pipeline.storage.context import forget_context
 
 SHARED = (
     "celery.app.trace",

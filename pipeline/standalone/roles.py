@@ -1,8 +1,7 @@
 """Workers by role: which queues, which pool, how many at once."""
 
-import pipeline.flows  # noqa: F401  # declares the flows to the gates
 from pipeline.engine.errors import UserError
-from pipeline.providers.gates import gated_queues
+from pipeline.flows import gate_registry
 from pipeline.settings import Settings
 
 ROLES = ("cpu", "ai", "control", "io", "capture")
@@ -29,7 +28,7 @@ def arguments(settings: Settings, role: str, *, with_io: bool = False) -> list[s
         case "io":
             return _worker(role, "io", "threads", 2 * IO_THREADS)
         case "ai":
-            queues = ",".join(gated_queues(settings))
+            queues = ",".join(gate_registry(settings).queues)
             if not queues:
                 raise NothingToDo(
                     "an ai worker has nothing to do without a provider: configure one with "
@@ -51,7 +50,7 @@ def arguments(settings: Settings, role: str, *, with_io: bool = False) -> list[s
 
 def needed(settings: Settings) -> list[str]:
     """The roles that have something to do as things are configured."""
-    idle = {"ai": not gated_queues(settings), "capture": not settings.screenshots.capture_sources}
+    idle = {"ai": not gate_registry(settings).queues, "capture": not settings.screenshots.capture_sources}
     return [role for role in ROLES if not idle.get(role)]
 
 

@@ -11,13 +11,13 @@ from redis import RedisError
 from pipeline.engine.connection import connect
 from pipeline.engine.errors import UserError
 from pipeline.engine.presence import NoWorker, Presence
+from pipeline.process import get_context, new_context
 from pipeline.settings import Settings
 from pipeline.standalone import redis_server
 from pipeline.standalone.demand import Demand, demand, log_file
 from pipeline.standalone.locks import is_supervised
 from pipeline.standalone.supervisor import read_info
 from pipeline.storage import installation
-from pipeline.storage.context import Context, get_context
 from pipeline.storage.schema import current, ensure
 
 START_S = 60.0
@@ -107,7 +107,7 @@ def migrate_embedded(settings: Settings) -> None:
 
     And `ForeignFolder`, if the data folder is not this database's.
     """
-    context = Context(settings)
+    context = new_context(settings)
     try:
         ensure(context)
         installation.check(context.db, settings)
@@ -126,7 +126,7 @@ def reach_redis(settings: Settings) -> None:
 
 def _reach_database(settings: Settings) -> None:
     """Raise `DBAPIError` here, where the user sees it, rather than in the supervisor's log."""
-    db = Context(settings).db
+    db = new_context(settings).db
     try:
         current(db)
     finally:

@@ -16,6 +16,7 @@ import structlog
 
 from pipeline.engine.errors import UserError
 from pipeline.flows import flows
+from pipeline.process import new_context
 from pipeline.settings import Settings
 from pipeline.standalone import redis_server
 from pipeline.standalone.demand import log_file
@@ -23,7 +24,6 @@ from pipeline.standalone.locks import FileLock, users_lock
 from pipeline.standalone.processes import Child, children, end, kill, readers, server_module
 from pipeline.standalone.program import Started, load
 from pipeline.storage import installation
-from pipeline.storage.context import Context
 from pipeline.storage.schema import migrate
 
 log = structlog.get_logger(__name__)
@@ -143,7 +143,7 @@ class Supervisor:
         for child in self._readers:
             child.start(time.monotonic())
         load([server_module(name) for name in self._servers])
-        db = Context(self._settings).db
+        db = new_context(self._settings).db
         migrate(db)
         installation.check(db, self._settings)
         db.dispose()
@@ -191,7 +191,7 @@ class Supervisor:
         """Release the claims of killed workers, now that no worker runs."""
         if not self._settings.embedded_database:
             return
-        context = Context(self._settings)
+        context = new_context(self._settings)
         for flow in flows():
             with suppress(Exception):  # an error of one flow does not stop the others
                 flow.release_all(context, flow.holders(context))

@@ -1,26 +1,28 @@
-"""What a process works with: settings, database, Redis. Made on first use, and again after a fork."""
+"""What a process works with: settings, gates, database, Redis. `pipeline.process` has the one of this process."""
 
-import os
 import socket
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 from functools import cached_property
-from threading import Lock
 from typing import Any
 
 from redis import Redis
 
 from pipeline.engine import privacy, private_socket
 from pipeline.engine.connection import connect
-from pipeline.settings import Settings, get_settings
+from pipeline.engine.gate_registry import Declaration, GateRegistry
+from pipeline.settings import Settings
 from pipeline.settings.redis_url import RedisUrl
 from pipeline.storage.database import Database
 
 
 @dataclass(frozen=True)
 class Context:
-    """Settings and the connections made from them."""
+    """Settings and what is made from them: gates, connections."""
 
     settings: Settings
+    flows: Callable[[], Iterable[Declaration]] = field(repr=False)
+    """What each flow declares of its queues and live settings. Asked when somebody wants to know of gates."""
 
     def __post_init__(self) -> None:
         # A folder that was there before, or was made by a version that did not look.
@@ -29,6 +31,11 @@ class Context:
     @cached_property
     def db(self) -> Database:
         return Database(self.settings.effective_database_url, threads=self.settings.ai_concurrency)
+
+    @cached_property
+    def gates(self) -> GateRegistry:
+        """Which queues have gates."""
+        return GateRegistry(self.flows(), self.settings)
 
     @property
     def online(self) -> bool:
@@ -56,30 +63,3 @@ def _listens(where: RedisUrl) -> bool:
         except (OSError, private_socket.ForeignSocket):
             return False
     return True
-
-
-_lock = Lock()
-_contexts: dict[int, Context] = {}
-
-
-def get_context() -> Context:
-    """The context of this process."""
-    pid = os.getpid()
-    context = _contexts.get(pid)
-    if context is None:
-        with _lock:
-            context = _contexts.setdefault(pid, Context(get_settings()))
-    return context
-
-
-def forget_context() -> None:
-    """Start afresh, after a fork or a change of settings. What a parent process holds stays open there."""
-    global _lock  # noqa: PLW0603  # a lock that was held at the fork would never be released
-    _lock = Lock()
-    own = _contexts.pop(os.getpid(), None)
-    if own is not None and "db" in vars(own):
-        own.db.dispose()
-    for inherited in _contexts.values():
-        if "db" in vars(inherited):
-            inherited.db.dispose(close=False)
-    _contexts.clear()

@@ -20,9 +20,10 @@ from pipeline.flows.documents.work import text_index
 from pipeline.flows.documents.work.merge import merge_document
 from pipeline.flows.documents.work.page_lane import PageLane
 from pipeline.flows.documents.work.split import split_document
+from pipeline.process import get_context
 from pipeline.providers import gates
 from pipeline.settings import Settings
-from pipeline.storage.context import Context, get_context
+from pipeline.storage.context import Context
 from tasks.app import app
 from tasks.flow import ELSEWHERE, Announcement, FlowTasks, Messages, at_work, expect, once, owner
 from tasks.presence import holder_of

@@ -17,9 +17,10 @@ from pipeline.flows.knowledge.live_settings import CONTROL, CPU, IO, embeddings_
 from pipeline.flows.knowledge.plan import LINE, Asked, Step
 from pipeline.flows.knowledge.queries import UnknownItem, place_of
 from pipeline.flows.knowledge.work import batch, content, item, publication
+from pipeline.process import get_context
 from pipeline.providers import gates
 from pipeline.settings import Settings
-from pipeline.storage.context import Context, get_context
+from pipeline.storage.context import Context
 from tasks.app import app
 from tasks.flow import ELSEWHERE, Announcement, FlowTasks, Messages, at_work, expect, once, owner, summary
 from tasks.presence import holder_of

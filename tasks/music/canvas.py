@@ -21,9 +21,10 @@ from pipeline.flows.music.work import selection, sync
 from pipeline.flows.music.work.batch import BATCH_WORK
 from pipeline.flows.music.work.step import StepWork
 from pipeline.flows.music.work.sync import SYNC_WORK
+from pipeline.process import get_context
 from pipeline.providers import gates
 from pipeline.settings import Settings
-from pipeline.storage.context import Context, get_context
+from pipeline.storage.context import Context
 from tasks.app import app
 from tasks.flow import ELSEWHERE, Announcement, AtWork, FlowTasks, Messages, at_work, expect, once, owner, summary
 from tasks.presence import holder_of

@@ -28,8 +28,9 @@ from pipeline.flows.screenshots.work.expansion import ExpandMessage
 from pipeline.flows.screenshots.work.merge import MergeMessage
 from pipeline.flows.screenshots.work.pictures import Pictures
 from pipeline.flows.screenshots.work.shard import ShardMessage
+from pipeline.process import get_context
 from pipeline.providers import gates
-from pipeline.storage.context import Context, get_context
+from pipeline.storage.context import Context
 from tasks.app import app
 from tasks.flow import ELSEWHERE, FlowTasks, Messages, at_work, expect, once, owner, summary
 from tasks.maintenance import take_tick

@@ -10,7 +10,8 @@ from pipeline.flows.webhooks import plan
 from pipeline.flows.webhooks.flow import FLOW
 from pipeline.flows.webhooks.plan import QUEUE
 from pipeline.flows.webhooks.work import delivery
-from pipeline.storage.context import Context, get_context
+from pipeline.process import get_context
+from pipeline.storage.context import Context
 from tasks.app import app
 from tasks.flow import FlowTasks, Messages, at_work, once, owner
 

@@ -112,7 +112,12 @@ class Fleet:
         db.after_commit = self.observer.committed
         self.bodies = Bodies(self)
         self.context: Any = SimpleNamespace(
-            db=db, redis=redis, online=True, made={}, settings=Settings.model_construct()
+            db=db,
+            redis=redis,
+            online=True,
+            made={},
+            settings=Settings.model_construct(),
+            gates=SimpleNamespace(queues=(provider.QUEUE,)),
         )
         self.launching: dict[Any, int] = {}
         self.queue_of: dict[str, str] = {}

@@ -320,9 +320,6 @@ class _Gates:
     def __init__(self, session: Session) -> None:
         self._session = session
 
-    def gated_queues(self, _settings: Any) -> tuple[str, ...]:
-        return (provider.QUEUE,)
-
     def all_gates(self, _context: Any) -> list[Any]:
         return [self._session.fleet.gate]
 

@@ -6,7 +6,7 @@ As `penstock gateway`, without the command line, which takes longer to import th
 from pipeline.engine.logs import configure
 from pipeline.interfaces.gateway.server import listen, serve
 from pipeline.nodes.settings import gateway_settings
-from pipeline.storage.context import get_context
+from pipeline.process import get_context
 
 if __name__ == "__main__":
     context = get_context()

@@ -65,7 +65,7 @@ def add_songs(context: Context, count: int, first: int = 1) -> None:
 
 
 def change(context: Context, key: str, value: str) -> None:
-    known = gates.known_settings(context.settings)
+    known = context.gates.live_settings
     context.db.run(lambda session: live_settings.change(session, known, key, value, datetime.now(UTC)))
     gates.sync(context)
 

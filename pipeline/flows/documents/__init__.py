@@ -1,5 +1,5 @@
 """Documents: split → convert → merge. Source 001."""
 
-from pipeline.providers.gates import Declaration
+from pipeline.engine.gate_registry import Declaration
 
 DECLARATION = Declaration()

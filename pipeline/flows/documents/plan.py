@@ -14,11 +14,12 @@ from sqlalchemy import ColumnElement, ScalarSelect, and_, func, or_, select, tup
 
 from pipeline.engine import work
 from pipeline.engine.claims import anything, in_states
+from pipeline.engine.gate_registry import queue_name
 from pipeline.flows.documents.models import DOCUMENTS, PAGES
 from pipeline.flows.documents.states import OPEN, DocumentStatus
 from pipeline.flows.documents.work.document import MERGE, SPLIT
 from pipeline.flows.documents.work.page import CONVERT
-from pipeline.providers import fallbacks, gates
+from pipeline.providers import fallbacks
 from pipeline.settings import LOCAL, Settings
 from pipeline.storage.context import Context
 
@@ -57,7 +58,7 @@ class Asked:
 
 def queue_of(provider: str) -> str:
     """`cpu`, or the provider's own queue, which has a gate."""
-    return CPU if provider == LOCAL else gates.queue_name("vision", provider)
+    return CPU if provider == LOCAL else queue_name("vision", provider)
 
 
 def provider_of(queue: str) -> str:

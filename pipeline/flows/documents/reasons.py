@@ -14,7 +14,7 @@ from pipeline.flows.documents.models import DOCUMENTS, PAGES
 from pipeline.flows.documents.queries import DocumentView
 from pipeline.flows.documents.states import DocumentStatus, PageStatus
 from pipeline.flows.documents.work.page import CONVERT
-from pipeline.providers import gates, queue_views
+from pipeline.providers import queue_views
 from pipeline.storage.context import Context
 
 _D = DocumentStatus
@@ -190,12 +190,12 @@ def _unserved(context: Context, queue: str) -> Reason | None:
         return None
     if served is None or queue in served:
         return None
-    return Reason(Kind.WORKERS, queue_views.unserved(context.settings, queue))
+    return Reason(Kind.WORKERS, queue_views.unserved(context, queue))
 
 
 def _closed(context: Context, queue: str) -> Reason | None:
     """Why nothing of a queue gets through now; None if something does, or Redis cannot say."""
-    if queue not in gates.gated_queues(context.settings):
+    if queue not in context.gates.queues:
         return None
     try:
         found = queue_views.holdup(queue_views.queue(context, queue), context.db.now())

@@ -1,8 +1,8 @@
 """Knowledge bases: read → chunk → embed → write. Source 003."""
 
+from pipeline.engine.gate_registry import Declaration
 from pipeline.flows.knowledge import live_settings
 from pipeline.flows.knowledge.settings import own
-from pipeline.providers.gates import Declaration
 
 DECLARATION = Declaration(
     gated_queues=live_settings.gated_queues, settings=own, live_settings=live_settings.live_settings

@@ -3,9 +3,9 @@
 from sqlalchemy.orm import Session
 
 from pipeline.engine import live_settings as live
+from pipeline.engine.gate_registry import GatedQueue
 from pipeline.engine.live_settings import Live
 from pipeline.flows.knowledge.settings import KnowledgeSettings, own
-from pipeline.providers.gates import GatedQueue
 from pipeline.settings import LOCAL, Settings
 from pipeline.storage.context import Context
 

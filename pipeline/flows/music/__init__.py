@@ -1,6 +1,6 @@
 """Music: songs become descriptions, tags and vectors, batch by batch, within what providers allow. Source 002."""
 
+from pipeline.engine.gate_registry import Declaration
 from pipeline.flows.music import live_settings
-from pipeline.providers.gates import Declaration
 
 DECLARATION = Declaration(gated_queues=live_settings.gated_queues, live_settings=live_settings.live_settings)

@@ -1,8 +1,8 @@
 """The queues of the music flow that have gates, and its live settings. Source 002, sections 2.A and 5."""
 
 from pipeline.engine import live_settings as live
+from pipeline.engine.gate_registry import GatedQueue
 from pipeline.engine.live_settings import Live, whole
-from pipeline.providers.gates import GatedQueue
 from pipeline.settings import Settings
 from pipeline.storage.context import Context
 

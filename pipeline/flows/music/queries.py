@@ -235,17 +235,16 @@ def _surroundings(context: Context, run: RunView | None) -> tuple[bool, str, str
 def _holdups(context: Context, run: RunView, routes: Routes) -> list[Holdup]:
     if run.status not in LIVE:
         return []
-    names = sorted(needed_queues(routes, run.mode) & gates.gated_queues(context.settings).keys())
+    names = sorted(needed_queues(routes, run.mode) & context.gates.queues.keys())
     now = context.db.now()
     found = [queue_views.holdup(queue_views.queue(context, name), now) for name in names]
     return [one for one in found if one is not None]
 
 
 def _closed_gates(context: Context, run: RunView, routes: Routes) -> str:
-    known = gates.gated_queues(context.settings)
     found: list[str] = []
-    for name in sorted(needed_queues(routes, run.mode) & known.keys()):
-        closed = gates.gate(context, known[name]).look().closed
+    for name in sorted(needed_queues(routes, run.mode) & context.gates.queues.keys()):
+        closed = gates.gate(context, name).look().closed
         if closed:
             by, left_s, reason = closed
             left = f"{left_s:.0f} s left" if left_s < float("inf") else ""

@@ -52,7 +52,7 @@ def next_wait_s(context: Context) -> float | None:
 
 def breakers_in_use(context: Context, mode: Mode) -> list[str]:
     """The breakers of the queues that a run of this mode needs now."""
-    found = gates.gated_queues(context.settings)
+    found = context.gates.queues
     return sorted({found[name].breaker for name in needed_queues(current_routes(context), mode) if name in found})
 
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from pipeline.flows.music.live_settings import EMBEDDING_ONLY, METADATA_GENERATION, METADATA_ONLY
 from pipeline.flows.music.states import Mode, Step
-from pipeline.providers import fallbacks, gates
+from pipeline.providers import fallbacks
 from pipeline.settings import LOCAL, Settings
 from pipeline.storage.context import Context
 
@@ -59,7 +59,7 @@ def fallback_of(settings: Settings) -> str:
     return profile.fallback if profile is not None and profile.fallback != LOCAL else ""
 
 
-def metadata_provider(settings: Settings, queue: str) -> tuple[str, str]:
+def metadata_provider(context: Context, queue: str) -> tuple[str, str]:
     """(provider, model) that a message from this queue asks for metadata; a stand-in is asked by its own model."""
-    provider = gates.gated_queues(settings)[queue].provider
-    return provider, settings.music.model if provider == settings.music.provider else ""
+    provider, own = context.gates.queues[queue].provider, context.settings.music
+    return provider, own.model if provider == own.provider else ""

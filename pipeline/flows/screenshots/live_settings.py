@@ -1,8 +1,8 @@
 """The queues of the screenshots flow that have gates, and its live settings, by the same rules as at its start."""
 
 from pipeline.engine import live_settings as live
+from pipeline.engine.gate_registry import GatedQueue
 from pipeline.engine.live_settings import Live, whole
-from pipeline.providers.gates import GatedQueue
 from pipeline.settings import ScreenshotSettings, Settings
 from pipeline.storage.context import Context
 

@@ -36,7 +36,8 @@ from pipeline.interfaces.mcp.http import Mcp
 from pipeline.interfaces.metrics.exposition import Exposition
 from pipeline.interfaces.rest import health, metrics
 from pipeline.operations.quotas import Quotas
-from pipeline.storage.context import Context, get_context
+from pipeline.process import get_context
+from pipeline.storage.context import Context
 
 PREFIX = "/api/v1"
 PATIENCE_S = 3.0

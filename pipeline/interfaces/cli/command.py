@@ -79,7 +79,7 @@ def ready() -> "Settings":
 
 def ready_context() -> "Context":
     """The context of these settings, with the embedded database migrated."""
-    from pipeline.storage.context import get_context
+    from pipeline.process import get_context
 
     ready()
     return get_context()
@@ -88,7 +88,7 @@ def ready_context() -> "Context":
 def tell_if_nothing_runs() -> None:
     """If nothing is running that would carry on with the work just asked for, say how to start it."""
     from pipeline.interfaces.cli.output import err
-    from pipeline.storage.context import get_context
+    from pipeline.process import get_context
 
     if not get_context().online:
         err.print("Nothing is running here: `penstock up` continues it.")

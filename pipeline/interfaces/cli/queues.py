@@ -119,7 +119,7 @@ def limit(
     if target in context.settings.providers:
         scope, provider = f"provider.{target}", target
     else:
-        scope, provider = f"queue.{target}", gates.require(context, target).provider
+        scope, provider = f"queue.{target}", context.gates.require(target).provider
     value = control.change_setting(f"{scope}.limits", limits)
     if concurrency is not None:
         control.change_setting(f"{scope}.concurrency", str(concurrency))
@@ -136,7 +136,7 @@ def drain(queue: Queue, timeout: Annotated[str, typer.Option(help="Give up after
     from tasks import queues as control
 
     context = _online()
-    at = gates.gate(context, gates.require(context, queue))
+    at = gates.gate(context, queue)
     control.pause(queue, None, "drained")
     deadline = time.monotonic() + (duration_s(timeout) or 0)
     with err.status(marked(f"{one_line(queue)}: waiting for calls in flight")):

@@ -243,8 +243,8 @@ def migrate(
     where the two differ, and clean-up removes nothing: one of them is not the one you mean, or its disk is not
     mounted. After a deliberate change, such as another database or a folder from a back-up, use --adopt.
     """
+    from pipeline.process import get_context
     from pipeline.storage import installation, schema
-    from pipeline.storage.context import get_context
 
     context = get_context()
     changed = schema.migrate(context.db)
@@ -315,10 +315,11 @@ def _queues(arguments: list[str]) -> list[str]:
 
 
 def _check_queues(names: list[str]) -> None:
-    from pipeline.providers import gates, registry
+    from pipeline.flows import gate_registry
+    from pipeline.providers import registry
 
     settings = all_settings()
-    known = gates.queue_names(settings)
+    known = gate_registry(settings).names
     for name in names:
         _, _, provider = name.partition(".")
         if name not in known and provider and provider not in registry.names(settings):
@@ -356,8 +357,8 @@ def flower(context: typer.Context) -> None:
 
 def _celery(program: str, arguments: list[str]) -> None:
     from pipeline.engine import search_path
+    from pipeline.process import get_context
     from pipeline.standalone.stack import migrate_embedded
-    from pipeline.storage.context import get_context
 
     arguments = ["--help" if argument == "-h" else argument for argument in arguments]
     if "--help" not in arguments:

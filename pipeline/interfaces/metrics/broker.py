@@ -5,11 +5,11 @@ from collections.abc import Iterator
 from prometheus_client.metrics_core import Metric
 from redis import RedisError
 
+from pipeline.engine.gate_registry import GatedQueue
 from pipeline.engine.metric_family import Gauge
 from pipeline.engine.metrics import oldest_messages_s, queue_depths
 from pipeline.engine.presence import Presence, last_sweep_s
 from pipeline.providers import gates
-from pipeline.providers.gates import GatedQueue
 from pipeline.providers.spend import running_sum
 from pipeline.standalone.roles import needed
 from pipeline.storage.context import Context
@@ -24,7 +24,7 @@ def families(context: Context) -> list[Metric]:
     """All of them. Raises `RedisError`."""
     if not context.online:
         raise RedisError("the embedded Redis is down")
-    queues = list(gates.gated_queues(context.settings).values())
+    queues = list(context.gates.queues.values())
     return [
         *_queues(context),
         *_gates(context, queues),
@@ -42,7 +42,7 @@ def _queues(context: Context) -> Iterator[Metric]:
         "How long ago the message was sent that is next in a queue; 0 if none waits.",
         labels=["queue"],
     )
-    names = gates.queue_names(context.settings)
+    names = context.gates.names
     for name, waiting in queue_depths(context.redis, names).items():
         depth.put((name,), waiting)
     for name, age_s in oldest_messages_s(context.redis, names).items():
@@ -61,7 +61,7 @@ def _gates(context: Context, queues: list[GatedQueue]) -> Iterator[Metric]:
     used = Gauge("penstock_gate_window_used", "Requests or tokens used in a sliding window.", labels=window)
     providers = set()
     for queue in queues:
-        state = gates.gate(context, queue).look()
+        state = gates.gate(context, queue.name).look()
         for reason in _CLOSED_BY:
             closed.put((queue.name, reason), state.closed_by == reason)
         found = [("queue", queue.name, state.queue)]
@@ -81,7 +81,7 @@ def _breakers(context: Context) -> Iterator[Metric]:
     by = ["provider", "capability"]
     state = Gauge("penstock_breaker_state", "1 for the state that a breaker is in, else 0.", labels=[*by, "state"])
     failures = Gauge("penstock_breaker_failures", "Failures in a row that a closed breaker counts.", labels=by)
-    for name in gates.breakers(context.settings):
+    for name in context.gates.breakers:
         found = gates.breaker(context, name).look()
         provider, _, capability = name.partition(":")
         for one in _STATES:

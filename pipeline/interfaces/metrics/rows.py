@@ -81,7 +81,7 @@ def _allowed(context: Context) -> Iterator[Metric]:
         "What a provider's calls may cost in a day, in its currency; 0: no cap.",
         labels=["provider"],
     )
-    queues = gates.gated_queues(context.settings).values()
+    queues = context.gates.queues.values()
     for queue in queues:
         slots.put(("queue", queue.name), float(values[f"queue.{queue.name}.concurrency"].value or 0))
     for provider in sorted({queue.provider for queue in queues}):

@@ -1,6 +1,6 @@
 """A worker without Celery that dies at the point `KILL_AT`: `python -m tests.faults.knowledge.doomed`."""
 
-from pipeline.storage.context import get_context
+from pipeline.process import get_context
 from tests.support.knowledge_driver import Driver
 
 if __name__ == "__main__":

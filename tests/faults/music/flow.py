@@ -6,8 +6,8 @@ from datetime import UTC, datetime
 from sqlalchemy.orm import Session
 
 from pipeline.engine import live_settings
+from pipeline.process import get_context
 from pipeline.providers import gates
-from pipeline.storage.context import get_context
 from tasks import music
 from tests.support import songs
 from tests.support.music import CHAT, add_songs
@@ -18,7 +18,7 @@ QUEUES = ("metadata-generation", "metadata-only", "embedding-only")
 
 def change(**settings: str) -> None:
     """Set live settings."""
-    known = gates.known_settings(get_context().settings)
+    known = get_context().gates.live_settings
 
     def work(session: Session) -> None:
         for key, value in settings.items():

@@ -2,8 +2,8 @@
 
 import pytest
 
+from pipeline.process import get_context
 from pipeline.providers import gates
-from pipeline.storage.context import get_context
 from tasks import music
 from tests.faults.flow import SQLITE, settings
 from tests.faults.music.flow import add_songs_here, count, ended, limits, stand

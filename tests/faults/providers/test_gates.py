@@ -31,7 +31,7 @@ def _calls(flow: Flow) -> int:
 
 
 def _wait_until_nothing_is_in_flight(flow: Flow) -> None:
-    gate = gates.gate(flow.context, gates.gated_queues(flow.context.settings)[QUEUE])
+    gate = gates.gate(flow.context, QUEUE)
     wait_until(lambda: not gate.look().in_flight, 90, "nothing is in flight")
 
 
@@ -81,7 +81,7 @@ def test_an_operators_pause_holds_on_workers_that_start_later_and_through_an_emp
     assert seen <= at_pause + 4, "none but the calls in flight"
     flow.context.redis.flushall()
     flow.cut_connections()
-    gate = gates.gate(flow.context, gates.gated_queues(flow.context.settings)[QUEUE])
+    gate = gates.gate(flow.context, QUEUE)
     wait_until(gate.own.ready, 90, "a worker put the pause back")
     assert gate.look().closed_by == "operator"
     wait_until(lambda: stack["ai-2"].says(" ready."), 90, "the later worker is ready")
@@ -121,7 +121,7 @@ def test_slots_of_a_killed_worker_are_free_when_their_time_is_over(stack: Stack,
     queue_control.change_setting(flow.context, f"queue.{QUEUE}.concurrency", "2")
     stack.start(*FLEET)
     document_id = flow.submit(8)
-    gate = gates.gate(flow.context, gates.gated_queues(flow.context.settings)[QUEUE])
+    gate = gates.gate(flow.context, QUEUE)
     wait_until(lambda: flow.provider.stats(records=False)["under_way"] == 2, 90, "both slots are taken")
     stack["ai-1"].kill()
     assert gate.look().in_flight == 2
@@ -217,7 +217,7 @@ def test_a_fallback_does_the_work_while_the_breaker_is_open(stack: Stack, flow: 
 def test_a_spend_cap_stops_the_queue_and_fails_nothing(stack: Stack, flow: Flow) -> None:
     stack.start(*FLEET)
     document_id = flow.submit(30)
-    gate = gates.gate(flow.context, gates.gated_queues(flow.context.settings)[QUEUE])
+    gate = gates.gate(flow.context, QUEUE)
     wait_until(lambda: gate.look().closed_by == "spend", 90, "the cap closed the gate")
     _wait_until_nothing_is_in_flight(flow)
     seen = _calls(flow)

@@ -8,7 +8,8 @@ from pipeline.flows.screenshots.frames import buffer
 from pipeline.flows.screenshots.plan import Action
 from pipeline.flows.screenshots.states import WorkStatus
 from pipeline.flows.screenshots.work import analysis, merge
-from pipeline.storage.context import Context, get_context
+from pipeline.process import get_context
+from pipeline.storage.context import Context
 from tests.support.screens import Driver
 
 NAME = "w"

@@ -12,9 +12,9 @@ from redis import RedisError
 from pipeline.engine.connection import connect, connect_async
 from pipeline.engine.errors import UserError
 from pipeline.engine.private_socket import ForeignSocket
+from pipeline.process import new_context
 from pipeline.settings import MAX_SOCKET_PATH, Settings, get_settings
 from pipeline.standalone import redis_server
-from pipeline.storage.context import Context
 from tests.integration.engine.test_connection import AppOver, assert_celery_works, over
 from tests.support.leftovers import short_folder
 from tests.support.redis_server import RedisServer
@@ -80,7 +80,7 @@ def test_another_user_s_redis_is_never_spoken_to(
     with pytest.raises(RedisError, match="belongs to someone else"):
         asyncio.run(ask(settings.effective_redis_url))
     assert not redis_server.is_up(settings)
-    assert not Context(settings).online
+    assert not new_context(settings).online
     with pytest.raises(UserError, match="belongs to someone else"):
         redis_server.command(settings)
     app = over("")
@@ -105,7 +105,7 @@ def test_our_own_folder_is_spoken_to_also_by_celery(settings: Settings, squatter
         assert client.ping()
     assert asyncio.run(ask(settings.effective_redis_url))
     assert redis_server.is_up(settings)
-    assert Context(settings).online
+    assert new_context(settings).online
     assert_celery_works(over(""))
     # It is looked at again for each further connection.
     client = connect(settings.effective_redis_url)

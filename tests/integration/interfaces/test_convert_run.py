@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from redis import Redis
 
+from pipeline import process
 from pipeline.engine.errors import UserError
 from pipeline.engine.presence import Presence
 from pipeline.flows.documents import catalog, submission
@@ -19,7 +20,6 @@ from pipeline.interfaces.cli.convert.targets import plan
 from pipeline.providers import registry
 from pipeline.standalone import stack
 from pipeline.standalone.demand import Demand
-from pipeline.storage import context as storage
 from pipeline.storage.context import Context
 
 
@@ -35,7 +35,7 @@ def test_a_provider_that_the_workers_do_not_know_is_refused_before_there_is_a_do
     file.write_bytes(b"%PDF-1.7")
     held: Any = SimpleNamespace(ensure=bool, trouble=str)
     monkeypatch.setattr(stack, "using_stack", lambda *_: nullcontext(held))
-    monkeypatch.setattr(storage, "get_context", lambda: context)
+    monkeypatch.setattr(process, "get_context", lambda: context)
     Presence(context.redis).renew("w", 60, facts={"providers": ["openai"]})
     with pytest.raises(UserError, match="does not know the provider 'local'"):
         run([Job(target) for target in plan([file], "", ".md")], Wish(Options()), Demand(context.settings))

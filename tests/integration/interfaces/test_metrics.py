@@ -70,7 +70,7 @@ def busy(context: Context) -> Context:
     gates.charge(context, "p", 0.75)
     context.db.run(lambda session: session.execute(insert(AiCall), rows))
     gates.sync(context)
-    gate = gates.gate(context, gates.gated_queues(context.settings)["vision.p"])
+    gate = gates.gate(context, "vision.p")
     assert gate.admit("holder").granted
     assert gate.stamp("holder").granted
     queue_control.pause(context, "vision.q", None)

@@ -15,6 +15,7 @@ from pipeline.flows.music.models import BATCHES, RUNS, SONGS
 from pipeline.flows.music.service import AlreadyRunning, StartOptions
 from pipeline.flows.music.states import BatchStatus, Step
 from pipeline.flows.music.views import RunView
+from pipeline.process import new_context
 from pipeline.providers import gates
 from pipeline.storage.context import Context
 from tasks import music
@@ -130,7 +131,7 @@ def test_metadata_queues_follow_the_rate_setting_unless_they_have_limits_of_thei
     change(context, "queue_rate_limit_max", "7")
     change(context, "queue.metadata-only.limits", "3/s")
     assert (limit("metadata-generation"), limit("metadata-only")) == ("7/min", "3/s")
-    window = gates.gate(context, gates.gated_queues(context.settings)["metadata-generation"]).look().windows[0]
+    window = gates.gate(context, "metadata-generation").look().windows[0]
     assert (window.window.limit, window.window.window_s) == (7, 60)
 
 
@@ -239,7 +240,7 @@ def test_of_failed_batches_the_newest_are_kept(driver: Driver) -> None:
     driver.context.db.run(lambda session: session.execute(failed))
     assert _prune(driver.context) == {}
     kept = driver.context.settings.retention.model_copy(update={"failed_batches_count": 2})
-    context = Context(driver.context.settings.model_copy(update={"retention": kept}))
+    context = new_context(driver.context.settings.model_copy(update={"retention": kept}))
     try:
         assert _prune(context) == {"failed batches": len(ids) - 2}
     finally:

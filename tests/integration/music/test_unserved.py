@@ -7,6 +7,7 @@ import pytest
 from pipeline.flows.music import plan, queries, service
 from pipeline.flows.music.flow import FLOW
 from pipeline.flows.music.states import Mode, Step
+from pipeline.process import new_context
 from pipeline.settings import get_settings
 from pipeline.storage.context import Context
 from tests.support.music import CHAT, Driver, add_songs, calls, states
@@ -23,7 +24,7 @@ def without(context: Context, monkeypatch: pytest.MonkeyPatch) -> Iterator[Conte
     """The context of a worker that starts after music's provider was removed."""
     monkeypatch.setenv("PENSTOCK_MUSIC__PROVIDER", "")
     get_settings.cache_clear()
-    found = Context(get_settings())
+    found = new_context(get_settings())
     yield found
     found.db.dispose()
     found.redis.close()

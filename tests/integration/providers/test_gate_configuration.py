@@ -11,6 +11,7 @@ from pipeline.engine import live_settings
 from pipeline.engine.gate import Gate, Scope, Unit, Window
 from pipeline.engine.guarded_call import request_hooks
 from pipeline.engine.traces import AiCall
+from pipeline.process import new_context
 from pipeline.providers import gates, queue_control
 from pipeline.providers.usage import on_record
 from pipeline.storage.context import Context
@@ -25,7 +26,7 @@ def settings_env() -> dict[str, str]:
 
 
 def _gate(context: Context) -> Gate:
-    return gates.gate(context, gates.gated_queues(context.settings)[QUEUE])
+    return gates.gate(context, QUEUE)
 
 
 def _used(context: Context) -> list[tuple[int, int]]:
@@ -172,7 +173,7 @@ def test_limits_that_change_forget_no_usage(context: Context) -> None:
 def test_processes_whose_settings_differ_agree_on_those_of_the_last_worker_that_started(context: Context) -> None:
     def other(limits: str) -> Context:
         profile = context.settings.providers["p"].model_copy(update={"limits": limits})
-        return Context(context.settings.model_copy(update={"providers": {"p": profile}}))
+        return new_context(context.settings.model_copy(update={"providers": {"p": profile}}))
 
     newer = other("50/day")
     try:

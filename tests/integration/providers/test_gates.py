@@ -31,7 +31,7 @@ def settings_env() -> dict[str, str]:
 
 
 def _gate(context: Context, queue: str = "vision.p") -> Gate:
-    return gates.gate(context, gates.gated_queues(context.settings)[queue])
+    return gates.gate(context, queue)
 
 
 def _used(context: Context) -> list[tuple[int, int]]:
@@ -70,7 +70,7 @@ def test_unknown_queues_settings_and_breakers_are_named(context: Context) -> Non
         with pytest.raises(UserError, match=r"vision\.z|z:vision"):
             ask()
     with pytest.raises(UserError, match=r"^vision\.z is not a queue with a gate; these are: .*vision\.p"):
-        gates.require(context, "vision.z")
+        context.gates.require("vision.z")
 
 
 def test_a_row_edited_to_nonsense_leaves_the_old_value_in_force_and_shows_an_error(context: Context) -> None:

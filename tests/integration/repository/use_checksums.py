@@ -20,7 +20,7 @@ from pipeline.engine import outbox
 from pipeline.engine.claims import Owner, new_claim
 from pipeline.engine.tables import Base
 from pipeline.flows import flows
-from pipeline.storage.context import get_context
+from pipeline.process import get_context
 from pipeline.storage.schema import migrate
 from tasks.app import app
 from tests.support.waiting import wait_until

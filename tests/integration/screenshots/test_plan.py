@@ -19,6 +19,7 @@ from pipeline.flows.screenshots.models import BATCHES
 from pipeline.flows.screenshots.plan import FILLER, TURN, URGENT, Action, places
 from pipeline.flows.screenshots.states import Step, WorkStatus
 from pipeline.flows.screenshots.work import analysis, expansion, shard
+from pipeline.process import new_context
 from pipeline.providers import gates, queue_control
 from pipeline.storage.context import Context
 from tasks.screenshots import canvas
@@ -381,7 +382,7 @@ def test_frames_whose_provider_was_removed_are_looked_at_by_this_machine(
     analysis.claim(context, batch)
     assert asks(context, batch) == [(Action.ANALYSE, SCREENSHOT_VISION, 1)]
     own = context.settings.screenshots.model_copy(update={"vision_provider": "", "text_provider": ""})
-    without = Context(context.settings.model_copy(update={"screenshots": own, "providers": {}}))
+    without = new_context(context.settings.model_copy(update={"screenshots": own, "providers": {}}))
     assert asks(without, batch) == [(Action.ANALYSE, CPU, 1)]
     assert plan.batch_ids(plan.runnable(without, ())) == [batch]
     without.db.dispose()

@@ -68,11 +68,10 @@ class TestStandIn:
         open_breaker(context, "ai:text")
         now = routes(context)
         assert (now.analyse, now.expand, now.merge) == (OTHERS, OTHERS, OTHERS)
-        settings = context.settings
-        assert provider_and_model(settings, OTHERS, "vision") == ("other", "")
-        assert provider_and_model(settings, OTHERS, "text") == ("other", "")
-        assert provider_and_model(settings, SCREENSHOT_VISION, "vision") == ("ai", "eyes")
-        assert provider_and_model(settings, SCREENSHOT_TEXT, "text") == ("ai", "writer")
+        assert provider_and_model(context, OTHERS, "vision") == ("other", "")
+        assert provider_and_model(context, OTHERS, "text") == ("other", "")
+        assert provider_and_model(context, SCREENSHOT_VISION, "vision") == ("ai", "eyes")
+        assert provider_and_model(context, SCREENSHOT_TEXT, "text") == ("ai", "writer")
 
     def test_where_both_are_away_frames_wait_and_nodes_do_without(self, context: Context) -> None:
         for name in ("ai:vision", "ai:text", "other:vision"):

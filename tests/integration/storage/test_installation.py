@@ -15,6 +15,7 @@ from pipeline.engine.errors import UserError
 from pipeline.flows.documents.submission import Options, remove_orphans, submit
 from pipeline.flows.screenshots.frames import files as frames
 from pipeline.interfaces.cli.main import app
+from pipeline.process import new_context
 from pipeline.settings import Settings
 from pipeline.storage import installation
 from pipeline.storage.context import Context
@@ -51,7 +52,7 @@ def another(migrated_sqlite: Path, tmp_path: Path, data_dir: Path) -> Iterator[A
     def make() -> Context:
         path = tmp_path / f"other{len(made)}.db"
         shutil.copyfile(migrated_sqlite, path)
-        made.append(Context(Settings(data_dir=data_dir, database_url=f"sqlite:///{path}")))
+        made.append(new_context(Settings(data_dir=data_dir, database_url=f"sqlite:///{path}")))
         return made[-1]
 
     yield make

@@ -20,6 +20,7 @@ from pipeline.flows.documents.states import DocumentStatus as D
 from pipeline.flows.documents.states import PageStatus as P
 from pipeline.flows.music.models import BATCHES, RUNS
 from pipeline.interfaces.cli.main import app
+from pipeline.process import new_context
 from pipeline.providers.calls import CALLS
 from pipeline.settings import RetentionSettings, Settings
 from pipeline.storage import retention
@@ -82,7 +83,7 @@ def went(context: Context, *, dry_run: bool = False) -> dict[str, int]:
 def keeping(context: Context, **days_and_counts: float) -> Context:
     """The same database under other settings."""
     kept = RetentionSettings(**days_and_counts)
-    return Context(context.settings.model_copy(update={"retention": kept}))
+    return new_context(context.settings.model_copy(update={"retention": kept}))
 
 
 @pytest.fixture

@@ -174,7 +174,7 @@ def test_another_process_sees_and_changes_the_same(context: Context, rows: "Floa
         "from datetime import UTC, datetime\n"
         "from pipeline.storage import vectors\n"
         "from pipeline.storage.vectors import nearest\n"
-        "from pipeline.storage.context import get_context\n"
+        "from pipeline.process import get_context\n"
         "db = get_context().db\n"
         "with db.transaction() as session:\n"
         "    found = vectors.get(session, 'song', 9)[1]\n"

@@ -119,7 +119,7 @@ def test_a_refused_message_stays_in_its_priority_and_keeps_its_place_there(
 def test_a_worker_at_a_full_gate_hardly_asks_and_is_woken_when_a_slot_is_free(
     app: Celery, context: Context, worker: ExitStack
 ) -> None:
-    gate = gates.gate(context, gates.gated_queues(context.settings)[GATED])
+    gate = gates.gate(context, GATED)
     assert gate.admit("elsewhere").granted
     worker.enter_context(_worker(app))
     _send(app, range(3))

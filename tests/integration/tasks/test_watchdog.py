@@ -100,7 +100,7 @@ def test_when_closed_queues_flow_again_is_in_one_place(context: Context) -> None
 
 
 def test_a_queue_flows_or_is_closed_by_what_the_view_says(context: Context) -> None:
-    gate = gates.gate(context, gates.gated_queues(context.settings)[QUEUE])
+    gate = gates.gate(context, QUEUE)
     assert (queues.queue(QUEUE).gate, queues.queue(QUEUE).closed_by) == ("flowing", "")
     queues.change_setting(f"queue.{QUEUE}.limits", "1/min")
     assert gate.admit("a").granted

@@ -12,10 +12,9 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.schema import CreateIndex, CreateTable
 
 from pipeline.engine.tables import Base, table_of
-from pipeline.flows import flows
+from pipeline.flows import flows, gate_registry
 from pipeline.interfaces.mcp import server
 from pipeline.interfaces.mcp.tools import TOOLS
-from pipeline.providers.gates import known_settings
 from pipeline.settings import Settings
 from tests.support import all_settings
 from tests.support.snapshots import addresses, commands
@@ -38,7 +37,7 @@ def _settings() -> Iterator[str]:
         variable = "PENSTOCK_" + path.replace(".*", "__<NAME>").replace(".", "__").upper()
         if not facts.startswith("object"):  # a section, which has no variable
             yield f"{variable} {facts.removesuffix(' optional')}" + (f" = {made[variable]}" if variable in made else "")
-    for key, live in known_settings(_with_a_provider()).items():
+    for key, live in gate_registry(_with_a_provider()).live_settings.items():
         yield f"LIVE {key} {type(live.default).__name__} = {live.default!r}: {live.help}"
 
 

@@ -13,7 +13,7 @@ from pipeline.interfaces.api.app import PREFIX, create_app
 from pipeline.interfaces.console import live
 from pipeline.interfaces.console.addresses import ROOT, STATIC
 from pipeline.interfaces.http.errors import MEDIA_TYPE, STATUS, Problem
-from pipeline.storage.context import Context
+from pipeline.process import new_context
 from tests.support import endpoints
 from tests.support.all_settings import by_default
 from tests.support.snapshots.fields import Fields, Schema
@@ -42,7 +42,7 @@ class _Shown(RouteContext):
 def _app() -> FastAPI:
     """The application, by the defaults of all settings. It is not started."""
     with TemporaryDirectory() as folder:
-        return create_app(Context(by_default(folder)), "127.0.0.1")
+        return create_app(new_context(by_default(folder)), "127.0.0.1")
 
 
 @cache

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from pipeline import process
 from pipeline.flows.documents import queries, reasons
 from pipeline.flows.documents.queries import Load
 from pipeline.flows.documents.reasons import Kind, Reason
@@ -17,7 +18,6 @@ from pipeline.interfaces.cli.convert.targets import Target
 from pipeline.interfaces.cli.progress import Bar
 from pipeline.providers import registry
 from pipeline.settings import ProviderProfile, get_settings
-from pipeline.storage import context as context_module
 from tasks import documents
 
 
@@ -82,7 +82,7 @@ def test_pages_that_take_long_are_named(monkeypatch: pytest.MonkeyPatch) -> None
     ]
     monkeypatch.setattr(board_module, "closed", lambda _: {})
     monkeypatch.setattr(documents, "pages", lambda *_, **__: under_way)
-    monkeypatch.setattr(context_module, "get_context", lambda: SimpleNamespace(db=SimpleNamespace(now=lambda: now)))
+    monkeypatch.setattr(process, "get_context", lambda: SimpleNamespace(db=SimpleNamespace(now=lambda: now)))
     shown: Any = Shown()
     board = Board([job("a", "PROCESSING", pages=9, done=1)], shown)
     board.keep()

@@ -5,19 +5,19 @@ from typing import Any
 
 import pytest
 
+from pipeline import process
 from pipeline.flows.screenshots import status
 from pipeline.flows.screenshots.states import WorkStatus
 from pipeline.flows.screenshots.views import Retry
 from pipeline.interfaces.cli.progress import Progress
 from pipeline.interfaces.cli.screenshots.intake import keep
-from pipeline.storage import context
 
 
 def test_why_batches_wait_for_another_try_is_said_once(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     found = [Retry("batch", 2, 53.4, "eye cannot be reached"), Retry("merge", 1, 0, "no concern of these frames")]
-    monkeypatch.setattr(context, "get_context", lambda: None)
+    monkeypatch.setattr(process, "get_context", lambda: None)
     monkeypatch.setattr(status, "retries", lambda _: found)
     stack: Any = SimpleNamespace(ensure=bool, trouble=str)
     progress = Progress(stack, interrupted="")

@@ -13,9 +13,9 @@ from celery.bin.beat import beat as celery_beat
 from celery.bin.worker import worker as celery_worker
 from typer.main import get_command
 
+from pipeline.flows import gate_registry
 from pipeline.flows.knowledge.live_settings import embeddings_queue
 from pipeline.interfaces.cli.main import app
-from pipeline.providers.gates import gated_queues
 from pipeline.settings import Settings
 from pipeline.standalone import roles
 
@@ -167,8 +167,8 @@ def test_a_worker_for_all_queues_is_documented_with_all_of_them() -> None:
     screenshots: Any = dict.fromkeys(("vision_provider", "text_provider", "embeddings_provider"), "openai")
     music: Any = {"provider": "openai", "embeddings_provider": "openai"}
     fixed = {"control", "cpu", "io", "capture"}
-    plain = fixed | set(gated_queues(Settings(providers=providers)))
-    whole = set(gated_queues(Settings(providers=providers, screenshots=screenshots, music=music)))
+    plain = fixed | set(gate_registry(Settings(providers=providers)).queues)
+    whole = set(gate_registry(Settings(providers=providers, screenshots=screenshots, music=music)).queues)
     whole |= {embeddings_queue("openai"), "maintenance", *fixed}
     for name in ("README.md", "docs/operations.md"):
         page = (ROOT / name).read_text(encoding="utf-8")

@@ -8,7 +8,7 @@ import pytest
 import yaml
 from jsonschema import Draft202012Validator
 
-from pipeline.providers.gates import gated_queues
+from pipeline.flows import gate_registry
 from pipeline.settings import ProviderProfile, ScreenshotSettings, Settings
 from pipeline.standalone.roles import ROLES, arguments
 from tests.unit.repository.test_docs import ROOT, unknown_variables
@@ -48,7 +48,7 @@ def test_roles_consume_every_queue_with_the_pool_that_its_work_needs() -> None:
     pools = {role: command[command.index("-P") + 1] for role, command in commands.items()}
     assert pools == {"cpu": "prefork", "ai": "threads", "control": "threads", "io": "threads", "capture": "threads"}
     queues = {queue for command in commands.values() for queue in command[command.index("-Q") + 1].split(",")}
-    assert queues == {"cpu", "control", "io", "capture", *gated_queues(settings)}
+    assert queues == {"cpu", "control", "io", "capture", *gate_registry(settings).queues}
 
 
 def test_flower_sees_every_worker_s_tasks() -> None:

@@ -105,7 +105,7 @@ class StepWork:
         if self._guarded is None:
             raise UnitError(NO_GATE, kind=ErrorKind.PERMANENT)
         settings = self._context.settings
-        provider, model = metadata_provider(settings, self._guarded.gate.queue)
+        provider, model = metadata_provider(self._context, self._guarded.gate.queue)
         writer = registry.text(settings, provider, model)
         repairing = unit.step is Step.REPAIR
         text = repair_prompt(wanted, unit.row.reply or "", unit.row.error or "") if repairing else prompt(wanted)

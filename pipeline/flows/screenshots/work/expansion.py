@@ -262,7 +262,7 @@ class ExpandMessage(Message):
         if self._guarded is None:
             raise UnitError(NO_GATE, kind=ErrorKind.PERMANENT)
         unit, settings = draft.unit, self._context.settings
-        text = registry.text(settings, *provider_and_model(settings, self._queue, "text"))
+        text = registry.text(settings, *provider_and_model(self._context, self._queue, "text"))
         evidence = evidence_of(unit.index, unit.facts)
         prompt = prompts.expand_prompt(
             unit.facts, draft.segments, evidence, self._context.db.now(), settings.screenshots.time_zone

@@ -321,7 +321,7 @@ class MergeMessage(Message):
         if self._guarded is None:
             raise UnitError(NO_GATE, kind=ErrorKind.PERMANENT)
         settings = self._context.settings
-        text = registry.text(settings, *provider_and_model(settings, self._queue, "text"))
+        text = registry.text(settings, *provider_and_model(self._context, self._queue, "text"))
         prompt = prompts.merge_prompt(target, node)
         subject = Subject(batch.FLOW, str(unit.row.batch_id or ""), trace_unit(unit.id), unit.claim.id)
         answer = self._tracer.call(

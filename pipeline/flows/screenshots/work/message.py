@@ -16,10 +16,8 @@ from pipeline.engine.guarded_call import GuardedCall
 from pipeline.flows.screenshots.graph.models import CALLS
 from pipeline.flows.screenshots.rules.provenance import Operation
 from pipeline.flows.screenshots.states import Ask
-from pipeline.providers import gates
 from pipeline.providers.replies import BadReply
 from pipeline.providers.traced_call import Tracer
-from pipeline.settings import Settings
 from pipeline.storage.context import Context
 
 
@@ -42,11 +40,11 @@ class Message:
                 self._guarded.leave()
 
 
-def provider_and_model(settings: Settings, queue: str, capability: Literal["vision", "text"]) -> tuple[str, str]:
+def provider_and_model(context: Context, queue: str, capability: Literal["vision", "text"]) -> tuple[str, str]:
     """Who is asked by a message from this queue; the model is empty for a stand-in, which is asked for its own."""
-    own = settings.screenshots
+    own = context.settings.screenshots
     named = {"vision": (own.vision_provider, own.vision_model), "text": (own.text_provider, own.text_model)}[capability]
-    provider = gates.gated_queues(settings)[queue].provider
+    provider = context.gates.queues[queue].provider
     return provider, named[1] if provider == named[0] else ""
 
 

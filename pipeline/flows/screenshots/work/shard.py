@@ -238,7 +238,7 @@ class ShardMessage(Message):
         if self._guarded is None:
             raise UnitError(NO_GATE, kind=ErrorKind.PERMANENT)
         settings = self._context.settings
-        vision = registry.vision(settings, *provider_and_model(settings, self._queue, "vision"))
+        vision = registry.vision(settings, *provider_and_model(self._context, self._queue, "vision"))
         sent = {screen: shot.id for screen, shot in screens.items()}
         prompt = prompts.vision_prompt(screens, unit.history)
         if unit.row.ask == Ask.REPAIR:

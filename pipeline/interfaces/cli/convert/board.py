@@ -48,7 +48,7 @@ class Board:
         """About once a second: keep the stack up, and say what work waits for."""
         from pipeline.flows.documents.queries import load_beside
         from pipeline.flows.documents.reasons import retries
-        from pipeline.storage.context import get_context
+        from pipeline.process import get_context
 
         waiting = [job.document for job in self._jobs if job.document and not job.document.settled]
         self._closed = closed({document.provider for document in waiting})
@@ -115,7 +115,7 @@ class Board:
 
 def _slow_pages(document: "Document") -> str:
     """The pages that have been converted for long, the longest first; empty if none has."""
-    from pipeline.storage.context import get_context
+    from pipeline.process import get_context
     from tasks.documents import PageStatus, pages
 
     now = get_context().db.now()
@@ -128,8 +128,9 @@ def _slow_pages(document: "Document") -> str:
 
 def closed(providers: Collection[str]) -> dict[str, str]:
     """Why nothing goes to these providers now, in words; those to which something does are left out."""
-    from pipeline.providers.gates import closed_because, queue_name
-    from pipeline.storage.context import get_context
+    from pipeline.engine.gate_registry import queue_name
+    from pipeline.process import get_context
+    from pipeline.providers.gates import closed_because
 
     found = {name: closed_because(get_context(), queue_name("vision", name)) for name in sorted(providers)}
     return {name: why for name, why in found.items() if why}

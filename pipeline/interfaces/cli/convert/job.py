@@ -160,7 +160,7 @@ def _unknown_to_the_stack(document: "Document") -> str:
 
 def _because(document_id: str) -> str:
     from pipeline.flows.documents.queries import commonest_error
-    from pipeline.storage.context import get_context
+    from pipeline.process import get_context
 
     with get_context().db.read() as session:
         why = commonest_error(session, document_id).rstrip(".")

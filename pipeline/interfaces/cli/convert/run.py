@@ -22,10 +22,10 @@ def run(jobs: Sequence[Job], wish: Wish, demanded: "Demand") -> None:
     """Convert these jobs' files on the stack."""
     from contextlib import ExitStack
 
+    from pipeline.process import get_context
     from pipeline.providers import registry
     from pipeline.settings import get_settings
     from pipeline.standalone.stack import using_stack
-    from pipeline.storage.context import get_context
 
     again = "`penstock up` continues it" if wish.options.fresh else "run the same command again to continue"
     interrupted = (

@@ -193,7 +193,7 @@ def _follow(stack: "Stack", shot_ids: Sequence[int], *, quiet: bool) -> None:
 def keep(progress: "Progress") -> None:
     """Keep the stack up, and say why frames wait: batches that failed at once, closed gates after a while."""
     from pipeline.flows.screenshots.status import closed, retries
-    from pipeline.storage.context import get_context
+    from pipeline.process import get_context
 
     if any(state.value == "failed" for state in (progress.state or {}).values()):
         for retry in retries(get_context()):

@@ -85,7 +85,7 @@ def key_of(name: str) -> str:
 
 
 def _row(context: Context, view: QueueView, waiting: dict[str, Counter[str]], now: datetime) -> Row:
-    known = gates.gated_queues(context.settings)
+    known = context.gates.queues
     gated = known.get(view.name)
     alike = [name for name, one in known.items() if one.provider == view.provider]
     return Row(
@@ -109,7 +109,7 @@ def _breaker(context: Context, state: BreakerState) -> BreakerRow:
     return BreakerRow(
         state,
         key_of(state.name),
-        gates.queues_of(context.settings, state.name),
+        context.gates.closed_by(state.name),
         control.breaker_history(state.name),
         probe_at,
     )
@@ -194,7 +194,7 @@ def _settings(context: Context, row: Row) -> list[tuple[str, Value]]:
         f"provider.{provider}.concurrency": f"Calls at once of all queues of {provider}",
         f"provider.{provider}.daily_spend_cap": f"Spent in a day with {provider}, at most",
     }
-    if followed := gates.gated_queues(context.settings)[name].limits_setting:
+    if followed := context.gates.queues[name].limits_setting:
         named[followed] = "Calls a minute, while this queue has no limits of its own"
     return [(words, control.setting(key)) for key, words in named.items()]
 

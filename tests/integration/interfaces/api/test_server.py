@@ -17,6 +17,7 @@ from structlog.testing import capture_logs
 from pipeline.engine.errors import UserError
 from pipeline.interfaces.api.app import create_app
 from pipeline.interfaces.api.server import config, listen, url
+from pipeline.process import new_context
 from pipeline.settings import ApiSettings
 from pipeline.storage import api_keys
 from pipeline.storage.api_keys import Scope
@@ -33,7 +34,7 @@ def database_url(sqlite_url: str) -> str:
 
 def with_settings(context: Context, **changed: object) -> Context:
     """The same context, but for these settings of the API."""
-    return Context(context.settings.model_copy(update={"api": ApiSettings.model_validate(changed)}))
+    return new_context(context.settings.model_copy(update={"api": ApiSettings.model_validate(changed)}))
 
 
 @contextmanager

@@ -81,7 +81,7 @@ def test_a_queue_is_paused_for_a_time_and_the_reason_is_shown_until_it_is_resume
 
 def test_windows_fill_and_a_queue_at_its_limit_says_when_the_next_goes(api: TestClient, context: Context) -> None:
     insert_document(context, pages=[PageStatus.PENDING] * 5, provider="openai")
-    gate = gates.gate(context, gates.gated_queues(context.settings)["vision.openai"])
+    gate = gates.gate(context, "vision.openai")
     queue_control.change_setting(context, "queue.vision.openai.concurrency", "4")
     assert [gate.stamp(str(number), 1, 100).granted for number in range(3)] == [True] * 3
     shown = one_queue(context, QueueAsked(queue="vision.openai"))

@@ -39,7 +39,7 @@ def states(context: Context) -> list[str]:
 def test_a_message_that_has_nothing_to_do_gives_its_place_back(
     context: Context, driver: Driver, provider: ProviderServer
 ) -> None:
-    gate = gates.gate(context, gates.require(context, SCREENSHOT_EMBEDDINGS))
+    gate = gates.gate(context, SCREENSHOT_EMBEDDINGS)
     assert gate.admit("me").granted
     assert gate.look().in_flight == 1
     guarded = gates.guarded_call(context, SCREENSHOT_EMBEDDINGS, "me")

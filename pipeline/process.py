@@ -1,0 +1,40 @@
+"""What this process works with: one context, of its settings, every flow and the database. Made on first use, and again
+after a fork."""
+
+import os
+from threading import Lock
+
+from pipeline.flows import declarations
+from pipeline.settings import Settings, get_settings
+from pipeline.storage.context import Context
+
+_lock = Lock()
+_contexts: dict[int, Context] = {}
+
+
+def new_context(settings: Settings) -> Context:
+    """A context of one's own. Whoever makes it closes it."""
+    return Context(settings, declarations)
+
+
+def get_context() -> Context:
+    """The context of this process."""
+    pid = os.getpid()
+    context = _contexts.get(pid)
+    if context is None:
+        with _lock:
+            context = _contexts.setdefault(pid, new_context(get_settings()))
+    return context
+
+
+def forget_context() -> None:
+    """Start afresh, after a fork or a change of settings. What a parent process holds stays open there."""
+    global _lock  # noqa: PLW0603  # a lock that was held at the fork would never be released
+    _lock = Lock()
+    own = _contexts.pop(os.getpid(), None)
+    if own is not None and "db" in vars(own):
+        own.db.dispose()
+    for inherited in _contexts.values():
+        if "db" in vars(inherited):
+            inherited.db.dispose(close=False)
+    _contexts.clear()
