@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import cast
 
 from pipeline.engine.connection import connect_async
-from pipeline.nodes.link import BackOff, Link, LinkFailed, LinkLimits, endpoints, open_link
+from pipeline.nodes.client.link import BackOff, Link, LinkFailed, LinkLimits, endpoints, open_link
 from pipeline.nodes.protocol import (
     NODE_PATH,
     BadMessage,

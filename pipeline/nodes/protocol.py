@@ -7,18 +7,35 @@ before any other frame. Who gets a message of an unknown type passes over it; un
 import json
 import re
 from enum import IntEnum, StrEnum
+from functools import partial
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, TypeAdapter, ValidationError, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    StringConstraints,
+    TypeAdapter,
+    ValidationError,
+    model_validator,
+)
 from pydantic_core import from_json
 
 from pipeline.engine import foreign_json
-from pipeline.nodes.texts import SHOWN, Line, ModelName, Name
 
 VERSION: Literal[1] = 1
 NODE_PATH, SESSION_PATH = "/ws/node", "/ws/session"
 MAX_ATTACHMENTS = 64
 
+_CONTROLS = r"\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069"
+"""What moves a terminal's cursor, or turns the direction of writing."""
+_CONTROL = re.compile(f"[{_CONTROLS}]")
+SHOWN = AfterValidator(partial(_CONTROL.sub, " "))
+"""Blanks for control characters: who passes on another program's words is not at fault for them."""
+ModelName = Annotated[str, StringConstraints(max_length=120, pattern=f"^[^{_CONTROLS}]*$")]
+Name = Annotated[str, StringConstraints(max_length=120), SHOWN]
+Line = Annotated[str, StringConstraints(max_length=2000), SHOWN]
 Id = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_.-]{1,64}$")]
 RequestId = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_.:-]{1,128}$")]
 Versions = Annotated[tuple[Annotated[int, Field(ge=0, le=2**31)], ...], Field(max_length=64)]

@@ -9,7 +9,7 @@ from typing import Annotated, Any, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from pipeline.engine.errors import ErrorKind, UnitError, UserError
-from pipeline.nodes.executor import Parts
+from pipeline.nodes.client.executor import Parts
 from pipeline.nodes.protocol import MAX_ATTACHMENTS, MODEL_NOT_AVAILABLE, Attachment, Capability, Offer
 from pipeline.providers import registry
 from pipeline.providers.protocols import Answer, PageRef, Usage

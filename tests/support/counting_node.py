@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.engine.logs import configure
-from pipeline.nodes.agent import Agent, AgentOptions
-from pipeline.nodes.link import BackOff, LinkLimits, endpoints
+from pipeline.nodes.client.agent import Agent, AgentOptions
+from pipeline.nodes.client.link import BackOff, LinkLimits, endpoints
 from pipeline.nodes.protocol import NODE_PATH, Attachment, Capability, Offer
 
 TOKEN = "COUNTING_NODE_TOKEN"

@@ -14,10 +14,10 @@ from websockets.exceptions import ConnectionClosed
 from websockets.http11 import Request, Response
 from websockets.sync.server import ServerConnection, serve
 
-from pipeline.nodes.agent import Agent, AgentOptions
-from pipeline.nodes.bench import Results
-from pipeline.nodes.executor import Executor, Parts
-from pipeline.nodes.link import BackOff, endpoints
+from pipeline.nodes.client.agent import Agent, AgentOptions
+from pipeline.nodes.client.bench import Results
+from pipeline.nodes.client.executor import Executor, Parts
+from pipeline.nodes.client.link import BackOff, endpoints
 from pipeline.nodes.protocol import (
     NODE_PATH,
     Attachment,

@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator, Callable
 import pytest
 from websockets.asyncio.server import ServerConnection, serve
 
-from pipeline.nodes.link import BackOff, LinkFailed, LinkLimits, endpoints, open_link
+from pipeline.nodes.client.link import BackOff, LinkFailed, LinkLimits, endpoints, open_link
 from pipeline.nodes.protocol import SESSION_PATH, to_node
 
 

@@ -13,8 +13,8 @@ from pipeline.interfaces.cli.command import all_settings
 if TYPE_CHECKING:
     import ssl
 
-    from pipeline.nodes.agent import AgentOptions
-    from pipeline.nodes.executor import Executor
+    from pipeline.nodes.client.agent import AgentOptions
+    from pipeline.nodes.client.executor import Executor
     from pipeline.nodes.protocol import Capability
     from pipeline.settings import Settings
 
@@ -64,8 +64,8 @@ def node(
     from importlib.metadata import version
 
     from pipeline.engine.logs import configure
-    from pipeline.nodes.agent import AgentOptions
-    from pipeline.nodes.link import LinkLimits
+    from pipeline.nodes.client.agent import AgentOptions
+    from pipeline.nodes.client.link import LinkLimits
     from pipeline.nodes.settings import gateway_settings
     from pipeline.providers.node_executor import ProviderExecutor
 
@@ -101,7 +101,7 @@ def _live(options: "AgentOptions", executor: "Executor") -> None:
     import threading
 
     from pipeline.interfaces.cli.output import err
-    from pipeline.nodes.agent import Agent
+    from pipeline.nodes.client.agent import Agent
 
     def tell(sentence: str) -> None:
         err.print(sentence, soft_wrap=True, markup=False)
@@ -192,7 +192,7 @@ def _urls(gateway: str) -> tuple[str, ...]:
     from urllib.parse import urlsplit
 
     from pipeline.interfaces.cli.output import err, one_line
-    from pipeline.nodes.link import endpoints
+    from pipeline.nodes.client.link import endpoints
     from pipeline.nodes.protocol import NODE_PATH
 
     try:

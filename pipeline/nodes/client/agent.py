@@ -13,9 +13,9 @@ from typing import Any
 import structlog
 
 from pipeline.engine.errors import UserError
-from pipeline.nodes.bench import Bench, Outbox, Results
-from pipeline.nodes.executor import Executor, Finished, failed
-from pipeline.nodes.link import BackOff, Link, LinkFailed, LinkLimits, open_link
+from pipeline.nodes.client.bench import Bench, Outbox, Results
+from pipeline.nodes.client.executor import Executor, Finished, failed
+from pipeline.nodes.client.link import BackOff, Link, LinkFailed, LinkLimits, open_link
 from pipeline.nodes.protocol import (
     BadMessage,
     CloseCode,

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.nodes.agent import NodeRefused
-from pipeline.nodes.link import LinkLimits
+from pipeline.nodes.client.agent import NodeRefused
+from pipeline.nodes.client.link import LinkLimits
 from pipeline.nodes.protocol import (
     NODE_BUSY,
     Drain,

@@ -1,12 +1,7 @@
 """A session with a gateway: requests go out, answers come back, over whichever gateway is there.
 
->>> async with Session("wss://gateway.example.org", token) as session:
-...     reply = await session.request("text", body={"prompt": "Say hello"})
-...     print(reply.result["text"])
-
 One connection carries all requests. Is it lost, the session goes on with the next address, under the same session id,
-and sends every request without an answer again under its own id: to the gateway the same job. Outside of asyncio, and
-for a single request, there is `ask`.
+and sends every request without an answer again under its own id: to the gateway the same job.
 """
 
 import asyncio
@@ -20,7 +15,8 @@ from typing import Any, Literal, Self, TypeVar
 import structlog
 
 from pipeline.engine.errors import ErrorKind, UnitError
-from pipeline.nodes.link import BackOff, Link, LinkFailed, LinkLimits, Oversize, endpoints, open_link
+from pipeline.nodes.client.link import BackOff, Link, LinkFailed, LinkLimits, Oversize, endpoints, open_link
+from pipeline.nodes.client.request import Bundle, Pending, Pendings, SessionReply, failed, outcome_of
 from pipeline.nodes.protocol import (
     SESSION_PATH,
     Attachment,
@@ -36,9 +32,6 @@ from pipeline.nodes.protocol import (
     ToSession,
     to_session,
 )
-from pipeline.nodes.request import Bundle, JobFailed, Pending, Pendings, SessionReply, failed, outcome_of
-
-__all__ = ["Attachment", "JobFailed", "Session", "SessionLimits", "SessionReply", "ask"]
 
 Reply = TypeVar("Reply")
 log = structlog.get_logger(__name__)

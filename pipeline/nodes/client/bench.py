@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import structlog
 
-from pipeline.nodes.executor import Executor, Finished, Key, execute, failed
+from pipeline.nodes.client.executor import Executor, Finished, Key, execute, failed
 from pipeline.nodes.protocol import (
     NODE_BUSY,
     HeldJob,

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from pipeline.engine.errors import ErrorKind, UnitError
-from pipeline.nodes.bench import Results
+from pipeline.nodes.client.bench import Results
 from pipeline.nodes.protocol import (
     NODE_BUSY,
     HeldJob,
