@@ -1,7 +1,6 @@
 """Bringing a database to the current schema."""
 
 import fcntl
-import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,13 +14,6 @@ from pipeline.storage.database import Database
 HEAD = "0017"
 """The newest migration. Named here so that checking a current database imports no Alembic; a test compares the two."""
 _ADVISORY_LOCK = 7_361_001
-_FULL_TEXT = re.compile(r"_fts(_|$)")
-"""Full-text tables (FTS5 makes several for each) have no models: each database has its own kind."""
-
-
-def is_managed(name: str | None, kind: str, parents: object) -> bool:  # noqa: ARG001  # Alembic's signature
-    """Alembic's `include_name`: whether a model defines this table."""
-    return kind != "table" or not _FULL_TEXT.search(name or "")
 
 
 def current(db: Database, *, patience_s: float | None = None) -> str | None:

@@ -1,11 +1,22 @@
-"""Columns as migrations write them down: several of one type at once. A name that ends with `?` may be NULL."""
+"""Tables and columns as migrations write them down: several columns of one type at once.
 
+A name that ends with `?` may be NULL. Nothing here may change: what a migration made once, it makes for ever.
+"""
+
+from collections.abc import Sequence
 from functools import partial
+from itertools import chain
 from typing import Any
 
 import sqlalchemy as sa
+from alembic import op
 
-from pipeline.engine import tables
+NAMING = {
+    "ix": "ix_%(column_0_N_label)s",
+    "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+    "fk": "fk_%(table_name)s_%(column_0_N_name)s",
+    "pk": "pk_%(table_name)s",
+}
 
 
 def columns_of(
@@ -32,7 +43,7 @@ double = partial(columns_of, sa.Double())
 boolean = partial(columns_of, sa.Boolean())
 text = partial(columns_of, sa.Text())
 blob = partial(columns_of, sa.LargeBinary())
-moment = partial(columns_of, tables.UtcDateTime())
+moment = partial(columns_of, sa.DateTime(timezone=True))
 
 
 def string(length: int, *names: str, **options: Any) -> list[sa.Column[Any]]:
@@ -41,7 +52,7 @@ def string(length: int, *names: str, **options: Any) -> list[sa.Column[Any]]:
 
 
 def claim() -> list[sa.Column[Any]]:
-    """What `ClaimColumns` has."""
+    """The columns of a unit that workers claim."""
     return [
         *string(200, "worker_id?"),
         *string(32, "claim_id?"),
@@ -57,3 +68,56 @@ def index_where(condition: str, name: str, *columns: str) -> sa.Index:
     # SQLite uses a partial index only for a condition that is spelt as in the statement: SQLAlchemy says IS 0 there.
     spelt = condition.replace("IS FALSE", "IS 0").replace("IS TRUE", "IS 1")
     return sa.Index(name, *columns, sqlite_where=sa.text(spelt), postgresql_where=sa.text(condition))
+
+
+def claim_indexes(table: str, claimable: str = "", *columns: str) -> list[sa.Index]:
+    """The indexes of units: those that have a claim, those that wait, and those that are `claimable`, by `columns`."""
+    prefix = f"ix_{table}"
+    return [
+        *([index_where(claimable, f"{prefix}_claimable", *columns)] if claimable else []),
+        index_where("claim_id IS NOT NULL", f"{prefix}_claimed", "worker_id", "lease_until"),
+        index_where("next_run_at IS NOT NULL", f"{prefix}_next_run_at", "next_run_at"),
+    ]
+
+
+class Tables:
+    """New tables, whose constraints have names, so that a later migration can change them."""
+
+    def __init__(self) -> None:
+        self._metadata = sa.MetaData(naming_convention=NAMING)
+
+    def add(self, name: str, *items: sa.schema.SchemaItem | Sequence[sa.schema.SchemaItem], **options: Any) -> None:
+        """A table of these columns and indexes, one by one or in lists."""
+        each = chain.from_iterable(item if isinstance(item, list) else [item] for item in items)
+        sa.Table(name, self._metadata, *each, **options)
+
+    def create(self) -> None:
+        self._metadata.create_all(op.get_bind(), checkfirst=False)
+
+    def drop(self) -> None:
+        self._metadata.drop_all(op.get_bind(), checkfirst=False)
+
+
+def add_columns(table: str, *columns: sa.Column[Any]) -> None:
+    for column in columns:
+        op.add_column(table, column)
+
+
+def drop_columns(table: str, *names: str) -> None:
+    for name in names:
+        op.drop_column(table, name)
+
+
+def create_full_text(table: str, items: str) -> None:
+    """A table of full text about the rows of `items`: FTS5's own, or a tsvector.
+
+    The terms in it are made by Penstock: the database keeps and ranks them.
+    """
+    if op.get_bind().dialect.name == "sqlite":
+        op.execute(f"CREATE VIRTUAL TABLE {table} USING fts5(head, apps, body, tokenize = 'ascii')")
+        return
+    op.execute(
+        f"CREATE TABLE {table} (rowid BIGINT PRIMARY KEY REFERENCES {items} (id) ON DELETE CASCADE,"
+        " terms TSVECTOR NOT NULL)"
+    )
+    op.execute(f"CREATE INDEX ix_{table}_terms ON {table} USING gin (terms)")

@@ -3,121 +3,116 @@
 import sqlalchemy as sa
 from alembic import op
 
-from pipeline.engine import tables
-from pipeline.storage.migrations import columns as c
+from pipeline.storage.migrations.columns import (
+    Tables,
+    bigint,
+    blob,
+    boolean,
+    claim,
+    claim_indexes,
+    create_full_text,
+    ident,
+    index_where,
+    integer,
+    moment,
+    string,
+    text,
+)
 
 revision = "0002"
 down_revision = "0001"
-branch_labels = None
-depends_on = None
 
-_metadata = sa.MetaData(naming_convention=tables.NAMING)
+tables = Tables()
 
-sa.Table(
+tables.add(
     "knowledge_bases",
-    _metadata,
-    *c.string(16, "id", primary_key=True),
-    *c.string(255, "name", unique=True),
-    *c.text("description"),
-    *c.string(60, "provider"),
-    *c.string(120, "model"),
-    *c.integer("chunk_tokens", "chunk_overlap"),
-    *c.bigint("next_position", "turn"),
-    *c.boolean("deleting"),
-    *c.moment("created_at", "updated_at"),
+    string(16, "id", primary_key=True),
+    string(255, "name", unique=True),
+    text("description"),
+    string(60, "provider"),
+    string(120, "model"),
+    integer("chunk_tokens", "chunk_overlap"),
+    bigint("next_position", "turn"),
+    boolean("deleting"),
+    moment("created_at", "updated_at"),
 )
-sa.Table(
+tables.add(
     "knowledge_turns",
-    _metadata,
-    *c.integer("id", primary_key=True, autoincrement=False),
-    *c.bigint("count"),
+    integer("id", primary_key=True, autoincrement=False),
+    bigint("count"),
 )
-sa.Table(
+tables.add(
     "knowledge_items",
-    _metadata,
-    *c.string(16, "id", primary_key=True),
-    *c.string(16, "base_id", to="knowledge_bases.id"),
-    *c.bigint("position"),
-    *c.string(20, "type", "status"),
-    *c.string(255, "name", "title"),
-    *c.string(2000, "url?"),
-    *c.text("origin?"),
-    *c.string(20, "group_id?"),
-    *c.text("group_name?"),
-    *c.string(64, "source_key", "content_sha256?"),
-    *c.bigint("size_bytes", "workload"),
-    *c.integer("progress", "generation", "building"),
-    *c.string(200, "space", "published_space"),
-    *c.integer("chunk_count", "batches", "batches_left"),
-    *c.text("error?", "warning?"),
-    *c.moment("admitted_at?"),
-    *c.boolean("deleting"),
-    *c.moment("created_at", "updated_at", "started_at?", "finished_at?"),
-    *c.claim(),
+    string(16, "id", primary_key=True),
+    string(16, "base_id", to="knowledge_bases.id"),
+    bigint("position"),
+    string(20, "type", "status"),
+    string(255, "name", "title"),
+    string(2000, "url?"),
+    text("origin?"),
+    string(20, "group_id?"),
+    text("group_name?"),
+    string(64, "source_key", "content_sha256?"),
+    bigint("size_bytes", "workload"),
+    integer("progress", "generation", "building"),
+    string(200, "space", "published_space"),
+    integer("chunk_count", "batches", "batches_left"),
+    text("error?", "warning?"),
+    moment("admitted_at?"),
+    boolean("deleting"),
+    moment("created_at", "updated_at", "started_at?", "finished_at?"),
+    claim(),
     sa.UniqueConstraint("base_id", "source_key"),
-    c.index_where("claim_id IS NOT NULL", "ix_knowledge_items_claimed", "worker_id", "lease_until"),
-    c.index_where("next_run_at IS NOT NULL", "ix_knowledge_items_next_run_at", "next_run_at"),
+    claim_indexes("knowledge_items"),
     sa.Index("ix_knowledge_items_base_id_position", "base_id", "position"),
     sa.Index("ix_knowledge_items_group_id", "group_id"),
     sa.Index("ix_knowledge_items_status", "status"),
-    c.index_where(
+    index_where(
         "status IN ('pending') AND admitted_at IS NULL AND deleting IS FALSE",
         "ix_knowledge_items_line",
         "base_id",
         "position",
     ),
-    c.index_where("admitted_at IS NOT NULL", "ix_knowledge_items_admitted", "admitted_at"),
-    c.index_where("deleting IS TRUE", "ix_knowledge_items_deleting", "base_id"),
+    index_where("admitted_at IS NOT NULL", "ix_knowledge_items_admitted", "admitted_at"),
+    index_where("deleting IS TRUE", "ix_knowledge_items_deleting", "base_id"),
 )
-sa.Table(
+tables.add(
     "knowledge_chunks",
-    _metadata,
-    *c.ident("id", primary_key=True),
-    *c.string(16, "item_id", to="knowledge_items.id"),
-    *c.string(16, "base_id"),
-    *c.integer("generation", "number", "batch"),
-    *c.text("text", "heading"),
-    *c.integer("page?"),
-    *c.integer("start", "end"),
-    *c.string(2000, "source?"),
-    *c.string(32, "digest"),
-    *c.moment("created_at"),
+    ident("id", primary_key=True),
+    string(16, "item_id", to="knowledge_items.id"),
+    string(16, "base_id"),
+    integer("generation", "number", "batch"),
+    text("text", "heading"),
+    integer("page?"),
+    integer("start", "end"),
+    string(2000, "source?"),
+    string(32, "digest"),
+    moment("created_at"),
     sa.UniqueConstraint("item_id", "generation", "number"),
     sa.Index("ix_knowledge_chunks_base_id", "base_id"),
     sqlite_autoincrement=True,
 )
-sa.Table(
+tables.add(
     "knowledge_batches",
-    _metadata,
-    *c.ident("id", primary_key=True),
-    *c.string(16, "item_id", to="knowledge_items.id"),
-    *c.integer("generation", "number", "size"),
-    *c.string(20, "status"),
-    *c.string(60, "provider"),
-    *c.blob("vectors?"),
-    *c.text("error?"),
-    *c.moment("updated_at"),
-    *c.claim(),
+    ident("id", primary_key=True),
+    string(16, "item_id", to="knowledge_items.id"),
+    integer("generation", "number", "size"),
+    string(20, "status"),
+    string(60, "provider"),
+    blob("vectors?"),
+    text("error?"),
+    moment("updated_at"),
+    claim(),
     sa.UniqueConstraint("item_id", "generation", "number"),
-    c.index_where("status IN ('pending')", "ix_knowledge_batches_claimable", "item_id", "number"),
-    c.index_where("claim_id IS NOT NULL", "ix_knowledge_batches_claimed", "worker_id", "lease_until"),
-    c.index_where("next_run_at IS NOT NULL", "ix_knowledge_batches_next_run_at", "next_run_at"),
+    claim_indexes("knowledge_batches", "status IN ('pending')", "item_id", "number"),
 )
 
 
 def upgrade() -> None:
-    _metadata.create_all(op.get_bind(), checkfirst=False)
-    # As in 0001: terms are made by pipeline.storage.fulltext.
-    if op.get_bind().dialect.name == "sqlite":
-        op.execute("CREATE VIRTUAL TABLE knowledge_fts USING fts5(head, apps, body, tokenize = 'ascii')")
-        return
-    op.execute(
-        "CREATE TABLE knowledge_fts (rowid BIGINT PRIMARY KEY REFERENCES knowledge_chunks (id) ON DELETE CASCADE,"
-        " terms TSVECTOR NOT NULL)"
-    )
-    op.execute("CREATE INDEX ix_knowledge_fts_terms ON knowledge_fts USING gin (terms)")
+    tables.create()
+    create_full_text("knowledge_fts", "knowledge_chunks")
 
 
 def downgrade() -> None:
     op.drop_table("knowledge_fts")
-    _metadata.drop_all(op.get_bind(), checkfirst=False)
+    tables.drop()

@@ -1,31 +1,26 @@
 """Totals of calls to AI services, which outlive the calls on record"""
 
-import sqlalchemy as sa
 from alembic import op
+
+from pipeline.storage.migrations.columns import bigint, integer, string
 
 revision = "0003"
 down_revision = "0002"
-branch_labels = None
-depends_on = None
 
 
 def upgrade() -> None:
     op.create_table(
         "ai_call_totals",
-        sa.Column("flow", sa.String(40), primary_key=True),
-        sa.Column("provider", sa.String(60), primary_key=True),
-        sa.Column("capability", sa.String(20), primary_key=True),
-        sa.Column("status", sa.String(20), primary_key=True),
-        sa.Column("le_ms", sa.Integer(), primary_key=True, autoincrement=False),
-        *(
-            sa.Column(name, sa.BigInteger(), nullable=False)
-            for name in ("calls", "latency_ms", "input_tokens", "output_tokens", "cost_nano")
-        ),
+        *string(40, "flow", primary_key=True),
+        *string(60, "provider", primary_key=True),
+        *string(20, "capability", "status", primary_key=True),
+        *integer("le_ms", primary_key=True, autoincrement=False),
+        *bigint("calls", "latency_ms", "input_tokens", "output_tokens", "cost_nano"),
     )
     op.create_table(
         "ai_call_cursor",
-        sa.Column("only", sa.Integer(), primary_key=True, autoincrement=False),
-        *(sa.Column(name, sa.BigInteger(), nullable=False) for name in ("counted_to", "next_to", "horizon")),
+        *integer("only", primary_key=True, autoincrement=False),
+        *bigint("counted_to", "next_to", "horizon"),
     )
 
 

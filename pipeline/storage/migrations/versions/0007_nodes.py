@@ -1,32 +1,25 @@
 """Tokens of inference nodes and of sessions."""
 
-import sqlalchemy as sa
-from alembic import op
-
-from pipeline.engine.tables import UtcDateTime
+from pipeline.storage.migrations.columns import Tables, moment, string
 
 revision = "0007"
 down_revision = "0006"
-branch_labels = None
-depends_on = None
+
+tables = Tables()
+tables.add(
+    "node_tokens",
+    string(16, "id", primary_key=True),
+    string(100, "name"),
+    string(10, "kind"),
+    string(64, "node_id"),
+    string(64, "secret_hash", unique=True),
+    moment("created_at", "last_used_at?", "expires_at?", "revoked_at?"),
+)
 
 
 def upgrade() -> None:
-    op.create_table(
-        "node_tokens",
-        sa.Column("id", sa.String(16), nullable=False),
-        sa.Column("name", sa.String(100), nullable=False),
-        sa.Column("kind", sa.String(10), nullable=False),
-        sa.Column("node_id", sa.String(64), nullable=False),
-        sa.Column("secret_hash", sa.String(64), nullable=False),
-        sa.Column("created_at", UtcDateTime(), nullable=False),
-        sa.Column("last_used_at", UtcDateTime(), nullable=True),
-        sa.Column("expires_at", UtcDateTime(), nullable=True),
-        sa.Column("revoked_at", UtcDateTime(), nullable=True),
-        sa.PrimaryKeyConstraint("id", name="pk_node_tokens"),
-        sa.UniqueConstraint("secret_hash", name="uq_node_tokens_secret_hash"),
-    )
+    tables.create()
 
 
 def downgrade() -> None:
-    op.drop_table("node_tokens")
+    tables.drop()

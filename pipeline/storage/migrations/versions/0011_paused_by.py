@@ -1,21 +1,14 @@
 """Who paused a document, and when."""
 
-import sqlalchemy as sa
-from alembic import op
-
-from pipeline.engine.tables import UtcDateTime
+from pipeline.storage.migrations.columns import add_columns, drop_columns, moment, string
 
 revision = "0011"
 down_revision = "0010"
-branch_labels = None
-depends_on = None
 
 
 def upgrade() -> None:
-    op.add_column("documents", sa.Column("paused_by", sa.String(200), nullable=False, server_default=""))
-    op.add_column("documents", sa.Column("paused_at", UtcDateTime(), nullable=True))
+    add_columns("documents", *string(200, "paused_by", server_default=""), *moment("paused_at?"))
 
 
 def downgrade() -> None:
-    op.drop_column("documents", "paused_at")
-    op.drop_column("documents", "paused_by")
+    drop_columns("documents", "paused_at", "paused_by")

@@ -1,13 +1,12 @@
 """Releases of a unit because its provider failed: workers claim it after its neighbours."""
 
+import sqlalchemy as sa
 from alembic import op
 
-from pipeline.storage.migrations.columns import index_where, integer, moment
+from pipeline.storage.migrations.columns import add_columns, drop_columns, integer, moment
 
 revision = "0014"
 down_revision = "0013"
-branch_labels = None
-depends_on = None
 
 TABLES = (
     "documents",
@@ -33,24 +32,19 @@ INDEXES = {
 
 def upgrade() -> None:
     for table in TABLES:
-        for column in (*integer("releases", server_default="0"), *moment("released_at?")):
-            op.add_column(table, column)
+        add_columns(table, *integer("releases", server_default="0"), *moment("released_at?"))
     for table, (condition, before, after) in INDEXES.items():
-        _index(table, condition, (*before, "releases", *after))
+        _index(table, condition, [*before, "releases", *after])
 
 
 def downgrade() -> None:
     for table, (condition, before, after) in INDEXES.items():
-        _index(table, condition, (*before, *after))
+        _index(table, condition, [*before, *after])
     for table in TABLES:
-        op.drop_column(table, "released_at")
-        op.drop_column(table, "releases")
+        drop_columns(table, "released_at", "releases")
 
 
-def _index(table: str, condition: str, columns: tuple[str, ...]) -> None:
-    name = f"ix_{table}_claimable"
+def _index(table: str, condition: str, columns: list[str]) -> None:
+    name, where = f"ix_{table}_claimable", sa.text(condition)
     op.drop_index(name, table)
-    index = index_where(condition, name, *columns)
-    where = {"sqlite_where": index.dialect_options["sqlite"]["where"]}
-    where["postgresql_where"] = index.dialect_options["postgresql"]["where"]
-    op.create_index(name, table, list(columns), **where)
+    op.create_index(name, table, columns, sqlite_where=where, postgresql_where=where)

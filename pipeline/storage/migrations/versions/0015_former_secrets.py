@@ -1,22 +1,14 @@
 """The former secret of a webhook endpoint, which signs for a day beside the new one."""
 
-from alembic import op
-
-from pipeline.storage.migrations.columns import moment, string
+from pipeline.storage.migrations.columns import add_columns, drop_columns, moment, string
 
 revision = "0015"
 down_revision = "0014"
-branch_labels = None
-depends_on = None
-
-TABLE = "webhook_endpoints"
 
 
 def upgrade() -> None:
-    for column in (*string(100, "former_secret?"), *moment("former_until?")):
-        op.add_column(TABLE, column)
+    add_columns("webhook_endpoints", *string(100, "former_secret?"), *moment("former_until?"))
 
 
 def downgrade() -> None:
-    for name in ("former_until", "former_secret"):
-        op.drop_column(TABLE, name)
+    drop_columns("webhook_endpoints", "former_until", "former_secret")

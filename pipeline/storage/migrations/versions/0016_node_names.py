@@ -7,8 +7,6 @@ from pipeline.storage.migrations.columns import moment, string
 
 revision = "0016"
 down_revision = "0015"
-branch_labels = None
-depends_on = None
 
 
 def upgrade() -> None:
