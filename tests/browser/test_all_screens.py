@@ -136,6 +136,7 @@ def test_every_screen_fits_a_telephone_and_a_wall(open_page: Callable[..., Visit
     assert not found, "\n".join(found)
 
 
+@pytest.mark.rotating
 def test_every_screen_can_be_read_without_javascript(open_page: Callable[..., Visit], screens: list[str]) -> None:
     looked = open_page(java_script_enabled=False)
     for path in each_once(screens):

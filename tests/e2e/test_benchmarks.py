@@ -30,7 +30,7 @@ PARTS = [
     if name not in DOWNLOADS
 ]
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.rotating]
 
 
 @pytest.mark.parametrize(("suite", "part"), PARTS)

@@ -39,6 +39,7 @@ def snippets() -> dict[str, str]:
     return found
 
 
+@pytest.mark.rotating
 @pytest.mark.slow
 def test_snippets_of_the_docs_pass_a_strict_type_checker_and_mistakes_do_not(wheel: Installed, tmp_path: Path) -> None:
     found = snippets()

@@ -132,8 +132,8 @@ def _locked(path: Path) -> None:
 
 
 OFFICE = [
-    Hostile("bomb.docx", docx(b"<w>" + b"\0" * 40 * MB), "failed: .*(unpacks to|MB)"),
-    Hostile("laughs.docx", docx(_text("&m;"), LAUGHS), ENDS),
+    Hostile("bomb.docx", docx(b"<w>" + b"\0" * 40 * MB), "failed: .*(unpacks to|MB)", pinned=True),
+    Hostile("laughs.docx", docx(_text("&m;"), LAUGHS), ENDS, pinned=True),
     Hostile("foreign.docx", docx(_text("&m;"), FOREIGN), ENDS),
     Hostile("nested.docx", docx("<w:tbl><w:tr><w:tc>" * 10_000 + "</w:tc></w:tr></w:tbl>" * 10_000), ENDS),
     Hostile("paragraphs.docx", docx(_text("a") * 10_000), ENDS),
@@ -149,7 +149,7 @@ OFFICE = [
     Hostile("climbing.docx", _climbing, ENDS),
     Hostile("lying.docx", _lies, REFUSED),
     Hostile("locked.docx", _locked, "failed: .*password"),
-    Hostile("overlapping.docx", _overlapping, "failed: .*unpacks to"),
+    Hostile("overlapping.docx", _overlapping, "failed: .*unpacks to", pinned=True),
     Hostile(
         "many.docx", written(lambda: packed({f"word/{n}.xml": "" for n in range(25_000)})), "failed: .*25,000 files"
     ),
@@ -210,18 +210,20 @@ TEXTS = [
         written(b'<html><body><p>words</p><img src="http://127.0.0.1:9/x"><iframe src="file:///etc/passwd">'),
         ENDS,
     ),
-    Hostile("script.html", written(b"<html><body><script>while(1);</script><p onclick=x()>words"), "completed"),
+    Hostile(
+        "script.html", written(b"<html><body><script>while(1);</script><p onclick=x()>words"), "completed", pinned=True
+    ),
     Hostile("laughs.xml", written((LAUGHS + "<rss><channel><title>&m;</title></channel></rss>").encode()), ENDS),
     Hostile("foreign.xml", written((FOREIGN + "<rss><channel><title>&m;</title></channel></rss>").encode()), ENDS),
     Hostile("deep.xml", written(b"<rss>" + b"<channel>" * 50_000), ENDS),
     Hostile("columns.csv", written(b"," * 1_000_000 + b"\n" + b"1,2\n" * 50), ENDS),
     Hostile("field.csv", written(b'a,b\n"' + b"x" * 1_000_000), ENDS),
     Hostile("lines.csv", written(b"a\n" * 20_000), ENDS),
-    Hostile("deep.json", written(b"[" * 1_000_000), ENDS),
+    Hostile("deep.json", written(b"[" * 1_000_000), ENDS, pinned=True),
     Hostile("deep.ipynb", written(b'{"cells": ' + b"[" * 1_000_000), ENDS),
     Hostile("title.ipynb", written(_notebook()), ENDS),
     Hostile("fences.md", written(b"```json" + b"\n" * 400_000), ENDS),
-    Hostile("brackets.md", written(b"[" * 300_000 + b"]" * 300_000), ENDS),
+    Hostile("brackets.md", written(b"[" * 300_000 + b"]" * 300_000), ENDS, pinned=True),
     Hostile("quotes.md", written(b">" * 300_000 + b" x"), ENDS),
     Hostile("stars.md", written(b"*_" * 200_000), ENDS),
     Hostile("headings.md", written(b"# a\n" * 2_000), ENDS),

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.support.cli import Result
+from tests.support.rotation import Rotation
 
 COMMANDING = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 """What commands a terminal or turns its text round."""
@@ -24,6 +25,8 @@ class Hostile:
     name: str
     make: Callable[[Path], object]
     said: str = ANY_END
+    pinned: bool = False
+    """Tried in every run: it has found a fault, or stands for its kind."""
 
     def judge(self, state: str, error: str | None) -> str:
         """What is wrong with this end; empty if nothing is."""
@@ -41,9 +44,9 @@ def written(data: bytes | Callable[[], bytes]) -> Callable[[Path], object]:
     return lambda path: path.write_bytes(data() if callable(data) else data)
 
 
-def made(inputs: Iterable[Hostile], folder: Path) -> list[Hostile]:
-    """The inputs, written to the folder."""
-    found = list(inputs)
+def made(inputs: Iterable[Hostile], folder: Path, rotation: Rotation) -> list[Hostile]:
+    """Those of the inputs that are due, written to the folder."""
+    found = rotation.of(inputs)
     for one in found:
         one.make(folder / one.name)
     return found

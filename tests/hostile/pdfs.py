@@ -114,9 +114,9 @@ def _active(path: Path) -> None:
 _LINES = b"0 0 m 9 9 l S "
 
 BOMBS = [
-    Hostile("forms-7-levels.pdf", nested_forms(7), BOUNDED),
+    Hostile("forms-7-levels.pdf", nested_forms(7), BOUNDED, pinned=True),
     Hostile("forms-40-levels-of-two.pdf", nested_forms(40, 2), ANY_END),
-    Hostile("content-of-lines.pdf", _content(lambda: _LINES * 3_000_000), BOUNDED),
+    Hostile("content-of-lines.pdf", _content(lambda: _LINES * 3_000_000), BOUNDED, pinned=True),
     Hostile("content-of-spaces.pdf", _content(lambda: b" " * 64 * MB, rounds=2)),
     Hostile("content-of-nested-arrays.pdf", _content(lambda: b"[" * 3_000_000)),
     Hostile("content-of-nested-dictionaries.pdf", _content(lambda: b"<</A" * 2_000_000)),
@@ -237,7 +237,7 @@ BOMBS = [
 ]
 
 LIARS = [
-    Hostile("tree-of-itself.pdf", written(_raw(_CATALOG, b"<</Type/Pages/Count 9/Kids[2 0 R 2 0 R]>>"))),
+    Hostile("tree-of-itself.pdf", written(_raw(_CATALOG, b"<</Type/Pages/Count 9/Kids[2 0 R 2 0 R]>>")), pinned=True),
     Hostile("tree-of-ten-thousand-levels.pdf", written(_deep_tree(10_000))),
     Hostile("two-milliard-pages.pdf", written(_raw(_CATALOG, b"<</Type/Pages/Count 2147483647/Kids[3 0 R]>>", _LEAF))),
     Hostile("less-than-no-pages.pdf", written(_raw(_CATALOG, b"<</Type/Pages/Count -1/Kids[]>>")), REFUSED),
@@ -270,8 +270,10 @@ LIARS = [
     Hostile("text-of-light-years.pdf", _page(b"BT /F1 1e30 Tf 1e30 0 0 nan 1e38 9 Tm (far) Tj ET")),
     Hostile("fifty-thousand-links.pdf", _many_annotations),
     Hostile("program-at-opening.pdf", _active),
-    Hostile("harmful-text.pdf", lambda path: text_pdf(path, [[_HARMFUL_TEXT.replace("\x9b", "")]]), "COMPLETED"),
-    Hostile("locked.pdf", encrypted_pdf, "REFUSED: .*password"),
+    Hostile(
+        "harmful-text.pdf", lambda path: text_pdf(path, [[_HARMFUL_TEXT.replace("\x9b", "")]]), "COMPLETED", pinned=True
+    ),
+    Hostile("locked.pdf", encrypted_pdf, "REFUSED: .*password", pinned=True),
     Hostile(
         "key-of-a-mile.pdf",
         written(_raw(_CATALOG, trailer=b"/Encrypt<</Filter/Standard/V 5/R 6/Length 99999999/O(x)/U(x)/P 1>>")),

@@ -21,6 +21,7 @@ class Reply:
     name: str
     make: Callable[[Record], Fault]
     said: str = ENDS
+    pinned: bool = False
 
 
 def _body(body: object, **headers: str) -> Callable[[Record], Fault]:
@@ -67,10 +68,10 @@ def _error(status: int, message: Any, **headers: str) -> Callable[[Record], Faul
 
 
 REPLIES = [
-    Reply("gzip of 400 MB", _packed(400), FAILED),
+    Reply("gzip of 400 MB", _packed(400), FAILED, pinned=True),
     Reply("an encoding unknown", _body("x", Content_Encoding="zstd, br, gzip"), FAILED),
     Reply("40 MB of text", _text("word " * 8_000_000)),
-    Reply("lists in lists", _body("[" * 200_000), FAILED),
+    Reply("lists in lists", _body("[" * 200_000), FAILED, pinned=True),
     Reply("objects in objects", _body('{"choices":' * 100_000), FAILED),
     Reply("a number", _body("42"), FAILED),
     Reply("nothing", _body(""), FAILED),
@@ -84,18 +85,23 @@ REPLIES = [
     Reply("a model of a megabyte", _changed(model="m" * 2**20), DONE),
     Reply("a model of colours", _changed(model="\x1b[38;5;213m\x1b]0;owned\x07"), DONE),
     Reply("an id of lists", _changed(id=[[]], created="x", object=7)),
-    Reply("tokens without end", _usage(prompt_tokens=10**30, completion_tokens=10**30), DONE),
-    Reply("tokens of a cap", _usage(prompt_tokens=10**15, completion_tokens=0), DONE),
+    Reply("tokens without end", _usage(prompt_tokens=10**30, completion_tokens=10**30), DONE, pinned=True),
+    Reply("tokens of a cap", _usage(prompt_tokens=10**15, completion_tokens=0), DONE, pinned=True),
     Reply("tokens below none", _usage(prompt_tokens=-(10**9), completion_tokens=-5), DONE),
     Reply("tokens as words", _usage(prompt_tokens="many", completion_tokens=[1]), DONE),
     Reply("tokens as truth", _usage(prompt_tokens=True, completion_tokens=1.5), DONE),
     Reply("tokens of no number", _as_written('{"prompt_tokens": NaN, "completion_tokens": Infinity}'), ENDS),
     Reply("tokens of 1e400", _as_written('{"prompt_tokens": 1e400, "completion_tokens": -1e400}'), ENDS),
-    Reply("tokens of 5,000 digits", _as_written('{"prompt_tokens": ' + "9" * 5_000 + "}"), ENDS),
+    Reply("tokens of 5,000 digits", _as_written('{"prompt_tokens": ' + "9" * 5_000 + "}"), ENDS, pinned=True),
     Reply("usage as a list", _changed(usage=[1, 2])),
-    Reply("escapes", _text("# \x1b[38;5;213mpink \x1b]0;owned\x07 \x9b38;5;213m \u202e"), DONE),
-    Reply("zeros", _text("# a\0b\0c"), ENDS),
-    Reply("half letters", _body('{"choices":[{"message":{"role":"assistant","content":"# \\ud800 half"}}]}'), ENDS),
+    Reply("escapes", _text("# \x1b[38;5;213mpink \x1b]0;owned\x07 \x9b38;5;213m \u202e"), DONE, pinned=True),
+    Reply("zeros", _text("# a\0b\0c"), ENDS, pinned=True),
+    Reply(
+        "half letters",
+        _body('{"choices":[{"message":{"role":"assistant","content":"# \\ud800 half"}}]}'),
+        ENDS,
+        pinned=True,
+    ),
     Reply("a script", _text("<script>alert(1)</script>\n\n![x](http://127.0.0.1:9/x)\n\n[l](javascript:x)"), DONE),
     Reply("a fence", _text("```json" + "\n" * 40_000), ENDS),
     Reply("fences", _text("```\n" * 20_000), ENDS),
@@ -110,5 +116,5 @@ REPLIES = [
     Reply("an end in the middle", lambda _: Fault(kind="close"), FAILED),
     Reply("a drop at a time", lambda _: Fault(kind="trickle"), FAILED),
     Reply("a head at a time", lambda _: Fault(kind="trickle_headers"), FAILED),
-    Reply("a head of a megabyte", _body("{}", X_Large="x" * 2**20), FAILED),
+    Reply("a head of a megabyte", _body("{}", X_Large="x" * 2**20), FAILED, pinned=True),
 ]

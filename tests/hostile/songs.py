@@ -41,14 +41,14 @@ def _nested(levels: int) -> bytes:
 _FLAC = b"fLaC" + b"\0\0\0\x22" + b"\x10\0\x10\0" + b"\0" * 6 + b"\x0a\xc4\x42\xf0\0\0\0\0" + b"\0" * 16
 
 SONGS = [
-    Hostile("escapes.mp3", _titled("\x1b]0;owned\x07\x1b[31m red \x9b2J \u202egnp.exe"), "listed"),
+    Hostile("escapes.mp3", _titled("\x1b]0;owned\x07\x1b[31m red \x9b2J \u202egnp.exe"), "listed", pinned=True),
     Hostile("markup.mp3", _titled("[link=http://127.0.0.1:9][red]click[/red][/link] {0} %s"), "listed"),
     Hostile("sixty-thousand.mp3", _titled("long " * 12_000), "listed"),
-    Hostile("zeros.mp3", _titled("a\0b\0" * 500), "listed"),
-    Hostile("halves.mp3", _titled("\ud800\udfff\ud800"), "listed"),
+    Hostile("zeros.mp3", _titled("a\0b\0" * 500), "listed", pinned=True),
+    Hostile("halves.mp3", _titled("\ud800\udfff\ud800"), "listed", pinned=True),
     Hostile("sql.mp3", _titled("'; DROP TABLE songs; --"), "listed"),
     Hostile("like.mp3", _titled("%_\\%_" * 900), "listed"),
-    Hostile("size.mp3", _mp3(b"", 2**28 - 1), ENDS),
+    Hostile("size.mp3", _mp3(b"", 2**28 - 1), ENDS, pinned=True),
     Hostile("frame-size.mp3", _mp3(_frame(b"TIT2", b"\0x", 2**32 - 1)), ENDS),
     Hostile("frames.mp3", _mp3(_frame(b"TXXX", b"\0a\0b") * 50_000), ENDS),
     Hostile("picture.mp3", _mp3(_frame(b"APIC", b"\0image/png\0\3\0" + b"\0" * 8_000_000)), ENDS),
@@ -57,7 +57,12 @@ SONGS = [
         _mp3(b"TIT2" + struct.pack(">I", 100) + b"\0\x80" + struct.pack(">I", 2**31) + b"x\x9c" + b"\0" * 94),
         ENDS,
     ),
-    Hostile("years.mp3", _mp3(_frame(b"TYER", b"\x009999999999999") + _frame(b"TLEN", b"\0" + b"9" * 300)), ENDS),
+    Hostile(
+        "years.mp3",
+        _mp3(_frame(b"TYER", b"\x009999999999999") + _frame(b"TLEN", b"\0" + b"9" * 300)),
+        ENDS,
+        pinned=True,
+    ),
     Hostile("empty.mp3", written(b""), ENDS),
     Hostile(
         "comments.ogg",

@@ -29,6 +29,7 @@ from tests.hostile.songs import SONGS
 from tests.hostile.words import ADDRESSES, ARGUMENTS, FILE_NAMES, MARK, STRINGS
 from tests.support.cli import new_pdf, together
 from tests.support.provider_server import Fault, ProviderServer, Record
+from tests.support.rotation import Rotation
 from tests.support.samples import picture_of
 
 pytestmark = [
@@ -38,9 +39,9 @@ pytestmark = [
 MB = 1_000_000
 
 
-def test_documents_end_with_their_reason(arena: Arena) -> None:
+def test_documents_end_with_their_reason(arena: Arena, rotation: Rotation) -> None:
     folder = arena.folder("documents")
-    inputs = made([*BOMBS, *LIARS, *PICTURES], folder)
+    inputs = made([*BOMBS, *LIARS, *PICTURES], folder, rotation)
     result = arena.at(folder).run("convert", "--json", "--no-cache", "-o", "out/", *(one.name for one in inputs))
     assert_calm(result, 1)
     reasons = arena.page_errors()
@@ -48,17 +49,17 @@ def test_documents_end_with_their_reason(arena: Arena) -> None:
     judged(inputs, {one["input"]: (one["status"], one["error"] or reasons.get(one["id"])) for one in documents})
 
 
-def test_screenshots_end_with_their_reason(arena: Arena) -> None:
+def test_screenshots_end_with_their_reason(arena: Arena, rotation: Rotation) -> None:
     folder = arena.folder("frames")
-    inputs = made([*PICTURES, *FRAMES], folder)
+    inputs = made([*PICTURES, *FRAMES], folder, rotation)
     result = arena.at(folder).run("screenshots", "add", "--json", "--no-wait", *(one.name for one in inputs))
     assert_calm(result, 0, 1, 3)
     judged(inputs, {file["input"]: (file["outcome"], file["error"]) for file in result.json()["files"]})
 
 
-def test_knowledge_ends_with_its_reason(arena: Arena) -> None:
+def test_knowledge_ends_with_its_reason(arena: Arena, rotation: Rotation) -> None:
     folder = arena.folder("knowledge")
-    inputs = made([*OFFICE, *TEXTS], folder)
+    inputs = made([*OFFICE, *TEXTS], folder, rotation)
     assert arena.cli.run("kb", "create", "manuals").code == 0
     added = arena.at(folder).run("kb", "add", "manuals", "--wait", "--json", *(one.name for one in inputs))
     assert_calm(added, 0, 3)
@@ -68,9 +69,9 @@ def test_knowledge_ends_with_its_reason(arena: Arena) -> None:
     judged(inputs, ends)
 
 
-def test_songs_end_as_rows(arena: Arena) -> None:
+def test_songs_end_as_rows(arena: Arena, rotation: Rotation) -> None:
     folder = arena.folder("songs")
-    inputs = made(SONGS, folder)
+    inputs = made(SONGS, folder, rotation)
     for trap in [*TRAPS, *IN_FOLDERS]:
         trap.make(folder / f"trap {trap.name}.mp3", arena.outside)
     synced = arena.cli.run("music", "sync", "--json")
@@ -82,9 +83,10 @@ def test_songs_end_as_rows(arena: Arena) -> None:
     assert not [path for path in songs if "outside" in path]
 
 
-def test_replies_cost_their_page_alone(arena: Arena, harmful_provider: ProviderServer) -> None:
+def test_replies_cost_their_page_alone(arena: Arena, harmful_provider: ProviderServer, rotation: Rotation) -> None:
     folder = arena.folder("replies")
-    for number, _ in enumerate(REPLIES):
+    due = {REPLIES.index(reply): reply for reply in rotation.of(REPLIES)}
+    for number in due:
         barcode.picture(number).save(folder / f"{number}.png")
 
     def fault(record: Record) -> Fault | None:
@@ -93,14 +95,14 @@ def test_replies_cost_their_page_alone(arena: Arena, harmful_provider: ProviderS
 
     harmful_provider.script.rule = fault
     result = arena.at(folder).run(
-        "convert", "--provider", "ai", "--json", *(f"{n}.png" for n, _ in enumerate(REPLIES)), timeout_s=540
+        "convert", "--provider", "ai", "--json", *(f"{number}.png" for number in due), timeout_s=540
     )
     harmful_provider.script.rule = None
     assert_calm(result, 1)
     ends = {int(document["input"][:-4]): document for document in result.documents()}
     wrong = [
         f"{reply.name}: {ends[number]['status']}: {ends[number]['error']}"
-        for number, reply in enumerate(REPLIES)
+        for number, reply in due.items()
         if not re.search(reply.said, ends[number]["status"])
     ]
     assert not wrong, "\n".join(wrong)
@@ -305,10 +307,10 @@ LISTS = [
 ]
 
 
-def test_no_terminal_is_commanded(arena: Arena) -> None:
+def test_no_terminal_is_commanded(arena: Arena, rotation: Rotation) -> None:
     """What came in above (titles, names, errors, replies) is listed on terminals."""
     folder = arena.folder("terminal")
-    inputs = made([one for one in LIARS if one.name == "harmful-text.pdf"], folder)
+    inputs = made([one for one in LIARS if one.name == "harmful-text.pdf"], folder, rotation)
     shown_as = arena.at(folder).run("convert", "--json", "--fresh", inputs[0].name).documents()[0]["id"]
     if arena.cli.run("kb", "show", "manuals").code:
         assert arena.cli.run("kb", "create", "manuals").code == 0

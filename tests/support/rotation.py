@@ -14,18 +14,30 @@ whether it rotates or not.
 """
 
 import subprocess
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cache
 from hashlib import sha256
 from pathlib import Path
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 import pytest
 
 PARTS = 8
-Input = TypeVar("Input")
+
+
+class Named(Protocol):
+    """An input of a collection."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def pinned(self) -> bool: ...
+
+
+Input = TypeVar("Input", bound=Named)
 _ROTATION = pytest.StashKey["Rotation"]()
 
 
@@ -44,10 +56,9 @@ class Rotation:
         """Whether a test that rotates runs."""
         return self.tests == "all" or (self.tests == "part" and self._is_due(test))
 
-    def of(self, inputs: Iterable[Input], name: Callable[[Input], str], always: Iterable[str] = ()) -> list[Input]:
-        """The inputs that are due, and those with the names in `always`, which have found something before."""
-        pinned = set(always)
-        return [one for one in inputs if self.tests == "all" or name(one) in pinned or self._is_due(name(one))]
+    def of(self, inputs: Iterable[Input]) -> list[Input]:
+        """The inputs that are due, and those that are pinned: they have found something before."""
+        return [one for one in inputs if self.tests == "all" or one.pinned or self._is_due(one.name)]
 
     def _is_due(self, name: str) -> bool:
         return sha256(name.encode()).digest()[0] % PARTS + 1 == self.part

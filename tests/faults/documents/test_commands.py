@@ -52,6 +52,7 @@ def test_cancel_discards_what_runs_and_a_retry_pays_for_nothing_twice(midway: st
     assert len(cached) == known
 
 
+@pytest.mark.rotating
 def test_pause_lets_pages_end_and_resume_goes_on(midway: str, flow: Flow) -> None:
     images = flow.images(midway)
     documents.pause(midway)
@@ -80,6 +81,7 @@ def test_delete_leaves_nothing_and_hurts_no_worker(midway: str, flow: Flow) -> N
     flow.assert_exactly_once(other)
 
 
+@pytest.mark.rotating
 @SQLITE
 def test_retried_page_keeps_its_text_until_the_new_one_is_there(midway: str, flow: Flow) -> None:
     flow.wait_for_status(midway)

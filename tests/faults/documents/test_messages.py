@@ -11,6 +11,7 @@ from tests.support.waiting import wait_until
 pytestmark = pytest.mark.faults
 
 
+@pytest.mark.rotating
 @POSTGRESQL
 def test_documents_that_nobody_launched_are_found_by_two_sweepers(stack: Stack, flow: Flow) -> None:
     ids = [flow.submit_without_launch(4, f"{number}.pdf") for number in range(3)]
@@ -22,6 +23,7 @@ def test_documents_that_nobody_launched_are_found_by_two_sweepers(stack: Stack, 
     assert stack["cpu-1"].says("document.split ") == len(ids)
 
 
+@pytest.mark.rotating
 @pytest.mark.parametrize(
     ("database_url", "places"), [("sqlite", "left"), ("postgresql", "gone")], indirect=["database_url"]
 )
@@ -39,6 +41,7 @@ def test_document_whose_lanes_were_lost_gets_lanes_again(stack: Stack, flow: Flo
     flow.assert_paid_once(images)
 
 
+@pytest.mark.rotating
 @SQLITE
 def test_lanes_that_wait_are_delivered_twice(stack: Stack, flow: Flow) -> None:
     stack.start(*FLEET)

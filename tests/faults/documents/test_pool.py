@@ -23,6 +23,7 @@ pytestmark = pytest.mark.faults
 DEADLY = 3
 
 
+@pytest.mark.rotating
 def test_pool_process_killed_in_a_long_document_costs_no_page(stack: Stack, flow: Flow) -> None:
     stack.start("cpu-1", "control-1", "beat-1")
     document_id = documents.submit(corpus_file("documents/DA-619p.pdf"), Options(provider=LOCAL, page_range="1-150")).id
@@ -43,6 +44,7 @@ def _killed_with_a_page(stack: Stack, flow: Flow, document_id: str) -> bool:
         return bool(held)
 
 
+@pytest.mark.rotating
 @POSTGRESQL
 def test_worker_killed_while_it_splits_leaves_that_to_another(stack: Stack, flow: Flow) -> None:
     stack.start(*FLEET, "cpu-2")
@@ -103,6 +105,7 @@ PREFORK = ("cpu-1", "control-1", "pair-1", "beat-1")
 SLOW = Fault(status=200, latency_s=6)
 
 
+@pytest.mark.rotating
 @SQLITE
 def test_connections_cut_during_calls_have_no_page_of_a_sibling_process_paid_again(stack: Stack, flow: Flow) -> None:
     # The first process is done while the second is in its call: it is sent the messages of both once more.

@@ -18,6 +18,7 @@ THREADS = 4
 QUEUE = "vision.test"
 
 
+@pytest.mark.rotating
 @settings(
     DOCUMENTS__BACKOFF_S="[0.1]", PROVIDERS__TEST__BREAKER_COOL_DOWN_S="0.2", PROVIDERS__TEST__BREAKER_LONGEST_S="0.5"
 )
@@ -39,6 +40,7 @@ def test_provider_that_refuses_connections_costs_time_and_no_attempt(
     assert {(page.attempts, page.retry_count) for page in flow.pages(document_id)} == {(1, 0)}
 
 
+@pytest.mark.rotating
 @settings(PROVIDERS__TEST__API_KEY="wrong", PROVIDERS__TEST__BREAKER_COOL_DOWN_S="600")
 def test_wrong_key_closes_the_queue_at_the_first_reply_and_a_new_key_opens_it(stack: Stack, flow: Flow) -> None:
     stack.start(*FLEET)
@@ -59,6 +61,7 @@ def test_wrong_key_closes_the_queue_at_the_first_reply_and_a_new_key_opens_it(st
 
 
 # The breaker stays closed, and the others succeed: the failing unit is at fault itself.
+@pytest.mark.rotating
 @settings(PROVIDERS__TEST__TIMEOUT_S="1", DOCUMENTS__BACKOFF_S="[0.1]", PROVIDERS__TEST__BREAKER_FAIL_MAX="1000")
 def test_page_of_which_the_model_never_stops_is_cut_off_and_fails_alone(stack: Stack, flow: Flow) -> None:
     never_ends: list[str] = []
@@ -77,6 +80,7 @@ def test_page_of_which_the_model_never_stops_is_cut_off_and_fails_alone(stack: S
     assert failed.attempts == 2
 
 
+@pytest.mark.rotating
 def test_rate_limit_uses_up_no_attempt(stack: Stack, flow: Flow) -> None:
     flow.provider.push(*[Fault(status=429, headers={"Retry-After": "1"})] * 4)
     stack.start(*FLEET)

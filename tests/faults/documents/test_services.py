@@ -58,6 +58,7 @@ def test_workers_outlive_a_redis_that_is_full(midway: str, stack: Stack, flow: F
     assert all(running.alive for running in stack.running)
 
 
+@pytest.mark.rotating
 @POSTGRESQL
 def test_redis_killed_and_restarted_without_its_data(midway: str, flow: Flow, redis_server: RedisServer) -> None:
     images = flow.images(midway)
@@ -68,6 +69,7 @@ def test_redis_killed_and_restarted_without_its_data(midway: str, flow: Flow, re
     _finish(flow, midway, images, under_way)
 
 
+@pytest.mark.rotating
 @SQLITE
 def test_redis_killed_and_restarted_with_its_data(midway: str, flow: Flow, redis_server: RedisServer) -> None:
     images = flow.images(midway)
@@ -92,6 +94,7 @@ def test_postgresql_restarted(midway: str, flow: Flow, postgres: Postgres) -> No
     _finish(flow, midway, images)
 
 
+@pytest.mark.rotating
 @POSTGRESQL
 def test_postgresql_restarted_again_and_again_while_pages_come_fast(
     stack: Stack, flow: Flow, postgres: Postgres

@@ -42,6 +42,7 @@ def test_pages_of_a_killed_worker_move_again_within_30_s_by_default(stack: Stack
     flow.assert_paid_once(images, again=lost)
 
 
+@pytest.mark.rotating
 def test_document_survives_the_death_of_every_process_at_once(stack: Stack, flow: Flow) -> None:
     stack.start(*FLEET)
     document_id, images = _begin(flow, "ai-1")
@@ -53,6 +54,7 @@ def test_document_survives_the_death_of_every_process_at_once(stack: Stack, flow
     flow.assert_paid_once(images, again=lost)
 
 
+@pytest.mark.rotating
 @SQLITE
 def test_beat_that_was_killed_recovers_a_lost_worker_when_it_is_back(stack: Stack, flow: Flow) -> None:
     stack.start(*FLEET, "ai-2")

@@ -65,12 +65,14 @@ def test_worker_killed_costs_the_call_under_way_and_nothing_else(
     _die_and_finish(kb, in_vain, data_dir, settings_env)
 
 
+@pytest.mark.rotating
 @POSTGRESQL
 @deadly("before_chunks_are_settled", "with_an_answer_that_is_not_stored", "while_vectors_are_written")
 def test_the_same_on_postgresql(kb: Knowledge, in_vain: int, data_dir: Path, settings_env: dict[str, str]) -> None:
     _die_and_finish(kb, in_vain, data_dir, settings_env)
 
 
+@pytest.mark.rotating
 def test_killed_workers_emptied_redis_and_a_storm_of_errors_leave_no_trace(
     stack: Stack, kb: Knowledge, redis_server: RedisServer
 ) -> None:
@@ -107,6 +109,7 @@ def _storm() -> Callable[[Record], Fault | None]:
     return rule
 
 
+@pytest.mark.rotating
 @SQLITE
 def test_acceptance_of_the_source(stack: Stack, kb: Knowledge) -> None:
     """Batch of 100 files; a small base beside it; an item deleted while it runs; a large file."""

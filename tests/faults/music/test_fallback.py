@@ -15,6 +15,7 @@ from tests.support.waiting import wait_until
 pytestmark = [pytest.mark.faults, SQLITE, settings(PROVIDERS__AI__FALLBACK="other")]
 
 
+@pytest.mark.rotating
 def test_fallback_writes_while_the_breaker_is_open(
     stack: Stack, provider: ProviderServer, other: ProviderServer
 ) -> None:

@@ -46,6 +46,7 @@ def test_redis_emptied_in_the_middle_of_a_run(
     finish(provider)
 
 
+@pytest.mark.rotating
 @SQLITE
 def test_redis_emptied_again_and_again(midway: None, redis_server: RedisServer, provider: ProviderServer) -> None:
     for calls in (6, 9, 12):
@@ -54,6 +55,7 @@ def test_redis_emptied_again_and_again(midway: None, redis_server: RedisServer, 
     finish(provider)
 
 
+@pytest.mark.rotating
 @SQLITE
 def test_redis_killed_and_restarted_without_its_data(
     midway: None, stack: Stack, redis_server: RedisServer, provider: ProviderServer
@@ -77,6 +79,7 @@ def test_run_on_postgresql_is_paid_once_and_outlives_restarts(
     finish(provider)
 
 
+@pytest.mark.rotating
 @POSTGRESQL
 def test_worker_killed_on_postgresql_costs_its_calls_and_nothing_else(
     midway: None, stack: Stack, provider: ProviderServer

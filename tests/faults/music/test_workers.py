@@ -44,6 +44,7 @@ def test_worker_killed_in_a_call_costs_that_call_and_nothing_else(stack: Stack, 
     assert (count(provider, CHAT), count(provider, EMBED)) == (4, 3)
 
 
+@pytest.mark.rotating
 def test_limit_holds_and_failed_embedding_is_tried_without_new_metadata(stack: Stack, provider: ProviderServer) -> None:
     limits("2/3s")
     add_songs_here()
@@ -59,6 +60,7 @@ def test_limit_holds_and_failed_embedding_is_tried_without_new_metadata(stack: S
     assert 429 not in provider.counts
 
 
+@pytest.mark.rotating
 def test_pause_stops_new_calls_and_resume_ends_the_run(stack: Stack, provider: ProviderServer) -> None:
     limits("1000/s")
     add_songs_here()

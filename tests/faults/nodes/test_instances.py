@@ -35,6 +35,7 @@ def test_instances_are_killed_one_after_another_and_every_request_is_answered_on
     sys.stdout.write(f"{kills} instances killed, {len(load.asked)} requests\n")  # for who runs it for long: pytest -rP
 
 
+@pytest.mark.rotating
 def test_an_instance_that_stands_still_past_its_time_and_goes_on_does_no_harm(fleet: Fleet) -> None:
     fleet.start("a", "b")
     fleet.node("n1")
@@ -51,6 +52,7 @@ def test_an_instance_that_stands_still_past_its_time_and_goes_on_does_no_harm(fl
     fleet.assert_exactly_once(load)
 
 
+@pytest.mark.rotating
 def test_a_node_that_stands_still_past_its_time_loses_its_jobs_and_comes_back(fleet: Fleet) -> None:
     fleet.start("a", "b")
     fleet.node("n1", fleet.urls[0])
@@ -68,6 +70,7 @@ def test_a_node_that_stands_still_past_its_time_loses_its_jobs_and_comes_back(fl
     assert max(job.attempt for job in fleet.jobs().values()) > 1, "what it had was done by the other"
 
 
+@pytest.mark.rotating
 def test_one_request_fifty_times_to_three_instances_is_done_once(fleet: Fleet) -> None:
     fleet.start("a", "b", "c")
     fleet.node("n1")

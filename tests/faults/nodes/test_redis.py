@@ -26,6 +26,7 @@ def test_a_redis_that_is_killed_and_comes_back_costs_time_and_no_request(
     _new_work_goes_on(fleet)
 
 
+@pytest.mark.rotating
 def test_a_redis_that_is_emptied_ends_what_is_under_way_and_new_work_goes_on(
     fleet: Fleet, redis_server: RedisServer
 ) -> None:

@@ -51,6 +51,7 @@ def test_no_window_holds_more_than_the_limit_however_many_workers_come_and_go(st
     flow.assert_exactly_once(document_id)
 
 
+@pytest.mark.rotating
 @SQLITE
 @settings(PROVIDERS__TEST__LIMITS="4/h")
 def test_a_closed_gate_keeps_no_slot_from_other_queues_of_its_worker(stack: Stack, flow: Flow) -> None:
@@ -91,6 +92,7 @@ def test_an_operators_pause_holds_on_workers_that_start_later_and_through_an_emp
     flow.assert_exactly_once(document_id)
 
 
+@pytest.mark.rotating
 @POSTGRESQL
 @settings(
     PROVIDERS__TEST__BREAKER_FAIL_MAX="3",
@@ -160,6 +162,7 @@ print([os.waitstatus_to_exitcode(os.wait()[1]) for _ in range(processes)])
 """
 
 
+@pytest.mark.rotating
 @SQLITE
 def test_of_twenty_processes_at_a_half_open_breaker_one_probes(flow: Flow, redis_url: str) -> None:
     gates.sync(flow.context)
@@ -199,6 +202,7 @@ def test_after_a_daily_quota_nothing_is_called_but_what_was_in_flight(stack: Sta
     flow.wait_for_status(document_id, within_s=180)
 
 
+@pytest.mark.rotating
 @POSTGRESQL
 @settings(PROVIDERS__TEST__FALLBACK="local")
 def test_a_fallback_does_the_work_while_the_breaker_is_open(stack: Stack, flow: Flow) -> None:
@@ -212,6 +216,7 @@ def test_a_fallback_does_the_work_while_the_breaker_is_open(stack: Stack, flow: 
     assert {page.provider for page in flow.pages(document_id)} == {"test"}, "the pages keep their own provider"
 
 
+@pytest.mark.rotating
 @SQLITE
 @settings(PROVIDERS__TEST__PRICES='{"*": {"output": 1000000}}', PROVIDERS__TEST__DAILY_SPEND_CAP="40")
 def test_a_spend_cap_stops_the_queue_and_fails_nothing(stack: Stack, flow: Flow) -> None:

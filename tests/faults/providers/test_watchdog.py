@@ -35,6 +35,7 @@ def _inspected(command: str) -> list[set[str]]:
     return [set(found) if isinstance(found, dict) else {queue["name"] for queue in found} for found in named]
 
 
+@pytest.mark.rotating
 @SQLITE
 @settings(WATCHDOG_INTERVAL_S="1", PROVIDERS__TEST__BREAKER_FAIL_MAX="3", PROVIDERS__TEST__BREAKER_COOL_DOWN_S="8")
 def test_idle_workers_are_paused_and_resumed_whoever_closes_the_gate(

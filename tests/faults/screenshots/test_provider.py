@@ -36,6 +36,7 @@ def test_shard_that_fails_five_times_succeeds_and_its_sibling_is_asked_once(stac
 
 
 # No other call succeeds: after some openings of the breaker, the worker asks the provider a free question.
+@pytest.mark.rotating
 @settings(
     PROVIDERS__EYE__BREAKER_FAIL_MAX="1",
     PROVIDERS__EYE__BREAKER_COOL_DOWN_S="0.1",
@@ -74,6 +75,7 @@ def test_text_model_that_fails_is_done_without_and_the_batch_says_so(stack: Stac
     assert set(shown(shots.provider, Operation.ANALYSE).values()) == {1}
 
 
+@pytest.mark.rotating
 @settings(PROVIDERS__PEN__BREAKER_FAIL_MAX="1", PROVIDERS__PEN__BREAKER_COOL_DOWN_S="600")
 def test_text_model_whose_breaker_is_open_holds_nothing_up(stack: Stack, shots: Shots) -> None:
     stack.start("shots-1", "beat-1")
@@ -86,6 +88,7 @@ def test_text_model_whose_breaker_is_open_holds_nothing_up(stack: Stack, shots: 
     assert shots.calls(Operation.EXPAND) <= 2
 
 
+@pytest.mark.rotating
 def test_merge_that_the_model_refuses_is_done_by_rules(stack: Stack, shots: Shots) -> None:
     stack.start("shots-1", "beat-1")
     shots.provider.script.rule = always_on(Operation.MERGE, Fault("refusal"))
@@ -107,6 +110,7 @@ def test_reply_that_is_no_json_is_mended_once(stack: Stack, shots: Shots, model:
     assert {one.pictures for one in asked} == {5}
 
 
+@pytest.mark.rotating
 def test_reply_that_stays_broken_gives_its_valid_parts(stack: Stack, shots: Shots, model: ScreenshotModel) -> None:
     ids = shots.add(titles=["Mail", "Mail", "Editor", "Editor", "Editor"])
     model.play(Operation.ANALYSE, replies.cut_off, replies.cut_off)
@@ -118,6 +122,7 @@ def test_reply_that_stays_broken_gives_its_valid_parts(stack: Stack, shots: Shot
     assert shown(shots.provider, Operation.ANALYSE) == {tuple(ids): 2}
 
 
+@pytest.mark.rotating
 def test_reply_of_no_use_after_its_repair_is_a_dead_letter(stack: Stack, shots: Shots, model: ScreenshotModel) -> None:
     model.whenever(lambda asked: replies.no_json if asked.operation is Operation.ANALYSE else None)
     stack.start("shots-1", "beat-1")
@@ -127,6 +132,7 @@ def test_reply_of_no_use_after_its_repair_is_a_dead_letter(stack: Stack, shots: 
     assert "not usable, even after a repair" in queries.dead_letters(shots.context)[0].reason
 
 
+@pytest.mark.rotating
 def test_screenshots_that_were_not_sent_are_left_out(stack: Stack, shots: Shots, model: ScreenshotModel) -> None:
     model.play(Operation.ANALYSE, replies.strangers)
     model.play(Operation.EXPAND, replies.strangers)
@@ -138,6 +144,7 @@ def test_screenshots_that_were_not_sent_are_left_out(stack: Stack, shots: Shots,
     assert "not sent" in notes_of(shots)
 
 
+@pytest.mark.rotating
 def test_threads_that_nobody_named_become_new_ones(stack: Stack, shots: Shots, model: ScreenshotModel) -> None:
     model.play(Operation.ANALYSE, replies.unknown_threads)
     model.play(Operation.EXPAND, replies.unknown_threads)
@@ -149,6 +156,7 @@ def test_threads_that_nobody_named_become_new_ones(stack: Stack, shots: Shots, m
     assert "begins a new one" in notes_of(shots)
 
 
+@pytest.mark.rotating
 def test_screens_on_which_nothing_is_found_are_done_without_nodes(
     stack: Stack, shots: Shots, model: ScreenshotModel
 ) -> None:
@@ -160,6 +168,7 @@ def test_screens_on_which_nothing_is_found_are_done_without_nodes(
 
 
 # One call costs more than the cap.
+@pytest.mark.rotating
 @settings(PROVIDERS__EYE__PRICES='{"*": {"input": 1000000, "output": 0}}', PROVIDERS__EYE__DAILY_SPEND_CAP="10")
 def test_spend_cap_holds_the_frames_and_a_higher_one_lets_them_through(
     stack: Stack, shots: Shots, provider: ProviderServer

@@ -33,6 +33,7 @@ def test_redis_emptied_in_the_middle(midway: list[int], shots: Shots, redis_serv
     shots.assert_paid_once()
 
 
+@pytest.mark.rotating
 @SQLITE
 def test_redis_emptied_again_and_again(midway: list[int], shots: Shots, redis_server: RedisServer) -> None:
     for operation in (Operation.ANALYSE, Operation.EXPAND, Operation.MERGE):
@@ -43,6 +44,7 @@ def test_redis_emptied_again_and_again(midway: list[int], shots: Shots, redis_se
     shots.assert_paid_once()
 
 
+@pytest.mark.rotating
 @SQLITE
 def test_redis_killed_and_restarted_without_its_data(
     midway: list[int], stack: Stack, shots: Shots, redis_server: RedisServer
@@ -68,6 +70,7 @@ def test_database_restarted_costs_no_answer(
     shots.assert_paid_once()
 
 
+@pytest.mark.rotating
 @SQLITE
 def test_file_deleted_before_it_is_looked_at_leaves_the_others(stack: Stack, shots: Shots) -> None:
     ids = shots.add()
@@ -83,6 +86,7 @@ def test_file_deleted_before_it_is_looked_at_leaves_the_others(stack: Stack, sho
     assert {row.id: row.storage_state for row in shots.rows(SHOTS)}[ids[3]] == "missing"
 
 
+@pytest.mark.rotating
 @SQLITE
 def test_batch_without_any_file_ends_without_a_call(stack: Stack, shots: Shots) -> None:
     shots.add()

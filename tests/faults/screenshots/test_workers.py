@@ -59,6 +59,7 @@ def test_worker_killed_costs_the_calls_under_way_and_nothing_else(
     _die_and_finish_without_celery(shots, in_vain, data_dir, settings_env)
 
 
+@pytest.mark.rotating
 @POSTGRESQL
 @deadly("with_an_answer_that_is_not_stored", "before_nodes_are_written", "with_a_merge_that_is_not_committed")
 def test_the_same_on_postgresql(shots: Shots, in_vain: int, data_dir: Path, settings_env: dict[str, str]) -> None:
@@ -96,6 +97,7 @@ def test_the_same_with_celery(stack: Stack, shots: Shots, in_vain: int) -> None:
     _die_and_finish(stack, shots, in_vain)
 
 
+@pytest.mark.rotating
 @POSTGRESQL
 @deadly("with_an_answer_that_is_not_stored", "with_a_merge_that_is_not_committed")
 def test_the_same_with_celery_on_postgresql(stack: Stack, shots: Shots, in_vain: int) -> None:

@@ -124,6 +124,7 @@ def test_a_scanned_form_with_fields_printed_over_one_another_is_doubted(tmp_path
     assert is_doubted(converted(tmp_path / "overprinted.png"))
 
 
+@pytest.mark.rotating
 @pytest.mark.slow
 def test_a_real_form_is_doubted_for_two_fields_and_its_clean_pages_are_not() -> None:
     path = corpus_file("documents/MEDRPT-2024-PAT-3847_medical_report_scan.pdf")

@@ -190,6 +190,7 @@ def test_a_leaning_letter_is_read_line_by_line(lean):
     assert max(line.bottom - line.top for line in lines) < 80
 
 
+@pytest.mark.rotating
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "turn"), [("loremipsum-flat.pdf", 180), ("MEDRPT-2024-PAT-3847_medical_report_scan.pdf", 90)]
