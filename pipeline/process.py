@@ -2,8 +2,10 @@
 after a fork."""
 
 import os
+from importlib import import_module
 from threading import Lock
 
+from pipeline.engine.transaction import Dispatch
 from pipeline.flows import declarations
 from pipeline.settings import Settings, get_settings
 from pipeline.storage.context import Context
@@ -14,7 +16,12 @@ _contexts: dict[int, Context] = {}
 
 def new_context(settings: Settings) -> Context:
     """A context of one's own. Whoever makes it closes it."""
-    return Context(settings, declarations)
+    return Context(settings, declarations, _launch)
+
+
+def _launch(context: Context, dispatch: Dispatch) -> None:
+    # By name, and when there is something to send: who only reads needs no Celery, and nothing here knows it.
+    import_module("tasks.flow").send(context, dispatch)
 
 
 def get_context() -> Context:

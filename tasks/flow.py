@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import cache, wraps
 from importlib import import_module
@@ -27,6 +28,7 @@ from pipeline.engine.launch import Place, Places, Wanted, launch
 from pipeline.engine.nouns import count
 from pipeline.engine.settled import Settled
 from pipeline.engine.tables import portions
+from pipeline.engine.transaction import Dispatch
 from pipeline.engine.wakeups import plan_wakeup
 from pipeline.flows import FLOWS
 from pipeline.flows.flow import Flow
@@ -70,6 +72,10 @@ Send = Callable[[Messages, Sequence[int]], object]
 """Sends messages for these places."""
 
 
+def _apply(messages: Messages, numbers: Sequence[int]) -> None:
+    messages.whole(numbers).apply_async()
+
+
 def in_a_row(first: Signature, rest: Sequence[Signature]) -> Signature:
     """A chain, where anything follows."""
     return chain(first, *rest) if rest else first
@@ -109,7 +115,7 @@ class FlowTasks:
         Nothing is sent to a closed gate. A broker that is away costs time, not work: the sweeper launches what nobody
         did, also where a gate opens again.
         """
-        return self._launch(scopes, lambda messages, numbers: messages.whole(numbers).apply_async())
+        return self._launch(get_context(), scopes)
 
     def replace(self, task: Any, *scopes: str) -> str:
         """Send what these scopes' rows ask for in place of `task`, whose chain goes on behind it: see `Task.replace`.
@@ -118,7 +124,7 @@ class FlowTasks:
         is closed, or other messages are on their way.
         """
         canvases: list[Signature] = []
-        self._launch(scopes, lambda messages, numbers: canvases.append(messages.canvas(numbers)))
+        self._launch(get_context(), scopes, lambda messages, numbers: canvases.append(messages.canvas(numbers)))
         if not canvases:
             task.request.chain = None
             return "nothing to send"
@@ -137,8 +143,7 @@ class FlowTasks:
             task.request.chain = None
         return count(len(replacement.tasks), "message")
 
-    def _launch(self, scopes: Sequence[str], send: Send) -> int:
-        context = get_context()
+    def _launch(self, context: Context, scopes: Iterable[str], send: Send = _apply) -> int:
         if not context.online:
             return 0
         sent = 0
@@ -146,7 +151,7 @@ class FlowTasks:
             for portion in portions(scopes, PORTION):
                 sent += self._launch_portion(context, portion, send)
         except (OperationalError, RedisError) as error:
-            log.warning("launch.postponed", flow=self.flow.name, scopes=len(scopes), error=type(error).__name__)
+            log.warning("launch.postponed", flow=self.flow.name, error=type(error).__name__)
         return sent
 
     def _launch_portion(self, context: Context, scopes: Sequence[str], send: Send) -> int:
@@ -169,6 +174,14 @@ class FlowTasks:
                 send(asked[at], numbers)
 
         return launch(Places(context.redis), [one.wanted for one in asked], publish)
+
+    def send(self, context: Context, dispatch: Dispatch) -> None:
+        """Send what transactions asked for of this flow."""
+        name = self.flow.name
+        for row in dispatch.news.get(name, ()):
+            self._announce(context, row)
+        self._launch(context, dispatch.launches.get(name, ()))
+        self._wake_in(context, dispatch.wakes_s.get(name))
 
     def tend(self) -> None:
         """Launch what is due, and see to the next wake-up."""
@@ -212,7 +225,9 @@ class FlowTasks:
 
     def wake_in(self, wait_s: float | None) -> None:
         """See to it that the flow is woken in `wait_s` seconds; None: not because of this."""
-        context = get_context()
+        self._wake_in(get_context(), wait_s)
+
+    def _wake_in(self, context: Context, wait_s: float | None) -> None:
         try:
             if wait_s is not None and context.online and plan_wakeup(context.redis, self.flow.name, wait_s):
                 self.wake.apply_async(countdown=max(0.0, wait_s) + 0.05)
@@ -222,7 +237,9 @@ class FlowTasks:
 
     def announce(self, scope: str = "") -> None:
         """Publish how the scope stands."""
-        context = get_context()
+        self._announce(get_context(), scope)
+
+    def _announce(self, context: Context, scope: str) -> None:
         told = self.announcement(context, scope) if context.online else None
         if told is not None:
             event, fields = told
@@ -245,10 +262,47 @@ def _tell_listeners(context: Context) -> None:
             tasks.wake_in(HEARD_S)
 
 
+def flow_tasks(flow: str) -> FlowTasks:
+    """Those of a flow, imported when they are needed."""
+    found: FlowTasks = import_module(f"tasks.{flow}.canvas").TASKS
+    return found
+
+
 @cache
 def all_flow_tasks() -> tuple[FlowTasks, ...]:
     """Those of every flow, in the order of `FLOWS`."""
-    return tuple(import_module(f"tasks.{name}.canvas").TASKS for name in FLOWS)
+    return tuple(map(flow_tasks, FLOWS))
+
+
+_HELD: ContextVar[Dispatch | None] = ContextVar("held", default=None)
+"""What transactions of the message that is worked on asked for."""
+
+
+def send(context: Context, dispatch: Dispatch) -> None:
+    """Send what a transaction asked for, now that it has committed: the launcher of contexts.
+
+    While a message is worked on, this waits for its end: until then it has its place, and there is nothing to send.
+    """
+    held = _HELD.get()
+    if held is not None:
+        held.add(dispatch)
+        return
+    for flow in dict.fromkeys((*dispatch.news, *dispatch.launches, *dispatch.wakes_s)):
+        with isolated("launch.failed", flow=flow):  # the sweeper finds what is due
+            flow_tasks(flow).send(context, dispatch)
+
+
+@contextmanager
+def _sent_at_its_end() -> Iterator[None]:
+    """What transactions ask for is sent when the block ends: once, however many they are."""
+    held = Dispatch()
+    token = _HELD.set(held)
+    try:
+        yield
+    finally:
+        _HELD.reset(token)
+        if held:
+            send(get_context(), held)
 
 
 @dataclass
@@ -364,12 +418,13 @@ def owner(task: Any) -> Owner:
 def once(body: Callable[..., Any]) -> Callable[..., Any]:
     """Do nothing if a thread of this process is working on this very message: a broker that was away repeats them.
 
-    For bound tasks. A repeated message ends its chain.
+    What its transactions ask for is sent when it has left its place. For bound tasks. A repeated message ends its
+    chain.
     """
 
     @wraps(body)
     def run(task: Any, *args: Any, **kwargs: Any) -> Any:
-        with deliveries.first(task.request.id) as is_first:
+        with deliveries.first(task.request.id) as is_first, _sent_at_its_end():
             if is_first:
                 return body(task, *args, **kwargs)
             task.request.chain = None

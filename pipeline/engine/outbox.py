@@ -34,6 +34,7 @@ from sqlalchemy.orm import Mapped, Session, mapped_column
 from pipeline.engine import announced
 from pipeline.engine.announced import DELETED, Announced
 from pipeline.engine.tables import Base, RowId, UtcDateTime, portions, storable, table_of
+from pipeline.engine.transaction import Dispatch
 from pipeline.engine.views import plain, view_of
 
 MAX_TEXT = 500
@@ -158,7 +159,10 @@ def unsay(session: Session, table: Table, ids: Sequence[Any]) -> None:
 
 @event.listens_for(Session, "before_commit")
 def _record(session: Session) -> None:
-    told = [one for table, ids in announced.take_noted(session).items() for one in _told(session, table, ids)]
+    told: list[dict[str, Any]] = []
+    for table, ids in announced.take_noted(session).items():
+        told += _told(session, table, ids)
+        Dispatch.of(session).tell(_announced(table).flow, ids)
     if not told:
         return
     connection = session.connection()

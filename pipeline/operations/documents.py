@@ -7,9 +7,8 @@ from enum import StrEnum
 from os import PathLike
 from pathlib import Path
 from threading import BoundedSemaphore
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from pipeline.engine import events
 from pipeline.engine.accounts import OverCap
 from pipeline.engine.errors import PenstockError, UserError
 from pipeline.engine.presence import NoWorker
@@ -33,9 +32,6 @@ from pipeline.reading import inspection
 from pipeline.reading.inputs import manifest_path
 from pipeline.reading.source import parse_page_range, safe_filename
 from pipeline.storage.api_keys import Scope
-
-if TYPE_CHECKING:
-    from tasks.flow import FlowTasks
 
 _CHILDREN, _AND_WAITING = BoundedSemaphore(4), AtOnce(12, 9, "files that are looked at")
 """Child processes that look at files at the same time, and callers that have one or wait for one: each takes a thread,
@@ -173,7 +169,7 @@ def submit(
         "fresh": fresh,
     }
     chosen: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
-    return _launched(submission.submit(caller.context, Path(path), replace(options or Options(), **chosen)))
+    return _document(submission.submit(caller.context, Path(path), replace(options or Options(), **chosen)))
 
 
 @operation(Scope.WRITE, spends=True)
@@ -190,7 +186,7 @@ def submit_upload(
         submission.check(context, options)
         info = inspection.inspect(copy, safe_filename(filename), context.settings.documents, caller.goes_on)
         charge(len(parse_page_range(options.page_range, info.pages)))
-        return _launched(submission.submit_copy(context, copy, filename, options, info, sha256))
+        return _document(submission.submit_copy(context, copy, filename, options, info, sha256))
 
 
 @contextmanager
@@ -273,19 +269,19 @@ def page_picture(
 @operation(Scope.WRITE)
 def cancel(caller: Caller, document_id: str) -> Document:
     """Stop the document; wins over any work under way."""
-    return _told(service.cancel(caller.context, document_id))
+    return _document(service.cancel(caller.context, document_id))
 
 
 @operation(Scope.WRITE)
 def pause(caller: Caller, document_id: str, by: str = "") -> Document:
     """Finish the pages under way and start no others. `by`: who is told to have asked for it."""
-    return _told(service.pause(caller.context, document_id, by or caller.key_name))
+    return _document(service.pause(caller.context, document_id, by or caller.key_name))
 
 
 @operation(Scope.WRITE, spends=True)
 def resume(caller: Caller, document_id: str) -> Document:
     """Go on with a paused document."""
-    return _launched(service.resume(caller.context, document_id))
+    return _document(service.resume(caller.context, document_id))
 
 
 @operation(Scope.WRITE, spends=True)
@@ -293,7 +289,7 @@ def retry(caller: Caller, document_id: str, *, provider: str = "", model: str = 
     """Start over from splitting. `fresh`: ask the provider even for pages in the cache."""
     choice = _choice(caller, document_id, provider, model)
     with caller.pages() as charge:
-        return _launched(service.retry(caller.context, document_id, choice, fresh=fresh, charge=charge))
+        return _document(service.retry(caller.context, document_id, choice, fresh=fresh, charge=charge))
 
 
 @operation(Scope.WRITE, spends=True)
@@ -301,7 +297,7 @@ def retry_failed(caller: Caller, document_id: str, *, provider: str = "", model:
     """Try again what failed: the failed pages, or else the merge, or all of a document that has no pages yet."""
     choice = _choice(caller, document_id, provider, model)
     with caller.pages() as charge:
-        return _launched(service.retry_failed(caller.context, document_id, choice, charge=charge))
+        return _document(service.retry_failed(caller.context, document_id, choice, charge=charge))
 
 
 @operation(Scope.WRITE, spends=True)
@@ -309,7 +305,7 @@ def retry_page(caller: Caller, document_id: str, page: int, *, provider: str = "
     """Convert one page again; its old text stays until there is a new one."""
     choice = _choice(caller, document_id, provider, model)
     with caller.pages() as charge:
-        return _launched(service.retry_page(caller.context, document_id, page, choice, charge=charge))
+        return _document(service.retry_page(caller.context, document_id, page, choice, charge=charge))
 
 
 def _choice(caller: Caller, document_id: str, provider: str, model: str) -> Choice:
@@ -321,21 +317,19 @@ def _choice(caller: Caller, document_id: str, provider: str, model: str) -> Choi
 @operation(Scope.WRITE)
 def remerge(caller: Caller, document_id: str, *, allow_partial: bool = False) -> Document:
     """Merge the pages again."""
-    return _launched(service.remerge(caller.context, document_id, allow_partial=allow_partial))
+    return _document(service.remerge(caller.context, document_id, allow_partial=allow_partial))
 
 
 @operation(Scope.WRITE)
 def promote(caller: Caller, document_id: str, page: int, attempt_id: int) -> Document:
     """Use the text of an older attempt as the page's text."""
-    return _launched(service.promote(caller.context, document_id, page, attempt_id))
+    return _document(service.promote(caller.context, document_id, page, attempt_id))
 
 
 @operation(Scope.WRITE)
 def delete(caller: Caller, document_id: str) -> None:
     """Delete the document with its pages, attempts and files."""
     service.remove(caller.context, document_id)
-    if caller.context.online:
-        events.publish(caller.context.redis, "documents", "deleted", document=document_id)
 
 
 class Verb(StrEnum):
@@ -389,22 +383,6 @@ def act(
         except PenstockError as error:
             skipped.append(Skipped(document_id, str(error)))
     return done, skipped
-
-
-def _tasks() -> "FlowTasks":
-    from tasks.documents.canvas import TASKS  # noqa: PLC0415  # with Celery, which who only reads does not need
-
-    return TASKS
-
-
-def _launched(view: DocumentView) -> Document:
-    _tasks().launch(view.id)
-    return _told(view)
-
-
-def _told(view: DocumentView) -> Document:
-    _tasks().announce(view.id)
-    return _document(view)
 
 
 def _document(view: DocumentView) -> Document:

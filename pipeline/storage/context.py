@@ -11,6 +11,7 @@ from redis import Redis
 from pipeline.engine import privacy, private_socket
 from pipeline.engine.connection import connect
 from pipeline.engine.gate_registry import Declaration, GateRegistry
+from pipeline.engine.transaction import Dispatch
 from pipeline.settings import Settings
 from pipeline.settings.redis_url import RedisUrl
 from pipeline.storage.database import Database
@@ -23,6 +24,8 @@ class Context:
     settings: Settings
     flows: Callable[[], Iterable[Declaration]] = field(repr=False)
     """What each flow declares of its queues and live settings. Asked when somebody wants to know of gates."""
+    launcher: Callable[["Context", Dispatch], object] | None = field(default=None, repr=False, compare=False)
+    """Sends what transactions asked for, once they have committed. None: the sweeper finds what is due."""
 
     def __post_init__(self) -> None:
         # A folder that was there before, or was made by a version that did not look.
@@ -30,7 +33,12 @@ class Context:
 
     @cached_property
     def db(self) -> Database:
-        return Database(self.settings.effective_database_url, threads=self.settings.ai_concurrency)
+        url, threads = self.settings.effective_database_url, self.settings.ai_concurrency
+        return Database(url, threads, self.settings, self._send)
+
+    def _send(self, dispatch: Dispatch) -> None:
+        if self.launcher is not None and self.online:
+            self.launcher(self, dispatch)
 
     @cached_property
     def gates(self) -> GateRegistry:

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from threading import Lock
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import structlog
 from sqlalchemy import Engine, create_engine, event, func, select
@@ -23,6 +23,8 @@ from pipeline.engine import (
 )
 from pipeline.engine.claims import Tries
 from pipeline.engine.errors import UserError
+from pipeline.engine.transaction import Dispatch, Tx
+from pipeline.settings import Settings
 from pipeline.storage import database_url
 
 log = structlog.get_logger(__name__)
@@ -51,17 +53,29 @@ class _Reading(Session):
 class Database:
     """Transactions on one database. Make one after a fork: connections do not survive it.
 
-    `threads`: the threads that use it at once; the pool holds a connection for each. Raises `UserError` for an
-    invalid URL.
+    `threads`: the threads that use it at once; the pool holds a connection for each. `settings`: what transactions go
+    by. `send` is given what transactions asked to be sent, after their commit. Raises `UserError` for an invalid URL.
     """
 
-    def __init__(self, url: str, threads: int = 10) -> None:
+    transactions = Tx
+
+    def __init__(
+        self,
+        url: str,
+        threads: int = 10,
+        settings: Settings | None = None,
+        send: Callable[[Dispatch], object] = lambda _: None,
+    ) -> None:
         self.url = database_url.read(url)
         self.patience_s = RIDE_OVER_S
         """How long to try again while the database is unavailable, unless told otherwise."""
         self.is_sqlite = self.url.get_backend_name() == "sqlite"
         self.engine = self._sqlite(threads) if self.is_sqlite else self._server(threads)
-        self._session = sessionmaker(self.engine, expire_on_commit=False)
+        known = cast("Settings", settings)
+        self._session = sessionmaker(
+            self.engine, class_=self.transactions, expire_on_commit=False, settings=known, clock=self.now
+        )
+        self.send = send
         read_only = self.engine.execution_options(read_only=True)
         self._clock = -math.inf, datetime.min.replace(tzinfo=UTC)
         self._asking = Lock()
@@ -94,8 +108,11 @@ class Database:
         )
 
     @contextmanager
-    def transaction(self, info: dict[Any, Any] | None = None) -> Iterator[Session]:
-        """A transaction that may write; commits at the end, rolls back on an exception. `info`: the session's."""
+    def transaction(self, info: dict[Any, Any] | None = None) -> Iterator[Tx]:
+        """A transaction that may write; commits at the end, rolls back on an exception. `info`: the session's.
+
+        Nothing is sent for it: see `run`.
+        """
         with self._session(info=info) as session, session.begin():
             yield session
 
@@ -109,20 +126,23 @@ class Database:
         with self._reading(info={_PATIENCE: self.patience_s if patience_s is None else patience_s}) as session:
             yield session
 
-    def run(self, work: Callable[[Session], Result], *, patience_s: float | None = None) -> Result:
+    def run(self, work: Callable[[Tx], Result], *, patience_s: float | None = None) -> Result:
         """Run `work` in a transaction, again for up to `patience_s` while the database is busy or unavailable.
 
-        `work` must be safe to repeat: every write in it compares with what it read or names its claim. What it claimed
-        before an answer was lost, it claims again.
+        After the commit, what it asked for is sent. `work` must be safe to repeat: every write in it compares with what
+        it read or names its claim. What it claimed before an answer was lost, it claims again.
         """
-        tries = Tries()
+        tries, dispatch = Tries(), Dispatch()
 
         def attempt() -> Result:
             tries.begin()
-            with self.transaction(info={Tries.KEY: tries}) as session:
+            with self.transaction(info={Tries.KEY: tries, Dispatch: dispatch}) as session:
                 return work(session)
 
-        return _riding_over(attempt, self.patience_s if patience_s is None else patience_s)
+        result = _riding_over(attempt, self.patience_s if patience_s is None else patience_s)
+        if dispatch:
+            self.send(dispatch)
+        return result
 
     def now(self) -> datetime:
         """The database's time, which rows are compared by: hosts' clocks may be hours apart.

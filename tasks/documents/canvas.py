@@ -74,7 +74,7 @@ def _announcement(context: Context, document_id: str) -> Announcement | None:
     try:
         view = queries.document(context, document_id)
     except UnknownDocument:
-        return None
+        return "deleted", {"document": document_id}
     return "document", {
         "document": document_id,
         "status": view.status.name,
@@ -97,7 +97,6 @@ def split(self: Any, document_id: str) -> str:
             return ELSEWHERE
         if not split_document(get_context(), document_id, owner(self)):
             return "nothing to do, or it failed"
-        TASKS.announce(document_id)
         return "split"
 
 
@@ -120,8 +119,6 @@ def lane(self: Any, document_id: str, queue: str, number: int, batch: int = 1) -
         providers = plan.served_by(context, queue)
         hop = PageLane(context, document_id, queue, providers, owner(self), SoftTimeLimitExceeded, guarded)
         settled = hop.run(plan.quantum_s(context.settings, queue), batch)
-        if settled.changed:
-            TASKS.announce(document_id)
         TASKS.wake_in(settled.retry_in_s)
         if settled.again:
             work.again(lane_signature(context.settings, document_id, queue, number, settled.size))
@@ -144,17 +141,13 @@ def lane_signature(settings: Settings, document_id: str, queue: str, number: int
 @app.task(bind=True, name="documents.merge", ignore_result=True)
 @once
 def merge(self: Any, document_id: str) -> str:
-    """READY_TO_MERGE → MERGING → COMPLETED, after all lanes. Where pages wait to be tried again: see to the wake-up."""
+    """READY_TO_MERGE → MERGING → COMPLETED, after all lanes; or whatever else the row asks for."""
     context = get_context()
     with at_work(self, _place(document_id, Stage.MERGE)) as work:
         if work is None:
             return ELSEWHERE
         merged = merge_document(context, document_id, owner(self))
-        TASKS.announce(document_id)
         if merged:
             with isolated("document.not_indexed", document=document_id):
                 text_index.index(context, document_id)
-    if not merged:
-        TASKS.wake_in(plan.next_wait_s(context))
-        TASKS.launch(document_id)
     return "merged" if merged else "nothing to merge"

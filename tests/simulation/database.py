@@ -11,8 +11,10 @@ from typing import Any
 
 from sqlalchemy import Engine, create_engine, event
 from sqlalchemy.exc import OperationalError
-from sqlalchemy.orm import Session, sessionmaker
+from sqlalchemy.orm import Session
 
+from pipeline.engine.transaction import Tx
+from pipeline.settings import Settings
 from pipeline.storage.database import Database, _begin_sqlite
 from tests.simulation.world import World
 
@@ -24,8 +26,8 @@ class SimulatedDatabase(Database):
     after_commit: Callable[[], None]
 
     def __init__(self, url: str) -> None:
-        super().__init__(url)
-        self._session = sessionmaker(self.engine, class_=self._stepping(), expire_on_commit=False)
+        self.transactions = self._stepping()
+        super().__init__(url, settings=Settings.model_construct())
 
     def _sqlite(self, _threads: int) -> Engine:
         engine = create_engine(self.url, max_overflow=-1, connect_args={"timeout": 0, "check_same_thread": False})
@@ -38,10 +40,10 @@ class SimulatedDatabase(Database):
             self.url, max_overflow=-1, connect_args={"options": "-c lock_timeout=1 -c synchronous_commit=off"}
         )
 
-    def _stepping(self) -> type[Session]:
+    def _stepping(self) -> type[Tx]:
         db = self
 
-        class Stepping(Session):
+        class Stepping(Tx):
             """A transaction in which the acting process may die or stall before each statement."""
 
             def execute(self, *args: Any, **kwargs: Any) -> Any:
@@ -61,7 +63,7 @@ class SimulatedDatabase(Database):
             yield session
 
     @contextmanager
-    def transaction(self, info: dict[Any, Any] | None = None) -> Iterator[Session]:
+    def transaction(self, info: dict[Any, Any] | None = None) -> Iterator[Tx]:
         world = self.world
         world.point("before a transaction")
         with super().transaction(info) as session:

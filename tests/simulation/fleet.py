@@ -19,7 +19,7 @@ from pipeline.engine.gate import FOR_EVER, Gate, Window
 from pipeline.engine.launch import Places, Wanted, launch
 from pipeline.settings import Settings
 from tasks import maintenance
-from tasks.flow import FlowTasks, Messages
+from tasks.flow import FlowTasks, Messages, send
 from tests.simulation import flow, provider
 from tests.simulation.bodies import Bodies
 from tests.simulation.broker import Broker, Message
@@ -110,6 +110,7 @@ class Fleet:
         self.broker = Broker(world, redis)
         self.observer = Observer(self)
         db.after_commit = self.observer.committed
+        db.send = lambda dispatch: send(self.context, dispatch)
         self.bodies = Bodies(self)
         self.context: Any = SimpleNamespace(
             db=db,

@@ -106,6 +106,7 @@ class Session:
                 "get_context": self._context,
                 "gates": _Gates(self),
                 "app": _app(),
+                "flow_tasks": lambda _flow: self._now().tasks,
                 "time": clock,
                 "threading": SimpleNamespace(Thread=self._thread),
             },

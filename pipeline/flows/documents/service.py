@@ -1,6 +1,6 @@
-"""What a user may ask for. Each function is one transaction on one document; the caller launches it afterwards.
+"""What a user may ask for. Each function is one transaction on one document, which is launched after the commit.
 
-Source 001, section 6. `tasks.documents.canvas.TASKS.launch` then derives from the row what is due.
+Source 001, section 6. What is launched is derived from the row then: see `plan`.
 """
 
 from collections import Counter
@@ -18,6 +18,7 @@ from pipeline.engine.claims import FREE
 from pipeline.engine.errors import UserError
 from pipeline.engine.tables import storable
 from pipeline.engine.traces import AiCall
+from pipeline.engine.transaction import Tx
 from pipeline.flows.documents import files
 from pipeline.flows.documents.models import ATTEMPTS, DOCUMENTS, LAYOUTS, PAGES
 from pipeline.flows.documents.queries import DocumentView, UnknownDocument, document_view, no_page
@@ -40,6 +41,7 @@ from pipeline.providers import call_cost, registry
 from pipeline.settings import Settings
 from pipeline.storage.context import Context
 
+FLOW = "documents"
 _RENEWS = frozenset({DocumentEvent.RETRY, DocumentEvent.RETRY_PAGES, DocumentEvent.REMERGE})
 """What asks for a new result. The one there is stays readable until then."""
 
@@ -299,12 +301,13 @@ def _change(context: Context, document_id: str, act: Callable[[Session, Any, dat
     """
     left: Any = None
 
-    def work(session: Session) -> DocumentView:
+    def work(session: Tx) -> DocumentView:
         nonlocal left
         document = _lock(session, document_id)
         if document != left:
             act(session, document, context.db.now())
             left = _lock(session, document_id)
+        session.launch(FLOW, document_id)
         return document_view(context, left)
 
     return context.db.run(work)

@@ -11,12 +11,12 @@ from uuid import uuid4
 import structlog
 from sqlalchemy import select
 from sqlalchemy.exc import SQLAlchemyError
-from sqlalchemy.orm import Session
 
 from pipeline.engine import accounts
 from pipeline.engine.accounts import CALLER, Part
 from pipeline.engine.errors import UserError
 from pipeline.engine.tables import insert_if_absent, storable
+from pipeline.engine.transaction import Tx
 from pipeline.flows.documents import files, service
 from pipeline.flows.documents.models import DOCUMENTS
 from pipeline.flows.documents.queries import DocumentView, document_view
@@ -133,13 +133,15 @@ def _store(context: Context, copy: Path, row: dict[str, Any], pages: int) -> Doc
     """Move the file to its place, then insert the row; or find the document of a twin, submitted at the same time."""
     document_id, key = uuid4().hex[:16], row["submission_key"]
 
-    def work(session: Session) -> DocumentView:
+    def work(session: Tx) -> DocumentView:
         # Repeated after a commit whose answer was lost, it finds its own row.
         if insert_if_absent(session, DOCUMENTS, {"id": document_id, **row}, "submission_key") and CALLER.get():
             each = service.page_cost(context, session, row["provider"], row["model"])
             wanted = {document_id: [Part(pages, each)]}
             accounts.admit(session, context.settings, row["created_at"], "documents", wanted)
-        return document_view(context, session.execute(select(DOCUMENTS).where(DOCUMENTS.c.submission_key == key)).one())
+        document = session.execute(select(DOCUMENTS).where(DOCUMENTS.c.submission_key == key)).one()
+        session.launch(service.FLOW, document.id)
+        return document_view(context, document)
 
     try:
         files.place(copy, files.source_path(context.settings, document_id, row["type"]))  # no row ever lacks its file

@@ -226,8 +226,8 @@ def test_run_waits_for_a_connection_of_a_pool_in_full_use(database_url: str, mon
 
 @pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
 def test_run_resolves_a_deadlock(db: Database) -> None:
-    with db.transaction() as session:
-        session.execute(text("INSERT INTO figures VALUES ('b', 0)"))
+    with db.transaction() as tx:
+        tx.execute(text("INSERT INTO figures VALUES ('b', 0)"))
     first_has, second_has = Event(), Event()
 
     def work(session: Session, mine: str, theirs: str, have: Event, others: Event) -> None:

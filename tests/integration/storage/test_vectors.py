@@ -273,9 +273,9 @@ def test_memory_is_bounded_by_bytes_and_what_was_used_last_stays(
     context: Context, rows: "Floats", monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kinds = [f"kb:{number}" for number in range(40)]
-    with context.db.transaction() as session:
+    with context.db.transaction() as tx:
         for number, kind in enumerate(kinds):
-            vectors.upsert(session, kind, "m", [(number, rows[number])], NOW)
+            vectors.upsert(tx, kind, "m", [(number, rows[number])], NOW)
 
     def kept() -> list[str]:
         return [of.kind for of in memory._kept[context.db.engine.pool].indexes]

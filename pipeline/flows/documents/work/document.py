@@ -13,6 +13,7 @@ from pipeline.engine.claims import Claim, Owner
 from pipeline.engine.errors import ErrorKind, PenstockError, UnitError, UserError
 from pipeline.engine.retry import Policy
 from pipeline.engine.traces import message_of
+from pipeline.engine.transaction import Tx
 from pipeline.engine.work import Changes, Outcome, Work
 from pipeline.flows.documents import files
 from pipeline.flows.documents.models import DOCUMENTS
@@ -86,7 +87,7 @@ def claim(context: Context, kind: Work, document_id: str, owner: Owner) -> tuple
     A redelivered message first gives back what its earlier delivery held.
     """
 
-    def act(session: Session) -> tuple[Any, Claim] | None:
+    def act(session: Tx) -> tuple[Any, Claim] | None:
         document, now = lock(session, document_id), context.db.now()
         if document is None:
             return None
@@ -95,6 +96,8 @@ def claim(context: Context, kind: Work, document_id: str, owner: Owner) -> tuple
         splitting: dict[str, Any] = {"started_at": now, "progress": progress(DocumentStatus.SPLITTING, 0, 0, 0)}
         begun = splitting if kind.claim is DocumentEvent.CLAIM_SPLIT else {}
         rows = work.claim(session, kind, document_id, mine, now, **begun)
+        if not rows:
+            session.launch("documents", document_id)  # something else may be due
         return (rows[0], mine) if rows else None
 
     return context.db.run(act)

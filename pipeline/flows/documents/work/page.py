@@ -23,6 +23,7 @@ from pipeline.engine.retry import Policy
 from pipeline.engine.settled import Settled
 from pipeline.engine.tables import storable, upsert
 from pipeline.engine.traces import message_of, preview
+from pipeline.engine.transaction import Dispatch
 from pipeline.engine.views import view_of
 from pipeline.engine.work import Changes, Outcome, Work
 from pipeline.flows.documents.models import ATTEMPTS, DOCUMENTS, LAYOUTS, PAGES
@@ -153,6 +154,8 @@ def _count(session: Session, document: Any, changes: Changes, now: datetime) -> 
         "updated_at": now,
     }
     mine = DOCUMENTS.c.id == document.id
+    if found.progress != document.progress:
+        Dispatch.of(session).tell("documents", [document.id])
     if found.event is None:
         session.connection().execute(
             _COUNT, {"of_document": document.id, **{f"new_{name}": values[name] for name in values}}
