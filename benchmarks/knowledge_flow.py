@@ -216,8 +216,8 @@ def _bare_loop(folder: Path, files: Sequence[Path]) -> float:
     from pipeline.flows.knowledge.settings import own
     from pipeline.flows.knowledge.work.content import limits_of
     from pipeline.providers import registry
-    from pipeline.reading.chunks import split
-    from pipeline.reading.text_files import read_file
+    from pipeline.reading.text.chunks import split
+    from pipeline.reading.text.text_files import read_file
     from pipeline.storage.schema import migrate
 
     settings = get_settings().model_copy(update={"data_dir": folder, "database_url": ""})

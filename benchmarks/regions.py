@@ -10,12 +10,13 @@ from pathlib import Path
 
 from PIL import Image, ImageDraw
 
-from pipeline.reading import conversion, layout_model, pdfium, text_layer
 from pipeline.reading.layout import doubt
 from pipeline.reading.layout import page as layout
 from pipeline.reading.layout.page import DocumentProfile, PageContent
 from pipeline.reading.layout.regions import cleaned
-from pipeline.reading.pages import Options
+from pipeline.reading.ocr import layout_model
+from pipeline.reading.pdf import conversion, pdfium, text_layer
+from pipeline.reading.pdf.pages import Options
 
 COLOURS = {
     "text": "gray",

@@ -26,7 +26,7 @@ from pipeline.flows.screenshots.frames.capture import PNG_LEVEL
 from pipeline.flows.screenshots.frames.intake import Frame, ingest
 from pipeline.flows.screenshots.rules.duplicates import Seen, differs, judge
 from pipeline.process import new_context
-from pipeline.reading.fingerprint import Fingerprint, read_frame
+from pipeline.reading.ocr.fingerprint import Fingerprint, read_frame
 from pipeline.settings import ScreenshotSettings, Settings
 from pipeline.storage.schema import migrate
 from tests.support.frames import TYPED, Desktop, draw, encoded

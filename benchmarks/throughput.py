@@ -18,7 +18,7 @@ from benchmarks.memory import MemorySampler, family_of, memory_of
 from benchmarks.suite import Figures
 from benchmarks.support import BenchmarkError, big_document, completed, progress, spread, stack
 from pipeline.providers.local import LocalConverter
-from pipeline.reading import conversion
+from pipeline.reading.pdf import conversion
 from pipeline.settings import LOCAL, get_settings
 
 CHUNK = 10

@@ -16,7 +16,7 @@ from pathlib import Path
 
 PIPELINE = Path(__file__).parent.parent / "pipeline"
 STATIC = PIPELINE / "interfaces" / "console" / "static" / "vendor"
-MODELS = PIPELINE / "reading" / "models"
+MODELS = PIPELINE / "reading" / "ocr" / "models"
 
 
 @dataclass(frozen=True)

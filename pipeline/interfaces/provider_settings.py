@@ -10,7 +10,7 @@ from pydantic import SecretStr, ValidationError
 from pipeline.engine.errors import UnitError, UserError
 from pipeline.interfaces.doctor import Check, provider_check
 from pipeline.providers import registry
-from pipeline.reading import addresses
+from pipeline.reading.web import addresses
 from pipeline.settings import LOCAL, ProviderProfile, Settings, UnreadableSettingsError, config_path
 from pipeline.settings.config_file import Change, UneditableFileError, change, variables_of_provider
 from pipeline.settings.providers import gateway_urls

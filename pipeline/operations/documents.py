@@ -28,9 +28,9 @@ from pipeline.operations.caller import Caller, owner
 from pipeline.operations.operation import Operation, operation, reads
 from pipeline.operations.quotas import AtOnce
 from pipeline.operations.refusal import Refused
-from pipeline.reading import inspection
-from pipeline.reading.inputs import manifest_path
-from pipeline.reading.source import parse_page_range, safe_filename
+from pipeline.reading.files.inputs import manifest_path
+from pipeline.reading.files.source import parse_page_range, safe_filename
+from pipeline.reading.pdf import inspection
 from pipeline.storage.api_keys import Scope
 
 _CHILDREN, _AND_WAITING = BoundedSemaphore(4), AtOnce(12, 9, "files that are looked at")

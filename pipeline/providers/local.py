@@ -7,9 +7,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from pipeline.providers.protocols import Answer, PageReader, PageRef
-from pipeline.reading import conversion, ocr, second_opinion
-from pipeline.reading.content import page_limits
-from pipeline.reading.pages import Options, Pages
+from pipeline.reading.ocr import recognition, second_opinion
+from pipeline.reading.pdf import conversion
+from pipeline.reading.pdf.pages import Options, Pages
+from pipeline.reading.sandbox.limits import page_limits
 from pipeline.settings import LOCAL, Settings
 
 
@@ -26,8 +27,8 @@ class LocalConverter:
         self._options = Options(
             dpi=chosen.ocr_dpi,
             pictures=chosen.ocr_pictures,
-            max_pixels=min(chosen.max_pixels, ocr.pixels_at(chosen.ocr_dpi)),
-            threads=ocr.threads_for(chosen.converter_count),
+            max_pixels=min(chosen.max_pixels, recognition.pixels_at(chosen.ocr_dpi)),
+            threads=recognition.threads_for(chosen.converter_count),
             page_s=chosen.page_timeout_s,
             keep_headers=chosen.keep_headers,
             layout=settings.reading.layout,

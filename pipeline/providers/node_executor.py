@@ -14,7 +14,7 @@ from pipeline.nodes.protocol import MAX_ATTACHMENTS, MODEL_NOT_AVAILABLE, Attach
 from pipeline.providers import registry
 from pipeline.providers.protocols import Answer, PageRef, Usage
 from pipeline.providers.vision_pages import TruncatedAnswer
-from pipeline.reading.filetype import detect
+from pipeline.reading.files.filetype import detect
 from pipeline.settings import LOCAL, Settings
 
 ANY_MODEL = "*"

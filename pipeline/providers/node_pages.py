@@ -23,7 +23,7 @@ from pipeline.providers import token_claim
 from pipeline.providers.nodes import MadeText, Nodes
 from pipeline.providers.protocols import MEDIA_TYPES, Answer, PageReader, PageRef
 from pipeline.providers.vision_pages import TruncatedAnswer, read_image
-from pipeline.reading.filetype import MIME_TYPES, detect
+from pipeline.reading.files.filetype import MIME_TYPES, detect
 
 MAX_PICTURE_PIXELS = 16_000_000
 _MAX_BLOCKS, _MAX_CELLS = 20_000, 100_000
@@ -156,7 +156,7 @@ class _NodeReader:
 
     def _saved(self, page: PageRef, folder: Path, attachments: Sequence[tuple[Attachment, bytes]]) -> dict[str, str]:
         """Write the pictures, each drawn anew, and return the link of each by the name that the node gave it."""
-        from pipeline.reading import inspection  # noqa: PLC0415  # Pillow waits until it is needed
+        from pipeline.reading.pdf import inspection  # noqa: PLC0415  # Pillow waits until it is needed
 
         links: dict[str, str] = {}
         for place, (about, data) in enumerate(attachments, 1):

@@ -21,7 +21,7 @@ from pipeline.providers.errors import Target, from_exception, from_reply, unit_e
 from pipeline.providers.protocols import MEDIA_TYPES, Answer, Usage, Vectors
 from pipeline.providers.replies import finite_vectors, model_name
 from pipeline.providers.reply_limit import ReplyLimit
-from pipeline.reading.fetch import trusted
+from pipeline.reading.web.fetch import trusted
 from pipeline.settings import ProviderProfile
 from pipeline.settings.providers import PUBLIC_SERVICE
 

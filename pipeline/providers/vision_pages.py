@@ -10,7 +10,7 @@ from typing import Any
 
 from pipeline.engine.errors import ErrorKind, UnitError
 from pipeline.providers.protocols import Answer, PageReader, PageRef, Vision
-from pipeline.reading.filetype import detect
+from pipeline.reading.files.filetype import detect
 from pipeline.settings import ProviderProfile
 
 PAGE_PROMPT = """\

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from pipeline.engine import search_path
-from pipeline.reading import child_process
+from pipeline.reading.sandbox import child_process
 from pipeline.settings import Settings
 from pipeline.standalone.locks import is_supervised, users_lock
 

@@ -11,8 +11,8 @@ from functools import partial
 import structlog
 
 from pipeline.engine import search_path
-from pipeline.reading import child_process
-from pipeline.reading.child_process import FORKS
+from pipeline.reading.sandbox import child_process
+from pipeline.reading.sandbox.child_process import FORKS
 from pipeline.settings import Settings
 from pipeline.standalone.program import Process, Program, Started
 from pipeline.standalone.roles import arguments, needed
@@ -100,7 +100,7 @@ def readers(settings: Settings) -> list[Child]:
     if path is None or not FORKS:
         return []
     child_process.use_server(path)
-    command = search_path.program("pipeline.reading.child_server", str(path))
+    command = search_path.program("pipeline.reading.sandbox.child_server", str(path))
     return [Child("readers", lambda: Started(command, child_process.environment()))]
 
 

@@ -16,7 +16,7 @@ from typing import Protocol
 from pipeline.engine import search_path
 from pipeline.flows import FLOWS
 from pipeline.process import forget_context
-from pipeline.reading.child_process import FORKS
+from pipeline.reading.sandbox.child_process import FORKS
 from pipeline.settings import get_settings
 
 SHARED = (

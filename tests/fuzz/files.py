@@ -13,26 +13,15 @@ from typing import get_args
 from PIL import Image
 
 from pipeline.engine.errors import UnitError, UserError
-from pipeline.reading import (
-    charset,
-    chunks,
-    content_type,
-    conversion,
-    extraction,
-    fetch,
-    filetype,
-    fingerprint,
-    images,
-    layout_model,
-    ocr,
-    pdfium,
-    sitemap,
-    survey,
-    websites,
-)
-from pipeline.reading.content import SEPARATOR, Limits, Reading, Section, SitemapLimits
+from pipeline.reading.files import filetype
 from pipeline.reading.layout.model import Region, RegionKind
-from pipeline.reading.pages import Options
+from pipeline.reading.ocr import fingerprint, images, layout_model, recognition
+from pipeline.reading.pdf import conversion, pdfium, survey
+from pipeline.reading.pdf.pages import Options
+from pipeline.reading.sandbox.limits import Limits, SitemapLimits
+from pipeline.reading.text import charset, chunks, content_type, extraction
+from pipeline.reading.text.sections import SEPARATOR, Reading, Section
+from pipeline.reading.web import fetch, sitemap, websites
 from tests.fuzz.target import Target, is_storable, saved, text_of, texts
 from tests.support.samples import Sheet, pdf_bytes, shown_lines
 
@@ -139,11 +128,11 @@ class _without_models:  # noqa: N801  # reads as a function
         self._random = random.Random(data)  # the same regions for the same input
 
     def __enter__(self) -> None:
-        self._read, ocr.read = ocr.read, lambda *_: ocr.Reading([], None)
+        self._read, recognition.read = recognition.read, lambda *_: recognition.Reading([], None)
         self._regions, layout_model.regions = layout_model.regions, lambda *_: tuple(self._anywhere())
 
     def __exit__(self, *_: object) -> None:
-        ocr.read, layout_model.regions = self._read, self._regions
+        recognition.read, layout_model.regions = self._read, self._regions
 
     def _anywhere(self) -> Iterator[Region]:
         for _ in range(self._random.randrange(20)):

@@ -24,7 +24,7 @@ EXAMPLES = {
 }
 """Of patterns that are put together at run time: one of the kind."""
 
-SHORT = {"pipeline/reading/chunks.py _MARKS": "the first 1,000 characters of a heading"}
+SHORT = {"pipeline/reading/text/chunks.py _MARKS": "the first 1,000 characters of a heading"}
 """Patterns that need not be linear, and what bounds the texts that they see."""
 
 

@@ -18,7 +18,8 @@ from pipeline.interfaces.compatibility.docling import options, task
 from pipeline.interfaces.http import pages
 from pipeline.operations.refusal import Refused
 from pipeline.providers import errors
-from pipeline.reading import addresses, fetch, source
+from pipeline.reading.files import source
+from pipeline.reading.web import addresses, fetch
 from pipeline.settings import Settings, quota
 from pipeline.settings.names import Speller
 from pipeline.settings.providers import ProviderProfile, gateway_urls

@@ -4,10 +4,10 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
-from pipeline.reading import conversion
-from pipeline.reading.content import Limits
-from pipeline.reading.conversion import PageSource
-from pipeline.reading.pages import ConvertedPage, Options
+from pipeline.reading.pdf import conversion
+from pipeline.reading.pdf.conversion import PageSource
+from pipeline.reading.pdf.pages import ConvertedPage, Options
+from pipeline.reading.sandbox.limits import Limits
 
 
 class PagesHere:

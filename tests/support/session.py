@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from hypothesis import settings as hypothesis_settings
 
-from pipeline.reading.child import close_idle
+from pipeline.reading.sandbox.child import close_idle
 from tests.support import named_redis
 from tests.support.leftovers import leaked_processes, remove_session_folder
 from tests.support.preloaded import close_preloaded

@@ -10,7 +10,7 @@ from typing import Any
 from pipeline.engine.errors import UserError
 from pipeline.flows.documents import files, queries
 from pipeline.flows.documents.queries import DocumentView
-from pipeline.reading.inputs import manifest_path
+from pipeline.reading.files.inputs import manifest_path
 from pipeline.storage.context import Context
 
 _PIECE = 2**18

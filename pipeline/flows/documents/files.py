@@ -14,8 +14,8 @@ from uuid import uuid4
 
 from pipeline.engine import privacy
 from pipeline.engine.errors import UserError
-from pipeline.reading.source import safe_filename
-from pipeline.reading.user_file import open_file
+from pipeline.reading.files.source import safe_filename
+from pipeline.reading.files.user_file import open_file
 from pipeline.settings import Settings
 
 PICTURES = "pictures"

@@ -11,8 +11,8 @@ from typing import Literal, cast
 
 from pipeline.engine.errors import UserError
 from pipeline.flows.documents import files, queries
-from pipeline.reading import inspection
-from pipeline.reading.filetype import FileType
+from pipeline.reading.files.filetype import FileType
+from pipeline.reading.pdf import inspection
 from pipeline.settings import Settings
 from pipeline.storage.context import Context
 

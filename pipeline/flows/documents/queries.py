@@ -18,7 +18,7 @@ from pipeline.flows.documents.models import ATTEMPTS, DOCUMENTS, LAYOUTS, PAGES
 from pipeline.flows.documents.rules import result
 from pipeline.flows.documents.states import AT_REST, OPEN, PAGE, DocumentStatus, PageEvent, PageStatus
 from pipeline.reading.export import docling
-from pipeline.reading.filetype import MIME_TYPES
+from pipeline.reading.files.filetype import MIME_TYPES
 from pipeline.storage import short_ids
 from pipeline.storage.context import Context
 

@@ -22,8 +22,8 @@ from pipeline.flows.documents.models import DOCUMENTS
 from pipeline.flows.documents.queries import DocumentView, document_view
 from pipeline.flows.documents.states import AT_REST, DocumentStatus
 from pipeline.providers import registry
-from pipeline.reading import inspection
-from pipeline.reading.source import SourceInfo, check_file, parse_page_range, safe_filename
+from pipeline.reading.files.source import SourceInfo, check_file, parse_page_range, safe_filename
+from pipeline.reading.pdf import inspection
 from pipeline.settings import LOCAL
 from pipeline.storage import installation
 from pipeline.storage.context import Context

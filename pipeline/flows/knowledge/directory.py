@@ -14,7 +14,7 @@ from pipeline.flows.knowledge import intake, queries, service
 from pipeline.flows.knowledge.intake import Added, Progress, Refused, Source
 from pipeline.flows.knowledge.models import ITEMS
 from pipeline.flows.knowledge.states import ItemType
-from pipeline.reading.user_file import walk
+from pipeline.reading.files.user_file import walk
 from pipeline.storage.context import Context
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from pipeline.engine.errors import UserError
-from pipeline.reading.user_file import NotOrdinary, open_file
+from pipeline.reading.files.user_file import NotOrdinary, open_file
 from pipeline.settings import Settings
 
 _PIECE = 1 << 20

@@ -28,7 +28,7 @@ from pipeline.flows.knowledge.states import ItemStatus, ItemType
 from pipeline.flows.knowledge.views import ItemView
 from pipeline.flows.knowledge.work.admission import IN_LINE
 from pipeline.flows.knowledge.work.item import FLOW
-from pipeline.reading.source import safe_filename
+from pipeline.reading.files.source import safe_filename
 from pipeline.storage import installation
 from pipeline.storage.context import Context
 

@@ -13,8 +13,8 @@ from pipeline.flows.knowledge import files
 from pipeline.flows.knowledge.models import CHUNKS, ITEMS
 from pipeline.flows.knowledge.queries import UnknownItem
 from pipeline.flows.knowledge.views import Original, TextView, heading_of
-from pipeline.reading import inspection
-from pipeline.reading.filetype import detect_file
+from pipeline.reading.files.filetype import detect_file
+from pipeline.reading.pdf import inspection
 from pipeline.storage.context import Context
 
 MAX_CHARS = 1_000_000

@@ -82,7 +82,7 @@ class ChunkView:
     @property
     def tokens(self) -> int:
         """How long it is, as chunks are measured."""
-        from pipeline.reading.chunks import count_tokens  # noqa: PLC0415  # takes a while, and few ask
+        from pipeline.reading.text.chunks import count_tokens  # noqa: PLC0415  # takes a while, and few ask
 
         return count_tokens(self.text)
 

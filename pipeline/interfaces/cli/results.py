@@ -12,8 +12,8 @@ from urllib.parse import quote
 from pipeline.engine import privacy
 from pipeline.flows.documents.files import PICTURES, staged_text
 from pipeline.interfaces.cli.command import Format
-from pipeline.reading.inputs import MANIFEST_SUFFIX, manifest_path
-from pipeline.reading.user_file import open_file, walk
+from pipeline.reading.files.inputs import MANIFEST_SUFFIX, manifest_path
+from pipeline.reading.files.user_file import open_file, walk
 
 if TYPE_CHECKING:
     from tasks.documents import Document

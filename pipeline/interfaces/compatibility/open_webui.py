@@ -18,7 +18,7 @@ from pipeline.interfaces.compatibility.docling.task import Task, has_result, mes
 from pipeline.interfaces.http.dependencies import InContext, spender, writer
 from pipeline.interfaces.http.fields import CLEAN
 from pipeline.operations.refusal import Refused
-from pipeline.reading.source import safe_filename
+from pipeline.reading.files.source import safe_filename
 from pipeline.storage.context import Context
 from tasks.documents import Options
 

@@ -20,7 +20,7 @@ from starlette.responses import Response
 
 from pipeline.engine.errors import ErrorKind, PenstockError, UnitError
 from pipeline.engine.tables import storable
-from pipeline.reading.content import NOBODY_READ
+from pipeline.reading.sandbox.limits import NOBODY_READ
 from pipeline.storage.database import is_passing
 
 log = structlog.get_logger(__name__)

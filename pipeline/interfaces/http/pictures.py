@@ -14,7 +14,7 @@ from anyio.to_thread import run_sync
 from starlette.requests import Request
 
 from pipeline.operations.refusal import Refused
-from pipeline.reading.content import Unwanted
+from pipeline.reading.sandbox.limits import Unwanted
 
 Make = Callable[[Callable[[], bool]], bytes]
 """Makes a picture as long as it is wanted; in a thread."""

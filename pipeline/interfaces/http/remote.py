@@ -11,8 +11,8 @@ from fastapi import Request
 
 from pipeline.interfaces.http.uploads import UPLOADS, File
 from pipeline.operations.refusal import Refused
-from pipeline.reading.content import FetchLimits
-from pipeline.reading.fetch import fetch
+from pipeline.reading.sandbox.limits import FetchLimits
+from pipeline.reading.web.fetch import fetch
 from pipeline.storage import installation
 from pipeline.storage.context import Context
 

@@ -7,8 +7,8 @@ few lines. 340,000 characters of a model took eight seconds, during which the pr
 from collections.abc import Iterable
 from typing import Any
 
-from pipeline.reading import child
-from pipeline.reading.content import Limits
+from pipeline.reading.sandbox import child
+from pipeline.reading.sandbox.limits import Limits
 
 _MOST_CHARACTERS, _MOST_MARKS = 6_000, 200
 _MARKS = "[]!<>|*_`~&\\\n"

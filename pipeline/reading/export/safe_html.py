@@ -8,7 +8,7 @@ import nh3
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
-from pipeline.reading.content import refused
+from pipeline.reading.sandbox.limits import refused
 
 _MARKDOWN = MarkdownIt("commonmark", {"html": True}).enable(["table", "strikethrough"])
 _WRITTEN = re.compile(r"</?(?:sub|sup|mark)>|<br ?/?>")

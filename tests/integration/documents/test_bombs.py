@@ -17,8 +17,8 @@ from pipeline.flows.documents.submission import Options
 from pipeline.flows.documents.work import document as stage
 from pipeline.flows.documents.work import split
 from pipeline.flows.documents.work.page_lane import PageLane
-from pipeline.reading import inspection
-from pipeline.reading.content import Limits
+from pipeline.reading.pdf import inspection
+from pipeline.reading.sandbox.limits import Limits
 from pipeline.settings import LOCAL
 from pipeline.storage.context import Context
 from tests.support import bombs

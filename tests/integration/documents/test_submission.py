@@ -17,7 +17,7 @@ from pipeline.flows.documents.states import DocumentStatus, PageStatus
 from pipeline.flows.documents.submission import Options, remove_orphans, submit
 from pipeline.flows.documents.work import document as stage
 from pipeline.flows.documents.work import merge, split
-from pipeline.reading.inputs import manifest_path
+from pipeline.reading.files.inputs import manifest_path
 from pipeline.storage import installation
 from pipeline.storage.context import Context
 from pipeline.storage.database import Database

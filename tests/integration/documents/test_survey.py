@@ -18,7 +18,7 @@ from pipeline.flows.documents.work import split
 from pipeline.flows.documents.work.page_lane import PageLane
 from pipeline.interfaces.http.errors import status_of
 from pipeline.providers.local import LocalConverter
-from pipeline.reading import inspection
+from pipeline.reading.pdf import inspection
 from pipeline.settings import LOCAL
 from pipeline.storage.context import Context
 from tests.support.documents import document, pages

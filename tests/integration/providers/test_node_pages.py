@@ -15,7 +15,7 @@ from pipeline.providers import registry
 from pipeline.providers.node_pages import NodePages
 from pipeline.providers.protocols import Answer, PageConverter, PageRef, Usage
 from pipeline.providers.vision_pages import TruncatedAnswer
-from pipeline.reading import images
+from pipeline.reading.ocr import images
 from pipeline.settings import ProviderProfile, Settings
 from tests.support.scripted_sessions import TOKEN, ScriptedGateway, reply
 

@@ -19,7 +19,7 @@ from pipeline.flows.screenshots.frames.intake import Frame, Taken
 from pipeline.flows.screenshots.live_settings import live_settings
 from pipeline.flows.screenshots.models import REJECTIONS, SHOTS, SOURCES
 from pipeline.flows.screenshots.rules.duplicates import distance
-from pipeline.reading import fingerprint
+from pipeline.reading.ocr import fingerprint
 from pipeline.storage.context import Context
 from tests.integration.screenshots.conftest import BEGIN, Hand, row_of, rows_of
 from tests.integration.screenshots.test_intake import age, behind, stored_files

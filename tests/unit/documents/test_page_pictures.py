@@ -9,7 +9,7 @@ from PIL import Image
 from pipeline.engine.errors import UserError
 from pipeline.flows.documents import files, queries
 from pipeline.flows.documents.page_pictures import MAX_DPI, MIN_DPI, Look, make_room, picture, shape
-from pipeline.reading import inspection
+from pipeline.reading.pdf import inspection
 from pipeline.settings import Settings
 
 

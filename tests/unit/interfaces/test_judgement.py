@@ -21,7 +21,7 @@ from pipeline.interfaces.cli.convert.options import Wish
 from pipeline.interfaces.cli.convert.run import finish
 from pipeline.interfaces.cli.convert.targets import Target
 from pipeline.interfaces.cli.results import Origin, Record, sha256, write
-from pipeline.reading.inputs import manifest_path
+from pipeline.reading.files.inputs import manifest_path
 
 
 @dataclass

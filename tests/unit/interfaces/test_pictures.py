@@ -12,7 +12,7 @@ from pipeline.engine.errors import UserError
 from pipeline.interfaces.http import pictures as module
 from pipeline.interfaces.http.pictures import AT_ONCE, EACH, Pictures
 from pipeline.operations.refusal import Refused
-from pipeline.reading.content import Unwanted
+from pipeline.reading.sandbox.limits import Unwanted
 
 Wanted = Callable[[], bool]
 

@@ -7,7 +7,7 @@ import pytest
 
 from pipeline.engine.errors import UserError
 from pipeline.interfaces.cli.convert.targets import plan
-from pipeline.reading.inputs import manifest_path
+from pipeline.reading.files.inputs import manifest_path
 
 
 @pytest.fixture(autouse=True)

@@ -12,10 +12,11 @@ from pipeline.engine.errors import ErrorKind, UnitError
 from pipeline.providers import local
 from pipeline.providers.local import LocalConverter
 from pipeline.providers.protocols import PageRef
-from pipeline.reading import conversion, ocr, pdfium, pictures, second_opinion, text_layer
-from pipeline.reading.child import Session
 from pipeline.reading.layout.page import Line
-from pipeline.reading.second_opinion import Tesseract
+from pipeline.reading.ocr import recognition, second_opinion
+from pipeline.reading.ocr.second_opinion import Tesseract
+from pipeline.reading.pdf import conversion, pdfium, pictures, text_layer
+from pipeline.reading.sandbox.child import Session
 from pipeline.settings import Settings
 from tests.support.corpus import corpus_file
 from tests.support.pages_here import PagesHere
@@ -45,7 +46,7 @@ def no_ocr(monkeypatch):
     def refuse(image, threads):
         raise AssertionError("the text layer should do")
 
-    monkeypatch.setattr(ocr, "read", refuse)
+    monkeypatch.setattr(recognition, "read", refuse)
 
 
 @pytest.fixture
@@ -57,9 +58,9 @@ def fake_ocr(monkeypatch):
         seen.append(image.size)
         width, height = image.size
         line = Line("seen words", width * 0.1, height * 0.4, width * 0.9, height * 0.6, height * 0.15)
-        return ocr.Reading([line], 0.97)
+        return recognition.Reading([line], 0.97)
 
-    monkeypatch.setattr(ocr, "read", read)
+    monkeypatch.setattr(recognition, "read", read)
     return seen
 
 
@@ -219,7 +220,7 @@ def test_unreadable_text_layer_gives_way_to_recognition(converter, tmp_path, fak
 def test_poor_text_layer_is_better_than_nothing(converter, tmp_path, monkeypatch):
     path = text_pdf(tmp_path / "a.pdf", [["all there is"]])
     monkeypatch.setattr(text_layer, "_mapped_share", lambda handle, count: 0.1)
-    monkeypatch.setattr(ocr, "read", lambda image, threads: ocr.Reading([], None))
+    monkeypatch.setattr(recognition, "read", lambda image, threads: recognition.Reading([], None))
     assert convert(converter, path).text == "all there is"
 
 
@@ -314,7 +315,7 @@ def test_child_of_a_fork_is_not_locked_out_of_pdfium(tmp_path):
     script = (
         "import os, sys, threading\n"
         "from pathlib import Path\n"
-        "from pipeline.reading import pdfium\n"
+        "from pipeline.reading.pdf import pdfium\n"
         "path, held, done = Path(sys.argv[1]), threading.Event(), threading.Event()\n"
         "def hold():\n"
         "    with pdfium.open_document(path) as document, document.page(1):\n"
@@ -337,7 +338,8 @@ def test_text_layers_load_no_recognition_libraries(tmp_path):
     path = text_pdf(tmp_path / "a.pdf", [["hello"]])
     script = (
         "import sys, pathlib\n"
-        "from pipeline.reading import child_tasks, conversion, pages\n"
+        "from pipeline.reading.pdf import conversion, pages\n"
+        "from pipeline.reading.sandbox import tasks\n"
         "with conversion.open_source(pathlib.Path(sys.argv[1]), pages.Options()) as source:\n"
         "    assert source.convert(1).text == 'hello'\n"
         "heavy = {'rapidocr', 'onnxruntime', 'cv2', 'numpy'} & set(sys.modules)\n"

@@ -16,8 +16,8 @@ from pipeline.providers.local import LocalConverter
 from pipeline.providers.node_executor import ProviderExecutor
 from pipeline.providers.protocols import Answer, PageRef
 from pipeline.providers.vision_pages import PAGE_PROMPT
-from pipeline.reading import ocr
 from pipeline.reading.layout.page import Line
+from pipeline.reading.ocr import recognition
 from pipeline.settings import DocumentSettings, ProviderProfile, Settings
 from tests.support.pages_here import PagesHere
 from tests.support.provider_server import Fault, ProviderServer, default_markdown, default_vector
@@ -48,12 +48,14 @@ def seen(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Text recognition that gives a line that depends on every pixel; with how many threads it was asked to."""
     threads_of: list[int] = []
 
-    def read(image: Image.Image, threads: int) -> ocr.Reading:
+    def read(image: Image.Image, threads: int) -> recognition.Reading:
         threads_of.append(threads)
         words = hashlib.sha256(image.tobytes()).hexdigest()[:12]
-        return ocr.Reading([Line(f"seen {words}", image.width * 0.1, 40.0, image.width * 0.9, 60.0, 15.0)], 0.97)
+        return recognition.Reading(
+            [Line(f"seen {words}", image.width * 0.1, 40.0, image.width * 0.9, 60.0, 15.0)], 0.97
+        )
 
-    monkeypatch.setattr(ocr, "read", read)
+    monkeypatch.setattr(recognition, "read", read)
     monkeypatch.setattr(local, "Pages", PagesHere)
     return threads_of
 
@@ -99,7 +101,7 @@ def test_one_engine_gets_all_cores_unless_the_settings_say_how_many_share_them(s
     picture_of(["words"]).save(path)
     for settings in (Settings(), Settings(documents=DocumentSettings(converter_count=256))):
         done(ProviderExecutor(settings, "local"), PAGE, path.read_bytes())
-    assert seen == [ocr.threads_for(1), 1]
+    assert seen == [recognition.threads_for(1), 1]
 
 
 def test_pictures_that_were_cut_out_come_with_the_names_that_the_markdown_shows(

@@ -10,7 +10,7 @@ OF_THE_HOST = {
     "pipeline/interfaces/cli/times.py": "how long ago something was, for people, and their zone",
     "pipeline/interfaces/console/page.py": "how long ago something was, for people",
     "pipeline/providers/openai_compatible.py": "against a date in a provider's answer",
-    "pipeline/reading/fetch.py": "against a date in a server's answer",
+    "pipeline/reading/web/fetch.py": "against a date in a server's answer",
     "pipeline/storage/database.py": "SQLite has no other",
     "pipeline/storage/installation.py": "for people",
     "tasks/calls.py": "in an example",

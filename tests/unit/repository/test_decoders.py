@@ -12,8 +12,8 @@ DECODERS = {
     "pdfium.open_document",
     "fingerprint.read_frame",
     "fingerprint.load_image",
-    "ocr.read",
-    "ocr.recognise",
+    "recognition.read",
+    "recognition.recognise",
     "conversion.open_source",
     "conversion.survey",
     "survey.inspect",
@@ -29,16 +29,18 @@ DECODERS = {
 CHILDREN = {
     f"pipeline/reading/{name}.py"
     for name in (
-        "audio_tags",
-        "child_tasks",
-        "conversion",
-        "extraction",
-        "fingerprint",
-        "images",
-        "ocr_engine",
-        "pdfium",
-        "screen_tasks",
-        "survey",
+        "ocr/engine",
+        "ocr/fingerprint",
+        "ocr/images",
+        "ocr/tasks",
+        "pdf/conversion",
+        "pdf/pdfium",
+        "pdf/survey",
+        "pdf/tasks",
+        "text/audio_tags",
+        "text/extraction",
+        "text/tasks",
+        "web/tasks",
     )
 }
 """What a child process runs."""

@@ -12,7 +12,7 @@ from PIL import Image, ImageOps
 
 from pipeline.engine.errors import ErrorKind, UnitError
 from pipeline.flows.screenshots.rules.duplicates import distance
-from pipeline.reading.fingerprint import HASH_BITS, as_jpeg, load_image, phash, read_frame
+from pipeline.reading.ocr.fingerprint import HASH_BITS, as_jpeg, load_image, phash, read_frame
 from tests.support.frames import Desktop, draw, encoded, noise
 
 SCREEN = draw(Desktop(size=(640, 400), lines=10))

@@ -9,7 +9,7 @@ from PIL import Image, ImageDraw
 
 from pipeline.flows.screenshots.rules.duplicates import Seen, differs, distance, judge
 from pipeline.flows.screenshots.states import Verdict
-from pipeline.reading.fingerprint import Fingerprint, Sketches, read_frame
+from pipeline.reading.ocr.fingerprint import Fingerprint, Sketches, read_frame
 from pipeline.settings import ScreenshotSettings
 from tests.support.corpus import corpus_file
 from tests.support.frames import TYPED, Desktop, draw, encoded, font

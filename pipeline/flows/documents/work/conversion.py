@@ -26,8 +26,8 @@ from pipeline.providers import registry
 from pipeline.providers.protocols import Answer, PageConverter, PageReader, PageRef, charged
 from pipeline.providers.traced_call import kept_form, result_of
 from pipeline.providers.vision_pages import TruncatedAnswer
-from pipeline.reading.content import page_limits
-from pipeline.reading.pages import Pages
+from pipeline.reading.pdf.pages import Pages
+from pipeline.reading.sandbox.limits import page_limits
 from pipeline.settings import Settings
 from pipeline.storage.context import Context
 

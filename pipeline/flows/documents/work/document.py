@@ -18,7 +18,7 @@ from pipeline.engine.work import Changes, Outcome, Work
 from pipeline.flows.documents import files
 from pipeline.flows.documents.models import DOCUMENTS
 from pipeline.flows.documents.states import DOCUMENT, DocumentEvent, DocumentStatus, progress
-from pipeline.reading.content import NOBODY_READ
+from pipeline.reading.sandbox.limits import NOBODY_READ
 from pipeline.settings import Settings
 from pipeline.storage.context import Context
 

@@ -14,7 +14,7 @@ from pipeline.flows.documents.rules.result import joinable, manifest, merge_mark
 from pipeline.flows.documents.states import DOCUMENT, DocumentEvent, DocumentStatus
 from pipeline.flows.documents.work import document as stage
 from pipeline.flows.documents.work.document import ClaimLost
-from pipeline.reading.inputs import manifest_path
+from pipeline.reading.files.inputs import manifest_path
 from pipeline.storage.context import Context
 
 log = structlog.get_logger(__name__)

@@ -20,9 +20,9 @@ from pipeline.flows.documents.work.conversion import pages_of
 from pipeline.flows.documents.work.document import ClaimLost
 from pipeline.providers import registry
 from pipeline.providers.protocols import PageConverter
-from pipeline.reading import inspection
-from pipeline.reading.content import TOO_MUCH, refused
-from pipeline.reading.source import parse_page_range
+from pipeline.reading.files.source import parse_page_range
+from pipeline.reading.pdf import inspection
+from pipeline.reading.sandbox.limits import TOO_MUCH, refused
 from pipeline.storage.context import Context
 
 log = structlog.get_logger(__name__)

@@ -26,9 +26,10 @@ from pipeline.flows.knowledge.work import item as items
 from pipeline.flows.knowledge.work.checkpoint import Checkpoint
 from pipeline.flows.knowledge.work.known import forget, known_vectors
 from pipeline.providers import call_cost, registry
-from pipeline.reading import text_files
-from pipeline.reading.chunks import Chunk, split
-from pipeline.reading.content import FetchLimits, Limits, Reading, SitemapLimits, Unwanted, refused
+from pipeline.reading.sandbox.limits import FetchLimits, Limits, SitemapLimits, Unwanted, refused
+from pipeline.reading.text import text_files
+from pipeline.reading.text.chunks import Chunk, split
+from pipeline.reading.text.sections import Reading
 from pipeline.settings import ReadingSettings
 from pipeline.storage.context import Context
 
@@ -106,7 +107,7 @@ def _content(context: Context, claimed: Claimed) -> Reading:
     row, checkpoint, found = claimed.row, claimed.checkpoint, own(context.settings)
     limits = limits_of(found, context.settings.reading)
     if row.type in {ItemType.URL, ItemType.SITEMAP}:
-        from pipeline.reading import websites  # noqa: PLC0415  # a client of HTTP
+        from pipeline.reading.web import websites  # noqa: PLC0415  # a client of HTTP
 
         fetch = websites.read_url if row.type == ItemType.URL else websites.read_sitemap
         networks = found.allow_private_addresses or False

@@ -10,9 +10,9 @@ import structlog
 
 from pipeline.engine.errors import ErrorKind, UnitError
 from pipeline.flows.music.library.songs import FOLDER, LibraryError, Listing, SongTags
-from pipeline.reading import audio_tags
-from pipeline.reading.child import Session
-from pipeline.reading.user_file import is_file_below, walk
+from pipeline.reading.files.user_file import is_file_below, walk
+from pipeline.reading.sandbox.child import Session
+from pipeline.reading.text import audio_tags
 
 log = structlog.get_logger(__name__)
 SUFFIXES = frozenset(

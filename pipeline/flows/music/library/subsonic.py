@@ -19,7 +19,7 @@ from pipeline.engine.errors import UserError
 from pipeline.flows.music.library.songs import SERVER, LibraryError, Listing, SongTags
 from pipeline.providers import call_loop
 from pipeline.providers.reply_limit import ReplyLimit
-from pipeline.reading.fetch import trusted
+from pipeline.reading.web.fetch import trusted
 from pipeline.settings import MusicSettings
 
 # It logs the address of every call, with the token in it.

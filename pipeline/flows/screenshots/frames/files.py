@@ -13,8 +13,8 @@ from sqlalchemy import select
 
 from pipeline.engine.errors import ErrorKind, UnitError, UserError
 from pipeline.flows.screenshots.models import SHOTS
-from pipeline.reading.filetype import is_temporary
-from pipeline.reading.user_file import NotOrdinary, open_file
+from pipeline.reading.files.filetype import is_temporary
+from pipeline.reading.files.user_file import NotOrdinary, open_file
 from pipeline.settings import Settings
 from pipeline.storage import installation
 from pipeline.storage.context import Context

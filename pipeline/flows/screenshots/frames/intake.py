@@ -23,9 +23,9 @@ from pipeline.flows.screenshots.models import SHOTS, SOURCES
 from pipeline.flows.screenshots.rules.batches import is_source_key
 from pipeline.flows.screenshots.rules.duplicates import Judgement, Seen, differs, judge, recent
 from pipeline.flows.screenshots.states import Verdict
-from pipeline.reading import screen_frames
-from pipeline.reading.content import Wanted
-from pipeline.reading.fingerprint import Fingerprint, Sketches
+from pipeline.reading.ocr import screen_frames
+from pipeline.reading.ocr.fingerprint import Fingerprint, Sketches
+from pipeline.reading.sandbox.limits import Wanted
 from pipeline.settings import ScreenshotSettings
 from pipeline.storage import installation
 from pipeline.storage.context import Context

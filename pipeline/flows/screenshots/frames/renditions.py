@@ -20,8 +20,8 @@ from pipeline.flows.screenshots.rules.headings import Box, SeenLine
 from pipeline.flows.screenshots.rules.word_places import place_of
 from pipeline.flows.screenshots.views import TextLine, WordPlace
 from pipeline.providers.replies import clean
-from pipeline.reading.content import Limits, Wanted
-from pipeline.reading.screen_frames import jpeg_of, lines_of
+from pipeline.reading.ocr.screen_frames import jpeg_of, lines_of
+from pipeline.reading.sandbox.limits import Limits, Wanted
 from pipeline.settings import Settings
 from pipeline.storage.context import Context
 from pipeline.storage.fusion import spots
@@ -88,10 +88,10 @@ def known_places(context: Context, shot_ids: Iterable[int], words: str) -> dict[
 
 def read(settings: Settings, path: Path, wanted: Wanted = lambda: True, *, gentle: bool = False) -> list[SeenLine]:
     """Recognise the text on a frame on this machine. Raises `UnitError` as `screen_frames.lines_of`; `Unwanted`."""
-    from pipeline.reading import ocr  # noqa: PLC0415  # who shows pictures alone never needs it
+    from pipeline.reading.ocr import recognition  # noqa: PLC0415  # who shows pictures alone never needs it
 
     documents = settings.documents
-    limits = Limits(timeout_s=documents.page_timeout_s, ocr_threads=ocr.threads_for(documents.converter_count))
+    limits = Limits(timeout_s=documents.page_timeout_s, ocr_threads=recognition.threads_for(documents.converter_count))
     return [SeenLine(clean(line.text), Box(*line[1:])) for line in lines_of(path, limits, wanted, gentle=gentle)]
 
 

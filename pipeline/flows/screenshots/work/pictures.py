@@ -18,7 +18,7 @@ from pipeline.flows.screenshots.frames import files
 from pipeline.flows.screenshots.models import BATCHES, SHARDS
 from pipeline.flows.screenshots.states import CLAIMABLE, Step, WorkStatus
 from pipeline.flows.screenshots.work import batch
-from pipeline.reading.screen_frames import jpeg_of
+from pipeline.reading.ocr.screen_frames import jpeg_of
 from pipeline.storage.context import Context
 
 SHARDS_AHEAD = 4

@@ -36,7 +36,7 @@ from pipeline.providers import registry
 from pipeline.providers.protocols import Answer
 from pipeline.providers.replies import BadReply, Read, clean
 from pipeline.providers.traced_call import NO_GATE
-from pipeline.reading.screen_frames import jpeg_of
+from pipeline.reading.ocr.screen_frames import jpeg_of
 from pipeline.storage.context import Context
 
 log = structlog.get_logger(__name__)

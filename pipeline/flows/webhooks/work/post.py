@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pipeline.engine.errors import ErrorKind, UnitError
 from pipeline.flows.webhooks.models import MAX_PREVIEW
 from pipeline.flows.webhooks.settings import WebhookSettings
-from pipeline.reading.content import FetchLimits
+from pipeline.reading.sandbox.limits import FetchLimits
 
 MAX_ANSWER_BYTES = 65_536
 _TAKEN = frozenset({"too_large", "unsupported"})
@@ -27,7 +27,7 @@ class Answer:
 
 def post(url: str, body: bytes, headers: Mapping[str, str], rules: WebhookSettings) -> Answer:
     """Send a message. Raises `UnitError` if there was no answer, or the address may not be connected to."""
-    from pipeline.reading.fetch import fetch  # noqa: PLC0415  # a client of HTTP, for workers alone
+    from pipeline.reading.web.fetch import fetch  # noqa: PLC0415  # a client of HTTP, for workers alone
 
     limits = FetchLimits(MAX_ANSWER_BYTES, rules.timeout_s, connect_s=rules.timeout_s / 2, max_redirects=0)
     try:

@@ -126,7 +126,7 @@ def _convert(
     jobs: Sequence[Job], sources: Sequence[Path], output: str, wish: given.Wish, demanded: "Demand | None"
 ) -> list[Path]:
     """Bring these jobs to their end; the files that are none."""
-    from pipeline.reading.inputs import other_files
+    from pipeline.reading.files.inputs import other_files
 
     left_out = other_files(sources)
     if left_out:
@@ -181,7 +181,7 @@ def _demand() -> Iterator["Demand"]:
 
     with demand(all_settings()) as demanded:
         with err.status("Starting …"):
-            from pipeline.reading import child
+            from pipeline.reading.sandbox import child
 
             child.prepare()
             from tasks import documents  # noqa: F401  # what takes longest
@@ -195,7 +195,7 @@ def _has_news(jobs: Sequence[Job], *, force: bool) -> bool:
 
 def _begins_well(job: Job) -> bool:
     """Whether size and first bytes are those of a file that Penstock converts."""
-    from pipeline.reading.source import check_file
+    from pipeline.reading.files.source import check_file
     from pipeline.settings import get_settings
 
     try:
@@ -221,7 +221,7 @@ def _look(job: Job, wish: given.Wish, *, several: bool) -> None:
 
 def _is_accepted(job: Job, *, several: bool) -> bool:
     """Whether the file is one that can be converted; else the job has ended, and says why."""
-    from pipeline.reading.inspection import inspect
+    from pipeline.reading.pdf.inspection import inspect
     from pipeline.settings import get_settings
 
     try:

@@ -48,9 +48,9 @@ def watch(
 
     from pipeline.flows.documents.submission import Options
     from pipeline.interfaces.cli.convert.targets import check_folder
-    from pipeline.reading.filetype import is_temporary
-    from pipeline.reading.inputs import is_input_below, is_other_below, other_files
-    from pipeline.reading.watcher import turns
+    from pipeline.reading.files.filetype import is_temporary
+    from pipeline.reading.files.inputs import is_input_below, is_other_below, other_files
+    from pipeline.reading.files.watcher import turns
     from pipeline.settings import get_settings
     from pipeline.standalone.stack import using_stack
 
@@ -110,7 +110,7 @@ class Inbox:
 
     def turn(self, arrived: Iterable[Path]) -> None:
         """Take what has arrived, for at most a second, and write what is ready. Name what is of other types, once."""
-        from pipeline.reading.inputs import is_input_name
+        from pipeline.reading.files.inputs import is_input_name
 
         files = list(arrived)
         self._arrived.extend(path for path in files if is_input_name(path))

@@ -69,7 +69,7 @@ class Job:
 
 def passed_over(files: Sequence[Path]) -> str:
     """A sentence that names what lies in folders and is not converted."""
-    from pipeline.reading.inputs import is_input_name
+    from pipeline.reading.files.inputs import is_input_name
 
     further = f" and {len(files) - _NAMED:,} more" if len(files) > _NAMED else ""
     names = [one_line(str(path)) + (_NOT_IN_ITS_FOLDER if is_input_name(path) else "") for path in files[:_NAMED]]

@@ -40,7 +40,7 @@ class Wish:
 
     def __post_init__(self) -> None:
         from pipeline.providers import registry
-        from pipeline.reading.source import check_page_range
+        from pipeline.reading.files.source import check_page_range
 
         check_page_range(self.options.page_range)
         settings = all_settings()

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pipeline.engine.errors import UserError
-from pipeline.reading.inputs import discover, manifest_path, result_name
+from pipeline.reading.files.inputs import discover, manifest_path, result_name
 
 STDOUT = "-"
 _FILE_SUFFIXES = frozenset({".md", ".markdown", ".txt", ".json"})

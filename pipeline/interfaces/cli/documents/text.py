@@ -59,7 +59,7 @@ def export(
     from pipeline.flows.documents.files import storage_error
     from pipeline.interfaces.cli.convert.targets import STDOUT
     from pipeline.interfaces.cli.results import manifest_in_the_way, pictures_in_the_way, write
-    from pipeline.reading.inputs import result_name
+    from pipeline.reading.files.inputs import result_name
     from tasks.documents import UserError, status
 
     if output and to:

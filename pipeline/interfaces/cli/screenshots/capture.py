@@ -39,7 +39,7 @@ def watch(
     from threading import Event
 
     from pipeline.flows.screenshots.frames.files import is_picture
-    from pipeline.reading.watcher import watch as files_in
+    from pipeline.reading.files.watcher import watch as files_in
     from pipeline.standalone.stack import using_stack
 
     settings = ready()

@@ -114,7 +114,7 @@ def _pictures(given: Sequence[Path]) -> list[Path]:
     A file that is named is taken whatever its suffix; in a folder, only pictures are, and no links that lead out of it.
     """
     from pipeline.flows.screenshots.frames.files import is_picture
-    from pipeline.reading.user_file import is_file_below
+    from pipeline.reading.files.user_file import is_file_below
 
     found: dict[Path, None] = {}
     for path in given:

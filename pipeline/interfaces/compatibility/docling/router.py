@@ -34,7 +34,7 @@ from pipeline.interfaces.http.fields import CLEAN, MAX_WAIT_S
 from pipeline.interfaces.http.json_bodies import JsonRoute
 from pipeline.interfaces.http.uploads import File
 from pipeline.operations.refusal import Refused
-from pipeline.reading.source import safe_filename
+from pipeline.reading.files.source import safe_filename
 from pipeline.storage.context import Context
 
 router = APIRouter(tags=["docling-serve"], route_class=JsonRoute)

@@ -17,7 +17,7 @@ from pipeline.interfaces.mcp.tools.progress import WaitS, followed, nobody_works
 from pipeline.interfaces.rest.document_shapes import PAGES, Choice, DocumentShape, PageRange, shape
 from pipeline.interfaces.rest.documents import submit_file
 from pipeline.interfaces.rest.knowledge_shapes import ItemShape, item_shape
-from pipeline.reading.source import check_file
+from pipeline.reading.files.source import check_file
 from tasks import documents as flow
 from tasks import knowledge
 from tasks.documents import Document, DocumentStatus, Options

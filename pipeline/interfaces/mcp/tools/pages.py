@@ -12,7 +12,7 @@ from pipeline.interfaces.http.fields import HexId
 from pipeline.interfaces.mcp.tool import Arguments, Call, Picture, Toolbox
 from pipeline.interfaces.rest.document_shapes import PageRange
 from pipeline.operations.refusal import Refused
-from pipeline.reading.source import parse_page_range
+from pipeline.reading.files.source import parse_page_range
 from tasks import documents as flow
 from tasks.documents import Document, PageStatus, PageView
 

@@ -15,7 +15,7 @@ from pipeline.flows.screenshots.states import WorkStatus
 from pipeline.flows.screenshots.work import analysis, shard
 from pipeline.interfaces.api.app import PREFIX
 from pipeline.interfaces.http.pages import encode
-from pipeline.reading import fingerprint
+from pipeline.reading.ocr import fingerprint
 from pipeline.storage.api_keys import Scope
 from pipeline.storage.context import Context
 from tests.integration.interfaces.api.conftest import Connect

@@ -16,7 +16,7 @@ from pipeline.flows.screenshots.live_settings import CONTROL, CPU, SCREENSHOT_TE
 from pipeline.flows.screenshots.models import BATCHES, SHOTS
 from pipeline.flows.screenshots.work import expansion
 from pipeline.providers import gates, queue_control
-from pipeline.reading.screen_frames import SeenText
+from pipeline.reading.ocr.screen_frames import SeenText
 from pipeline.storage.context import Context
 from tests.integration.screenshots.conftest import Hand, rows_of
 from tests.integration.screenshots.work.conftest import NewBatch

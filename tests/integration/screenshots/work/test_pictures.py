@@ -8,7 +8,7 @@ from pipeline.flows.screenshots.frames import files
 from pipeline.flows.screenshots.models import SHOTS
 from pipeline.flows.screenshots.work import analysis, pictures, shard
 from pipeline.flows.screenshots.work.pictures import Pictures
-from pipeline.reading.screen_frames import jpeg_of
+from pipeline.reading.ocr.screen_frames import jpeg_of
 from pipeline.storage.context import Context
 from tests.integration.screenshots.conftest import ME, Hand
 from tests.support.waiting import wait_until

@@ -7,8 +7,8 @@ import pytest
 
 from pipeline.interfaces.console import markdown
 from pipeline.interfaces.console.markdown import MAX_CHARACTERS, RENDERINGS, html
-from pipeline.reading import child
 from pipeline.reading.export import effort
+from pipeline.reading.sandbox import child
 
 CALLER = "key-1"
 PICTURES = "![a" * 60_000 + "](x)" * 40_000

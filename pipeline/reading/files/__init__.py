@@ -1,0 +1,1 @@
+"""Files that users name: opened with care, told apart by content, found in folders."""

@@ -1,0 +1,145 @@
+"""Source files: their type and size, their names, and ranges of their pages."""
+
+import re
+import stat
+import unicodedata
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from pipeline.engine.errors import UserError
+from pipeline.reading.files.filetype import FileType, detect_file
+
+MAX_NAME_BYTES = 200
+"""The longest name that `safe_filename` returns, in UTF-8. File systems allow 255, and numbers are added to names."""
+
+ACCEPTED = "PDF, PNG, JPEG, WebP and TIFF files"
+_MAX_SUFFIX_BYTES = 20
+_RANGE = re.compile(r"(?:(?P<only>[0-9]{1,9})|(?P<first>[0-9]{1,9})?\s*-\s*(?P<last>[0-9]{1,9})?)")
+
+
+class Limits(Protocol):
+    """How large a document may be; the documents flow's settings have these fields, and error messages name them."""
+
+    @property
+    def max_upload_mb(self) -> int: ...
+    @property
+    def max_pages(self) -> int: ...
+    @property
+    def max_page_points(self) -> float: ...
+
+
+@dataclass(frozen=True)
+class SourceInfo:
+    """An accepted input. `type` comes from its content, whatever its name says."""
+
+    type: FileType
+    pages: int
+    size_bytes: int
+
+
+def check_file(path: Path, limits: Limits, name: str = "") -> FileType:
+    """What type of file it is, by its first bytes. It is not read any further: see `survey.inspect`.
+
+    Errors call the file `name`, if it is not called so here. Raises `UserError` with code `missing`, `directory`,
+    `unreadable`, `empty`, `too_large` or `unsupported`.
+    """
+    size, called = _file_size(path), name or path.name
+    if size == 0:
+        raise UserError(f"{called} is empty; export or download it again.", code="empty")
+    if size > limits.max_upload_mb * 1_000_000:
+        raise UserError(
+            f"{called} has {size / 1e6:,.0f} MB, more than the accepted {limits.max_upload_mb} MB; "
+            "split it or raise documents.max_upload_mb.",
+            code="too_large",
+        )
+    try:
+        found = detect_file(path)
+    except OSError as error:
+        raise unreadable(path) from error
+    if found is None:
+        raise UserError(f"{called} is not of a supported type; {ACCEPTED} are accepted.", code="unsupported")
+    return found
+
+
+def _file_size(path: Path) -> int:
+    try:
+        status = path.stat()
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise UserError(f"{path} does not exist; check the path.", code="missing") from error
+    except (OSError, ValueError) as error:  # no permission for its folder; a NUL in its name
+        raise unreadable(path) from error
+    if stat.S_ISDIR(status.st_mode):
+        raise UserError(f"{path} is a folder; name the files in it.", code="directory")
+    if not stat.S_ISREG(status.st_mode):  # Opening a named pipe would wait for ever.
+        raise UserError(f"{path} is not an ordinary file; {ACCEPTED} are accepted.", code="unsupported")
+    return status.st_size
+
+
+def unreadable(path: Path) -> UserError:
+    return UserError(f"{path} cannot be read; check its permissions.", code="unreadable")
+
+
+def parse_page_range(text: str, pages: int) -> list[int]:
+    """The page numbers, ascending and without repeats, that `text` names in a document of `pages` pages.
+
+    `1-5,7` names six pages, `3-` those from the third on, `-4` the first four, an empty text all. Raises `UserError`
+    with code `page_range`.
+    """
+    if not text.strip():
+        return list(range(1, pages + 1))
+    numbers: set[int] = set()
+    for part in text.split(","):
+        numbers.update(_parse_part(part.strip(), pages))
+    return sorted(numbers)
+
+
+_ANY = 10**9
+"""The assumed page count of a document that was not opened yet."""
+
+
+def check_page_range(text: str) -> None:
+    """Raise `UserError` with code `page_range` for a text that is not a valid page range of any document."""
+    for part in text.split(",") if text.strip() else ():
+        _parse_part(part.strip(), _ANY)
+
+
+def _parse_part(part: str, pages: int) -> range:
+    match = _RANGE.fullmatch(part)
+    if match is None or not any(match.groups()):
+        raise _bad_range(part, "is not a page or range; write for example 1-5,7", pages)
+    first = int(match["only"] or match["first"] or 1)
+    last = int(match["only"] or match["last"] or max(first, pages))
+    if first > last:
+        raise _bad_range(part, "is the wrong way round", pages)
+    if first < 1 or last > pages:
+        raise _bad_range(part, "is outside the document", pages)
+    return range(first, last + 1)
+
+
+def _bad_range(part: str, problem: str, pages: int) -> UserError:
+    shown = part if len(part) <= 40 else f"{part[:40]}…"
+    there = "" if pages == _ANY else f"; the document has pages 1 to {pages}"
+    return UserError(f"“{shown}” {problem}{there}.", code="page_range")
+
+
+def safe_filename(name: str) -> str:
+    """A name to show and to store under: the last part of what a stranger called a file, without anything dangerous.
+
+    Never empty, at most `MAX_NAME_BYTES` long in UTF-8, without folders, control characters and characters that mean
+    something to shells or file systems; keeps the suffix. Safe names stay as they are.
+    """
+    last = unicodedata.normalize("NFC", name).replace("\\", "/").rstrip("/").rpartition("/")[2]
+    # Control, format (writing direction), surrogate and private characters: category C.
+    shown = "".join(" " if char.isspace() else char for char in last)
+    shown = "".join(char for char in shown if not unicodedata.category(char).startswith("C"))
+    shown = re.sub(r'[<>:"|?*]', "_", shown)
+    stem, dot, suffix = shown.rpartition(".")
+    stem, suffix = (stem, suffix.strip()) if dot else (suffix, "")
+    if len(suffix.encode()) > _MAX_SUFFIX_BYTES:
+        stem, suffix = f"{stem}.{suffix}", ""
+    ending = f".{suffix}" if suffix else ""
+    kept = stem.strip(" .").encode()[: MAX_NAME_BYTES - len(ending.encode())].decode(errors="ignore").strip(" .")
+    safe = f"{kept or 'file'}{ending}"
+    # Cutting may have left another suffix at the end.
+    return safe if safe == name else safe_filename(safe)

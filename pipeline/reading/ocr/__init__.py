@@ -1,0 +1,1 @@
+"""Pictures: opened within bounds, their text recognised, their layout seen by a model."""

@@ -1,0 +1,1 @@
+"""PDF files, and the pages of documents as blocks and Markdown."""

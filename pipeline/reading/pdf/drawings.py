@@ -1,0 +1,173 @@
+"""Rules and coloured areas of a PDF page, from PDFium's path objects, including those in form objects."""
+
+import ctypes
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import pypdfium2.raw as pdfium_c
+from pypdfium2 import PdfMatrix
+
+from pipeline.reading.layout.model import Rule
+from pipeline.reading.pdf.pdfium import Box, Page
+
+_MAX_OBJECTS = 20_000
+_MAX_SEGMENTS = 50_000
+_MAX_DEPTH = 4
+_THIN_PT = 3.0
+_LEVEL_PT = 0.7
+_MIN_RULE_PT = 4.0
+_RECTANGLE_SEGMENTS = 6
+_ROUNDED_SEGMENTS, _ROUNDED_SIDES, _ROUNDED_CORNERS = 20, 3, 4
+
+Point = tuple[float, float]
+
+
+class Drawings(NamedTuple):
+    """What is drawn on a page besides text and pictures, in the page's displayed coordinates."""
+
+    rules: list[Rule]
+    fills: list[Box]
+    shapes: list[Box]
+    images: list[Box]
+
+
+def read(page: Page) -> Drawings:
+    """The rules and fills among the first `_MAX_OBJECTS` objects of the page."""
+    reader = _Reader(page)
+    for raw, matrix in _paths(page.raw):
+        if reader.budget <= 0:
+            break
+        reader.add(raw, matrix)
+    return Drawings(reader.rules, reader.fills, reader.shapes, reader.images)
+
+
+def _paths(parent: Any) -> Iterator[tuple[Any, PdfMatrix | None]]:
+    """The raw path and image objects of the page, each with the matrix of the forms around it."""
+    left = _MAX_OBJECTS
+    waiting = [(parent, pdfium_c.FPDFPage_CountObjects, pdfium_c.FPDFPage_GetObject, None, 0)]
+    while waiting:
+        parent, count, get, matrix, depth = waiting.pop()
+        for index in range(min(count(parent), left)):
+            left -= 1
+            raw = get(parent, index)
+            kind = pdfium_c.FPDFPageObj_GetType(raw)
+            if kind in {pdfium_c.FPDF_PAGEOBJ_PATH, pdfium_c.FPDF_PAGEOBJ_IMAGE}:
+                yield raw, matrix
+            elif kind == pdfium_c.FPDF_PAGEOBJ_FORM and depth < _MAX_DEPTH:
+                inner = _matrix(raw)
+                combined = inner if matrix is None else inner.multiply(matrix)
+                count_in, get_in = pdfium_c.FPDFFormObj_CountObjects, pdfium_c.FPDFFormObj_GetObject
+                waiting.append((raw, count_in, get_in, combined, depth + 1))
+
+
+def _matrix(raw: Any) -> PdfMatrix:
+    matrix = pdfium_c.FS_MATRIX()
+    pdfium_c.FPDFPageObj_GetMatrix(raw, matrix)
+    return PdfMatrix.from_raw(matrix)
+
+
+class _Reader:
+    """Collects rules and fills; `budget` is how many more segments to look at."""
+
+    def __init__(self, page: Page) -> None:
+        self.rules: list[Rule] = []
+        self.fills: list[Box] = []
+        self.shapes: list[Box] = []
+        self.images: list[Box] = []
+        self.budget = _MAX_SEGMENTS
+        self._page = page
+        self._sides = [ctypes.c_float() for _ in range(4)]
+        self._fill_mode, self._stroke = ctypes.c_int(), ctypes.c_int()
+
+    def add(self, raw: Any, matrix: PdfMatrix | None) -> None:
+        self.budget -= 1
+        left, bottom, right, top = self._sides
+        if not pdfium_c.FPDFPageObj_GetBounds(raw, left, bottom, right, top):
+            return
+        bounds = (left.value, bottom.value, right.value, top.value)
+        box = self._page.displayed(*(bounds if matrix is None else matrix.on_rect(*bounds)))
+        is_image = pdfium_c.FPDFPageObj_GetType(raw) == pdfium_c.FPDF_PAGEOBJ_IMAGE
+        if not is_image:
+            pdfium_c.FPDFPath_GetDrawMode(raw, self._fill_mode, self._stroke)
+        stroked = bool(self._stroke.value) and not is_image
+        if not stroked and min(box[2] - box[0], box[3] - box[1]) <= _THIN_PT:
+            self._add_thin(box)  # Some programs draw rules as pictures of one dot.
+            return
+        if is_image:
+            self.images.append(box)
+            return
+        count = pdfium_c.FPDFPath_CountSegments(raw)
+        if not stroked and count > _ROUNDED_SEGMENTS and count % 5 and count % 4:
+            self.shapes.append(box)  # an icon, part of a chart, a letter drawn as a path
+            return
+        if count <= self.budget:
+            self._add_outline(box, count, *self._add_segments(raw, matrix, count, stroked=stroked))
+        else:
+            self._add_segments(raw, matrix, self.budget, stroked=stroked)
+
+    def _add_outline(self, box: Box, count: int, straight: int, slanting: bool) -> None:
+        """A rectangle with round corners is a fill; other paths with curves or slanting lines are shapes."""
+        curves = (count - straight) // 3 if 2 * straight < count else 0
+        if slanting or (curves and straight < _ROUNDED_SIDES):
+            self.shapes.append(box)
+        elif curves:
+            (self.fills if curves <= _ROUNDED_CORNERS else self.shapes).append(box)
+
+    def _add_thin(self, box: Box) -> None:
+        left, top, right, bottom = box
+        if max(right - left, bottom - top) < _MIN_RULE_PT:
+            return
+        if right - left >= bottom - top:
+            middle = (top + bottom) / 2
+            self.rules.append(Rule(left, middle, right, middle))
+        else:
+            middle = (left + right) / 2
+            self.rules.append(Rule(middle, top, middle, bottom))
+
+    def _add_segments(self, raw: Any, matrix: PdfMatrix | None, count: int, *, stroked: bool) -> tuple[int, bool]:
+        """Stroked horizontal and vertical segments are rules, rectangles are fills, thin filled rectangles rules.
+
+        Returns how many straight segments there are, and whether one is slanting."""
+        slanting = False
+        straight = 0
+        for points in self._shapes(raw, matrix, count):
+            straight += len(points) - 1
+            slanting |= any(min(abs(ax - bx), abs(ay - by)) > _LEVEL_PT for (ax, ay), (bx, by) in pairwise(points))
+            if stroked:
+                for (ax, ay), (bx, by) in pairwise(points):
+                    across, along = abs(ax - bx), abs(ay - by)
+                    if max(across, along) >= _MIN_RULE_PT and min(across, along) <= _LEVEL_PT:
+                        self._add_thin((min(ax, bx), min(ay, by), max(ax, bx), max(ay, by)))
+            if not 4 <= len(points) <= _RECTANGLE_SEGMENTS or len({round(x) for x, _ in points}) > 2:
+                continue
+            xs, ys = [x for x, _ in points], [y for _, y in points]
+            box = (min(xs), min(ys), max(xs), max(ys))
+            if min(box[2] - box[0], box[3] - box[1]) > _THIN_PT:
+                self.fills.append(box)
+            elif not stroked:
+                self._add_thin(box)
+        return straight, slanting
+
+    def _shapes(self, raw: Any, matrix: PdfMatrix | None, count: int) -> Iterator[list[Point]]:
+        """The path's polygons as displayed, without its curves."""
+        own = _matrix(raw)
+        whole = own if matrix is None else own.multiply(matrix)
+        x, y = ctypes.c_float(), ctypes.c_float()
+        points: list[Point] = []
+        self.budget -= count
+        for index in range(count):
+            segment = pdfium_c.FPDFPath_GetPathSegment(raw, index)
+            kind = pdfium_c.FPDFPathSegment_GetType(segment)
+            pdfium_c.FPDFPathSegment_GetPoint(segment, x, y)
+            px, py = whole.on_point(x.value, y.value)
+            left, top, _, _ = self._page.displayed(px, py, px, py)
+            if kind != pdfium_c.FPDF_SEGMENT_LINETO:
+                if len(points) > 1:
+                    yield points
+                points = []
+            points.append((left, top))
+            if pdfium_c.FPDFPathSegment_GetClose(segment) and len(points) > 1:
+                points.append(points[0])
+        if len(points) > 1:
+            yield points

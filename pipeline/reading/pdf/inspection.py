@@ -1,0 +1,70 @@
+"""A stranger's document, looked at in a child process: whether it can be converted, and pictures of its pages.
+
+PDFium and Pillow read what somebody sent; if that crashes them or takes all memory, it is not this process that ends.
+"""
+
+from pathlib import Path
+from typing import Any, cast
+
+from pipeline.engine.errors import UnitError, UserError
+from pipeline.reading.files import source
+from pipeline.reading.files.filetype import FileType
+from pipeline.reading.files.source import SourceInfo
+from pipeline.reading.sandbox import child
+from pipeline.reading.sandbox.limits import Limits, Wanted
+
+_CAPS = Limits(timeout_s=60, total_s=600, memory_mb=1_500)
+"""The shorter time is for one frame of a picture: a scanned book in one TIFF file may take more than a minute."""
+
+
+def inspect(path: Path, name: str, limits: source.Limits, wanted: Wanted = lambda: True) -> SourceInfo:
+    """What `survey.inspect` finds; errors call the file `name`. What needs no look inside is refused without a child.
+
+    Raises `UserError` as that does, or with code `too_slow`, `too_large` or `unreadable_file` if it was too much for
+    the child; `Unwanted`.
+    """
+    source.check_file(path, limits, name)
+    size = {name: getattr(limits, name) for name in ("max_upload_mb", "max_pages", "max_page_points")}
+    found = _run({"task": "inspect", "path": str(path.absolute()), "size": size}, name, wanted)
+    return SourceInfo(cast("FileType", found["type"]), int(found["pages"]), int(found["size_bytes"]))
+
+
+def render(
+    path: Path,
+    name: str,
+    file_type: FileType,
+    number: int,
+    target: Path,
+    dpi: float,
+    max_pixels: int,
+    wanted: Wanted = lambda: True,
+    *,
+    width: int = 0,
+    gentle: bool = False,
+) -> None:
+    """Write page `number` (from 1) of a file to `target`, whole or not at all: as a WebP by that suffix, else a PNG.
+
+    At `dpi`, or at most `width` pixels wide; `gentle`: by a child of low priority. Raises as `inspect` does.
+    """
+    _run(
+        {
+            "task": "render",
+            "path": str(path.absolute()),
+            "type": file_type,
+            "page": number,
+            "target": str(target.absolute()),
+            "dpi": dpi,
+            "width": width,
+            "max_pixels": max_pixels,
+        },
+        name,
+        wanted,
+        gentle=gentle,
+    )
+
+
+def _run(task: dict[str, Any], name: str, wanted: Wanted, *, gentle: bool = False) -> dict[str, Any]:
+    try:
+        return child.ask_about_file(task, name, wanted, _CAPS, gentle=gentle)
+    except UnitError as error:
+        raise UserError(str(error), code=error.code) from error

@@ -1,0 +1,71 @@
+"""Reading source files to see whether they can be converted: PDFium and Pillow do it, in a child process.
+
+Damage, passwords, and pages or pictures too large for this machine's memory are refused here, before anything is
+stored.
+"""
+
+from pathlib import Path
+
+from pipeline.engine.errors import UnitError, UserError
+from pipeline.reading.files.source import Limits, SourceInfo, check_file, unreadable
+from pipeline.reading.ocr import images
+from pipeline.reading.pdf import pdfium
+from pipeline.reading.sandbox.limits import Progress
+
+_MAX_CHECKED_PIXELS = 1_000_000_000  # of all frames of a TIFF together; later frames are checked by their headers
+
+
+def inspect(path: Path, limits: Limits, progress: Progress = lambda _: None) -> SourceInfo:
+    """Check that `path` can be converted. Its libraries may hang, crash or take all memory: see `inspection.inspect`.
+
+    Calls `progress` after each frame of a picture; its share is always 0, since the number of frames is unknown.
+    Raises `UserError` as `check_file` does, and with code `corrupt`, `encrypted`, `no_pages`, `too_many_pages`,
+    `page_size` or `too_many_pixels`.
+    """
+    found = check_file(path, limits)
+    try:
+        pages = _check_pdf(path, limits) if found == "pdf" else _check_picture(path, limits, progress)
+        return SourceInfo(found, pages, path.stat().st_size)
+    except UnitError as error:
+        raise UserError(str(error), code=error.code) from error
+    except OSError as error:
+        raise unreadable(path) from error
+
+
+def _check_pdf(path: Path, limits: Limits) -> int:
+    with pdfium.open_document(path) as document:
+        pages = document.pages
+        _check_page_count(path, pages, limits)
+        for number in range(1, pages + 1):
+            width, height = document.page_size(number)
+            # Written so that NaN is refused too.
+            if not (0 < width <= limits.max_page_points and 0 < height <= limits.max_page_points):
+                raise UserError(
+                    f"Page {number} of {path.name} measures {width:g} × {height:g} points; "
+                    f"more than 0 and at most {limits.max_page_points:g} are accepted.",
+                    code="page_size",
+                )
+    return pages
+
+
+def _check_picture(path: Path, limits: Limits, progress: Progress) -> int:
+    pages = checked_pixels = 0
+    with images.open_picture(path) as image:
+        while images.seek_frame(image, pages + 1, path):
+            pages += 1
+            _check_page_count(path, pages, limits)
+            checked_pixels += image.width * image.height
+            if checked_pixels <= _MAX_CHECKED_PIXELS:
+                image.load()
+            progress(0.0)
+    return pages
+
+
+def _check_page_count(path: Path, pages: int, limits: Limits) -> None:
+    if pages < 1:
+        raise UserError(f"{path.name} has no pages.", code="no_pages")
+    if pages > limits.max_pages:
+        raise UserError(
+            f"{path.name} has more than {limits.max_pages:,} pages; split it or raise documents.max_pages.",
+            code="too_many_pages",
+        )

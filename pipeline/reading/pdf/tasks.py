@@ -1,0 +1,108 @@
+"""What a child process does with documents, by the task's name."""
+
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from pipeline.engine.errors import UnitError, UserError
+from pipeline.reading.ocr import images
+from pipeline.reading.pdf import conversion, pdfium, survey
+from pipeline.reading.pdf.pages import NOT_OPEN, Options
+from pipeline.reading.sandbox.limits import Task, check_characters, refused
+
+_MAX_DPI = 400
+_MAX_WEBP = 16_383
+"""The longest side that WebP has."""
+
+
+@dataclass(frozen=True)
+class _Size:
+    """`source.Limits` as they were told."""
+
+    max_upload_mb: int
+    max_pages: int
+    max_page_points: float
+
+
+def _inspect(task: Task) -> dict[str, Any]:
+    try:
+        return asdict(survey.inspect(task.path, _Size(**task["size"]), task.progress))
+    except UserError as error:
+        raise UnitError(str(error), code=error.code) from error
+
+
+def _render(task: Task) -> dict[str, Any]:
+    path, number, width, target = task.path, int(task["page"]), task["width"], Path(task["target"])
+    if task["type"] != "pdf":
+        picture = images.load_picture(path, number, task["max_pixels"])
+    else:
+        with pdfium.open_document(path) as document, document.page(number) as page:
+            dpi = min(_MAX_DPI, 72 * width / max(page.size[0], 1)) if width else task["dpi"]
+            picture = page.render(dpi, task["max_pixels"])
+    if width and picture.width > width:
+        picture.thumbnail((width, picture.height), reducing_gap=3.0)
+    if target.suffix == ".webp":
+        picture.thumbnail((_MAX_WEBP, _MAX_WEBP))
+        images.save(picture, target, "WEBP", quality=80, method=0)
+    else:
+        images.save(picture, target, "PNG", compress_level=6)
+    return {"done": True}
+
+
+class _Opened:
+    """The document that this process has open for who asks for its pages; the last one only."""
+
+    def __init__(self) -> None:
+        self._stack = ExitStack()
+        self._key = ""
+        self._source: conversion.PageSource
+
+    def open(self, key: str, task: Task) -> None:
+        self._stack.close()
+        self._key = ""
+        options = Options(**task["options"])
+        self._source = self._stack.enter_context(conversion.open_source(task.path, options, task["survey"]))
+        self._key = key
+
+    def source(self, key: str) -> conversion.PageSource:
+        if key != self._key:
+            raise refused("The document is not open.", NOT_OPEN)
+        return self._source
+
+
+_opened = _Opened()
+
+
+def _open(task: Task) -> dict[str, Any]:
+    _opened.open(task["key"], task)
+    return {"done": True}
+
+
+def _convert(task: Task) -> dict[str, Any]:
+    image, folder, second = (Path(task[name]) if task[name] else None for name in ("image", "pictures", "second"))
+    found = _opened.source(task["key"]).convert(task["page"], image, folder, second)
+    check_characters(len(found.text), task["name"], task.limits)
+    return found._asdict()
+
+
+def _picture(task: Task) -> dict[str, Any]:
+    source, folder = _opened.source(task["key"]), Path(task["folder"])
+    return {"path": str(source.render(task["page"], folder, task["dpi"], task["max_pixels"]))}
+
+
+def _survey(task: Task) -> dict[str, Any]:
+    pages = [number for first, last in task["pages"] for number in range(first, last + 1)]
+    options = Options(**task["options"])
+    return {"survey": conversion.survey(task.path, pages, options, lambda: task.progress(0.0))}
+
+
+TASKS: Mapping[str, Callable[[Task], dict[str, Any]]] = {
+    "convert": _convert,
+    "inspect": _inspect,
+    "open": _open,
+    "picture": _picture,
+    "render": _render,
+    "survey": _survey,
+}

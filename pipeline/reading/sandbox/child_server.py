@@ -1,0 +1,117 @@
+"""The process that forks children for `child`: `python -m pipeline.reading.sandbox.child_server SOCKET`.
+
+It has loaded the libraries that read files, and its environment holds no secrets. A caller connects to its socket and
+sends a child's standard input, output and lifeline. The server answers with the process and, later, its exit status.
+"""
+
+import contextlib
+import gc
+import os
+import selectors
+import socket
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import NamedTuple, NoReturn
+
+from pipeline.engine import privacy
+
+_PATIENCE_S = 1.0
+_BACKLOG = 128
+
+
+def main(path: Path) -> None:
+    """Fork until the process that started this one closes its end of our standard input."""
+    privacy.begin()
+    path.unlink(missing_ok=True)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+        listener.bind(str(path))
+        listener.listen(_BACKLOG)  # from here on, callers wait for us
+        _load()
+        _serve(listener)
+
+
+def _load() -> None:
+    gc.disable()
+    import_module("pipeline.reading.sandbox.tasks")  # after callers can connect
+    import_module("pipeline.reading.ocr.layout_model").prepare()
+    gc.enable()
+    gc.freeze()
+
+
+def _serve(listener: socket.socket) -> None:
+    parent = sys.stdin.fileno()
+    children: dict[int, _Forked] = {}
+    with selectors.DefaultSelector() as selector:
+        selector.register(parent, selectors.EVENT_READ)
+        selector.register(listener, selectors.EVENT_READ)
+        while True:
+            for key, _ in selector.select():
+                if key.fd == parent:
+                    return
+                if key.fileobj is listener:
+                    if (forked := _fork(listener)) is not None:
+                        children[forked.descriptor] = forked
+                        selector.register(forked.descriptor, selectors.EVENT_READ)
+                else:
+                    selector.unregister(key.fd)
+                    children.pop(key.fd).tell_status()
+
+
+class _Forked(NamedTuple):
+    """A child, and who asked for it."""
+
+    process: int
+    descriptor: int
+    caller: socket.socket
+
+    def tell_status(self) -> None:
+        status = os.waitstatus_to_exitcode(os.waitpid(self.process, 0)[1])
+        os.close(self.descriptor)
+        with self.caller, contextlib.suppress(OSError):
+            self.caller.send(str(status).encode())
+
+
+def _fork(listener: socket.socket) -> _Forked | None:
+    """A child for the next caller; None if the caller has gone."""
+    caller, _ = listener.accept()
+    caller.settimeout(_PATIENCE_S)
+    streams: Sequence[int] = ()
+    try:
+        _, streams, _, _ = socket.recv_fds(caller, 1, 3, socket.MSG_CMSG_CLOEXEC)
+        if len(streams) != 3:
+            raise ConnectionError
+        process = os.fork()
+        if not process:
+            _become(streams)
+        descriptor = os.pidfd_open(process)
+        with contextlib.suppress(OSError):  # a caller that has gone: the child's lifeline ends it
+            socket.send_fds(caller, [str(process).encode()], [descriptor])
+    except OSError:
+        caller.close()
+        return None
+    finally:
+        for stream in streams:
+            os.close(stream)
+    return _Forked(process, descriptor, caller)
+
+
+def _become(streams: Sequence[int]) -> NoReturn:
+    """Read for the caller. The child keeps this process's modules and none of its descriptors."""
+    status = 1
+    try:
+        from pipeline.reading.sandbox import child_main  # noqa: PLC0415  # loaded by now
+
+        os.setpgid(0, 0)  # the supervisor kills the server's group
+        for number, stream in enumerate((*streams[:2], os.open(os.devnull, os.O_WRONLY), streams[2])):
+            os.dup2(stream, number)
+        os.closerange(4, os.sysconf("SC_OPEN_MAX"))
+        child_main.main(3)
+        status = 0
+    finally:
+        os._exit(status)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

@@ -1,0 +1,1 @@
+"""Files of many kinds as text, and text in pieces."""

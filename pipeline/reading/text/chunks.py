@@ -1,0 +1,184 @@
+"""Text in pieces to embed, each with the place that it comes from."""
+
+import re
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+
+from semantic_text_splitter import MarkdownSplitter, TextSplitter
+
+from pipeline.reading.sandbox.limits import Unwanted, Wanted, refused
+from pipeline.reading.text.sections import SEPARATOR, Reading, Section
+
+MODEL = "gpt-3.5-turbo"
+"""The model whose tokens are counted. Others count a little differently, so leave some room."""
+
+_WINDOW = 24_000
+"""Characters given to the splitter at once. Its time grows with the square of a run without spaces: 20,000 letters of
+Chinese take 0.08 s, 100,000 take 1.2 s. And while it works, no other thread of the process does."""
+
+_CHARACTERS_PER_TOKEN = 12
+_GAP = re.compile(r"\s{200,}")
+_FENCE = re.compile(r" {0,3}(`{3,}|~{3,})")
+_HEADING = re.compile(r" {0,3}(#{1,6})[ \t]+(\S.*)")
+_UNDERLINE = re.compile(r" {0,3}(=+|-{2,})[ \t]*$")
+_MARKS = re.compile(r"[*_`]+|!?\[([^\]\n]*)\]\([^)\s]*(?:[ \t]+\"[^\"\n]*\")?\)")
+_PERMALINKS = frozenset({"#", "¶", "§"})
+"""What a heading's link to itself says."""
+_MAX_HEADING = 200
+_MAX_NAME = 1_000
+"""Of a line that is a heading, so much is looked at."""
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """A piece of text. `start` and `end` are offsets in characters into the reading's whole `text`, which has this very
+    text there. `heading`: the headings above it, the outermost first."""
+
+    text: str
+    heading: tuple[str, ...]
+    page: int | None
+    start: int
+    end: int
+    source: str = ""
+
+
+@dataclass(frozen=True)
+class _Path:
+    """The headings above what follows `offset`."""
+
+    offset: int
+    levels: tuple[int, ...]
+    names: tuple[str, ...]
+
+
+def split(reading: Reading, tokens: int, overlap: int, wanted: Wanted = lambda: True) -> list[Chunk]:
+    """The reading's chunks in order, none of them blank, of at most `tokens` tokens, of which `overlap` repeat the end
+    of the chunk before. The same text gives the same chunks. No chunk goes over the end of a section, and none is only
+    a heading that the next one has in its `heading`.
+
+    Raises `UnitError` with code `chunk_size` for sizes that make no sense, or `Unwanted`.
+    """
+    if not 0 <= overlap < tokens:
+        raise refused(f"Chunks of {tokens} tokens cannot overlap by {overlap}.", "chunk_size")
+    markdown = MarkdownSplitter.from_tiktoken_model(MODEL, tokens, overlap=overlap)
+    plain = TextSplitter.from_tiktoken_model(MODEL, tokens, overlap=overlap)
+    window = max(_WINDOW, tokens * _CHARACTERS_PER_TOKEN)
+    found: list[Chunk] = []
+    at, above = 0, _Path(0, (), ())
+    for section in reading.sections:
+        splitter: MarkdownSplitter | TextSplitter = plain if section.plain else markdown
+        paths = [_Path(0, (), ())] if section.plain else _paths(section.text, _inherited(section, above))
+        offsets = [path.offset for path in paths]
+        known = 0
+        for start, text in _pieces(section.text, splitter, window):
+            if not wanted():
+                raise Unwanted("The chunks are not wanted any more.")
+            end = start + len(text)
+            new = min(max(start, known), end - 1)  # What is before repeats the end of the chunk before.
+            path = paths[bisect_right(offsets, _first_body(text[new - start :], new)) - 1]
+            known = end
+            found.append(Chunk(text, path.names, section.page, at + start, at + end, section.source))
+            if len(found) > 1 and _announces(found[-2], found[-1]):
+                del found[-2]
+        above = paths[-1]
+        at += len(section.text) + len(SEPARATOR)
+    return found
+
+
+@lru_cache(maxsize=500)
+def count_tokens(text: str) -> int:
+    """How many tokens a text has, as chunks are measured."""
+    # The splitter counts, and does not tell: it is asked for the least size that the text fits into.
+    fits = range(1, len(text.encode(errors="replace")) + 1)
+    return 1 + bisect_left(fits, True, key=lambda tokens: len(_counter(tokens).chunks(text)) <= 1)
+
+
+def _counter(tokens: int) -> TextSplitter:
+    return TextSplitter.from_tiktoken_model(MODEL, tokens, trim=False)
+
+
+def _announces(chunk: Chunk, following: Chunk) -> bool:
+    """Whether the chunk is nothing but headings that `following` stands under."""
+    lines = [line for line in chunk.text.split("\n") if line.strip()]
+    if not all(_HEADING.match(line) or (place and _UNDERLINE.match(line)) for place, line in enumerate(lines)):
+        return len(lines) == 2 and bool(_UNDERLINE.match(lines[1])) and chunk.heading == following.heading
+    return bool(chunk.heading) and chunk.heading == following.heading[: len(chunk.heading)]
+
+
+def _inherited(section: Section, above: _Path) -> _Path:
+    """A page goes on under the headings of the one before; a web page of a sitemap does not."""
+    return _Path(0, (), ()) if section.source else _Path(0, above.levels, above.names)
+
+
+def _pieces(text: str, splitter: MarkdownSplitter | TextSplitter, window: int) -> Iterator[tuple[int, str]]:
+    """(start, chunk) of the whole text, a window at a time: the next begins where the last chunk did, which may have
+    been cut off."""
+    at = 0
+    while at < len(text):
+        part = text[at : at + window]
+        gap = _GAP.search(part)  # The splitter takes for ever over thousands of blank lines.
+        if gap:
+            part = part[: gap.start()]
+        chunks = [(start, chunk) for start, chunk in splitter.chunk_indices(part) if chunk.strip()]
+        whole = gap is not None or at + window >= len(text) or len(chunks) < 2
+        for start, chunk in chunks if whole else chunks[:-1]:
+            yield at + start, chunk
+        at += (gap.end() if gap else window) if whole else chunks[-1][0]
+
+
+def _first_body(text: str, start: int) -> int:
+    """Where in the section the chunk's first line begins that is no heading: a chunk that opens with a heading stands
+    under it."""
+    at = start
+    for line in text.splitlines(keepends=True):
+        if line.strip() and not _HEADING.match(line.rstrip("\n")):
+            return at
+        at += len(line)
+    return start + len(text) - 1
+
+
+def _paths(text: str, above: _Path) -> list[_Path]:
+    """The headings above each place of a Markdown text, in the order of the places."""
+    paths = [above]
+    at = 0
+    fence = ""
+    previous = ""
+    previous_at = 0
+    for line in text.split("\n"):
+        if found := _FENCE.match(line):
+            mark = found[1]
+            if not fence:
+                fence = mark
+            elif mark[0] == fence[0] and len(mark) >= len(fence) and not line.strip(" " + mark[0]):
+                fence = ""
+        elif not fence:
+            if heading := _HEADING.match(line):
+                paths.append(_below(paths[-1], at, len(heading[1]), _unclosed(heading[2])))
+            elif previous.strip() and not _is_block(previous) and (underline := _UNDERLINE.match(line)):
+                paths.append(_below(paths[-1], previous_at, 1 if "=" in underline[1] else 2, previous))
+        previous, previous_at = ("" if fence else line), at
+        at += len(line) + 1
+    return paths
+
+
+def _unclosed(heading: str) -> str:
+    """A heading's text without the `##` that may close it."""
+    text = heading.rstrip(" \t")
+    return text.rstrip("#").rstrip(" \t") or text
+
+
+def _is_block(line: str) -> bool:
+    """Whether the line is of a kind that an underline makes no heading: a table's row, a list, a quotation."""
+    return line.lstrip().startswith(("|", "-", "*", "+", ">", "#", "```", "~~~")) or line.startswith("    ")
+
+
+def _words_of_mark(found: re.Match[str]) -> str:
+    return found[1] if found[1] and found[1] not in _PERMALINKS else ""
+
+
+def _below(path: _Path, offset: int, level: int, name: str) -> _Path:
+    kept = sum(1 for known in path.levels if known < level)
+    shown = " ".join(_MARKS.sub(_words_of_mark, name[:_MAX_NAME]).split())[:_MAX_HEADING]
+    return _Path(offset, (*path.levels[:kept], level), (*path.names[:kept], shown or name[:_MAX_HEADING]))

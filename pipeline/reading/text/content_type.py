@@ -1,0 +1,206 @@
+"""What kind of file something is, by its content; suffixes only decide between kinds of text."""
+
+import json
+import mmap
+import re
+import zipfile
+from contextlib import closing
+from enum import StrEnum
+from pathlib import Path, PurePath
+
+from pipeline.reading.files import filetype
+from pipeline.reading.sandbox.limits import Limits, refused
+
+HEAD_BYTES = 4096
+"""The bytes that tell kinds apart, but for packed files."""
+
+_ZIP = (b"PK\x03\x04", b"PK\x05\x06")
+_OLE = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"
+_HTML = re.compile(
+    rb"\s*(?:<\?xml[^>]*>\s*)?(?><!--.*?-->\s*)*+<(?:!doctype\s+html|html|head|body)\b", re.IGNORECASE | re.DOTALL
+)
+_FEED = re.compile(rb"\s*(?:<\?xml[^>]*>\s*)?(?:<[!?][^>]*>\s*)*<(?:\w+:)?(?:rss|feed|rdf)\b", re.IGNORECASE)
+_UNREADABLE = (zipfile.BadZipFile, EOFError, ValueError, NotImplementedError, RuntimeError, OSError)
+"""What reading a damaged archive raises."""
+_ZIPPED = {"word/": "docx", "ppt/": "pptx", "xl/": "xlsx"}
+_PLAIN_SUFFIXES = frozenset(
+    {
+        ".json",
+        ".ipynb",
+        ".jsonl",
+        ".ndjson",
+        ".xml",
+        ".yaml",
+        ".yml",
+        ".toml",
+        ".ini",
+        ".cfg",
+        ".conf",
+        ".env",
+        ".log",
+        ".sql",
+        ".py",
+        ".pyi",
+        ".js",
+        ".mjs",
+        ".ts",
+        ".tsx",
+        ".jsx",
+        ".java",
+        ".kt",
+        ".c",
+        ".h",
+        ".cc",
+        ".cpp",
+        ".hpp",
+        ".cs",
+        ".go",
+        ".rs",
+        ".rb",
+        ".php",
+        ".pl",
+        ".sh",
+        ".bash",
+        ".zsh",
+        ".ps1",
+        ".bat",
+        ".lua",
+        ".r",
+        ".swift",
+        ".scala",
+        ".css",
+        ".scss",
+        ".diff",
+        ".patch",
+        ".tex",
+        ".srt",
+        ".vtt",
+        ".properties",
+        ".gradle",
+        ".cmake",
+        ".dockerfile",
+        ".proto",
+        ".graphql",
+        ".vue",
+        ".tsv",
+    }
+)
+
+
+class Kind(StrEnum):
+    """How a file is read."""
+
+    PDF = "pdf"
+    PICTURE = "picture"
+    DOCX = "docx"
+    PPTX = "pptx"
+    XLSX = "xlsx"
+    XLS = "xls"
+    EPUB = "epub"
+    HTML = "html"
+    FEED = "feed"
+    CSV = "csv"
+    NOTEBOOK = "notebook"
+    MARKDOWN = "markdown"
+    PLAIN = "plain"
+
+
+MARKUP = frozenset({Kind.HTML, Kind.FEED, Kind.NOTEBOOK})
+"""Kinds whose reading takes many times their size."""
+
+DECODED = frozenset({Kind.MARKDOWN, Kind.PLAIN})
+"""Kinds that are only decoded."""
+
+
+def kind_of(path: Path, filename: str, limits: Limits) -> Kind:
+    """The kind of the file at `path`, called `filename`. Packed files are measured before anything unpacks them.
+
+    Raises `UnitError` (permanent): `unsupported`, `encrypted`, `corrupt` or `too_large`; and `OSError`.
+    """
+    with path.open("rb") as file:
+        head = file.read(HEAD_BYTES)
+    if found := kind_by_head(head, filename):
+        return Kind.NOTEBOOK if found == Kind.PLAIN and filename.endswith(".ipynb") and _is_notebook(path) else found
+    return _ole_kind(path, filename) if head.startswith(_OLE) else _packed_kind(path, filename, limits)
+
+
+def kind_by_head(head: bytes, filename: str) -> Kind | None:
+    """The kind of a file that starts with `head` (its first `HEAD_BYTES`); None if that takes a look inside."""
+    if head.startswith((*_ZIP, _OLE)):
+        return None
+    found = filetype.detect(head)
+    if found and (found != "pdf" or _is_pdf(head, filename)):
+        return Kind.PDF if found == "pdf" else Kind.PICTURE
+    return _text_kind(head, PurePath(filename).suffix.lower())
+
+
+def _is_pdf(head: bytes, filename: str) -> bool:
+    """Text may speak of `%PDF-`; files that are PDFs begin with it, or have bytes that no text has."""
+    return head.lstrip().startswith(b"%PDF-") or filename.lower().endswith(".pdf") or b"\0" in head
+
+
+def _text_kind(head: bytes, suffix: str) -> Kind:
+    start = head.removeprefix(b"\xef\xbb\xbf")
+    if suffix in {".html", ".htm", ".xhtml"} or _HTML.match(start):
+        return Kind.HTML
+    if _FEED.match(start):
+        return Kind.FEED
+    if suffix == ".csv":
+        return Kind.CSV
+    plain = suffix in _PLAIN_SUFFIXES or start.lstrip().startswith((b"<?xml", b"#!", b'{"', b"[{"))
+    return Kind.PLAIN if plain else Kind.MARKDOWN
+
+
+def _is_notebook(path: Path) -> bool:
+    try:
+        with path.open(encoding="utf-8") as file:
+            found = json.load(file) if path.stat().st_size <= 20_000_000 else None
+    except (ValueError, RecursionError):
+        return False
+    return isinstance(found, dict) and isinstance(found.get("cells"), list)
+
+
+def _packed_kind(path: Path, filename: str, limits: Limits) -> Kind:
+    try:
+        with zipfile.ZipFile(path) as archive:
+            entries = archive.infolist()
+            _check_packed(entries, filename, limits)
+            names = {entry.filename for entry in entries}
+            if "mimetype" in names:
+                with archive.open("mimetype") as file:
+                    declared = file.read(100).strip()
+                if declared == b"application/epub+zip":
+                    return Kind.EPUB
+                if declared.startswith(b"application/vnd.oasis"):
+                    raise refused(f"{filename} is an OpenDocument file; save it as docx, xlsx or pptx.", "unsupported")
+    except _UNREADABLE as error:
+        raise refused(f"{filename} is damaged or cut off; export or download it again.", "corrupt") from error
+    for folder, kind in _ZIPPED.items():
+        if "[Content_Types].xml" in names and any(name.startswith(folder) for name in names):
+            return Kind(kind)
+    if "META-INF/container.xml" in names:
+        return Kind.EPUB
+    raise refused(f"{filename} is an archive; unpack it and add the files in it.", "unsupported")
+
+
+def _check_packed(entries: list[zipfile.ZipInfo], filename: str, limits: Limits) -> None:
+    """Refuse what unpacks to too much. Sizes that lie are no way around: unpacking stops at the size declared."""
+    if len(entries) > limits.max_entries:
+        message = f"{filename} holds {len(entries):,} files, more than the {limits.max_entries:,} that are accepted."
+        raise refused(message, "too_large")
+    unpacked = sum(entry.file_size for entry in entries)
+    packed = max(1, sum(entry.compress_size for entry in entries))
+    if unpacked > limits.max_unpacked_bytes or (unpacked > 10_000_000 and unpacked / packed > limits.max_ratio):
+        raise refused(f"{filename} unpacks to {unpacked / 1e6:,.0f} MB, more than is accepted; split it.", "too_large")
+    if any(entry.flag_bits & 1 for entry in entries):
+        raise refused(f"{filename} needs a password; save a copy without one and add that.", "encrypted")
+
+
+def _ole_kind(path: Path, filename: str) -> Kind:
+    """Old Office files: their streams have names in UTF-16."""
+    with path.open("rb") as file, closing(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)) as data:
+        if data.find("EncryptedPackage".encode("utf-16-le")) >= 0:
+            raise refused(f"{filename} needs a password; save a copy without one and add that.", "encrypted")
+        if data.find("Workbook".encode("utf-16-le")) >= 0 or data.find(b"B\0o\0o\0k\0\0\0") >= 0:
+            return Kind.XLS
+    raise refused(f"{filename} is an old Office file; save it as docx, xlsx or pptx.", "unsupported")

@@ -1,0 +1,283 @@
+"""Files and web pages as text. Runs in a child process, since what it calls may hang, crash or take all memory."""
+
+import re
+import warnings
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pipeline.engine.errors import UnitError
+from pipeline.reading.files.filetype import detect_file
+from pipeline.reading.ocr import images, recognition
+from pipeline.reading.pdf import conversion, pdfium
+from pipeline.reading.pdf.pages import Options
+from pipeline.reading.sandbox.limits import Limits, Progress, check_characters, refused
+from pipeline.reading.text import charset
+from pipeline.reading.text.content_type import DECODED, MARKUP, Kind, kind_of
+from pipeline.reading.text.sections import Reading, Section
+
+_SLIDE = re.compile(r"^<!-- Slide number: (\d+) -->\n?", re.MULTILINE)
+_META_CHARSET = re.compile(rb"""<meta[^>]{0,200}?charset\s*+=\s*+["']?\s*+([\w.:-]{1,40})""", re.IGNORECASE)
+_XML_ENCODING = re.compile(rb"""\A\s*<\?xml[^>]{0,200}?encoding\s*=\s*["']([\w.:-]{1,40})""", re.IGNORECASE)
+_PASSWORD = ("encrypted", "password")
+_EMBEDDED = re.compile(r"\]\(data:[^)\]\s]*\)")
+_LEAST_SHARE = 0.02
+_NAVIGATION = frozenset({"navigation", "search"})
+_HEADINGS = frozenset(f"h{level}" for level in range(1, 7))
+_BESIDE = frozenset({"header", "footer", "aside"})
+_AROUND = _HEADINGS | _BESIDE
+_MENU_SHARE = 0.9
+_MAX_JUMP = 40
+_PERMALINK = " \t\n#¶§¤🔗\N{NO-BREAK SPACE}\N{ZERO WIDTH SPACE}\N{VARIATION SELECTOR-16}"
+"""What a link to a heading's own place consists of."""
+
+
+def extract_file(path: Path, filename: str, limits: Limits, progress: Progress) -> Reading:
+    """The text of the file. Raises `UnitError` (permanent), `OSError`, `MemoryError` or `RecursionError`."""
+    kind = kind_of(path, filename, limits)
+    if kind in {Kind.PDF, Kind.PICTURE}:
+        return _paged(path, filename, limits, progress)
+    data = path.read_bytes()
+    if kind in MARKUP:
+        _check_markup(len(data), filename, limits)
+    if kind in DECODED:
+        return Reading("", [Section(charset.decode(data, filename), plain=kind == Kind.PLAIN)])
+    return _converted(kind, data, filename)
+
+
+def extract_page(path: Path, url: str, declared: str, limits: Limits) -> Reading:
+    """The main text of a web page as Markdown, and its title. `declared`: the encoding that the server named.
+
+    All of the page's text if no part of it stands out."""
+    data = path.read_bytes()
+    _check_markup(len(data), url, limits)
+    html = charset.decode(data, url, declared or _declared(data))
+    import trafilatura  # noqa: PLC0415  (pages alone need it)
+
+    found = trafilatura.extract(
+        html,
+        url=url,
+        output_format="markdown",
+        include_comments=False,
+        include_tables=True,
+        include_links=False,
+        with_metadata=False,
+    )
+    facts = trafilatura.extract_metadata(html, default_url=url)
+    whole = _converted(Kind.HTML, html.encode(), url) if not found or len(found) < _LEAST_SHARE * len(html) else None
+    title = (facts.title if facts and facts.title else "") or (whole.title if whole else "")
+    if found:
+        return Reading(" ".join(title.split()), [Section(found, source=url)])
+    sections = [Section(section.text, source=url) for section in whole.sections] if whole else []
+    return Reading(" ".join(title.split()), sections)
+
+
+def _check_markup(size: int, name: str, limits: Limits) -> None:
+    if size > limits.max_markup_bytes:
+        message = (
+            f"{name} has {size / 1e6:,.0f} MB of markup, more than the accepted {limits.max_markup_bytes / 1e6:,.0f}"
+        )
+        raise refused(f"{message} MB; split it.", "too_large")
+
+
+def _declared(data: bytes) -> str:
+    """The encoding that HTML or XML names itself."""
+    found = _XML_ENCODING.search(data[:1024]) or _META_CHARSET.search(data[:4096])
+    return found[1].decode("ascii") if found else ""
+
+
+def _converted(kind: Kind, data: bytes, filename: str) -> Reading:
+    """The text of an office file, a feed and so on, by markitdown's converters: none of these use the network."""
+    import io  # noqa: PLC0415
+
+    from markitdown import StreamInfo, converters  # noqa: PLC0415  (0.8 s)
+
+    classes: dict[Kind, Any] = {
+        Kind.DOCX: converters.DocxConverter,
+        Kind.PPTX: converters.PptxConverter,
+        Kind.XLSX: converters.XlsxConverter,
+        Kind.XLS: converters.XlsConverter,
+        Kind.EPUB: converters.EpubConverter,
+        Kind.HTML: converters.HtmlConverter,
+        Kind.FEED: converters.RssConverter,
+        Kind.CSV: converters.CsvConverter,
+        Kind.NOTEBOOK: converters.IpynbConverter,
+    }
+    encoding = None
+    if kind in {Kind.HTML, Kind.CSV, Kind.NOTEBOOK}:
+        text = charset.decode(data, filename, _declared(data))
+        data, encoding = (_without_navigation(text) if kind == Kind.HTML else text).encode(), "utf-8"
+    suffix = ".xml" if kind == Kind.FEED else f".{'ipynb' if kind == Kind.NOTEBOOK else kind}"
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            found = classes[kind]().convert(io.BytesIO(data), StreamInfo(extension=suffix, charset=encoding))
+    except (MemoryError, RecursionError, UnitError):
+        raise
+    except Exception as error:  # whatever a dozen libraries raise for damaged files
+        if kind == Kind.FEED:  # XML that only looks like a feed
+            return Reading("", [Section(charset.decode(data, filename, _declared(data)), plain=True)])
+        if any(word in f"{type(error).__name__} {error}".lower() for word in _PASSWORD):
+            message = f"{filename} needs a password; save a copy without one and add that."
+            raise refused(message, "encrypted") from error
+        message = f"{filename} is damaged, or no {kind} file: {type(error).__name__}; export or download it again."
+        raise refused(message, "corrupt") from error
+    text = _without_pictures(found.markdown.replace("\r\n", "\n").replace("\0", ""))
+    title = " ".join(str(found.title or "").split())
+    return Reading(title, _slides(text) if kind == Kind.PPTX else [Section(text)])
+
+
+def _without_navigation(html: str) -> str:
+    """A page without its menus, its list of contents and the links that headings have to themselves."""
+    from bs4 import BeautifulSoup, Tag  # noqa: PLC0415  (markitdown loads it as well)
+
+    page = BeautifulSoup(html, "html.parser")
+    nodes = list(page.descendants)
+    # Each pass visits a node once, at any depth: hostile files nest thousands of lists.
+    within: dict[int, frozenset[str]] = {id(page): frozenset()}
+    has_body = any(isinstance(node, Tag) and _is_body(node) for node in nodes)
+    for node in nodes:
+        if isinstance(node, Tag):
+            around = within[id(node.parent)]
+            within[id(node)] = around | {"body"} if _is_body(node) else around | (_AROUND & {node.name})
+    links, gone, menus = _links_within(nodes), set[int](), []
+    for node in nodes:
+        if isinstance(node, Tag) and id(node.parent) not in gone:
+            around, text = within[id(node)], links[id(node)]
+            beside = bool(around & _BESIDE) or (has_body and "body" not in around)
+            is_menu = node.name in {"ul", "ol"} and text.is_menu and (beside or text.all_inside)
+            is_marked = node.name == "nav" or node.get("role") in _NAVIGATION
+            if is_menu or is_marked or _is_jump(node, text, around):
+                menus.append(node)
+        if id(node.parent) in gone or (menus and menus[-1] is node):
+            gone.add(id(node))
+    for menu in menus:
+        menu.decompose()
+    # If a page is only a menu, keep the menu.
+    whole = links[id(page)].characters
+    left = str(page)
+    return left if len(page.get_text().strip()) >= _LEAST_SHARE * whole else html
+
+
+def _is_body(node: Any) -> bool:
+    return node.name in {"main", "article"} or node.get("role") == "main"
+
+
+def _is_jump(node: Any, inner: "_Links", around: frozenset[str]) -> bool:
+    """Whether a link leads from a heading to itself, or past the menus."""
+    if node.name != "a" or inner.characters > _MAX_JUMP:
+        return False
+    text = node.get_text().strip(_PERMALINK)
+    if around & _HEADINGS:
+        return not text and node.find("img") is None
+    return str(node.get("href", "")).startswith("#") and text.startswith(("Skip to", "Jump to"))
+
+
+@dataclass
+class _Links:
+    """The characters of a part of a page, and how many of them are on links."""
+
+    characters: int = 0
+    linked: int = 0
+    links: int = 0
+    all_inside: bool = True
+    """All links lead to places in the same page."""
+
+    @property
+    def is_menu(self) -> bool:
+        return self.links > 0 and self.linked >= _MENU_SHARE * self.characters
+
+
+def _links_within(nodes: list[Any]) -> dict[int, _Links]:
+    """The characters and links in each node and in their common parent. `nodes` are in the order of the page."""
+    found: defaultdict[int, _Links] = defaultdict(_Links)
+    for node in reversed(nodes):  # so each node comes after its descendants
+        mine = found[id(node)]
+        if node.name is None:
+            mine.characters = len(node.strip())
+        elif node.name == "a":
+            inside = str(node.get("href", "")).startswith("#")
+            mine.linked, mine.links, mine.all_inside = mine.characters, mine.links + 1, mine.all_inside and inside
+        outer = found[id(node.parent)]
+        outer.characters += mine.characters
+        outer.linked += mine.linked
+        outer.links += mine.links
+        outer.all_inside &= mine.all_inside
+    return found
+
+
+def _without_pictures(text: str) -> str:
+    """The Markdown without the pictures that it holds as data."""
+    parts: list[str] = []
+    kept = looked = 0
+    for found in _EMBEDDED.finditer(text):
+        # Looked for from its end: from its beginning, a text of `![![![…` is read to the end for each of them.
+        line = text.rfind("\n", looked, found.start()) + 1
+        begin = text.rfind("![", max(looked, line), found.start())
+        looked = found.end()
+        if begin >= 0:
+            parts.append(text[kept:begin])
+            kept = looked
+    return "".join((*parts, text[kept:]))
+
+
+def _slides(text: str) -> list[Section]:
+    """A section for each slide; markitdown marks where they begin."""
+    parts = _SLIDE.split(text)
+    slides = zip(parts[1::2], parts[2::2], strict=True)
+    return [Section(slide.strip(), page=int(number)) for number, slide in slides if slide.strip()]
+
+
+def _paged(path: Path, filename: str, limits: Limits, progress: Progress) -> Reading:
+    """The pages of a PDF or a picture: from the text layer where it can be trusted, else by text recognition."""
+    options = Options(
+        dpi=limits.ocr_dpi,
+        pictures=limits.ocr_pictures,
+        max_pixels=recognition.pixels_at(limits.ocr_dpi),
+        threads=limits.ocr_threads,
+        page_s=limits.page_s,
+        layout=limits.layout,
+    )
+    try:
+        count = _count_pages(path)
+        if count > limits.max_pages:
+            message = f"{filename} has {count:,} pages, more than the accepted {limits.max_pages:,}; split it."
+            raise refused(message, "too_large")
+        sections, warned = [], []
+        survey = conversion.survey(path, range(1, count + 1), options, lambda: None)
+        with conversion.open_source(path, options, survey) as source:
+            for number, text, warning in _pages(source, count, filename, limits):
+                progress(number / count)
+                sections += [Section(text, page=number)] if text else []
+                warned += [warning] if warning else []
+    except UnitError as error:
+        raise UnitError(str(error).replace(path.name, filename), kind=error.kind, code=error.code) from error
+    if len(warned) == count:
+        raise refused(f"No page of {filename} could be read. {warned[0]}", "unreadable")
+    return Reading("", sections, warned)
+
+
+def _pages(source: conversion.PageSource, count: int, name: str, limits: Limits) -> Iterator[tuple[int, str, str]]:
+    """(page, its text, what went wrong with it)."""
+    characters = 0
+    for number in range(1, count + 1):
+        try:
+            text, warning = source.convert(number).text.strip(), ""
+        except UnitError as error:
+            text, warning = "", str(error)
+        characters += len(text)
+        check_characters(characters, name, limits)
+        yield number, text, warning
+
+
+def _count_pages(path: Path) -> int:
+    if detect_file(path) == "pdf":
+        with pdfium.open_document(path) as document:
+            return document.pages
+    count = 0
+    with images.open_picture(path) as picture:
+        while count < 10_000 and images.seek_frame(picture, count + 1, path):
+            count += 1
+    return count

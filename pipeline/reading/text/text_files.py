@@ -1,0 +1,81 @@
+"""Files of many kinds as text, with the pages where there are some."""
+
+import os
+import stat
+from pathlib import Path
+
+from pipeline.engine.errors import UnitError
+from pipeline.reading.sandbox import child
+from pipeline.reading.sandbox.limits import Limits, Progress, Unwanted, Wanted, check_characters, refused
+from pipeline.reading.text import charset
+from pipeline.reading.text.content_type import DECODED, HEAD_BYTES, Kind, kind_by_head
+from pipeline.reading.text.sections import Reading, Section
+
+_DECODED_HERE_BYTES = 1_000_000
+"""Text up to this size is decoded in this process, since it is only text."""
+
+_Identity = tuple[int, int, int, int, int]
+
+
+def read_file(
+    path: Path, filename: str, limits: Limits, wanted: Wanted, progress: Progress = lambda _: None
+) -> Reading:
+    """The text of the file at `path`, whose kind is told by its content and its `filename`.
+
+    Raises `Unwanted`, or `UnitError`: permanent with code `missing`, `empty`, `no_text`, `unsupported`, `encrypted`,
+    `corrupt`, `unreadable`, `too_large`, `too_slow` or another of `survey.inspect`; transient with code `changed` if
+    the file was written to meanwhile.
+    """
+    if not wanted():
+        raise Unwanted(f"{filename} is not wanted any more.")
+    before = _identity(path, filename, limits)
+    reading = _decoded(path, filename) or read_by_child("file", path, filename, limits, wanted, progress)
+    if _identity(path, filename, limits) != before:
+        raise UnitError(f"{filename} changed while it was read; read it again when it is complete.", code="changed")
+    if not any(section.text.strip() for section in reading.sections):
+        raise refused(f"No text was found in {filename}.", "no_text")
+    check_characters(sum(len(section.text) for section in reading.sections), filename, limits)
+    progress(1.0)
+    return reading
+
+
+def read_by_child(
+    task: str, path: Path, name: str, limits: Limits, wanted: Wanted, progress: Progress, charset: str = ""
+) -> Reading:
+    """What a child reads from `path`: `task` is `file` or `page` (a web page, whose address is `name`).
+
+    Raises `Unwanted`, or `UnitError` with code `too_slow`, `too_large`, `unreadable` (it crashed), or what
+    `extraction` raises.
+    """
+    answer = child.run({"task": task, "path": str(path.absolute()), "charset": charset}, name, limits, wanted, progress)
+    sections = [Section(text, page, source, plain) for text, page, source, plain in answer["sections"]]
+    return Reading(answer["title"], sections, answer["warnings"])
+
+
+def _identity(path: Path, filename: str, limits: Limits) -> _Identity:
+    """What changes when the file does."""
+    try:
+        status = path.stat()
+    except (OSError, ValueError) as error:
+        raise refused(f"{filename} does not exist, or cannot be looked at.", "missing") from error
+    if not stat.S_ISREG(status.st_mode):
+        raise refused(f"{filename} is not an ordinary file.", "unsupported")
+    if not os.access(path, os.R_OK):
+        raise refused(f"{filename} cannot be read; check its permissions.", "unreadable")
+    if status.st_size == 0:
+        raise refused(f"{filename} is empty.", "empty")
+    if status.st_size > limits.max_bytes:
+        size = f"{status.st_size / 1e6:,.0f} MB, more than the accepted {limits.max_bytes / 1e6:,.0f} MB"
+        raise refused(f"{filename} has {size}; split it.", "too_large")
+    return (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
+
+
+def _decoded(path: Path, filename: str) -> Reading | None:
+    """The text of a small file that is plain UTF-8."""
+    with path.open("rb") as file:
+        data = file.read(_DECODED_HERE_BYTES + 1)
+    kind = kind_by_head(data[:HEAD_BYTES], filename)
+    if kind not in DECODED or len(data) > _DECODED_HERE_BYTES or filename.endswith(".ipynb"):
+        return None
+    text = charset.utf8(data)
+    return None if text is None else Reading("", [Section(text, plain=kind == Kind.PLAIN)])

@@ -1,0 +1,1 @@
+"""Web pages and sitemaps: fetched from public addresses alone, and read as text."""

@@ -1,0 +1,15 @@
+"""What a child process does with what the web sent, by the task's name."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from typing import Any
+
+from pipeline.reading.sandbox.limits import SitemapLimits, Task
+from pipeline.reading.web import sitemap
+
+
+def _sitemap(task: Task) -> dict[str, Any]:
+    return asdict(sitemap.parse(task.path.read_bytes(), task["name"], SitemapLimits(**task["sitemap"])))
+
+
+TASKS: Mapping[str, Callable[[Task], dict[str, Any]]] = {"sitemap": _sitemap}

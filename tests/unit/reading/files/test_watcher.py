@@ -1,0 +1,147 @@
+"""A watched folder gives each picture once, when it is whole, whatever else goes on in it."""
+
+import os
+import queue
+import shutil
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from pipeline.engine.errors import UserError
+from pipeline.flows.screenshots.frames.files import is_picture
+from pipeline.reading.files.watcher import watch
+from tests.support.frames import encoded, noise
+from tests.support.waiting import wait_until
+
+PICTURE = encoded(noise("one"))
+LIMIT_S = 30
+
+
+class Watched:
+    """A folder watched by a thread; `next()` is what came."""
+
+    def __init__(self, folder: Path, **options: bool) -> None:
+        self.folder = folder
+        self.stop = threading.Event()
+        self.found: queue.Queue[Path | UserError] = queue.Queue()
+        self.paths = watch(folder, is_picture, self.stop, settle_s=0.3, **options)
+        self.thread = threading.Thread(target=self._run)
+        self.thread.start()
+
+    def _run(self) -> None:
+        try:
+            for path in self.paths:
+                self.found.put(path)
+        except UserError as error:
+            self.found.put(error)
+
+    def next(self) -> str:
+        found = self.found.get(timeout=LIMIT_S)
+        assert isinstance(found, Path), found
+        return found.name
+
+    def put(self, name: str, data: bytes = PICTURE) -> Path:
+        path = self.folder / name
+        path.write_bytes(data)
+        return path
+
+
+Start = Callable[..., Watched]
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Start]:
+    begun: list[Watched] = []
+
+    def start(**options: bool) -> Watched:
+        folder = tmp_path / "shots"
+        folder.mkdir(exist_ok=True)
+        begun.append(Watched(folder, **options))
+        return begun[-1]
+
+    yield start
+    for one in begun:
+        one.stop.set()
+        one.thread.join(LIMIT_S)
+        assert not one.thread.is_alive()
+
+
+def test_new_pictures_come_and_old_ones_and_other_files_do_not(tmp_path: Path, start: Start) -> None:
+    (tmp_path / "shots").mkdir()
+    (tmp_path / "shots" / "old.png").write_bytes(PICTURE)
+    watched = start()
+    for name in (".hidden.png", "notes.txt", "half.png.part", "~x.png"):
+        watched.put(name)
+    (watched.folder / "folder.png").mkdir()
+    os.mkfifo(watched.folder / "pipe.png")
+    (tmp_path / "private.png").write_bytes(PICTURE)
+    (watched.folder / "leaves.png").symlink_to(tmp_path / "private.png")
+    watched.put("new.PNG")
+    assert watched.next() == "new.PNG"
+    watched.put("later.jpg")
+    assert watched.next() == "later.jpg"
+    assert watched.found.empty()
+
+
+def test_what_is_there_already_comes_first_if_asked_for_in_the_order_of_writing(tmp_path: Path, start: Start) -> None:
+    folder = tmp_path / "shots"
+    folder.mkdir()
+    for number, name in enumerate(("b.png", "a.png")):
+        (folder / name).write_bytes(PICTURE)
+        os.utime(folder / name, (1000 + number, 1000 + number))
+    watched = start(existing=True)
+    assert [watched.next(), watched.next()] == ["b.png", "a.png"]
+
+
+def test_a_picture_that_is_written_slowly_comes_when_it_is_whole(start: Start) -> None:
+    watched = start()
+    path = watched.folder / "slow.png"
+    written = 0
+    with path.open("wb") as file:
+        for begin in range(0, len(PICTURE), 500):
+            file.write(PICTURE[begin : begin + 500])
+            file.flush()
+            written += 1
+            threading.Event().wait(0.1)
+            assert watched.found.empty() or written * 500 >= len(PICTURE)
+    assert watched.next() == "slow.png"
+    assert path.read_bytes() == PICTURE
+
+
+def test_a_picture_that_is_moved_into_place_or_written_anew_comes(start: Start, tmp_path: Path) -> None:
+    watched = start()
+    (tmp_path / "made.png").write_bytes(PICTURE)
+    shutil.move(tmp_path / "made.png", watched.folder / "moved.png")
+    assert watched.next() == "moved.png"
+    watched.put("moved.png", PICTURE + b"more")
+    assert watched.next() == "moved.png"
+
+
+def test_one_that_is_gone_before_it_is_whole_does_no_harm(start: Start) -> None:
+    watched = start()
+    watched.put("gone.png").unlink()
+    watched.put("stays.png")
+    assert watched.next() == "stays.png"
+
+
+def test_many_at_once_come_once_each(start: Start) -> None:
+    watched = start()
+    names = {watched.put(f"{number}.png").name for number in range(50)}
+    assert {watched.next() for _ in names} == names
+    assert watched.found.empty()
+
+
+def test_a_folder_that_is_not_there_or_goes_away_is_said(start: Start, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="not a folder"):
+        watch(tmp_path / "none", is_picture, threading.Event())
+    watched = start()
+    shutil.rmtree(watched.folder)
+    wait_until(lambda: not watched.thread.is_alive(), LIMIT_S, "the end of watching")
+    assert isinstance(watched.found.get_nowait(), UserError)
+
+
+@pytest.mark.parametrize(("name", "good"), [("a.png", True), ("a.JPEG", True), (".a.png", False), ("a.png~", False)])
+def test_names_tell_pictures(name: str, good: bool) -> None:
+    assert is_picture(Path(name)) is good

@@ -1,0 +1,88 @@
+"""How sure recognition is of words, from the engine to the blocks of a page."""
+
+from collections.abc import Sequence
+
+from pipeline.reading.layout.certainty import UNCERTAIN, uncertain_share
+from pipeline.reading.layout.model import Region, Rule, Run
+from pipeline.reading.layout.page import Line, PageContent, as_dicts, convert, render
+from pipeline.reading.ocr import direction, orientation
+from pipeline.reading.ocr.engine import Quad, Text, _of_words
+
+_LOW = UNCERTAIN - 0.2
+
+
+def _line(text: str, sure: tuple[float, ...], top: float = 100, left: float = 50) -> Line:
+    return Line(text, left, top, left + 7 * len(text), top + 14, 10.0, sure=sure)
+
+
+def test_a_word_is_as_sure_as_its_least_sure_character() -> None:
+    sure = [0.99, 0.9, 0.99, 1.0, 0.5, 0.99]
+    assert _of_words("ab cde"[:6], 0.9, sure) == (0.9, 0.5)
+    assert _of_words("ab cde", 0.9, sure[:3]) == (0.9, 0.9)  # not said of each character
+    assert _of_words("", 0.0, [0]) == ()
+
+
+def test_a_turned_and_scaled_line_keeps_how_sure_its_words_are() -> None:
+    def read(quads: Sequence[Quad]) -> list[Text]:
+        return [Text("two words", 0.95, (0.9, 0.4)) for _ in quads]
+
+    quad: Quad = ((0, 0), (90, 0), (90, 10), (0, 10))
+    (found,) = direction.telling(direction.read_pieces([quad], read))
+    line = orientation.scaled(orientation.as_line(found), 2.0)
+    (upright,) = orientation.upright(PageContent(200, 300, (line._replace(angle=90),)))[0].lines
+
+    assert line.sure == upright.sure == (0.9, 0.4)
+
+
+def test_blocks_say_which_of_their_words_are_uncertain_and_markdown_stays_as_it_was() -> None:
+    lines = (
+        _line("The first line of a paragraph with one", (0.99,) * 8),
+        _line("wnnderful word in it.", (_LOW, 0.99, 0.99, 0.98), top=116),
+    )
+    blocks = convert(PageContent(400, 600, lines))
+    (found,) = as_dicts(blocks, 1)
+
+    assert render(blocks) == "The first line of a paragraph with one wnnderful word in it."
+    assert found["uncertain"] == [{"text": "wnnderful", "offset": 39, "confidence": round(_LOW, 3)}]
+    assert 0.85 < found["confidence"] < 0.99
+    assert uncertain_share(blocks) == 9 / sum(len(word) for word in found["text"].split())
+
+
+def test_a_table_says_which_words_of_its_cells_are_uncertain() -> None:
+    lines, rules = [], []
+    for row in range(3):
+        lines += [
+            _line(f"item {row}", (0.99, 0.99), 104 + 20 * row, 60),
+            _line(f"{row}9", (_LOW if row == 2 else 0.99,), 104 + 20 * row, 160),
+        ]
+    rules += [Rule(50, 100 + 20 * row, 250, 100 + 20 * row) for row in range(4)]
+    rules += [Rule(x, 100, x, 160) for x in (50, 150, 250)]
+    (found,) = as_dicts(convert(PageContent(400, 600, tuple(lines), tuple(rules))), 1)
+
+    assert found["type"] == "table"
+    (word,) = found["uncertain"]
+    assert word["text"] == found["text"][word["offset"] :][:2] == "29"
+
+
+def test_text_that_was_not_recognised_says_nothing_of_how_sure_it_is() -> None:
+    blocks = convert(PageContent(400, 600, (_line("Plain text of a text layer.", ()),)))
+
+    assert uncertain_share(blocks) is None
+    assert not {"confidence", "uncertain"} & set(as_dicts(blocks, 1)[0])
+    assert Run("x").style.sure is None
+
+
+def test_words_in_a_figure_count() -> None:
+    lines = (
+        _line("Pressure valve", (0.99, _LOW), top=120),
+        _line("Inlet", (0.99,), top=200),
+        _line("Outlet", (0.99,), top=200, left=200),
+        _line("Drain", (_LOW,), top=280),
+    )
+    seen = (Region("figure", (40, 100, 300, 320), 0.9),)
+    found = orientation.blocks(PageContent(600, 800, lines, regions=seen), None)
+    (figure,) = as_dicts(found, 1)
+
+    assert (figure["type"], figure["text"]) == ("picture", "Pressure valve\nInlet Outlet\nDrain")
+    assert [(word["text"], word["offset"]) for word in figure["uncertain"]] == [("valve", 9), ("Drain", 28)]
+    assert uncertain_share(found) == 10 / 29

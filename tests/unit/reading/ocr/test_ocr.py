@@ -1,0 +1,150 @@
+import logging
+from types import SimpleNamespace
+
+import pytest
+from PIL import Image
+
+from pipeline.engine.errors import ErrorKind, UnitError
+from pipeline.flows.documents.rules.doubt import is_doubtful
+from pipeline.providers.local import LocalConverter
+from pipeline.providers.protocols import PageRef
+from pipeline.reading.layout.page import to_markdown
+from pipeline.reading.ocr import recognition
+from pipeline.reading.ocr.engine import Text
+from pipeline.reading.pdf import pdfium
+from pipeline.reading.sandbox.limits import MAX_PIXELS
+from pipeline.settings import Settings
+from tests.support.corpus import corpus_file
+from tests.support.samples import picture_of, scanned_pdf
+
+pytestmark = pytest.mark.slow
+
+
+class Engine:
+    """Finds the same text, or fails, whatever it is shown; `seen` are the sizes of that."""
+
+    def __init__(self, found=(), error=None):
+        self.found = found
+        self.error = error
+        self.seen = []
+
+    def look(self, image):
+        self.seen.append(image.size)
+        if self.error:
+            raise self.error
+        texts = {quad: Text(text, 0.99) for quad, text in self.found}
+        return SimpleNamespace(
+            quads=list(texts), read=lambda quads: [texts.get(quad, Text("?", 0.1)) for quad in quads]
+        )
+
+
+def answering(monkeypatch, found=(), error=None):
+    """Puts an engine in place that finds (text, corners), or raises; gives the sizes of pictures that it was shown."""
+    engine = Engine(found, error)
+    monkeypatch.setattr(recognition._SHARED, "engine", engine)
+    return engine.seen
+
+
+def test_words_in_a_picture_are_recognised():
+    lines = recognition.recognise(picture_of(["Hello wonderful world", "Invoice 2024-117"]), threads=1)
+    assert to_markdown(lines).replace("\n\n", " ") == "Hello wonderful world Invoice 2024-117"
+    assert 30 < lines[0].left < 60
+    assert 20 < lines[0].size < 45
+
+
+def test_recognition_knows_that_it_cannot_read_a_scan():
+    path = corpus_file("documents/MEDRPT-2024-PAT-3847_medical_report_scan.pdf")
+    with pdfium.open_document(path) as document, document.page(1) as page:
+        scan = page.render(150, 3_000_000)
+    scan = scan.crop((0, scan.height // 2, scan.width, scan.height * 3 // 4))
+    poor = scan.resize((scan.width // 4, scan.height // 4))
+    found = recognition.read(poor, threads=1)
+    assert is_doubtful("", found.confidence), found
+
+
+def test_blank_picture_has_no_lines():
+    assert recognition.recognise(Image.new("RGB", (400, 300), "white"), threads=1) == []
+
+
+def test_scanned_page_is_read(tmp_path, capfd):
+    path = scanned_pdf(tmp_path / "scan.pdf", ["Minutes of the meeting", "held on Monday"])
+    with LocalConverter(Settings()).open(path) as reader:
+        text = reader.convert(PageRef(path, 1)).text
+    assert "Minutes of the meeting" in text
+    assert "held on Monday" in text
+    assert capfd.readouterr() == ("", "")
+
+
+def test_the_engine_is_made_once_and_is_quiet():
+    recognition.recognise(picture_of(["one"]), threads=1)
+    first = recognition._SHARED.engine
+    recognition.recognise(picture_of(["two"]), threads=2)
+    assert recognition._SHARED.engine is first
+    assert first is not None
+    assert not first._engine.use_cls
+    assert not logging.getLogger("RapidOCR").isEnabledFor(logging.WARNING)
+
+
+def test_real_scan_is_read():
+    path = corpus_file("documents/MEDRPT-2024-PAT-3847_medical_report_scan.pdf")
+    with LocalConverter(Settings()).open(path) as reader:
+        text = reader.convert(PageRef(path, 1)).text
+    assert "SEATTLE GENERAL HOSPITAL" in text
+    assert "MEDRPT-2024-PAT-3847" in text
+
+
+def test_no_texts_is_no_error(monkeypatch):
+    answering(monkeypatch)
+    assert recognition.recognise(Image.new("RGB", (40, 40)), threads=1) == []
+
+
+@pytest.mark.parametrize("error", [KeyError("x"), RuntimeError("onnx"), MemoryError(), AssertionError(), OSError()])
+def test_whatever_the_engine_raises_is_a_unit_error(monkeypatch, error):
+    answering(monkeypatch, error=error)
+    with pytest.raises(UnitError) as caught:
+        recognition.recognise(Image.new("RGB", (40, 40)), threads=1)
+    assert (caught.value.kind, caught.value.code) == (ErrorKind.TRANSIENT, "ocr_failed")
+
+
+def test_missing_engine_is_a_permanent_error(monkeypatch):
+    monkeypatch.setattr(recognition._SHARED, "engine", None)
+    monkeypatch.setitem(__import__("sys").modules, "rapidocr", None)
+    with pytest.raises(UnitError) as caught:
+        recognition.recognise(Image.new("RGB", (40, 40)), threads=1)
+    assert (caught.value.kind, caught.value.code) == (ErrorKind.PERMANENT, "ocr_unavailable")
+
+
+def test_boxes_are_in_pixels_of_the_picture_that_was_given(monkeypatch):
+    corners = ((10.0, 20.0), (110.0, 20.0), (110.0, 40.0), (10.0, 40.0))
+    elsewhere = ((10.0, 60.0), (110.0, 60.0), (110.0, 80.0), (10.0, 80.0))
+    seen = answering(monkeypatch, [(corners, "half"), (elsewhere, " ")])
+    (line,) = recognition.recognise(Image.new("RGB", (8000, 1000)), threads=1)
+    factor = 8000 / seen[0][0]
+    assert (line.left, line.top, line.right, line.bottom) == tuple(
+        pytest.approx(value * factor) for value in (10, 20, 110, 40)
+    )
+
+
+@pytest.mark.parametrize(
+    "size", [(60_000, 20), (20, 60_000), (1, 30_000), (30_000, 1), (9000, 9000), (1, 1), (300, 200)]
+)
+def test_the_engine_sees_pictures_of_bounded_size_and_shape(monkeypatch, size):
+    seen = answering(monkeypatch)
+    recognition.recognise(Image.new("RGB", size), threads=1)
+    (width, height) = seen[0]
+    assert max(width, height) <= 4000
+    assert max(width, height) <= 7 * min(width, height)
+    assert width * height <= MAX_PIXELS
+
+
+def test_more_pixels_are_looked_at_only_where_more_are_asked_for():
+    assert [recognition.pixels_at(dpi) for dpi in (72, 200, 300)] == [3_000_000, 3_000_000, MAX_PIXELS]
+
+
+@pytest.mark.parametrize(
+    "words", [["Confidential"], ["Hello there", "Total 12"], ["Dear Sir,", "", "thank you.", "", "Yours"]]
+)
+def test_few_words_on_a_white_page_are_seen(words):
+    page = Image.new("RGB", (1488, 1925), "white")
+    page.paste(picture_of(words, (500, 350), 26), (130, 100))
+    assert " ".join(line.text for line in recognition.recognise(page, threads=1)).split() == " ".join(words).split()

@@ -1,0 +1,166 @@
+"""Tesseract's opinion on pages that recognition is unsure of: when it is asked, and what of it is believed."""
+
+import shutil
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import psutil
+import pytest
+from PIL import Image, ImageDraw, ImageFont
+
+from pipeline.reading.layout.page import Line
+from pipeline.reading.ocr import second_opinion, tesseract_words
+from pipeline.reading.ocr.recognition import Reading
+from pipeline.reading.ocr.second_opinion import Tesseract
+from pipeline.reading.sandbox.limits import page_limits
+from tests.support.waiting import wait_until
+
+_LIMITS = page_limits(20, 1_000)
+_PICTURE = Image.new("RGB", (400, 100), "white")
+_HEAD = "level\tpage_num\tblock_num\tpar_num\tline_num\tword_num\tleft\ttop\twidth\theight\tconf\ttext"
+
+
+def _row(text: str, left: int, sure: float = 95.5, line: int = 1, *, level: int = 5, top: int = 10) -> str:
+    return f"{level}\t1\t1\t1\t{line}\t1\t{left}\t{top}\t80\t20\t{sure}\t{text}"
+
+
+@pytest.fixture
+def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A program called tesseract, first on the PATH, that writes what it was called with and its environment."""
+    program = tmp_path / "bin" / "tesseract"
+    program.parent.mkdir()
+    program.write_text(
+        "#!/bin/sh\n"
+        'case "$1" in\n'
+        '--version) echo "tesseract 9.9";;\n'
+        '--list-langs) printf "List:\\neng\\nosd\\nrus\\n";;\n'
+        '*) echo "$@" >> calls; env > environment; ulimit -v > memory\n'
+        'case "$*" in *"--psm 0"*) echo "Script: Cyrillic" > page.osd;; *) echo words > page.tsv;; esac;;\n'
+        "esac\n"
+    )
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{program.parent}:/usr/bin:/bin")
+    monkeypatch.setenv("PENSTOCK_SECRET", "1")
+    second_opinion.installed.cache_clear()
+    yield program
+    second_opinion.installed.cache_clear()
+
+
+def test_the_program_is_run_with_the_packs_of_the_page_s_script_and_without_our_environment(
+    fake: Path, tmp_path: Path
+) -> None:
+    assert second_opinion.installed() == Tesseract(str(fake), "tesseract 9.9", ("eng", "osd", "rus"))
+    assert second_opinion.read(tmp_path, _LIMITS, lambda: True)
+
+    assert (tmp_path / "calls").read_text().splitlines() == [
+        "page.pgm page -l osd --psm 0",
+        "page.pgm page -l rus+eng --psm 3 tsv",
+    ]
+    assert "PENSTOCK_SECRET" not in (tmp_path / "environment").read_text()
+
+
+def test_a_program_that_takes_too_long_or_is_not_wanted_is_killed(fake: Path, tmp_path: Path) -> None:
+    assert second_opinion.installed()
+    fake.write_text("#!/bin/sh\nexec sleep 600\n")
+
+    assert not second_opinion.read(tmp_path, page_limits(0.3, 1_000), lambda: True)
+    assert not second_opinion.read(tmp_path, _LIMITS, lambda: False)
+
+
+def test_what_the_program_started_is_killed_with_it(fake: Path, tmp_path: Path) -> None:
+    """Where `tesseract` is a script that starts the program: a wrapper of a package, a container."""
+    assert second_opinion.installed()
+    fake.write_text("#!/bin/sh\nsleep 600 &\necho $! > started\nwait\n")
+    started = tmp_path / "started"
+
+    assert not second_opinion.read(tmp_path, _LIMITS, lambda: not (started.exists() and started.read_text()))
+    wait_until(lambda: _has_ended(int(started.read_text())), 60, "what it started has ended")
+
+
+def _has_ended(pid: int) -> bool:
+    with suppress(psutil.NoSuchProcess):
+        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    return True
+
+
+def test_a_program_that_prints_without_bounds_is_not_used(fake: Path) -> None:
+    fake.write_text("#!/bin/sh\nexec head -c 100000000 /dev/zero\n")
+
+    assert second_opinion.installed() is None
+
+
+def test_a_machine_without_the_program_has_no_second_opinion(
+    fake: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+
+    assert second_opinion.installed() is None
+    assert not second_opinion.read(tmp_path, _LIMITS, lambda: True)
+    assert fake.exists()
+
+
+@pytest.mark.parametrize(
+    ("packs", "script", "chosen"),
+    [
+        (("ara", "eng", "osd"), "Arabic", ["ara", "eng"]),
+        (("eng", "osd", "rus"), "Korean", []),  # no pack for it: nothing it says would help
+        (("deu", "eng"), "", ["deu", "eng"]),
+        (("ara",), "Arabic", ["ara"]),
+    ],
+)
+def test_packs_are_chosen_by_the_script(packs: tuple[str, ...], script: str, chosen: list[str]) -> None:
+    assert second_opinion._languages(Tesseract("", "", packs), script) == chosen
+
+
+def test_words_become_lines_and_what_makes_no_sense_is_left_out() -> None:
+    rows = [
+        _HEAD,
+        _row("", 0, -1, level=4),
+        _row("Привет,", 10),
+        _row("мир", 100, 80),
+        _row("x", 390),
+        _row("nan", 0, float("nan")),
+        _row("low", 10, -1),
+        _row("9" * 300, 10),
+        "5\t1",
+        _row("next\x1b", 10, 90, 2, top=50),
+        _row("a", 10, 1e9, 3),
+    ]
+    first, second = tesseract_words.parse("\n".join(rows), 400, 100)
+
+    assert (first.text, first.box, first.sure) == ("Привет, мир", (10, 10, 180, 30), (0.955, 0.8))
+    assert second.text == "next"
+
+
+def test_an_unsure_reading_asks_and_takes_what_is_better(tmp_path: Path) -> None:
+    unsure = Reading([Line(", .", 10, 10, 180, 30, 15, sure=(0.5, 0.5))], 0.5)
+
+    assert tesseract_words.improved(unsure, _PICTURE, tmp_path) == unsure
+    with Image.open(tmp_path / second_opinion.PICTURE) as written:
+        assert (written.size, written.mode) == ((400, 100), "L")
+    (tmp_path / second_opinion.WORDS).write_text("\n".join([_HEAD, _row("Привет,", 10), _row("мир", 100)]))
+    found = tesseract_words.improved(unsure, _PICTURE, tmp_path)
+
+    assert [line.text for line in found.lines] == ["Привет, мир"]
+    assert found.engines == ("rapidocr", "tesseract")
+    assert found.confidence == pytest.approx(0.955)
+
+
+def test_a_sure_reading_does_not_ask(tmp_path: Path) -> None:
+    sure = Reading([Line("clear", 10, 10, 180, 30, 15, sure=(0.99,))], 0.99)
+
+    assert tesseract_words.improved(sure, _PICTURE, tmp_path) is sure
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.skipif(shutil.which("tesseract") is None, reason="tesseract is not installed")
+def test_the_installed_program_reads_a_picture(tmp_path: Path) -> None:
+    second_opinion.installed.cache_clear()
+    picture = Image.new("RGB", (700, 120), "white")
+    ImageDraw.Draw(picture).text((20, 30), "Second opinion", font=ImageFont.load_default(48), fill="black")
+    picture.convert("L").save(tmp_path / second_opinion.PICTURE, "PPM")
+
+    assert second_opinion.read(tmp_path, _LIMITS, lambda: True)
+    (line,) = tesseract_words.parse((tmp_path / second_opinion.WORDS).read_text(), 700, 120)
+    assert line.text == "Second opinion"

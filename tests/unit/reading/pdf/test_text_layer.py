@@ -1,0 +1,226 @@
+import pytest
+
+from pipeline.providers.local import LocalConverter
+from pipeline.providers.protocols import PageRef
+from pipeline.reading.pdf import drawings, pdfium, text_layer
+from pipeline.settings import Settings
+from tests.support.corpus import corpus_file
+from tests.support.samples import Sheet, pdf_bytes, shown, shown_lines, text_pdf
+
+FONTS = {"B": "Helvetica-Bold", "I": "Times-Italic", "M": "Courier"}
+
+
+@pytest.fixture
+def page(tmp_path):
+    """Opens a page of these drawing commands, with fonts F1, B, I and M, and reads its text layer."""
+
+    def read(content, extra="", objects=(), box="0 0 600 800"):
+        path = tmp_path / "a.pdf"
+        path.write_bytes(styled(content, extra, objects, box))
+        with pdfium.open_document(path) as document, document.page(1) as opened:
+            return text_layer.read(opened).lines, drawings.read(opened)
+
+    return read
+
+
+def styled(content, extra="", objects=(), box="0 0 600 800"):
+    made = pdf_bytes([Sheet(content, box, extra, objects)])
+    fonts = " ".join(f"/{name}<</Type/Font/Subtype/Type1/BaseFont/{font}>>" for name, font in FONTS.items())
+    return made.replace(b"/Font<</F1 3 0 R>>", f"/Font<</F1 3 0 R {fonts}>>".encode())
+
+
+def words(font, text, x, y, size=12):
+    return f"BT /{font} {size} Tf {x} {y} Td ({text}) Tj ET\n".encode()
+
+
+def test_words_have_the_style_of_their_font(page):
+    [line], _ = page(
+        shown("plain ", 50, 700)
+        + words("B", "bold", 86, 700)
+        + words("I", "leaning", 120, 700)
+        + words("M", "code", 170, 700)
+    )
+    marks = {span.text: (span.style.bold, span.style.italic, span.style.mono) for span in line.spans}
+    assert marks == {
+        "plain": (False, False, False),
+        "bold": (True, False, False),
+        "leaning": (False, True, False),
+        "code": (False, False, True),
+    }
+
+
+def test_words_have_their_places(page):
+    [line], _ = page(shown("two words", 50, 700))
+    first, second = line.spans
+    assert first.left == pytest.approx(50, abs=1)
+    assert first.right < second.left
+    assert (line.top, line.bottom) == (pytest.approx(91, abs=1), pytest.approx(103, abs=1))
+    assert line.size == 12
+
+
+def test_a_raised_figure_is_marked(page):
+    lines, _ = page(shown("word", 50, 700) + words("F1", "2", 77, 705, 7))
+    shifts = {span.text: span.style.shift for line in lines for span in line.spans}
+    assert shifts["word"] == 0
+    assert shifts.get("2", 1) in {0, 1}
+    path_text = "".join(line.text for line in lines)
+    assert path_text.replace(" ", "") == "word2"
+
+
+def test_links_are_laid_on_their_words(page):
+    link = b"<</Type/Annot/Subtype/Link/Rect[48 695 100 715]/A<</S/URI/URI(https://example.org/x)>>>>"
+    [line], _ = page(shown("linked and not", 50, 700), "/Annots[{0} 0 R]", (link,))
+    assert [bool(span.style.link) for span in line.spans] == [True, True, False]
+
+
+def test_links_that_run_scripts_are_left_out(page):
+    link = b"<</Type/Annot/Subtype/Link/Rect[48 695 300 715]/A<</S/URI/URI(javascript:alert)>>>>"
+    [line], _ = page(shown("linked", 50, 700), "/Annots[{0} 0 R]", (link,))
+    assert line.spans[0].style.link == ""
+
+
+def test_text_drawn_twice_is_read_once(page):
+    lines, _ = page(shown("Shadow", 50, 700) + shown("Shadow", 50.6, 700.4))
+    assert [line.text for line in lines] == ["Shadow"]
+
+
+def test_the_same_words_elsewhere_are_read_again(page):
+    lines, _ = page(shown("Total", 50, 700) + shown("Total", 50, 650))
+    assert [line.text for line in lines] == ["Total", "Total"]
+
+
+def test_text_outside_of_the_page_is_left_out(page):
+    lines, _ = page(shown("seen", 50, 700) + shown("cutting mark", 50, 850))
+    assert [line.text for line in lines] == ["seen"]
+
+
+def test_invisible_text_over_a_scan_is_read(page):
+    lines, _ = page(b"3 Tr\n" + shown("recognised before", 50, 700))
+    assert lines[0].text == "recognised before"
+
+
+def test_turned_text_has_its_angle(page):
+    up = b"q 0 1 -1 0 100 300 cm BT /F1 12 Tf (up the page) Tj ET Q\n"
+    lines, _ = page(up + shown("across", 200, 700))
+    assert {line.text: line.angle for line in lines} == {"up the page": 270, "across": 0}
+
+
+def test_slanted_text_is_neither(page):
+    [line], _ = page(b"q 0.7 0.7 -0.7 0.7 100 300 cm BT /F1 40 Tf (DRAFT) Tj ET Q\n")
+    assert line.angle == -1
+
+
+def test_strokes_and_thin_areas_are_rules(page):
+    content = b"50 700 m 300 700 l S\n 50 600 250 0.5 re f\n 1 0 0 RG 400 100 m 400 300 l S\n"
+    _, drawn = page(content)
+    assert [tuple(round(value) for value in rule) for rule in drawn.rules] == [
+        (50, 100, 300, 100),
+        (50, 200, 300, 200),
+        (400, 500, 400, 700),
+    ]
+
+
+def test_filled_areas_are_fills_and_frames_are_both(page):
+    _, drawn = page(b"0.9 g 50 600 200 50 re f\n 50 400 200 50 re S\n")
+    assert [tuple(round(value) for value in box) for box in drawn.fills] == [
+        (50, 150, 250, 200),
+        (50, 350, 250, 400),
+    ]
+    assert len(drawn.rules) == 4
+
+
+def test_curves_and_slanting_lines_are_shapes_but_a_rounded_rectangle_is_a_fill(page):
+    rounded = b"60 500 m 240 500 l 246 500 250 504 250 510 c 250 590 l 250 596 246 600 240 600 c 60 600 l "
+    rounded += b"54 600 50 596 50 590 c 50 510 l 50 504 54 500 60 500 c f\n"
+    _, drawn = page(rounded + b"300 300 m 350 380 l S 400 300 m 420 300 440 320 440 340 c f\n")
+    assert [tuple(round(value) for value in box) for box in drawn.fills] == [(50, 200, 250, 300)]
+    assert [round(box[0]) for box in drawn.shapes] == pytest.approx([300, 400], abs=1)
+
+
+def test_a_picture_of_one_dot_drawn_long_is_a_rule_and_others_are_images(page):
+    dot = b"BI /W 1 /H 1 /CS /G /BPC 8 ID \x00 EI Q\n"
+    _, drawn = page(b"q 200 0 0 0.5 50 600 cm " + dot + b"q 90 0 0 80 50 400 cm " + dot)
+    assert [(round(rule.left), round(rule.right)) for rule in drawn.rules] == [(50, 250)]
+    assert [tuple(round(value) for value in box) for box in drawn.images] == [(50, 320, 140, 400)]
+
+
+def test_rules_inside_of_forms_are_found_and_nested_forms_end(page, tmp_path):
+    form = b"<</Type/XObject/Subtype/Form/BBox[0 0 600 800]/Resources<</XObject<</Fm 5 0 R>>>>/Length 34>>"
+    form += b"stream\n50 700 m 300 700 l S /Fm Do       \nendstream"
+    content = b"q 1 0 0 1 0 -100 cm /Fm Do Q\n"
+    path = tmp_path / "forms.pdf"
+    made = pdf_bytes([Sheet(content, "0 0 600 800", "", (form,))])
+    path.write_bytes(made.replace(b"/Font<</F1 3 0 R>>", b"/XObject<</Fm 5 0 R>>/Font<</F1 3 0 R>>"))
+    with pdfium.open_document(path) as document, document.page(1) as opened:
+        rules = drawings.read(opened).rules
+    assert (round(rules[0].left), round(rules[0].top)) == (50, 200)
+    assert len(rules) < 10
+
+
+def test_ten_thousand_rules_are_read(page):
+    content = b"".join(b"%d %d m %d %d l S\n" % (n % 500, n % 700, n % 500 + 50, n % 700) for n in range(10_000))
+    _, drawn = page(content)
+    assert 9_000 < len(drawn.rules) <= 10_000
+
+
+@pytest.mark.parametrize("box", ["0 0 1 1", "0 0 14400 14400", "-300 -400 300 400"])
+def test_pages_of_any_size_are_read(page, box):
+    page(shown("text", 0, 0), box=box)
+
+
+def test_a_page_of_a_hundred_thousand_characters_is_converted(tmp_path):
+    lines = [f"line {n} with some words in it, and more of them to come" for n in range(1_900)]
+    path = tmp_path / "long.pdf"
+    path.write_bytes(pdf_bytes([Sheet(shown_lines(lines, 20, 19_000, 8, 10), "0 0 600 19100")]))
+    with LocalConverter(Settings()).open(path) as reader:
+        assert reader.convert(PageRef(path, 1)).text.count("more of them") == 1_900
+
+
+def test_facts_of_all_pages_make_a_profile_that_pages_share(tmp_path):
+    path = text_pdf(tmp_path / "a.pdf", [["Running head", "", *[f"text {n} of the page"] * 9] for n in range(4)])
+    path.write_bytes(
+        pdf_bytes([Sheet(shown("Running head", 72, 770) + shown(f"Text of page {n}.", 72, 600)) for n in range(4)])
+    )
+    converter, keeping = LocalConverter(Settings()), LocalConverter(Settings(documents={"keep_headers": True}))
+    survey = converter.survey(path, [2], lambda: None)
+    with converter.open(path, survey) as reader, keeping.open(path, survey) as other:
+        answer = reader.convert(PageRef(path, 2))
+        assert answer.text == "Text of page 1."
+        assert other.convert(PageRef(path, 2)).text == "Running head\n\nText of page 1."
+    assert answer.layout is not None
+    [block] = answer.layout["blocks"]
+    assert (block["type"], block["page"], answer.layout["unit"]) == ("paragraph", 2, "pt")
+    assert block["bbox"][0] == pytest.approx(72, abs=1)
+
+
+def test_a_hyphen_at_a_lines_end_is_told_from_a_glyph_without_character():
+    with pdfium.open_document(corpus_file("documents/copy-protected.pdf")) as document, document.page(2) as opened:
+        lines = text_layer.read(opened).lines
+    assert any("practical difficulties" in line.text for line in lines)
+    assert any(line.text.endswith("dis\u00adtinct") or line.text.endswith("\u00ad") for line in lines)
+
+
+def test_a_mark_drawn_over_a_letter_becomes_part_of_it(page):
+    drawn = shown("Oguz and so on", 50, 700) + "BT /F1 12 Tf 62 702 Td (\u00b4) Tj ET\n".encode("cp1252")
+    [line], _ = page(drawn)
+    assert line.text == "Oǵuz and so on"
+
+
+def test_a_mark_beside_letters_stays_as_it_is(page):
+    [line], _ = page("BT /F1 12 Tf 50 700 Td (5 \u00b4 3) Tj ET\n".encode("cp1252"))
+    assert line.text == "5 \u00b4 3"
+
+
+def test_a_mark_of_a_name_on_a_real_page_is_on_its_letter():
+    path = corpus_file("documents/multi-column-2p.pdf")
+    with pdfium.open_document(path) as document, document.page(1) as opened:
+        assert any("Barlas Oğuz" in line.text for line in text_layer.read(opened).lines)
+
+
+def test_tables_of_real_pages_are_tables():
+    path = corpus_file("documents/zerox-0004.pdf")
+    with LocalConverter(Settings()).open(path) as reader:
+        text = reader.convert(PageRef(path, 2)).text
+    assert "| Model | ReAct | Focused ReAct | abs./rel. diff |" in text
+    assert "| Llama 3.1 8B | 14.0% | 23.3% | +9.3 / 66% |" in text
+    assert "| Phi-3.5 -mini 3.8B | 23.23±8.42s | 22.50±11.19s | -0.73 / 3% |" in text

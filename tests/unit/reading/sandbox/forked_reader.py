@@ -1,0 +1,44 @@
+"""A process that has read a file forks, as workers do: `python -m tests.unit.reading.sandbox.forked_reader`.
+
+In a process of its own: the fork of one that has run other tests has their objects, and those may wait for threads that
+a fork does not have.
+"""
+
+import os
+import sys
+from pathlib import Path
+
+import psutil
+
+from pipeline.reading.sandbox import child
+from pipeline.reading.sandbox.limits import Limits
+from pipeline.reading.text.text_files import read_file
+
+
+def children() -> set[int]:
+    """The processes that read for this one."""
+    return {one.pid for one in psutil.Process().children() if "pipeline.reading.sandbox.child_main" in one.cmdline()}
+
+
+def read(path: Path) -> str:
+    return read_file(path, path.name, Limits(), lambda: True).text
+
+
+def main(path: Path, expected: str) -> None:
+    assert expected in read(path)
+    ours = children()
+    fork = os.fork()
+    if not fork:
+        assert expected in read(path)
+        own = children()
+        assert own
+        assert not own & ours
+        child.close_idle()
+        os._exit(0)
+    assert os.waitpid(fork, 0)[1] == 0
+    assert expected in read(path)
+    assert ours & children()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), sys.argv[2])

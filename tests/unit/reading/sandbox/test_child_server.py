@@ -1,0 +1,117 @@
+"""The server that forks readers: shared modules, separate descriptors, and the death of either side."""
+
+import os
+import signal
+import subprocess
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import psutil
+import pytest
+
+from pipeline.engine import search_path
+from pipeline.engine.errors import UnitError
+from pipeline.reading.sandbox import child, child_process
+from pipeline.reading.sandbox.limits import Limits
+from pipeline.reading.text.text_files import read_file
+from tests.support.waiting import wait_until
+
+pytestmark = pytest.mark.skipif(not child_process.FORKS, reason="children are forked on Linux alone")
+
+
+@pytest.fixture
+def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[psutil.Popen]:
+    """A server that this process uses, whose parent has a secret."""
+    monkeypatch.setenv("PENSTOCK_PROVIDERS__AI__API_KEY", "sk-secret")
+    monkeypatch.setattr(child_process, "_servers", [])
+    child.close_idle()
+    socket = tmp_path / "readers.sock"
+    with psutil.Popen(
+        search_path.program("pipeline.reading.sandbox.child_server", str(socket)),
+        env=child_process.environment(),
+        stdin=subprocess.PIPE,
+    ) as process:
+        child_process.use_server(socket, 60)
+        yield process
+        child.close_idle()
+
+
+def read(folder: Path) -> str:
+    page = folder / "page.html"
+    page.write_text("<p>some words</p>")
+    return read_file(page, page.name, Limits(), lambda: True).text
+
+
+def readers(server: psutil.Popen) -> list[psutil.Process]:
+    return server.children()
+
+
+def started() -> list[psutil.Process]:
+    """The readers that this process has started itself."""
+    ours = psutil.Process().children()
+    return [
+        one
+        for one in ours
+        if one.status() != psutil.STATUS_ZOMBIE and "pipeline.reading.sandbox.child_main" in one.cmdline()
+    ]
+
+
+def descriptors(process: psutil.Process) -> dict[int, str]:
+    folder = Path(f"/proc/{process.pid}/fd")
+    return {int(one.name): str(one.readlink()) for one in folder.iterdir()}
+
+
+def test_children_share_what_the_server_has_loaded_and_nothing_of_who_uses_them(
+    server: psutil.Popen, tmp_path: Path
+) -> None:
+    assert "some words" in read(tmp_path)
+    assert "some words" in read(tmp_path)
+    (reader,) = readers(server)
+    assert server.num_threads() == 1, "a fork has the thread alone that makes it"
+    opened = descriptors(reader)
+    assert all(where.startswith("pipe:") or where == os.devnull for where in opened.values()), opened
+    assert not set(opened.values()) & set(descriptors(server).values()) - {os.devnull}
+    for process in (server, reader):
+        assert b"sk-secret" not in Path(f"/proc/{process.pid}/environ").read_bytes()
+    child.close_idle()
+    wait_until(lambda: not readers(server), 60, "the reader has ended")
+    wait_until(lambda: len(descriptors(server)) == 5, 60, "nothing of it is left", last=lambda: descriptors(server))
+
+
+def test_how_a_child_ended_is_told(server: psutil.Popen, tmp_path: Path) -> None:
+    read(tmp_path)
+    (reader,) = readers(server)
+    reader.send_signal(signal.SIGSTOP)
+    with child.Session() as session:
+        session._child = child._take()
+        process = session._child.process
+        assert process.poll() is None
+        reader.send_signal(signal.SIGSEGV)
+        reader.send_signal(signal.SIGCONT)
+        assert process.wait() == -signal.SIGSEGV
+        assert process.poll() == -signal.SIGSEGV
+
+
+def test_when_the_server_is_killed_its_children_go_on_and_the_next_is_started(
+    server: psutil.Popen, tmp_path: Path
+) -> None:
+    read(tmp_path)
+    (reader,) = readers(server)
+    child_process.use_server(tmp_path / "readers.sock")  # without patience
+    server.kill()
+    wait_until(lambda: reader.ppid() != server.pid, 60, "the server is gone")
+    assert "some words" in read(tmp_path)
+    assert not started(), "by the child that was there"
+    reader.kill()
+    with suppress(UnitError):  # whether the task had begun when it died is chance
+        read(tmp_path)
+    assert "some words" in read(tmp_path)
+    assert started()
+
+
+def test_the_server_ends_with_who_started_it(server: psutil.Popen, tmp_path: Path) -> None:
+    read(tmp_path)
+    server.stdin.close()
+    assert server.wait(60) == 0
+    assert "some words" in read(tmp_path), "by the child that was there"
