@@ -1,7 +1,7 @@
 """Snapshots of all that programs and people build on, in `tests/data/snapshots`: one fact a line.
 
-Each line names its subject in full, so that a diff needs no context. A field is required unless it is
-`optional` or has a default; bounds are those of JSON schema.
+Each line names its subject in full, so that a diff needs no context. What is taken is required unless it
+is `optional` or has a default; what is answered has all its fields. Bounds are those of JSON schema.
 """
 
 from collections.abc import Callable, Iterator
@@ -84,7 +84,7 @@ def _mcp() -> Iterator[str]:
         shared = set.intersection(*taken.values())
         yield from (f"{tool.name} in {line}" for line in shared)
         yield from (f"{tool.name} in {line} ({way})" for way, lines in taken.items() for line in lines - shared)
-        yield from (f"{tool.name} out {line}" for line in Fields(result).lines(result))
+        yield from (f"{tool.name} out {line}" for line in Fields(result, answers=True).lines(result))
 
 
 SNAPSHOTS: dict[str, Callable[[], Iterator[str]]] = {

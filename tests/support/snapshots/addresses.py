@@ -52,27 +52,27 @@ def _operations() -> dict[str, list[str]]:
     routes = [_Shown(one.route, one._route_context) for one in iter_route_contexts(_app().routes)]
     document = get_openapi(title="", version="", routes=routes)
     document["components"]["schemas"] |= problem.pop("$defs", {}) | {"Problem": problem}
-    schemas, found = Fields(document), dict[str, list[str]]()
+    taken, answered, found = Fields(document), Fields(document, answers=True), dict[str, list[str]]()
     for route in routes:
         for method in sorted(route.methods or {"MOUNT"}):
             facts = found[f"{method} {route.path}"] = []
             if isinstance(route.original_route, APIRoute):
                 facts.append(f"scope {endpoints.scope_of(route) or 'none'}")
                 facts += [] if getattr(route._effective_route, "include_in_schema", True) else ["undocumented"]
-                facts += _facts(schemas, document["paths"][route.path_format][method.lower()])
+                facts += _facts(taken, answered, document["paths"][route.path_format][method.lower()])
     return found
 
 
-def _facts(schemas: Fields, operation: Schema) -> Iterator[str]:
+def _facts(taken: Fields, answered: Fields, operation: Schema) -> Iterator[str]:
     """Parameters, the body's fields, the answers' fields. `problems` lists the fields of problems once."""
     for one in operation.get("parameters", ()):
-        yield from schemas.parameter(
+        yield from taken.parameter(
             one.get("schema", {}), f"{one['in']} {one['name']}", needed=one.get("required", False)
         )
     body = operation.get("requestBody", {})
     for media, content in body.get("content", {}).items():
         yield f"body {media}{'' if body.get('required') else ' optional'}"
-        yield from _of_content(schemas, "body" if len(body["content"]) == 1 else f"body {media}", content)
+        yield from _of_content(taken, "body" if len(body["content"]) == 1 else f"body {media}", content)
     problems = []
     for status, answer in operation["responses"].items():
         contents = answer.get("content", {})
@@ -86,7 +86,7 @@ def _facts(schemas: Fields, operation: Schema) -> Iterator[str]:
             yield f"{status} without a body"
         for media, content in contents.items():
             if media != MEDIA_TYPE:
-                yield from _of_content(schemas, status if len(contents) == 1 else f"{status} {media}", content)
+                yield from _of_content(answered, status if len(contents) == 1 else f"{status} {media}", content)
     if problems:
         yield f"problems {' '.join(sorted(problems))}"
 
@@ -121,7 +121,7 @@ def routes() -> Iterator[str]:
         yield operation
         yield from (f"{operation} {fact}" for fact in facts)
     problem = Problem.model_json_schema()
-    yield from (f"PROBLEM {line}" for line in Fields(problem).lines(problem))
+    yield from (f"PROBLEM {line}" for line in Fields(problem, answers=True).lines(problem))
     yield from (f"ERROR {code} {status}" for code, status in STATUS.items())
 
 

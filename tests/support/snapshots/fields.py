@@ -30,10 +30,13 @@ _WORDS = {"title", "description", "examples", "example"}
 
 
 class Fields:
-    """The schemas that one document holds, by the references to them."""
+    """The schemas that one document holds, by the references to them.
 
-    def __init__(self, document: Schema) -> None:
-        self._document = document
+    `answers`: of what is answered, which has all its fields: no default and no `optional` shows.
+    """
+
+    def __init__(self, document: Schema, *, answers: bool = False) -> None:
+        self._document, self._answers = document, answers
 
     def lines(self, schema: Schema, name: str = "") -> Iterator[str]:
         """The schema itself, as `name`, and each field below it."""
@@ -96,6 +99,8 @@ class Fields:
 
     def _need(self, schema: Schema, *, needed: bool) -> str:
         """Nothing for what has to be there."""
+        if self._answers:
+            return ""
         schema = self._resolved(schema)
         if "default" in schema and "properties" not in schema:
             return f" = {_value(schema['default'])}"
