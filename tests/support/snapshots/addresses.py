@@ -46,7 +46,7 @@ def _app() -> FastAPI:
 
 
 @cache
-def _operations() -> dict[str, list[str]]:
+def operations() -> dict[str, list[str]]:
     """What each operation takes and answers, by its method and path."""
     problem = Problem.model_json_schema(ref_template="#/components/schemas/{model}")
     routes = [_Shown(one.route, one._route_context) for one in iter_route_contexts(_app().routes)]
@@ -109,7 +109,7 @@ def _promised(facts: list[str]) -> set[str]:
 
 def routes() -> Iterator[str]:
     """The routes of all APIs, and the statuses of errors by their codes."""
-    found = _operations()
+    found = operations()
     for operation, facts in found.items():
         method, path = operation.split(" ")
         twin = f"{method} {PREFIX}{path}"
@@ -127,7 +127,7 @@ def routes() -> Iterator[str]:
 
 def console() -> Iterator[str]:
     """The console's routes, the parameters of its views, and the fields of forms that carry files."""
-    for operation, facts in _operations().items():
+    for operation, facts in operations().items():
         if _is_console(operation):
             yield operation
             yield from (f"{operation} {fact}" for fact in facts if fact.startswith(_TAKEN))

@@ -1,0 +1,54 @@
+"""What no answer may show: paths and workers of the server, secrets and their hashes, and what models were asked.
+
+`tests/data/snapshots` list the fields that each route and tool answers with; this says which may never be among them.
+"""
+
+import re
+from collections.abc import Iterator
+
+import pytest
+
+from pipeline.interfaces.mcp.tools import TOOLS
+from tests.support.snapshots.addresses import operations
+from tests.support.snapshots.fields import Fields
+
+HIDDEN = re.compile(r"(\w+_)?(path|worker_id|claim|claim_id|secret|secret_hash|hash|prompt|password|dsn|dir)")
+"""Such a name says that a field is the machine's own, or somebody's secret."""
+SHOWN = {
+    "GET /api/v1/about": {"data_dir"},  # to administrators
+    "GET /api/v1/screenshots/nodes/{node_id}": {"prompt_hash"},  # where a summary comes from
+    # A secret is shown once, to whoever made it.
+    "POST /api/v1/keys": {"secret"},
+    "POST /api/v1/nodes/tokens": {"secret"},
+    "POST /api/v1/webhooks/endpoints": {"secret"},
+    "POST /api/v1/webhooks/endpoints/{endpoint_id}/secret": {"secret"},
+    # As the caller named the file in the request.
+    "POST /api/v1/knowledge-bases/{base_id}/items": {"path"},
+}
+"""What is shown nevertheless, and why."""
+
+
+def _hidden(lines: list[str]) -> set[str]:
+    """The names of hidden fields in lines such as `200 items[].path string`."""
+    names = {name for line in lines for name in re.split(r"[.\s]", line.replace("[]", ""))[:-1]}
+    return {name for name in names if HIDDEN.fullmatch(name)}
+
+
+def _answers() -> Iterator[tuple[str, list[str]]]:
+    for operation, facts in operations().items():
+        yield operation, [fact for fact in facts if re.match(r"[1-5]\d\d ", fact)]
+    for tool in TOOLS:
+        schema = tool.result.model_json_schema(mode="serialization")
+        yield f"tool {tool.name}", list(Fields(schema, answers=True).lines(schema))
+
+
+@pytest.mark.parametrize(("operation", "lines"), [pytest.param(*one, id=one[0]) for one in _answers()])
+def test_an_answer_shows_nothing_of_the_machine_and_no_secret(operation: str, lines: list[str]) -> None:
+    assert _hidden(lines) == SHOWN.get(operation, set())
+
+
+def test_a_field_that_must_stay_hidden_is_noticed_at_any_depth() -> None:
+    assert _hidden(["200 items[].merged_path null | string", "200 a.worker_id string", "200 pages integer"]) == {
+        "merged_path",
+        "worker_id",
+    }
