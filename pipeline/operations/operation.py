@@ -45,10 +45,15 @@ def operation(
     return wrap
 
 
-def reads(function: Callable[Concatenate[Context, P], R], scope: Scope = Scope.READ) -> Operation[P, R]:
-    """An operation that is a query of a flow: nothing stands around it but the scope."""
+def acts(function: Callable[Concatenate[Context, P], R], scope: Scope, *, spends: bool = False) -> Operation[P, R]:
+    """An operation that is a flow's function: nothing stands around it but the scope, and whether it spends."""
 
     def ask(caller: Caller, /, *args: P.args, **named: P.kwargs) -> R:
         return function(caller.context, *args, **named)
 
-    return Operation(update_wrapper(ask, function), scope, spends=False)
+    return Operation(update_wrapper(ask, function), scope, spends=spends)
+
+
+def reads(function: Callable[Concatenate[Context, P], R]) -> Operation[P, R]:
+    """An operation that is a query of a flow."""
+    return acts(function, Scope.READ)

@@ -7,6 +7,7 @@ from sqlalchemy import func, select
 
 from pipeline.engine.errors import UserError
 from pipeline.engine.views import view_of
+from pipeline.engine.wire import VIEW
 from pipeline.flows.webhooks.models import ATTEMPTS, DELIVERIES, ENDPOINTS
 from pipeline.flows.webhooks.states import DeliveryStatus
 from pipeline.storage.context import Context
@@ -30,19 +31,23 @@ class UnknownDelivery(UserError):
 
 @dataclass(frozen=True)
 class EndpointView:
-    """An endpoint."""
+    """An endpoint. Its secret is told once, when it is made."""
 
+    __pydantic_config__ = VIEW
     id: str
     url: str
     active: bool
     disabled_because: str | None
     failures: int
+    """Attempts that failed since one succeeded."""
     failing_since: datetime | None
     paused_until: datetime | None
+    """Nothing is sent to it before, since it failed."""
     missed: int
+    """Events that were not kept for long enough to be sent."""
     created_at: datetime
     types: list[str] = field(default_factory=list)
-    """Patterns of types; empty: every event."""
+    """Types of events, or patterns; empty: every event."""
     description: str = ""
 
 
@@ -50,13 +55,16 @@ class EndpointView:
 class DeliveryView:
     """An event on its way to an endpoint."""
 
+    __pydantic_config__ = VIEW
     id: int
     endpoint_id: str
     seq: int | None
+    """The event's number; null: a test."""
     type: str
     status: DeliveryStatus
     attempts: int
     response_status: int | None
+    """Of the last attempt; null: there was no answer."""
     error: str | None
     next_run_at: datetime | None
     created_at: datetime
@@ -67,9 +75,11 @@ class DeliveryView:
 class AttemptView:
     """One attempt at a delivery."""
 
+    __pydantic_config__ = VIEW
     id: int
     response_status: int | None
     preview: str
+    """The beginning of the answer."""
     error: str | None
     latency_ms: int
     created_at: datetime

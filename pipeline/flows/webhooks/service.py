@@ -16,6 +16,7 @@ from pipeline.engine import announced, outbox
 from pipeline.engine.errors import UserError
 from pipeline.engine.tables import insert_if_absent, portions
 from pipeline.engine.views import view_of
+from pipeline.engine.wire import VIEW
 from pipeline.flows.webhooks.models import DELIVERIES, ENDPOINTS, MAX_DESCRIPTION, MAX_URL
 from pipeline.flows.webhooks.queries import DeliveryView, EndpointView, UnknownDelivery, UnknownEndpoint
 from pipeline.flows.webhooks.rules import message
@@ -32,21 +33,21 @@ FORMER_SECRET_DAYS = 1
 
 @dataclass(frozen=True)
 class Created:
-    """An endpoint that is new or has a new secret. No later call returns the secret."""
+    """An endpoint with its new secret. No other answer has the secret."""
 
+    __pydantic_config__ = VIEW
     endpoint: EndpointView
     secret: str
+    """`whsec_…`: whoever receives verifies with it."""
 
 
-def create(
-    context: Context, url: str, types: Sequence[str] = (), description: str = "", *, known: Sequence[str] = ()
-) -> Created:
-    """Add an endpoint, to which all later events of these types are sent. `known`: every type there is.
+def create(context: Context, url: str, types: Sequence[str] = (), description: str = "") -> Created:
+    """Add an endpoint for later events: `types` such as `document.completed` or `document.*`; none: every one.
 
     Raises `UserError` for what cannot be an endpoint.
     """
     check_url(url)
-    _check_types(types, known)
+    _check_types(types)
     _check_text("description", description, MAX_DESCRIPTION)
     endpoint_id, secret = f"ep_{uuid4().hex[:16]}", message.new_secret()
     most = webhooks_of(context.settings).max_endpoints
@@ -82,12 +83,11 @@ def change(
     types: Sequence[str] | None = None,
     active: bool | None = None,
     description: str | None = None,
-    known: Sequence[str] = (),
 ) -> EndpointView:
     """Change an endpoint. One that is made active again gets events from then on: `replay_range` sends earlier ones."""
     if url is not None:
         check_url(url)
-    _check_types(types or (), known)
+    _check_types(types or ())
     _check_text("description", description or "", MAX_DESCRIPTION)
 
     def act(session: Session) -> EndpointView:
@@ -204,7 +204,7 @@ def retained(context: Context) -> list[Retention]:
 
 
 def known_types() -> list[str]:
-    """Every type of event. The flows must have been imported."""
+    """Every type of event that an endpoint may want. The flows must have been imported."""
     return announced.every_type()
 
 
@@ -222,12 +222,12 @@ def check_url(url: str) -> None:
         raise UserError("a webhook endpoint's URL must not hold a password: its messages are signed", code="bad_url")
 
 
-def _check_types(types: Sequence[str], known: Sequence[str]) -> None:
+def _check_types(types: Sequence[str]) -> None:
     if len(types) > MAX_TYPES:
         raise UserError(f"an endpoint may name {MAX_TYPES} types of events at most", code="too_many")
     for one in types:
         _check_text("type", one, 80)
-    if known and (bad := announced.unknown(types, known)):
+    if bad := announced.unknown(types, known_types() if types else ()):
         kinds = ", ".join(f"{kind}.*" for kind in sorted(announced.KINDS))
         raise UserError(
             f"there are no events of type {', '.join(bad)}; there are {kinds}, see docs/webhooks.md", code="bad_type"

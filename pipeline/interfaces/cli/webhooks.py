@@ -11,7 +11,7 @@ from pipeline.interfaces.cli.output import err, escape, one_line, out, print_jso
 from pipeline.interfaces.cli.times import Since, Until, ago, moment, zone_of_here
 
 if TYPE_CHECKING:
-    from tasks.webhooks import AttemptView, DeliveryView, EndpointView
+    from pipeline.flows.webhooks.queries import AttemptView, DeliveryView, EndpointView
 
 _ENDPOINT = whole("webhooks", "endpoints")
 Endpoint = Annotated[str, typer.Argument(callback=_ENDPOINT, help="The endpoint's id: `penstock webhooks list`.")]
@@ -37,7 +37,7 @@ def create(
 
     For example: [bold]penstock webhooks create https://example.com/hook --type 'document.*'[/bold]
     """
-    from tasks import webhooks
+    from pipeline.operations import webhooks
 
     ready()
     made = webhooks.create(url, types or [], description)
@@ -52,7 +52,7 @@ def create(
 @app.command("list")
 def list_(as_json: Json = False) -> None:
     """List endpoints, and how they do."""
-    from tasks import webhooks
+    from pipeline.operations import webhooks
 
     def row(view: "EndpointView") -> list[str]:
         wanted = ", ".join(view.types) or "all"
@@ -80,7 +80,7 @@ def change(
     as_json: Json = False,
 ) -> None:
     """Change an endpoint. One that is enabled gets events from then on; `replay --since` sends earlier ones."""
-    from tasks import webhooks
+    from pipeline.operations import webhooks
 
     ready()
     changed = webhooks.change(endpoint, url=url, types=types or None, active=enable)
@@ -93,7 +93,7 @@ def change(
 @app.command()
 def secret(endpoint: Endpoint, as_json: Json = False) -> None:
     """Exchange an endpoint's secret. The new one is shown once; for a day, the former one signs as well."""
-    from tasks import webhooks
+    from pipeline.operations import webhooks
 
     ready()
     made = webhooks.exchange_secret(endpoint)
@@ -107,7 +107,7 @@ def secret(endpoint: Endpoint, as_json: Json = False) -> None:
 @app.command("test")
 def send_test(endpoint: Endpoint, as_json: Json = False) -> None:
     """Send the event `webhook.test` to an endpoint, whatever types it wants."""
-    from tasks import webhooks
+    from pipeline.operations import webhooks
 
     ready()
     _tell(webhooks.test(endpoint), as_json=as_json)
@@ -116,7 +116,7 @@ def send_test(endpoint: Endpoint, as_json: Json = False) -> None:
 @app.command()
 def delete(endpoint: Endpoint) -> None:
     """Delete an endpoint with its deliveries."""
-    from tasks import webhooks
+    from pipeline.operations import webhooks
 
     ready()
     webhooks.remove(endpoint)
@@ -132,15 +132,16 @@ def deliveries(
     as_json: Json = False,
 ) -> None:
     """List deliveries, the newest first; or show one with all its attempts."""
-    from tasks import webhooks
+    from pipeline.flows.webhooks.states import DeliveryStatus
+    from pipeline.operations import webhooks
 
     ready()
     if delivery is not None:
         _show(webhooks.delivery(delivery), webhooks.attempts(delivery), as_json=as_json)
         return
-    if status and status not in set(webhooks.DeliveryStatus):
-        raise typer.BadParameter(f"choose from {', '.join(webhooks.DeliveryStatus)}", param_hint="--status")
-    found = webhooks.deliveries(endpoint or None, webhooks.DeliveryStatus(status) if status else None, limit=limit)
+    if status and status not in set(DeliveryStatus):
+        raise typer.BadParameter(f"choose from {', '.join(DeliveryStatus)}", param_hint="--status")
+    found = webhooks.deliveries(endpoint or None, DeliveryStatus(status) if status else None, limit=limit)
 
     def row(view: "DeliveryView") -> list[str]:
         return [
@@ -198,7 +199,7 @@ def replay(
     For example: [bold]penstock webhooks replay 17[/bold], [bold]penstock webhooks replay --failed[/bold], or
     [bold]penstock webhooks replay --endpoint ep_… --since 2h[/bold].
     """
-    from tasks import webhooks
+    from pipeline.operations import webhooks
 
     if failed and (delivery is not None or since or until):
         raise typer.BadParameter("goes with --endpoint alone", param_hint="--failed")

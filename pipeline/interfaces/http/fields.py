@@ -93,6 +93,8 @@ LifeDays = Annotated[float, Field(gt=0, le=36_600)] | None
 """For how many days a key or token is good; None: until it is revoked."""
 
 Limit = Annotated[int, Query(ge=1, le=MAX_LIMIT, description="At most this many.")]
+EventTypes = Annotated[list[Annotated[Line, Field(max_length=80)]], Field(max_length=50)]
+"""Types of events that an endpoint of webhooks wants."""
 Search = Annotated[Line | None, Query(description="Only those with this text in their name.")]
 Wait = Annotated[
     float,

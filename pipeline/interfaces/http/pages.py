@@ -72,10 +72,15 @@ def _unfit(part: Any) -> bool:
             return False
 
 
+def views(found: Sequence[Item], limit: int, key: Callable[[Item], Sequence[Any]]) -> Page[Item]:
+    """A page of what was found. Ask for `limit + 1` items: the one too many says that there is a next page."""
+    some = list(found[:limit])
+    return Page(items=some, next_cursor=encode(*key(some[-1])) if len(found) > limit else None)
+
+
 def page(
     found: Sequence[Item], limit: int, shown: Callable[[Item], Shown], key: Callable[[Item], Sequence[Any]]
 ) -> Page[Shown]:
-    """A page of what was found. Ask for `limit + 1` items: the one too many says that there is a next page."""
-    more = len(found) > limit
-    some = found[:limit]
-    return Page(items=[shown(item) for item in some], next_cursor=encode(*key(some[-1])) if more else None)
+    """The same, of something that is shown for each item."""
+    some = views(found, limit, key)
+    return Page(items=[shown(item) for item in some.items], next_cursor=some.next_cursor)
