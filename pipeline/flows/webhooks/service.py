@@ -1,4 +1,4 @@
-"""What one may ask of webhooks. The caller launches afterwards what this made due."""
+"""What one may ask of webhooks."""
 
 import json
 from collections.abc import Sequence
@@ -10,14 +10,15 @@ from urllib.parse import urlsplit
 from uuid import uuid4
 
 from sqlalchemy import delete, func, insert, select, update
-from sqlalchemy.orm import Session
 
 from pipeline.engine import announced, outbox
 from pipeline.engine.errors import UserError
 from pipeline.engine.tables import insert_if_absent, portions
+from pipeline.engine.transaction import Tx
 from pipeline.engine.views import view_of
 from pipeline.engine.wire import VIEW
 from pipeline.flows.webhooks.models import DELIVERIES, ENDPOINTS, MAX_DESCRIPTION, MAX_URL
+from pipeline.flows.webhooks.plan import SEND
 from pipeline.flows.webhooks.queries import DeliveryView, EndpointView, UnknownDelivery, UnknownEndpoint
 from pipeline.flows.webhooks.rules import message
 from pipeline.flows.webhooks.settings import webhooks_of
@@ -52,7 +53,7 @@ def create(context: Context, url: str, types: Sequence[str] = (), description: s
     endpoint_id, secret = f"ep_{uuid4().hex[:16]}", message.new_secret()
     most = webhooks_of(context.settings).max_endpoints
 
-    def act(session: Session) -> EndpointView:
+    def act(session: Tx) -> EndpointView:
         now = context.db.now()
         if session.execute(select(func.count()).select_from(ENDPOINTS)).scalar_one() >= most:
             raise UserError(f"there are {most} webhook endpoints already (webhooks.max_endpoints)", code="too_many")
@@ -90,7 +91,7 @@ def change(
     _check_types(types or ())
     _check_text("description", description or "", MAX_DESCRIPTION)
 
-    def act(session: Session) -> EndpointView:
+    def act(session: Tx) -> EndpointView:
         row, now = _lock(session, endpoint_id), context.db.now()
         told = {"url": url, "types": None if types is None else json.dumps(list(types)), "description": description}
         values: dict[str, Any] = {name: value for name, value in told.items() if value is not None}
@@ -98,6 +99,7 @@ def change(
             well = {"failures": 0, "failing_since": None, "paused_until": None, "cursor": outbox.last_seq(session)}
             values |= {"active": active, "disabled_because": None if active else "by hand", **(well if active else {})}
         session.execute(update(ENDPOINTS).where(ENDPOINTS.c.id == endpoint_id).values(**values, updated_at=now))
+        session.launch("webhooks", SEND)
         return view_of(EndpointView, _lock(session, endpoint_id))
 
     return context.db.run(act)
@@ -107,7 +109,7 @@ def exchange_secret(context: Context, endpoint_id: str) -> Created:
     """Give an endpoint a new secret. For a day the former one signs as well; earlier ones stop at once."""
     secret = message.new_secret()
 
-    def act(session: Session) -> EndpointView:
+    def act(session: Tx) -> EndpointView:
         row, now = _lock(session, endpoint_id), context.db.now()
         if row.secret != secret:  # else an earlier try did it, and its commit had no answer
             until = now + timedelta(days=FORMER_SECRET_DAYS)
@@ -121,7 +123,7 @@ def exchange_secret(context: Context, endpoint_id: str) -> Created:
 def remove(context: Context, endpoint_id: str) -> None:
     """Delete an endpoint with its deliveries. What is being sent to it finds no row left."""
 
-    def act(session: Session) -> None:
+    def act(session: Tx) -> None:
         _lock(session, endpoint_id)
         session.execute(delete(ENDPOINTS).where(ENDPOINTS.c.id == endpoint_id))
 
@@ -132,13 +134,14 @@ def test(context: Context, endpoint_id: str) -> DeliveryView:
     """Send the endpoint a test, whatever types it wants."""
     made: list[int] = []
 
-    def act(session: Session) -> DeliveryView:
+    def act(session: Tx) -> DeliveryView:
         row, now = _lock(session, endpoint_id), context.db.now()
         if not row.active:
             raise UserError(f"endpoint {endpoint_id} is disabled: {row.disabled_because}", code="illegal_state")
         values = {"endpoint_id": endpoint_id, "type": message.TEST, "created_at": now, "updated_at": now}
         made[:] = [session.execute(insert(DELIVERIES).values(**values).returning(DELIVERIES.c.id)).scalar_one()]
         session.execute(update(ENDPOINTS).where(ENDPOINTS.c.id == endpoint_id).values(paused_until=None))
+        session.launch("webhooks", SEND)
         return view_of(DeliveryView, session.execute(select(DELIVERIES).where(DELIVERIES.c.id == made[0])).one())
 
     return context.db.run(act)
@@ -147,7 +150,7 @@ def test(context: Context, endpoint_id: str) -> DeliveryView:
 def replay(context: Context, delivery_id: int) -> DeliveryView:
     """Send one delivery again, however it ended; one that waits is sent at once."""
 
-    def act(session: Session) -> DeliveryView:
+    def act(session: Tx) -> DeliveryView:
         mine = select(DELIVERIES).where(DELIVERIES.c.id == delivery_id)
         row = session.execute(mine).one_or_none()
         if row is None or lock(session, row.endpoint_id) is None:
@@ -187,7 +190,7 @@ def replay_failed(context: Context, endpoint_id: str | None = None) -> int:
     for row in found:
         _check_active(row)
 
-    def act(session: Session, endpoint: str) -> int:
+    def act(session: Tx, endpoint: str) -> int:
         if lock(session, endpoint) is None:
             return 0
         failed = (DELIVERIES.c.endpoint_id == endpoint, DELIVERIES.c.status == DeliveryStatus.FAILED)
@@ -244,19 +247,20 @@ def _check_active(row: Any) -> None:
         raise UserError(f"endpoint {row.id} is disabled: enable it first", code="illegal_state")
 
 
-def _lock(session: Session, endpoint_id: str) -> Any:
+def _lock(session: Tx, endpoint_id: str) -> Any:
     row = lock(session, endpoint_id)
     if row is None:
         raise UnknownEndpoint(endpoint_id)
     return row
 
 
-def _again(session: Session, *which: Any, now: datetime) -> int:
+def _again(session: Tx, *which: Any, now: datetime) -> int:
+    session.launch("webhooks", SEND)
     values = {"attempts": 0, "next_run_at": None, "error": None, "finished_at": None, "updated_at": now}
     return DELIVERY.move(session, DELIVERIES, DeliveryEvent.REPLAY, *which, **values)
 
 
-def _replay(context: Context, endpoint_id: str, wanted: Sequence[tuple[int, str]], session: Session) -> int:
+def _replay(context: Context, endpoint_id: str, wanted: Sequence[tuple[int, str]], session: Tx) -> int:
     if lock(session, endpoint_id) is None:
         return 0
     now = context.db.now()
