@@ -17,7 +17,6 @@ from pipeline.engine.errors import UserError
 from pipeline.nodes import names as node_names
 from pipeline.nodes import tokens
 from pipeline.nodes.job import DONE, Finished, Job, JobState
-from pipeline.nodes.parcel import Parcel
 from pipeline.nodes.protocol import CANCELLED, JobError
 from pipeline.nodes.settings import gateway_settings
 from pipeline.nodes.state import dlq as letters
@@ -127,7 +126,7 @@ def drain(context: Context, node_id: str, reason: str = "") -> NodeView:
     names = _token_names(context)
 
     async def asked(store: Store) -> NodeView:
-        owner = await Instances(store).owner_of_node(node_id)
+        owner = await Instances(store).nodes.owner(node_id)
         body = {"node_id": node_id, "reason": reason or "drained by the operator"}
         if not owner or not await Inbox(store, _OPERATOR).send(owner, "drain_node", body):
             raise _unknown_node(node_id)
@@ -150,7 +149,7 @@ def revoke(context: Context, node_id: str) -> Revocation:
         tokens.revoke(context, token.id)
 
     async def closed(store: Store) -> tuple[bool, str]:
-        owner = await Instances(store).owner_of_node(node_id)
+        owner = await Instances(store).nodes.owner(node_id)
         if not owner and not own:
             raise _unknown_node(node_id)
         seen = {one.node_id: one.token_id for one in await Snapshots(store).all()}
@@ -175,7 +174,7 @@ def free(context: Context, node_id: str) -> None:
         raise UserError(f"no token has used the name {node_id}", code="unknown_node")
 
     async def is_connected(store: Store) -> bool:
-        return bool(await Instances(store).owner_of_node(node_id))
+        return bool(await Instances(store).nodes.owner(node_id))
 
     if _ask(context, is_connected):
         ending = f"end it first with `penstock nodes drain {node_id}` or `penstock nodes revoke {node_id}`"
@@ -264,14 +263,13 @@ async def _ask_to_cancel(store: Store, found: Job) -> bool:
 
 async def _cancel_here(store: Store, found: Job) -> Finished:
     error = JobError(code=CANCELLED, message="cancelled by the operator", kind="cancelled")
-    packed = Parcel({"error": error.model_dump(exclude_none=True)}).pack()
-    done = await Jobs(store).finish(found.job_id, None, "", packed, "cancelled", error.code, error.message)
-    if done is None:  # it has ended meanwhile
+    ended = await Jobs(store).end(found.job_id, error)
+    if ended is None:  # it has ended meanwhile
         return Finished(await _job(store, found.job_id))
     await Requests(store).forget(found.request_key, found.job_id)
     if found.node_id:
         await Slots(store).release(found.node_id, found.job_id)
-    return done
+    return ended[0]
 
 
 # Dead letters

@@ -110,6 +110,11 @@ class GatewaySettings(BaseModel):
             raise ValueError("tls_certificate and tls_key are set together")
         return self
 
+    @property
+    def slot_hold_ms(self) -> int:
+        """How long a slot is held for an attempt: longer than that, since its node may still be at work."""
+        return self.attempt_timeout_ms + 10_000
+
 
 def gateway_settings(settings: Settings) -> GatewaySettings:
     """The gateway's settings. Raises what reading settings raises."""

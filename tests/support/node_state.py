@@ -78,7 +78,7 @@ class NodeStateDriver:
                 now_ms,
                 now_ms,
             )
-            await Instances(store).take_node(node_id, instance_id)
+            await Instances(store).nodes.take(node_id, instance_id)
             await Snapshots(store).put([state])
 
         self.do(connect)
@@ -86,7 +86,7 @@ class NodeStateDriver:
     def node_goes(self, node_id: str, instance_id: str) -> None:
         async def go(store: Store) -> None:
             await Snapshots(store).gone(node_id)
-            await Instances(store).drop_node(node_id, instance_id)
+            await Instances(store).nodes.drop(node_id, instance_id)
 
         self.do(go)
 

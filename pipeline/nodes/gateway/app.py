@@ -1,11 +1,12 @@
 """The ASGI application of an instance: `/ws/node`, `/ws/session`, and a little HTTP for those who watch it."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 from contextlib import asynccontextmanager, suppress
-from typing import Any
+from typing import Any, TypeVar
 
 import structlog
+from pydantic import TypeAdapter
 from redis import RedisError
 from starlette.applications import Starlette
 from starlette.requests import Request
@@ -17,9 +18,8 @@ from pipeline.engine.errors import UserError
 from pipeline.nodes import names, tokens
 from pipeline.nodes.gateway.connection import Connection, Ended
 from pipeline.nodes.gateway.instance import Instance
+from pipeline.nodes.gateway.links import NodeLink, SessionLink
 from pipeline.nodes.gateway.metrics import CONTENT_TYPE, Facts, exposition
-from pipeline.nodes.gateway.node_link import NodeLink
-from pipeline.nodes.gateway.session_link import SessionLink
 from pipeline.nodes.protocol import (
     NODE_PATH,
     SESSION_PATH,
@@ -27,14 +27,18 @@ from pipeline.nodes.protocol import (
     BadMessage,
     CloseCode,
     NodeRegister,
+    NodeWelcome,
     SessionOpen,
+    SessionWelcome,
     from_node,
     from_session,
 )
+from pipeline.nodes.state.snapshots import NodeState
 from pipeline.nodes.tokens import TokenKind, TokenView
 
 log = structlog.get_logger(__name__)
 _FIRST_WORD_S = 10.0
+Greeting = TypeVar("Greeting", NodeRegister, SessionOpen)
 
 
 def create_app(instance: Instance) -> Starlette:
@@ -73,57 +77,47 @@ class Gateway:
         await self._converse(socket, self._node)
 
     async def _node(self, socket: WebSocket, connection: Connection) -> None:
-        at = self._at
-        token = await self._token(socket, TokenKind.NODE)
-        if token is None:
-            raise BadMessage("this is not a usable token of a node", CloseCode.UNAUTHORIZED)
-        register, _ = await connection.receive(from_node, _FIRST_WORD_S)
-        if not isinstance(register, NodeRegister):
-            raise BadMessage("the first message is node_register")
-        self._agree(register.versions)
+        at, settings = self._at, self._at.settings
+        token, register = await self._greeted(socket, connection, TokenKind.NODE, from_node, NodeRegister)
         if token.node_id and token.node_id != register.node_id:
             raise BadMessage("this token is for another node", CloseCode.UNAUTHORIZED)
         try:
-            await asyncio.to_thread(names.take, at.context, register.node_id, token, at.settings.max_nodes)
+            await asyncio.to_thread(names.take, at.context, register.node_id, token, settings.max_nodes)
         except UserError as error:
             raise BadMessage(str(error), CloseCode.UNAUTHORIZED) from error
-        if at.ending or (len(at.nodes) >= at.settings.max_nodes and register.node_id not in at.nodes):
-            raise BadMessage("no more nodes here: try another instance", CloseCode.FULL)
-        await self._enter_node(NodeLink(at, connection, register, token, at.now_ms()), register)
-
-    async def _enter_node(self, link: NodeLink, register: NodeRegister) -> None:
-        at = self._at
-        if before := at.nodes.get(link.id):
-            before.close(CloseCode.REPLACED, "the node has connected anew")
-        link.welcome()
-        at.nodes[link.id] = link
+        self._make_room(at.nodes, settings.max_nodes, register.node_id, "nodes")
+        state = NodeState(
+            node_id=register.node_id,
+            name=register.name,
+            token_id=token.id,
+            instance_id=at.instance_id,
+            slots=register.slots,
+            used=0,
+            offers=register.offers,
+            software=register.software,
+            connected_ms=(now_ms := at.now_ms()),
+            last_seen_ms=now_ms,
+        )
+        link = NodeLink(connection, state, at.nodes, at.view)
+        welcome = NodeWelcome(
+            instance_id=at.instance_id,
+            heartbeat_ms=settings.heartbeat_ms,
+            max_message_bytes=settings.max_message_bytes,
+            max_attachment_bytes=settings.max_attachment_bytes,
+        )
+        connection.send(welcome)  # before any job
         try:
-            owner = await at.state.instances.take_node(link.id, at.instance_id)
-            link.owned = True
-            if owner and owner != at.instance_id:
-                await at.state.inbox.send(owner, "kick", {"node_id": link.id})
-            log.info("node.connected", node=link.id, slots=register.slots)
-            await link.serve(register)
+            async with at.nodes.connected(link):
+                log.info("node.connected", node=link.id, slots=register.slots)
+                await at.attempts.serve(link, register)
         except TimeoutError:
             log.warning("node.silent", node=link.id)
-            at.spawn(at.state.slots.dropped(link.id))
+            at.spawn(at.slots.dropped(link.id))
             raise
         finally:
-            if at.nodes.get(link.id) is link:
-                del at.nodes[link.id]
+            if link.id not in at.nodes:
                 at.view.forget(link.id)
-                at.spawn(self._left(link))
             log.info("node.gone", node=link.id)
-
-    async def _left(self, link: NodeLink) -> None:
-        """Unless it has come back meanwhile, here or elsewhere, the node is nobody's."""
-        at = self._at
-        if await at.state.instances.owner_of_node(link.id) == at.instance_id and link.id not in at.nodes:
-            await at.state.snapshots.gone(link.id, at.instance_id)
-        if link.id not in at.nodes:
-            await at.state.instances.drop_node(link.id, at.instance_id)
-            if link.id in at.nodes:  # it came back meanwhile
-                await at.state.instances.take_node(link.id, at.instance_id)
 
     async def session(self, socket: WebSocket) -> None:
         """A session, from its handshake to its end."""
@@ -147,50 +141,50 @@ class Gateway:
             await connection.ended()
 
     async def _session(self, socket: WebSocket, connection: Connection) -> None:
-        at = self._at
-        token = await self._token(socket, TokenKind.SESSION)
-        if token is None:
-            raise BadMessage("this is not a usable token of a session", CloseCode.UNAUTHORIZED)
-        opened, _ = await connection.receive(from_session, _FIRST_WORD_S)
-        if not isinstance(opened, SessionOpen):
-            raise BadMessage("the first message is session_open")
-        self._agree(opened.versions)
+        at, settings = self._at, self._at.settings
+        token, opened = await self._greeted(socket, connection, TokenKind.SESSION, from_session, SessionOpen)
         session_id = f"{token.id}.{opened.session_id}"
-        if at.ending or (len(at.sessions) >= at.settings.max_sessions and session_id not in at.sessions):
-            raise BadMessage("no more sessions here: try another instance", CloseCode.FULL)
-        link = SessionLink(at, connection, session_id, opened.name, token)
-        if before := at.sessions.get(session_id):
-            before.close(CloseCode.REPLACED, "the session has connected anew")
-        at.sessions[session_id] = link
-        try:
-            owner = await at.state.instances.take_session(session_id, at.instance_id)
-            link.owned = True
-            if owner and owner != at.instance_id:
-                await at.state.inbox.send(owner, "kick", {"session_id": session_id})
-            await link.serve()
-        finally:
-            if at.sessions.get(session_id) is link:
-                del at.sessions[session_id]
-                at.spawn(self._session_left(session_id))
+        self._make_room(at.sessions, settings.max_sessions, session_id, "sessions")
+        link = SessionLink(session_id, token.id, connection)
+        async with at.sessions.connected(link):
+            welcome = SessionWelcome(
+                instance_id=at.instance_id,
+                max_message_bytes=settings.max_message_bytes,
+                max_attachment_bytes=settings.max_attachment_bytes,
+                max_jobs=settings.max_session_jobs,
+            )
+            connection.send(welcome)
+            await at.intake.serve(link)
 
-    async def _session_left(self, session_id: str) -> None:
-        """Unless it has come back meanwhile, the session is nobody's."""
-        at = self._at
-        if session_id not in at.sessions:
-            await at.state.instances.drop_session(session_id, at.instance_id)
-            if session_id in at.sessions:
-                await at.state.instances.take_session(session_id, at.instance_id)
+    async def _greeted(
+        self,
+        socket: WebSocket,
+        connection: Connection,
+        kind: TokenKind,
+        messages: TypeAdapter[Any],
+        greeting: type[Greeting],
+    ) -> tuple[TokenView, Greeting]:
+        """The token of a connection, and its first message. Raises `BadMessage` for another."""
+        token = await self._token(socket, kind)
+        if token is None:
+            raise BadMessage(f"this is not a usable token of a {kind}", CloseCode.UNAUTHORIZED)
+        message, _ = await connection.receive(messages, _FIRST_WORD_S)
+        if not isinstance(message, greeting):
+            raise BadMessage(f"the first message is {greeting.model_fields['type'].default}")
+        if VERSION not in message.versions:
+            raise BadMessage(f"version {VERSION} of the protocol is spoken here", CloseCode.VERSION)
+        return token, message
+
+    def _make_room(self, links: Collection[str], most: int, name: str, nouns: str) -> None:
+        """Raise `BadMessage` if no further one can connect here."""
+        if self._at.ending or (len(links) >= most and name not in links):
+            raise BadMessage(f"no more {nouns} here: try another instance", CloseCode.FULL)
 
     async def _token(self, connection: WebSocket | Request, kind: TokenKind) -> TokenView | None:
         scheme, _, secret = connection.headers.get("authorization", "").partition(" ")
         if scheme.lower() != "bearer" or not secret.strip():
             return None
         return await asyncio.to_thread(tokens.authenticate, self._at.context, secret.strip(), kind)
-
-    @staticmethod
-    def _agree(versions: tuple[int, ...]) -> None:
-        if VERSION not in versions:
-            raise BadMessage(f"version {VERSION} of the protocol is spoken here", CloseCode.VERSION)
 
     # HTTP
 
@@ -202,7 +196,7 @@ class Gateway:
         """It takes connections, and reaches its Redis."""
         try:
             async with asyncio.timeout(2):
-                await self._at.state.now_ms()
+                await self._at.store.now_ms()
         except (RedisError, TimeoutError):
             return JSONResponse({"status": "redis is away"}, 503)
         return JSONResponse({"status": "ending"}, 503) if self._at.ending else JSONResponse({"status": "ok"})
@@ -211,8 +205,8 @@ class Gateway:
         """Prometheus' text."""
         at, pending = self._at, -1
         with suppress(RedisError):
-            pending = await at.state.inbox.pending()
-        facts = Facts(at.state.store.ops, len(at.nodes), len(at.sessions), pending, at.dispatched)
+            pending = await at.inbox.pending()
+        facts = Facts(at.store.ops, len(at.nodes), len(at.sessions), pending, at.dispatched)
         return Response(exposition(facts), media_type=CONTENT_TYPE)
 
     async def status(self, request: Request) -> Response:

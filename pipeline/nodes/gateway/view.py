@@ -1,10 +1,12 @@
 """What an instance knows of all nodes, its own and those of others, and which of them to ask first."""
 
-from collections.abc import Iterable, Sequence
+import time
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from pipeline.nodes.protocol import Capability, Offer
-from pipeline.nodes.state.snapshots import NodeState
+from pipeline.nodes.settings import NodeSnapshotSettings
+from pipeline.nodes.state.snapshots import NodeState, Snapshots
 
 ANY_MODEL = "*"
 _UNKNOWN_LATENCY_MS = 1000.0
@@ -53,16 +55,41 @@ def ranked(nodes: Iterable[NodeState], need: Need, full: frozenset[str], left_ou
 class View:
     """The nodes as of the last look, corrected by what this instance has seen since."""
 
-    def __init__(self, instance_id: str) -> None:
+    def __init__(
+        self,
+        instance_id: str,
+        snapshots: Snapshots,
+        settings: NodeSnapshotSettings,
+        here: Callable[[], list[NodeState]],
+    ) -> None:
+        """`here`: the nodes of this instance, as they are now."""
         self._instance_id = instance_id
+        self._snapshots = snapshots
+        self._settings = settings
+        self._here = here
         self._nodes: dict[str, NodeState] = {}
         self._full: dict[str, float] = {}
         """When a node was found full."""
+        self._shown: dict[str, tuple[object, float]] = {}
+        """What the others were shown of a node that is here, and when."""
 
-    def learn(self, nodes: Sequence[NodeState]) -> None:
-        """What was found in Redis, and what is connected here."""
-        self._nodes = {node.node_id: node for node in nodes}
+    async def refresh(self) -> None:
+        """Show the nodes that are here to the others, and see theirs."""
+        now, here, changed = time.monotonic(), self._here(), []
+        for node in here:
+            facts = (node.used, node.draining, node.slots, node.connected_ms)
+            shown, at = self._shown.get(node.node_id, (None, 0.0))
+            if shown != facts or now - at > self._settings.presence_ttl_seconds / 3:
+                self._shown[node.node_id] = (facts, now)
+                changed.append(node)
+        if changed:
+            await self._snapshots.put(changed)
+        seen = await self._snapshots.all() if self._settings.enabled else []
+        self._nodes = {node.node_id: node for node in seen if node.instance_id != self._instance_id}
+        here = self._here()  # who has come or gone meanwhile
+        self._nodes |= {node.node_id: node for node in here}
         self._full = {node_id: at for node_id, at in self._full.items() if node_id in self._nodes}
+        self._shown = {node.node_id: self._shown[node.node_id] for node in here if node.node_id in self._shown}
 
     def put(self, node: NodeState) -> None:
         """A node of this instance as it is now."""

@@ -1,7 +1,7 @@
 """Instances of the gateway: which are there, and which of them each node and session is connected to."""
 
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,6 +24,41 @@ class InstanceView:
         return bool(self.boot)
 
 
+class Owners:
+    """Which instance each node, or each session, is connected to."""
+
+    def __init__(self, store: Store, key: Callable[[str], str]) -> None:
+        self._store = store
+        self._key = key
+        self._ttl_ms = int(store.settings.owner_ttl_seconds * 1000)
+
+    async def take(self, name: str, instance_id: str) -> str:
+        """It is connected to this instance; whose it was before, or empty.
+
+        If the answer is lost and the call repeated, that is this instance: the other finds out by `renew`.
+        """
+        before: bytes = await self._store.run("owner_take", [self._key(name)], [instance_id, self._ttl_ms])
+        return before.decode()
+
+    async def drop(self, name: str, instance_id: str) -> None:
+        """It is not connected to this instance any more. If it is another's, it stays so."""
+        await self._store.run("delete_own", [self._key(name)], [instance_id])
+
+    async def owner(self, name: str) -> str:
+        """The instance, or empty."""
+        return (await self._store.do("GET", self._key(name)) or b"").decode()
+
+    async def renew(self, instance_id: str, names: Iterable[str]) -> set[str]:
+        """Prolong what is connected to this instance, or make it known again if Redis was emptied.
+
+        Returns those that are another instance's by now.
+        """
+        asked = list(names)
+        commands = [call("owner_renew", [self._key(name)], [instance_id, self._ttl_ms]) for name in asked]
+        renewed = await self._store.batch(commands, "owner_renew")
+        return {name for name, is_ours in zip(asked, renewed, strict=True) if not is_ours}
+
+
 class Instances:
     """Presence of instances, and owners of nodes and sessions; all end by themselves after `owner_ttl_seconds`."""
 
@@ -31,6 +66,8 @@ class Instances:
         self._store = store
         self._keys = store.keys
         self._ttl_ms = int(store.settings.owner_ttl_seconds * 1000)
+        self.nodes = Owners(store, store.keys.node_owner)
+        self.sessions = Owners(store, store.keys.session_owner)
 
     async def present(self, instance_id: str, boot: str, info: dict[str, Any], *, begins: bool = True) -> bool:
         """Announce the instance for the next `owner_ttl_seconds`.
@@ -70,48 +107,6 @@ class Instances:
             InstanceView(instance_id, (boot or b"").decode(), at_ms, json.loads(info or b"{}"))
             for (instance_id, at_ms), boot, info in zip(seen.items(), boots, infos, strict=True)
         ]
-
-    async def take_node(self, node_id: str, instance_id: str) -> str:
-        """The node is connected to this instance; whose it was before, or empty.
-
-        If the answer is lost and the call repeated, that is this instance: the other finds out by `renew`.
-        """
-        return await self._take(self._keys.node_owner(node_id), instance_id)
-
-    async def take_session(self, session_id: str, instance_id: str) -> str:
-        """Like `take_node`."""
-        return await self._take(self._keys.session_owner(session_id), instance_id)
-
-    async def drop_node(self, node_id: str, instance_id: str) -> None:
-        """The node is not connected to this instance any more. If it is another's, it stays so."""
-        await self._store.run("delete_own", [self._keys.node_owner(node_id)], [instance_id])
-
-    async def drop_session(self, session_id: str, instance_id: str) -> None:
-        """Like `drop_node`."""
-        await self._store.run("delete_own", [self._keys.session_owner(session_id)], [instance_id])
-
-    async def owner_of_node(self, node_id: str) -> str:
-        """The instance, or empty."""
-        return (await self._store.do("GET", self._keys.node_owner(node_id)) or b"").decode()
-
-    async def owner_of_session(self, session_id: str) -> str:
-        """The instance, or empty."""
-        return (await self._store.do("GET", self._keys.session_owner(session_id)) or b"").decode()
-
-    async def renew(self, instance_id: str, nodes: Iterable[str], sessions: Iterable[str]) -> set[str]:
-        """Prolong what is connected to this instance, or make it known again if Redis was emptied.
-
-        Returns the ids that are another instance's by now.
-        """
-        keys = {self._keys.node_owner(node_id): node_id for node_id in nodes}
-        keys |= {self._keys.session_owner(session_id): session_id for session_id in sessions}
-        commands = [call("owner_renew", [key], [instance_id, self._ttl_ms]) for key in keys]
-        renewed = await self._store.batch(commands, "owner_renew")
-        return {name for name, is_ours in zip(keys.values(), renewed, strict=True) if not is_ours}
-
-    async def _take(self, key: str, instance_id: str) -> str:
-        before: bytes = await self._store.run("owner_take", [key], [instance_id, self._ttl_ms])
-        return before.decode()
 
 
 def _pairs(found: Any) -> list[tuple[bytes, Any]]:

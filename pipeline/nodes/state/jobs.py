@@ -7,6 +7,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 
 from pipeline.nodes.job import DONE, JOB, WITH_NODE, Finished, Job, JobEvent, JobState, NewJob
+from pipeline.nodes.parcel import Parcel
+from pipeline.nodes.protocol import CANCELLED, JobError
 from pipeline.nodes.state.sender import Part, call
 from pipeline.nodes.state.store import Store
 
@@ -132,6 +134,13 @@ class Jobs:
         if job is None:
             return None
         return Finished(job, frozenset(waiter.decode() for waiter in waiters), bool(again))
+
+    async def end(self, job_id: str, error: JobError) -> tuple[Finished, bytes] | None:
+        """The job ends with an error of the gateway's own, which is its result. None: it had ended, or is unknown."""
+        packed = Parcel({"error": error.model_dump(exclude_none=True)}).pack()
+        outcome = "cancelled" if error.code == CANCELLED else "error"
+        finished = await self.finish(job_id, None, "", packed, outcome, error.code, error.message)
+        return (finished, packed) if finished else None
 
     async def retry(self, job_id: str, from_attempt: int, *, free: bool = False) -> Job | None:
         """The job as it is afterwards: CREATED, one attempt further, `node_id` whose attempt is over.

@@ -17,7 +17,7 @@ class Bound:
     """Which job a request is."""
 
     job_id: str
-    mine: bool
+    ours: bool
     """We bound it to this job: we create it."""
     creating: bool
     """Somebody else bound it, and creates the job now: it may not be there yet."""
@@ -39,8 +39,8 @@ class Requests:
         timeout_ms = settings.attempt_timeout_ms * settings.max_attempts if timeout_ms is None else timeout_ms
         keys = [self._keys.request_binding(request_key), self._keys.request_lock(request_key)]
         arguments: list[Part] = [job_id, home, timeout_ms + settings.result_ttl_ms, LOCK_MS]
-        found, mine, creating = await self._store.run("request_bind", keys, arguments)
-        return Bound(found.decode(), bool(mine), bool(creating))
+        job, ours, creating = await self._store.run("request_bind", keys, arguments)
+        return Bound(job.decode(), bool(ours), bool(creating))
 
     async def take_over(self, request_key: str, home: str) -> bool:
         """Take the lock of a request whose job is missing. False: another home has it."""

@@ -4,7 +4,6 @@ from dataclasses import dataclass
 from uuid import uuid4
 
 from pipeline.nodes.job import DONE, WITH_NODE, Job, JobState
-from pipeline.nodes.parcel import Parcel
 from pipeline.nodes.protocol import TIMED_OUT, JobError
 from pipeline.nodes.state.dlq import scan_dlq
 from pipeline.nodes.state.inbox import Inbox
@@ -90,20 +89,19 @@ class _Upkeep:
 
     async def _end(self, job: Job) -> bool:
         error = JobError(code=TIMED_OUT, message="its deadline has passed, and its instance has gone")
-        packed = Parcel({"error": error.model_dump(exclude_none=True)}).pack()
-        finished = await self._jobs.finish(job.job_id, None, "", packed, "error", error.code, error.message)
-        if finished is None:
+        ended = await self._jobs.end(job.job_id, error)
+        if ended is None:
             return False
         if job.node_id:
             await self._slots.release(job.node_id, job.job_id)
         await Requests(self._store).forget(job.request_key, job.job_id)
-        await self._hand_out(finished.job)
+        await self._hand_out(ended[0].job)
         return True
 
     async def _hand_out(self, job: Job) -> bool:
         """Tell the instances of all sessions that wait; whoever was told before passes over it."""
         for session_id in await self._jobs.waiters(job.job_id):
-            if owner := await self._instances.owner_of_session(session_id):
+            if owner := await self._instances.sessions.owner(session_id):
                 body = {"session_id": session_id, "request_key": job.request_key, "job_id": job.job_id}
                 await self._inbox.send(owner, "result", body)
         was_due = job.state is JobState.FINISHED

@@ -12,10 +12,14 @@ from typing import Any, TypeVar
 from urllib.error import URLError
 from urllib.request import urlopen
 
-from pipeline.nodes.gateway.state import SharedState
 from pipeline.nodes.job import Job, JobState
 from pipeline.nodes.settings import GatewaySettings
 from pipeline.nodes.state import upkeep
+from pipeline.nodes.state.instances import Instances
+from pipeline.nodes.state.jobs import Jobs
+from pipeline.nodes.state.queue import Waiting
+from pipeline.nodes.state.snapshots import Snapshots
+from pipeline.nodes.state.store import Store
 from pipeline.storage.context import Context
 from tests.support.counting_node import TOKEN
 from tests.support.node_load import Load
@@ -95,29 +99,28 @@ class Fleet:
         lines = [line for path in self.folder.glob("*.journal") for line in path.read_text().splitlines()]
         return [rest for word, _, rest in (line.partition(" ") for line in lines) if word == event]
 
-    def ask_state(self, ask: Callable[[SharedState], Awaitable[Found]]) -> Found:
+    def ask_state(self, ask: Callable[[Store], Awaitable[Found]]) -> Found:
         """What Redis knows."""
 
         async def asked() -> Found:
-            state = SharedState.over(GatewaySettings(), self.context.settings.effective_redis_url, "test")
-            async with state.store:
-                return await ask(state)
+            async with Store(GatewaySettings(), self.context.settings.effective_redis_url) as store:
+                return await ask(store)
 
         return asyncio.run(asked())
 
     def jobs(self) -> dict[str, Job]:
         """All jobs, by the session's own id of the request."""
-        found = self.ask_state(lambda state: state.jobs.list(limit=100_000))
+        found = self.ask_state(lambda store: Jobs(store).list(limit=100_000))
         assert len({job.request_key for job in found}) == len(found), "a request is one job"
         return {job.request_key.partition(":")[2]: job for job in found}
 
     def living(self) -> set[str]:
         """Instances that are present."""
-        return set(self.ask_state(lambda state: state.instances.living()))
+        return set(self.ask_state(lambda store: Instances(store).living()))
 
     def nodes(self) -> set[str]:
         """Nodes that are present."""
-        return {node.node_id for node in self.ask_state(lambda state: state.snapshots.all())}
+        return {node.node_id for node in self.ask_state(lambda store: Snapshots(store).all())}
 
     def reservations(self) -> list[str]:
         """Slots that are held."""
@@ -126,9 +129,10 @@ class Fleet:
     def describe(self) -> str:
         """How Redis stands, for whoever reads why a test failed."""
 
-        async def asked(state: SharedState) -> list[object]:
-            instances, nodes = await state.instances.living(), await state.snapshots.listed()
-            return [*self._open(await state.jobs.list(limit=100_000)), await state.waiting.pools(), instances, *nodes]
+        async def asked(store: Store) -> list[object]:
+            instances, nodes = await Instances(store).living(), await Snapshots(store).listed()
+            jobs, waiting = await Jobs(store).list(limit=100_000), await Waiting(store).pools()
+            return [*self._open(jobs), waiting, instances, *nodes]
 
         avoided = {key: self.context.redis.hgetall(key) for key in self.context.redis.scan_iter("*:avoid")}
         return "\n".join(map(str, [*self.ask_state(asked), self.reservations(), avoided]))
@@ -140,7 +144,7 @@ class Fleet:
     def _is_quiet(self) -> bool:
         if time.monotonic() > self._tended + UPKEEP_S:
             self._tended = time.monotonic()
-            self.ask_state(lambda state: upkeep.tend(state.store))
+            self.ask_state(upkeep.tend)
         return not self.reservations() and not self._open(self.jobs().values())
 
     @staticmethod

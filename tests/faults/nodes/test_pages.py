@@ -8,6 +8,7 @@ import pytest
 from pipeline.flows.documents import queries
 from pipeline.flows.documents.states import DocumentStatus
 from pipeline.nodes.job import JobState
+from pipeline.nodes.state.jobs import Jobs
 from pipeline.nodes.tokens import TokenKind
 from pipeline.storage.context import Context
 from tasks import documents
@@ -97,5 +98,5 @@ def test_a_scan_is_complete_though_a_node_dies_half_way(fleet: Fleet, data_dir: 
 
 
 def _has_a_page(fleet: Fleet, node_id: str) -> bool:
-    jobs = fleet.ask_state(lambda state: state.jobs.list(limit=20))
+    jobs = fleet.ask_state(lambda store: Jobs(store).list(limit=20))
     return any(job.node_id == node_id and job.state in AT_WORK for job in jobs)

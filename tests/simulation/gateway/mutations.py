@@ -86,7 +86,7 @@ MUTATIONS = (
         "an instance does not tell its own sessions of a result that went past them",
         names={
             "pipeline.nodes.gateway.delivery.Delivery.from_redis": _not_done,
-            "pipeline.nodes.gateway.session_link.SessionLink.look": _not_done,
+            "pipeline.nodes.gateway.intake.Intake.answer_lost": _not_done,
         },
     ),
     Mutation(

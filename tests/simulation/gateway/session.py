@@ -70,14 +70,16 @@ class Session:
             return function(*args)
 
         names: dict[str, Any] = {
-            f"{_GATEWAY}.{name}.time": clock for name in ("dispatch", "instance", "node_link", "session_link")
+            f"{_GATEWAY}.{name}.time": clock
+            for name in ("attempts", "dispatch", "instance", "intake", "lines", "links", "view")
         }
         names |= {f"{_STATE}.{name}.uuid4": self._uuid for name in ("slots", "inbox", "upkeep")}
         names |= {
             f"{_STATE}.snapshots.time": clock,
             f"{_STATE}.store.connect_async": self._connect,
-            f"{_GATEWAY}.session_link.uuid4": self._uuid,
-            f"{_GATEWAY}.instance.log": log,
+            f"{_GATEWAY}.intake.uuid4": self._uuid,
+            f"{_GATEWAY}.background.log": log,
+            f"{_GATEWAY}.mail.log": log,
             f"{_GATEWAY}.instance.secrets": SimpleNamespace(token_hex=lambda size: self._uuid().hex[: 2 * size]),
             "asyncio.to_thread": at_once,
         }

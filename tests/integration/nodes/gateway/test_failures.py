@@ -187,7 +187,7 @@ def test_a_redis_that_restarts_loses_nothing(
     asker.ask(timeout_ms=60_000)
     job = one.job()
     wait_until(
-        lambda: gateway.do(gateway.instance.state.jobs.get(job["job_id"])).state is JobState.DISPATCHED,
+        lambda: gateway.do(gateway.instance.jobs.get(job["job_id"])).state is JobState.DISPATCHED,
         60,
         "it is stored",
     )

@@ -42,7 +42,7 @@ def test_cross_instance_delivery(pair: Pair, node: Node, session: Session, size:
     got = asker.result()
     assert (got["result"], got.parts) == ({"text": "all"}, [picture])
     wait_until(lambda: not b.instance.dispatch.jobs, 60, "its home has done with it")
-    wait_until(lambda: a.do(a.instance.state.slots.held("n1")) == {}, 60, "its slot is free")
+    wait_until(lambda: a.do(a.instance.slots.held("n1")) == {}, 60, "its slot is free")
 
 
 def test_a_slot_that_becomes_free_at_one_instance_serves_who_waits_at_another(
@@ -54,7 +54,7 @@ def test_a_slot_that_becomes_free_at_one_instance_serves_who_waits_at_another(
     here.ask()
     job = one.job()
     there.ask(timeout_ms=30_000)
-    wait_until(lambda: sum(a.do(a.instance.state.waiting.pools()).values()) == 1, 60, "it waits")
+    wait_until(lambda: sum(a.do(a.instance.waiting.pools()).values()) == 1, 60, "it waits")
     one.answer(job)
     one.answer_next("there")
     assert there.result()["result"] == {"text": "there"}
@@ -72,7 +72,7 @@ def test_a_node_that_was_busy_when_another_instance_looked_is_asked_all_the_same
     there = session(b)
     one.answer(job)
     here.result()
-    wait_until(lambda: not a.do(a.instance.state.slots.held("n1")), 60, "its slot is free")
+    wait_until(lambda: not a.do(a.instance.slots.held("n1")), 60, "its slot is free")
     for _ in range(3):
         there.ask(timeout_ms=20_000)
         one.answer_next("there")
@@ -80,7 +80,7 @@ def test_a_node_that_was_busy_when_another_instance_looked_is_asked_all_the_same
 
 
 def _used(gateway: GatewayThread, node_id: str) -> int:
-    return {state.node_id: state.used for state in gateway.do(gateway.instance.state.snapshots.all())}.get(node_id, 0)
+    return {state.node_id: state.used for state in gateway.do(gateway.instance.snapshots.all())}.get(node_id, 0)
 
 
 def test_a_job_reaches_its_node_though_redis_has_forgotten_where_that_is(
@@ -91,7 +91,7 @@ def test_a_job_reaches_its_node_though_redis_has_forgotten_where_that_is(
     b = start("b")
     seen(b, "n1")
     asker = session(b)
-    a.do(a.instance.state.store.do("DEL", a.instance.state.store.keys.node_owner("n1")))
+    a.do(a.instance.store.do("DEL", a.instance.store.keys.node_owner("n1")))
     asker.ask(timeout_ms=60_000)
     assert one.answer_next()["attempt"] == 1
     assert asker.result()["result"] == {"text": "done"}
@@ -136,17 +136,17 @@ def test_who_takes_the_inbox_of_a_dead_instance_sends_nobody_away_who_has_come_f
     gateway: GatewayThread, node: Node, session: Session
 ) -> None:
     one, asker = node(gateway), session(gateway)
-    inbox = gateway.instance.state.inbox
+    inbox = gateway.instance.inbox
     gateway.do(inbox.send("a", "kick", {"node_id": "n1"}))
     gateway.do(inbox.send("a", "kick", {"session_id": next(iter(gateway.instance.sessions))}))
-    wait_until(lambda: gateway.do(gateway.instance.state.store.do("XLEN", _inbox(gateway))) == 0, 60, "it was read")
+    wait_until(lambda: gateway.do(gateway.instance.store.do("XLEN", _inbox(gateway))) == 0, 60, "it was read")
     asker.ask()
     one.answer_next()
     assert asker.result()["result"] == {"text": "done"}
 
 
 def _inbox(gateway: GatewayThread) -> str:
-    return gateway.instance.state.store.keys.inbox(gateway.instance.instance_id)
+    return gateway.instance.store.keys.inbox(gateway.instance.instance_id)
 
 
 def test_an_instance_that_ends_hands_its_sessions_and_nodes_to_others(

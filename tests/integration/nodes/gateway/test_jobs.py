@@ -28,9 +28,9 @@ def test_a_job_goes_to_a_node_and_its_result_comes_back(gateway: GatewayThread, 
         "n1",
         [b"cut out"],
     )
-    found = lambda: gateway.do(gateway.instance.state.jobs.get(job["job_id"]))  # noqa: E731
+    found = lambda: gateway.do(gateway.instance.jobs.get(job["job_id"]))  # noqa: E731
     wait_until(lambda: found().state is JobState.RELEASED, 60, "the job is released", last=found)
-    assert gateway.do(gateway.instance.state.slots.held("n1")) == {}
+    assert gateway.do(gateway.instance.slots.held("n1")) == {}
 
 
 def test_an_old_node_that_acknowledges_nothing_does_its_job(
@@ -52,7 +52,7 @@ def test_partial_results_come_in_their_order_and_count_as_a_start(
         one.say("job_partial", job, text=piece)
     pieces = [asker.until("job_partial") for _ in range(3)]
     assert [(piece["attempt"], piece["text"]) for piece in pieces] == [(1, "a"), (1, "b"), (1, "c")]
-    assert gateway.do(gateway.instance.state.jobs.get(job["job_id"])).state is JobState.RUNNING
+    assert gateway.do(gateway.instance.jobs.get(job["job_id"])).state is JobState.RUNNING
     one.answer(job)
     assert asker.result()["result"] == {"text": "done"}
 
@@ -248,7 +248,7 @@ def test_a_slot_goes_to_requesters_in_turn(
 
 
 def _waiting(gateway: GatewayThread) -> int:
-    return sum(gateway.do(gateway.instance.state.waiting.pools()).values())
+    return sum(gateway.do(gateway.instance.waiting.pools()).values())
 
 
 def test_a_drained_node_finishes_what_it_has_and_gets_no_more(

@@ -17,7 +17,7 @@ from tests.support.waiting import wait_until
 
 def loses(gateway: GatewayThread, lost: str, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Words of this kind do not leave the instance; those that were lost."""
-    inbox, found = gateway.instance.state.inbox, []
+    inbox, found = gateway.instance.inbox, []
     send: Callable[..., Awaitable[bool]] = inbox.send
 
     async def sent(to: str, kind: str, *rest: Any) -> bool:
@@ -90,14 +90,14 @@ def test_what_a_node_is_given_while_it_connects_is_not_taken_from_it(
 ) -> None:
     at, asker = gateway.instance, session(gateway)
     node(gateway)
-    held = at.state.slots.held
+    held = at.slots.held
 
     async def slowly(node_id: str) -> dict[str, int]:
         while not at.nodes[node_id].jobs:
             await asyncio.sleep(0.01)
         return await held(node_id)
 
-    monkeypatch.setattr(at.state.slots, "held", slowly)
+    monkeypatch.setattr(at.slots, "held", slowly)
     again = node(gateway)
     asker.ask(timeout_ms=30_000)
     job = again.job()
@@ -115,7 +115,7 @@ def test_a_request_whose_result_is_forgotten_is_another_job(
     request = asker.ask(timeout_ms=600_000)
     first = one.answer_next()
     asker.result()
-    wait_until(lambda: gateway.do(gateway.instance.state.jobs.get(first["job_id"])) is None, 60, "it is forgotten")
+    wait_until(lambda: gateway.do(gateway.instance.jobs.get(first["job_id"])) is None, 60, "it is forgotten")
     asker.ask(request, timeout_ms=600_000)
     assert one.answer_next()["job_id"] != first["job_id"], "nodes pass over what they have done"
     assert asker.result()["result"] == {"text": "done"}
@@ -140,7 +140,7 @@ def test_a_job_that_nobody_knew_was_created_is_done_when_it_is_asked_for_again(
     gateway: GatewayThread, node: Node, session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one, asker = node(gateway), session(gateway)
-    lost = answers_are_lost(gateway.instance.state.jobs, "create", monkeypatch)
+    lost = answers_are_lost(gateway.instance.jobs, "create", monkeypatch)
     request = asker.ask(timeout_ms=30_000)
     assert asker.result()["error"]["code"] == "redis_unavailable"
     asker.ask(request, timeout_ms=30_000)
@@ -154,7 +154,7 @@ def test_a_node_that_was_given_a_job_and_not_told_is_told(
 ) -> None:
     monkeypatch.setattr(dispatch, "_LOOK_S", 0.2)
     nodes, asker = [node(gateway, f"n{number}") for number in range(3)], session(gateway)
-    lost = answers_are_lost(gateway.instance.state.jobs, "dispatched", monkeypatch)
+    lost = answers_are_lost(gateway.instance.jobs, "dispatched", monkeypatch)
     asker.ask(timeout_ms=30_000)
     assert asker.result()["error"]["code"] == "redis_unavailable"
     wait_until(lambda: any(link.jobs for link in gateway.instance.nodes.values()), 60, "a node is told")
@@ -166,19 +166,19 @@ def test_a_node_that_was_given_a_job_and_not_told_is_told(
 
 
 def test_what_a_dead_instance_was_told_does_not_go_back_to_it(gateway: GatewayThread) -> None:
-    state, dead = gateway.instance.state, "dead"
+    state, dead = gateway.instance, "dead"
 
     async def drained() -> int:
         inbox = Inbox(state.store, dead)
         await state.store.do("ZADD", state.store.keys.schedulers, 1, dead)
         await inbox.open()
-        await state.instances.take_node("n9", dead)
-        await state.instances.take_session("s9", dead)
+        await state.instances.nodes.take("n9", dead)
+        await state.instances.sessions.take("s9", dead)
         await inbox.send(dead, "assign", {"node_id": "n9", "job_id": "j", "attempt": 1, "timeout_ms": 1000})
         await inbox.send(dead, "result", {"session_id": "s9", "request_key": "t:r", "job_id": "j"})
         await inbox.send(dead, "assign", {"nonsense": 1})
         before = state.store.ops["xadd", "ok"]
-        await gateway.instance._drain_the_dead()
+        await gateway.instance.mail.drain_the_dead()
         return state.store.ops["xadd", "ok"] - before
 
     assert gateway.do(drained()) == 0
@@ -189,11 +189,9 @@ def test_what_a_dead_instance_was_told_does_not_go_back_to_it(gateway: GatewayTh
 def test_lines_for_different_models_take_turns_at_a_node(gateway: GatewayThread, node: Node, session: Session) -> None:
     one, asker = node(gateway, offers=[{"capability": "text", "models": ["m", "n"]}]), session(gateway)
     many = [asker.ask(timeout_ms=30_000) for _ in range(8)]
-    wait_until(lambda: gateway.do(gateway.instance.state.waiting.pools()) == {"text:m": 7}, 60, "one has the slot")
+    wait_until(lambda: gateway.do(gateway.instance.waiting.pools()) == {"text:m": 7}, 60, "one has the slot")
     single = asker.ask(model="n", timeout_ms=30_000)
-    wait_until(
-        lambda: gateway.do(gateway.instance.state.waiting.pools()) == {"text:m": 7, "text:n": 1}, 60, "they wait"
-    )
+    wait_until(lambda: gateway.do(gateway.instance.waiting.pools()) == {"text:m": 7, "text:n": 1}, 60, "they wait")
     order = []
     for _ in [*many, single]:
         one.answer_next()
@@ -207,9 +205,7 @@ def test_a_line_that_has_had_a_slot_is_not_quicker_than_the_other(
     one, asker = node(gateway, offers=[{"capability": "text", "models": ["m", "n"]}]), session(gateway)
     asked = {model: [asker.ask(model=model, timeout_ms=300_000) for _ in range(8)] for model in "mn"}
     # On a cluster, the first request is not always the first to get the slot.
-    wait_until(
-        lambda: sorted(gateway.do(gateway.instance.state.waiting.pools()).values()) == [7, 8], 60, "the others wait"
-    )
+    wait_until(lambda: sorted(gateway.do(gateway.instance.waiting.pools()).values()) == [7, 8], 60, "the others wait")
     order = ""
     for _ in range(14):
         one.answer_next()

@@ -34,7 +34,7 @@ def test_a_revoked_token_ends_its_connections(gateway: GatewayThread, context: C
     secret, view = tokens.create(context, "soon revoked", TokenKind.NODE)
     one = closing.enter_context(RawNode(gateway.url, secret))
     tokens.revoke(context, view.id)
-    gateway.do(gateway.instance.state.inbox.send("a", "token_revoked", {"token_id": view.id}))
+    gateway.do(gateway.instance.inbox.send("a", "token_revoked", {"token_id": view.id}))
     assert one.until("never").code == CloseCode.UNAUTHORIZED
 
 
@@ -110,7 +110,7 @@ def test_who_was_sent_away_has_no_say_any_more(gateway: GatewayThread, node: Nod
     (link,) = gateway.instance.sessions.values()
 
     async def close_while_it_does_not_read() -> None:
-        link._connection._writer.cancel()  # as if it were waiting for the other side to read
+        link.connection._writer.cancel()  # as if it were waiting for the other side to read
         link.close(CloseCode.UNAUTHORIZED, "revoked")
 
     gateway.do(close_while_it_does_not_read())
@@ -129,7 +129,7 @@ def test_cancelling_what_was_never_asked_leaves_nothing_behind(
     one.answer_next()
     assert asker.result()["result"] == {"text": "done"}
     (link,) = gateway.instance.sessions.values()
-    assert not link._unwanted
+    assert not link.unwanted
 
 
 def test_the_text_of_requests_counts_as_what_a_session_holds(start: Start, session: Session) -> None:
@@ -149,14 +149,14 @@ def test_what_a_node_says_again_and_of_other_jobs_is_written_once(
     one, asker = node(gateway), session(gateway)
     asker.ask()
     job = one.job()
-    before = gateway.instance.state.store.ops["job_step", "ok"]
+    before = gateway.instance.store.ops["job_step", "ok"]
     for _ in range(50):
         one.say("job_ack", job)
         one.say("job_started", job)
         one.send({"type": "job_ack", "job_id": "another", "attempt": 1})
     one.answer(job)
     asker.result()
-    assert gateway.instance.state.store.ops["job_step", "ok"] - before <= 2
+    assert gateway.instance.store.ops["job_step", "ok"] - before <= 2
 
 
 def test_types_that_are_not_known_are_passed_over(gateway: GatewayThread, node: Node, session: Session) -> None:

@@ -53,20 +53,20 @@ async def test_a_process_learns_that_another_has_taken_its_name(instances: Insta
 
 
 async def test_a_node_and_a_session_belong_to_the_instance_that_took_them_last(instances: Instances) -> None:
-    assert await instances.take_node("x", "a") == ""
-    assert await instances.take_node("x", "b") == "a"
-    assert await instances.take_session("x", "a") == ""
-    assert (await instances.owner_of_node("x"), await instances.owner_of_session("x")) == ("b", "a")
-    await instances.drop_node("x", "a")
-    assert await instances.owner_of_node("x") == "b"
-    await instances.drop_node("x", "b")
-    await instances.drop_session("x", "a")
-    assert (await instances.owner_of_node("x"), await instances.owner_of_session("x")) == ("", "")
+    assert await instances.nodes.take("x", "a") == ""
+    assert await instances.nodes.take("x", "b") == "a"
+    assert await instances.sessions.take("x", "a") == ""
+    assert (await instances.nodes.owner("x"), await instances.sessions.owner("x")) == ("b", "a")
+    await instances.nodes.drop("x", "a")
+    assert await instances.nodes.owner("x") == "b"
+    await instances.nodes.drop("x", "b")
+    await instances.sessions.drop("x", "a")
+    assert (await instances.nodes.owner("x"), await instances.sessions.owner("x")) == ("", "")
 
 
 async def test_of_many_that_take_a_node_at_once_each_but_one_learns_of_it(instances: Instances) -> None:
-    before = await asyncio.gather(*(instances.take_node("x", f"i{number}") for number in range(8)))
-    owner = await instances.owner_of_node("x")
+    before = await asyncio.gather(*(instances.nodes.take("x", f"i{number}") for number in range(8)))
+    owner = await instances.nodes.owner("x")
     assert sorted([*before, owner]) == sorted(["", *(f"i{number}" for number in range(8))])
 
 
@@ -74,21 +74,23 @@ async def test_renewing_keeps_ones_own_and_names_what_is_anothers(
     instances: Instances, store: Store, empty: Callable[[], None]
 ) -> None:
     for node in ("mine", "theirs"):
-        await instances.take_node(node, "a")
-    await instances.take_session("s", "a")
-    await instances.take_node("theirs", "b")
+        await instances.nodes.take(node, "a")
+    await instances.sessions.take("s", "a")
+    await instances.nodes.take("theirs", "b")
     await store.do("PEXPIRE", store.keys.node_owner("mine"), 50_000)
-    assert await instances.renew("a", ["mine", "theirs"], ["s"]) == {"theirs"}
+    assert await instances.nodes.renew("a", ["mine", "theirs"]) == {"theirs"}
+    assert await instances.sessions.renew("a", ["s"]) == set()
     assert await store.do("PTTL", store.keys.node_owner("mine")) <= store.settings.owner_ttl_seconds * 1000
-    assert await instances.owner_of_node("theirs") == "b"
+    assert await instances.nodes.owner("theirs") == "b"
     empty()
-    assert await instances.renew("a", ["mine"], ["s"]) == set()
-    assert (await instances.owner_of_node("mine"), await instances.owner_of_session("s")) == ("a", "a")
-    assert await instances.renew("a", [], []) == set()
+    assert await instances.nodes.renew("a", ["mine"]) == set()
+    assert await instances.sessions.renew("a", ["s"]) == set()
+    assert (await instances.nodes.owner("mine"), await instances.sessions.owner("s")) == ("a", "a")
+    assert await instances.nodes.renew("a", []) == set()
 
 
 async def test_on_an_empty_redis_nobody_is_there(instances: Instances) -> None:
     assert (await instances.living(), await instances.all()) == ({}, [])
-    assert (await instances.owner_of_node("x"), await instances.owner_of_session("x")) == ("", "")
+    assert (await instances.nodes.owner("x"), await instances.sessions.owner("x")) == ("", "")
     await instances.leave("a", "1")
-    await instances.drop_node("x", "a")
+    await instances.nodes.drop("x", "a")

@@ -17,20 +17,20 @@ async def requests(store: Store) -> Requests:
 
 async def test_one_request_is_one_job_however_many_instances_get_it(requests: Requests) -> None:
     bound = await asyncio.gather(*(requests.bind("t:r", f"j{number}", f"i{number % 3}/1") for number in range(50)))
-    (winner,) = [number for number, each in enumerate(bound) if each.mine]
+    (winner,) = [number for number, each in enumerate(bound) if each.ours]
     assert {each.job_id for each in bound} == {f"j{winner}"}
-    assert all(each.creating for each in bound if not each.mine)
+    assert all(each.creating for each in bound if not each.ours)
 
 
 async def test_a_request_that_is_bound_stays_so(requests: Requests) -> None:
-    assert await requests.bind("t:r", "j", "a/1") == Bound("j", mine=True, creating=False)
-    assert await requests.bind("t:r", "j", "a/1") == Bound("j", mine=True, creating=False)
-    assert await requests.bind("t:r", "k", "b/1") == Bound("j", mine=False, creating=True)
+    assert await requests.bind("t:r", "j", "a/1") == Bound("j", ours=True, creating=False)
+    assert await requests.bind("t:r", "j", "a/1") == Bound("j", ours=True, creating=False)
+    assert await requests.bind("t:r", "k", "b/1") == Bound("j", ours=False, creating=True)
     await requests.unlock("t:r", "b/1")
     assert (await requests.bind("t:r", "k", "b/1")).creating
     await requests.unlock("t:r", "a/1")
-    assert await requests.bind("t:r", "k", "b/1") == Bound("j", mine=False, creating=False)
-    assert (await requests.bind("u:r", "k", "b/1")).mine
+    assert await requests.bind("t:r", "k", "b/1") == Bound("j", ours=False, creating=False)
+    assert (await requests.bind("u:r", "k", "b/1")).ours
 
 
 async def test_a_binding_is_kept_as_long_as_its_job_may_be(requests: Requests, store: Store) -> None:
@@ -61,10 +61,10 @@ async def test_when_who_creates_the_job_has_died_one_other_takes_over(
 async def test_only_the_job_that_it_is_bound_to_makes_a_request_forgotten(requests: Requests) -> None:
     await requests.bind("t:r", "j", "a/1")
     await requests.forget("t:r", "other")
-    assert not (await requests.bind("t:r", "k", "b/1")).mine
+    assert not (await requests.bind("t:r", "k", "b/1")).ours
     await requests.forget("t:r", "j")
     await requests.forget("t:r", "j")
-    assert await requests.bind("t:r", "k", "b/1") == Bound("k", mine=True, creating=False)
+    assert await requests.bind("t:r", "k", "b/1") == Bound("k", ours=True, creating=False)
 
 
 async def test_a_request_is_not_forgotten_while_its_job_may_yet_be_created(requests: Requests) -> None:

@@ -56,7 +56,7 @@ async def session_at(store: Store, session_id: str) -> Inbox:
     """The inbox of the instance that a session is connected to."""
     instances, inbox = Instances(store), Inbox(store, "s-instance")
     await instances.present("s-instance", "1", {})
-    await instances.take_session(session_id, "s-instance")
+    await instances.sessions.take(session_id, "s-instance")
     await inbox.open()
     return inbox
 
@@ -89,7 +89,7 @@ async def test_jobs_past_their_deadline_end_and_those_who_wait_are_told(store: S
     (message,) = await inbox.read()
     assert (message.kind, message.body) == ("result", {"session_id": "s", "request_key": "t:r", "job_id": "j"})
     assert await Slots(store).held("n") == {}
-    assert (await Requests(store).bind("t:r", "k", "a/1")).mine
+    assert (await Requests(store).bind("t:r", "k", "a/1")).ours
     assert (await got(jobs, "just-late")).state == "DISPATCHED"
     assert await tend(store) == Tended()
 

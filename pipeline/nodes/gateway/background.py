@@ -1,0 +1,62 @@
+"""What an instance does beside serving connections: single tasks, and work that is repeated until it stops."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any
+
+import structlog
+from redis import RedisError
+
+log = structlog.get_logger(__name__)
+AFTER_FAILURE_S = 0.5
+Spawn = Callable[[Coroutine[Any, Any, Any]], None]
+
+
+class Background:
+    """The tasks of one instance."""
+
+    def __init__(self) -> None:
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._loops: set[asyncio.Task[None]] = set()
+
+    def spawn(self, work: Coroutine[Any, Any, Any]) -> None:
+        """Run this beside everything else. If Redis is away, drop it: regular checks repair what is left undone."""
+
+        async def guarded() -> None:
+            try:
+                await work
+            except RedisError as error:
+                log.warning("gateway.redis", error=type(error).__name__)
+            except Exception:
+                log.exception("gateway.failed")
+
+        task = asyncio.create_task(guarded())
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def repeat(self, seconds: float, work: Callable[[], Awaitable[object]]) -> None:
+        """Do this again and again, with so long a pause between."""
+
+        async def repeated() -> None:
+            while True:
+                try:
+                    await work()
+                except Exception as error:
+                    if isinstance(error, RedisError):
+                        log.warning("gateway.redis", doing=work.__name__, error=type(error).__name__)
+                    else:
+                        log.exception("gateway.failed", doing=work.__name__)
+                    await asyncio.sleep(AFTER_FAILURE_S)
+                await asyncio.sleep(seconds)
+
+        self._loops.add(asyncio.create_task(repeated()))
+
+    async def stop(self) -> None:
+        """End what is repeated, and wait a moment for single tasks."""
+        loops = self._loops
+        while loops:  # a library now and then takes a cancellation for a time-out of its own
+            for task in loops:
+                task.cancel()
+            _, loops = await asyncio.wait(loops, timeout=1)
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=2)
