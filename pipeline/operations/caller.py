@@ -1,6 +1,6 @@
 """Who asks for an operation, and what they may have."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from threading import Event
@@ -14,6 +14,10 @@ from pipeline.storage.context import Context
 from pipeline.storage.schema import ensure
 
 _READY = "schema.ensured"
+
+
+async def _stays() -> bool:
+    return False
 
 
 @dataclass(frozen=True)
@@ -32,6 +36,8 @@ class Caller:
     """What this caller may have; None: no limits."""
     ending: Event = field(default_factory=Event)
     """Set when the server that serves this caller begins to end."""
+    is_gone: Callable[[], Awaitable[bool]] = field(default=_stays, repr=False, compare=False)
+    """Whether their connection is closed: nobody hears the answer any more."""
 
     @property
     def key_name(self) -> str:

@@ -24,6 +24,7 @@ from pipeline.interfaces import rest as v1
 from pipeline.interfaces.console import app as console
 from pipeline.interfaces.http.bodies import BodyLimits
 from pipeline.interfaces.http.connections import is_loopback
+from pipeline.interfaces.http.dependencies import PATIENCE_S
 from pipeline.interfaces.http.errors import Problem, documented
 from pipeline.interfaces.http.guard import Guard
 from pipeline.interfaces.http.idempotency import Idempotency
@@ -40,8 +41,6 @@ from pipeline.process import get_context
 from pipeline.storage.context import Context
 
 PREFIX = "/api/v1"
-PATIENCE_S = 3.0
-"""How long a request waits for a database that is away, before it is answered with 503."""
 _EVERYWHERE = (400, 401, 403, 408, 413, 421, 422, 429, 500, 503)
 _ABOUT = """Documents become Markdown, screenshots and music become searchable, knowledge bases answer.
 

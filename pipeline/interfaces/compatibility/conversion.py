@@ -47,7 +47,7 @@ def submit(request: Request, file: File, options: Options) -> str:
 async def settled(request: Request, context: Context, ids: Sequence[str], timeout_s: float) -> list[DocumentView]:
     """The documents once all are at rest, or after `timeout_s` as they are then."""
     return await wait_for(
-        request,
+        request.state.caller,
         lambda: queries.documents_by_id(context, ids),
         lambda found: all(document.at_rest for document in found),
         timeout_s,

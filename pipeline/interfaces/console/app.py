@@ -59,6 +59,6 @@ def attach(tree: APIRouter) -> None:
 
 def answer_for(error: Exception, request: Request) -> Response:
     """The answer to any exception: a page for the console, a problem for all others."""
-    answer = response_for(error, request)
+    answer = response_for(error, request.method, request.scope["path"])
     wants_json = "json" in Headers(scope=request.scope).get("accept", "")
     return problem(answer, request) if is_console(request) and not wants_json else answer

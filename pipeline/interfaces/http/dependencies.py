@@ -14,6 +14,9 @@ from pipeline.operations.quotas import Quotas
 from pipeline.storage.api_keys import Scope
 from pipeline.storage.context import Context
 
+PATIENCE_S = 3.0
+"""How long a caller waits for a database that is away, before they are answered with 503."""
+
 # For the OpenAPI document alone: `CallerMiddleware` has looked at the key already.
 _SCHEMES = [
     Security(HTTPBearer(auto_error=False, description="A key from `penstock keys create`.")),

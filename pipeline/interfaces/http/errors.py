@@ -15,7 +15,6 @@ from pydantic import BaseModel, ConfigDict, Field
 from redis import RedisError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from starlette.exceptions import HTTPException
-from starlette.requests import Request
 from starlette.responses import Response
 
 from pipeline.engine.errors import ErrorKind, PenstockError, UnitError
@@ -160,19 +159,19 @@ def status_of(error: PenstockError) -> int:
     return 503 if passing else 422
 
 
-def response_for(error: Exception, request: Request) -> ProblemResponse:
+def response_for(error: Exception, method: str, path: str) -> ProblemResponse:
     """The answer to any exception. A defect is logged, and nothing is told of it."""
     match error:
         case RequestValidationError():
             return _invalid(error)
         case HTTPException():
-            return ProblemResponse(error.status_code, *_http(error, request), headers=error.headers)
+            return ProblemResponse(error.status_code, *_http(error, method), headers=error.headers)
         case PenstockError():
             return _expected(error)
     if away := _what_is_away(error):
         log.warning("api.unavailable", code="unavailable", reason=type(error).__name__)
         return ProblemResponse(503, f"{away}: try again in a moment", "unavailable", {"Retry-After": str(RETRY_S)})
-    log.error("api.failed", method=request.method, path=request.scope["path"][:200], exc_info=error)
+    log.error("api.failed", method=method, path=path[:200], exc_info=error)
     return ProblemResponse(500, "an error of the server; its log says more", "internal")
 
 
@@ -195,12 +194,12 @@ def _expected(error: PenstockError) -> ProblemResponse:
     return ProblemResponse(status, _UNTOLD.get(code, str(error)), code, headers)
 
 
-def _http(error: HTTPException, request: Request) -> tuple[str, str]:
+def _http(error: HTTPException, method: str) -> tuple[str, str]:
     match error.status_code:
         case 404:
             return "there is nothing at this address; /openapi.json lists all there is", "not_found"
         case 405:
-            return f"{request.method[:20]} is not possible here", "method_not_allowed"
+            return f"{method[:20]} is not possible here", "method_not_allowed"
         case status:
             words = str(error.detail or HTTPStatus(status).phrase)
             return words, HTTPStatus(status).phrase.lower().replace(" ", "_")

@@ -4,12 +4,13 @@ With a key: whoever holds it. Without one, where none is needed: whoever is on t
 on the command line.
 """
 
+from dataclasses import replace
 from functools import partial
 from threading import Event
 
 from anyio.to_thread import run_sync
 from starlette.datastructures import Headers
-from starlette.requests import cookie_parser
+from starlette.requests import Request, cookie_parser
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from pipeline.engine.accounts import CALLER
@@ -43,6 +44,7 @@ class CallerMiddleware:
             address = scope["client"][0] if scope.get("client") else "local"
             headers = Headers(scope=scope)
             caller = await run_sync(self._caller, presented(headers), _session(headers), address)
+            caller = replace(caller, is_gone=Request(scope, receive).is_disconnected)
             if scope["method"] not in SAFE:
                 self._check_change(caller, headers, scope["path"])
             scope.setdefault("state", {})["caller"] = caller

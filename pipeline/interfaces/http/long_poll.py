@@ -6,8 +6,8 @@ from typing import TypeVar
 
 import anyio
 from anyio.to_thread import run_sync
-from starlette.requests import Request
 
+from pipeline.operations.caller import Caller
 from pipeline.operations.quotas import AtOnce, TooManyAtOnce
 
 Found = TypeVar("Found")
@@ -16,9 +16,7 @@ WAITS = AtOnce(100, 80, "requests that wait")
 _FIRST_LOOK_S, _LONGEST_S = 0.05, 0.5
 
 
-async def wait_for(
-    request: Request, look: Callable[[], Found], settled: Callable[[Found], bool], wait_s: float
-) -> Found:
+async def wait_for(caller: Caller, look: Callable[[], Found], settled: Callable[[Found], bool], wait_s: float) -> Found:
     """What `look` gives as soon as that is `settled`, or after `wait_s` seconds, or when the server or caller ends.
 
     `look` is called in a thread, again and again: it must be cheap.
@@ -27,21 +25,20 @@ async def wait_for(
     if wait_s <= 0:
         return found
     try:
-        with WAITS.one(request.state.caller.id):
-            return await _wait(request, look, settled, wait_s, found)
+        with WAITS.one(caller.id):
+            return await _wait(caller, look, settled, wait_s, found)
     except TooManyAtOnce:
         return found
 
 
 async def _wait(
-    request: Request, look: Callable[[], Found], settled: Callable[[Found], bool], wait_s: float, found: Found
+    caller: Caller, look: Callable[[], Found], settled: Callable[[Found], bool], wait_s: float, found: Found
 ) -> Found:
     deadline, pause_s = time.monotonic() + wait_s, _FIRST_LOOK_S
-    ending = request.app.state.ending
-    while not settled(found) and not ending.is_set() and (left_s := deadline - time.monotonic()) > 0:
+    while not settled(found) and caller.goes_on() and (left_s := deadline - time.monotonic()) > 0:
         await anyio.sleep(min(pause_s, left_s))
         pause_s = min(pause_s * 1.5, _LONGEST_S)
-        if await request.is_disconnected():
+        if await caller.is_gone():
             break
         found = await run_sync(look)
     return found

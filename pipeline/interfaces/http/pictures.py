@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from threading import Event
 
 from anyio.to_thread import run_sync
-from starlette.requests import Request
 
+from pipeline.operations.caller import Caller
 from pipeline.operations.refusal import Refused
 from pipeline.reading.sandbox.limits import Unwanted
 
@@ -43,29 +43,28 @@ class Pictures:
         self._callers: Counter[str] = Counter()
         self._tasks: set[asyncio.Task[None]] = set()
 
-    async def get(self, request: Request, key: str, make: Make, *, urgent: bool) -> bytes | None:
+    async def get(self, caller: Caller, key: str, make: Make, *, urgent: bool) -> bytes | None:
         """The picture of this key; None if the caller has gone. The `urgent` ones first, then the newest.
 
         Raises `Refused` if too many wait, and what `make` raises.
         """
-        caller = request.state.caller.id
-        self._admit(caller)
+        self._admit(caller.id)
         picture = self._known.get(key)
         if picture is None:
             done = asyncio.get_running_loop().create_future()
             picture = self._known[key] = _Picture(make, urgent, done)
         picture.askers += 1
-        self._callers[caller] += 1
+        self._callers[caller.id] += 1
         try:
             self._begin()
             while not picture.done.done():
                 await asyncio.wait([picture.done], timeout=_LOOK_S)
-                if not picture.done.done() and (self._ending.is_set() or await request.is_disconnected()):
+                if not picture.done.done() and (self._ending.is_set() or await caller.is_gone()):
                     return None
             return picture.done.result()
         finally:
             picture.askers -= 1
-            self._callers[caller] -= 1
+            self._callers[caller.id] -= 1
             self._callers += Counter()  # without those that have none
             if not picture.askers and not picture.running and self._known.get(key) is picture:
                 del self._known[key]

@@ -7,23 +7,22 @@ from urllib.parse import unquote, urlsplit
 from uuid import uuid4
 
 from anyio.to_thread import run_sync
-from fastapi import Request
 
 from pipeline.interfaces.http.uploads import UPLOADS, File
+from pipeline.operations.caller import Caller
 from pipeline.operations.refusal import Refused
 from pipeline.reading.sandbox.limits import FetchLimits
 from pipeline.reading.web.fetch import fetch
 from pipeline.storage import installation
-from pipeline.storage.context import Context
 
 FETCH_S = 60.0
 """How long a file that a request names may take to come."""
 
 
 @asynccontextmanager
-async def stored(request: Request, context: Context, filename: str, content: bytes) -> AsyncIterator[File]:
+async def stored(caller: Caller, filename: str, content: bytes) -> AsyncIterator[File]:
     """A file that is in the request itself, on disk as long as the context lasts. Raises `Refused` (429)."""
-    folder = context.settings.upload_dir
+    context, folder = caller.context, caller.context.settings.upload_dir
     file = File("files", filename, folder / f"incoming-{uuid4().hex}")
 
     def write() -> None:
@@ -35,7 +34,7 @@ async def stored(request: Request, context: Context, filename: str, content: byt
         file.write()
 
     try:
-        await run_sync(_count, request, len(content))
+        await run_sync(_count, caller, len(content))
         await run_sync(write)
         yield file
     finally:
@@ -43,28 +42,27 @@ async def stored(request: Request, context: Context, filename: str, content: byt
 
 
 @asynccontextmanager
-async def fetched(request: Request, context: Context, url: str) -> AsyncIterator[File]:
+async def fetched(caller: Caller, url: str) -> AsyncIterator[File]:
     """A file that the request names, fetched if that is allowed. Raises `Refused`, or `UnitError` that says why not."""
-    settings = context.settings.api
+    settings = caller.context.settings.api
     if not settings.fetch:
         message = "this server fetches nothing (PENSTOCK_API__FETCH): send the file itself"
         raise Refused(message, code="not_allowed")
     limits = FetchLimits(max_bytes=settings.max_upload_mb * 1_000_000, timeout_s=FETCH_S)
     name = unquote(urlsplit(url).path.rpartition("/")[2], errors="replace")[:1000]
-    async with stored(request, context, name, b"") as file:
+    async with stored(caller, name, b"") as file:
 
         def get() -> None:
-            ending = request.app.state.ending
-            fetch(url, limits, lambda: not ending.is_set(), to=file.path, allow_private=settings.fetch_private)
+            fetch(url, limits, caller.goes_on, to=file.path, allow_private=settings.fetch_private)
             file.look()
-            _count(request, file.size)
+            _count(caller, file.size)
 
-        with UPLOADS.one(request.state.caller.id):
+        with UPLOADS.one(caller.id):
             await run_sync(get)
         yield file
 
 
-def _count(request: Request, size: int) -> None:
+def _count(caller: Caller, size: int) -> None:
     """So much more of what this caller may send. Blocks."""
-    if size:
-        request.app.state.quotas.take_upload(request.state.caller.id, math.ceil(size / 1e6))
+    if size and caller.quotas is not None:
+        caller.quotas.take_upload(caller.id, math.ceil(size / 1e6))

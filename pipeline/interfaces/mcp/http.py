@@ -16,7 +16,7 @@ from starlette.requests import Request
 from starlette.types import Message, Receive, Scope, Send
 
 from pipeline.interfaces.http.json_bodies import text_of, turns
-from pipeline.interfaces.mcp.tool import may_use
+from pipeline.interfaces.mcp.tool import Call, Report, may_use
 from pipeline.settings import ApiSettings
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ class Mcp:
         body = await Request(scope, receive).body()  # `BodyLimits` has a limit for it
         request = Request(scope)
         await turns(request).read(request, body, partial(text_of, most=MAX_PARTS))
-        manager = await self._begun(writes=may_use(request, writes=True, local=False))
+        manager = await self._begun(writes=may_use(request.state.caller, writes=True, local=False))
         await manager.handle_request(scope, _again(body, receive), send)
 
     async def _begun(self, *, writes: bool) -> "StreamableHTTPSessionManager":
@@ -79,7 +79,7 @@ class Mcp:
         # When the server begins to end, whoever waits is answered, and not cut off.
         AppStatus.disable_automatic_graceful_drain()  # type: ignore[no-untyped-call]
         return StreamableHTTPSessionManager(
-            make_server(_request, writes=writes, local=False),
+            make_server(_call, writes=writes, local=False),
             stateless=True,
             # `Guard` has checked both, by names that are settings and by the address that the connection came to.
             security_settings=TransportSecuritySettings(enable_dns_rebinding_protection=False),
@@ -97,6 +97,9 @@ def _again(body: bytes, receive: Receive) -> Receive:
     return receive_again
 
 
-def _request(context: Any) -> Request:
-    found: Request = context.request
-    return found
+def _call(context: Any, report: Report) -> Call:
+    request: Request = context.request
+    base, caller = request.base_url, request.state.caller
+    if caller.context.settings.api.tls_by_proxy:
+        base = base.replace(scheme="https")
+    return Call(caller, request.app.state.pictures, str(base).rstrip("/"), report)

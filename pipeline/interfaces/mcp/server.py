@@ -25,13 +25,12 @@ from mcp_types import (
 )
 from mcp_types import Tool as Listed
 from pydantic import BaseModel, ValidationError
-from starlette.requests import Request
 
 from pipeline.engine.accounts import CALLER
-from pipeline.interfaces.http.dependencies import may_spend
 from pipeline.interfaces.http.errors import response_for
-from pipeline.interfaces.mcp.tool import Call, Picture, Tool, check, may_use
+from pipeline.interfaces.mcp.tool import Call, Picture, Report, Tool, check, may_use
 from pipeline.interfaces.mcp.tools import TOOLS
+from pipeline.operations.caller import Caller
 from pipeline.operations.refusal import Refused
 
 log = structlog.get_logger(__name__)
@@ -55,15 +54,16 @@ _WHAT_NOW = {
 }
 """By an error's code: what an assistant does next."""
 Context = ServerRequestContext[Any, Any]
-RequestOf = Callable[[Context], Request]
+CallOf = Callable[[Context, Report], Call]
+"""What a message asks for, who asks, and how they hear of progress."""
 
 
-def make_server(request_of: RequestOf, *, writes: bool, local: bool) -> Server[Any]:
-    """A server of the tools. `request_of` gives the request that a message came with, or one that stands for it.
+def make_server(call_of: CallOf, *, writes: bool, local: bool) -> Server[Any]:
+    """A server of the tools. `local`: its clients are programs of this machine's user.
 
     `writes`: instructions are for callers who may use tools that write; each call is checked for itself.
     """
-    calls, about = _Calls(request_of, local=local), _ABOUT.format(convert=_CONVERT[writes])
+    calls, about = _Calls(call_of, local=local), _ABOUT.format(convert=_CONVERT[writes])
     return Server(
         "penstock",
         title="Penstock",
@@ -75,45 +75,43 @@ def make_server(request_of: RequestOf, *, writes: bool, local: bool) -> Server[A
 
 
 class _Calls:
-    def __init__(self, request_of: RequestOf, *, local: bool) -> None:
-        self._request_of = request_of
+    def __init__(self, call_of: CallOf, *, local: bool) -> None:
+        self._call_of = call_of
         self._local = local
         self._by_name = {tool.name: tool for tool in TOOLS}
         self._listed = {tool.name: _listed(tool, local=local) for tool in TOOLS}
 
     async def list(self, context: Context, _: PaginatedRequestParams | None) -> ListToolsResult:
-        request = self._request_of(context)
-        return ListToolsResult(tools=[self._listed[tool.name] for tool in TOOLS if self._may_use(request, tool)])
+        caller = self._made(context).caller
+        return ListToolsResult(tools=[self._listed[tool.name] for tool in TOOLS if self._may_use(caller, tool)])
 
-    def _may_use(self, request: Request, tool: Tool) -> bool:
-        return may_use(request, writes=tool.writes, local=self._local)
+    def _made(self, context: Context) -> Call:
+        return self._call_of(context, context.session.report_progress)
+
+    def _may_use(self, caller: Caller, tool: Tool) -> bool:
+        return may_use(caller, writes=tool.writes, local=self._local)
 
     async def call(self, context: Context, params: CallToolRequestParams) -> CallToolResult:
-        request = self._request_of(context)
-        CALLER.set(request.state.caller.id)
+        call = self._made(context)
+        CALLER.set(call.caller.id)
         try:
-            return await self._call(request, context, params)
-        except Exception as error:  # noqa: BLE001  # whatever it is, it is told in a sentence; defects are logged
-            return _failed(error, request)
+            return await self._call(call, params)
+        except Exception as error:  # noqa: BLE001  # the client gets a sentence; defects are logged
+            return _failed(error, params.name)
 
-    async def _call(self, request: Request, context: Context, params: CallToolRequestParams) -> CallToolResult:
+    async def _call(self, call: Call, params: CallToolRequestParams) -> CallToolResult:
         tool = self._by_name.get(params.name)
         if tool is None:
-            names = ", ".join(tool.name for tool in TOOLS if self._may_use(request, tool))
+            names = ", ".join(tool.name for tool in TOOLS if self._may_use(call.caller, tool))
             raise Refused(f"there is no such tool; there are {names}", code="unknown_tool")
-        check(request, writes=tool.writes, local=self._local)
+        check(call.caller, writes=tool.writes, local=self._local)
         try:
             asked = tool.arguments_for(local=self._local).model_validate(params.arguments or {})
         except ValidationError as error:
             raise _invalid(error, tool.arguments_for(local=self._local)) from None
         if tool.spends:
-            await run_sync(may_spend, request)
-
-        async def report(done: float, total: float | None, words: str) -> None:
-            await context.session.report_progress(done, total, words)
-
-        call = Call(request, report, self._local)
-        log.info("mcp.call", tool=tool.name, caller=request.state.caller.id)
+            await run_sync(call.caller.check_spending)
+        log.info("mcp.call", tool=tool.name, caller=call.caller.id)
         found = (
             tool.function(call, asked) if iscoroutinefunction(tool.function) else run_sync(tool.function, call, asked)
         )
@@ -168,9 +166,9 @@ def _told(found: BaseModel | Picture) -> CallToolResult:
     return CallToolResult(content=content, structured_content=structured)
 
 
-def _failed(error: Exception, request: Request) -> CallToolResult:
+def _failed(error: Exception, tool: str) -> CallToolResult:
     """The sentence that the API says, and what to do."""
-    problem = json.loads(bytes(response_for(error, request).body))
+    problem = json.loads(bytes(response_for(error, "tools/call", tool).body))
     text = f"{str(problem['detail']).rstrip('.')}."
     if now := _WHAT_NOW.get(problem["code"]):
         text = f"{text} {now}"

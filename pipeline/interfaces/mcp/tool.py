@@ -6,13 +6,12 @@ from inspect import cleandoc
 from typing import Any, TypeVar, get_type_hints
 
 from pydantic import BaseModel
-from starlette.requests import Request
 
 from pipeline.interfaces.http.fields import Strict
+from pipeline.interfaces.http.pictures import Pictures
 from pipeline.operations.caller import Caller
 from pipeline.operations.refusal import Refused
 from pipeline.storage.api_keys import Scope
-from pipeline.storage.context import Context
 
 Result = TypeVar("Result", bound=BaseModel)
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -33,23 +32,22 @@ class Picture:
 
 @dataclass(frozen=True)
 class Call:
-    """One call of a tool. `request` carries the caller, quotas and context, as for the API's endpoints."""
+    """One call of a tool."""
 
-    request: Request
+    caller: Caller
+    pictures: Pictures
+    """Those that this process makes."""
+    base_url: str
+    """Where people see the console, without a slash at its end."""
     report: Report
     """Tells the client how far it is, if it asked for that: (done, of how many, in words)."""
     local: bool = False
     """The caller is a program of this machine's user, so paths name their files."""
 
     @property
-    def context(self) -> Context:
-        found: Context = self.request.app.state.context
-        return found
-
-    @property
     def may_write(self) -> bool:
         """Whether the caller may use tools that write, so that answers may name them."""
-        return may_use(self.request, writes=True, local=self.local)
+        return may_use(self.caller, writes=True, local=self.local)
 
 
 @dataclass(frozen=True)
@@ -116,18 +114,16 @@ class Toolbox:
         return add
 
 
-def check(request: Request, *, writes: bool, local: bool) -> None:
+def check(caller: Caller, *, writes: bool, local: bool) -> None:
     """Raise `Refused` unless the caller may use tools that write (`writes`) or tools that only read.
 
     Without a key, whoever is on this machine may do everything by the API; what an assistant writes needs to be
     allowed, since texts that it reads may tell it what to do.
     """
-    caller: Caller = request.state.caller
-    settings = request.app.state.context.settings.api
     if local and writes and caller.scope is Scope.READ:
         raise Refused("this assistant may only read: start it as `penstock mcp --write`", code="forbidden")
     caller.check(Scope.WRITE if writes else Scope.READ)
-    if writes and not (caller.has_key or settings.mcp_write):
+    if writes and not (caller.has_key or caller.context.settings.api.mcp_write):
         raise Refused(
             "assistants without a key may only read: send a key with the scope write (`penstock keys create NAME "
             "--scope write`), or set PENSTOCK_API__MCP_WRITE=true",
@@ -135,10 +131,10 @@ def check(request: Request, *, writes: bool, local: bool) -> None:
         )
 
 
-def may_use(request: Request, *, writes: bool, local: bool) -> bool:
+def may_use(caller: Caller, *, writes: bool, local: bool) -> bool:
     """Whether the caller may use tools that write (`writes`) or tools that only read."""
     try:
-        check(request, writes=writes, local=local)
+        check(caller, writes=writes, local=local)
     except Refused:
         return False
     return True

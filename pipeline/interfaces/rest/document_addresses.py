@@ -7,7 +7,7 @@ from fastapi import APIRouter, Request, Response
 from pydantic import Field
 
 from pipeline.flows.documents.submission import Options
-from pipeline.interfaces.http.dependencies import InContext, spender, writer
+from pipeline.interfaces.http.dependencies import spender, writer
 from pipeline.interfaces.http.errors import documented
 from pipeline.interfaces.http.fields import Line, Wait
 from pipeline.interfaces.http.json_bodies import JsonRoute
@@ -29,11 +29,9 @@ class Address(SubmitOptions):
     status_code=202,
     responses={200: {"model": DocumentShape, "description": "It has settled."}, **documented(404, 409, 415, 507)},
 )
-async def submit_url(
-    request: Request, response: Response, context: InContext, address: Address, wait: Wait = 0
-) -> DocumentShape:
+async def submit_url(request: Request, response: Response, address: Address, wait: Wait = 0) -> DocumentShape:
     """Fetch a file and submit it. Refused (403) unless the server's settings allow it."""
     options = Options(**address.model_dump(exclude={"url"}))
-    async with fetched(request, context, address.url) as file:
+    async with fetched(request.state.caller, address.url) as file:
         document = await run_sync(submit_file, request.state.caller, file, options)
     return accepted(request, response, await settled(request, document.id, wait), wait)

@@ -104,7 +104,7 @@ async def show_picture(
     content = found.content
     if content is None:
         pictures, urgent = request.app.state.pictures, look.width > _SMALL or not look.width
-        content = await pictures.get(request, tag, make, urgent=urgent)
+        content = await pictures.get(request.state.caller, tag, make, urgent=urgent)
     if content is None:
         return Response(status_code=503)  # they have gone, or the server ends
     return Response(content, media_type=f"image/{encoding}", headers=headers)

@@ -130,7 +130,7 @@ def submit_file(caller: Caller, file: File, options: Options) -> Document:
 async def settled(request: Request, document_id: str, wait_s: float) -> Document:
     """The document once it has settled, or as it is after `wait_s` seconds."""
     look = partial(documents.status.by, request.state.caller, document_id)
-    return await wait_for(request, look, lambda now: now.settled, wait_s)
+    return await wait_for(request.state.caller, look, lambda now: now.settled, wait_s)
 
 
 def accepted(request: Request, response: Response, document: Document, wait: float = 0) -> DocumentShape:

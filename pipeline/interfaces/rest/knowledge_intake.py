@@ -150,7 +150,7 @@ async def add_items(request: Request, response: Response, base_id: HexId, wait: 
         return _nothing(added)
     ids = [view.id for view in added.created]
     if wait:
-        tally = await wait_for(request, lambda: flow.tally(base.id, ids), lambda now: not now.open, wait)
+        tally = await wait_for(request.state.caller, lambda: flow.tally(base.id, ids), lambda now: not now.open, wait)
         shown = added_shape(added).model_copy(update={"created": await run_sync(_now, ids)})
         response.status_code = 202 if tally.open else 201
     else:

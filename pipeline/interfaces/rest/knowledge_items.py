@@ -93,7 +93,9 @@ async def show_item(
         standing = flow.standings([item_id]).get(item_id) if include_standing else None
         return view, item_shape(view, progress=include_progress, standing=standing)
 
-    _, shown = await wait_for(request, look, lambda found: found[0].at_rest and not found[0].deleting, wait)
+    _, shown = await wait_for(
+        request.state.caller, look, lambda found: found[0].at_rest and not found[0].deleting, wait
+    )
     return shown
 
 
@@ -144,7 +146,7 @@ async def show_page_picture(
     if if_none_match and tag in if_none_match:
         return Response(status_code=304, headers=headers)
     made = await request.app.state.pictures.get(
-        request, tag, lambda wanted: flow.page_picture(item_id, page, width, wanted), urgent=True
+        request.state.caller, tag, lambda wanted: flow.page_picture(item_id, page, width, wanted), urgent=True
     )
     if made is None:
         return Response(status_code=503)  # they have gone, or the server ends
@@ -161,7 +163,7 @@ async def reprocess(request: Request, response: Response, item_id: HexId, wait: 
     def look() -> ItemView:
         return (first.pop() if first else flow.item)(item_id)
 
-    view = await wait_for(request, look, lambda now: now.at_rest, wait)
+    view = await wait_for(request.state.caller, look, lambda now: now.at_rest, wait)
     response.headers["Location"] = here(request, f"{PATH}/{item_id}")
     response.status_code = 200 if wait and view.at_rest else 202
     if response.status_code == 202:

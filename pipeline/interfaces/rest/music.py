@@ -198,7 +198,7 @@ def _options(body: MusicStart | None) -> StartOptions:
 
 async def _waited(request: Request, run_id: str, wait: float) -> RunView:
     context = request.app.state.context
-    return await wait_for(request, lambda: queries.run(context, run_id), _at_rest, wait)
+    return await wait_for(request.state.caller, lambda: queries.run(context, run_id), _at_rest, wait)
 
 
 def _at_rest(run: RunView) -> bool:

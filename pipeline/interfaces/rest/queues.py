@@ -135,7 +135,7 @@ async def pause(request: Request, queue: Word, how: QueuePause | None = None, wa
     how = how or QueuePause()
     await run_sync(control.pause, queue, how.seconds, how.reason)
     return QueueShape.model_validate(
-        await wait_for(request, lambda: control.queue(queue), lambda now: not now.in_flight, wait)
+        await wait_for(request.state.caller, lambda: control.queue(queue), lambda now: not now.in_flight, wait)
     )
 
 

@@ -99,7 +99,10 @@ async def add(
     if taken.shot_id is not None:
         context, shot_id = request.app.state.context, taken.shot_id
         state = await wait_for(
-            request, lambda: queries.states_of(context, [shot_id]).get(shot_id), lambda now: now in _AT_REST, wait
+            request.state.caller,
+            lambda: queries.states_of(context, [shot_id]).get(shot_id),
+            lambda now: now in _AT_REST,
+            wait,
         )
         response.headers["Location"] = here(request, f"{PATH}/{shot_id}")
     if state in _AT_REST:
@@ -294,7 +297,10 @@ async def rendition(request: Request, shot_id: int, kind: Kind) -> tuple[str, by
     if content is None:
         urgent = kind is not Kind.SMALL
         content = await pictures.get(
-            request, found.name, lambda wanted: renditions.make(context, shot_id, kind, wanted), urgent=urgent
+            request.state.caller,
+            found.name,
+            lambda wanted: renditions.make(context, shot_id, kind, wanted),
+            urgent=urgent,
         )
     if content is None:
         raise Refused("nobody waits for this any more", code="busy")

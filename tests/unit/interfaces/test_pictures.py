@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import Callable, Coroutine
 from threading import Event, Lock
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,13 +17,13 @@ Wanted = Callable[[], bool]
 
 
 class Asked:
-    """A request."""
+    """A caller."""
 
     def __init__(self, caller: str = "me") -> None:
-        self.state = SimpleNamespace(caller=SimpleNamespace(id=caller))
+        self.id = caller
         self.gone = False
 
-    async def is_disconnected(self) -> bool:
+    async def is_gone(self) -> bool:
         return self.gone
 
 

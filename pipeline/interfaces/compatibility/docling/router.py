@@ -132,10 +132,12 @@ async def _of_sources(request: Request, context: Context, body: ConvertRequest) 
         files = []
         for number, source in enumerate(body.sources):
             if isinstance(source, HttpSource):
-                files.append(await held.enter_async_context(remote.fetched(request, context, source.url)))
+                files.append(await held.enter_async_context(remote.fetched(request.state.caller, source.url)))
             else:
                 content = await run_sync(_decoded, source, number)
-                files.append(await held.enter_async_context(remote.stored(request, context, source.filename, content)))
+                files.append(
+                    await held.enter_async_context(remote.stored(request.state.caller, source.filename, content))
+                )
         return await run_sync(_submitted, request, context, files, body.options, zipped)
 
 

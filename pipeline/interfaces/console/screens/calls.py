@@ -18,11 +18,11 @@ from pipeline.interfaces.console import charts, live, words
 from pipeline.interfaces.console.charts import Chart
 from pipeline.interfaces.console.fields import BLANK, CursorText
 from pipeline.interfaces.console.page import piece, screen
-from pipeline.interfaces.console.subjects import place_of_call
 from pipeline.interfaces.http import pages
 from pipeline.interfaces.http.dependencies import ByCaller, InContext, reader
 from pipeline.interfaces.http.fields import CLEAN, Id, RowId
 from pipeline.interfaces.http.moments import At
+from pipeline.interfaces.http.places import place_of_call
 from pipeline.providers import call_series
 from pipeline.providers import calls as record
 from pipeline.providers.call_series import CallSeries

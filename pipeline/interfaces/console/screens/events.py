@@ -11,10 +11,10 @@ from pipeline.flows import FLOWS
 from pipeline.interfaces.console import live
 from pipeline.interfaces.console.fields import BLANK, CursorText
 from pipeline.interfaces.console.page import piece, screen
-from pipeline.interfaces.console.subjects import place
 from pipeline.interfaces.http import pages
 from pipeline.interfaces.http.dependencies import InContext, reader
 from pipeline.interfaces.http.fields import Id, RowId, Word
+from pipeline.interfaces.http.places import place
 from pipeline.interfaces.rest.events import EventShape
 from pipeline.storage.context import Context
 from tasks import events as record

@@ -8,9 +8,9 @@ from pipeline.interfaces import overview
 from pipeline.interfaces.console import live
 from pipeline.interfaces.console.addresses import url
 from pipeline.interfaces.console.page import piece, screen
-from pipeline.interfaces.console.subjects import place
 from pipeline.interfaces.console.words import count
 from pipeline.interfaces.http.dependencies import InContext, reader
+from pipeline.interfaces.http.places import place
 from pipeline.interfaces.overview import Overview
 from pipeline.storage.context import Context
 

@@ -6,9 +6,9 @@ from fastapi.responses import HTMLResponse
 from pipeline.interfaces import search as everything
 from pipeline.interfaces.console.page import screen
 from pipeline.interfaces.console.page_text import marked
-from pipeline.interfaces.console.subjects import place_of_hit
 from pipeline.interfaces.http.dependencies import reader
 from pipeline.interfaces.http.fields import Line
+from pipeline.interfaces.http.places import place_of_hit
 
 router = APIRouter(prefix="/console/search", include_in_schema=False, dependencies=reader)
 EACH = 20

@@ -18,9 +18,9 @@ from pipeline.interfaces.console.addresses import url
 from pipeline.interfaces.console.answers import done
 from pipeline.interfaces.console.fields import BLANK
 from pipeline.interfaces.console.page import piece, screen
-from pipeline.interfaces.console.subjects import place_of_call
 from pipeline.interfaces.http.dependencies import ByCaller, InContext, admin, reader
 from pipeline.interfaces.http.fields import Line
+from pipeline.interfaces.http.places import place_of_call
 from pipeline.interfaces.overview import Fleet
 from pipeline.interfaces.rest.inference_nodes import GivenId, LetterId
 from pipeline.interfaces.workers import Job

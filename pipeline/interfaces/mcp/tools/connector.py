@@ -6,8 +6,8 @@ from typing import Annotated
 from pydantic import BaseModel, Field, JsonValue, StringConstraints
 
 from pipeline.interfaces import search as everything
-from pipeline.interfaces.console.subjects import place, place_of_hit
 from pipeline.interfaces.http.fields import CLEAN_LINES
+from pipeline.interfaces.http.places import place, place_of_hit
 from pipeline.interfaces.mcp.tool import Arguments, Call, Toolbox
 from pipeline.interfaces.search import Hit
 from pipeline.operations.refusal import Refused
@@ -151,10 +151,7 @@ def _unknown(asked: str) -> Refused:
 
 def _url(call: Call, path: str) -> str:
     """Where people see it: in the console."""
-    base = call.request.base_url
-    if call.context.settings.api.tls_by_proxy:
-        base = base.replace(scheme="https")
-    return f"{str(base).rstrip('/')}{path}"
+    return f"{call.base_url}{path}"
 
 
 def _source(call: Call, source: str, item_id: str) -> str:

@@ -99,8 +99,8 @@ async def convert_document(call: Call, asked: Address | FileOrAddress) -> Conver
     if isinstance(asked, FileOrAddress) and asked.path:
         document = await run_sync(_submit_path, call, asked.path, options)
     else:
-        async with fetched(call.request, call.context, asked.url) as file:
-            document = await run_sync(submit_file, call.request.state.caller, file, options)
+        async with fetched(call.caller, asked.url) as file:
+            document = await run_sync(submit_file, call.caller, file, options)
     document = await _settled(call, document.id, asked.wait_s)
     beginning = await run_sync(excerpt, document) if document.merged_path and not document.outdated else None
     shown, now = await run_sync(_shown, call, document)
@@ -109,15 +109,15 @@ async def convert_document(call: Call, asked: Address | FileOrAddress) -> Conver
 
 def _submit_path(call: Call, given: str, options: Options) -> Document:
     """As `penstock convert` would, by way of an upload: its checks, its child process and its quotas."""
-    path, settings = Path(given).expanduser(), call.context.settings
+    path, settings = Path(given).expanduser(), call.caller.context.settings
     if not path.is_absolute():
         raise UserError(f"{given} is not an absolute path: write it from the root on", code="relative_path")
-    submission.check(call.context, options)
+    submission.check(call.caller.context, options)
     check_file(path, settings.documents)
     with files.incoming(settings, path) as copy:
         file = File("file", path.name, copy)
         file.look()
-        return submit_file(call.request.state.caller, file, options)
+        return submit_file(call.caller, file, options)
 
 
 async def _settled(call: Call, document_id: str, wait_s: float) -> Document:
@@ -189,4 +189,4 @@ def next_of_item(call: Call, item: ItemShape) -> str:
         return f"It failed: see its error{', and retry' if call.may_write else ''}."
     if item.status is knowledge.ItemStatus.COMPLETED:
         return "Ask search_knowledge."
-    return f"Call get_status with wait_s to wait for it. {nobody_works(call.context)}".strip()
+    return f"Call get_status with wait_s to wait for it. {nobody_works(call.caller.context)}".strip()

@@ -63,7 +63,7 @@ def list_failures(call: Call, asked: Which) -> Failures:
         _failure(one)
         for flow in flows()
         if flow.name in {"documents", "knowledge"}
-        for one in flow.failures(call.context, asked.limit)
+        for one in flow.failures(call.caller.context, asked.limit)
         if asked.kind in {None, one.kind}
     ]
     if asked.kind in {None, Kind.SCREENSHOTS}:
@@ -137,7 +137,7 @@ def retry(call: Call, asked: Again) -> Retried:
 
 
 def _retry_document(call: Call, asked: Again) -> documents.Document:
-    caller, chosen = call.request.state.caller, {"provider": asked.provider, "model": asked.model}
+    caller, chosen = call.caller, {"provider": asked.provider, "model": asked.model}
     if asked.page:
         return documents.retry_page.by(caller, asked.id, asked.page, **chosen)
     if asked.all_pages:

@@ -152,7 +152,7 @@ async def _picture(call: Call, document: Document, page: PageView, dpi: int) -> 
         return flow.page_picture(document.id, page.page, dpi, wanted)
 
     key = f"mcp {document.id} {page.page_source} {dpi}"
-    png: bytes | None = await call.request.app.state.pictures.get(call.request, key, make, urgent=True)
+    png: bytes | None = await call.pictures.get(call.caller, key, make, urgent=True)
     if png is None:
         raise Refused("the server ends: ask again in a moment", code="ending")
     return png

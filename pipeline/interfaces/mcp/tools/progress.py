@@ -32,7 +32,7 @@ async def followed(
 
     while True:
         # Told from here and not by the thread that looks: one that waits for a client that has gone never ends.
-        found = await wait_for(call.request, look, moved, deadline - time.monotonic())
+        found = await wait_for(call.caller, look, moved, deadline - time.monotonic())
         done, total, words = steps(found)
         if done <= told:  # the protocol wants progress to increase
             return found
