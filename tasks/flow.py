@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, wraps
 from importlib import import_module
 from typing import Any
@@ -283,9 +283,11 @@ def send(context: Context, dispatch: Dispatch) -> None:
 
     While a message is worked on, this waits for its end: until then it has its place, and there is nothing to send.
     """
+    if dispatch.gates:  # at once: others would go on calling a provider that refuses
+        import_module("tasks.watchdog").tell(context, dispatch.gates)
     held = _HELD.get()
     if held is not None:
-        held.add(dispatch)
+        held.add(replace(dispatch, gates={}))
         return
     for flow in dict.fromkeys((*dispatch.news, *dispatch.launches, *dispatch.wakes_s)):
         with isolated("launch.failed", flow=flow):  # the sweeper finds what is due

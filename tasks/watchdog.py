@@ -10,7 +10,7 @@ from redis import RedisError
 from pipeline.engine.isolation import isolated
 from pipeline.engine.wakeups import plan_wakeup
 from pipeline.process import get_context
-from pipeline.providers import call_totals, changes, gates, resume_at, watchdog
+from pipeline.providers import call_totals, gates, resume_at, watchdog
 from pipeline.storage.context import Context
 from tasks.app import app
 from tasks.gates import LOOK_AT_GATES
@@ -34,7 +34,8 @@ def watch() -> int:
     breakers = watchdog.look_at_calls(context)
     queues = watchdog.end_what_is_over(context)
     concerned = {*queues, *(queue for name in breakers for queue in context.gates.closed_by(name))}
-    changes.changed(context, sorted(concerned.union(watchdog.closed(context))))
+    if concerned := concerned.union(watchdog.closed(context)):
+        tell(context, sorted(concerned))
     return len(breakers) + len(queues)
 
 
@@ -79,6 +80,3 @@ def _broadcast(queues: Collection[str]) -> None:
             headers={"clock": app.clock.forward(), "expires": 0},
             retry=False,
         )
-
-
-changes.register(tell)

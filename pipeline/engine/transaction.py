@@ -13,7 +13,7 @@ from pipeline.settings import Settings
 
 @dataclass
 class Dispatch:
-    """What is to be sent after a commit, by flow: messages for scopes, news of rows that people follow, wake-ups.
+    """What is to be sent after a commit: by flow, messages for scopes, news of rows, wake-ups; and gates to look at.
 
     Sending looks at the rows: what they no longer ask for is not sent, so asking too often does no harm.
     """
@@ -24,6 +24,8 @@ class Dispatch:
     """Rows that changed visibly, each once."""
     wakes_s: dict[str, float] = field(default_factory=dict)
     """Seconds until the next unit of a flow is due."""
+    gates: dict[str, None] = field(default_factory=dict)
+    """Queues whose gates may have opened or closed."""
 
     @classmethod
     def of(cls, session: Session) -> "Dispatch":
@@ -51,9 +53,10 @@ class Dispatch:
             self.tell(flow, rows)
         for flow, wait_s in other.wakes_s.items():
             self.wake_in(flow, wait_s)
+        self.gates.update(other.gates)
 
     def __bool__(self) -> bool:
-        return bool(self.launches or self.news or self.wakes_s)
+        return bool(self.launches or self.news or self.wakes_s or self.gates)
 
 
 class Tx(Session):

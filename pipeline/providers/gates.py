@@ -23,7 +23,7 @@ from pipeline.engine.gate import Gate, Scope, provider_scope
 from pipeline.engine.guarded_call import GuardedCall
 from pipeline.engine.limits import parse_windows
 from pipeline.engine.views import money
-from pipeline.providers import breaker_record, changes, registry, spend
+from pipeline.providers import breaker_record, registry, spend
 from pipeline.providers.breaker_record import profile_digest
 from pipeline.providers.spend import next_reset
 from pipeline.providers.usage import on_record
@@ -132,7 +132,7 @@ def close_after_changes(context: Context) -> None:
             if context.online:
                 with suppress(RedisError):  # a worker that finds Redis away takes the row's word later
                     breaker(context, name).close()
-                    changes.changed(context, context.gates.closed_by(name))
+                    context.gates_changed(context.gates.closed_by(name))
 
 
 def sync(context: Context) -> bool:
@@ -178,7 +178,7 @@ def _digest(facts: Any) -> str:
 def charge(context: Context, provider: str, cost: float) -> None:
     """Count what a call cost, and close the provider's queues when its day's cap is reached."""
     if spend.charge(context, provider, context.settings.providers[provider], cost):
-        changes.changed(context, context.gates.calling(provider))
+        context.gates_changed(context.gates.calling(provider))
 
 
 def _cap(context: Context, provider: str, cap: float) -> dict[str, str | float]:
@@ -263,7 +263,7 @@ def publish_breaker(context: Context, name: str, state: str, reason: str = "") -
 def _breaker_changed(context: Context, name: str, state: BreakerState | None) -> None:
     profile = context.settings.providers[name.partition(":")[0]]
     remember_breaker(context, name, state, profile=profile_digest(profile) if state else "")
-    changes.changed(context, context.gates.closed_by(name))
+    context.gates_changed(context.gates.closed_by(name))
 
 
 def closed_because(context: Context, queue: str) -> str:

@@ -9,7 +9,7 @@ from sqlalchemy.orm import Session
 
 from pipeline.engine import live_settings as live
 from pipeline.engine.gate import FOR_EVER
-from pipeline.providers import changes, gates
+from pipeline.providers import gates
 from pipeline.storage.context import Context
 
 
@@ -34,7 +34,7 @@ def open_breaker(context: Context, name: str, seconds: float, reason: str) -> fl
     breaker = gates.require_breaker(context, name)
     left_s = breaker.open(seconds, reason)
     gates.remember_breaker(context, name, breaker.look())
-    changes.changed(context, context.gates.closed_by(name))
+    context.gates_changed(context.gates.closed_by(name))
     return left_s
 
 
@@ -44,7 +44,7 @@ def close_breaker(context: Context, name: str) -> None:
     # The database first: a worker that starts between the two would open it again.
     gates.remember_breaker(context, name, None, "by hand")
     breaker.close()
-    changes.changed(context, context.gates.closed_by(name))
+    context.gates_changed(context.gates.closed_by(name))
 
 
 def change_setting(context: Context, key: str, text: str, *, reason: str = "", by: str = "") -> Any:
@@ -80,4 +80,4 @@ def _apply_if_online(context: Context, *queues: str) -> None:
     # Where Redis is down, the next worker that starts puts it right.
     if context.online:
         gates.sync(context)
-        changes.changed(context, queues)
+        context.gates_changed(queues)

@@ -40,6 +40,14 @@ class Context:
         if self.launcher is not None and self.online:
             self.launcher(self, dispatch)
 
+    def gates_changed(self, queues: Iterable[str]) -> None:
+        """Say that the gates of these queues may have opened or closed.
+
+        That is a nudge, never the truth: a message that is lost costs at most the time until somebody looks.
+        """
+        if found := dict.fromkeys(queues):
+            self._send(Dispatch(gates=found))
+
     @cached_property
     def gates(self) -> GateRegistry:
         """Which queues have gates."""

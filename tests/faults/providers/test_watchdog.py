@@ -6,7 +6,8 @@ import pytest
 from sqlalchemy import insert
 
 from pipeline.engine.traces import AiCall
-from pipeline.providers import changes, gates
+from pipeline.providers import gates
+from pipeline.storage.context import Context
 from tasks import queues
 from tasks.app import app
 from tests.faults.flow import SQLITE, Flow, settings
@@ -51,7 +52,7 @@ def test_idle_workers_are_paused_and_resumed_whoever_closes_the_gate(
     queues.pause(QUEUE)
     _wait_until_both_said(stack, PAUSED, 2)
     with monkeypatch.context() as lost:
-        lost.setattr(changes, "_registered", [])
+        lost.setattr(Context, "gates_changed", lambda *_: None)
         queues.resume(QUEUE)
     _wait_until_both_said(stack, RESUMED, 2)
 

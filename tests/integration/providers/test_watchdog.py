@@ -15,7 +15,7 @@ from pipeline.engine.errors import ErrorKind, UnitError
 from pipeline.engine.gate import breaker_key
 from pipeline.engine.guarded_call import request_hooks
 from pipeline.engine.traces import AiCall
-from pipeline.providers import changes, gates, queue_control, watchdog
+from pipeline.providers import gates, queue_control, watchdog
 from pipeline.storage.context import Context
 from tests.support.waiting import wait_until
 
@@ -40,7 +40,7 @@ def synced(context: Context) -> None:
 def told(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The queues that everybody was told to look at."""
     queues: list[str] = []
-    monkeypatch.setattr(changes, "_registered", [lambda _, changed: queues.extend(changed)])
+    monkeypatch.setattr(Context, "gates_changed", lambda _, changed: queues.extend(changed))
     return queues
 
 

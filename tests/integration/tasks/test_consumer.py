@@ -14,7 +14,7 @@ from redis import Redis
 
 from pipeline.engine.guarded_call import request_hooks
 from pipeline.engine.metrics import queue_depths
-from pipeline.providers import changes, gates, queue_control
+from pipeline.providers import gates, queue_control
 from pipeline.storage.context import Context
 from tasks import arrival, queues
 from tasks.presence import holder_of, identity
@@ -210,7 +210,7 @@ def test_a_worker_is_paused_before_any_message_comes_and_is_resumed_at_once(
 def test_a_worker_that_nobody_told_stops_by_asking_and_returns_by_looking(
     app: Celery, context: Context, worker: ExitStack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(changes, "_registered", [])
+    monkeypatch.setattr(Context, "gates_changed", lambda *_: None)
     consumer = _consumer(worker.enter_context(_worker(app)))
     queues.pause(GATED)
     assert consumer.task_consumer.consuming_from(GATED)

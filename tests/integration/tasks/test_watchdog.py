@@ -11,7 +11,7 @@ from sqlalchemy import insert
 from pipeline.engine.metrics import queue_depths
 from pipeline.engine.traces import AiCall
 from pipeline.flows.documents.states import PageStatus
-from pipeline.providers import changes, gates, queue_control
+from pipeline.providers import gates, queue_control
 from pipeline.storage.context import Context
 from tasks import queues, watchdog
 from tasks.documents.canvas import TASKS
@@ -37,7 +37,7 @@ def database_url(sqlite_url: str) -> str:
 def told(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
     """What everybody was told, one entry each time."""
     found: list[list[str]] = []
-    monkeypatch.setattr(changes, "_registered", [lambda _, queues: found.append(list(queues))])
+    monkeypatch.setattr(watchdog, "tell", lambda _, queues: found.append(list(queues)))
     return found
 
 
