@@ -38,7 +38,8 @@ def submit(context: Context, folder: Path, count: int = 4) -> str:
 
 
 def texts(context: Context, document_id: str) -> list[str]:
-    PageLane(context, document_id, CPU, [LOCAL], OWNER).run(quantum_s=60)
+    while PageLane(context, document_id, CPU, [LOCAL], OWNER).run(quantum_s=60).again:
+        pass  # the message that submitting sent waits in the queue, so a lane yields after each page
     return [page.content for page in pages(context, document_id)]
 
 

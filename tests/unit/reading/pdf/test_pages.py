@@ -30,6 +30,7 @@ HASTY = page_limits(timeout_s=1, memory_mb=2_000)
 @pytest.fixture(autouse=True, scope="module")
 def _children_end() -> Iterator[None]:
     child.close_idle()  # of tests before
+    child_process._servers.clear()  # of a stack that a test used in this process
     yield
     child.close_idle()
 
