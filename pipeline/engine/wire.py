@@ -2,14 +2,22 @@
 
 from dataclasses import dataclass
 from enum import Enum
+from typing import Any
 
-from pydantic import ConfigDict, Field, GetCoreSchemaHandler
+from pydantic import ConfigDict, Field, GetCoreSchemaHandler, PlainSerializer
 from pydantic_core import CoreSchema, core_schema
 
 VIEW = ConfigDict(use_attribute_docstrings=True, json_schema_serialization_defaults_required=True)
 """`__pydantic_config__` of a view that HTTP interfaces answer with: its fields' docstrings are the schema's."""
 HIDDEN = Field(exclude=True)
 """`Annotated[str, HIDDEN]`: a field of a view that stays on this machine, such as a path. No HTTP answer has it."""
+NAMED = PlainSerializer(lambda state: state.name, return_type=str)
+"""`Annotated[State, NAMED]`: a numbered state of a view, by its name. The schema says `string`: there may be more."""
+
+
+def example(**values: Any) -> ConfigDict:
+    """`VIEW`, with an example of what is answered."""
+    return ConfigDict(**VIEW, json_schema_extra={"examples": [values]})
 
 
 @dataclass(frozen=True)

@@ -19,10 +19,11 @@ from pipeline.flows.documents import reasons as reasoning
 from pipeline.flows.documents import search as searching
 from pipeline.flows.documents.catalog import Filter, Key
 from pipeline.flows.documents.page_pictures import Encoding, Look
-from pipeline.flows.documents.queries import DocumentView, UnknownDocument
+from pipeline.flows.documents.queries import UnknownDocument
 from pipeline.flows.documents.service import Choice
 from pipeline.flows.documents.states import DocumentStatus
 from pipeline.flows.documents.submission import Options
+from pipeline.flows.documents.views import DocumentView
 from pipeline.operations import watch as watching
 from pipeline.operations.caller import Caller, owner
 from pipeline.operations.operation import Operation, operation, reads
@@ -45,11 +46,6 @@ class Document(DocumentView):
 
     no_worker: NoWorker | None = field(default=None, metadata={PASSING: True})
     """Why nobody works on it, as `watch` and `wait` saw it; None if somebody may."""
-
-    @property
-    def settled(self) -> bool:
-        """At rest or paused, so not worth waiting for any longer."""
-        return self.at_rest or self.status is DocumentStatus.PAUSED
 
     def wait(self, timeout_s: float | None = None) -> "Document":
         """Wait until the document is at rest or paused; returns it as it is then.
@@ -241,6 +237,15 @@ def next_ids(caller: Caller, which: Filter, after: Key | None, most: int) -> tup
 
 count_documents, count_by_status = reads(catalog.count_documents), reads(catalog.count_by_status)
 reasons, search = reads(reasoning.reasons), reads(searching.search)
+
+
+@operation(Scope.READ)
+def explained(caller: Caller, documents: Collection[Document]) -> list[Document]:
+    """The same documents, each with the reason why it is as it is."""
+    known = reasoning.reasons(caller.context, documents)
+    return [replace(document, reason=known.get(document.id)) for document in documents]
+
+
 pages, page, attempts, costs = reads(queries.pages), reads(queries.page), reads(queries.attempts), reads(queries.costs)
 layout, docling = reads(queries.layout_json), reads(queries.docling_document)
 archive, pictures_folder = reads(archives.archive), reads(archives.pictures_folder)

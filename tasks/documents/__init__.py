@@ -11,12 +11,11 @@ from pipeline.engine.errors import NoWorkerWarning, UserError
 from pipeline.engine.logs import configure_as_library
 from pipeline.engine.presence import NoWorker
 from pipeline.flows.documents.catalog import Filter
-from pipeline.flows.documents.queries import AttemptView, CostView, Figures, PageView, UnknownDocument
-from pipeline.flows.documents.reasons import Reason
-from pipeline.flows.documents.search import Found, Hit
+from pipeline.flows.documents.queries import UnknownDocument
 from pipeline.flows.documents.service import Choice
 from pipeline.flows.documents.states import DocumentStatus, PageStatus
 from pipeline.flows.documents.submission import Options
+from pipeline.flows.documents.views import AttemptView, CostView, Figures, Hit, Hits, PageView, Reason
 from pipeline.operations.documents import (
     Document,
     attempts,
@@ -57,8 +56,8 @@ __all__ = [
     "DocumentStatus",
     "Figures",
     "Filter",
-    "Found",
     "Hit",
+    "Hits",
     "NoWorker",
     "NoWorkerWarning",
     "Options",

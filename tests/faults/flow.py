@@ -12,9 +12,9 @@ from sqlalchemy import select
 from pipeline.flows.documents import queries, submission
 from pipeline.flows.documents.models import PAGES
 from pipeline.flows.documents.plan import CPU
-from pipeline.flows.documents.queries import DocumentView, PageView
 from pipeline.flows.documents.states import DocumentStatus, PageStatus
 from pipeline.flows.documents.submission import Options
+from pipeline.flows.documents.views import DocumentView, PageView
 from pipeline.storage.context import Context
 from tasks import documents
 from tests.support.provider_server import ProviderServer

@@ -9,7 +9,7 @@ from typing import Any
 
 from pipeline.engine.errors import UserError
 from pipeline.flows.documents import files, queries
-from pipeline.flows.documents.queries import DocumentView
+from pipeline.flows.documents.views import DocumentView
 from pipeline.reading.files.inputs import manifest_path
 from pipeline.storage.context import Context
 

@@ -9,8 +9,9 @@ from sqlalchemy import ColumnElement, Select, func, select, tuple_, union_all
 from pipeline.engine.metrics import count_by
 from pipeline.engine.tables import mentions
 from pipeline.flows.documents.models import DOCUMENTS
-from pipeline.flows.documents.queries import DocumentView, document_view
+from pipeline.flows.documents.queries import document_view
 from pipeline.flows.documents.states import DocumentStatus
+from pipeline.flows.documents.views import DocumentView
 from pipeline.storage.context import Context
 
 Key = tuple[datetime, str]

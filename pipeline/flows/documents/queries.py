@@ -1,8 +1,7 @@
 """What one may read: documents, pages, attempts and figures, as plain objects detached from the database."""
 
 from collections.abc import Collection
-from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Any
 
 from sqlalchemy import and_, func, or_, select
@@ -10,13 +9,14 @@ from sqlalchemy.orm import Session
 
 from pipeline.engine.claims import in_states
 from pipeline.engine.errors import UserError
-from pipeline.engine.metrics import Throughput, count_by, throughput
+from pipeline.engine.metrics import count_by, throughput
 from pipeline.engine.tables import portions
 from pipeline.engine.views import plain, view_of
 from pipeline.flows.documents import files
 from pipeline.flows.documents.models import ATTEMPTS, DOCUMENTS, LAYOUTS, PAGES
 from pipeline.flows.documents.rules import result
 from pipeline.flows.documents.states import AT_REST, OPEN, PAGE, DocumentStatus, PageEvent, PageStatus
+from pipeline.flows.documents.views import AttemptView, CostView, DocumentView, Figures, Load, PageView
 from pipeline.reading.export import docling
 from pipeline.reading.files.filetype import MIME_TYPES
 from pipeline.storage import short_ids
@@ -28,126 +28,6 @@ class UnknownDocument(UserError):
 
     def __init__(self, document_id: str) -> None:
         super().__init__(f"there is no document {document_id}; see `penstock documents list`", code="unknown_document")
-
-
-@dataclass(frozen=True)
-class DocumentView:
-    """A document. `progress` is a percentage; `pages` is 0 until the document is split."""
-
-    id: str
-    filename: str
-    source_path: str
-    """Where the file was; empty for uploads."""
-    type: str
-    status: DocumentStatus
-    progress: int
-    pages: int
-    completed_count: int
-    failed_count: int
-    page_range: str
-    provider: str
-    model: str
-    model_name: str
-    worker_id: str | None
-    merged_path: str | None
-    error: str | None
-    allow_partial: bool
-    size_bytes: int
-    created_at: datetime
-    updated_at: datetime
-    started_at: datetime | None
-    finished_at: datetime | None
-    cost: float = 0.0
-    """Of all calls for it, over its whole life."""
-    doubtful_count: int = 0
-    """Pages of its result whose text is doubtful: recognition was not sure of it."""
-    paused_by: str = ""
-    """Whose key paused it last; empty: somebody on this machine."""
-    paused_at: datetime | None = None
-    outdated: bool = False
-    """Its result is from before the last retry, and stays until there is a new one."""
-
-    @property
-    def at_rest(self) -> bool:
-        """Only a user's command moves it on."""
-        return self.status in AT_REST
-
-
-@dataclass(frozen=True)
-class PageView:
-    """A page. `page` is its position in the result, `page_source` in the file; both count from 1."""
-
-    page: int
-    page_source: int
-    status: PageStatus
-    provider: str
-    model: str
-    content: str
-    error: str | None
-    attempts: int
-    retry_count: int
-    worker_id: str | None
-    next_run_at: datetime | None
-    updated_at: datetime
-    confidence: float | None = None
-    """How sure text recognition was of it, 0 to 1; None if it was not recognised, or nobody said."""
-    uncertain_share: float | None = None
-    """The share of its recognised text, by characters, that is words recognition was unsure of; None as above."""
-    doubtful: bool = False
-    """Somebody should compare the text with the page."""
-
-
-@dataclass(frozen=True)
-class AttemptView:
-    """One attempt of a page. `effective`: its claim still held when it ended."""
-
-    id: int
-    page: int
-    page_source: int
-    provider: str
-    model: str
-    prompt_hash: str
-    cached: bool
-    status: str
-    effective: bool
-    error: str | None
-    text: str
-    input_tokens: int
-    output_tokens: int
-    latency_ms: int
-    worker_id: str
-    created_at: datetime
-    cost: float = 0.0
-
-
-@dataclass(frozen=True)
-class CostView:
-    """What a document's attempts with one model of one provider sum up to. `cached` ones cost nothing."""
-
-    provider: str
-    model: str
-    attempts: int
-    cached: int
-    input_tokens: int
-    output_tokens: int
-    cost: float
-
-
-@dataclass(frozen=True)
-class Load:
-    """Documents under way, and how many of their pages are still to be converted, as far as they are split."""
-
-    documents: int
-    pages: int
-
-
-@dataclass(frozen=True)
-class Figures:
-    """The flow's part of `penstock status`. Source 001, section 10.2."""
-
-    documents: dict[str, int]
-    pages: dict[str, int]
-    last_hour: Throughput
 
 
 def document_view(context: Context, row: Any) -> DocumentView:

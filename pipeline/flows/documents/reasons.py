@@ -1,9 +1,6 @@
 """Why documents are as they are, in words: what they wait for, who paused them, what went wrong with them."""
 
 from collections.abc import Collection
-from dataclasses import dataclass
-from datetime import datetime
-from enum import StrEnum
 
 from redis import RedisError
 from sqlalchemy import and_, func, select
@@ -11,45 +8,13 @@ from sqlalchemy import and_, func, select
 from pipeline.engine.presence import NoWorker, Presence
 from pipeline.flows.documents import plan
 from pipeline.flows.documents.models import DOCUMENTS, PAGES
-from pipeline.flows.documents.queries import DocumentView
 from pipeline.flows.documents.states import DocumentStatus, PageStatus
+from pipeline.flows.documents.views import DocumentView, Kind, Reason
 from pipeline.flows.documents.work.page import CONVERT
 from pipeline.providers import queue_views
 from pipeline.storage.context import Context
 
 _D = DocumentStatus
-
-
-class Kind(StrEnum):
-    """What kind of reason it is."""
-
-    WORKING = "working"
-    """It waits for nothing."""
-    OPERATOR = "operator"
-    """Somebody closed the queue."""
-    SPEND = "spend"
-    BREAKER = "breaker"
-    LIMITS = "limits"
-    RETRY = "retry"
-    """Its pages failed for now, and are tried again."""
-    CAPACITY = "capacity"
-    """Workers are busy with something else."""
-    WORKERS = "workers"
-    """There are none."""
-    PAUSED = "paused"
-    FAILED = "failed"
-    DOUBT = "doubt"
-    """It is done, but recognition was not sure of some pages."""
-
-
-@dataclass(frozen=True)
-class Reason:
-    """Why a document is as it is. `until`: when that ends by itself, or with `paused` since when it is so; None: nobody
-    knows."""
-
-    kind: Kind
-    words: str
-    until: datetime | None = None
 
 
 def reasons(context: Context, documents: Collection[DocumentView]) -> dict[str, Reason]:

@@ -1,6 +1,5 @@
 """Finding pages by their words, in all documents that were merged."""
 
-from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy import Select, func, select
@@ -8,6 +7,7 @@ from sqlalchemy import Select, func, select
 from pipeline.engine.errors import UserError
 from pipeline.flows.documents.catalog import Filter
 from pipeline.flows.documents.models import DOCUMENTS, FULL_TEXT, PAGES
+from pipeline.flows.documents.views import Hit, Hits
 from pipeline.reading.export import markdown
 from pipeline.storage.context import Context
 from pipeline.storage.fulltext import looser
@@ -18,35 +18,9 @@ MAX_WORDS_CHARS = 4000
 PASSAGE_CHARS = 240
 
 
-@dataclass(frozen=True)
-class Hit:
-    """A page with the words. `page` is its position in the result, `page_source` in the file; both count from 1."""
-
-    document_id: str
-    filename: str
-    source_path: str
-    page: int
-    page_source: int
-    passage: str
-    """The text around the words, on one line, without the markup of Markdown and HTML."""
-    spots: list[tuple[int, int]]
-    """Where the words stand in it: from, to. Empty if a page is found by its file's name."""
-
-
-@dataclass(frozen=True)
-class Found:
-    """Pages, best first."""
-
-    hits: list[Hit]
-    any_word: bool
-    """No page has all the words: these have some of them."""
-    unindexed: int
-    """Documents whose text is still to be indexed."""
-
-
 def search(
     context: Context, words: str, which: Filter | None = None, *, document_id: str = "", limit: int = 20
-) -> Found:
+) -> Hits:
     """Pages for these words, best first, of such documents or of one. Raises `UserError` for no words."""
     if not words.strip():
         raise UserError("say what to look for", code="empty_query")
@@ -63,7 +37,7 @@ def search(
         rows = {row.id: row for row in session.execute(pages)}
         unindexed = session.execute(left).scalar_one()
     hits = [_hit(rows[page_id], words) for page_id in ids if page_id in rows]
-    return Found(hits, loose and bool(hits), unindexed)
+    return Hits(hits, loose and bool(hits), unindexed)
 
 
 def _hit(page: Any, words: str) -> Hit:

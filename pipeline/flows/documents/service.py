@@ -21,7 +21,7 @@ from pipeline.engine.traces import AiCall
 from pipeline.engine.transaction import Tx
 from pipeline.flows.documents import files
 from pipeline.flows.documents.models import ATTEMPTS, DOCUMENTS, LAYOUTS, PAGES
-from pipeline.flows.documents.queries import DocumentView, UnknownDocument, document_view, no_page
+from pipeline.flows.documents.queries import UnknownDocument, document_view, no_page
 from pipeline.flows.documents.rules.doubt import is_doubtful
 from pipeline.flows.documents.states import (
     AT_REST,
@@ -34,6 +34,7 @@ from pipeline.flows.documents.states import (
     progress,
     resume_event,
 )
+from pipeline.flows.documents.views import DocumentView
 from pipeline.flows.documents.work import text_index
 from pipeline.flows.documents.work.document import lock
 from pipeline.flows.documents.work.page import CONVERT, PAGE_OPERATION, end_of_pages

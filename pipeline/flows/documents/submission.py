@@ -19,8 +19,9 @@ from pipeline.engine.tables import insert_if_absent, storable
 from pipeline.engine.transaction import Tx
 from pipeline.flows.documents import files, service
 from pipeline.flows.documents.models import DOCUMENTS
-from pipeline.flows.documents.queries import DocumentView, document_view
+from pipeline.flows.documents.queries import document_view
 from pipeline.flows.documents.states import AT_REST, DocumentStatus
+from pipeline.flows.documents.views import DocumentView
 from pipeline.providers import registry
 from pipeline.reading.files.source import SourceInfo, check_file, parse_page_range, safe_filename
 from pipeline.reading.pdf import inspection

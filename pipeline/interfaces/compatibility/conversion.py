@@ -8,8 +8,8 @@ from fastapi import Request
 
 from pipeline.engine.errors import UserError
 from pipeline.flows.documents import queries
-from pipeline.flows.documents.queries import DocumentView
 from pipeline.flows.documents.submission import Options
+from pipeline.flows.documents.views import DocumentView
 from pipeline.interfaces.http.long_poll import wait_for
 from pipeline.interfaces.http.uploads import File, Form, receive
 from pipeline.operations.documents import submit_upload

@@ -10,7 +10,7 @@ from pydantic import StringConstraints, ValidationError
 
 from pipeline.flows.documents import queries
 from pipeline.flows.documents.files import stem
-from pipeline.flows.documents.queries import DocumentView
+from pipeline.flows.documents.views import DocumentView
 from pipeline.interfaces.compatibility import conversion
 from pipeline.interfaces.compatibility.docling.options import ConvertOptions
 from pipeline.interfaces.compatibility.docling.result import markdown

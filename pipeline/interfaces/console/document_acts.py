@@ -3,8 +3,8 @@
 from collections.abc import Collection
 from dataclasses import dataclass, field
 
-from pipeline.flows.documents.queries import DocumentView
 from pipeline.flows.documents.states import AT_REST, DOCUMENT, DocumentEvent, DocumentStatus
+from pipeline.flows.documents.views import DocumentView
 from pipeline.interfaces.console.words import plural
 from pipeline.providers import registry
 from pipeline.settings import LOCAL, Settings

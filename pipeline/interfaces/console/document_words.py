@@ -3,9 +3,8 @@
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from pipeline.flows.documents.queries import DocumentView
-from pipeline.flows.documents.reasons import Kind, Reason
 from pipeline.flows.documents.states import DocumentStatus, PageStatus
+from pipeline.flows.documents.views import DocumentView, Kind, Reason
 from pipeline.interfaces.console.words import plural
 
 _D = DocumentStatus

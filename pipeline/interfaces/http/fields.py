@@ -2,7 +2,7 @@
 
 import re
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from fastapi import Path, Query
 from pydantic import (
@@ -79,6 +79,8 @@ Base64 = Annotated[str, StringConstraints(max_length=90_000_000), AfterValidator
 """A file in a request. How large it may be is up to the limit of the body."""
 Word = Annotated[str, StringConstraints(min_length=1, max_length=120, pattern=r"^[A-Za-z0-9][A-Za-z0-9._:/@+-]*$")]
 """A technical name: a provider, a model, a queue, a setting."""
+Choice = Literal[""] | Word
+"""A provider or a model; empty: the usual one."""
 Id = Annotated[str, StringConstraints(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9_-]+$")]
 """An id that Penstock gave."""
 HexId = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{1,32}$")]

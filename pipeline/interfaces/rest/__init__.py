@@ -4,7 +4,6 @@ from pipeline.interfaces.rest import (
     about,
     calls,
     document_actions,
-    document_addresses,
     document_results,
     documents,
     events,
@@ -26,7 +25,6 @@ AT_ROOT = (knowledge_bases.router, knowledge_items.router, knowledge_intake.rout
 """Also without the prefix, at the addresses that source 003 gives them."""
 ROUTERS = (
     documents.router,
-    document_addresses.router,
     document_actions.router,
     document_results.router,
     screenshot_work.router,

@@ -7,13 +7,13 @@ from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel, ConfigDict, Field, StrictBool, model_validator
 
 from pipeline.flows.documents.catalog import Filter
+from pipeline.flows.documents.views import DocumentView
 from pipeline.interfaces.http import pages
 from pipeline.interfaces.http.dependencies import ByCaller, spender, writer
 from pipeline.interfaces.http.errors import documented
-from pipeline.interfaces.http.fields import HexId, Line, PageNumber, RowId, Strict
+from pipeline.interfaces.http.fields import Choice, HexId, Line, PageNumber, RowId, Strict
 from pipeline.interfaces.http.json_bodies import JsonRoute
 from pipeline.interfaces.http.moments import At
-from pipeline.interfaces.rest.document_shapes import DocumentShape, FreshOptions, MergeOptions, RetryOptions, shape
 from pipeline.interfaces.rest.documents import Status, accepted
 from pipeline.operations import documents
 from pipeline.operations.documents import Skipped, Verb
@@ -66,6 +66,25 @@ class Selection(Strict):
         return self
 
 
+class RetryOptions(Strict):
+    """Another provider or model for what is converted again; empty: no change."""
+
+    provider: Choice = ""
+    model: Choice = ""
+
+
+class FreshOptions(RetryOptions):
+    """The same for a whole document."""
+
+    fresh: StrictBool = Field(default=False, description="Ask the provider even for pages in the cache.")
+
+
+class MergeOptions(Strict):
+    """How to merge again."""
+
+    allow_partial: StrictBool = Field(default=False, description="Mark the gaps where pages failed.")
+
+
 class Acted(BaseModel):
     """What came of it."""
 
@@ -93,19 +112,19 @@ def act_on_many(caller: ByCaller, verb: Verb, selection: Selection) -> Acted:
 
 
 @router.post("/{document_id}/cancel")
-def cancel(caller: ByCaller, document_id: HexId) -> DocumentShape:
+def cancel(caller: ByCaller, document_id: HexId) -> DocumentView:
     """Cancel a document. Results of pages in progress are discarded."""
-    return shape(documents.cancel.by(caller, document_id))
+    return documents.cancel.by(caller, document_id)
 
 
 @router.post("/{document_id}/pause")
-def pause(caller: ByCaller, document_id: HexId) -> DocumentShape:
+def pause(caller: ByCaller, document_id: HexId) -> DocumentView:
     """Let pages in progress finish, and start no others."""
-    return shape(documents.pause.by(caller, document_id))
+    return documents.pause.by(caller, document_id)
 
 
 @router.post("/{document_id}/resume", status_code=202, dependencies=spender)
-def resume(request: Request, response: Response, caller: ByCaller, document_id: HexId) -> DocumentShape:
+def resume(request: Request, response: Response, caller: ByCaller, document_id: HexId) -> DocumentView:
     """Continue a paused document."""
     return accepted(request, response, documents.resume.by(caller, document_id))
 
@@ -117,7 +136,7 @@ def retry(
     caller: ByCaller,
     document_id: HexId,
     options: FreshOptions | None = None,
-) -> DocumentShape:
+) -> DocumentView:
     """Convert a document again, from the start."""
     return accepted(
         request, response, documents.retry.by(caller, document_id, **(options or FreshOptions()).model_dump())
@@ -131,7 +150,7 @@ def retry_failed(
     caller: ByCaller,
     document_id: HexId,
     options: RetryOptions | None = None,
-) -> DocumentShape:
+) -> DocumentView:
     """Try again what failed: the failed pages; else the merge, or all of a document that failed before it had pages."""
     return accepted(
         request, response, documents.retry_failed.by(caller, document_id, **(options or RetryOptions()).model_dump())
@@ -145,7 +164,7 @@ def remerge(
     caller: ByCaller,
     document_id: HexId,
     options: MergeOptions | None = None,
-) -> DocumentShape:
+) -> DocumentView:
     """Merge the pages into Markdown again."""
     return accepted(
         request, response, documents.remerge.by(caller, document_id, **(options or MergeOptions()).model_dump())
@@ -160,7 +179,7 @@ def retry_page(
     document_id: HexId,
     page: PageNumber,
     options: RetryOptions | None = None,
-) -> DocumentShape:
+) -> DocumentView:
     """Convert one page again. It keeps its old text until the new one is ready."""
     return accepted(
         request,
@@ -172,6 +191,6 @@ def retry_page(
 @router.post("/{document_id}/pages/{page}/attempts/{attempt}/promote", status_code=202)
 def promote(
     request: Request, response: Response, caller: ByCaller, document_id: HexId, page: PageNumber, attempt: RowId
-) -> DocumentShape:
+) -> DocumentView:
     """Make the text of an older attempt the page's text."""
     return accepted(request, response, documents.promote.by(caller, document_id, page, attempt))

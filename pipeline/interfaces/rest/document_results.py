@@ -10,23 +10,17 @@ from fastapi import APIRouter, Header, Query, Request, Response
 from fastapi.responses import FileResponse, JSONResponse, StreamingResponse
 from pydantic import StringConstraints
 
+from pipeline.engine.views import view_of
 from pipeline.engine.wire import ByName
 from pipeline.flows.documents import archive
 from pipeline.flows.documents.page_pictures import MAX_DPI, MAX_WIDTH, MIN_DPI, MIN_WIDTH, Encoding, Look
 from pipeline.flows.documents.states import PageStatus
+from pipeline.flows.documents.views import AttemptView, PageView, PageWithText
 from pipeline.interfaces.http import pages
 from pipeline.interfaces.http.dependencies import ByCaller, here, reader
 from pipeline.interfaces.http.errors import documented
 from pipeline.interfaces.http.fields import HexId, Limit, Line, PageNumber
 from pipeline.interfaces.http.pages import Cursor, Page
-from pipeline.interfaces.rest.document_shapes import (
-    AttemptShape,
-    PageShape,
-    PageWithText,
-    attempt_shape,
-    page_shape,
-    page_with_text,
-)
 from pipeline.interfaces.rest.documents import PATH
 from pipeline.operations import documents
 from pipeline.operations.caller import Caller
@@ -56,18 +50,18 @@ def list_pages(
     status: Annotated[Annotated[PageStatus, ByName()] | None, Query(description="Only those in this state.")] = None,
     limit: Limit = 100,
     cursor: Cursor = None,
-) -> Page[PageShape]:
+) -> Page[PageView]:
     """List a document's pages in order, without their texts."""
     documents.status.by(caller, document_id)
     (after,) = pages.decode(cursor, PageNumber) or (0,)
     found = documents.pages.by(caller, document_id, status=status, after=after, limit=limit + 1)
-    return pages.page(found, limit, page_shape, lambda page: (page.page,))
+    return pages.views(found, limit, lambda page: (page.page,))
 
 
 @router.get("/{document_id}/pages/{page}")
 def show_page(caller: ByCaller, document_id: HexId, page: PageNumber) -> PageWithText:
     """Show a page with its Markdown."""
-    return page_with_text(documents.page.by(caller, document_id, page))
+    return view_of(PageWithText, documents.page.by(caller, document_id, page))
 
 
 @router.get("/{document_id}/pages/{page}/blocks", response_model=dict[str, Any])
@@ -113,24 +107,24 @@ async def show_picture(
 @router.get("/{document_id}/pages/{page}/attempts")
 def list_page_attempts(
     caller: ByCaller, document_id: HexId, page: PageNumber, limit: Limit = 50, cursor: Cursor = None
-) -> Page[AttemptShape]:
+) -> Page[AttemptView]:
     """List every attempt of a page, oldest first, with its text."""
     documents.page.by(caller, document_id, page)
     return _attempts(caller, document_id, page, limit, cursor)
 
 
 @router.get("/{document_id}/attempts")
-def list_attempts(caller: ByCaller, document_id: HexId, limit: Limit = 50, cursor: Cursor = None) -> Page[AttemptShape]:
+def list_attempts(caller: ByCaller, document_id: HexId, limit: Limit = 50, cursor: Cursor = None) -> Page[AttemptView]:
     """List every attempt of a document's pages, page by page."""
     documents.status.by(caller, document_id)
     return _attempts(caller, document_id, None, limit, cursor)
 
 
-def _attempts(caller: Caller, document_id: str, page: int | None, limit: int, cursor: str | None) -> Page[AttemptShape]:
+def _attempts(caller: Caller, document_id: str, page: int | None, limit: int, cursor: str | None) -> Page[AttemptView]:
     found = documents.attempts.by(
         caller, document_id, page, after=pages.decode(cursor, PageNumber, int), limit=limit + 1
     )
-    return pages.page(found, limit, attempt_shape, lambda attempt: (attempt.page, attempt.id))
+    return pages.views(found, limit, lambda attempt: (attempt.page, attempt.id))
 
 
 @router.get("/{document_id}/markdown", responses={**_MARKDOWN, **documented(409)}, response_class=FileResponse)

@@ -6,28 +6,29 @@ from typing import Annotated, Any
 
 from anyio.to_thread import run_sync
 from fastapi import APIRouter, Depends, Query, Request, Response
-from fastapi.exceptions import RequestValidationError
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
 from pipeline.engine.wire import ByName
 from pipeline.flows.documents.catalog import Filter
 from pipeline.flows.documents.states import DocumentStatus
 from pipeline.flows.documents.submission import Options
+from pipeline.flows.documents.views import EXAMPLE, DocumentView, Hits
 from pipeline.interfaces.http import pages
 from pipeline.interfaces.http.dependencies import ByCaller, here, reader, spender, writer
 from pipeline.interfaces.http.errors import RETRY_S, documented
 from pipeline.interfaces.http.fields import HexId, Limit, Line, Search, Wait
+from pipeline.interfaces.http.json_bodies import JsonRoute
 from pipeline.interfaces.http.long_poll import wait_for
 from pipeline.interfaces.http.moments import Since, Until
 from pipeline.interfaces.http.pages import Cursor, Page
-from pipeline.interfaces.http.uploads import File, Form, uploaded
-from pipeline.interfaces.rest.document_shapes import EXAMPLE, DocumentShape, FoundPagesShape, SubmitOptions, shape
+from pipeline.interfaces.http.remote import fetched
+from pipeline.interfaces.http.submission import SubmitOptions, options_of
+from pipeline.interfaces.http.uploads import Form, uploaded
 from pipeline.operations import documents
-from pipeline.operations.caller import Caller
 from pipeline.operations.documents import Document
 from pipeline.operations.refusal import Refused
 
-router = APIRouter(prefix="/documents", tags=["documents"])
+router = APIRouter(prefix="/documents", tags=["documents"], route_class=JsonRoute)
 PATH = "/api/v1/documents"
 Status = Annotated[DocumentStatus, ByName()]
 Statuses = Annotated[list[Status] | None, Query(max_length=10, description="Only those in one of these states.")]
@@ -63,17 +64,12 @@ def list_documents(
     created_before: Until = None,
     limit: Limit = 50,
     cursor: Cursor = None,
-) -> Page[DocumentShape]:
+) -> Page[DocumentView]:
     """List documents, newest first."""
     which = Filter(frozenset(status or ()), q or "", created_from, created_before)
     found = documents.list_documents.by(caller, which=which, limit=limit + 1, after=pages.decode(cursor, datetime, str))
-    reasons = documents.reasons.by(caller, found[:limit])
-    return pages.page(
-        found,
-        limit,
-        lambda document: shape(document, reasons.get(document.id)),
-        lambda document: (document.created_at, document.id),
-    )
+    explained = documents.explained.by(caller, found[:limit]) + found[limit:]
+    return pages.views(explained, limit, lambda document: (document.created_at, document.id))
 
 
 class CountsShape(BaseModel):
@@ -99,7 +95,7 @@ def count(caller: ByCaller, q: Search = None, created_from: Since = None, create
     dependencies=[*writer, *spender],
     openapi_extra={"requestBody": _FORM},
     responses={
-        200: {"model": DocumentShape, "description": "With `wait`: it has settled."},
+        200: {"model": DocumentView, "description": "With `wait`: it has settled."},
         202: {
             "description": "It is being converted.",
             "headers": {"Location": {"description": "Where it is.", "schema": {"type": "string"}}},
@@ -110,7 +106,7 @@ def count(caller: ByCaller, q: Search = None, created_from: Since = None, create
 )
 async def submit(
     request: Request, response: Response, caller: ByCaller, form: Annotated[Form, Depends(uploaded())], wait: Wait = 0
-) -> DocumentShape:
+) -> DocumentView:
     """Submit a file. The same content and options find the same document again, unless `fresh`.
 
     As `multipart/form-data` with a field `file`, and options as further fields; or the file itself as the body, its
@@ -118,13 +114,31 @@ async def submit(
     """
     if len(form.files) != 1:
         raise Refused("send one file, in the field `file`", code="invalid")
-    document = await run_sync(submit_file, caller, form.files[0], options_of(form))
+    file, options = form.files[0], options_of(form)
+    document = await run_sync(documents.submit_upload.by, caller, file.path, file.filename, options, file.sha256)
     return accepted(request, response, await settled(request, document.id, wait), wait)
 
 
-def submit_file(caller: Caller, file: File, options: Options) -> Document:
-    """Submit an upload. Blocks."""
-    return documents.submit_upload.by(caller, file.path, file.filename or "file", options, file.sha256)
+class Address(SubmitOptions):
+    """Where the file is, and how to convert it."""
+
+    url: Annotated[Line, Field(min_length=1, description="http or https, at a public address.")]
+
+
+@router.post(
+    "/url",
+    status_code=202,
+    dependencies=[*writer, *spender],
+    responses={200: {"model": DocumentView, "description": "It has settled."}, **documented(404, 409, 415, 507)},
+)
+async def submit_url(
+    request: Request, response: Response, caller: ByCaller, address: Address, wait: Wait = 0
+) -> DocumentView:
+    """Fetch a file and submit it. Refused (403) unless the server's settings allow it."""
+    options = Options(**address.model_dump(exclude={"url"}))
+    async with fetched(caller, address.url) as file:
+        document = await run_sync(documents.submit_upload.by, caller, file.path, file.filename, options, file.sha256)
+    return accepted(request, response, await settled(request, document.id, wait), wait)
 
 
 async def settled(request: Request, document_id: str, wait_s: float) -> Document:
@@ -133,7 +147,7 @@ async def settled(request: Request, document_id: str, wait_s: float) -> Document
     return await wait_for(request.state.caller, look, lambda now: now.settled, wait_s)
 
 
-def accepted(request: Request, response: Response, document: Document, wait: float = 0) -> DocumentShape:
+def accepted(request: Request, response: Response, document: Document, wait: float = 0) -> DocumentView:
     """202 with the address of the document; 200 if the caller waited for it and it has settled."""
     response.headers["Location"] = here(request, f"{PATH}/{document.id}")
     if wait and document.settled:
@@ -141,17 +155,7 @@ def accepted(request: Request, response: Response, document: Document, wait: flo
     else:
         response.status_code = 202
         response.headers["Retry-After"] = str(RETRY_S)
-    return shape(document)
-
-
-def options_of(form: Form) -> Options:
-    """How to convert what the form holds. Raises what is answered with 422."""
-    given: dict[str, Any] = {name: values[-1] for name, values in form.fields.items() if name != "wait"}
-    try:
-        chosen = SubmitOptions.model_validate(given)
-    except ValidationError as error:
-        raise RequestValidationError([{**one, "loc": ("body", *one["loc"])} for one in error.errors()]) from None
-    return Options(**chosen.model_dump())
+    return document
 
 
 # Before those with an id: `search` must not be taken for one.
@@ -164,18 +168,17 @@ def search(
     created_from: Since = None,
     created_before: Until = None,
     limit: Limit = 20,
-) -> FoundPagesShape:
+) -> Hits:
     """Find pages by their words in all documents that were merged, best first."""
     which = Filter(frozenset(status or ()), name or "", created_from, created_before)
-    return FoundPagesShape.model_validate(documents.search.by(caller, q, which, limit=limit))
+    return documents.search.by(caller, q, which, limit=limit)
 
 
 @router.get("/{document_id}", dependencies=reader, responses=documented(404))
-async def show(request: Request, document_id: HexId, wait: Wait = 0) -> DocumentShape:
+async def show(request: Request, document_id: HexId, wait: Wait = 0) -> DocumentView:
     """Show one document; with `wait`, once it has settled."""
     found = await settled(request, document_id, wait)
-    reasons = await run_sync(documents.reasons.by, request.state.caller, [found])
-    return shape(found, reasons.get(found.id))
+    return (await run_sync(documents.explained.by, request.state.caller, [found]))[0]
 
 
 @router.delete("/{document_id}", status_code=204, dependencies=writer, responses=documented(404))

@@ -2,8 +2,9 @@
 
 import pytest
 
-from pipeline.flows.documents.queries import Load, load_beside
+from pipeline.flows.documents.queries import load_beside
 from pipeline.flows.documents.states import DocumentStatus, PageStatus
+from pipeline.flows.documents.views import Load
 from pipeline.storage.context import Context
 from tests.support.documents import insert_document
 

@@ -9,8 +9,9 @@ from pipeline.engine.errors import ErrorKind
 from pipeline.engine.presence import Presence
 from pipeline.flows.documents import catalog, queries, service
 from pipeline.flows.documents.models import PAGES
-from pipeline.flows.documents.reasons import Kind, Reason, reasons
+from pipeline.flows.documents.reasons import reasons
 from pipeline.flows.documents.states import DocumentStatus, PageStatus
+from pipeline.flows.documents.views import Kind, Reason
 from pipeline.providers import gates, queue_control
 from pipeline.storage.context import Context
 from tests.support.documents import Worker, bad, insert_document, only

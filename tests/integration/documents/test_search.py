@@ -13,8 +13,8 @@ from pipeline.flows.documents import search, service
 from pipeline.flows.documents.catalog import Filter
 from pipeline.flows.documents.flow import FLOW
 from pipeline.flows.documents.models import DOCUMENTS, PAGES
-from pipeline.flows.documents.search import Found
 from pipeline.flows.documents.states import DocumentStatus, PageStatus
+from pipeline.flows.documents.views import Hits
 from pipeline.flows.documents.work import text_index
 from pipeline.flows.documents.work.merge import merge_document
 from pipeline.reading.export import markdown
@@ -46,11 +46,11 @@ def write(context: Context, document_id: str, texts: dict[int, str]) -> None:
             session.execute(update(PAGES).where(*mine).values(content=text, page_source=number + 10))
 
 
-def find(context: Context, words: str, which: Filter | None = None, **more: Any) -> Found:
+def find(context: Context, words: str, which: Filter | None = None, **more: Any) -> Hits:
     return search.search(context, words, which or Filter(), **more)
 
 
-def places(found: Found) -> list[tuple[str, int]]:
+def places(found: Hits) -> list[tuple[str, int]]:
     return [(hit.document_id, hit.page) for hit in found.hits]
 
 

@@ -11,9 +11,10 @@ from pipeline.engine.errors import ErrorKind, UserError
 from pipeline.engine.work import Work
 from pipeline.flows.documents import files, service
 from pipeline.flows.documents.models import ATTEMPTS
-from pipeline.flows.documents.queries import DocumentView, UnknownDocument
+from pipeline.flows.documents.queries import UnknownDocument
 from pipeline.flows.documents.service import Choice
 from pipeline.flows.documents.states import DocumentStatus, PageStatus
+from pipeline.flows.documents.views import DocumentView
 from pipeline.flows.documents.work import document as stage
 from pipeline.flows.documents.work import merge
 from pipeline.flows.documents.work.document import MERGE, SPLIT

@@ -26,7 +26,7 @@ _STRUCTURE = {
     "default",
     "discriminator",
 }
-_WORDS = {"title", "description", "examples", "example"}
+_WORDS = {"title", "description", "examples", "example", "readOnly"}
 
 
 class Fields:

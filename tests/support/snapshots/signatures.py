@@ -77,6 +77,7 @@ class Signatures:
                 yield from self._member(f"{name}.{key}".removesuffix(".__init__"), vars(owner)[key], above)
 
     def _member(self, name: str, member: Any, above: tuple[type, ...]) -> Iterator[str]:
+        member = getattr(member, "wrapped", member)  # of pydantic's `computed_field`
         if isinstance(member, property | cached_property):
             read: Any = member.fget if isinstance(member, property) else member.func
             hint = typing.get_type_hints(read).get("return", Any)

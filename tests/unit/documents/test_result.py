@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.engine.views import plain
-from pipeline.flows.documents.queries import AttemptView, DocumentView, PageView
 from pipeline.flows.documents.rules.result import manifest, merge_markdown
 from pipeline.flows.documents.states import DocumentStatus, PageStatus
+from pipeline.flows.documents.views import AttemptView, DocumentView, PageView
 
 NOW = datetime(2026, 1, 20, 12, 0, tzinfo=UTC)
 RULE = "\n\n---\n\n"

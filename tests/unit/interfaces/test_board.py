@@ -9,8 +9,7 @@ import pytest
 
 from pipeline import process
 from pipeline.flows.documents import queries, reasons
-from pipeline.flows.documents.queries import Load
-from pipeline.flows.documents.reasons import Kind, Reason
+from pipeline.flows.documents.views import Kind, Load, Reason
 from pipeline.interfaces.cli.convert import board as board_module
 from pipeline.interfaces.cli.convert.board import Board
 from pipeline.interfaces.cli.convert.job import Job

@@ -9,9 +9,9 @@ from sqlalchemy.orm import Session
 from pipeline.engine.claims import Claim, Owner
 from pipeline.engine.views import plain, view_of
 from pipeline.flows.documents import files, queries
-from pipeline.flows.documents.queries import DocumentView
 from pipeline.flows.documents.rules.result import joinable, manifest, merge_markdown
 from pipeline.flows.documents.states import DOCUMENT, DocumentEvent, DocumentStatus
+from pipeline.flows.documents.views import DocumentView
 from pipeline.flows.documents.work import document as stage
 from pipeline.flows.documents.work.document import ClaimLost
 from pipeline.reading.files.inputs import manifest_path

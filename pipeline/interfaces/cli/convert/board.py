@@ -10,7 +10,7 @@ from pipeline.interfaces.cli.progress import Bar, Progress
 from pipeline.interfaces.cli.times import span
 
 if TYPE_CHECKING:
-    from pipeline.flows.documents.queries import Load
+    from pipeline.flows.documents.views import Load
     from tasks.documents import Document
 
 

@@ -12,8 +12,8 @@ from typing import IO, Any
 from pipeline.engine.accounts import CALLER
 from pipeline.flows.documents import queries
 from pipeline.flows.documents.files import pictures_folder, stem
-from pipeline.flows.documents.queries import DocumentView
 from pipeline.flows.documents.states import PageStatus
+from pipeline.flows.documents.views import DocumentView
 from pipeline.interfaces.compatibility.docling.task import Task, conversion_status, has_result, message
 from pipeline.operations.quotas import AtOnce
 from pipeline.reading.export import markup

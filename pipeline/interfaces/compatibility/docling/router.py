@@ -16,7 +16,7 @@ from fastapi import APIRouter, Query, Request
 from fastapi.responses import JSONResponse, Response, StreamingResponse
 from pydantic import StringConstraints
 
-from pipeline.flows.documents.queries import DocumentView
+from pipeline.flows.documents.views import DocumentView
 from pipeline.interfaces.compatibility import conversion
 from pipeline.interfaces.compatibility.docling import result
 from pipeline.interfaces.compatibility.docling.options import (

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 from pipeline.flows.documents import queries
-from pipeline.flows.documents.queries import DocumentView
 from pipeline.flows.documents.states import DocumentStatus
+from pipeline.flows.documents.views import DocumentView
 from pipeline.interfaces.compatibility.docling.options import MAX_PAGE_BREAK, ConvertOptions, Format
 from pipeline.operations.refusal import Refused
 from pipeline.storage.context import Context

@@ -12,8 +12,7 @@ from pipeline.interfaces.console.answers import done
 from pipeline.interfaces.console.document_acts import choices, chosen
 from pipeline.interfaces.console.words import plural
 from pipeline.interfaces.http.dependencies import ByCaller, InContext, spender, writer
-from pipeline.interfaces.http.fields import HexId, Line, PageNumber, RowId, Strict
-from pipeline.interfaces.rest.document_shapes import Choice
+from pipeline.interfaces.http.fields import Choice, HexId, Line, PageNumber, RowId, Strict
 from pipeline.operations import documents
 
 router = APIRouter(prefix="/console/documents", include_in_schema=False, dependencies=writer)

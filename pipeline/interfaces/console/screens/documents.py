@@ -21,8 +21,8 @@ from pipeline.interfaces.console.words import combined, plural
 from pipeline.interfaces.http import pages
 from pipeline.interfaces.http.dependencies import InContext, reader, spender, writer
 from pipeline.interfaces.http.moments import At
+from pipeline.interfaces.http.submission import options_of
 from pipeline.interfaces.http.uploads import Form, uploaded
-from pipeline.interfaces.rest.documents import options_of, submit_file
 from pipeline.operations.refusal import Refused
 from pipeline.settings import LOCAL
 from pipeline.storage.context import Context
@@ -202,7 +202,10 @@ async def submit(request: Request, form: Annotated[Form, Depends(uploaded(MOST_F
         raise Refused("choose a file first: a PDF or a picture", code="invalid")
     for file in files:
         try:
-            sent.append(await run_sync(submit_file, request.state.caller, file, options))
+            submit_upload = flow.submit_upload.by
+            sent.append(
+                await run_sync(submit_upload, request.state.caller, file.path, file.filename, options, file.sha256)
+            )
         except PenstockError as error:
             if len(files) == 1:
                 raise

@@ -8,15 +8,16 @@ from pydantic import BaseModel, Field, model_validator
 
 from pipeline.engine.errors import UserError
 from pipeline.flows.documents import files, submission
-from pipeline.interfaces.http.fields import HexId, Line
+from pipeline.flows.documents.views import DocumentView
+from pipeline.interfaces.http.fields import Choice, HexId, Line
 from pipeline.interfaces.http.remote import fetched
+from pipeline.interfaces.http.submission import PAGES, PageRange
 from pipeline.interfaces.http.uploads import File
 from pipeline.interfaces.mcp.tool import Arguments, Call, Toolbox
 from pipeline.interfaces.mcp.tools.pages import Excerpt, excerpt
 from pipeline.interfaces.mcp.tools.progress import WaitS, followed, nobody_works
-from pipeline.interfaces.rest.document_shapes import PAGES, Choice, DocumentShape, PageRange, shape
-from pipeline.interfaces.rest.documents import submit_file
 from pipeline.interfaces.rest.knowledge_shapes import ItemShape, item_shape
+from pipeline.operations.documents import explained
 from pipeline.reading.files.source import check_file
 from tasks import documents as flow
 from tasks import knowledge
@@ -67,7 +68,7 @@ class FileOrAddress(Conversion):
 class Status(BaseModel):
     """How a document, or an item of a knowledge base, stands."""
 
-    document: DocumentShape | None = None
+    document: DocumentView | None = None
     item: ItemShape | None = None
     next: str = Field(description="What to do now.")
 
@@ -75,7 +76,7 @@ class Status(BaseModel):
 class Converted(BaseModel):
     """A document, and the beginning of its Markdown if that is ready."""
 
-    document: DocumentShape
+    document: DocumentView
     beginning: Excerpt | None = None
     next: str = Field(description="What to do now.")
 
@@ -100,7 +101,7 @@ async def convert_document(call: Call, asked: Address | FileOrAddress) -> Conver
         document = await run_sync(_submit_path, call, asked.path, options)
     else:
         async with fetched(call.caller, asked.url) as file:
-            document = await run_sync(submit_file, call.caller, file, options)
+            document = await run_sync(_submit, call, file, options)
     document = await _settled(call, document.id, asked.wait_s)
     beginning = await run_sync(excerpt, document) if document.merged_path and not document.outdated else None
     shown, now = await run_sync(_shown, call, document)
@@ -117,7 +118,11 @@ def _submit_path(call: Call, given: str, options: Options) -> Document:
     with files.incoming(settings, path) as copy:
         file = File("file", path.name, copy)
         file.look()
-        return submit_file(call.caller, file, options)
+        return _submit(call, file, options)
+
+
+def _submit(call: Call, file: File, options: Options) -> Document:
+    return flow.submit_upload.by(call.caller, file.path, file.filename, options, file.sha256)
 
 
 async def _settled(call: Call, document_id: str, wait_s: float) -> Document:
@@ -128,10 +133,10 @@ async def _settled(call: Call, document_id: str, wait_s: float) -> Document:
     return await followed(call, lambda: flow.status(document_id), lambda now: now.settled, steps, wait_s)
 
 
-def _shown(call: Call, document: Document) -> tuple[DocumentShape, str]:
+def _shown(call: Call, document: Document) -> tuple[DocumentView, str]:
     """(a document with the reason why it is as it is, what an assistant does with it now). Blocks."""
-    reason = flow.reasons([document]).get(document.id)
-    shown = shape(document, reason)
+    (shown,) = explained([document])
+    reason = shown.reason
     if not document.settled:
         why = f": {reason.words}" if reason else ""
         done = f"{document.completed_count} of {document.pages or '?'} pages are converted{why}".rstrip(".")

@@ -10,9 +10,9 @@ from pydantic import BaseModel, Field, StringConstraints, ValidationError, model
 from pipeline.engine import backlog
 from pipeline.flows import flows
 from pipeline.flows.documents.states import PageStatus
+from pipeline.interfaces.http.fields import Choice
 from pipeline.interfaces.mcp.tool import Arguments, Call, Toolbox
 from pipeline.interfaces.rest import screenshot_work
-from pipeline.interfaces.rest.document_shapes import Choice
 from pipeline.interfaces.rest.screenshot_shapes import DeadLetterSelection
 from pipeline.operations import documents
 from pipeline.operations.refusal import Refused

@@ -9,8 +9,8 @@ from pydantic import BaseModel, Field
 
 from pipeline.flows.documents.page_pictures import MIN_DPI
 from pipeline.interfaces.http.fields import HexId
+from pipeline.interfaces.http.submission import PageRange
 from pipeline.interfaces.mcp.tool import Arguments, Call, Picture, Toolbox
-from pipeline.interfaces.rest.document_shapes import PageRange
 from pipeline.operations.refusal import Refused
 from pipeline.reading.files.source import parse_page_range
 from tasks import documents as flow
