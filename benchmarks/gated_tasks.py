@@ -10,7 +10,7 @@ from pipeline.engine.guarded_call import GateClosed
 from pipeline.process import get_context
 from pipeline.providers import gates, registry
 from pipeline.settings import get_settings
-from tasks import arrival as _arrival  # noqa: F401  # every message says when it was sent
+from tasks.celery_internals import messages as _messages  # noqa: F401  # every message says when it was sent
 from tasks.presence import holder_of
 
 PROVIDER = "sample"

@@ -26,7 +26,7 @@ from pipeline.engine import privacy
 from pipeline.engine.logs import configure
 from pipeline.process import forget_context, get_context
 from pipeline.settings import get_settings
-from tasks import arrival as _arrival  # noqa: F401  # every message says when it was sent
+from tasks.celery_internals import messages as _messages  # noqa: F401  # every message says when it was sent
 
 MAINTENANCE = "maintenance"
 """The queue of beat's tasks and of wake-ups."""
@@ -47,7 +47,7 @@ class _Loader(AppLoader):
 class _Application(Celery):
     """Celery's own, but that `CELERY_BROKER_URL` and its like are another application's."""
 
-    amqp_cls = "tasks.private_broker:Amqp"
+    amqp_cls = "tasks.celery_internals.broker:Amqp"
 
     def connection_for_read(self, url: str | None = None, **options: Any) -> Any:
         return super().connection_for_read(url or self.conf["broker_url"], **options)
@@ -78,9 +78,9 @@ _is_alone = not list(_get_active_apps())
 app = _Application("penstock", loader=_Loader, set_as_current=_is_alone)
 # By the URL's scheme, so that the URL itself stays an ordinary one.
 app.loader.override_backends = {
-    "redis": "tasks.chord_counter:ChordCounter",
-    "rediss": "tasks.chord_counter:ChordCounter",
-    "sentinel": "tasks.chord_counter:SentinelChordCounter",
+    "redis": "tasks.celery_internals.results:ChordCounter",
+    "rediss": "tasks.celery_internals.results:ChordCounter",
+    "sentinel": "tasks.celery_internals.results:SentinelChordCounter",
 }
 app.config_from_object(CONFIGURATION)
 

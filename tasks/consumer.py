@@ -7,20 +7,17 @@ missed it is refused at its next message.
 """
 
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import dataclass
 from math import isfinite
 from typing import Any
 
 import structlog
-from celery.utils.threads import bound_open_broker_sockets
-from celery.worker.consumer.consumer import COLLECT_SOCKET_TIMEOUT, Consumer
 from kombu.entity import Queue
 from redis import RedisError
 
 from pipeline.engine.gate import Admission
 from tasks import panel as _panel  # noqa: F401  # the commands that workers answer
-from tasks.arrival import give_back
+from tasks.celery_internals.consumer import RefusingConsumer
 from tasks.gates import bring_in_step, gate_of
 from tasks.presence import holder_of, identity
 
@@ -33,7 +30,7 @@ LASTING = {"operator", "spend", "breaker"}
 """What closes a gate for long: its messages need not be asked for."""
 
 
-class GateConsumer(Consumer):
+class GateConsumer(RefusingConsumer):
     """Named by the `worker_consumer` setting."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -48,67 +45,29 @@ class GateConsumer(Consumer):
                 self.look_at(queue.name)
         return super().loop_args()
 
-    def on_connection_error_after_connected(self, exc: Exception) -> None:
-        """Close the channel before Celery does.
-
-        kombu 5.7 breaks off closing a channel whose BRPOP fails, and closes it anew when its transport is gone. That
-        ends a worker which holds a message and waits for another one, by an AttributeError that Celery takes for fatal.
-        """
-        channel: Any = self.task_consumer and self.task_consumer.channel
-        if channel:
-            bound_open_broker_sockets(self.connection, COLLECT_SOCKET_TIMEOUT)
-            for _ in range(2):  # the first may be broken off, the second then has no BRPOP to end
-                with suppress(*self.connection_errors, *self.channel_errors):
-                    channel.close()
-        super().on_connection_error_after_connected(exc)
-
-    def bucket_for_task(self, type: Any) -> Any:  # noqa: A002  # Celery's name
-        """All tasks come by: which queue a message is from is known only when it is here."""
-        return super().bucket_for_task(type) or _PassedOn()
-
-    def _limit_task(self, request: Any, bucket: Any, tokens: int) -> Any:
-        if not isinstance(bucket, _PassedOn):
-            return super()._limit_task(request, bucket, tokens)
+    def admits(self, request: Any) -> bool:
         queue = request.delivery_info.get("routing_key", "")
         gate = gate_of(queue)
         if gate is None:
-            return self._limit_move_to_pool(request)
+            return True
         try:
             admission = gate.admit(holder_of(request.id), wake=WAKE_QUEUE.format(worker=identity.worker_id))
         except RedisError as error:
             # Where Redis is away, nothing can be promised: the message goes back.
             log.warning("gate.unreachable", queue=queue, error=type(error).__name__)
             admission = Admission(granted=False, wait_s=LONGEST_LEAVE_S, reason="unreachable")
-        if admission.granted:
-            return self._limit_move_to_pool(request)
         if admission.reason == "unready":
             bring_in_step()
-        self._leave(queue, admission.wait_s, admission.reason)
-        self._give_back(request)
-        return None
-
-    def _give_back(self, request: Any) -> None:
-        try:
-            give_back(self.task_consumer.channel, request.message)
-        except self.connection_errors as error:
-            # It is restored when the connection is, or by whoever finds that it was not acknowledged.
-            log.warning("gate.message_kept", task=request.id, error=type(error).__name__)
-        request.acknowledged = True
-
-    def _limit_post_eta(self, request: Any, bucket: Any, tokens: int) -> Any:
-        self.qos.decrement_eventually()
-        return self._limit_task(request, bucket, tokens)
+        if not admission.granted:
+            self._leave(queue, admission.wait_s, admission.reason)
+        return admission.granted
 
     def _leave(self, queue: str, wait_s: float, reason: str) -> None:
         """Stop consuming a queue until its gate may be open: its time is over, or a token wakes this worker."""
         if self.task_consumer.consuming_from(queue):
-            self._listen_for_tokens()
-            callbacks: Any = self.task_consumer.channel.connection._callbacks  # noqa: SLF001  # kombu's, by queue
-            late = callbacks[queue]
-            self.task_consumer.cancel_by_queue(queue)
-            # A BRPOP that is under way may bring one more message, which is refused as any other, and goes back to the
-            # head. Had it no callback, kombu would return it to the tail.
-            callbacks[queue] = late
+            # A token in this worker's own list: a queue may be open again.
+            self.listen(WAKE_QUEUE.format(worker=identity.worker_id), self._return)
+            self.stop_consuming(queue)
             self._stay_away(queue, wait_s, reason)
 
     def _stay_away(self, queue: str, wait_s: float, reason: str) -> None:
@@ -164,24 +123,16 @@ class GateConsumer(Consumer):
             found[queue] = f"{by}: {reason}{until}" if reason else f"{by}{until}"
         return found
 
-    def _listen_for_tokens(self) -> None:
-        """Read the worker's own list together with its queues: a token in it ends a BRPOP that is under way."""
-        channel: Any = self.task_consumer.channel
-        wakes = WAKE_QUEUE.format(worker=identity.worker_id)
-        if wakes not in channel.active_queues:
-            channel.basic_consume(
-                wakes, no_ack=True, callback=lambda token: self._return(token.delivery_tag), consumer_tag=wakes
-            )
-
     def _read_in_turns(self) -> None:
         """Have the next BRPOP end when a queue that was left may be open again.
 
         One that is under way knows nothing of a queue that comes back, and would wait for the worker's other queues
         for up to a second: a provider with a few places would be used for half of the time.
         """
-        channel: Any = self.task_consumer.channel
-        left = [leave for queue, leave in self._left.items() if not self.task_consumer.consuming_from(queue)]
-        channel.brpop_timeout = min((leave.wait_s for leave in left), default=channel.connection.brpop_timeout)
+        consuming = self.task_consumer.consuming_from
+        self.wait_at_most(
+            min((leave.wait_s for queue, leave in self._left.items() if not consuming(queue)), default=None)
+        )
 
     def _return(self, queue: str) -> None:
         leave = self._left.pop(queue, None)
@@ -208,13 +159,6 @@ class _Leave:
     paused: bool
     """Whether its gate is closed, rather than full."""
     reason: str
-
-
-class _PassedOn:
-    """Stands for a rate limit where there is none, so that messages come by `_limit_task`."""
-
-    def clear_pending(self) -> None:
-        """Nothing is ever pending here."""
 
 
 def _has(consumer: Any, queue: str) -> bool:

@@ -440,7 +440,7 @@ def take_place_again(request: Any, hop: Signature) -> None:
 
     What `Task.replace` does, without the exception that it raises, and with an id of the hop's own: monitors see each
     hop end. The id is drawn, not counted: if a message was delivered twice, both deliveries continue as lanes, and
-    neither may take the other's work for that of a dead predecessor. `tasks.chord_counter` counts both as one part.
+    neither may take the other's work for that of a dead predecessor. `celery_internals.results` counts both once.
     """
     hop.set(chord=request.chord, group_id=request.group, group_index=request.group_index)
     in_a_row(hop, [signature(step) for step in reversed(request.chain or [])]).apply_async()

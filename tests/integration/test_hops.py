@@ -36,7 +36,7 @@ def app(redis: "Redis", redis_url: str, monkeypatch: pytest.MonkeyPatch) -> Cele
     """An application with production's result backend, whose lanes make hops as production's do."""
     monkeypatch.setattr(identity, "begin", lambda _hostname: None)  # production's worker, which says that it lives
     app = Celery("hops", broker=redis_url, backend=redis_url, set_as_current=False)
-    app.loader.override_backends = {"redis": "tasks.chord_counter:ChordCounter"}
+    app.loader.override_backends = {"redis": "tasks.celery_internals.results:ChordCounter"}
     app.conf.update(
         result_backend_transport_options={"result_chord_ordered": True}, broker_connection_retry_on_startup=False
     )

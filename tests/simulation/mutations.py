@@ -157,7 +157,7 @@ MUTATIONS = (
         "order",
         "8: a refused message goes to the tail",
         faults=Faults(),
-        names={"tasks.consumer.give_back": _to_the_tail},
+        names={"tasks.celery_internals.consumer.give_back": _to_the_tail},
     ),
     Mutation(
         "order of two",

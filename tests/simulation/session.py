@@ -115,7 +115,7 @@ class Session:
                 "holder_of": lambda name: self._now().holder_of(name),
                 "gate_of": lambda queue: self._now().gate if queue == provider.QUEUE else None,
             },
-            "tasks.arrival": {"QoS": SimpleNamespace(ack=lambda broker, tag: broker.returned(tag))},
+            "tasks.celery_internals.messages": {"QoS": SimpleNamespace(ack=lambda broker, tag: broker.returned(tag))},
             "tasks.maintenance": {
                 "gates": _Gates(self),
                 "get_context": self._context,

@@ -11,7 +11,8 @@ from redis import RedisError
 from sqlalchemy.exc import OperationalError
 
 from pipeline.engine.presence import Presence
-from tasks.consumer import WAKE_QUEUE, GateConsumer, _PassedOn
+from tasks.celery_internals.consumer import _PassedOn
+from tasks.consumer import WAKE_QUEUE, GateConsumer
 from tests.simulation import provider
 from tests.simulation.broker import UNACKED, UNACKED_INDEX, Delivery, list_of
 from tests.simulation.flow import CPU, FLOW, MERGE

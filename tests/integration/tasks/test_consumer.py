@@ -16,7 +16,8 @@ from pipeline.engine.guarded_call import request_hooks
 from pipeline.engine.metrics import queue_depths
 from pipeline.providers import gates, queue_control
 from pipeline.storage.context import Context
-from tasks import arrival, queues
+from tasks import queues
+from tasks.celery_internals import consumer, messages
 from tasks.presence import holder_of, identity
 from tests.support.waiting import wait_until
 
@@ -167,9 +168,10 @@ def test_a_closed_queue_is_not_consumed_from_after_a_start_or_a_reconnect(
     app: Celery, context: Context, worker: ExitStack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     refused: list[str] = []
-    give_back = arrival.give_back
+    give_back = messages.give_back
     monkeypatch.setattr(
-        "tasks.consumer.give_back",
+        consumer,
+        "give_back",
         lambda channel, message: (refused.append(message.delivery_info["routing_key"]), give_back(channel, message)),
     )
     queue_control.pause(context, GATED, None, "the key is exchanged")

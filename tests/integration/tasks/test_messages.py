@@ -10,7 +10,7 @@ from kombu.connection import Connection
 
 from pipeline.engine.connection import connect
 from pipeline.engine.launch import Places, Wanted
-from tasks.arrival import give_back
+from tasks.celery_internals.messages import give_back
 
 QUEUE = "gated"
 COUNT = 4

@@ -1,0 +1,87 @@
+"""A consumer that may refuse a message before a pool slot is used, and leave one of its queues alone."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+import structlog
+from celery.utils.threads import bound_open_broker_sockets
+from celery.worker.consumer.consumer import COLLECT_SOCKET_TIMEOUT, Consumer
+
+from tasks.celery_internals.messages import give_back
+
+log = structlog.get_logger(__name__)
+
+
+class RefusingConsumer(Consumer, ABC):
+    """Celery's own, but that `admits` sees each message first."""
+
+    @abstractmethod
+    def admits(self, request: Any) -> bool:
+        """Whether the pool may have this message now. If not, the message goes back to the head of its queue."""
+
+    def bucket_for_task(self, type: Any) -> Any:  # noqa: A002  # Celery's name
+        """All tasks come by: which queue a message is from is known only when it is here."""
+        return super().bucket_for_task(type) or _PassedOn()
+
+    def _limit_task(self, request: Any, bucket: Any, tokens: int) -> Any:
+        if not isinstance(bucket, _PassedOn):
+            return super()._limit_task(request, bucket, tokens)
+        if self.admits(request):
+            return self._limit_move_to_pool(request)
+        self._give_back(request)
+        return None
+
+    def _give_back(self, request: Any) -> None:
+        try:
+            give_back(self.task_consumer.channel, request.message)
+        except self.connection_errors as error:
+            # It is restored when the connection is, or by whoever finds that it was not acknowledged.
+            log.warning("gate.message_kept", task=request.id, error=type(error).__name__)
+        request.acknowledged = True
+
+    def _limit_post_eta(self, request: Any, bucket: Any, tokens: int) -> Any:
+        self.qos.decrement_eventually()
+        return self._limit_task(request, bucket, tokens)
+
+    def stop_consuming(self, queue: str) -> None:
+        """Take no more messages from a queue."""
+        callbacks: Any = self.task_consumer.channel.connection._callbacks  # noqa: SLF001  # kombu's, by queue
+        late = callbacks[queue]
+        self.task_consumer.cancel_by_queue(queue)
+        # A BRPOP that is under way may bring one more message, which is refused as any other, and goes back to the
+        # head. Had it no callback, kombu would return it to the tail.
+        callbacks[queue] = late
+
+    def listen(self, key: str, heard: Callable[[str], object]) -> None:
+        """Read a list of our own together with the queues. `heard` gets each entry, which ends a BRPOP under way."""
+        channel: Any = self.task_consumer.channel
+        if key not in channel.active_queues:
+            channel.basic_consume(key, no_ack=True, callback=lambda entry: heard(entry.delivery_tag), consumer_tag=key)
+
+    def wait_at_most(self, seconds: float | None) -> None:
+        """Have the next BRPOP end after `seconds`; None: as usual."""
+        channel: Any = self.task_consumer.channel
+        channel.brpop_timeout = channel.connection.brpop_timeout if seconds is None else seconds
+
+    def on_connection_error_after_connected(self, exc: Exception) -> None:
+        """Close the channel before Celery does.
+
+        kombu 5.7 breaks off closing a channel whose BRPOP fails, and closes it anew when its transport is gone. That
+        ends a worker which holds a message and waits for another one, by an AttributeError that Celery takes for fatal.
+        """
+        channel: Any = self.task_consumer and self.task_consumer.channel
+        if channel:
+            bound_open_broker_sockets(self.connection, COLLECT_SOCKET_TIMEOUT)
+            for _ in range(2):  # the first may be broken off, the second then has no BRPOP to end
+                with suppress(*self.connection_errors, *self.channel_errors):
+                    channel.close()
+        super().on_connection_error_after_connected(exc)
+
+
+class _PassedOn:
+    """Stands for a rate limit where there is none, so that messages come by `_limit_task`."""
+
+    def clear_pending(self) -> None:
+        """Nothing is ever pending here."""

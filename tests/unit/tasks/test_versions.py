@@ -1,0 +1,13 @@
+"""Celery and kombu of another minor version, whose private parts may be others."""
+
+import celery
+import pytest
+
+from tasks.celery_internals import check_versions
+
+
+def test_another_minor_version_is_named_at_the_start_with_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    check_versions()
+    monkeypatch.setattr(celery, "VERSION", celery.VERSION._replace(minor=8))
+    with pytest.raises(ImportError, match=r"`celery~=5\.7\.0`"):
+        check_versions()
