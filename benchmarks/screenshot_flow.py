@@ -166,10 +166,10 @@ def _now_and_then(count: int, every_s: float) -> list[int]:
 
 
 def _launch() -> None:
-    from pipeline.flows.screenshots import plan
+    from pipeline.flows.screenshots.scopes import Scope
     from tasks.screenshots import canvas
 
-    canvas.TASKS.launch(plan.Scope.BATCHES)
+    canvas.TASKS.launch(Scope.BATCHES)
 
 
 def _all_done(batches: Sequence[int]) -> bool:

@@ -18,9 +18,9 @@ from pipeline.engine.nouns import count
 from pipeline.flows.screenshots import events, plan
 from pipeline.flows.screenshots.flow import FLOW
 from pipeline.flows.screenshots.frames import buffer, retention
-from pipeline.flows.screenshots.frames.intake import Taken
 from pipeline.flows.screenshots.live_settings import CAPTURE, CONTROL, CPU, screenshots_in_force
-from pipeline.flows.screenshots.plan import Action, Asked, Scope, routes, scope_of
+from pipeline.flows.screenshots.plan import Action, Asked, routes
+from pipeline.flows.screenshots.scopes import Scope, batch_ids, buffer_of, scope_of
 from pipeline.flows.screenshots.states import WorkStatus
 from pipeline.flows.screenshots.work import analysis, embedding, merge
 from pipeline.flows.screenshots.work.capture import Captures
@@ -43,10 +43,10 @@ CAPTURES, MERGES, VECTORS = (f"{FLOW.name}:{scope}" for scope in (Scope.CAPTURES
 def _messages(context: Context, scopes: Sequence[str]) -> Iterator[Messages]:
     """What these scopes' rows ask for. Of batches that wait for their turn, some are picked first."""
     for source, flush in plan.buffers(context, scopes):
-        yield Messages(Wanted(_buffer(source, flush), CONTROL), partial(_batching, source, flush))
+        yield Messages(Wanted(_buffer(source, flush=flush), CONTROL), partial(_batching, source, flush))
     if Scope.CAPTURES in scopes and context.settings.screenshots.capture_sources:
         yield Messages(Wanted(CAPTURES, CAPTURE), lambda _: capture.si().set(queue=CAPTURE), [batch.s()])
-    ids = plan.batch_ids(scopes)
+    ids = batch_ids(scopes)
     if Scope.BATCHES in scopes:
         ids += plan.take_turns(context)
     for one in plan.asked(context, ids):
@@ -69,9 +69,9 @@ PICTURES = Pictures()
 TASKS = FlowTasks(FLOW, messages=_messages)
 
 
-def _buffer(source: str, flush: bool) -> str:
+def _buffer(source: str, *, flush: bool = False) -> str:
     """What the place of a source's buffer is of."""
-    return f"{FLOW.name}:{plan.buffer_of(source, flush=flush)}"
+    return f"{FLOW.name}:{buffer_of(source, flush=flush)}"
 
 
 def _batching(source: str, flush: bool, _: Sequence[int]) -> Signature:
@@ -122,26 +122,11 @@ def capture(self: Any) -> list[str]:
     context = get_context()
     with at_work(self, Place(CAPTURES, CAPTURE)) as place:
         taken = ON_SCREEN.take(context, owner(self).worker_id) if place is not None else []
-    for _, one in taken:
-        _after_intake(one)
     ready = sorted({source for source, one in taken if one.ready})
+    expect(*(Place(_buffer(source), CONTROL) for source in ready))
     if not ready:
         self.request.chain = None
     return ready
-
-
-def after_intake(taken: Taken, source: str) -> None:
-    """See to it that a frame that was taken in gets its batch: now, or when it has waited long enough."""
-    if taken.ready:
-        TASKS.launch(plan.buffer_of(source))
-    _after_intake(taken)
-
-
-def _after_intake(taken: Taken) -> None:
-    if taken.ready and not taken.accepted:
-        TASKS.launch(Scope.BATCHES)
-    if taken.accepted:
-        TASKS.wake_in(buffer.next_look_s(get_context()))
 
 
 @app.task(bind=True, name="screenshots.batch", ignore_result=True)
@@ -149,16 +134,12 @@ def _after_intake(taken: Taken) -> None:
 def batch(self: Any, sources: str | list[str], flush: bool = False) -> str:
     """Put the frames of a source, or of those that `capture` returns, into batches: full ones, and the rest once it has
     waited long enough, or if `flush`."""
-    context, batched = get_context(), []
+    batched = 0
     for source in [sources] if isinstance(sources, str) else sources:
-        with at_work(self, Place(_buffer(source, flush), CONTROL)) as place:
-            if place is not None and buffer.batch(context, source, all_at_once=flush):
-                batched.append(plan.buffer_of(source))
-    if batched:
-        # Also frames that came meanwhile, and found the place taken.
-        TASKS.launch(Scope.BATCHES, *batched)
-    TASKS.wake_in(buffer.next_look_s(context))
-    return count(len(batched), "source")
+        with at_work(self, Place(_buffer(source, flush=flush), CONTROL)) as place:
+            if place is not None and buffer.batch(get_context(), source, all_at_once=flush):
+                batched += 1
+    return count(batched, "source")
 
 
 @app.task(bind=True, name="screenshots.begin", ignore_result=True)
@@ -201,9 +182,6 @@ def analyse(self: Any, batch_id: int, queue: str, number: int = 0) -> str:
             expect(Place(_batch(batch_id), CONTROL))
     if queue != CPU:
         PICTURES.make_ahead(context)
-    TASKS.wake_in(settled.retry_in_s)
-    if settled.changed and not self.request.chord:
-        TASKS.launch(scope_of(batch_id))
     return summary(settled, "shard")
 
 
@@ -237,8 +215,6 @@ def merge_shards(self: Any, batch_id: int) -> str:
         self.request.chain = None
     if settled.status in {WorkStatus.FAILED, WorkStatus.FAILED_PERMANENT}:
         events.finished(context, batch_id)
-    TASKS.wake_in(settled.retry_in_s)
-    TASKS.launch(Scope.BATCHES)
     return summary(settled, "batch")
 
 
@@ -271,8 +247,6 @@ def expand(self: Any, batch_id: int, queue: str = "") -> str:
         retention.expire(context)
     if not settled.done:
         self.request.chain = None
-    TASKS.wake_in(settled.retry_in_s)
-    TASKS.launch(Scope.BATCHES, *([Scope.VECTORS] if settled.done else []))
     return summary(settled, "batch")
 
 
@@ -291,9 +265,6 @@ def merge_nodes(self: Any, turn: int = 0) -> str:
         settled = message.run(alone=not by_rules, turn=turn)
         if by_rules and settled.done and merge.waiting(context):
             place.again(merge_nodes.si(turn + settled.done))
-    TASKS.wake_in(settled.retry_in_s)
-    if settled.done:
-        TASKS.launch(Scope.VECTORS)
     return f"{summary(settled, 'node')}; {TASKS.replace(self, Scope.MERGE_LANES)}"
 
 
@@ -312,9 +283,6 @@ def merge_node(self: Any, queue: str, number: int = 0, turn: int | None = None) 
         settled = message.run(turn=turn)
         if settled.done and merge.waiting(context):
             place.again(merge_node.si(queue, number, turn + 1).set(queue=queue))
-    TASKS.wake_in(settled.retry_in_s)
-    if settled.done:
-        TASKS.launch(Scope.VECTORS)
     return summary(settled, "node")
 
 
@@ -330,5 +298,4 @@ def embed(self: Any, queue: str, portion: int = embedding.PORTION) -> str:
         settled = embedding.embed(context, owner(self), guarded, portion)
         if settled.again:
             place.again(embed.si(queue, settled.size).set(queue=queue))
-    TASKS.wake_in(settled.retry_in_s)
     return summary(settled, "node")

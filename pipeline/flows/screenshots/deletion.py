@@ -17,12 +17,14 @@ from pipeline.engine import accounts, announced, kept_answers, outbox, traces
 from pipeline.engine.claims import FREE
 from pipeline.engine.errors import UserError
 from pipeline.engine.traces import AiCall
+from pipeline.engine.transaction import Tx
 from pipeline.flows.screenshots.frames import files
 from pipeline.flows.screenshots.graph import embeddings, nodes
 from pipeline.flows.screenshots.graph.models import ENTITIES, LINKS, MENTIONS, NODES, PROVENANCE, THREADS
 from pipeline.flows.screenshots.models import BATCHES, REJECTIONS, SHARDS, SHOTS, SOURCES
+from pipeline.flows.screenshots.scopes import FLOW, Scope, buffer_of
 from pipeline.flows.screenshots.states import NODE, SCREENSHOT, WorkEvent, WorkStatus
-from pipeline.flows.screenshots.work import batch, merge
+from pipeline.flows.screenshots.work import merge
 from pipeline.storage import vectors
 from pipeline.storage.context import Context
 
@@ -56,22 +58,24 @@ def forget(context: Context, since: datetime, until: datetime) -> Forgotten:
             total.screenshots + done.screenshots, total.nodes + done.nodes, total.restored + done.restored
         )
     context.db.run(lambda session: _forget_ledgers(session, since, until))
-    kept_answers.unsay(context.settings.answer_dir, batch.FLOW)
+    kept_answers.unsay(context.settings.answer_dir, FLOW)
     nodes.FULL_TEXT.purge(context.db)
     context.db.checkpoint()
     log.info("screenshots.forgotten", screenshots=total.screenshots, nodes=total.nodes, restored=total.restored)
     return total
 
 
-def _forget(context: Context, session: Session, ids: Sequence[int], now: datetime) -> tuple[Forgotten, list[str]]:
+def _forget(context: Context, session: Tx, ids: Sequence[int], now: datetime) -> tuple[Forgotten, list[str]]:
     # Nobody puts these frames into a batch meanwhile.
     sources = select(SHOTS.c.source_key).where(SHOTS.c.id.in_(ids))
-    session.execute(
-        select(SOURCES.c.key).where(SOURCES.c.key.in_(sources)).order_by(SOURCES.c.key).with_for_update()
-    ).all()
+    locked = select(SOURCES.c.key).where(SOURCES.c.key.in_(sources)).order_by(SOURCES.c.key).with_for_update()
+    keys = session.execute(locked).scalars().all()
+    # What was merged with something that is gone is merged anew, and frames of broken-up batches are batched again.
+    session.launch(FLOW, *map(buffer_of, keys), *Scope.all())
+    session.wake_in(FLOW, context.settings.screenshots.batch_timeout_s)
     in_work = and_(BATCHES.c.status != WorkStatus.SUCCEEDED, BATCHES.c.id == SHOTS.c.batch_id, SHOTS.c.id.in_(ids))
     cut = {str(one) for one in session.execute(select(BATCHES.c.id).where(in_work)).scalars()}
-    accounts.cut_off(session, context.settings, now, batch.FLOW, cut)
+    accounts.cut_off(session, context.settings, now, FLOW, cut)
     _forget_batches(session, ids, now)
     doomed = set(session.execute(select(LINKS.c.origin_id).where(LINKS.c.shot_id.in_(ids))).scalars())
     concerned = _concerned(session, doomed)
@@ -80,7 +84,7 @@ def _forget(context: Context, session: Session, ids: Sequence[int], now: datetim
     names = sorted(set(session.execute(threads).scalars()))
     session.execute(select(THREADS.c.id).where(THREADS.c.id.in_(names)).order_by(THREADS.c.id).with_for_update()).all()
     # Calls of a merge were told of both nodes.
-    told = and_(AiCall.flow == batch.FLOW, AiCall.unit.in_([merge.trace_unit(node_id) for node_id in concerned]))
+    told = and_(AiCall.flow == FLOW, AiCall.unit.in_([merge.trace_unit(node_id) for node_id in concerned]))
     traces.unsay(session, told)
     # First, the frames that doomed nodes hold of others go back to those.
     back = update(LINKS).where(LINKS.c.node_id.in_(doomed), LINKS.c.origin_id.not_in(doomed))
@@ -163,7 +167,7 @@ def _forget_batches(session: Session, ids: Sequence[int], now: datetime) -> None
     done = [row.id for row in rows if row.status == WorkStatus.SUCCEEDED]
     apart = [row.id for row in rows if row.status != WorkStatus.SUCCEEDED]
     units = [str(row.id) for row in rows]
-    calls = and_(AiCall.flow == batch.FLOW, AiCall.scope_id.in_(units))
+    calls = and_(AiCall.flow == FLOW, AiCall.scope_id.in_(units))
     traces.unsay(session, calls)
     outbox.unsay(session, BATCHES, [row.id for row in rows])
     unsaid: dict[str, Any] = {"reply": None, "notes": "[]", "error": None}

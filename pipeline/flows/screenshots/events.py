@@ -11,8 +11,8 @@ from sqlalchemy import select
 from pipeline.engine import events
 from pipeline.flows.screenshots.models import BATCHES
 from pipeline.flows.screenshots.rules.batches import run_ms, total_attempts
+from pipeline.flows.screenshots.scopes import FLOW
 from pipeline.flows.screenshots.states import WorkStatus
-from pipeline.flows.screenshots.work.batch import FLOW
 from pipeline.storage.context import Context
 
 log = structlog.get_logger(__name__)

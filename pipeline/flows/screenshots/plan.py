@@ -24,6 +24,7 @@ from pipeline.flows.screenshots.live_settings import (
 )
 from pipeline.flows.screenshots.models import BATCHES, SHARDS, SHOTS
 from pipeline.flows.screenshots.rules.turn_order import pick, scanned, track_of
+from pipeline.flows.screenshots.scopes import Scope, buffer_of, buffers_among, scope_of
 from pipeline.flows.screenshots.states import CLAIMABLE, Step, Track, WorkStatus
 from pipeline.providers import fallbacks, gates
 from pipeline.settings import LOCAL, ScreenshotSettings
@@ -44,27 +45,6 @@ ANYTHING = anything(
     (SHOTS, buffer.buffered()),
 )
 """Whether a frame waits for its batch, or something of a batch, a node or a vector is to be done."""
-_BATCH, _BUFFER, _FLUSH = "batch:", "buffer:", "flush:"
-
-
-class Scope(StrEnum):
-    """What is launched as a whole, beside each batch that is on its way to nodes."""
-
-    BATCHES = "batches"
-    """Those that wait for their turn."""
-    MERGES = "merges"
-    """Of nodes. First those that have nothing to be merged with, whoever merges the others."""
-    MERGE_LANES = "merge-lanes"
-    """The others."""
-    VECTORS = "vectors"
-    """Of nodes."""
-    CAPTURES = "captures"
-    """Of screens and windows: beat asks for them."""
-
-    @classmethod
-    def all(cls) -> list[str]:
-        """All but what begins by itself when another one ends."""
-        return [cls.BATCHES, cls.MERGES, cls.VECTORS]
 
 
 @dataclass(frozen=True)
@@ -126,24 +106,9 @@ class Asked:
     priority: int = URGENT
 
 
-def scope_of(batch_id: int) -> str:
-    """What a batch is launched by."""
-    return f"{_BATCH}{batch_id}"
-
-
-def batch_ids(scopes: Iterable[str]) -> list[int]:
-    """The batches among these scopes."""
-    return [int(scope.removeprefix(_BATCH)) for scope in scopes if scope.startswith(_BATCH)]
-
-
-def buffer_of(source: str, *, flush: bool = False) -> str:
-    """What a source's frames without a batch are launched by. `flush`: all of them, however few."""
-    return f"{_FLUSH if flush else _BUFFER}{source}"
-
-
 def buffers(context: Context, scopes: Iterable[str]) -> Iterator[tuple[str, bool]]:
     """(source, whether all its frames are meant): the buffers among these scopes that make a batch now."""
-    meant = [scope for scope in scopes if scope.startswith((_BUFFER, _FLUSH))]
+    meant = buffers_among(scopes)
     for one in buffer.waiting(context) if meant else ():
         if one.ready and buffer_of(one.source) in meant:
             yield one.source, False

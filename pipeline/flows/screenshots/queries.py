@@ -35,14 +35,25 @@ from pipeline.flows.screenshots.views import (
     SourceView,
     ThreadView,
 )
+from pipeline.settings import quota
 from pipeline.storage.context import Context
 
+Key = tuple[datetime, int]
+"""A place in a list in the order of time: the moment and id of a frame or node."""
 PORTION = 500
 """Ids that one query names."""
 LETTERS = (("batch", BATCHES), ("merge", NODES), ("vector", EMBEDDINGS))
 """What may be given up, and where it stands."""
 LATE = 2000
 """Frames whose programs are listed."""
+
+
+def time_zone(context: Context) -> tzinfo:
+    """The zone that people are told times in. Raises `UserError` if there is none of the configured name."""
+    try:
+        return quota.zone(context.settings.screenshots.time_zone)
+    except ValueError as error:
+        raise UserError(f"PENSTOCK_SCREENSHOTS__TIME_ZONE: {error}", code="bad_zone") from error
 
 
 def timeline(
@@ -54,7 +65,7 @@ def timeline(
     kinds: tuple[str, ...] = ("event",),
     zone: tzinfo = UTC,
     limit: int = 500,
-    before: tuple[datetime, int] | None = None,
+    before: Key | None = None,
 ) -> list[Hour]:
     """Nodes that stand for themselves by hour (of `zone`) and thread, in the order of time; the latest `limit`.
 
@@ -167,7 +178,7 @@ def screenshots(
     app: str = "",
     status: WorkStatus | None = None,
     limit: int = 50,
-    before: tuple[datetime, int] | None = None,
+    before: Key | None = None,
 ) -> list[ScreenshotView]:
     """Frames, the latest first. `app`: the program, as the capturing side or the model named it, in any case.
 

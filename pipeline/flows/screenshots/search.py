@@ -13,9 +13,9 @@ from pipeline.flows.screenshots.graph.models import LINKS
 from pipeline.flows.screenshots.graph.search import QueryVector
 from pipeline.flows.screenshots.live_settings import SCREENSHOT_EMBEDDINGS
 from pipeline.flows.screenshots.models import SHOTS
+from pipeline.flows.screenshots.scopes import FLOW
 from pipeline.flows.screenshots.views import Found, Hit, NodeView
 from pipeline.flows.screenshots.work import embedding
-from pipeline.flows.screenshots.work.batch import FLOW
 from pipeline.providers import lexical
 from pipeline.providers.query_vector import query_vector
 from pipeline.storage.context import Context
@@ -29,15 +29,15 @@ PATIENCE_S = 5.0
 def find(
     context: Context,
     words: str,
-    *,
     since: datetime | None = None,
     app: str = "",
     limit: int = 10,
+    *,
     by_meaning: bool = True,
 ) -> Found:
-    """Nodes for these words, best first. `by_meaning=False`: by words alone, if vectors would ask a provider.
+    """Nodes for these words, best first, by text and by vectors.
 
-    Raises `UserError` for an empty query.
+    Asks the provider of embeddings, if there is one; `by_meaning=False` does not. Raises `UserError` for no words.
     """
     if not words.strip():
         raise UserError("say what to look for", code="empty_query")

@@ -9,21 +9,41 @@ from sqlalchemy.orm import Session
 from pipeline.engine import accounts
 from pipeline.engine import live_settings as live
 from pipeline.engine.errors import UserError
+from pipeline.engine.transaction import Tx
 from pipeline.flows.screenshots import costs
 from pipeline.flows.screenshots.deletion import forget
 from pipeline.flows.screenshots.frames.intake import ingest, leave_out, set_active
 from pipeline.flows.screenshots.graph.models import EMBEDDINGS, NODES
 from pipeline.flows.screenshots.live_settings import live_settings, patterns_in
 from pipeline.flows.screenshots.models import BATCHES, SHARDS, SHOTS
+from pipeline.flows.screenshots.scopes import FLOW, Scope, buffer_of, scope_of
 from pipeline.flows.screenshots.states import BATCH, EMBEDDING, NODE, SCREENSHOT, WorkEvent, WorkStatus
 from pipeline.flows.screenshots.views import Exclusions
 from pipeline.flows.screenshots.work import embedding, merge
 from pipeline.storage.context import Context
 
-__all__ = ["DEAD_LETTERS", "exclude", "exclusions", "forget", "ingest", "leave_out", "replay", "set_active"]
+__all__ = [
+    "DEAD_LETTERS",
+    "batch_now",
+    "exclude",
+    "exclusions",
+    "forget",
+    "ingest",
+    "leave_out",
+    "replay",
+    "set_active",
+]
 
 DEAD_LETTERS = {"batch": (BATCHES, BATCH), "merge": (NODES, NODE), "vector": (EMBEDDINGS, EMBEDDING)}
 """Kinds of dead letters; merges and vectors are named by their nodes."""
+
+
+_NEXT = {"batch": Scope.BATCHES, "merge": Scope.MERGES, "vector": Scope.VECTORS}
+
+
+def batch_now(context: Context, source: str) -> None:
+    """Have a source's frames looked at without waiting for more of them, when nothing is to follow soon."""
+    context.db.run(lambda session: session.launch(FLOW, buffer_of(source, flush=True)))
 
 
 def replay(context: Context, kind: str, ids: Sequence[int] | None = None, *, strict: bool = True) -> list[int]:
@@ -34,7 +54,7 @@ def replay(context: Context, kind: str, ids: Sequence[int] | None = None, *, str
     if kind not in DEAD_LETTERS:
         raise UserError(f"{kind} is not a kind of dead letter: {', '.join(DEAD_LETTERS)}", code="usage")
 
-    def act(session: Session) -> list[int]:
+    def act(session: Tx) -> list[int]:
         now = context.db.now()
         again: dict[str, Any] = {"error": None, "attempts": 0, "next_run_at": None, "updated_at": now}
         table, machine = DEAD_LETTERS[kind]
@@ -52,6 +72,7 @@ def replay(context: Context, kind: str, ids: Sequence[int] | None = None, *, str
             unfinished = and_(SHARDS.c.batch_id.in_(done), SHARDS.c.status != WorkStatus.SUCCEEDED)
             session.execute(update(SHARDS).where(unfinished).values(attempts=0, next_run_at=None))
         _admit(context, session, kind, done)
+        session.launch(FLOW, _NEXT[kind], *(map(scope_of, done) if kind == "batch" else ()))
         return done
 
     return context.db.run(act)
@@ -63,13 +84,13 @@ def _admit(context: Context, session: Session, kind: str, ids: Sequence[int]) ->
     if kind == "batch":
         shots = select(SHOTS.c.batch_id, func.count()).where(SHOTS.c.batch_id.in_(ids)).group_by(SHOTS.c.batch_id)
         wanted = {str(one): costs.of_frames(session, settings, count) for one, count in session.execute(shots)}
-        accounts.admit(session, settings, now, "screenshots", wanted)
+        accounts.admit(session, settings, now, FLOW, wanted)
         return
     name = {"merge": merge, "vector": embedding}[kind].trace_unit
     of = select(NODES.c.id, NODES.c.batch_id).where(NODES.c.id.in_(ids), NODES.c.batch_id.is_not(None))
     for node_id, batch_id in session.execute(of).all():
         one = {str(batch_id): costs.of_letters(session, settings, kind)}
-        accounts.admit(session, settings, now, "screenshots", one, unit=name(node_id))
+        accounts.admit(session, settings, now, FLOW, one, unit=name(node_id))
 
 
 def exclusions(context: Context) -> Exclusions:

@@ -65,6 +65,23 @@ class Verdict(StrEnum):
     """Not a readable picture; the ledger says why."""
 
 
+class Reason(StrEnum):
+    """Why a frame was not accepted."""
+
+    DUPLICATE = "duplicate"
+    INACTIVE = "inactive"
+    EXCLUDED = "excluded"
+    REFUSED = "refused"
+
+
+class LetterKind(StrEnum):
+    """What was given up. Merges and vectors are named by their nodes."""
+
+    BATCH = "batch"
+    MERGE = "merge"
+    VECTOR = "vector"
+
+
 class NodeKind(StrEnum):
     """What a node of the graph is about. Source 000, section 1.6."""
 

@@ -4,38 +4,16 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from pipeline.interfaces.http.fields import CLEAN, Line, Strict
-from pipeline.interfaces.http.moments import At
+from pipeline.flows.screenshots.states import LetterKind, WorkStatus
+from pipeline.flows.screenshots.views import DeadLetter
+from pipeline.interfaces.http.fields import Strict
+from pipeline.interfaces.http.screenshots import LetterId, Pattern
 from pipeline.interfaces.http.shapes import Shape, example
-from tasks.screenshots import WorkStatus
 
 MOST_AT_ONCE = 500
 """Dead letters that one request names."""
-
-
-class LetterKind(StrEnum):
-    """What was given up. Merges and vectors are named by their nodes."""
-
-    BATCH = "batch"
-    MERGE = "merge"
-    VECTOR = "vector"
-
-
-LetterId = Annotated[str, StringConstraints(pattern=r"^(batch|merge|vector):[1-9][0-9]{0,14}$")]
-
-
-class FrameFields(Strict):
-    """What is known of a frame when it is captured."""
-
-    source: Line = Field(default="screen:0", description="Where it was captured: `screen:ID` or `window:ID`.")
-    app: Line = Field(default="", description="The program in the picture, such as Firefox.")
-    title: Line = Field(default="", description="The window's title.")
-    ts: At | None = Field(
-        default=None,
-        description="When it was captured, with its zone; none: now. With it, a frame sent twice is `known`.",
-    )
 
 
 class TakenShape(Shape):
@@ -145,24 +123,12 @@ class ExclusionsShape(Shape):
     fixed_titles: list[str]
 
 
-Pattern = Annotated[str, StringConstraints(min_length=1, max_length=200, strip_whitespace=True), CLEAN]
-
-
 class ExclusionsChange(Strict):
     """What is excluded from now on, beside what the settings exclude. null: as before."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"apps": ["Signal", "*bank*"]}]})
     apps: Annotated[list[Pattern], Field(max_length=200)] | None = None
     titles: Annotated[list[Pattern], Field(max_length=200)] | None = None
-
-
-class Reason(StrEnum):
-    """Why a frame was not accepted."""
-
-    DUPLICATE = "duplicate"
-    INACTIVE = "inactive"
-    EXCLUDED = "excluded"
-    REFUSED = "refused"
 
 
 class RetryShape(Shape):
@@ -327,7 +293,7 @@ class SourceSwitch(Strict):
 
 
 class DeadLetterShape(BaseModel):
-    """Work that was given up."""
+    """Work that was given up: its id names its kind, too."""
 
     model_config = ConfigDict(
         json_schema_extra={
@@ -347,6 +313,12 @@ class DeadLetterShape(BaseModel):
     reason: str
     attempts: int
     at: datetime
+
+    @classmethod
+    def of(cls, one: DeadLetter) -> "DeadLetterShape":
+        """A dead letter as it is shown."""
+        kind = LetterKind(one.kind)
+        return cls(id=f"{kind}:{one.id}", kind=kind, reason=one.reason, attempts=one.attempts, at=one.at)
 
 
 class DeadLetterFilter(Strict):
@@ -368,22 +340,6 @@ class DeadLetterSelection(Strict):
         if (self.ids is None) is not self.all_matching:
             raise ValueError("give ids, or a filter with all_matching: true")
         return self
-
-
-class NotReplayed(BaseModel):
-    """One that stayed as it was, and why."""
-
-    id: str
-    reason: str
-
-
-class ReplayedShape(BaseModel):
-    """What came of it."""
-
-    model_config = ConfigDict(json_schema_extra={"examples": [{"matched": 3, "done": 3, "skipped": []}]})
-    matched: int
-    done: int
-    skipped: list[NotReplayed]
 
 
 class ExtentShape(Shape):

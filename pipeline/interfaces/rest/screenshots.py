@@ -4,38 +4,35 @@ from typing import Annotated, Any
 
 from anyio.to_thread import run_sync
 from fastapi import APIRouter, Depends, Header, Query, Request, Response
-from fastapi.exceptions import RequestValidationError
 from fastapi.responses import FileResponse
-from pydantic import StringConstraints, ValidationError
+from pydantic import StringConstraints
 
-from pipeline.flows.screenshots import queries
 from pipeline.flows.screenshots.frames import renditions
 from pipeline.flows.screenshots.frames.files import Kind
-from pipeline.flows.screenshots.views import Hour
+from pipeline.flows.screenshots.states import WorkStatus
 from pipeline.interfaces.http import pages
-from pipeline.interfaces.http.dependencies import InContext, here, reader, spender, writer
+from pipeline.interfaces.http.dependencies import ByCaller, here, reader, spender, writer
 from pipeline.interfaces.http.errors import RETRY_S, documented
 from pipeline.interfaces.http.fields import Limit, Line, RowId, Wait
 from pipeline.interfaces.http.long_poll import wait_for
 from pipeline.interfaces.http.moments import At, Since, Until, check_range
 from pipeline.interfaces.http.pages import Cursor, Page
+from pipeline.interfaces.http.screenshots import FrameFields, rendition, take
 from pipeline.interfaces.http.shapes import started
-from pipeline.interfaces.http.uploads import File, Form, uploaded
+from pipeline.interfaces.http.uploads import Form, uploaded
 from pipeline.interfaces.rest.node_shapes import FoundNodesShape, NodeDetailShape, NodeShape, TimelineHourShape
 from pipeline.interfaces.rest.screenshot_shapes import (
     ExtentShape,
     ForgottenShape,
-    FrameFields,
     ScreenshotShape,
     ScreenshotStatusShape,
     Size,
     TakenShape,
     TextLineShape,
 )
-from pipeline.operations.documents import a_child
+from pipeline.operations import screenshots
 from pipeline.operations.refusal import Refused
-from tasks import screenshots as flow
-from tasks.screenshots import Frame, Taken, WorkStatus
+from pipeline.operations.screenshots import AT_REST
 
 router = APIRouter(prefix="/screenshots", tags=["screenshots"])
 PATH = "/api/v1/screenshots"
@@ -45,7 +42,7 @@ Words = Annotated[
 App = Annotated[Line, Query(description="Only where this program is in the picture.")]
 Begin = Annotated[At, Query(description="From this moment on, such as 2026-11-22T10:00:00Z.")]
 End = Annotated[At, Query(description="Before this moment.")]
-_AT_REST = {None, WorkStatus.SUCCEEDED, WorkStatus.FAILED_PERMANENT}
+_AT_REST = {None, *AT_REST}
 _TYPES = {
     ".png": "image/png",
     ".jpg": "image/jpeg",
@@ -85,7 +82,7 @@ _FORM = {
     },
 )
 async def add(
-    request: Request, response: Response, form: Annotated[Form, Depends(uploaded())], wait: Wait = 0
+    request: Request, response: Response, caller: ByCaller, form: Annotated[Form, Depends(uploaded())], wait: Wait = 0
 ) -> TakenShape:
     """Take a frame in. One that looks like a recent frame of its source is a `duplicate`, and left out.
 
@@ -94,16 +91,15 @@ async def add(
     """
     if len(form.files) != 1:
         raise Refused("send one picture, in the field `file`", code="invalid")
-    taken = await run_sync(take, request, form, form.files[0])
+    taken = await run_sync(take, caller, form, form.files[0])
     state: WorkStatus | None = None
     if taken.shot_id is not None:
-        context, shot_id = request.app.state.context, taken.shot_id
-        state = await wait_for(
-            request.state.caller,
-            lambda: queries.states_of(context, [shot_id]).get(shot_id),
-            lambda now: now in _AT_REST,
-            wait,
-        )
+        shot_id = taken.shot_id
+
+        def look() -> WorkStatus | None:
+            return screenshots.states.by(caller, [shot_id]).get(shot_id)
+
+        state = await wait_for(caller, look, lambda now: now in _AT_REST, wait)
         response.headers["Location"] = here(request, f"{PATH}/{shot_id}")
     if state in _AT_REST:
         response.status_code = 200
@@ -119,31 +115,18 @@ async def add(
     )
 
 
-def take(request: Request, form: Form, file: File) -> Taken:
-    """Have a child process look at a picture of a form, and take it in with what the form says: blocks."""
-    context, ending = request.app.state.context, request.app.state.ending
-    given = {name: values[-1] for name, values in form.fields.items() if name != "wait"}
-    try:
-        fields = FrameFields.model_validate(given)
-    except ValidationError as error:
-        raise RequestValidationError([{**one, "loc": ("body", *one["loc"])} for one in error.errors()]) from None
-    frame = Frame(fields.source, fields.ts or context.db.now(), fields.app, fields.title)
-    with a_child(request.state.caller):
-        return flow.ingest_upload(file.path, "the picture", frame, wanted=lambda: not ending.is_set())
-
-
 @router.get("/search", dependencies=[*reader, *spender])
-def search(q: Words, since: Since = None, app: App = "", limit: Limit = 10) -> FoundNodesShape:
+def search(caller: ByCaller, q: Words, since: Since = None, app: App = "", limit: Limit = 10) -> FoundNodesShape:
     """Find what happened, best first, by words and, with an embeddings provider, by meaning.
 
     That costs one small call; where the provider does not answer, `note` says so, and words alone are matched.
     """
-    return FoundNodesShape.model_validate(flow.search(q, since, app, limit))
+    return FoundNodesShape.model_validate(screenshots.search.by(caller, q, since, app, limit))
 
 
 @router.get("", dependencies=reader)
 def list_screenshots(
-    context: InContext,
+    caller: ByCaller,
     since: Since = None,
     until: Until = None,
     source: Annotated[Line, Query(description="Only of this source, such as screen:0.")] = "",
@@ -154,8 +137,8 @@ def list_screenshots(
 ) -> Page[ScreenshotShape]:
     """List frames, the latest first."""
     check_range(since, until)
-    found = queries.screenshots(
-        context,
+    found = screenshots.screenshots.by(
+        caller,
         since=since,
         until=until,
         source=source,
@@ -169,6 +152,7 @@ def list_screenshots(
 
 @router.get("/timeline", dependencies=reader)
 def timeline(
+    caller: ByCaller,
     since: Since = None,
     until: Until = None,
     thread: Annotated[Line, Query(description="Only this thread, by its id.")] = "",
@@ -181,69 +165,54 @@ def timeline(
     `next_cursor` leads to what was before them.
     """
     check_range(since, until)
-    hours = flow.timeline(
-        since=since,
-        until=until,
-        thread=thread,
-        derived=derived,
-        limit=limit + 1,
-        before=pages.decode(cursor, At, int),
+    before = pages.decode(cursor, At, int)
+    hours, following = screenshots.timeline_page.by(
+        caller, limit, since=since, until=until, thread=thread, derived=derived, before=before
     )
-    some, following = hours_page(hours, limit)
-    return Page(items=[TimelineHourShape.model_validate(hour) for hour in some], next_cursor=following)
-
-
-def hours_page(hours: list[Hour], limit: int) -> tuple[list[Hour], str | None]:
-    """A page of a timeline that was asked for with `limit + 1`, and the cursor of the one before it in time."""
-    if sum(len(hour.nodes) for hour in hours) <= limit:
-        return hours, None
-    first = hours[0]  # without the earliest node, the one too many
-    rest = [Hour(first.begins_at, first.thread_id, first.thread_title, first.nodes[1:])] if first.nodes[1:] else []
-    some = [*rest, *hours[1:]]
-    oldest = min((node for hour in some for node in hour.nodes), key=lambda node: (node.event_time, node.id))
-    return some, pages.encode(oldest.event_time, oldest.id)
+    items = [TimelineHourShape.model_validate(hour) for hour in hours]
+    return Page(items=items, next_cursor=following and pages.encode(*following))
 
 
 @router.get("/status", dependencies=reader)
-def status() -> ScreenshotStatusShape:
+def status(caller: ByCaller) -> ScreenshotStatusShape:
     """Show what is done, waiting and failed, what holds work up, and what was done without a model."""
-    return ScreenshotStatusShape.model_validate(flow.status())
+    return ScreenshotStatusShape.model_validate(screenshots.status.by(caller))
 
 
 @router.get("/extent", dependencies=reader)
-def extent(since: Begin, until: End) -> ExtentShape:
+def extent(caller: ByCaller, since: Begin, until: End) -> ExtentShape:
     """Say what deleting this range of time would delete."""
     check_range(since, until)
-    return ExtentShape.model_validate(flow.extent(since, until))
+    return ExtentShape.model_validate(screenshots.extent.by(caller, since, until))
 
 
 @router.delete("", dependencies=writer)
-def delete(since: Begin, until: End) -> ForgottenShape:
+def delete(caller: ByCaller, since: Begin, until: End) -> ForgottenShape:
     """Delete what was captured in a range of time, with everything derived from it: files, texts, nodes, vectors.
 
     A node that had absorbed a deleted one returns to what it said before, and is merged again.
     """
     check_range(since, until)
-    return ForgottenShape.model_validate(flow.forget(since, until))
+    return ForgottenShape.model_validate(screenshots.forget.by(caller, since, until))
 
 
 @router.get("/nodes/{node_id}", dependencies=reader, responses=documented(404))
-def show_node(node_id: RowId) -> NodeDetailShape:
+def show_node(caller: ByCaller, node_id: RowId) -> NodeDetailShape:
     """Show a node: its text, the model or rules that made it, and its calls and frames."""
-    return NodeDetailShape.model_validate(flow.show(node_id))
+    return NodeDetailShape.model_validate(screenshots.show.by(caller, node_id))
 
 
 @router.get("/{shot_id}", dependencies=reader, responses=documented(404))
-def show(shot_id: RowId) -> ScreenshotShape:
+def show(caller: ByCaller, shot_id: RowId) -> ScreenshotShape:
     """Show a frame with its text."""
-    return ScreenshotShape.model_validate(flow.screenshot(shot_id))
+    return ScreenshotShape.model_validate(screenshots.screenshot.by(caller, shot_id))
 
 
 @router.get("/{shot_id}/nodes", dependencies=reader, responses=documented(404))
-def list_nodes_of(context: InContext, shot_id: RowId) -> Page[NodeShape]:
+def list_nodes_of(caller: ByCaller, shot_id: RowId) -> Page[NodeShape]:
     """List the nodes that rest on a frame, in the order of time."""
-    queries.screenshot(context, shot_id)
-    return Page(items=[NodeShape.model_validate(node) for node in queries.nodes_of(context, shot_id)])
+    screenshots.screenshot.by(caller, shot_id)
+    return Page(items=[NodeShape.model_validate(node) for node in screenshots.nodes_of.by(caller, shot_id)])
 
 
 @router.get("/{shot_id}/text", dependencies=reader, responses=documented(404, 503))
@@ -270,7 +239,7 @@ async def show_text(
 )
 async def show_picture(
     request: Request,
-    context: InContext,
+    caller: ByCaller,
     shot_id: RowId,
     size: Annotated[Size | None, Query(description="As JPEG: `small` for lists, `large` for a screen.")] = None,
     if_none_match: Annotated[Line | None, Header()] = None,
@@ -278,7 +247,7 @@ async def show_picture(
     """A frame while it is kept: as it was taken in, or as a smaller JPEG."""
     headers = {"Cache-Control": "private, max-age=86400"}
     if size is None:
-        path = (await run_sync(queries.screenshot, context, shot_id)).path
+        path = (await run_sync(screenshots.screenshot.by, caller, shot_id)).path
         if path is None or path.suffix not in _TYPES or not path.is_file():
             raise Refused(f"the picture of screenshot {shot_id} is not kept any more", code="no_picture")
         return FileResponse(path, media_type=_TYPES[path.suffix], headers=headers)
@@ -287,21 +256,3 @@ async def show_picture(
     if if_none_match and headers["ETag"] in if_none_match:
         return Response(status_code=304, headers=headers)
     return Response(content, media_type="image/jpeg", headers=headers)
-
-
-async def rendition(request: Request, shot_id: int, kind: Kind) -> tuple[str, bytes]:
-    """One of a frame's renditions by its name; in its turn if it has to be made. Raises `UserError`, `Refused`."""
-    context, pictures = request.app.state.context, request.app.state.pictures
-    found = await run_sync(renditions.find, context, shot_id, kind)
-    content = found.content
-    if content is None:
-        urgent = kind is not Kind.SMALL
-        content = await pictures.get(
-            request.state.caller,
-            found.name,
-            lambda wanted: renditions.make(context, shot_id, kind, wanted),
-            urgent=urgent,
-        )
-    if content is None:
-        raise Refused("nobody waits for this any more", code="busy")
-    return found.name, content

@@ -12,7 +12,7 @@ from tests.support.screenshot_model import ScreenshotModel
 from tests.support.stack import ROLES, Stack
 
 QUEUES = "control,cpu,screenshot-vision,screenshot-text"
-WORKER = ["worker", "-Q", QUEUES, "-P", "threads", "-c", "6"]
+WORKER = ["worker", "-Q", QUEUES, "-P", "threads", "-c"]
 
 
 @pytest.fixture
@@ -67,8 +67,9 @@ def stack(
     settings_env: dict[str, str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> Iterator[Stack]:
-    monkeypatch.setitem(ROLES, "shots", WORKER)
-    monkeypatch.setitem(ROLES, "doomed", [*WORKER, "-I", "tests.faults.screenshots.killing"])
+    monkeypatch.setitem(ROLES, "shots", [*WORKER, "6"])
+    # One thread: with more, a sibling's call may be under way when it dies, and is paid for again.
+    monkeypatch.setitem(ROLES, "doomed", [*WORKER, "1", "-I", "tests.faults.screenshots.killing"])
     with Stack(data_dir, database_url, redis_url, **settings_env) as stack:
         yield stack
 

@@ -6,6 +6,7 @@ It does the messages of the canvas one after another; whoever goes on runs `work
 from pipeline.flows.screenshots import plan
 from pipeline.flows.screenshots.frames import buffer
 from pipeline.flows.screenshots.plan import Action
+from pipeline.flows.screenshots.scopes import batch_ids
 from pipeline.flows.screenshots.states import WorkStatus
 from pipeline.flows.screenshots.work import analysis, merge
 from pipeline.process import get_context
@@ -24,7 +25,7 @@ def work_off(context: Context) -> None:
         for source, _ in plan.buffers(context, plan.ready_buffers(context)):
             buffer.batch(context, source)
         plan.take_turns(context)
-        found = plan.asked(context, plan.batch_ids(plan.runnable(context, ())))
+        found = plan.asked(context, batch_ids(plan.runnable(context, ())))
         for one in found:
             if one.action is Action.EXPAND or _analysed(driver, one.batch_id):
                 driver.expand(one.batch_id)

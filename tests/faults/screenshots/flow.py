@@ -16,6 +16,7 @@ from pipeline.flows.screenshots.frames.intake import Frame
 from pipeline.flows.screenshots.graph.models import LINKS, NODES, PROVENANCE
 from pipeline.flows.screenshots.models import BATCHES, SHARDS, SHOTS
 from pipeline.flows.screenshots.rules.provenance import Operation
+from pipeline.flows.screenshots.scopes import Scope
 from pipeline.storage.context import Context
 from tasks.screenshots import canvas
 from tests.support.provider_server import ProviderServer
@@ -56,7 +57,7 @@ class Shots:
 
     def launch(self) -> None:
         """Begin with whatever is to be done."""
-        canvas.TASKS.launch(*plan.ready_buffers(self.context), plan.Scope.BATCHES)
+        canvas.TASKS.launch(*plan.ready_buffers(self.context), Scope.BATCHES)
 
     def rows(self, table: Any) -> list[Any]:
         with self.context.db.read() as session:

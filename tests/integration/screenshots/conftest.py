@@ -11,6 +11,7 @@ import pytest
 from sqlalchemy import Table, select
 
 from pipeline.engine.claims import Owner
+from pipeline.engine.transaction import Dispatch
 from pipeline.flows.screenshots.frames import buffer, intake
 from pipeline.flows.screenshots.frames.intake import Frame, Taken
 from pipeline.flows.screenshots.graph.nodes import Content
@@ -26,6 +27,14 @@ from tests.support.frames import noise
 
 BEGIN = datetime(2026, 3, 1, 9, 0, tzinfo=UTC)
 ME = Owner("here:1:a", "request-1")
+
+
+@pytest.fixture(autouse=True)
+def launched(monkeypatch: pytest.MonkeyPatch) -> Dispatch:
+    """What transactions have asked for after their commits: none of it is sent."""
+    asked = Dispatch()
+    monkeypatch.setattr("pipeline.process._launch", lambda _, dispatch: asked.add(dispatch))
+    return asked
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from pipeline.flows.screenshots.frames.intake import Frame
 from pipeline.flows.screenshots.frames.windows import WindowGrabber, find
 from pipeline.flows.screenshots.live_settings import CAPTURE
 from pipeline.flows.screenshots.models import BATCHES, REJECTIONS, SHOTS
-from pipeline.flows.screenshots.plan import Scope
+from pipeline.flows.screenshots.scopes import Scope
 from pipeline.flows.screenshots.work.capture import Captures
 from pipeline.settings import ScreenshotSettings
 from pipeline.storage.context import Context

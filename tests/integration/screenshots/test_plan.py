@@ -12,16 +12,19 @@ from sqlalchemy import select, update
 
 from pipeline.engine.errors import ErrorKind, UnitError
 from pipeline.engine.metrics import queue_depths
+from pipeline.engine.transaction import Dispatch
 from pipeline.flows.screenshots import plan, service
 from pipeline.flows.screenshots.frames import buffer
 from pipeline.flows.screenshots.live_settings import CONTROL, CPU, SCREENSHOT_TEXT, SCREENSHOT_VISION
 from pipeline.flows.screenshots.models import BATCHES
 from pipeline.flows.screenshots.plan import FILLER, TURN, URGENT, Action, places
+from pipeline.flows.screenshots.scopes import Scope, batch_ids, buffer_of, scope_of
 from pipeline.flows.screenshots.states import Step, WorkStatus
 from pipeline.flows.screenshots.work import analysis, expansion, shard
 from pipeline.process import new_context
 from pipeline.providers import gates, queue_control
 from pipeline.storage.context import Context
+from tasks.flow import send
 from tasks.screenshots import canvas
 from tests.integration.screenshots.conftest import ME, Hand, rows_of
 
@@ -130,13 +133,15 @@ def test_a_chain_that_was_cut_off_after_its_shards_goes_on_from_the_rows(
     assert [one["task"] for one in embed["chain"]] == ["screenshots.merge_nodes"]
 
 
-def test_frames_that_make_a_batch_are_a_task_of_their_own(context: Context, hand: Hand) -> None:
-    canvas.after_intake(hand.add(), "screen:1")
-    canvas.after_intake(hand.add(), "screen:1")
+def test_frames_that_make_a_batch_are_a_task_of_their_own(context: Context, hand: Hand, launched: Dispatch) -> None:
+    hand.add()
+    hand.add()
+    send(context, launched)
     assert waiting_in(context, CONTROL) == [1], "one message, however many frames"
     assert rows_of(context, BATCHES) == [], "whoever takes a frame in makes no batch"
-    assert plan.due(context)[0] == plan.buffer_of("screen:1"), "should the message be lost"
+    assert plan.due(context)[0] == buffer_of("screen:1"), "should the message be lost"
     canvas.batch.apply(["screen:1"])
+    send(context, launched)
     (later, first) = rows_of(context, BATCHES)
     assert (first.shot_ids, later.shot_ids) == ("[1]", "[2]")
     assert plan.ready_buffers(context) == []
@@ -282,7 +287,7 @@ def test_what_was_sent_is_not_sent_again_until_the_broker_has_lost_it(
     context: Context, new: Callable[..., list[int]]
 ) -> None:
     new(2)
-    assert canvas.TASKS.launch(plan.Scope.BATCHES) == 2
+    assert canvas.TASKS.launch(Scope.BATCHES) == 2
     scopes = list(plan.runnable(context, ()))
     assert canvas.TASKS.launch(*scopes) == 0
     assert waiting_in(context, CONTROL) == [2]
@@ -306,18 +311,18 @@ def test_nothing_is_sent_to_a_closed_gate_and_the_sweeper_looks_past_what_waits_
     shut = (SCREENSHOT_VISION, SCREENSHOT_TEXT)
     for queue in shut:
         queue_control.pause(context, queue, None)
-    assert canvas.TASKS.launch(*map(plan.scope_of, (looked_at, analysed))) == 0
+    assert canvas.TASKS.launch(*map(scope_of, (looked_at, analysed))) == 0
     assert waiting_in(context, *shut) == [0, 0]
-    assert plan.batch_ids(plan.runnable(context, shut)) == [ended]
-    assert plan.batch_ids(plan.runnable(context, ())) == [looked_at, ended, analysed]
+    assert batch_ids(plan.runnable(context, shut)) == [ended]
+    assert batch_ids(plan.runnable(context, ())) == [looked_at, ended, analysed]
 
 
 def test_a_chord_has_a_message_for_each_shard_that_lacks_one(context: Context, new: Callable[..., list[int]]) -> None:
     (batch,) = new(1)
     sent(context)
     analysis.claim(context, batch)
-    assert canvas.TASKS.launch(plan.scope_of(batch)) == 1
-    assert canvas.TASKS.launch(plan.scope_of(batch)) == 0
+    assert canvas.TASKS.launch(scope_of(batch)) == 1
+    assert canvas.TASKS.launch(scope_of(batch)) == 0
     assert waiting_in(context, SCREENSHOT_VISION) == [1]
 
 
@@ -340,12 +345,12 @@ def test_what_waits_behind_the_text_models_breaker_goes_on_without_it(
 ) -> None:
     (batch,) = new(1)
     hand.look_at_all(batch)
-    assert canvas.TASKS.launch(plan.scope_of(batch)) == 1
+    assert canvas.TASKS.launch(scope_of(batch)) == 1
     gates.sync(context)
     gates.breaker(context, "ai:text").open(600, "by hand")
     assert asks(context, batch) == [(Action.EXPAND, CONTROL, 1)]
-    assert canvas.TASKS.launch(plan.scope_of(batch)) == 1
-    assert canvas.TASKS.launch(plan.scope_of(batch)) == 0, "once"
+    assert canvas.TASKS.launch(scope_of(batch)) == 1
+    assert canvas.TASKS.launch(scope_of(batch)) == 0, "once"
 
 
 def test_what_is_to_be_looked_at_waits_for_a_provider_that_is_away(
@@ -357,7 +362,7 @@ def test_what_is_to_be_looked_at_waits_for_a_provider_that_is_away(
     assert sent(context) == [batch]
     analysis.claim(context, batch)
     assert asks(context, batch) == [(Action.ANALYSE, SCREENSHOT_VISION, 1)]
-    assert canvas.TASKS.launch(plan.scope_of(batch)) == 0
+    assert canvas.TASKS.launch(scope_of(batch)) == 0
 
 
 class TestWithoutProviders:
@@ -384,5 +389,5 @@ def test_frames_whose_provider_was_removed_are_looked_at_by_this_machine(
     own = context.settings.screenshots.model_copy(update={"vision_provider": "", "text_provider": ""})
     without = new_context(context.settings.model_copy(update={"screenshots": own, "providers": {}}))
     assert asks(without, batch) == [(Action.ANALYSE, CPU, 1)]
-    assert plan.batch_ids(plan.runnable(without, ())) == [batch]
+    assert batch_ids(plan.runnable(without, ())) == [batch]
     without.db.dispose()

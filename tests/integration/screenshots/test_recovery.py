@@ -13,6 +13,7 @@ from pipeline.flows.screenshots.frames import buffer, files, retention
 from pipeline.flows.screenshots.graph.models import NODES
 from pipeline.flows.screenshots.models import BATCHES, SHARDS
 from pipeline.flows.screenshots.plan import Action
+from pipeline.flows.screenshots.scopes import batch_ids
 from pipeline.flows.screenshots.states import WorkStatus
 from pipeline.flows.screenshots.work import analysis, expansion, merge, retry, shard
 from pipeline.storage.context import Context
@@ -72,7 +73,7 @@ def test_batch_of_a_worker_that_is_lost_while_it_makes_nodes_is_sent_again_from_
     hand.look_at_all(batch)
     assert expansion.claim(context, batch, ME) is not None
     assert FLOW.free_lost(context, {ME.worker_id}) == 1
-    assert plan.batch_ids(plan.runnable(context, ())) == [batch]
+    assert batch_ids(plan.runnable(context, ())) == [batch]
     assert [one.action for one in plan.asked(context, [batch])] == [Action.EXPAND]
     unit = expansion.claim(context, batch, OTHER)
     assert unit is not None
@@ -122,10 +123,10 @@ def test_shard_whose_last_attempt_is_lost_ends_its_batch_though_nobody_is_left_t
         FLOW.free_lost(context, {ME.worker_id})
     while part := shard.claim(context, batch, ME):
         hand.look(part)
-    assert plan.batch_ids(plan.runnable(context, ())) == [batch]
+    assert batch_ids(plan.runnable(context, ())) == [batch]
     assert [one.action for one in plan.asked(context, [batch])] == [Action.MERGE]
     assert analysis.settle(context, batch).status is WorkStatus.FAILED_PERMANENT
-    assert plan.batch_ids(plan.runnable(context, ())) == []
+    assert batch_ids(plan.runnable(context, ())) == []
 
 
 def test_worker_that_ends_gives_back_all_it_holds_without_an_attempt(context: Context, hand: Hand) -> None:
@@ -146,7 +147,7 @@ def test_worker_that_ends_gives_back_all_it_holds_without_an_attempt(context: Co
         batch = session.execute(select(BATCHES).where(BATCHES.c.id == expanding)).one()
         part = session.execute(select(SHARDS).where(SHARDS.c.batch_id == analysing, SHARDS.c.number == 0)).one()
     assert (batch.status, batch.attempts, part.status, part.attempts) == ("pending", 0, "pending", 0)
-    assert expanding in plan.batch_ids(plan.runnable(context, ()))
+    assert expanding in batch_ids(plan.runnable(context, ()))
     assert hand.look(mine)
 
 

@@ -18,9 +18,9 @@ from pipeline.flows.screenshots.graph.models import CALLS, NODES
 from pipeline.flows.screenshots.models import BATCHES, SHARDS, SHOTS
 from pipeline.flows.screenshots.rules.expansion import Expansion
 from pipeline.flows.screenshots.rules.provenance import Operation
+from pipeline.flows.screenshots.scopes import FLOW, batch_ids
 from pipeline.flows.screenshots.states import Ask, Origin, WorkStatus
 from pipeline.flows.screenshots.work import analysis, expansion, merge, shard
-from pipeline.flows.screenshots.work.batch import FLOW
 from pipeline.flows.screenshots.work.message import UsedCall
 from pipeline.storage.context import Context
 from tests.integration.screenshots.conftest import (
@@ -139,7 +139,7 @@ def test_batch_is_taken_apart_at_every_step_and_its_other_frames_are_analysed_an
     assert SECRET not in everything(context)
     assert analysis.settle(context, batch).status is None
     assert analysis.claim(context, batch) is None
-    assert plan.batch_ids(plan.runnable(context, ())) == []
+    assert batch_ids(plan.runnable(context, ())) == []
     with context.db.read() as session:
         for table in (SHARDS, NODES, CALLS):
             assert session.execute(select(func.count()).select_from(table)).scalar() == 0

@@ -14,10 +14,10 @@ from pipeline.flows.screenshots.graph.nodes import Content
 from pipeline.flows.screenshots.graph.search import QueryVector
 from pipeline.flows.screenshots.models import BATCHES, REJECTIONS, SHARDS, SHOTS
 from pipeline.flows.screenshots.rules.schemas import EntityMention
+from pipeline.flows.screenshots.scopes import FLOW
 from pipeline.flows.screenshots.search import find
 from pipeline.flows.screenshots.states import Origin
 from pipeline.flows.screenshots.work import embedding, expansion
-from pipeline.flows.screenshots.work.batch import FLOW
 from pipeline.storage.context import Context
 from pipeline.storage.fulltext import Text
 from tests.integration.screenshots.conftest import BEGIN, ME, Draft, Evidence, Hand, as_expansion, draft

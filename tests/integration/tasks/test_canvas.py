@@ -13,7 +13,8 @@ from celery.canvas import _chain as chain
 from pipeline.flows.documents.states import DocumentStatus, PageStatus
 from pipeline.flows.knowledge.plan import Asked as ItemAsked
 from pipeline.flows.knowledge.plan import Step
-from pipeline.flows.screenshots.plan import Action, Asked, Scope
+from pipeline.flows.screenshots.plan import Action, Asked
+from pipeline.flows.screenshots.scopes import Scope
 from pipeline.settings import LOCAL
 from pipeline.storage.context import Context
 from tasks.documents import canvas as documents

@@ -21,10 +21,10 @@ from pipeline.interfaces import rest as v1
 from pipeline.interfaces.compatibility.docling.options import ConvertOptions
 from pipeline.interfaces.console import live, screens, session
 from pipeline.interfaces.http.fields import DROPPED, Line
+from pipeline.interfaces.http.screenshots import FrameFields
 from pipeline.interfaces.http.submission import SubmitOptions
 from pipeline.interfaces.rest import health, metrics
 from pipeline.interfaces.rest.knowledge_intake import BODY, ItemData
-from pipeline.interfaces.rest.screenshot_shapes import FrameFields
 from pipeline.nodes.protocol import from_node, from_session
 
 ROUTES = [

@@ -9,12 +9,12 @@ OF_THE_HOST = {
     "pipeline/flows/screenshots/frames/capture.py": "when a frame was taken",
     "pipeline/interfaces/cli/times.py": "how long ago something was, for people, and their zone",
     "pipeline/interfaces/console/page.py": "how long ago something was, for people",
+    "pipeline/operations/screenshots.py": "when a frame was taken",
     "pipeline/providers/openai_compatible.py": "against a date in a provider's answer",
     "pipeline/reading/web/fetch.py": "against a date in a server's answer",
     "pipeline/storage/database.py": "SQLite has no other",
     "pipeline/storage/installation.py": "for people",
     "tasks/calls.py": "in an example",
-    "tasks/screenshots/__init__.py": "when a frame was taken",
 }
 """Who may ask the host what time it is, and what for."""
 

@@ -18,10 +18,12 @@ from sqlalchemy.orm import Session
 from pipeline.engine import accounts
 from pipeline.engine.states import StaleClaim
 from pipeline.engine.tables import insert_if_absent
+from pipeline.engine.transaction import Tx
 from pipeline.flows.screenshots import costs, history
 from pipeline.flows.screenshots.live_settings import screenshots_in_force
 from pipeline.flows.screenshots.models import BATCHES, SHOTS, SOURCES
 from pipeline.flows.screenshots.rules.batches import Shot, due_at, idempotency_key, ready, shot_of
+from pipeline.flows.screenshots.scopes import FLOW, Scope, buffer_of
 from pipeline.flows.screenshots.states import CLAIMABLE, Step, WorkStatus
 from pipeline.settings import ScreenshotSettings
 from pipeline.storage.context import Context
@@ -89,34 +91,6 @@ def _older(now: datetime, age_s: float) -> ColumnElement[bool]:
     return or_(SHOTS.c.created_at <= now - age, SHOTS.c.created_at > now + age)
 
 
-def batch_source(
-    session: Session,
-    source: Row[Any],
-    rules: ScreenshotSettings,
-    now: datetime,
-    *,
-    orphans: bool = False,
-    all_at_once: bool = False,
-) -> list[int]:
-    """Put frames of a source, which the caller has locked, into batches; the new ones.
-
-    Full batches, and the rest once it is due. `orphans`: only frames that should have been batched, `all_at_once`: all
-    frames, however few.
-    """
-    pressed = pressure_on(session, source, rules)
-    size, timeout_s = pressed.batch_size, 0 if orphans or all_at_once else pressed.batch_timeout_s
-    which = and_(buffered(), SHOTS.c.source_key == source.key)
-    if orphans:
-        which = and_(which, _older(now, pressed.batch_timeout_s + ORPHAN_GRACE_S))
-    # In the order they came; of very many, as many whole batches as one search reads.
-    # Not by the column alone: for that, SQLite would read every frame that the source ever had.
-    waiting = select(SHOTS).where(which).order_by(SHOTS.c.id + 0).limit(size * max(1, rules.scan_limit // size))
-    by_id = {row.id: row for row in session.execute(waiting)}
-    batches = ready([shot_of(row) for row in by_id.values()], size, timeout_s, now)
-    made = [make(session, source.key, shots, [by_id[shot.id].ts for shot in shots], now, rules) for shots in batches]
-    return [batch_id for batch_id in made if batch_id is not None]
-
-
 def make(
     session: Session,
     source: str,
@@ -152,7 +126,7 @@ def make(
     if len(session.execute(put).all()) != len(ids):
         raise StaleClaim(f"{source}: frames were put into another batch, so the source was not locked")
     frames = [costs.frame(shot_id) for shot_id in ids]
-    accounts.carry(session, now, "screenshots", frames, str(batch_id))
+    accounts.carry(session, now, FLOW, frames, str(batch_id))
     return batch_id if is_new else None
 
 
@@ -185,10 +159,19 @@ def waiting(context: Context) -> list[Waiting]:
     return found
 
 
-def is_full(session: Session, source: str, pressed: Pressure) -> bool:
-    """Whether a source has the frames of a whole batch."""
-    which = and_(buffered(), SHOTS.c.source_key == source)
-    return len(session.execute(select(SHOTS.c.id).where(which).limit(pressed.batch_size)).all()) == pressed.batch_size
+def ask_for_batch(session: Tx, source: str, pressed: Pressure, now: datetime) -> bool:
+    """After the commit, have a source's frames batched: at once, or when they have waited long enough.
+
+    Whether they are those of a whole batch.
+    """
+    mine = select(SHOTS.c.created_at).where(buffered(), SHOTS.c.source_key == source).limit(pressed.batch_size)
+    came = session.execute(mine).scalars().all()
+    if len(came) == pressed.batch_size:
+        session.launch(FLOW, buffer_of(source))
+        return True
+    if came:
+        session.wake_in(FLOW, (due_at(min(came), pressed.batch_timeout_s, now) - now).total_seconds())
+    return False
 
 
 def batch(context: Context, key: str, *, all_at_once: bool = False) -> list[int]:
@@ -204,11 +187,31 @@ def batch(context: Context, key: str, *, all_at_once: bool = False) -> list[int]
 def _batch(
     context: Context, key: str, rules: ScreenshotSettings, *, orphans: bool = False, all_at_once: bool = False
 ) -> list[int]:
-    """Until nothing is ready, one portion a transaction: others must be able to write in between."""
+    """Until nothing is ready, one portion a transaction: others must be able to write in between.
 
-    def portion(session: Session) -> list[int]:
+    `orphans`: only frames that should have been batched.
+    """
+
+    def portion(session: Tx) -> list[int]:
         source, now = lock_source(session, key), context.db.now()
-        return batch_source(session, source, rules, now, orphans=orphans, all_at_once=all_at_once)
+        pressed = pressure_on(session, source, rules)
+        size, timeout_s = pressed.batch_size, 0 if orphans or all_at_once else pressed.batch_timeout_s
+        which = and_(buffered(), SHOTS.c.source_key == key)
+        if orphans:
+            which = and_(which, _older(now, pressed.batch_timeout_s + ORPHAN_GRACE_S))
+        # In the order they came; of very many, as many whole batches as one search reads.
+        # Not by the column alone: for that, SQLite would read every frame that the source ever had.
+        waiting = select(SHOTS).where(which).order_by(SHOTS.c.id + 0).limit(size * max(1, rules.scan_limit // size))
+        by_id = {row.id: row for row in session.execute(waiting)}
+        batches = ready([shot_of(row) for row in by_id.values()], size, timeout_s, now)
+        made = [make(session, key, shots, [by_id[shot.id].ts for shot in shots], now, rules) for shots in batches]
+        new = [batch_id for batch_id in made if batch_id is not None]
+        if new:
+            # The buffer, too: frames that came meanwhile found the place taken.
+            session.launch(FLOW, Scope.BATCHES, buffer_of(key))
+        else:
+            ask_for_batch(session, key, pressed, now)
+        return new
 
     total: list[int] = []
     while made := context.db.run(portion):

@@ -15,6 +15,7 @@ from pipeline.engine import accounts
 from pipeline.engine.accounts import CALLER
 from pipeline.engine.errors import ErrorKind, UnitError, UserError
 from pipeline.engine.tables import insert_if_absent, storable
+from pipeline.engine.transaction import Tx
 from pipeline.flows.screenshots import costs
 from pipeline.flows.screenshots.frames import buffer, files, rejections
 from pipeline.flows.screenshots.frames.buffer import Pressure
@@ -22,6 +23,7 @@ from pipeline.flows.screenshots.live_settings import screenshots_in_force
 from pipeline.flows.screenshots.models import SHOTS, SOURCES
 from pipeline.flows.screenshots.rules.batches import is_source_key
 from pipeline.flows.screenshots.rules.duplicates import Judgement, Seen, differs, judge, recent
+from pipeline.flows.screenshots.scopes import FLOW, Scope, buffer_of
 from pipeline.flows.screenshots.states import Verdict
 from pipeline.reading.ocr import screen_frames
 from pipeline.reading.ocr.fingerprint import Fingerprint, Sketches
@@ -194,8 +196,11 @@ class Candidate:
             pressed = buffer.pressure_on(session, source, self.rules)
             return self._judge(session, pressed, self.context.db.now()).verdict is Verdict.ACCEPTED
 
-    def _decide(self, session: Session, file: str) -> Taken | None:
-        """What becomes of it, under the source's lock. None: it is accepted, but its file is still missing."""
+    def _decide(self, session: Tx, file: str) -> Taken | None:
+        """What becomes of it, under the source's lock. None: it is accepted, but its file is still missing.
+
+        A frame that is kept gets its batch: now, or when it has waited long enough.
+        """
         now, frame = self.context.db.now(), self.frame
         _keep_source(session, frame.source, now)
         source = buffer.lock_source(session, frame.source)
@@ -204,6 +209,7 @@ class Candidate:
             made = bool(file) and known.file == file
             if frame.original_path:  # it may have been moved
                 session.execute(update(SHOTS).where(SHOTS.c.id == known.id).values(original_path=frame.original_path))
+            session.launch(FLOW, buffer_of(frame.source), Scope.BATCHES)
             return Taken(made, known.id, "" if made else "known", ready=True)
         pressed = buffer.pressure_on(session, source, self.rules)
         session.execute(update(SOURCES).where(SOURCES.c.key == source.key).values(seen_at=now, pressure=pressed.level))
@@ -232,8 +238,8 @@ class Candidate:
         shot_id: int = session.execute(insert(SHOTS).values(**row).returning(SHOTS.c.id)).scalar_one()
         if CALLER.get():
             wanted = {costs.frame(shot_id): costs.of_frames(session, self.context.settings, 1)}
-            accounts.admit(session, self.context.settings, now, "screenshots", wanted)
-        ready = buffer.is_full(session, frame.source, pressed)
+            accounts.admit(session, self.context.settings, now, FLOW, wanted)
+        ready = buffer.ask_for_batch(session, frame.source, pressed, now)
         return Taken(True, shot_id, "", judged.distance, judged.nearest, judged.threshold, ready)
 
     def _known(self, session: Session) -> Any:

@@ -18,11 +18,13 @@ from pipeline.engine.retry import GiveUp, decide
 from pipeline.engine.settled import Settled
 from pipeline.engine.tables import insert_if_absent
 from pipeline.engine.traces import MAX_ERROR_CHARS
+from pipeline.engine.transaction import Tx
 from pipeline.flows.screenshots.live_settings import screenshots_in_force
 from pipeline.flows.screenshots.models import BATCHES, SHARDS, SHOTS
 from pipeline.flows.screenshots.rules.batches import portions, waited_ms
 from pipeline.flows.screenshots.rules.schemas import AppGuess, VlmIndex
 from pipeline.flows.screenshots.rules.shard_merge import merge_shards
+from pipeline.flows.screenshots.scopes import FLOW, Scope
 from pipeline.flows.screenshots.states import (
     BATCH,
     CLAIMABLE,
@@ -133,11 +135,12 @@ def settle(context: Context, batch_id: int) -> Settled:
     """
     in_force = screenshots_in_force(context)
 
-    def act(session: Session) -> Settled:
+    def act(session: Tx) -> Settled:
         now = context.db.now()
         row = batch.lock(session, batch_id)
         if row is None or row.step != Step.ANALYSE or row.status != WorkStatus.RUNNING:
             return Settled()
+        session.launch(FLOW, Scope.BATCHES)  # the next one may take this one's place
         shards = session.execute(select(SHARDS).where(SHARDS.c.batch_id == batch_id).order_by(SHARDS.c.number)).all()
         states = {WorkStatus(shard.status) for shard in shards}
         if states <= {WorkStatus.SUCCEEDED}:
@@ -157,6 +160,7 @@ def settle(context: Context, batch_id: int) -> Settled:
         due = max((shard.next_run_at for shard in shards if shard.next_run_at is not None), default=None)
         _fail(session, row, WorkEvent.WAIT, shards, now, next_run_at=due)
         wait_s = max(0.0, (due - now).total_seconds()) if due else 0.0
+        session.wake_in(FLOW, wait_s)
         return Settled(retry_in_s=wait_s, status=WorkStatus.FAILED)
 
     return context.db.run(act)

@@ -17,7 +17,6 @@ from pipeline.flows.screenshots.states import WorkEvent, WorkStatus
 from pipeline.flows.screenshots.work import retry
 from pipeline.settings import Settings
 
-FLOW = "screenshots"
 MAX_NOTES = 50
 
 

@@ -19,9 +19,11 @@ from pipeline.engine.guarded_call import GuardedCall
 from pipeline.engine.kept_answers import Subject
 from pipeline.engine.settled import Settled
 from pipeline.engine.traces import message_of
+from pipeline.engine.transaction import Tx
 from pipeline.engine.work import Changes, Outcome
 from pipeline.flows.screenshots.graph import nodes
 from pipeline.flows.screenshots.graph.models import EMBEDDINGS, NODES
+from pipeline.flows.screenshots.scopes import FLOW
 from pipeline.flows.screenshots.states import EMBEDDING, WorkEvent, WorkStatus
 from pipeline.flows.screenshots.work import batch, retry
 from pipeline.providers import registry
@@ -140,7 +142,8 @@ def fail(context: Context, portion: Portion, error: UnitError, trace: dict[str, 
     elif size > 1:
         settled = Settled(again=True, size=size // 2)
 
-    def act(session: Session) -> None:
+    def act(session: Tx) -> None:
+        session.wake_in(FLOW, settled.retry_in_s)
         waits = context.db.now() + timedelta(seconds=settled.retry_in_s) if settled.retry_in_s is not None else None
         if waits is None and size == 1:
             outcomes = portion.ended(error)
@@ -189,7 +192,7 @@ def _vectors(context: Context, tracer: Tracer, wanted: Portion) -> list[list[flo
     maker, texts = embeddings(context.settings), wanted.texts
     if not context.settings.screenshots.embeddings_provider:
         return maker.embed(texts).vectors
-    subject = Subject(batch.FLOW, "", SCOPE, wanted.claim.id, wanted.of)
+    subject = Subject(FLOW, "", SCOPE, wanted.claim.id, wanted.of)
     made = tracer.call(
         subject, "embeddings", "embed_nodes", maker.name, maker.model, texts, lambda: maker.embed(texts)
     ).vectors

@@ -18,6 +18,7 @@ from pipeline.engine.errors import ErrorKind, UnitError
 from pipeline.engine.guarded_call import GuardedCall
 from pipeline.engine.kept_answers import Subject
 from pipeline.engine.settled import Settled
+from pipeline.engine.transaction import Tx
 from pipeline.engine.work import Outcome
 from pipeline.flows.screenshots.graph import nodes
 from pipeline.flows.screenshots.graph.models import CALLS, THREADS
@@ -37,6 +38,7 @@ from pipeline.flows.screenshots.rules.expansion import (
 )
 from pipeline.flows.screenshots.rules.provenance import Operation
 from pipeline.flows.screenshots.rules.schemas import EXPAND_SCHEMA, ExpandReply, Segment, VlmIndex
+from pipeline.flows.screenshots.scopes import FLOW, Scope
 from pipeline.flows.screenshots.states import BATCH, Ask, Origin, Step, WorkEvent, WorkStatus
 from pipeline.flows.screenshots.work import batch, retry
 from pipeline.flows.screenshots.work.message import Message, UsedCall, problem_of, provider_and_model
@@ -124,7 +126,7 @@ def settle(
 ) -> list[int] | None:
     """Write the batch's nodes; it is done. The ids of new nodes; None if the claim was taken away."""
 
-    def act(session: Session) -> list[int] | None:
+    def act(session: Tx) -> list[int] | None:
         now = context.db.now()
         row = _begin(session, unit, trace)
         if row is None or row.claim_id != unit.claim.id:
@@ -136,6 +138,7 @@ def settle(
         values = {"text_ms": row.text_ms + text_ms, "made_by": made_by, "notes": notes, "finished_at": now}
         done = Outcome(unit.id, unit.attempts, unit.claim, values=values)
         units.settle(session, WORK, row, [done], context.settings, now)
+        session.launch(FLOW, Scope.BATCHES, Scope.VECTORS)
         return made
 
     return context.db.run(act)
@@ -144,10 +147,11 @@ def settle(
 def fail(context: Context, unit: BatchUnit, error: UnitError, trace: dict[str, Any] | None = None) -> Settled:
     """Making nodes ended in an error: the batch waits, goes back, or becomes a dead letter."""
 
-    def act(session: Session) -> Settled:
+    def act(session: Tx) -> Settled:
         row, now = _begin(session, unit, trace), context.db.now()
+        session.launch(FLOW, Scope.BATCHES)
         ended = Outcome(unit.id, unit.attempts, unit.claim, error, values={"rests_since": now})
-        return retry.settled(units.settle(session, WORK, row, [ended], context.settings, now), error)
+        return retry.settled(session, units.settle(session, WORK, row, [ended], context.settings, now), error)
 
     return context.db.run(act)
 
@@ -270,7 +274,7 @@ class ExpandMessage(Message):
         earlier = unit.row.reply if unit.row.ask == Ask.REPAIR else None
         if earlier is not None:
             prompt = prompts.repair_prompt(prompt, earlier, problem_of(earlier, read_expansion))
-        subject = Subject(batch.FLOW, str(unit.id), "expand", unit.claim.id)
+        subject = Subject(FLOW, str(unit.id), "expand", unit.claim.id)
         # The prompt tells the time, on which the answer does not depend.
         asked = [prompts.EXPAND_SYSTEM, unit.row.index_json, earlier or ""]
         answer = self._tracer.call(

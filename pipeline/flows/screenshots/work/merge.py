@@ -21,6 +21,7 @@ from pipeline.engine.errors import ErrorKind, UnitError
 from pipeline.engine.kept_answers import Subject
 from pipeline.engine.settled import Settled
 from pipeline.engine.tables import insert_if_absent
+from pipeline.engine.transaction import Tx
 from pipeline.engine.work import Outcome
 from pipeline.flows.screenshots.graph import embeddings, nodes
 from pipeline.flows.screenshots.graph.models import EDGES, LINKS, MENTIONS, NODES, PROVENANCE, THREADS, Node
@@ -31,6 +32,7 @@ from pipeline.flows.screenshots.rules import prompts
 from pipeline.flows.screenshots.rules.node_merge import MergeNode, by_model, by_rules, read_merge
 from pipeline.flows.screenshots.rules.provenance import Operation
 from pipeline.flows.screenshots.rules.schemas import MERGE_SCHEMA
+from pipeline.flows.screenshots.scopes import FLOW, Scope
 from pipeline.flows.screenshots.states import NODE, Ask, NodeKind, Origin, WorkEvent, WorkStatus
 from pipeline.flows.screenshots.work import batch, retry
 from pipeline.flows.screenshots.work.message import Message, UsedCall, provider_and_model
@@ -184,7 +186,7 @@ def settle(
     so the node waits for its merge again, without an attempt counted.
     """
 
-    def act(session: Session) -> Settled:
+    def act(session: Tx) -> Settled:
         now = context.db.now()
         # What is noted of the merge names the batch: its row comes before the thread's, as for everybody.
         row = select(BATCHES.c.id).where(BATCHES.c.id == unit.row.batch_id)
@@ -210,6 +212,7 @@ def settle(
             values = {"merged_into_id": target.id}
         done = Outcome(unit.id, unit.attempts, unit.claim, values=values)
         units.settle(session, WORK, thread, [done], context.settings, now)
+        session.launch(FLOW, Scope.VECTORS)
         return Settled(1, status=WorkStatus.SUCCEEDED)
 
     return context.db.run(act)
@@ -258,11 +261,11 @@ def _absorb(session: Session, node: Any, target: Any, merged: Content, call: Use
 def fail(context: Context, unit: MergeUnit, error: UnitError, trace: dict[str, Any] | None = None) -> Settled:
     """A merge ended in an error: the node waits, goes back, or becomes a dead letter that stands for itself."""
 
-    def act(session: Session) -> Settled:
+    def act(session: Tx) -> Settled:
         thread, now = lock_thread(session, unit.row.thread_id), context.db.now()
         traces.record(session, trace)
         ended = Outcome(unit.id, unit.attempts, unit.claim, error)
-        return retry.settled(units.settle(session, WORK, thread, [ended], context.settings, now), error)
+        return retry.settled(session, units.settle(session, WORK, thread, [ended], context.settings, now), error)
 
     return context.db.run(act)
 
@@ -323,7 +326,7 @@ class MergeMessage(Message):
         settings = self._context.settings
         text = registry.text(settings, *provider_and_model(self._context, self._queue, "text"))
         prompt = prompts.merge_prompt(target, node)
-        subject = Subject(batch.FLOW, str(unit.row.batch_id or ""), trace_unit(unit.id), unit.claim.id)
+        subject = Subject(FLOW, str(unit.row.batch_id or ""), trace_unit(unit.id), unit.claim.id)
         answer = self._tracer.call(
             subject,
             "text",

@@ -12,7 +12,9 @@ from sqlalchemy.exc import SQLAlchemyError
 from pipeline.engine.errors import ErrorKind, PenstockError, UnitError
 from pipeline.engine.retry import Policy
 from pipeline.engine.settled import Settled
+from pipeline.engine.transaction import Tx
 from pipeline.engine.work import Changes
+from pipeline.flows.screenshots.scopes import FLOW
 from pipeline.flows.screenshots.states import WorkStatus
 from pipeline.settings import Settings
 
@@ -53,8 +55,8 @@ def as_unit_error(error: Exception) -> UnitError:
     return UnitError(f"unexpected {type(error).__name__}: {error}", kind=ErrorKind.PERMANENT)
 
 
-def settled(changes: Changes, error: UnitError) -> Settled:
-    """What a message did whose one unit ended in this error.
+def settled(session: Tx, changes: Changes, error: UnitError) -> Settled:
+    """What a message did whose one unit ended in this error; the flow is woken when the unit is due again.
 
     What the gate refused goes back at once, and its message should queue `again`: it is the gate that makes it wait.
     """
@@ -63,4 +65,6 @@ def settled(changes: Changes, error: UnitError) -> Settled:
     again = error.kind in (*RELEASED, ErrorKind.UNAVAILABLE)
     waits = WorkStatus.FAILED if changes.waiting and not again else WorkStatus.PENDING
     status = WorkStatus.FAILED_PERMANENT if changes.failed else waits
-    return Settled(again=again, retry_in_s=0.0 if again else changes.retry_in_s, status=status)
+    retry_in_s = 0.0 if again else changes.retry_in_s
+    session.wake_in(FLOW, retry_in_s)
+    return Settled(again=again, retry_in_s=retry_in_s, status=status)

@@ -19,6 +19,7 @@ from pipeline.engine.errors import ErrorKind, UnitError
 from pipeline.engine.guarded_call import GuardedCall
 from pipeline.engine.kept_answers import Subject
 from pipeline.engine.settled import Settled
+from pipeline.engine.transaction import Tx
 from pipeline.engine.work import Changes, Outcome
 from pipeline.flows.screenshots.frames import renditions, retention
 from pipeline.flows.screenshots.live_settings import CPU
@@ -28,6 +29,7 @@ from pipeline.flows.screenshots.rules.batches import HistoryPack, Shot, shot_of
 from pipeline.flows.screenshots.rules.headings import SeenLine
 from pipeline.flows.screenshots.rules.provenance import Operation
 from pipeline.flows.screenshots.rules.schemas import INDEX_SCHEMA, VlmIndex
+from pipeline.flows.screenshots.scopes import FLOW, scope_of
 from pipeline.flows.screenshots.states import SHARD, Ask, Origin, Step, WorkEvent, WorkStatus
 from pipeline.flows.screenshots.work import batch, retry
 from pipeline.flows.screenshots.work.message import Message, UsedCall, problem_of, provider_and_model
@@ -101,7 +103,7 @@ def settle(
         "notes": batch.as_notes(notes),
     }
 
-    def act(session: Session) -> Settled:
+    def act(session: Tx) -> Settled:
         changes, now = _settle(
             session, context, Outcome(unit.id, unit.attempts, unit.claim, values=values), unit, trace
         )
@@ -117,9 +119,9 @@ def settle(
 def fail(context: Context, unit: ShardUnit, error: UnitError, trace: dict[str, Any] | None = None) -> Settled:
     """A shard ended in an error: it waits, goes back, or is given up. Its siblings' results stay."""
 
-    def act(session: Session) -> Settled:
+    def act(session: Tx) -> Settled:
         changes, _ = _settle(session, context, Outcome(unit.id, unit.attempts, unit.claim, error), unit, trace)
-        return replace(retry.settled(changes, error), changed=bool(changes) and _is_last(session, unit))
+        return replace(retry.settled(session, changes, error), changed=bool(changes) and _is_last(session, unit))
 
     return context.db.run(act)
 
@@ -145,11 +147,14 @@ def _settle(
     return units.settle(session, WORK, row, [outcome], context.settings, now), now
 
 
-def _is_last(session: Session, unit: ShardUnit) -> bool:
-    """Whether no shard of its batch, which is locked, is under way any more: what they found can be merged."""
+def _is_last(session: Tx, unit: ShardUnit) -> bool:
+    """Whether no shard of its batch, which is locked, is under way any more: what they found is merged next."""
     under_way = SHARDS.c.status.in_([WorkStatus.PENDING, WorkStatus.RUNNING])
     query = select(SHARDS.c.id).where(SHARDS.c.batch_id == unit.batch_id, under_way).limit(1)
-    return session.execute(query).first() is None
+    is_last = session.execute(query).first() is None
+    if is_last:
+        session.launch(FLOW, scope_of(unit.batch_id))
+    return is_last
 
 
 class ShardMessage(Message):
@@ -246,7 +251,7 @@ class ShardMessage(Message):
             prompt = prompts.repair_prompt(
                 prompt, reply, problem_of(reply, lambda text: vision_reply.read_index(text, sent))
             )
-        subject = Subject(batch.FLOW, str(unit.batch_id), str(unit.id), unit.claim.id)
+        subject = Subject(FLOW, str(unit.batch_id), str(unit.id), unit.claim.id)
         asked = [prompts.VISION_SYSTEM, prompt, *(sha256(picture).hexdigest() for picture in pictures)]
         answer = self._tracer.call(
             subject,

@@ -147,7 +147,7 @@ def _capture(capturer: "Capturer", stack: "Stack", sources: Sequence[str], inter
 
 def _take(frames: "Sequence[Captured]", by: Counter[str]) -> None:
     """Take these frames in."""
-    from tasks import screenshots
+    from pipeline.operations import screenshots
 
     for captured in frames:
         frame = captured.frame

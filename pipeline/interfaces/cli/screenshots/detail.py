@@ -28,7 +28,7 @@ def show(
 
     [bold]penstock screenshots show n7[/bold], [bold]penstock screenshots show f12 --open[/bold]
     """
-    from tasks import screenshots
+    from pipeline.operations import screenshots
 
     kind, number = ids.parse(reference)
     ready()
@@ -54,7 +54,7 @@ def show(
 
 
 def _show_screenshot(view: "ScreenshotView") -> None:
-    from tasks import screenshots
+    from pipeline.operations import screenshots
 
     zone = screenshots.time_zone()
     until = f", kept until {local(view.retention_expires_at, zone)}" if view.retention_expires_at else ""
@@ -86,7 +86,7 @@ def _app(view: "ScreenshotView") -> str:
 
 def _attempts(view: "ScreenshotView") -> str:
     """How often it was looked at, where that was not once."""
-    from tasks import screenshots
+    from pipeline.operations import screenshots
 
     if view.vlm_next_run_at is not None:
         return f"{view.vlm_attempts}, the next {local(view.vlm_next_run_at, screenshots.time_zone())}"
@@ -94,7 +94,7 @@ def _attempts(view: "ScreenshotView") -> str:
 
 
 def _show_batch(view: "BatchView") -> None:
-    from tasks import screenshots
+    from pipeline.operations import screenshots
 
     zone = screenshots.time_zone()
     times = f"{span(view.run_ms / 1000)}: looking {span(view.vlm_ms / 1000)}, making nodes {span(view.text_ms / 1000)}"
@@ -115,7 +115,7 @@ def _show_batch(view: "BatchView") -> None:
 
 
 def _show_node(detail: "NodeDetail") -> None:
-    from tasks import screenshots
+    from pipeline.operations import screenshots
 
     node, zone = detail.node, screenshots.time_zone()
     went = f" ({ids.node(detail.asked_id)} went into it)" if detail.asked_id != node.id else ""
@@ -149,7 +149,7 @@ def _with_reason(status: "WorkStatus | None", error: str | None) -> str:
 
 def _origin(detail: "NodeDetail") -> list[tuple[str, str]]:
     """The node's origins, the calls behind them (model, prompt, attempt), and their frames."""
-    from tasks import screenshots
+    from pipeline.operations import screenshots
 
     zone = screenshots.time_zone()
     rows = []

@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pipeline.engine.errors import UserError
 from pipeline.interfaces.cli.command import Json, ready
 from pipeline.interfaces.cli.output import err, one_line, print_json, print_list
 
@@ -31,7 +30,7 @@ def list_exclusions(context: typer.Context, as_json: Json = False) -> None:
 
     Those of PENSTOCK_SCREENSHOTS__EXCLUDED_APPS and …__EXCLUDED_TITLES always hold as well.
     """
-    from tasks import screenshots
+    from pipeline.operations import screenshots
 
     if context.invoked_subcommand is not None:
         return
@@ -49,40 +48,28 @@ def add(app: Apps = None, title: Titles = None) -> None:
 
     [bold]penstock screenshots exclusions add --app Signal --title "*private browsing*"[/bold]
     """
-    from tasks import screenshots
+    from pipeline.operations import screenshots
 
     _named(app, title)
     ready()
-    was = screenshots.exclusions()
-    screenshots.exclude(apps=[*was.apps, *(app or ())], titles=[*was.titles, *(title or ())])
+    screenshots.exclude_also(app or (), title or ())
     err.print("Frames of these are not stored from now on. `penstock screenshots delete` removes earlier ones.")
 
 
 @exclusions.command()
 def remove(app: Apps = None, title: Titles = None) -> None:
     """Take exclusions back that were added."""
-    from tasks import screenshots
+    from pipeline.operations import screenshots
 
     _named(app, title)
     ready()
-    was = screenshots.exclusions()
-    apps, titles = _without(was.apps, app or ()), _without(was.titles, title or ())
-    screenshots.exclude(apps=apps, titles=titles)
+    screenshots.include_again(app or (), title or ())
     err.print("Frames of these are stored again.")
 
 
 def _named(app: Sequence[str] | None, title: Sequence[str] | None) -> None:
     if not app and not title:
         raise typer.BadParameter("name a program or a window's title", param_hint="--app, --title")
-
-
-def _without(there: Sequence[str], gone: Sequence[str]) -> list[str]:
-    """Raises `UserError` for one that is not there."""
-    keys = {one.casefold() for one in there}
-    if strange := [one for one in gone if one.strip().casefold() not in keys]:
-        raise UserError(f"not excluded: {', '.join(strange)}; see `penstock screenshots exclusions`", code="not_found")
-    out = {one.strip().casefold() for one in gone}
-    return [one for one in there if one.casefold() not in out]
 
 
 def _show(found: "Exclusions") -> None:

@@ -27,7 +27,7 @@ def frames(
 
     [bold]penstock screenshots frames --since 2h --app Firefox[/bold]
     """
-    from tasks import screenshots
+    from pipeline.operations import screenshots
 
     if source:
         source_key(source)

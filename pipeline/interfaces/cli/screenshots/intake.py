@@ -82,8 +82,8 @@ def add(
     Exit codes: 0 done (duplicates do not count as problems), 1 nothing was taken in or analysed, 2 wrong usage, 3 some
     files were not, 130 interrupted.
     """
+    from pipeline.operations import screenshots
     from pipeline.standalone.stack import using_stack
-    from tasks import screenshots
 
     settings = ready()
     source_key(source)
@@ -136,7 +136,7 @@ def _take(jobs: Sequence[Job], frame: dict[str, str], at: "datetime | None", *, 
 
 def take(job: Job, frame: dict[str, str], at: "datetime | None" = None) -> None:
     """Take a file in; `job` says what became of it."""
-    from tasks import screenshots
+    from pipeline.operations import screenshots
 
     try:
         job.taken = screenshots.ingest(job.path, at=at, **frame)
@@ -179,7 +179,7 @@ def _tell_given_up(jobs: Sequence[Job], found: "dict[int, WorkStatus]", *, quiet
 
 def _follow(stack: "Stack", shot_ids: Sequence[int], *, quiet: bool) -> None:
     """Wait until these frames are analysed or given up, and keep the stack up until then."""
-    from tasks import screenshots
+    from pipeline.operations import screenshots
 
     interrupted = (
         "Interrupted. Nothing is lost: run the same command again to continue, or `penstock up`. "
@@ -213,7 +213,7 @@ def _bar(found: "dict[int, WorkStatus]", total: int) -> "Bar":
 
 
 def _why(shot_id: int) -> str:
-    from tasks import screenshots
+    from pipeline.operations import screenshots
 
     try:
         return screenshots.screenshot(shot_id).error or "no reason was recorded"

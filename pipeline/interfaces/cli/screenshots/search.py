@@ -33,8 +33,8 @@ def search(
     It also says how much is indexed. With an embeddings provider a search costs one small call, which needs a stack;
     one is started if none is running. If the provider does not answer, the search uses words alone.
     """
+    from pipeline.operations import screenshots
     from pipeline.standalone.stack import using_stack
-    from tasks import screenshots
 
     settings = ready()
     begin, sought = moment(since, screenshots.time_zone()), " ".join(words)
@@ -51,7 +51,7 @@ def search(
 
 
 def _show_found(found: "Found") -> None:
-    from tasks import screenshots
+    from pipeline.operations import screenshots
 
     zone = screenshots.time_zone()
 
@@ -99,7 +99,7 @@ def timeline(
 
     [bold]penstock screenshots timeline --since today[/bold]
     """
-    from tasks import screenshots
+    from pipeline.operations import screenshots
 
     ready()
     zone = screenshots.time_zone()

@@ -39,7 +39,7 @@ def list_sources(context: typer.Context, as_json: Json = False) -> None:
 
     Frames of a source that is switched off are refused and listed by `rejected`.
     """
-    from tasks import screenshots
+    from pipeline.operations import screenshots
 
     if context.invoked_subcommand is not None:
         return
@@ -71,7 +71,7 @@ def deactivate(key: Key) -> None:
 
 
 def _switch(key: str, *, active: bool) -> None:
-    from tasks import screenshots
+    from pipeline.operations import screenshots
 
     source_key(key, "SOURCE")
     ready()
@@ -96,7 +96,7 @@ def delete(
 
     [bold]penstock screenshots delete --since 2026-03-01T14:00 --until 2026-03-01T15:00[/bold]
     """
-    from tasks import screenshots
+    from pipeline.operations import screenshots
 
     ready()
     zone = screenshots.time_zone()

@@ -33,7 +33,7 @@ MADE_BY = {
 
 def status(as_json: Json = False) -> None:
     """Show what is done, waiting and failed, what holds work up, and what was done without a model."""
-    from tasks import screenshots
+    from pipeline.operations import screenshots
 
     ready()
     found = screenshots.status()
@@ -107,7 +107,7 @@ def batches(
     as_json: Json = False,
 ) -> None:
     """List batches, newest first: state, attempts, who made the nodes, how long calls took, what was repaired."""
-    from tasks import screenshots
+    from pipeline.operations import screenshots
     from tasks.screenshots import WorkStatus
 
     ready()
@@ -148,7 +148,7 @@ def rejected(
 
     DIFFERS: how many of 256 bits differ from the nearest frame; a frame is a duplicate up to the second number.
     """
-    from tasks import screenshots
+    from pipeline.operations import screenshots
 
     if source:
         source_key(source)
@@ -180,7 +180,7 @@ def rejected(
 
 def dead_letters(limit: Limit = 100, as_json: Json = False) -> None:
     """List work that was given up, with the reasons. `replay` tries it again."""
-    from tasks import screenshots
+    from pipeline.operations import screenshots
 
     def row(letter: "DeadLetter") -> list[str]:
         return [letter_id(letter), letter.kind, str(letter.attempts), ago(letter.at), one_line(letter.reason, 300)]
@@ -209,7 +209,7 @@ def replay(
 
     [bold]penstock screenshots replay b4 n17[/bold], [bold]penstock screenshots replay --all[/bold]
     """
-    from tasks import screenshots
+    from pipeline.operations import screenshots
 
     if bool(letters) == everything:
         raise typer.BadParameter("name dead letters, or --all", param_hint="ID")
@@ -218,7 +218,7 @@ def replay(
     named = [_named(said, kind) for said in letters or []]
     ready()
     if everything:
-        done = sum(len(screenshots.replay(one)) for one in ((kind,) if kind else KINDS))
+        done = screenshots.replay_letters(kind=kind).done
     else:
         done = sum(len(screenshots.replay(one, numbers)) for one, numbers in _given_up(named).items())
     err.print(f"{count(done, 'dead letter')} will be tried again." if done else "No dead letters.")
@@ -247,7 +247,7 @@ def _named(said: str, kind: str) -> tuple[tuple[str, ...], int]:
 
 def _given_up(named: list[tuple[tuple[str, ...], int]]) -> dict[str, list[int]]:
     """The dead letters that are meant, by kind. Raises `UserError`, before any is replayed, for one that is none."""
-    from tasks import screenshots
+    from pipeline.operations import screenshots
 
     there = {(letter.kind, letter.id) for letter in screenshots.dead_letters(MOST_LETTERS)}
     found: dict[str, list[int]] = {}

@@ -11,22 +11,20 @@ from fastapi.responses import HTMLResponse
 from pydantic import StringConstraints
 from starlette.responses import Response
 
-from pipeline.flows.screenshots import queries
+from pipeline.flows.screenshots.states import LetterKind, Reason, WorkStatus
 from pipeline.flows.screenshots.views import RejectionView
 from pipeline.interfaces.console.answers import done
 from pipeline.interfaces.console.screens.screenshots import ROOT, following, page
 from pipeline.interfaces.console.words import plural
 from pipeline.interfaces.http import pages
-from pipeline.interfaces.http.dependencies import InContext, admin, reader, spender, writer
+from pipeline.interfaces.http.dependencies import ByCaller, admin, reader, spender, writer
 from pipeline.interfaces.http.fields import CLEAN, Line, RowId
 from pipeline.interfaces.http.moments import At, check_range, is_fit
 from pipeline.interfaces.http.pages import Cursor
+from pipeline.interfaces.http.screenshots import LetterId, Pattern, take
 from pipeline.interfaces.http.uploads import Form, uploaded
-from pipeline.interfaces.rest.screenshot_shapes import LetterId, LetterKind, Pattern, Reason
-from pipeline.interfaces.rest.screenshots import take
+from pipeline.operations import screenshots
 from pipeline.operations.refusal import Refused
-from tasks import screenshots as flow
-from tasks.screenshots import WorkStatus
 
 router = APIRouter(prefix=ROOT, include_in_schema=False, dependencies=reader)
 LINES, BATCHES, LETTERS = 100, 50, 50
@@ -49,28 +47,28 @@ class Alike:
 
 @router.get("/rejected")
 def list_rejected(
-    request: Request, context: InContext, source: Line = "", reason: Reason | Literal[""] = "", cursor: Cursor = None
+    request: Request, caller: ByCaller, source: Line = "", reason: Reason | Literal[""] = "", cursor: Cursor = None
 ) -> HTMLResponse:
     """Frames that were not accepted, beside those that they look like."""
     asked = {"source": source, "reason": reason}
     (before,) = pages.decode(cursor, int) or (None,)
-    found = queries.rejections(context, source=source, reason=reason, limit=LINES + 1, before=before)
+    found = screenshots.rejections.by(caller, source=source, reason=reason, limit=LINES + 1, before=before)
     some = found[:LINES]
     groups = [
         Alike(*key, list(frames))
         for key, frames in groupby(some, lambda one: (one.reason, one.source_key, one.nearest_id))
     ]
-    kept = queries.screenshots_by_id(context, [one.nearest_id for one in groups if one.nearest_id])
+    kept = screenshots.screenshots_by_id.by(caller, [one.nearest_id for one in groups if one.nearest_id])
     more = pages.encode(some[-1].id) if len(found) > LINES else None
     return page(
         request,
-        context,
+        caller,
         "rejected.html",
         asked=asked,
         groups=groups,
         kept=kept,
         reasons=list(Reason),
-        sources=queries.sources(context),
+        sources=screenshots.sources.by(caller),
         next_url=following(f"{ROOT}/rejected", asked, more),
         first_url=following(f"{ROOT}/rejected", asked, "") if cursor else "",
     )
@@ -78,16 +76,16 @@ def list_rejected(
 
 @router.get("/batches")
 def list_batches(
-    request: Request, context: InContext, status: WorkStatus | Literal[""] = "", cursor: Cursor = None
+    request: Request, caller: ByCaller, status: WorkStatus | Literal[""] = "", cursor: Cursor = None
 ) -> HTMLResponse:
     """Frames that are analysed together, the newest first."""
     asked = {"status": status}
     (before,) = pages.decode(cursor, int) or (None,)
-    found = queries.batches(context, status=status or None, limit=BATCHES + 1, before=before)
+    found = screenshots.batches.by(caller, status=status or None, limit=BATCHES + 1, before=before)
     more = pages.encode(found[BATCHES - 1].id) if len(found) > BATCHES else None
     return page(
         request,
-        context,
+        caller,
         "batches.html",
         asked=asked,
         batches=found[:BATCHES],
@@ -98,23 +96,23 @@ def list_batches(
 
 
 @router.get("/batches/{batch_id}")
-def show_batch(request: Request, context: InContext, batch_id: RowId) -> HTMLResponse:
+def show_batch(request: Request, caller: ByCaller, batch_id: RowId) -> HTMLResponse:
     """A batch: how it stands and why, its frames."""
-    batch = queries.batch(context, batch_id)
-    return page(request, context, "batch.html", batch=batch, found=queries.screenshots_of(context, batch_id))
+    batch = screenshots.batch.by(caller, batch_id)
+    return page(request, caller, "batch.html", batch=batch, found=screenshots.screenshots_of.by(caller, batch_id))
 
 
 @router.get("/dead-letters")
 def list_dead_letters(
-    request: Request, context: InContext, kind: LetterKind | Literal[""] = "", cursor: Cursor = None
+    request: Request, caller: ByCaller, kind: LetterKind | Literal[""] = "", cursor: Cursor = None
 ) -> HTMLResponse:
     """Work that was given up, with the reasons."""
     asked = {"kind": kind}
-    found = queries.dead_letters(context, LETTERS + 1, kind=kind, after=pages.decode(cursor, At, LetterKind, int))
+    found = screenshots.dead_letters.by(caller, LETTERS + 1, kind=kind, after=pages.decode(cursor, At, LetterKind, int))
     last = found[LETTERS - 1] if len(found) > LETTERS else None
     return page(
         request,
-        context,
+        caller,
         "letters.html",
         asked=asked,
         found=found[:LETTERS],
@@ -127,6 +125,7 @@ def list_dead_letters(
 @router.post("/dead-letters/replay", dependencies=[*writer, *spender])
 def replay(
     request: Request,
+    caller: ByCaller,
     letter: Annotated[LetterId | Literal[""], Field()] = "",
     kind: Annotated[LetterKind | Literal["", "all"], Field()] = "",
 ) -> Response:
@@ -134,96 +133,104 @@ def replay(
     if not letter and not kind:
         raise Refused("say what to try again", code="invalid")
     if letter:
-        named, _, number = letter.partition(":")
-        count = len(flow.replay(named, [int(number)], strict=False))
+        count = screenshots.replay_letters.by(caller, [letter]).done
         said = "It is tried again." if count else "It was tried again already."
     else:
-        kinds = list(LetterKind) if kind == "all" else [kind]
-        count = sum(len(flow.replay(one)) for one in kinds)
+        count = screenshots.replay_letters.by(caller, kind="" if kind == "all" else kind).done
         said = f"{plural(count, 'dead letter')} will be tried again." if count else "There are no dead letters."
     return done(request, said)
 
 
 @router.get("/sources")
-def list_sources(request: Request, context: InContext) -> HTMLResponse:
+def list_sources(request: Request, caller: ByCaller) -> HTMLResponse:
     """Where frames come from, and whose are never stored."""
     return page(
         request,
-        context,
+        caller,
         "sources.html",
-        sources=queries.sources(context),
-        exclusions=flow.exclusions(),
-        apps=queries.apps(context),
-        capture=flow.status(makers=False).capture,
-        settings=context.settings.screenshots,
+        sources=screenshots.sources.by(caller),
+        exclusions=screenshots.exclusions.by(caller),
+        apps=screenshots.apps.by(caller),
+        capture=screenshots.status.by(caller, makers=False).capture,
+        settings=caller.context.settings.screenshots,
     )
 
 
 @router.post("/sources/switch", dependencies=writer)
-def switch_source(request: Request, source: Annotated[Line, Field()], active: Annotated[bool, Field()]) -> Response:
+def switch_source(
+    request: Request, caller: ByCaller, source: Annotated[Line, Field()], active: Annotated[bool, Field()]
+) -> Response:
     """Take frames of a source from now on, or refuse them."""
-    flow.set_active(source, active)
+    screenshots.set_active.by(caller, source, active)
     return done(request, f"Frames of {source} are {'taken' if active else 'refused'} from now on.")
 
 
 @router.post("/exclusions", dependencies=admin)
 def exclude(
     request: Request,
+    caller: ByCaller,
     app: Annotated[Pattern | Literal[""], Field()] = "",
     title: Annotated[Pattern | Literal[""], Field()] = "",
 ) -> Response:
     """Never store frames of a program or a window's title from now on."""
     if not app and not title:
         raise Refused("name a program or a window's title", code="invalid")
-    was = flow.exclusions()
     # A program's own name may hold signs that have a meaning in patterns: `?` stands for any of them.
-    flow.exclude(
-        apps=[*was.apps, app.replace(";", "?")] if app else None,
-        titles=[*was.titles, title.replace(";", "?")] if title else None,
-    )
+    apps, titles = ([one.replace(";", "?")] if one else [] for one in (app, title))
+    screenshots.exclude_also.by(caller, apps, titles)
     return done(request, f"Frames of {' and '.join(filter(None, (app, title)))} are not stored from now on.")
 
 
 @router.post("/exclusions/remove", dependencies=admin)
 def include(
     request: Request,
+    caller: ByCaller,
     app: Annotated[Line, Field()] = "",
     title: Annotated[Line, Field()] = "",
 ) -> Response:
     """Take an exclusion back."""
-    was = flow.exclusions()
-    flow.exclude(apps=[one for one in was.apps if one != app], titles=[one for one in was.titles if one != title])
+    screenshots.include_again.by(caller, list(filter(None, [app])), list(filter(None, [title])), strict=False)
     return done(request, f"Frames of {app or title} are stored again.")
 
 
 @router.get("/delete")
 def ask_to_delete(
     request: Request,
-    context: InContext,
+    caller: ByCaller,
     since: TimeField = "",
     until: TimeField = "",
     last: Literal["", "5m", "1h", "24h"] = "",
 ) -> HTMLResponse:
     """What a range of time holds, before it is deleted."""
-    zone = flow.time_zone()
+    zone = screenshots.time_zone.by(caller)
     if last:
         # Also what arrives while somebody reads the question.
-        end = context.db.now()
+        end = caller.context.db.now()
         begin = end - _SPANS[last]
     elif since and until:
         begin, end = moment(since, zone), moment(until, zone)
     else:
-        return page(request, context, "delete.html", extent=None, begin=None, end=None, sample=[])
+        return page(request, caller, "delete.html", extent=None, begin=None, end=None, sample=[])
     check_range(begin, end)
-    sample = queries.screenshots(context, since=begin, until=end, limit=8)
-    return page(request, context, "delete.html", extent=flow.extent(begin, end), begin=begin, end=end, sample=sample)
+    sample = screenshots.screenshots.by(caller, since=begin, until=end, limit=8)
+    return page(
+        request,
+        caller,
+        "delete.html",
+        extent=screenshots.extent.by(caller, begin, end),
+        begin=begin,
+        end=end,
+        sample=sample,
+    )
 
 
 @router.post("/delete", dependencies=writer)
-def delete(request: Request, since: Annotated[At, Field()], until: Annotated[At, Field()]) -> Response:
+def delete(
+    request: Request, caller: ByCaller, since: Annotated[At, Field()], until: Annotated[At, Field()]
+) -> Response:
     """Delete a range of time with all that was derived from it."""
     check_range(since, until)
-    gone = flow.forget(since, until)
+    gone = screenshots.forget.by(caller, since, until)
     again = f"; {plural(gone.restored, 'node')} say again what they said before" if gone.restored else ""
     said = f"{plural(gone.screenshots, 'frame')} and {plural(gone.nodes, 'node')} were deleted{again}."
     return done(request, said, to=f"{ROOT}/delete")
@@ -244,10 +251,11 @@ def moment(text: str, zone: tzinfo) -> datetime:
 @router.post("/add", dependencies=[*writer, *spender])
 def add(
     request: Request,
+    caller: ByCaller,
     form: Annotated[Form, Depends(uploaded(MOST_FILES))],
 ) -> Response:
     """Take pictures in that a browser sends."""
-    taken = [take(request, form, file) for file in form.files]
+    taken = [take(caller, form, file) for file in form.files]
     if not taken:
         raise Refused("choose pictures first", code="invalid")
     by: dict[str, int] = {}

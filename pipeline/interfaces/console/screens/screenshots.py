@@ -12,26 +12,26 @@ from fastapi.responses import HTMLResponse
 from markupsafe import Markup
 from pydantic import Field
 
-from pipeline.flows.screenshots import queries
 from pipeline.flows.screenshots.frames import renditions
 from pipeline.flows.screenshots.frames.files import Kind
-from pipeline.flows.screenshots.views import Found, Hour, NodeFrames, TextLine
+from pipeline.flows.screenshots.states import WorkStatus
+from pipeline.flows.screenshots.views import Hour, NodeFrames, TextLine
 from pipeline.interfaces.console import live
 from pipeline.interfaces.console.addresses import url
 from pipeline.interfaces.console.fields import BLANK
 from pipeline.interfaces.console.page import HEADERS, piece, screen
 from pipeline.interfaces.console.words import combined
 from pipeline.interfaces.http import pages
-from pipeline.interfaces.http.dependencies import InContext, may_spend, reader
+from pipeline.interfaces.http.dependencies import ByCaller, may_spend, reader
 from pipeline.interfaces.http.fields import Line, RowId
 from pipeline.interfaces.http.moments import At
 from pipeline.interfaces.http.pages import Cursor
-from pipeline.interfaces.rest.screenshots import hours_page, rendition
+from pipeline.interfaces.http.screenshots import rendition
+from pipeline.operations import screenshots
+from pipeline.operations.caller import Caller
 from pipeline.storage.context import Context
 from pipeline.storage.fusion import spots
-from tasks import screenshots as flow
 from tasks.events import Filter
-from tasks.screenshots import WorkStatus
 
 ROOT = "/console/screenshots"
 router = APIRouter(prefix=ROOT, include_in_schema=False, dependencies=reader)
@@ -64,21 +64,22 @@ class ScreenshotsAsked(live.Asked):
 @live.view("screenshots", matches=lambda _: Filter(flow="screenshots"), every_s=5)
 def fragments(context: Context, asked: ScreenshotsAsked) -> dict[str, str]:  # noqa: ARG001
     """How the flow stands, in a line."""
-    return {"shots-status": _status_line(context)}
+    return {"shots-status": _status_line(Caller(context))}
 
 
-def _status_line(context: Context) -> Markup:
-    newest = next(iter(queries.screenshots(context, limit=1)), None)
-    return piece("screenshots/_status.html", status=flow.status(makers=False), newest=newest)
+def _status_line(caller: Caller) -> Markup:
+    newest = next(iter(screenshots.screenshots.by(caller, limit=1)), None)
+    status = screenshots.status.by(caller, makers=False)
+    return piece("screenshots/_status.html", status=status, newest=newest)
 
 
-def page(request: Request, context: Context, template: str, **values: Any) -> HTMLResponse:
+def page(request: Request, caller: Caller, template: str, **values: Any) -> HTMLResponse:
     """A screen of this subject, with what all of them show."""
-    letters = queries.dead_letter_counts(context)
+    letters = screenshots.dead_letter_counts.by(caller)
     return screen(
         request,
         f"screenshots/{template}",
-        zone=flow.time_zone(),
+        zone=screenshots.time_zone.by(caller),
         states=STATES,
         made_by=MADE_BY,
         letters=sum(letters.values()),
@@ -106,7 +107,7 @@ def by_day(hours: Iterable[Hour]) -> list[DayOfHours]:
 @router.get("")
 def timeline(
     request: Request,
-    context: InContext,
+    caller: ByCaller,
     q: Line = "",
     since: SinceWord = "",
     app: Line = "",
@@ -117,55 +118,49 @@ def timeline(
 ) -> HTMLResponse:
     """What happened; with words, where they were found."""
     asked = {"q": q.strip(), "since": since, "app": app, "day": day or "", "thread": thread, "derived": derived or ""}
-    apps = queries.apps(context)
+    apps = screenshots.apps.by(caller)
     if q.strip():
-        return _found(request, context, asked, apps)
+        return _found(request, caller, asked, apps)
     until = None
     if day:
-        begins = datetime.combine(day, time(), flow.time_zone())
+        begins = datetime.combine(day, time(), screenshots.time_zone.by(caller))
         until = (begins + timedelta(days=1)).astimezone(UTC)
-    hours = flow.timeline(
-        until=until,
-        thread=thread,
-        derived=derived or bool(thread),
-        limit=NODES + 1,
-        before=pages.decode(cursor, At, int),
-    )
-    some, more = hours_page(hours, NODES)
+    before, derived = pages.decode(cursor, At, int), derived or bool(thread)
+    some, more = screenshots.timeline_page.by(caller, NODES, until=until, thread=thread, derived=derived, before=before)
     shown = [node.id for hour in some for node in hour.nodes]
     return page(
         request,
-        context,
+        caller,
         "timeline.html",
         asked=asked,
         apps=apps,
         days=by_day(some),
-        frames=queries.frames_of(context, shown, _FRAMES_EACH),
-        status_line=_status_line(context),
+        frames=screenshots.frames_of.by(caller, shown, _FRAMES_EACH),
+        status_line=_status_line(caller),
         named=some[0].thread_title if thread and some else "",
-        next_url=following(ROOT, asked, more),
+        next_url=following(ROOT, asked, more and pages.encode(*more)),
         first_url=following(ROOT, asked, "") if cursor else "",
         # Before anything is made of them, frames are there.
-        waiting=[] if some or day or thread or cursor else queries.screenshots(context, limit=12),
+        waiting=[] if some or day or thread or cursor else screenshots.screenshots.by(caller, limit=12),
     )
 
 
-def _found(request: Request, context: Context, asked: dict[str, Any], apps: list[str]) -> HTMLResponse:
+def _found(request: Request, caller: Caller, asked: dict[str, Any], apps: list[str]) -> HTMLResponse:
     may_spend(request)  # with a provider of embeddings, a search costs a small call
-    since = context.db.now() - _SINCE[asked["since"]] if asked["since"] else None
-    found: Found = flow.search(asked["q"], since, asked["app"], HITS)
-    frames = queries.frames_of(context, [hit.node.id for hit in found.hits], 1)
-    pictures = queries.screenshots_by_id(context, [hit.shot_id for hit in found.hits if hit.shot_id])
+    since = caller.context.db.now() - _SINCE[asked["since"]] if asked["since"] else None
+    found = screenshots.search.by(caller, asked["q"], since, asked["app"], HITS)
+    frames = screenshots.frames_of.by(caller, [hit.node.id for hit in found.hits], 1)
+    pictures = screenshots.screenshots_by_id.by(caller, [hit.shot_id for hit in found.hits if hit.shot_id])
     return page(
         request,
-        context,
+        caller,
         "found.html",
         asked=asked,
         apps=apps,
         found=found,
         frames=frames,
         pictures=pictures,
-        places=renditions.known_places(context, pictures, asked["q"]),
+        places=screenshots.known_places.by(caller, pictures, asked["q"]),
         marked=marked,
     )
 
@@ -193,7 +188,7 @@ def address(path: str, asked: Mapping[str, Any]) -> str:
 @router.get("/frames")
 def list_frames(
     request: Request,
-    context: InContext,
+    caller: ByCaller,
     source: Line = "",
     app: Line = "",
     status: WorkStatus | Literal[""] = "",
@@ -201,8 +196,8 @@ def list_frames(
 ) -> HTMLResponse:
     """All frames that were taken in."""
     asked = {"source": source, "app": app, "status": status}
-    found = queries.screenshots(
-        context,
+    found = screenshots.screenshots.by(
+        caller,
         source=source,
         app=app,
         status=status or None,
@@ -212,12 +207,12 @@ def list_frames(
     more = pages.encode(found[FRAMES - 1].ts, found[FRAMES - 1].id) if len(found) > FRAMES else None
     return page(
         request,
-        context,
+        caller,
         "frames.html",
         asked=asked,
         shots_list=found[:FRAMES],
-        apps=queries.apps(context),
-        sources=queries.sources(context),
+        apps=screenshots.apps.by(caller),
+        sources=screenshots.sources.by(caller),
         next_url=following(f"{ROOT}/frames", asked, more),
         first_url=following(f"{ROOT}/frames", asked, "") if cursor else "",
     )
@@ -225,17 +220,17 @@ def list_frames(
 
 @router.get("/frames/{shot_id}")
 async def show_frame(
-    request: Request, context: InContext, shot_id: RowId, q: Line = "", read: bool = False
+    request: Request, caller: ByCaller, shot_id: RowId, q: Line = "", read: bool = False
 ) -> HTMLResponse:
     """A frame with its text; `read`: where it stands is recognised now, if that is not known."""
-    return await run_sync(_frame, request, context, shot_id, q, await _text(request, context, shot_id, read=read))
+    return await run_sync(_frame, request, caller, shot_id, q, await _text(request, caller, shot_id, read=read))
 
 
 @router.get("/frames/{shot_id}/words")
-async def show_words(request: Request, context: InContext, shot_id: RowId, q: Line = "") -> HTMLResponse:
+async def show_words(request: Request, caller: ByCaller, shot_id: RowId, q: Line = "") -> HTMLResponse:
     """The picture of a frame with the places of its text: for a page that is there already."""
-    text = await _text(request, context, shot_id, read=True)
-    shot = await run_sync(queries.screenshot, context, shot_id)
+    text = await _text(request, caller, shot_id, read=True)
+    shot = await run_sync(screenshots.screenshot.by, caller, shot_id)
     words = q.strip()
     return HTMLResponse(
         piece("screenshots/_seen.html", shot=shot, q=words, seen=_seen(text, words), unread=""),
@@ -243,15 +238,14 @@ async def show_words(request: Request, context: InContext, shot_id: RowId, q: Li
     )
 
 
-async def _text(request: Request, context: Context, shot_id: int, *, read: bool) -> bytes | None:
+async def _text(request: Request, caller: Caller, shot_id: int, *, read: bool) -> bytes | None:
     """What is known of a frame's text; recognised if it is asked for. None: it is not known where it stands."""
-    shot = await run_sync(queries.screenshot, context, shot_id)
+    shot = await run_sync(screenshots.screenshot.by, caller, shot_id)
     if shot.path is None:
         return None
     if read:
         return (await rendition(request, shot_id, Kind.TEXT))[1]
-    found: renditions.Rendition = await run_sync(renditions.find, context, shot_id, Kind.TEXT)
-    return found.content
+    return (await run_sync(screenshots.find_rendition.by, caller, shot_id, Kind.TEXT)).content
 
 
 @dataclass(frozen=True)
@@ -269,20 +263,20 @@ def _seen(text: bytes | None, q: str) -> Seen | None:
     return Seen(lines, sum(len(line.words) for line in lines))
 
 
-def _frame(request: Request, context: Context, shot_id: int, q: str, text: bytes | None) -> HTMLResponse:
-    shot = queries.screenshot(context, shot_id)
-    before, after = queries.neighbours(context, shot)
+def _frame(request: Request, caller: Caller, shot_id: int, q: str, text: bytes | None) -> HTMLResponse:
+    shot = screenshots.screenshot.by(caller, shot_id)
+    before, after = screenshots.neighbours.by(caller, shot)
     return page(
         request,
-        context,
+        caller,
         "frame.html",
         shot=shot,
         q=q.strip(),
         seen=_seen(text, q),
         before=before,
         after=after,
-        nodes=queries.nodes_of(context, shot_id),
-        alike=queries.rejections(context, nearest=shot_id, limit=20),
+        nodes=screenshots.nodes_of.by(caller, shot_id),
+        alike=screenshots.rejections.by(caller, nearest=shot_id, limit=20),
         unread=address(f"{ROOT}/frames/{shot_id}", {"q": q.strip(), "read": 1}),
         marked=marked,
         here_url=address(f"{ROOT}/frames/{shot_id}", {"q": q.strip()}),
@@ -290,21 +284,21 @@ def _frame(request: Request, context: Context, shot_id: int, q: str, text: bytes
 
 
 @router.get("/nodes/{node_id}")
-def show_node(request: Request, context: InContext, node_id: RowId) -> HTMLResponse:
+def show_node(request: Request, caller: ByCaller, node_id: RowId) -> HTMLResponse:
     """A node with what it rests on."""
-    detail = queries.show(context, node_id)
+    detail = screenshots.show.by(caller, node_id)
     node = detail.node
     ends = {end for edge in detail.edges for end in (edge.from_id, edge.to_id)} - {node.id}
-    hours = flow.timeline(thread=node.thread_id, derived=True, limit=NEAR) if node.thread_id else []
+    hours = screenshots.timeline.by(caller, thread=node.thread_id, derived=True, limit=NEAR) if node.thread_id else []
     others = [one for hour in hours for one in hour.nodes if one.id != node.id][::-1]
-    frames: dict[int, NodeFrames] = queries.frames_of(context, [one.id for one in others], 1)
+    frames: dict[int, NodeFrames] = screenshots.frames_of.by(caller, [one.id for one in others], 1)
     return page(
         request,
-        context,
+        caller,
         "node.html",
         detail=detail,
         node=node,
         near=others,
         frames=frames,
-        ends=queries.nodes_by_id(context, sorted(ends)),
+        ends=screenshots.nodes_by_id.by(caller, sorted(ends)),
     )

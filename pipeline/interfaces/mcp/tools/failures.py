@@ -1,22 +1,19 @@
 """What failed for good, and trying it again."""
 
-from contextlib import suppress
 from datetime import datetime
 from enum import StrEnum
 from typing import Annotated
 
-from pydantic import BaseModel, Field, StringConstraints, ValidationError, model_validator
+from pydantic import BaseModel, Field, StringConstraints, model_validator
 
 from pipeline.engine import backlog
 from pipeline.flows import flows
 from pipeline.flows.documents.states import PageStatus
 from pipeline.interfaces.http.fields import Choice
 from pipeline.interfaces.mcp.tool import Arguments, Call, Toolbox
-from pipeline.interfaces.rest import screenshot_work
-from pipeline.interfaces.rest.screenshot_shapes import DeadLetterSelection
-from pipeline.operations import documents
+from pipeline.operations import documents, screenshots
 from pipeline.operations.refusal import Refused
-from tasks import knowledge, screenshots
+from tasks import knowledge
 
 BOX = Toolbox()
 _PAGES_OF_EACH = 20
@@ -132,7 +129,7 @@ def retry(call: Call, asked: Again) -> Retried:
             item = knowledge.reprocess(asked.id)
             return Retried(kind=asked.kind, id=item.id, status=item.status, next=now)
         case Kind.SCREENSHOTS:
-            _replay(asked.id)
+            _replay(call, asked.id)
             return Retried(kind=asked.kind, id=asked.id, status="pending", next="See list_failures in a while.")
 
 
@@ -145,8 +142,6 @@ def _retry_document(call: Call, asked: Again) -> documents.Document:
     return documents.retry_failed.by(caller, asked.id, **chosen)
 
 
-def _replay(letter: str) -> None:
-    with suppress(ValidationError):
-        if screenshot_work.replay(DeadLetterSelection.model_validate({"ids": [letter]})).done:
-            return
-    raise Refused(f"nothing that failed has the id {letter}: use one of list_failures", code="not_found")
+def _replay(call: Call, letter: str) -> None:
+    if not screenshots.replay_letters.by(call.caller, [letter]).done:
+        raise Refused(f"nothing that failed has the id {letter}: use one of list_failures", code="not_found")

@@ -28,8 +28,7 @@ class Question(Arguments):
 @BOX.tool("Search what was on the screen", spends=True)
 def search_screenshots(call: Call, asked: Question) -> FoundNodesShape:
     """Find what the user saw or did on their screen, best first, by words and, where it is configured, by meaning."""
-    del call
-    return api.search(asked.query, asked.since, asked.app, asked.limit)
+    return api.search(call.caller, asked.query, asked.since, asked.app, asked.limit)
 
 
 class Stretch(Arguments):
@@ -48,5 +47,4 @@ class Stretch(Arguments):
 @BOX.tool("Show what happened on the screen")
 def timeline(call: Call, asked: Stretch) -> Page[TimelineHourShape]:
     """Show what happened on the user's screen, hour by hour, the latest last; next_cursor leads to what was before."""
-    del call
-    return api.timeline(**dict(asked))
+    return api.timeline(call.caller, **dict(asked))

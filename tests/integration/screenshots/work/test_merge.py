@@ -67,6 +67,7 @@ def test_messages_change_ends_from_merge_to_merge(driver: Driver, hand: Hand, mo
 
     claimed = merge.claim
     monkeypatch.setattr(merge, "claim", claim)
+    monkeypatch.setattr(merge, "QUANTUM_S", 600.0)
     with merge.MergeMessage(hand.context, CONTROL, driver.owner(), None) as message:
         assert message.run(turn=1).done == 3
     assert ends == [True, False, True, False]
