@@ -14,7 +14,7 @@ from pipeline.engine.launch import Place, Wanted
 from pipeline.flows.knowledge import deletion, plan, queries
 from pipeline.flows.knowledge.flow import FLOW
 from pipeline.flows.knowledge.live_settings import CONTROL, CPU, IO, embeddings_queue
-from pipeline.flows.knowledge.plan import LINE, Asked, Step
+from pipeline.flows.knowledge.plan import DueStep, Step
 from pipeline.flows.knowledge.queries import UnknownItem, place_of
 from pipeline.flows.knowledge.work import batch, content, item, publication
 from pipeline.process import get_context
@@ -28,23 +28,22 @@ from tasks.presence import holder_of
 
 def _messages(context: Context, scopes: Sequence[str]) -> Iterator[Messages]:
     """What these scopes' rows ask for; of what waits in line, some is begun first."""
-    for asked in plan.asked(context, scopes):
-        wanted = Wanted(place_of(asked.id), asked.queue, asked.places)
-        yield Messages(wanted, partial(_canvas, context, asked))
+    for due in plan.due_steps(context, scopes):
+        yield Messages(Wanted(place_of(due.id), due.queue, due.places), partial(_canvas, context, due))
 
 
-def _canvas(context: Context, asked: Asked, numbers: Sequence[int]) -> Signature:
+def _canvas(context: Context, due: DueStep, numbers: Sequence[int]) -> Signature:
     """What an item is sent, for the places that lack a message."""
-    match asked.step:
+    match due.step:
         case Step.READ:
-            return chain(read.si(asked.id), embed_batches.si(asked.id))
+            return chain(read.si(due.id), embed_batches.si(due.id))
         case Step.EMBED:
-            lanes = [_embedding(context.settings, asked.id, asked.provider, number) for number in numbers]
-            return chord(group(lanes), write.si(asked.id))
+            lanes = [_embedding(context.settings, due.id, due.provider, number) for number in numbers]
+            return chord(group(lanes), write.si(due.id))
         case Step.WRITE:
-            return write.si(asked.id)
+            return write.si(due.id)
         case Step.REMOVE:
-            return remove.si(asked.id)
+            return remove.si(due.id)
 
 
 def _announcement(context: Context, item_id: str) -> Announcement | None:
@@ -73,9 +72,6 @@ def read(self: Any, item_id: str) -> str:
         if work is None:
             return ELSEWHERE
         content.read(context, item_id, owner(self))
-    TASKS.announce(item_id)
-    # A place for another read is free, be it of this base or of the next.
-    TASKS.launch(*plan.next_of(context))
     return "read"
 
 
@@ -100,11 +96,6 @@ def embed(self: Any, item_id: str, provider: str, number: int) -> str:
             work.again(_embedding(context.settings, item_id, provider, number))
         elif settled.done and self.request.chord:
             expect(Place(place_of(item_id), CONTROL))
-    if settled.changed:
-        TASKS.announce(item_id)
-    TASKS.wake_in(settled.retry_in_s)
-    if not settled.again and not self.request.chord:
-        TASKS.launch(item_id, *plan.next_of(context))
     return summary(settled, "batch")
 
 
@@ -127,9 +118,6 @@ def write(self: Any, item_id: str) -> str:
         if work is None:
             return ELSEWHERE
         settled = publication.publish(context, item_id, owner(self))
-    TASKS.announce(item_id)
-    TASKS.wake_in(settled.retry_in_s)
-    TASKS.launch(item_id, *plan.next_of(context))
     return summary(settled, "item")
 
 
@@ -141,4 +129,3 @@ def remove(self: Any, base_id: str) -> None:
     with at_work(self, Place(place_of(base_id), CONTROL)) as work:
         if work is not None and deletion.remove(context, base_id):
             work.again(remove.si(base_id))
-    TASKS.launch(LINE)

@@ -13,7 +13,7 @@ from pipeline.flows.knowledge import deletion, intake, plan, queries
 from pipeline.flows.knowledge.intake import Source
 from pipeline.flows.knowledge.live_settings import embeddings_queue
 from pipeline.flows.knowledge.models import BATCHES, CHUNKS, ITEMS
-from pipeline.flows.knowledge.plan import Asked, Step
+from pipeline.flows.knowledge.plan import DueStep, Step
 from pipeline.flows.knowledge.states import ItemStatus, ItemType
 from pipeline.flows.knowledge.work import batch, content, publication
 from pipeline.providers import gates
@@ -52,29 +52,29 @@ class Driver:
             self.done.append(item_id)
         return settled
 
-    def step(self, asked: Asked) -> Settled:
+    def step(self, due: DueStep) -> Settled:
         """One message."""
-        match asked.step:
+        match due.step:
             case Step.READ:
-                return self.read(asked.id)
+                return self.read(due.id)
             case Step.EMBED:
-                return self.embed(asked.id, asked.provider)
+                return self.embed(due.id, due.provider)
             case Step.WRITE:
-                return self.write(asked.id)
+                return self.write(due.id)
             case Step.REMOVE:
-                deletion.remove(self.context, asked.id)
+                deletion.remove(self.context, due.id)
                 return Settled()
 
-    def asked(self) -> list[Asked]:
+    def due(self) -> list[DueStep]:
         """What is to be done now, of all there is."""
-        return plan.asked(self.context, list(plan.runnable(self.context, ())))
+        return plan.due_steps(self.context, list(plan.runnable(self.context, ())))
 
     def round(self) -> int:
         """One message for each thing that is to be done; how many there were."""
-        asked = self.asked()
-        for one in asked:
+        due = self.due()
+        for one in due:
             self.step(one)
-        return len(asked)
+        return len(due)
 
     def work_off(self) -> None:
         """Do all that is to be done and is not waiting for a time of its own."""

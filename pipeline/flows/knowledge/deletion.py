@@ -9,7 +9,7 @@ from pipeline.engine import announced, kept_answers, traces
 from pipeline.engine.traces import AiCall
 from pipeline.flows.knowledge import files
 from pipeline.flows.knowledge.models import BASES, BATCHES, CHUNKS, ITEMS
-from pipeline.flows.knowledge.work.item import FLOW
+from pipeline.flows.knowledge.states import FLOW
 from pipeline.flows.knowledge.work.known import forget
 from pipeline.storage.context import Context
 

@@ -60,7 +60,7 @@ def scan(
     if not keep_gone:
         here = {source.origin for source in sources}
         scanned.gone = [row.id for origin, row in known.items() if origin not in here]
-        service.delete_items(context, scanned.gone)
+        service.delete_items(context, *scanned.gone)
     return scanned
 
 

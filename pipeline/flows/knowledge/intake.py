@@ -20,14 +20,14 @@ from pipeline.engine import accounts, announced
 from pipeline.engine.accounts import CALLER, OverCap
 from pipeline.engine.errors import UserError
 from pipeline.engine.tables import portions, storable
+from pipeline.engine.transaction import Tx
 from pipeline.flows.knowledge import files, live_settings, queries, service
 from pipeline.flows.knowledge.models import ITEMS, MAX_NAME, MAX_URL
 from pipeline.flows.knowledge.rules.workload import workload
 from pipeline.flows.knowledge.settings import KnowledgeSettings
-from pipeline.flows.knowledge.states import ItemStatus, ItemType
+from pipeline.flows.knowledge.states import FLOW, LINE, ItemStatus, ItemType
 from pipeline.flows.knowledge.views import ItemView
 from pipeline.flows.knowledge.work.admission import IN_LINE
-from pipeline.flows.knowledge.work.item import FLOW
 from pipeline.reading.files.source import safe_filename
 from pipeline.storage import installation
 from pipeline.storage.context import Context
@@ -280,7 +280,7 @@ def _store(
     if not rows:
         return
 
-    def act(session: Session) -> tuple[list[Any], list[Refused]]:
+    def act(session: Tx) -> tuple[list[Any], list[Refused]]:
         base = queries.base_row(session, base_id, lock=True)
         there = _alike(session, base_id, [row for _, row in rows])
         waiting = int(session.execute(select(func.count()).select_from(ITEMS).where(IN_LINE)).scalar_one())
@@ -324,6 +324,7 @@ def _store(
                 accounts.admit(session, context.settings, now, FLOW, wanted)
             announced.note(session, ITEMS, [row["id"] for row in new])
             service.advance(session, base_id, len(new))
+            session.launch(FLOW, LINE)
         mine = select(ITEMS).where(ITEMS.c.id.in_([row["id"] for _, row in rows])).order_by(ITEMS.c.position)
         return list(session.execute(mine)), refused
 

@@ -16,7 +16,7 @@ from pipeline.flows.knowledge import live_settings
 from pipeline.flows.knowledge.live_settings import CONTROL, IO, embeddings_queue
 from pipeline.flows.knowledge.models import BASES, BATCHES, ITEMS
 from pipeline.flows.knowledge.settings import own
-from pipeline.flows.knowledge.states import OPEN, ItemStatus
+from pipeline.flows.knowledge.states import LINE, OPEN, ItemStatus
 from pipeline.flows.knowledge.work import admission
 from pipeline.flows.knowledge.work.batch import EMBED
 from pipeline.flows.knowledge.work.content import READ
@@ -25,8 +25,6 @@ from pipeline.providers import registry
 from pipeline.settings import LOCAL
 from pipeline.storage.context import Context
 
-LINE = "line"
-"""The scope of all that wait in line."""
 _REMOVAL = "removal-"
 _DELETING = ITEMS.c.deleting.is_(True)
 ANYTHING = anything(
@@ -45,8 +43,8 @@ class Step(StrEnum):
 
 
 @dataclass(frozen=True)
-class Asked:
-    """What rows ask for now. `places`: messages at once, those at work included. `provider`: whose calls to make."""
+class DueStep:
+    """A step that is due. `places`: messages at once, those at work included. `provider`: whose calls to make."""
 
     id: str
     step: Step
@@ -60,17 +58,31 @@ def removal_of(base_id: str) -> str:
     return _REMOVAL + base_id
 
 
-def asked(context: Context, scopes: Sequence[str]) -> list[Asked]:
+def due_steps(context: Context, scopes: Sequence[str]) -> list[DueStep]:
     """What these scopes ask for now; for `LINE`, items are begun first."""
     ids = [scope for scope in scopes if scope != LINE and not scope.startswith(_REMOVAL)]
     removals = [scope.removeprefix(_REMOVAL) for scope in scopes if scope.startswith(_REMOVAL)]
+    found = [DueStep(base_id, Step.REMOVE, CONTROL) for base_id in removals]
     if LINE in scopes:
         ids += admission.admit(context)
-    found = [Asked(base_id, Step.REMOVE, CONTROL) for base_id in removals]
-    return found + (_of_items(context, list(dict.fromkeys(ids))) if ids else [])
+    if ids:
+        found += _of_items(context, list(dict.fromkeys(ids)))
+    return found + [DueStep(one, Step.WRITE, CONTROL) for one in _to_write(context, ids, all_=LINE in scopes)]
 
 
-def _of_items(context: Context, ids: Sequence[str]) -> list[Asked]:
+def _to_write(context: Context, ids: Sequence[str], *, all_: bool) -> list[str]:
+    """Those of these items, or of all, whose vectors are to be written now, as far as there is room."""
+    due = WRITE.due(context.db.now())
+    with context.db.read() as session:
+        if not all_ and session.execute(select(ITEMS.c.id).where(ITEMS.c.id.in_(ids), due).limit(1)).first() is None:
+            return []
+        limits = live_settings.in_force_in(session, context.settings)
+        room = admission.waiting_to_write(session, limits, due)
+    return [item_id for item_id in room if all_ or item_id in ids]
+
+
+def _of_items(context: Context, ids: Sequence[str]) -> list[DueStep]:
+    """Which of these items are to be read or embedded."""
     now = context.db.now()
     mine = (ITEMS.c.id.in_(ids), ITEMS.c.deleting.is_(False))
     due = (
@@ -82,21 +94,17 @@ def _of_items(context: Context, ids: Sequence[str]) -> list[Asked]:
     with context.db.read() as session:
         waiting = select(ITEMS.c.id).where(*mine, READ.due(now)).order_by(*admission.BEGUN)
         to_read = session.execute(waiting).scalars().all()
-        writable = set(session.execute(select(ITEMS.c.id).where(*mine, WRITE.due(now))).scalars())
         embedding = set(
             session.execute(select(ITEMS.c.id).where(*mine, ITEMS.c.status == ItemStatus.EMBEDDING)).scalars()
         )
         batches = session.execute(due).all()
         working: dict[str, int] = dict(session.execute(held.group_by(BATCHES.c.item_id)).all())
-        limits = live_settings.in_force_in(session, context.settings)
-        room = admission.waiting_to_write(session, limits, WRITE.due(now)) if writable else []
     known = set(registry.names(context.settings))
-    found = [Asked(item_id, Step.READ, IO) for item_id in to_read]
-    found += [Asked(item_id, Step.WRITE, CONTROL) for item_id in room if item_id in writable]
+    found = [DueStep(item_id, Step.READ, IO) for item_id in to_read]
     for item_id, provider, count in batches:
         if item_id in embedding and provider in known:
             lanes = min(count + working.get(item_id, 0), _width(context, provider))
-            found.append(Asked(item_id, Step.EMBED, embeddings_queue(provider), lanes, provider))
+            found.append(DueStep(item_id, Step.EMBED, embeddings_queue(provider), lanes, provider))
     return found
 
 
@@ -105,12 +113,6 @@ def _width(context: Context, provider: str) -> int:
     if provider == LOCAL:
         return context.settings.documents.converter_count
     return own(context.settings).embed_concurrency
-
-
-def next_of(context: Context) -> list[str]:
-    """The scopes that may have something to do once an item has ended: those in line, and those that wait to write."""
-    with context.db.read() as session:
-        return [LINE, *session.execute(select(ITEMS.c.id).where(WRITE.due(context.db.now()))).scalars()]
 
 
 def _under_way(context: Context) -> list[str]:

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 from redis import RedisError
 from sqlalchemy import ColumnElement, func, or_, select, true, tuple_
@@ -17,7 +17,7 @@ from pipeline.engine.views import view_of
 from pipeline.flows.knowledge import live_settings
 from pipeline.flows.knowledge.live_settings import embeddings_queue
 from pipeline.flows.knowledge.models import BASES, BATCHES, CHUNKS, ITEMS
-from pipeline.flows.knowledge.states import OPEN, ItemStatus, ItemType
+from pipeline.flows.knowledge.states import FLOW, OPEN, ItemStatus, ItemType
 from pipeline.flows.knowledge.views import (
     Activity,
     BaseView,
@@ -32,7 +32,6 @@ from pipeline.flows.knowledge.views import (
 from pipeline.providers import gates
 from pipeline.storage.context import Context
 
-FLOW = "knowledge"
 PRESENT = ITEMS.c.deleting.is_(False)
 
 
@@ -84,55 +83,47 @@ def item_view(row: Any) -> ItemView:
     return view_of(ItemView, row, type=ItemType(row.type), status=ItemStatus(row.status))
 
 
+class Which(TypedDict, total=False):
+    """Which items of a base; what is left out matches all."""
+
+    status: Sequence[str]
+    types: Sequence[str]
+    group_id: str
+    words: str
+    limit: int
+
+
 def items(
-    context: Context,
-    base_id: str,
-    *,
-    status: Sequence[str] = (),
-    types: Sequence[str] = (),
-    group_id: str = "",
-    words: str = "",
-    after: tuple[int, str] | None = None,
-    limit: int = 500,
+    context: Context, base_id: str, *, after: tuple[int, str] | None = None, **which: Unpack[Which]
 ) -> list[ItemView]:
-    """Items of a base in the order of its line, those that are being deleted included. `words`: in name or title.
-    `after`: (position, id)."""
-    conditions = _like(base_id, status, types, group_id, words)
-    conditions += [tuple_(ITEMS.c.position, ITEMS.c.id) > tuple_(*after)] if after else []
-    query = select(ITEMS).where(*conditions).order_by(ITEMS.c.position, ITEMS.c.id).limit(limit)
+    """Items of a base in the order of its line. `after`: beyond the one of this position and id."""
+    order = (ITEMS.c.position, ITEMS.c.id)
     with context.db.read() as session:
-        return [item_view(row) for row in session.execute(query)]
+        query = select(ITEMS).where(*_conditions(session, base_id, which)).order_by(*order)
+        query = query.where(tuple_(*order) > tuple_(*after)) if after else query
+        return [item_view(row) for row in session.execute(query.limit(which.get("limit", 500)))]
 
 
-def _like(
-    base_id: str, status: Sequence[str], types: Sequence[str], group_id: str, words: str
-) -> list[ColumnElement[bool]]:
-    conditions: list[ColumnElement[bool]] = [ITEMS.c.base_id == base_id]
-    conditions += [ITEMS.c.status.in_(status)] if status else []
-    conditions += [ITEMS.c.type.in_(types)] if types else []
-    conditions += [ITEMS.c.group_id == group_id] if group_id else []
-    conditions += [or_(mentions(ITEMS.c.name, words), mentions(ITEMS.c.title, words))] if words else []
+def _conditions(session: Session, base_id: str, which: Which) -> list[ColumnElement[bool]]:
+    conditions: list[ColumnElement[bool]] = [ITEMS.c.base_id == base_row(session, base_id).id]
+    conditions += [ITEMS.c.status.in_(status)] if (status := which.get("status")) else []
+    conditions += [ITEMS.c.type.in_(types)] if (types := which.get("types")) else []
+    conditions += [ITEMS.c.group_id == group] if (group := which.get("group_id")) else []
+    if words := which.get("words"):
+        conditions += [or_(mentions(ITEMS.c.name, words), mentions(ITEMS.c.title, words))]
     return conditions
 
 
-def matching(
-    context: Context,
-    base_id: str,
-    *,
-    status: Sequence[str] = (),
-    types: Sequence[str] = (),
-    group_id: str = "",
-    words: str = "",
-    after: str = "",
-    limit: int = 500,
-) -> tuple[list[str], int]:
-    """(ids of items that can be acted on, from after this one on; how many there are in all). By id: reprocessing
-    changes places in line, so that whoever walks along it would come by the same items again."""
-    conditions = [*_like(base_id, status, types, group_id, words), PRESENT]
-    query = select(ITEMS.c.id).where(*conditions, ITEMS.c.id > after).order_by(ITEMS.c.id).limit(limit)
+def matching(context: Context, base_id: str, *, after: str = "", **which: Unpack[Which]) -> tuple[list[str], int]:
+    """(ids of items that can be acted on, beyond the id `after`; how many match in all).
+
+    By id: reprocessing changes places in line, so that whoever walks along it would come by the same items again.
+    """
     with context.db.read() as session:
+        conditions = [*_conditions(session, base_id, which), PRESENT]
+        query = select(ITEMS.c.id).where(*conditions, ITEMS.c.id > after).order_by(ITEMS.c.id)
         count = session.execute(select(func.count()).select_from(ITEMS).where(*conditions)).scalar_one()
-        return list(session.execute(query).scalars()), int(count)
+        return list(session.execute(query.limit(which.get("limit", 500))).scalars()), int(count)
 
 
 def group_id(context: Context, base_id: str, name: str) -> str:
@@ -142,17 +133,8 @@ def group_id(context: Context, base_id: str, name: str) -> str:
         return session.execute(query).scalar() or ""
 
 
-def position(context: Context, item_id: str) -> tuple[int, str]:
-    """What `items` goes on `after`. Raises `UnknownItem`."""
-    with context.db.read() as session:
-        found = session.execute(select(ITEMS.c.position).where(ITEMS.c.id == item_id)).scalar()
-    if found is None:
-        raise UnknownItem(item_id)
-    return found, item_id
-
-
 def counts(context: Context, base_ids: Sequence[str] | None = None) -> dict[str, dict[str, int]]:
-    """How many items of each base are in which state."""
+    """How many items of each base, by its id, are in which state."""
     query = select(ITEMS.c.base_id, ITEMS.c.status, func.count()).group_by(ITEMS.c.base_id, ITEMS.c.status)
     if base_ids is not None:
         query = query.where(ITEMS.c.base_id.in_(base_ids))
@@ -164,7 +146,7 @@ def counts(context: Context, base_ids: Sequence[str] | None = None) -> dict[str,
 
 
 def chunk_counts(context: Context) -> dict[str, int]:
-    """How many chunks of each base are searched."""
+    """How many chunks of each base, by its id, are searched."""
     query = select(ITEMS.c.base_id, func.sum(ITEMS.c.chunk_count)).where(PRESENT).group_by(ITEMS.c.base_id)
     with context.db.read() as session:
         return {base_id: int(count) for base_id, count in session.execute(query)}
@@ -175,9 +157,10 @@ def tally(context: Context, base_id: str, item_ids: Sequence[str] | None = None)
     states: dict[str, int] = {}
     progress = 0
     with context.db.read() as session:
+        base = base_row(session, base_id)
         for some in [None] if item_ids is None else portions(item_ids):
             query = select(ITEMS.c.status, func.count(), func.sum(ITEMS.c.progress)).where(
-                ITEMS.c.base_id == base_id, PRESENT, ITEMS.c.id.in_(some) if some is not None else true()
+                ITEMS.c.base_id == base.id, PRESENT, ITEMS.c.id.in_(some) if some is not None else true()
             )
             for state, count, percent in session.execute(query.group_by(ITEMS.c.status)):
                 states[state] = states.get(state, 0) + count
@@ -187,7 +170,7 @@ def tally(context: Context, base_id: str, item_ids: Sequence[str] | None = None)
 
 
 def chunks(context: Context, item_id: str, *, first: int = 0, limit: int = 200) -> list[ChunkView]:
-    """The chunks of an item that are searched, in the order of its text."""
+    """The chunks of an item that are searched, in the order of its text, from number `first` on."""
     query = (
         select(CHUNKS)
         .join(ITEMS, (ITEMS.c.id == CHUNKS.c.item_id) & (ITEMS.c.generation == CHUNKS.c.generation))
@@ -200,7 +183,7 @@ def chunks(context: Context, item_id: str, *, first: int = 0, limit: int = 200) 
 
 
 def standings(context: Context, item_ids: Sequence[str]) -> dict[str, Standing]:
-    """What these items are doing; those at rest are left out. Rows, leases and messages are asked, not guessed."""
+    """What open items are doing just now, by id. Rows, leases and messages are asked, not guessed."""
     columns = (
         ITEMS.c.id,
         ITEMS.c.base_id,
@@ -318,16 +301,16 @@ def _gate(context: Context, row: Any) -> str:
 
 def queue(context: Context, base_id: str) -> QueueStatus:
     """A base's queue: what waits in line, what is under way, and what nobody is at."""
-    open_ = select(ITEMS.c.id, ITEMS.c.admitted_at).where(ITEMS.c.base_id == base_id, in_states(ITEMS, OPEN), PRESENT)
+    open_ = select(ITEMS.c.id, ITEMS.c.admitted_at).where(in_states(ITEMS, OPEN), PRESENT).order_by(ITEMS.c.position)
     with context.db.read() as session:
-        base_row(session, base_id)
-        rows = session.execute(open_.order_by(ITEMS.c.position)).all()
+        base = base_row(session, base_id)
+        rows = session.execute(open_.where(ITEMS.c.base_id == base.id)).all()
     active = [row.id for row in rows if row.admitted_at is not None]
     line = [row.id for row in rows if row.admitted_at is None]
     standing = standings(context, [*active, *line[:1]])
     orphans = [item_id for item_id in active if _stalled(standing, item_id)]
     orphans += line if line and _stalled(standing, line[0]) else []
-    return QueueStatus(base_id, len(line), len(active), [one for one in active if one not in orphans], orphans)
+    return QueueStatus(base.id, len(line), len(active), [one for one in active if one not in orphans], orphans)
 
 
 def _stalled(standing: Mapping[str, Standing], item_id: str) -> bool:

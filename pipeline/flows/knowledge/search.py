@@ -13,9 +13,9 @@ from sqlalchemy.orm import Session
 from pipeline.engine.errors import PenstockError, UserError
 from pipeline.flows.knowledge.live_settings import embeddings_queue
 from pipeline.flows.knowledge.models import BASES, CHUNKS, FULL_TEXT, ITEMS
-from pipeline.flows.knowledge.queries import FLOW, UnknownBase
+from pipeline.flows.knowledge.queries import UnknownBase
 from pipeline.flows.knowledge.settings import own
-from pipeline.flows.knowledge.states import ItemType
+from pipeline.flows.knowledge.states import FLOW, ItemType
 from pipeline.flows.knowledge.views import Found, Hit, heading_of
 from pipeline.flows.knowledge.work.known import kind_of
 from pipeline.providers import lexical, registry
@@ -69,7 +69,7 @@ _PUBLISHED = and_(CHUNKS.c.item_id == ITEMS.c.id, CHUNKS.c.generation == ITEMS.c
 
 def search(
     context: Context,
-    base_ids: Sequence[str] | None,
+    bases: Sequence[str] | None,
     words: str,
     *,
     limit: int = 10,
@@ -91,7 +91,7 @@ def search(
     words = words.strip()[:MAX_WORDS_CHARS]
     limit, around = max(1, min(limit, MAX_LIMIT)), max(0, min(around, MAX_AROUND))
     with context.db.read() as session:
-        names, others = _bases(session, base_ids)
+        names, others = _bases(session, bases)
         kinds = vectors.models_of(session, [kind_of(base_id) for base_id in names]) if by_meaning else {}
         filters = [
             one_of(session, column, list(some))
@@ -109,13 +109,13 @@ def search(
     return Found(hits, any(_provider(model) == LOCAL for model in kinds), " ".join(notes))
 
 
-def asks(context: Context, base_ids: Sequence[str] | None) -> list[str]:
+def asks(context: Context, bases: Sequence[str] | None) -> list[str]:
     """The models (`provider:model`) that a search by meaning asks for a vector of the words; none: it costs nothing.
 
     Raises `UnknownBase`.
     """
     with context.db.read() as session:
-        names, _ = _bases(session, base_ids)
+        names, _ = _bases(session, bases)
         found = vectors.models_of(session, [kind_of(base_id) for base_id in names])
     return [model for model in found if _provider(model) != LOCAL]
 

@@ -1,4 +1,4 @@
-"""What a user may ask of bases and items. Each is one transaction; the caller launches what follows.
+"""What a user may ask of bases and items. Each is one transaction; what it makes due is launched after the commit.
 
 Source 003: "取消与去重", "删除/取消一致性", "reprocess 语义", "孤儿任务恢复".
 """
@@ -18,12 +18,14 @@ from pipeline.engine.accounts import Part
 from pipeline.engine.claims import FREE, in_states
 from pipeline.engine.errors import UserError
 from pipeline.engine.tables import insert_if_absent, portions, storable
+from pipeline.engine.transaction import Tx
 from pipeline.engine.views import view_of
 from pipeline.flows.knowledge import live_settings, queries
 from pipeline.flows.knowledge.models import BASES, BATCHES, ITEMS, MAX_NAME
+from pipeline.flows.knowledge.plan import removal_of
 from pipeline.flows.knowledge.queries import UnknownItem
 from pipeline.flows.knowledge.settings import own
-from pipeline.flows.knowledge.states import ITEM, OPEN, BatchStatus, ItemEvent, ItemStatus, ItemType
+from pipeline.flows.knowledge.states import FLOW, ITEM, LINE, OPEN, BatchStatus, ItemEvent, ItemStatus, ItemType
 from pipeline.flows.knowledge.views import BaseView, ItemView
 from pipeline.flows.knowledge.work import item as items
 from pipeline.providers import call_cost, registry
@@ -128,28 +130,29 @@ def _check(context: Context, row: dict[str, Any]) -> None:
         raise UserError("chunks have 32 to 8192 tokens, and overlap by fewer than they have", code="bad_value")
 
 
-def delete_base(context: Context, base_id: str) -> str:
-    """Delete a base and all of its items; its id. Both are shown as being deleted until nothing of them is left."""
+def delete_base(context: Context, base_id: str) -> None:
+    """Delete a base and all of its items. Both are shown as being deleted until nothing of them is left."""
 
-    def act(session: Session) -> str:
+    def act(session: Tx) -> None:
         row, now = queries.base_row(session, base_id, lock=True), context.db.now()
         # The name is free at once: no base that people name begins with a space.
         mine = update(BASES).where(BASES.c.id == row.id)
         session.execute(mine.values(deleting=True, name=f" {row.id}", updated_at=now))
         _mark(context, session, now, ITEMS.c.base_id == row.id)
-        return str(row.id)
+        session.launch(FLOW, LINE, removal_of(row.id))
 
-    return context.db.run(act)
+    context.db.run(act)
 
 
-def delete_items(context: Context, item_ids: Sequence[str]) -> list[str]:
-    """Delete items; the bases that they are of. Those that are gone already are left out."""
+def delete_items(context: Context, *item_ids: str) -> int:
+    """Delete items with all that was made of them; of how many bases. Those that are gone are passed by."""
 
-    def act(session: Session) -> list[str]:
+    def act(session: Tx) -> int:
         found: set[str] = set()
         for some in portions(item_ids):
             found |= set(_mark(context, session, context.db.now(), ITEMS.c.id.in_(some)))
-        return sorted(found)
+        session.launch(FLOW, LINE, *map(removal_of, sorted(found)))
+        return len(found)
 
     return context.db.run(act)
 
@@ -157,16 +160,16 @@ def delete_items(context: Context, item_ids: Sequence[str]) -> list[str]:
 def _mark(context: Context, session: Session, now: datetime, which: Any) -> list[str]:
     """Whoever works on these finds its claim gone, and stops before its next call."""
     in_work = session.execute(select(ITEMS.c.id).where(which, in_states(ITEMS, OPEN))).scalars()
-    accounts.cut_off(session, context.settings, now, items.FLOW, in_work)
+    accounts.cut_off(session, context.settings, now, FLOW, in_work)
     marked = update(ITEMS).where(which).values(deleting=True, admitted_at=None, updated_at=now, **FREE)
     return list(session.execute(marked.returning(ITEMS.c.base_id)).scalars())
 
 
-def cancel(context: Context, item_id: str, reason: str = CANCELLED) -> CancelStatus:
-    """Stop an item that has not ended. What was searchable of it stays so. Raises `UnknownItem`."""
+def cancel(context: Context, item_id: str) -> CancelStatus:
+    """Stop an item; `ignored` if it had ended. What was searchable of it stays so. Raises `UnknownItem`."""
 
-    def act(session: Session) -> CancelStatus:
-        return _cancel(context, session, _locked(session, item_id), reason, context.db.now())
+    def act(session: Tx) -> CancelStatus:
+        return _cancel(context, session, _locked(session, item_id), CANCELLED, context.db.now())
 
     return context.db.run(act)
 
@@ -186,25 +189,26 @@ def _base_of(session: Session, item_id: str) -> str:
     return found
 
 
-def _cancel(context: Context, session: Session, row: Any, reason: str, now: datetime) -> CancelStatus:
+def _cancel(context: Context, session: Tx, row: Any, reason: str, now: datetime) -> CancelStatus:
     if row.status not in OPEN:
         return CancelStatus.IGNORED
     values = {"error": reason, "admitted_at": None, "next_run_at": None, "finished_at": now, "updated_at": now}
     ITEM.move(session, ITEMS, ItemEvent.CANCEL, ITEMS.c.id == row.id, **values, **FREE)
     claimed = select(func.count()).where(BATCHES.c.item_id == row.id, BATCHES.c.claim_id.is_not(None))
     under_way = session.execute(claimed).scalar_one()
-    accounts.cut_off(session, context.settings, now, items.FLOW, [row.id], under_way)
+    accounts.cut_off(session, context.settings, now, FLOW, [row.id], under_way)
+    session.launch(FLOW, LINE)
     return CancelStatus.CANCELLED
 
 
-def reprocess(context: Context, item_id: str, *, progress: int = 0, **changes: Any) -> ItemView:
+def reprocess(context: Context, item_id: str, **changes: Any) -> ItemView:
     """Read, chunk and embed an item again, at the end of its base's line. Until that is done the old chunks are found,
     and chunks that did not change keep their vectors. Raises `UnknownItem`.
 
     `changes`: further columns, such as those of a file's new content.
     """
 
-    def act(session: Session) -> ItemView:
+    def act(session: Tx) -> ItemView:
         # The base before its items: so does everybody who locks both.
         base = queries.base_row(session, _base_of(session, item_id), lock=True)
         row, now = _locked(session, item_id), context.db.now()
@@ -212,7 +216,7 @@ def reprocess(context: Context, item_id: str, *, progress: int = 0, **changes: A
         advance(session, base.id, 1)
         values: dict[str, Any] = {
             "position": base.next_position,
-            "progress": progress,
+            "progress": 0,
             "error": None,
             "warning": None,
             "attempts": 0,
@@ -225,7 +229,8 @@ def reprocess(context: Context, item_id: str, *, progress: int = 0, **changes: A
         }
         ITEM.move(session, ITEMS, ItemEvent.REPROCESS, ITEMS.c.id == item_id, **values)
         wanted = {item_id: estimate(context, base, {**row._asdict(), **changes})}
-        accounts.admit(session, context.settings, now, items.FLOW, wanted)
+        accounts.admit(session, context.settings, now, FLOW, wanted)
+        session.launch(FLOW, LINE)
         return queries.item_view(session.execute(select(ITEMS).where(ITEMS.c.id == item_id)).one())
 
     return context.db.run(act)
@@ -273,12 +278,13 @@ def failed(context: Context, base_id: str) -> list[str]:
         return list(session.execute(query.order_by(ITEMS.c.position)).scalars())
 
 
-def dismiss(context: Context, base_id: str, item_ids: Sequence[str]) -> list[str]:
-    """Give up the base's orphans among these items, as `failed`; their ids. Source 003, "孤儿任务恢复"."""
-    orphans = set(queries.queue(context, base_id).orphan_item_ids)
-    wanted = [item_id for item_id in item_ids if item_id in orphans]
+def dismiss(context: Context, base_id: str, item_ids: Sequence[str] | None = None) -> list[str]:
+    """Give up a base's orphans, or those among these items: they fail; the ids of those that did. Source 003,
+    "孤儿任务恢复"."""
+    orphans = queries.queue(context, base_id).orphan_item_ids
+    wanted = orphans if item_ids is None else [item_id for item_id in item_ids if item_id in set(orphans)]
 
-    def act(session: Session) -> list[str]:
+    def act(session: Tx) -> list[str]:
         rows = [row for item_id in wanted if (row := items.lock(session, item_id)) is not None]
         ended = [(row.id, _cancel(context, session, row, INTERRUPTED, context.db.now())) for row in rows]
         return [item_id for item_id, status in ended if status is CancelStatus.CANCELLED]

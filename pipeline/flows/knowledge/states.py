@@ -4,6 +4,10 @@ from enum import StrEnum
 
 from pipeline.engine.states import Machine
 
+FLOW = "knowledge"
+LINE = "line"
+"""The scope of all that wait for room: to be begun, or to be written."""
+
 
 class ItemType(StrEnum):
     """What an item is made of. A file of a directory is an item of its own, of type `directory`."""

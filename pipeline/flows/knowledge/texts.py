@@ -71,7 +71,7 @@ def has_page_pictures(context: Context, item_id: str) -> bool:
 
 
 def page_picture(
-    context: Context, item_id: str, page: int, width: int, wanted: Callable[[], bool] = lambda: True
+    context: Context, item_id: str, page: int, width: int = 1000, wanted: Callable[[], bool] = lambda: True
 ) -> bytes:
     """A page of the kept copy, as a WebP of at most this width, rendered in a child process of low priority.
 

@@ -30,8 +30,8 @@ def search(
     call, which needs a stack; one is started if none is running.
     """
     from pipeline.interfaces import search as everything
+    from pipeline.operations import knowledge
     from pipeline.standalone.stack import using_stack
-    from tasks import knowledge
 
     settings = ready()
     paid = not no_vectors and (knowledge.asks(None) or settings.screenshots.embeddings_provider)

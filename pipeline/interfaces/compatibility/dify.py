@@ -6,12 +6,13 @@ from fastapi import APIRouter
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel, Field
 
-from pipeline.flows.knowledge import search as searching
 from pipeline.flows.knowledge.queries import UnknownBase
+from pipeline.flows.knowledge.search import MAX_LIMIT
 from pipeline.flows.knowledge.views import Hit
-from pipeline.interfaces.http.dependencies import InContext, reader, spender
+from pipeline.interfaces.http.dependencies import ByCaller, reader, spender
 from pipeline.interfaces.http.fields import Given, Name, Prose
 from pipeline.interfaces.http.json_bodies import JsonRoute
+from pipeline.operations import knowledge
 from pipeline.operations.refusal import Refused
 
 router = APIRouter(tags=["dify"], dependencies=[*reader, *spender], route_class=JsonRoute)
@@ -29,7 +30,7 @@ class Unknown(BaseModel):
 class RetrievalSetting(BaseModel):
     """How much to find. A score of 1 is the best that there can be."""
 
-    top_k: int = Field(default=5, ge=1, le=searching.MAX_LIMIT)
+    top_k: int = Field(default=5, ge=1, le=MAX_LIMIT)
     score_threshold: Annotated[float, Field(ge=0, le=1)] | None = None
 
 
@@ -66,14 +67,14 @@ class Records(BaseModel):
 @router.post(
     "/retrieval", response_model=Records, responses={404: {"model": Unknown, "description": "There is no such base."}}
 )
-def retrieve(context: InContext, asked: Retrieval) -> Records | JSONResponse:
+def retrieve(caller: ByCaller, asked: Retrieval) -> Records | JSONResponse:
     """Search a knowledge base as Dify does."""
     if asked.metadata_condition and asked.metadata_condition.conditions:
         raise Refused("metadata_condition is not possible here: leave it out", code="unsupported_condition")
     setting = asked.retrieval_setting
     try:
-        found = searching.search(
-            context, [asked.knowledge_id], asked.query, limit=setting.top_k, min_score=setting.score_threshold
+        found = knowledge.search.by(
+            caller, asked.knowledge_id, asked.query, limit=setting.top_k, min_score=setting.score_threshold
         )
     except UnknownBase as error:
         return JSONResponse({"error_code": _UNKNOWN_BASE, "error_msg": str(error), "detail": str(error)}, 404)

@@ -17,11 +17,14 @@ from uuid import uuid4
 
 import python_multipart
 from anyio.to_thread import run_sync
+from fastapi.exceptions import RequestValidationError
+from pydantic import TypeAdapter, ValidationError
 from python_multipart.exceptions import FormParserError, MultipartParseError
 from python_multipart.multipart import parse_options_header
 from starlette.requests import ClientDisconnect, Request
 
 from pipeline.interfaces.http import idempotency
+from pipeline.interfaces.http.fields import Name
 from pipeline.operations.quotas import AtOnce
 from pipeline.operations.refusal import Refused
 from pipeline.storage import installation
@@ -90,6 +93,21 @@ class Form:
         parts = sorted((name, *values) for name, values in self.fields.items())
         parts += [(one.name, one.filename, one.sha256) for one in self.files]
         return hashlib.sha256(repr(parts).encode("utf-8", "backslashreplace")).hexdigest()
+
+
+def of_folder(form: Form) -> tuple[list[tuple[Path, str]], str]:
+    """(the files with their names, the name of the folder that they are of, if it is given).
+
+    Raises what is answered with 422.
+    """
+    if form.fields.keys() - {"groupName", "wait"} or not form.files:
+        raise Refused("send files, and the field `groupName` if they are those of a folder", code="invalid")
+    try:
+        folder = TypeAdapter(Name).validate_python(form.fields["groupName"][-1]) if "groupName" in form.fields else ""
+    except ValidationError as error:
+        wrong = [{**one, "loc": ("body", "groupName", *one["loc"])} for one in error.errors()]
+        raise RequestValidationError(wrong) from None
+    return [(file.path, file.filename) for file in form.files], folder
 
 
 def uploaded(max_files: int = 1) -> Callable[[Request], AsyncIterator[Form]]:

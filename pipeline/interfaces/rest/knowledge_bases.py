@@ -5,9 +5,10 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query, Request, Response
 from pydantic import ConfigDict, Field
 
-from pipeline.flows.knowledge.settings import own
+from pipeline.flows.knowledge.states import ItemType
+from pipeline.flows.knowledge.views import BaseView
 from pipeline.interfaces.http import pages
-from pipeline.interfaces.http.dependencies import here, may_spend, reader, writer
+from pipeline.interfaces.http.dependencies import ByCaller, here, reader, writer
 from pipeline.interfaces.http.errors import documented
 from pipeline.interfaces.http.fields import HexId, Limit, Name, Prose, Search, Strict, Word
 from pipeline.interfaces.http.json_bodies import JsonRoute
@@ -26,9 +27,7 @@ from pipeline.interfaces.rest.knowledge_shapes import (
     found_shape,
     queue_shape,
 )
-from pipeline.settings import LOCAL
-from tasks import knowledge as flow
-from tasks.knowledge import ItemType
+from pipeline.operations import knowledge
 
 router = APIRouter(tags=["knowledge"], route_class=JsonRoute)
 PATH = "/api/v1/knowledge-bases"
@@ -61,69 +60,60 @@ class BaseChanges(BaseOptions):
 
 
 @router.get("/knowledge-bases", dependencies=reader)
-def list_bases(q: Search = None, limit: Limit = 50, cursor: Cursor = None) -> Page[BaseShape]:
+def list_bases(caller: ByCaller, q: Search = None, limit: Limit = 50, cursor: Cursor = None) -> Page[BaseShape]:
     """List all bases by name, also during their deletion."""
-    after, counts = pages.decode(cursor, str, str), flow.counts()
-    found = sorted((base for base in flow.bases() if (q or "").lower() in base.name.lower()), key=_place)
+    after, counts = pages.decode(cursor, str, str), knowledge.counts.by(caller)
+    bases = knowledge.bases.by(caller)
+    found = sorted((base for base in bases if (q or "").lower() in base.name.lower()), key=_place)
     rest = [base for base in found if after is None or _place(base) > after]
     return pages.page(rest, limit, lambda base: base_shape(base, counts.get(base.id, {})), _place)
 
 
-def _place(base: flow.BaseView) -> tuple[str, str]:
+def _place(base: BaseView) -> tuple[str, str]:
     return base.name, base.id
 
 
-def _check_model(request: Request, provider: str | None, model: str | None) -> None:
-    """Raises `Refused` as `check_model` does; the model that the settings name for knowledge may be named."""
-    configured = own(request.app.state.context.settings)
-    chosen = provider or configured.embeddings_provider or LOCAL
-    if model and (chosen, model) != (configured.embeddings_provider, configured.embeddings_model):
-        request.state.caller.check_model(chosen, model)
-
-
 @router.post("/knowledge-bases", status_code=201, dependencies=writer, responses=documented(404, 409))
-def create_base(request: Request, response: Response, new: NewBase) -> BaseShape:
+def create_base(request: Request, response: Response, caller: ByCaller, new: NewBase) -> BaseShape:
     """Create an empty base."""
-    _check_model(request, new.provider, new.model)
-    made = flow.create_base(**new.model_dump())
+    made = knowledge.create_base.by(caller, **new.model_dump())
     response.headers["Location"] = here(request, f"{PATH}/{made.id}")
     return base_shape(made, {})
 
 
 @router.get("/knowledge-bases/{base_id}", dependencies=reader, responses=GONE)
-def show_base(base_id: HexId) -> BaseShape:
+def show_base(caller: ByCaller, base_id: HexId) -> BaseShape:
     """Show one base, with its items by state."""
-    found = flow.base(base_id)
-    return base_shape(found, flow.tally(found.id).states)
+    found = knowledge.base.by(caller, base_id)
+    return base_shape(found, knowledge.tally.by(caller, found.id).states)
 
 
 @router.patch("/knowledge-bases/{base_id}", dependencies=writer, responses=documented(404, 409))
-def edit_base(request: Request, base_id: HexId, changes: BaseChanges) -> BaseShape:
+def edit_base(caller: ByCaller, base_id: HexId, changes: BaseChanges) -> BaseShape:
     """Change a base. Nothing that is under way is disturbed; what another model embedded stays searchable."""
-    _check_model(request, changes.provider or flow.base(base_id).provider, changes.model)
-    edited = flow.edit_base(base_id, **changes.model_dump(exclude_none=True))
-    return base_shape(edited, flow.tally(edited.id).states)
+    edited = knowledge.edit_base.by(caller, base_id, **changes.model_dump())
+    return base_shape(edited, knowledge.tally.by(caller, edited.id).states)
 
 
 @router.delete("/knowledge-bases/{base_id}", status_code=202, dependencies=writer, responses=GONE)
-def delete_base(base_id: HexId) -> BaseShape:
+def delete_base(caller: ByCaller, base_id: HexId) -> BaseShape:
     """Delete a base with all of its items. They are shown as being deleted until nothing of them is left."""
-    found = flow.base(base_id)
-    states = flow.tally(found.id).states
-    flow.delete_base(found.id)
+    found = knowledge.base.by(caller, base_id)
+    states = knowledge.tally.by(caller, found.id).states
+    knowledge.delete_base.by(caller, found.id)
     return base_shape(found, states).model_copy(update={"deleting": True})
 
 
 @router.get("/knowledge-bases/{base_id}/queue", dependencies=reader, responses=GONE)
-def show_queue(base_id: HexId) -> QueueShape:
+def show_queue(caller: ByCaller, base_id: HexId) -> QueueShape:
     """Show a base's queue: what is in line and under way, and orphans."""
-    return queue_shape(flow.queue(base_id))
+    return queue_shape(knowledge.queue.by(caller, base_id))
 
 
 @router.post("/knowledge-bases/{base_id}/queue/recover", dependencies=writer, responses=GONE)
-def recover(base_id: HexId) -> RecoveredShape:
+def recover(caller: ByCaller, base_id: HexId) -> RecoveredShape:
     """Continue a base's orphans. If workers run, the sweeper does that within seconds."""
-    return RecoveredShape(recovered=flow.recover(base_id))
+    return RecoveredShape(recovered=knowledge.recover.by(caller, base_id))
 
 
 class Orphans(Strict):
@@ -134,26 +124,26 @@ class Orphans(Strict):
 
 
 @router.post("/knowledge-bases/{base_id}/queue/dismiss", dependencies=writer, responses=GONE)
-def dismiss(base_id: HexId, which: Orphans | None = None) -> DismissedShape:
+def dismiss(caller: ByCaller, base_id: HexId, which: Orphans | None = None) -> DismissedShape:
     """Give up orphans: they fail with the error `Interrupted`, and can be reprocessed. Others are left alone."""
-    named = which.item_ids if which is not None else None
-    ids = flow.queue(base_id).orphan_item_ids if named is None else named
-    return DismissedShape(dismissed=flow.dismiss(base_id, ids))
+    return DismissedShape(dismissed=knowledge.dismiss.by(caller, base_id, which.item_ids if which else None))
 
 
 @router.get("/knowledge-queue", dependencies=reader)
-def show_queues() -> FlowShape:
+def show_queues(caller: ByCaller) -> FlowShape:
     """Show the queues of all bases: `getStatus` of the source."""
-    return flow_shape(flow.get_status())
+    return flow_shape(knowledge.get_status.by(caller))
 
 
 @router.post("/knowledge-queue/recover", dependencies=writer, responses=GONE)
 def recover_all(
+    caller: ByCaller,
     base_id: Annotated[HexId | None, Query(alias="baseId", description="Only of this base.")] = None,
 ) -> RecoveredShape:
     """Send the orphans of one base, or of all, on their way again: another name for `queue/recover`."""
-    bases = [base_id] if base_id is not None else [base.id for base in flow.bases() if not base.deleting]
-    return RecoveredShape(recovered=[item for one in bases for item in flow.recover(one)])
+    bases = knowledge.bases.by(caller) if base_id is None else [knowledge.base.by(caller, base_id)]
+    found = [item for base in bases if not base.deleting for item in knowledge.recover.by(caller, base.id)]
+    return RecoveredShape(recovered=found)
 
 
 class Question(Strict):
@@ -182,19 +172,15 @@ class QuestionToMany(Question):
 
 
 @router.post("/knowledge-bases/{base_id}/search", dependencies=reader, responses=GONE)
-def search_base(request: Request, base_id: HexId, question: Question) -> FoundShape:
+def search_base(caller: ByCaller, base_id: HexId, question: Question) -> FoundShape:
     """Search a base by words and by vectors, fused. Where the provider does not answer, by words alone: see `note`."""
-    if question.by_meaning:
-        may_spend(request)
-    return found_shape(flow.search([base_id], question.query, **_options(question)))
+    return found_shape(knowledge.search.by(caller, [base_id], question.query, **_options(question)))
 
 
 @router.post("/knowledge-search", dependencies=reader, responses=GONE)
-def search_bases(request: Request, question: QuestionToMany) -> FoundShape:
+def search_bases(caller: ByCaller, question: QuestionToMany) -> FoundShape:
     """Search several bases, or all of them, in one ranking."""
-    if question.by_meaning:
-        may_spend(request)
-    return found_shape(flow.search(question.base_ids, question.query, **_options(question)))
+    return found_shape(knowledge.search.by(caller, question.base_ids, question.query, **_options(question)))
 
 
 def _options(question: Question) -> dict[str, Any]:

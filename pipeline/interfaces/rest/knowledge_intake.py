@@ -4,9 +4,9 @@ Nothing here reads what is added: files are streamed to disk, addresses are fetc
 names a file of this machine.
 """
 
+from contextlib import suppress
 from http import HTTPStatus
 from typing import Annotated, Any
-from uuid import uuid4
 
 from anyio.to_thread import run_sync
 from fastapi import APIRouter, Request, Response
@@ -14,25 +14,24 @@ from fastapi.exceptions import RequestValidationError
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 from starlette.responses import JSONResponse
 
+from pipeline.flows.knowledge.intake import Added, Refused, Source
+from pipeline.flows.knowledge.queries import UnknownItem
+from pipeline.flows.knowledge.states import ItemType
 from pipeline.interfaces.http import uploads
 from pipeline.interfaces.http.bodies import is_upload
-from pipeline.interfaces.http.dependencies import here, spender, writer
+from pipeline.interfaces.http.dependencies import ByCaller, here, spender, writer
 from pipeline.interfaces.http.errors import MEDIA_TYPE, RETRY_S, STATUS, Problem, documented
 from pipeline.interfaces.http.fields import Given, HexId, Line, LongProse, Name, Strict, Url, Wait
 from pipeline.interfaces.http.json_bodies import text_of, turns
 from pipeline.interfaces.http.long_poll import wait_for
-from pipeline.interfaces.http.uploads import Form
 from pipeline.interfaces.rest.knowledge_bases import PATH as BASES
 from pipeline.interfaces.rest.knowledge_items import PATH as ITEMS
 from pipeline.interfaces.rest.knowledge_shapes import NAMES, AddedShape, added_shape, item_shape
-from pipeline.operations.refusal import Refused
-from tasks import knowledge as flow
-from tasks.knowledge import Added, ItemType, Source
-from tasks.knowledge import Refused as NotAdded
+from pipeline.operations import knowledge
+from pipeline.operations.caller import Caller
+from pipeline.operations.knowledge import MAX_FILES, MAX_ITEMS
 
 router = APIRouter(tags=["knowledge"])
-MAX_FILES, MAX_ITEMS = 500, 1000
-"""Of one request."""
 _UPLOAD = "files are not read from paths: upload them to this address as multipart/form-data"
 
 
@@ -131,27 +130,28 @@ _SCHEMA = {
         **documented(404, 409, 415, 507),
     },
 )
-async def add_items(request: Request, response: Response, base_id: HexId, wait: Wait = 0) -> Any:
+async def add_items(request: Request, response: Response, caller: ByCaller, base_id: HexId, wait: Wait = 0) -> Any:
     """Add the valid sources to a base as items at the end of its line. The answer names the refused ones.
 
     As JSON: an item, a list of items, or `{"items": […]}`, of types `url`, `sitemap` and `note`. Files as
     `multipart/form-data`, up to 500 at once; with `groupName`, as the files of a folder. What is in the base already is
     refused as `duplicate`, with the item that it is. If nothing can be added the answer is a problem, with `failed`.
     """
-    base = await run_sync(flow.base, base_id)
+    base = await run_sync(knowledge.base.by, caller, base_id)
     if is_upload(request.headers):
         async with uploads.receive(request, MAX_FILES) as form:
-            added = await run_sync(add_uploaded, base.id, form)
+            files, folder = uploads.of_folder(form)
+            added = await run_sync(knowledge.add_uploads.by, caller, base.id, files, folder)
     else:
         sources, refused = await turns(request).read(request, await request.body(), _read)
-        added = await run_sync(flow.add, base.id, sources) if sources else Added()
+        added = await run_sync(knowledge.add.by, caller, base.id, sources) if sources else Added()
         added.failed += refused
     if not added.created:
         return _nothing(added)
     ids = [view.id for view in added.created]
     if wait:
-        tally = await wait_for(request.state.caller, lambda: flow.tally(base.id, ids), lambda now: not now.open, wait)
-        shown = added_shape(added).model_copy(update={"created": await run_sync(_now, ids)})
+        tally = await wait_for(caller, lambda: knowledge.tally.by(caller, base.id, ids), lambda now: not now.open, wait)
+        shown = added_shape(added).model_copy(update={"created": await run_sync(_now, caller, ids)})
         response.status_code = 202 if tally.open else 201
     else:
         shown = added_shape(added)
@@ -162,59 +162,33 @@ async def add_items(request: Request, response: Response, base_id: HexId, wait: 
     return shown
 
 
-def _now(ids: list[str]) -> list[Any]:
+def _now(caller: Caller, ids: list[str]) -> list[Any]:
     found = []
     for item_id in ids:
-        try:
-            found.append(item_shape(flow.item(item_id)))
-        except flow.UnknownItem:
-            continue  # it was deleted meanwhile
+        with suppress(UnknownItem):  # it was deleted meanwhile
+            found.append(item_shape(knowledge.item.by(caller, item_id)))
     return found
 
 
-def add_uploaded(base_id: str, form: Form) -> Added:
-    """Add what was uploaded: blocks, so it runs in a thread."""
-    unknown = form.fields.keys() - {"groupName", "wait"}
-    if unknown or not form.files:
-        raise Refused("send files, and the field `groupName` if they are those of a folder", code="invalid")
-    try:
-        name = TypeAdapter(Name).validate_python(form.fields["groupName"][-1]) if "groupName" in form.fields else ""
-    except ValidationError as error:
-        raise _invalid(error, "groupName") from None
-    kind = ItemType.DIRECTORY if name else ItemType.FILE
-    group_id = (flow.group_id(base_id, name) or f"grp-{uuid4().hex[:12]}") if name else ""
-    return flow.add(
-        base_id,
-        [
-            Source(kind, file.path, name=file.filename or "file", group_id=group_id, group_name=name)
-            for file in form.files
-        ],
-    )
-
-
-def _read(body: bytes) -> tuple[list[Source], list[NotAdded]]:
+def _read(body: bytes) -> tuple[list[Source], list[Refused]]:
     """(what is to be added; what cannot be)."""
     try:
         given = BODY.validate_json(text_of(body))
     except ValidationError as error:
-        raise _invalid(error) from None
+        raise RequestValidationError([{**one, "loc": ("body", *one["loc"])} for one in error.errors()]) from None
     items = given.items if isinstance(given, NewItems) else given if isinstance(given, list) else [given]
     sources: list[Source] = []
-    refused: list[NotAdded] = []
+    refused: list[Refused] = []
     for item in items:
         what = item.data or item
         label = str(what.name or what.path or "")[:200]
         if item.type in {ItemType.FILE, ItemType.DIRECTORY} or what.path or what.file:
-            refused.append(NotAdded(label, _UPLOAD, "upload"))
+            refused.append(Refused(label, _UPLOAD, "upload"))
         elif item.type is ItemType.NOTE:
             sources.append(Source(item.type, text=what.content or "", name=what.name or ""))
         else:
             sources.append(Source(item.type, url=what.url or "", name=what.name or ""))
     return sources, refused
-
-
-def _invalid(error: ValidationError, *where: str) -> RequestValidationError:
-    return RequestValidationError([{**one, "loc": ("body", *where, *one["loc"])} for one in error.errors()])
 
 
 def _nothing(added: Added) -> Response:

@@ -1,7 +1,5 @@
 """`/knowledge-items`, and the items of a base: show, list, reprocess, cancel, delete; one, or all that match."""
 
-from collections.abc import Callable
-from enum import StrEnum
 from typing import Annotated, Any
 
 from anyio.to_thread import run_sync
@@ -9,10 +7,11 @@ from fastapi import APIRouter, Header, Query, Request, Response
 from fastapi.responses import FileResponse
 from pydantic import ConfigDict, Field, StrictBool, model_validator
 
-from pipeline.engine.errors import UserError
+from pipeline.flows.knowledge.states import ItemStatus, ItemType
 from pipeline.flows.knowledge.texts import MAX_CHARS
+from pipeline.flows.knowledge.views import ItemView
 from pipeline.interfaces.http import pages
-from pipeline.interfaces.http.dependencies import here, may_spend, reader, spender, writer
+from pipeline.interfaces.http.dependencies import ByCaller, here, reader, spender, writer
 from pipeline.interfaces.http.errors import RETRY_S, documented
 from pipeline.interfaces.http.fields import HexId, Limit, Line, PageNumber, Strict, Wait, Word
 from pipeline.interfaces.http.json_bodies import JsonRoute
@@ -28,9 +27,8 @@ from pipeline.interfaces.rest.knowledge_shapes import (
     chunk_shape,
     item_shape,
 )
-from pipeline.operations.documents import Skipped
-from tasks import knowledge as flow
-from tasks.knowledge import ItemStatus, ItemType, ItemView, UnknownItem
+from pipeline.operations import knowledge
+from pipeline.operations.knowledge import MOST_AT_ONCE, Verb
 
 router = APIRouter(tags=["knowledge"], responses=documented(404), route_class=JsonRoute)
 PATH = "/api/v1/knowledge-items"
@@ -39,8 +37,6 @@ _PICTURE: dict[int | str, dict[str, Any]] = {
     200: {"content": {"image/webp": {"schema": {"type": "string", "format": "binary"}}}},
     304: {"description": "It is the one that the caller has."},
 }
-MOST_AT_ONCE = 500
-"""Items that one request acts on; `next_cursor` leads to the others."""
 Progress = Annotated[bool, Query(alias="includeProgress", description="False: `progress` is null.")]
 Standing = Annotated[
     bool, Query(alias="includeStanding", description="Also what it is doing just now, which costs more to find out.")
@@ -52,6 +48,7 @@ Group = Annotated[Word | None, Query(alias="groupId", description="Only those of
 
 @router.get("/knowledge-bases/{base_id}/items", dependencies=reader)
 def list_items(
+    caller: ByCaller,
     base_id: HexId,
     status: Statuses = None,
     types: Types = None,
@@ -63,7 +60,8 @@ def list_items(
     cursor: Cursor = None,
 ) -> Page[ItemShape]:
     """List the items of a base in the order of its line, also during their deletion."""
-    found = flow.items(
+    found = knowledge.items.by(
+        caller,
         base_id,
         status=status or (),
         types=types or (),
@@ -79,7 +77,7 @@ def list_items(
 
 @router.get("/knowledge-items/{item_id}", dependencies=reader)
 async def show_item(
-    request: Request,
+    caller: ByCaller,
     item_id: HexId,
     *,
     include_progress: Progress = True,
@@ -89,43 +87,41 @@ async def show_item(
     """Show an item with its progress; with `wait`, once it is completed or failed."""
 
     def look() -> tuple[ItemView, ItemShape]:
-        view = flow.item(item_id)
-        standing = flow.standings([item_id]).get(item_id) if include_standing else None
+        view = knowledge.item.by(caller, item_id)
+        standing = knowledge.standings.by(caller, [item_id]).get(item_id) if include_standing else None
         return view, item_shape(view, progress=include_progress, standing=standing)
 
-    _, shown = await wait_for(
-        request.state.caller, look, lambda found: found[0].at_rest and not found[0].deleting, wait
-    )
+    _, shown = await wait_for(caller, look, lambda found: found[0].at_rest and not found[0].deleting, wait)
     return shown
 
 
 @router.get("/knowledge-items/{item_id}/chunks", dependencies=reader)
-def list_chunks(item_id: HexId, limit: Limit = 50, cursor: Cursor = None) -> Page[ChunkShape]:
+def list_chunks(caller: ByCaller, item_id: HexId, limit: Limit = 50, cursor: Cursor = None) -> Page[ChunkShape]:
     """List the chunks of an item that are searched, in the order of its text."""
-    flow.item(item_id)
+    knowledge.item.by(caller, item_id)
     after = pages.decode(cursor, int)
     first = min(after[0] + 1, 2**31 - 1) if after else 0
-    return pages.page(
-        flow.chunks(item_id, first=first, limit=limit + 1), limit, chunk_shape, lambda chunk: (chunk.number,)
-    )
+    found = knowledge.chunks.by(caller, item_id, first=first, limit=limit + 1)
+    return pages.page(found, limit, chunk_shape, lambda chunk: (chunk.number,))
 
 
 @router.get("/knowledge-items/{item_id}/text", dependencies=reader)
 def show_text(
+    caller: ByCaller,
     item_id: HexId,
     start: Annotated[int, Query(ge=0, le=2**31 - 1, description="The first character.")] = 0,
     limit: Annotated[int, Query(ge=1, le=MAX_CHARS, description="At most this many characters.")] = 100_000,
 ) -> TextShape:
     """Show the searchable text of an item, a part at a time."""
-    return TextShape.model_validate(flow.text(item_id, start=start, limit=limit))
+    return TextShape.model_validate(knowledge.text.by(caller, item_id, start=start, limit=limit))
 
 
 @router.get(
     "/knowledge-items/{item_id}/file", dependencies=reader, response_class=FileResponse, responses=documented(409)
 )
-def download_file(item_id: HexId) -> FileResponse:
+def download_file(caller: ByCaller, item_id: HexId) -> FileResponse:
     """Download the kept copy of an item's file or note. Of addresses none is kept."""
-    found = flow.original(item_id)
+    found = knowledge.original.by(caller, item_id)
     return FileResponse(found.path, filename=found.name, media_type="application/octet-stream")
 
 
@@ -134,19 +130,20 @@ def download_file(item_id: HexId) -> FileResponse:
 )
 async def show_page_picture(
     request: Request,
+    caller: ByCaller,
     item_id: HexId,
     page: PageNumber,
     width: Annotated[int, Query(ge=40, le=2000, description="At most so many pixels wide.")] = 1000,
     if_none_match: Annotated[Line | None, Header()] = None,
 ) -> Response:
     """A picture of a page of the kept copy, if the item is a PDF or a picture."""
-    copy = await run_sync(flow.original, item_id)
+    copy = await run_sync(knowledge.original.by, caller, item_id)
     tag = f'"{item_id}-{copy.path.name[:16]}-{page}-{width}"'
     headers = {"ETag": tag, "Cache-Control": "private, max-age=86400"}
     if if_none_match and tag in if_none_match:
         return Response(status_code=304, headers=headers)
     made = await request.app.state.pictures.get(
-        request.state.caller, tag, lambda wanted: flow.page_picture(item_id, page, width, wanted), urgent=True
+        caller, tag, lambda wanted: knowledge.page_picture.by(caller, item_id, page, width, wanted), urgent=True
     )
     if made is None:
         return Response(status_code=503)  # they have gone, or the server ends
@@ -154,16 +151,18 @@ async def show_page_picture(
 
 
 @router.post("/knowledge-items/{item_id}/reprocess", status_code=202, dependencies=[*writer, *spender])
-async def reprocess(request: Request, response: Response, item_id: HexId, wait: Wait = 0) -> ItemShape:
+async def reprocess(
+    request: Request, response: Response, caller: ByCaller, item_id: HexId, wait: Wait = 0
+) -> ItemShape:
     """Read and embed an item again, from 0 percent, at the end of its base's line. Searches find the old chunks until
     the new ones are complete."""
 
-    first = [flow.reprocess]
+    first = [knowledge.reprocess]
 
     def look() -> ItemView:
-        return (first.pop() if first else flow.item)(item_id)
+        return (first.pop() if first else knowledge.item).by(caller, item_id)
 
-    view = await wait_for(request.state.caller, look, lambda now: now.at_rest, wait)
+    view = await wait_for(caller, look, lambda now: now.at_rest, wait)
     response.headers["Location"] = here(request, f"{PATH}/{item_id}")
     response.status_code = 200 if wait and view.at_rest else 202
     if response.status_code == 202:
@@ -172,25 +171,17 @@ async def reprocess(request: Request, response: Response, item_id: HexId, wait: 
 
 
 @router.post("/knowledge-items/{item_id}/cancel", dependencies=writer)
-def cancel(item_id: HexId) -> CancelShape:
+def cancel(caller: ByCaller, item_id: HexId) -> CancelShape:
     """Stop an item: it fails with the error `Cancelled`. An item that has ended stays as it was: `ignored`."""
-    return CancelShape(status=flow.cancel(item_id))
+    return CancelShape(status=knowledge.cancel.by(caller, item_id))
 
 
 @router.delete("/knowledge-items/{item_id}", status_code=202, dependencies=writer)
-def delete_item(item_id: HexId) -> ItemShape:
+def delete_item(caller: ByCaller, item_id: HexId) -> ItemShape:
     """Delete an item with its file, chunks and vectors. Work on it stops. It is `deleting` until all is removed."""
-    view = flow.item(item_id)
-    flow.delete(item_id)
+    view = knowledge.item.by(caller, item_id)
+    knowledge.delete.by(caller, item_id)
     return item_shape(view).model_copy(update={"deleting": True, "progress": None})
-
-
-class Verb(StrEnum):
-    """What can be done with many items at once."""
-
-    REPROCESS = "reprocess"
-    CANCEL = "cancel"
-    DELETE = "delete"
 
 
 class ItemFilter(Strict):
@@ -233,44 +224,25 @@ class ItemSelection(Strict):
 
 
 @router.post("/knowledge-bases/{base_id}/items/actions/{verb}", dependencies=writer)
-def act_on_items(request: Request, base_id: HexId, verb: Verb, selection: ItemSelection) -> Acted:
+def act_on_items(caller: ByCaller, base_id: HexId, verb: Verb, selection: ItemSelection) -> Acted:
     """Do the same with many items of a base, each in a transaction of its own. At most 500 a request."""
-    base, following = flow.base(base_id), None
-    if verb is Verb.REPROCESS:
-        may_spend(request)
     if selection.ids is not None:
-        ids = list(dict.fromkeys(selection.ids))
+        ids, following = list(dict.fromkeys(selection.ids)), None
         matched = len(ids)
     else:
         chosen = selection.filter
-        after = pages.decode(selection.cursor, str)
-        ids, matched = flow.matching(
-            base.id,
+        (after,) = pages.decode(selection.cursor, str) or ("",)
+        found, matched = knowledge.matching.by(
+            caller,
+            base_id,
+            after=after,
             status=chosen.status,
             types=chosen.type,
             group_id=chosen.group_id or "",
             words=chosen.q or "",
-            after=after[0] if after else "",
             limit=MOST_AT_ONCE + 1,
         )
-        some = pages.page(ids, MOST_AT_ONCE, str, lambda item_id: (item_id,))
+        some = pages.views(found, MOST_AT_ONCE, lambda item_id: (item_id,))
         ids, following = some.items, some.next_cursor
-    done, skipped = [], []
-    for item_id in ids:
-        try:
-            _act(base.id, item_id, verb)
-            done.append(item_id)
-        except UserError as error:
-            skipped.append(Skipped(id=item_id, reason=str(error)))
-    if verb is Verb.DELETE and done:
-        flow.delete(*done)
-    return Acted(matched=matched, done=len(done), skipped=skipped, next_cursor=following)
-
-
-def _act(base_id: str, item_id: str, verb: Verb) -> None:
-    view = flow.item(item_id)
-    if view.base_id != base_id:
-        raise UnknownItem(item_id)
-    acts: dict[Verb, Callable[[str], Any]] = {Verb.REPROCESS: flow.reprocess, Verb.CANCEL: flow.cancel}
-    if verb in acts and acts[verb](item_id) is flow.CancelStatus.IGNORED:
-        raise UserError("it had ended already", code="idle")
+    done, skipped = knowledge.act.by(caller, verb, base_id, ids)
+    return Acted(matched=matched, done=done, skipped=skipped, next_cursor=following)

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from pipeline.engine.transaction import Dispatch
 from pipeline.storage.context import Context
 from tests.support.knowledge import add_base
 from tests.support.knowledge_driver import Driver
@@ -14,6 +15,14 @@ from tests.support.provider_server import ProviderServer
 def provider() -> Iterator[ProviderServer]:
     with ProviderServer() as server:
         yield server
+
+
+@pytest.fixture(autouse=True)
+def sent(monkeypatch: pytest.MonkeyPatch) -> Dispatch:
+    """What transactions asked to be sent. Nothing is: the hand does what messages would bring about."""
+    dispatch = Dispatch()
+    monkeypatch.setattr(Context, "_send", lambda _, asked: dispatch.add(asked))
+    return dispatch
 
 
 @pytest.fixture

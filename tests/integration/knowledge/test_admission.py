@@ -184,7 +184,7 @@ def test_item_of_a_lost_worker_stays_among_those_under_way(context: Context, dri
     assert driver.row(first).status == ItemStatus.PENDING
     assert driver.row(first).admitted_at is not None
     assert admission.admit(context) == []
-    assert first in [one.id for one in driver.asked()]
+    assert first in [one.id for one in driver.due()]
     driver.work_off()
     assert driver.done == [first, second, third]
 
@@ -197,7 +197,7 @@ def test_item_that_ends_gives_its_place_to_the_next(context: Context, driver: Dr
     if how == "cancelled":
         service.cancel(context, first)
     elif how == "deleted":
-        service.delete_items(context, [first])
+        service.delete_items(context, first)
     elif how == "failed":
         driver.change(first, content_sha256="gone")
         driver.read(first)
@@ -220,4 +220,4 @@ def test_place_in_line_is_not_lost_while_nobody_sends_messages(context: Context,
     """Admission is committed before messages are sent: if Redis is away then, the sweeper finds what was begun."""
     ids = driver.note(base, "one", "two")
     assert admission.admit(context) == ids
-    assert [one.id for one in plan.asked(context, list(plan.runnable(context, ())))] == ids
+    assert [one.id for one in plan.due_steps(context, list(plan.runnable(context, ())))] == ids

@@ -15,7 +15,7 @@ from pipeline.flows.knowledge import deletion, files, orphans, plan, queries, se
 from pipeline.flows.knowledge.models import BASES, BATCHES, CHUNKS, ITEMS
 from pipeline.flows.knowledge.queries import UnknownBase, UnknownItem
 from pipeline.flows.knowledge.service import CancelStatus
-from pipeline.flows.knowledge.states import ItemStatus
+from pipeline.flows.knowledge.states import LINE, ItemStatus
 from pipeline.flows.knowledge.work import batch, content, publication
 from pipeline.providers import gates
 from pipeline.providers.traced_call import Tracer
@@ -36,12 +36,12 @@ def in_line(_context: Context, driver: Driver, item_id: str) -> Finish:
 
 
 def begun(context: Context, driver: Driver, item_id: str) -> Finish:
-    plan.asked(context, [plan.LINE])
+    plan.due_steps(context, [LINE])
     return lambda: driver.read(item_id)
 
 
 def reading(context: Context, driver: Driver, item_id: str) -> Finish:
-    plan.asked(context, [plan.LINE])
+    plan.due_steps(context, [LINE])
     claimed = context.db.run(lambda session: content._claim(session, context, item_id, driver.owner()))
     assert claimed is not None
 
@@ -77,7 +77,7 @@ def half_stored(context: Context, driver: Driver, item_id: str) -> Finish:
 
 
 def embedding(context: Context, driver: Driver, item_id: str) -> Finish:
-    plan.asked(context, [plan.LINE])
+    plan.due_steps(context, [LINE])
     driver.read(item_id)
     driver.embed(item_id)
     claimed = context.db.run(lambda session: batch._claim(session, context, item_id, "emb", driver.owner()))
@@ -94,7 +94,7 @@ def embedding(context: Context, driver: Driver, item_id: str) -> Finish:
 
 
 def writing(context: Context, driver: Driver, item_id: str) -> Finish:
-    plan.asked(context, [plan.LINE])
+    plan.due_steps(context, [LINE])
     driver.read(item_id)
     while driver.embed(item_id).again:
         pass
@@ -130,7 +130,7 @@ def test_cancelled_in_any_state_stops_and_can_be_read_again(
     assert (row.status, row.error, row.progress, row.admitted_at) == (ItemStatus.FAILED, "Cancelled", progress, None)
     finish()
     assert driver.status(item_id) is ItemStatus.FAILED
-    assert driver.asked() == []
+    assert driver.due() == []
     assert service.cancel(context, item_id) is CancelStatus.IGNORED
     service.reprocess(context, item_id)
     driver.work_off()
@@ -145,7 +145,7 @@ def test_deleted_in_any_state_leaves_nothing(
 ) -> None:
     (item_id,) = driver.note(base, long_text("note", 5))
     finish = state(context, driver, item_id)
-    assert service.delete_items(context, [item_id, "unknown"]) == [base]
+    assert service.delete_items(context, item_id, "unknown") == 1
     assert queries.item(context, item_id).deleting
     assert queries.queue(context, base).processing_count == queries.status(context).processing_count == 0
     if state is not in_line:
@@ -165,7 +165,7 @@ def test_answer_that_comes_after_the_row_is_gone_is_counted_and_says_nothing(
 ) -> None:
     (item_id,) = driver.note(base, long_text("secret", 3))
     finish = embedding(context, driver, item_id)
-    service.delete_items(context, [item_id])
+    service.delete_items(context, item_id)
     driver.work_off()
     finish()
     assert len(provider.records) == 2
@@ -181,7 +181,7 @@ def test_item_that_was_completed_is_deleted_with_all_that_it_was_found_by(
 ) -> None:
     item_id = driver.completed(base, long_text("old", 4))
     kept = driver.completed(base, long_text("kept", 3))
-    service.delete_items(context, [item_id])
+    service.delete_items(context, item_id)
     driver.work_off()
     assert left(context, VECTORS) == left(context, CHUNKS) == 3
     assert len(driver.texts(kept)) == 3

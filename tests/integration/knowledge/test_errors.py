@@ -11,7 +11,7 @@ from pipeline.engine.work import Outcome
 from pipeline.flows.knowledge import check as checking
 from pipeline.flows.knowledge import plan, service
 from pipeline.flows.knowledge.models import BATCHES, CHUNKS
-from pipeline.flows.knowledge.states import ItemStatus
+from pipeline.flows.knowledge.states import LINE, ItemStatus
 from pipeline.flows.knowledge.unserved import fail_unserved
 from pipeline.flows.knowledge.work import batch, publication
 from pipeline.providers.traced_call import Tracer
@@ -26,7 +26,7 @@ from tests.support.provider_server import Fault, ProviderServer
 def item_id(context: Context, driver: Driver, base: str) -> str:
     """An item of four chunks, whose two batches wait to be embedded."""
     (item_id,) = driver.note(base, long_text("note", 4))
-    plan.asked(context, [plan.LINE])
+    plan.due_steps(context, [LINE])
     driver.read(item_id)
     return item_id
 
@@ -61,7 +61,7 @@ def test_call_is_tried_three_times_after_half_a_second_and_a_second(
     assert "after 3 attempts" in row.error
     assert (row.progress, row.admitted_at, row.claim_id) == (before, None, None)
     assert len(provider.records) == 3
-    assert driver.asked() == []
+    assert driver.due() == []
 
 
 def test_server_that_says_when_to_come_back_is_obeyed(
@@ -136,13 +136,13 @@ def test_vectors_of_another_length_than_the_items_others_fail_it(
 
 def test_unreadable_file_fails_at_once_and_gives_its_place_back(context: Context, driver: Driver, base: str) -> None:
     (item_id,) = driver.note(base, "note")
-    plan.asked(context, [plan.LINE])
+    plan.due_steps(context, [LINE])
     driver.change(item_id, name="note.pdf", content_sha256="0" * 64)
     driver.read(item_id)
     row = driver.row(item_id)
     assert (row.status, row.attempts, row.admitted_at) == (ItemStatus.FAILED, 1, None)
     assert "gone" in row.error
-    assert driver.asked() == []
+    assert driver.due() == []
 
 
 def test_writing_is_tried_twice(

@@ -67,8 +67,8 @@ def test_same_source_is_recognised_in_one_batch_and_in_a_later_one(context: Cont
     again = intake.add(context, base, urls("https://a.example/y"))
     assert (codes(again), again.failed[0].item_id) == (["duplicate"], first.created[1].id)
     assert len(intake.add(context, add_base(context, "other"), urls("https://a.example/y")).created) == 1
-    assert not service.delete_items(context, ["unknown"])
-    service.delete_items(context, [first.created[1].id])
+    assert not service.delete_items(context, "unknown")
+    service.delete_items(context, first.created[1].id)
     assert codes(intake.add(context, base, urls("https://a.example/y"))) == ["deleting"]
 
 
@@ -136,7 +136,7 @@ class TestLimits:
         added = intake.add(context, base, urls(*(f"https://a.example/{number}" for number in range(5))))
         assert (len(added.created), codes(added)) == (3, ["queue_full"] * 2)
         assert "max_queue_size" in added.failed[0].error
-        service.delete_items(context, [added.created[0].id])
+        service.delete_items(context, added.created[0].id)
         assert len(intake.add(context, base, urls("https://a.example/4")).created) == 1
         driver.work_off()
 

@@ -11,7 +11,7 @@ from sqlalchemy import event, insert, text
 from pipeline.flows.knowledge import plan, queries
 from pipeline.flows.knowledge.flow import FLOW
 from pipeline.flows.knowledge.models import BASES, ITEMS
-from pipeline.flows.knowledge.states import ItemStatus
+from pipeline.flows.knowledge.states import LINE, ItemStatus
 from pipeline.flows.knowledge.work import admission
 from pipeline.storage.context import Context
 from tests.support.knowledge_driver import Driver
@@ -76,8 +76,7 @@ def test_what_is_asked_again_and_again_reads_few_items(context: Context, driver:
         pytest.skip("PostgreSQL decides by how much there is")
     with _asked(context) as statements:
         first = admission.admit(context)
-        plan.asked(context, [plan.LINE, *first])
-        plan.next_of(context)
+        plan.due_steps(context, [LINE, *first])
         plan.due(context)
         plan.next_wait_s(context)
         list(plan.runnable(context, ()))

@@ -6,10 +6,11 @@ import pytest
 
 from pipeline.engine.launch import Places, Wanted
 from pipeline.engine.presence import Presence
+from pipeline.engine.transaction import Dispatch
 from pipeline.flows.knowledge import plan, queries, service
 from pipeline.flows.knowledge.live_settings import IO
 from pipeline.flows.knowledge.models import BATCHES
-from pipeline.flows.knowledge.states import ItemStatus
+from pipeline.flows.knowledge.states import LINE, ItemStatus
 from pipeline.flows.knowledge.views import Activity
 from pipeline.flows.knowledge.work import admission, batch, content, publication
 from pipeline.providers import queue_control
@@ -39,7 +40,7 @@ def standing(context: Context, item_id: str) -> Activity:
 @pytest.mark.usefixtures("alive")
 def test_items_in_line_know_their_place(context: Context, driver: Driver, base: str) -> None:
     ids = driver.note(base, *(f"note {number}" for number in range(5)))
-    plan.asked(context, [plan.LINE])
+    plan.due_steps(context, [LINE])
     found = queries.standings(context, ids)
     assert [found[item_id].place for item_id in ids] == [None, None, 1, 2, 3]
     assert {found[item_id].activity for item_id in ids[2:]} == {Activity.IN_LINE}
@@ -53,7 +54,7 @@ def test_item_that_is_read_or_embedded_by_a_living_process_is_running(
     context: Context, driver: Driver, base: str
 ) -> None:
     read, embedded = driver.note(base, "to read", "to embed")
-    plan.asked(context, [plan.LINE])
+    plan.due_steps(context, [LINE])
     driver.read(embedded)
     context.db.run(lambda session: content._claim(session, context, read, driver.owner()))
     context.db.run(lambda session: batch._claim(session, context, embedded, "emb", driver.owner()))
@@ -66,7 +67,7 @@ def test_item_that_is_read_or_embedded_by_a_living_process_is_running(
 @pytest.mark.usefixtures("alive")
 def test_item_whose_message_is_on_its_way_is_queued(context: Context, driver: Driver, base: str) -> None:
     (item_id,) = driver.note(base, "note")
-    plan.asked(context, [plan.LINE])
+    plan.due_steps(context, [LINE])
     assert standing(context, item_id) is Activity.STALLED
     Places(context.redis).reserve([Wanted(queries.place_of(item_id), IO)])
     assert standing(context, item_id) is Activity.QUEUED
@@ -108,7 +109,7 @@ def test_items_before_a_closed_gate_hold_up_their_own_base_alone(context: Contex
 
 def test_item_whose_queue_is_paused_waits_and_is_no_orphan(context: Context, driver: Driver, base: str) -> None:
     (item_id,) = driver.note(base, "note")
-    plan.asked(context, [plan.LINE])
+    plan.due_steps(context, [LINE])
     driver.read(item_id)
     queue_control.pause(context, "knowledge.emb", None)
     found = queries.standings(context, [item_id])[item_id]
@@ -119,7 +120,7 @@ def test_item_whose_queue_is_paused_waits_and_is_no_orphan(context: Context, dri
 
 def test_orphans_are_dismissed_as_failed_and_others_are_left_alone(context: Context, driver: Driver, base: str) -> None:
     orphan, other = driver.note(base, "orphan", "other")
-    plan.asked(context, [plan.LINE])
+    plan.due_steps(context, [LINE])
     Presence(context.redis).renew(WORKER, 60)
     context.db.run(lambda session: content._claim(session, context, other, driver.owner()))
     assert queries.queue(context, base).orphan_item_ids == [orphan]
@@ -130,19 +131,16 @@ def test_orphans_are_dismissed_as_failed_and_others_are_left_alone(context: Cont
 
 
 def test_recovery_takes_from_processes_that_are_gone_what_they_held(
-    context: Context, driver: Driver, base: str
+    context: Context, driver: Driver, base: str, sent: Dispatch
 ) -> None:
     read, embedded = driver.note(base, "to read", long_text("to embed", 2))
-    plan.asked(context, [plan.LINE])
+    plan.due_steps(context, [LINE])
     driver.read(embedded)
     context.db.run(lambda session: content._claim(session, context, read, driver.owner()))
     context.db.run(lambda session: batch._claim(session, context, embedded, "emb", driver.owner()))
     assert sorted(knowledge.recover(base)) == sorted([read, embedded])
     assert (driver.row(read).status, driver.row(read).claim_id) == (ItemStatus.PENDING, None)
-    assert Places(context.redis).known([queries.place_of(read), queries.place_of(embedded)]) == {
-        queries.place_of(read),
-        queries.place_of(embedded),
-    }
+    assert {LINE, read, embedded} <= sent.launches["knowledge"].keys()
     driver.work_off()
     assert {driver.status(read), driver.status(embedded)} == {ItemStatus.COMPLETED}
 
@@ -150,7 +148,7 @@ def test_recovery_takes_from_processes_that_are_gone_what_they_held(
 @pytest.mark.usefixtures("alive")
 def test_recovery_takes_nothing_from_processes_that_live(context: Context, driver: Driver, base: str) -> None:
     (item_id,) = driver.note(base, "note")
-    plan.asked(context, [plan.LINE])
+    plan.due_steps(context, [LINE])
     context.db.run(lambda session: content._claim(session, context, item_id, driver.owner()))
     claim = driver.row(item_id).claim_id
     assert knowledge.recover(base) == []
@@ -166,5 +164,5 @@ def test_batches_of_an_item_that_has_ended_are_not_asked_for_again_and_again(
     with context.db.transaction() as session:
         session.execute(BATCHES.update().values(next_run_at=past))
     assert plan.due(context) == []
-    assert driver.asked() == []
+    assert driver.due() == []
     assert plan.next_wait_s(context) is None

@@ -15,7 +15,7 @@ from pipeline.flows.knowledge import files, plan, service
 from pipeline.flows.knowledge.flow import FLOW
 from pipeline.flows.knowledge.models import BATCHES, CHUNKS
 from pipeline.flows.knowledge.service import CancelStatus
-from pipeline.flows.knowledge.states import ItemStatus
+from pipeline.flows.knowledge.states import LINE, ItemStatus
 from pipeline.flows.knowledge.work import batch, content, publication
 from pipeline.providers.traced_call import Tracer
 from pipeline.storage.context import Context
@@ -75,7 +75,7 @@ def test_what_was_paid_before_a_cancellation_is_not_paid_again(
     context: Context, driver: Driver, base: str, provider: ProviderServer
 ) -> None:
     (item_id,) = driver.note(base, long_text("kept", 6))
-    plan.asked(context, [plan.LINE])
+    plan.due_steps(context, [LINE])
     driver.read(item_id)
     driver.embed(item_id)
     assert len(embedded(provider)) == 2
@@ -112,7 +112,7 @@ class TestMessagesOfAnOldRun:
     @pytest.fixture
     def item_id(self, driver: Driver, base: str, context: Context) -> str:
         (item_id,) = driver.note(base, long_text("run", 6))
-        plan.asked(context, [plan.LINE])
+        plan.due_steps(context, [LINE])
         driver.read(item_id)
         return item_id
 
@@ -150,7 +150,7 @@ class TestMessagesOfAnOldRun:
         self, context: Context, driver: Driver, item_id: str, claimed: batch.Claimed
     ) -> None:
         service.reprocess(context, item_id)
-        plan.asked(context, [plan.LINE])
+        plan.due_steps(context, [LINE])
         reading = context.db.run(lambda session: content._claim(session, context, item_id, driver.owner()))
         assert reading is not None
         self._end(context, claimed, UnitError("refused", kind=ErrorKind.PERMANENT))
@@ -167,7 +167,7 @@ class TestMessagesOfAnOldRun:
             FLOW.free_lost(context, {WORKER})
         self._claim(context, Driver(context, "old:1:a"), item_id)
         service.reprocess(context, item_id)
-        plan.asked(context, [plan.LINE])
+        plan.due_steps(context, [LINE])
         reading = context.db.run(lambda session: content._claim(session, context, item_id, driver.owner()))
         FLOW.free_lost(context, {"old:1:a"})
         assert driver.row(item_id).status == ItemStatus.PREPROCESSING
@@ -180,7 +180,7 @@ class TestMessagesOfAnOldRun:
         self, context: Context, driver: Driver, item_id: str, claimed: batch.Claimed
     ) -> None:
         service.reprocess(context, item_id)
-        plan.asked(context, [plan.LINE])
+        plan.due_steps(context, [LINE])
         driver.read(item_id)
         before = driver.row(item_id), driver.rows(BATCHES)
         self._end(context, claimed)
@@ -198,11 +198,11 @@ class TestMessagesOfAnOldRun:
 
     def test_read_of_the_old_run_stores_nothing(self, context: Context, driver: Driver, base: str) -> None:
         (item_id,) = driver.note(base, long_text("slow", 4))
-        plan.asked(context, [plan.LINE])
+        plan.due_steps(context, [LINE])
         old = context.db.run(lambda session: content._claim(session, context, item_id, driver.owner()))
         assert old is not None
         service.reprocess(context, item_id)
-        plan.asked(context, [plan.LINE])
+        plan.due_steps(context, [LINE])
         with pytest.raises(content.ClaimLost):
             content._store(context, old, content._content(context, old))
         assert driver.rows(CHUNKS, item_id) == []
@@ -217,7 +217,7 @@ def test_vectors_of_a_write_that_was_cancelled_halfway_go_when_it_is_read_again(
 ) -> None:
     monkeypatch.setattr(publication, "MOST_AT_ONCE", 2)
     (item_id,) = driver.note(base, long_text("half", 6))
-    plan.asked(context, [plan.LINE])
+    plan.due_steps(context, [LINE])
     driver.read(item_id)
     for _ in range(3):
         driver.embed(item_id)

@@ -145,8 +145,8 @@ class Knowledge:
     def __init__(self, context: Context) -> None:
         self.driver = KnowledgeDriver(context)
         (self.item_id,) = self.driver.note(add_base(context), "one short note")
-        while (asked := self.driver.asked()) and asked[0].step is Steps.READ:
-            self.driver.step(asked[0])
+        while (due := self.driver.due()) and due[0].step is Steps.READ:
+            self.driver.step(due[0])
 
     def work(self) -> Settled:
         return self.driver.embed(self.item_id, "ai")

@@ -11,8 +11,7 @@ from celery import Signature, chord, group
 from celery.canvas import _chain as chain
 
 from pipeline.flows.documents.states import DocumentStatus, PageStatus
-from pipeline.flows.knowledge.plan import Asked as ItemAsked
-from pipeline.flows.knowledge.plan import Step
+from pipeline.flows.knowledge.plan import DueStep, Step
 from pipeline.flows.screenshots.plan import Action, Asked
 from pipeline.flows.screenshots.scopes import Scope
 from pipeline.settings import LOCAL
@@ -100,8 +99,8 @@ def test_a_document_s_canvas_from_each_of_its_states(context: Context, status: D
 
 @pytest.mark.parametrize("step", ITEM)
 def test_an_item_s_canvas_from_each_of_its_steps(context: Context, step: Step) -> None:
-    asked = ItemAsked("i", step, "io", provider=LOCAL)
-    assert shape(knowledge._canvas(context, asked, range(2))) == ITEM[step]
+    due = DueStep("i", step, "io", provider=LOCAL)
+    assert shape(knowledge._canvas(context, due, range(2))) == ITEM[step]
 
 
 @pytest.mark.parametrize("action", Action)

@@ -18,12 +18,13 @@ from pipeline.engine.guarded_call import GuardedCall
 from pipeline.engine.kept_answers import Subject
 from pipeline.engine.retry import Policy
 from pipeline.engine.settled import Settled
+from pipeline.engine.transaction import Dispatch, Tx
 from pipeline.engine.work import Changes, Outcome, Work
 from pipeline.flows.knowledge.models import BATCHES, CHUNKS, ITEMS
 from pipeline.flows.knowledge.rules.passage import embedded_text
 from pipeline.flows.knowledge.rules.progress import embed_progress
 from pipeline.flows.knowledge.settings import own
-from pipeline.flows.knowledge.states import BATCH, ITEM, BatchEvent, BatchStatus, ItemEvent, ItemStatus
+from pipeline.flows.knowledge.states import BATCH, FLOW, ITEM, LINE, BatchEvent, BatchStatus, ItemEvent, ItemStatus
 from pipeline.flows.knowledge.views import heading_of
 from pipeline.flows.knowledge.work import item as items
 from pipeline.providers import registry
@@ -49,9 +50,9 @@ def _count(session: Session, row: Any, changes: Changes, now: datetime) -> None:
         return
     mine = ITEMS.c.id == row.id
     if changes.failed:
-        ITEM.move(
-            session, ITEMS, ItemEvent.FAIL, mine, error=changes.error, finished_at=now, admitted_at=None, updated_at=now
-        )
+        ended = {"error": changes.error, "finished_at": now, "admitted_at": None, "updated_at": now}
+        ITEM.move(session, ITEMS, ItemEvent.FAIL, mine, **ended)
+        Dispatch.of(session).launch(FLOW, [LINE])
     elif changes.done:
         left = row.batches_left - len(changes.done)
         session.execute(update(ITEMS).where(mine).values(batches_left=left, updated_at=now))
@@ -136,7 +137,7 @@ def _vectors(context: Context, tracer: Tracer, claimed: Claimed) -> bytes:
     maker = registry.embeddings(context.settings, provider, "" if provider == LOCAL else model)
     if provider == LOCAL:
         return vectors.pack(maker.embed(texts).vectors)
-    subject = Subject(items.FLOW, claimed.row.item_id, str(claimed.row.number), claimed.claim.id)
+    subject = Subject(FLOW, claimed.row.item_id, str(claimed.row.number), claimed.claim.id)
     made = tracer.call(
         subject, "embeddings", "embed_chunks", maker.name, maker.model, texts, lambda: maker.embed(texts)
     ).vectors
@@ -168,7 +169,7 @@ def _checked(session: Session, row: Any, ended: Outcome) -> Outcome:
 def _settle(context: Context, claimed: Claimed, ended: Outcome, tracer: Tracer) -> Settled:
     settings, row = context.settings, claimed.row
 
-    def act(session: Session) -> Settled:
+    def act(session: Tx) -> Settled:
         item, now = items.lock(session, row.item_id), context.db.now()
         traces.record(session, tracer.trace, gone=item is None)
         if item is None:
@@ -180,13 +181,13 @@ def _settle(context: Context, claimed: Claimed, ended: Outcome, tracer: Tracer) 
         percent = embed_progress(own(settings).read_weight, item.batches, left)
         if changes.done and percent > item.progress:
             session.execute(update(ITEMS).where(ITEMS.c.id == item.id).values(progress=percent))
-        status = ItemStatus.FAILED if changes.failed else ItemStatus.EMBEDDING
+            session.tell(FLOW, item.id)
+        session.wake_in(FLOW, changes.retry_in_s)
         return Settled(
             len(changes.done),
             again=left > 0 and not changes.failed,
             retry_in_s=changes.retry_in_s,
-            status=status,
-            changed=bool(changes.failed) or percent > item.progress,
+            status=ItemStatus.FAILED if changes.failed else ItemStatus.EMBEDDING,
         )
 
     return context.db.run(act)

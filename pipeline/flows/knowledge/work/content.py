@@ -21,7 +21,7 @@ from pipeline.flows.knowledge.models import BASES, BATCHES, CHUNKS, ITEMS, MAX_N
 from pipeline.flows.knowledge.rules.passage import digest_of, embedded_text, grouped
 from pipeline.flows.knowledge.rules.progress import read_progress
 from pipeline.flows.knowledge.settings import KnowledgeSettings, own
-from pipeline.flows.knowledge.states import ITEM, BatchStatus, ItemEvent, ItemStatus, ItemType
+from pipeline.flows.knowledge.states import FLOW, ITEM, BatchStatus, ItemEvent, ItemStatus, ItemType
 from pipeline.flows.knowledge.work import item as items
 from pipeline.flows.knowledge.work.checkpoint import Checkpoint
 from pipeline.flows.knowledge.work.known import forget, known_vectors
@@ -53,7 +53,7 @@ READ = Work(
     policy=items.lost_policy,
     lease_s=items.read_lease_s,
     lost="the worker was lost while it read this",
-    after=lambda session, row, changes, now: items.leave(session, row, changes, now) if changes.failed else None,
+    after=lambda session, row, changes, _: items.make_room(session, row, changes, ended=bool(changes.failed)),
     where=(ITEMS.c.admitted_at.is_not(None),),
 )
 """Reading an item. Its own errors are not tried again (source 003, "重试策略"), only lost workers are."""
@@ -82,11 +82,11 @@ def read(context: Context, item_id: str, owner: Owner) -> Settled:
         _store(context, claimed, _content(context, claimed))
     except (Unwanted, ClaimLost):
         log.info("item.discarded", item=item_id)
-        return Settled(changed=True)
+        return Settled()
     except Exception as error:  # noqa: BLE001  # whatever it is, it must end up on the row
         return _fail(context, claimed, error)
     log.info("item.chunked", item=item_id, base=claimed.row.base_id)
-    return Settled(1, changed=True, status=ItemStatus.EMBEDDING)
+    return Settled(1, status=ItemStatus.EMBEDDING)
 
 
 def _claim(session: Session, context: Context, item_id: str, owner: Owner) -> Claimed | None:
@@ -167,7 +167,7 @@ def _store(context: Context, claimed: Claimed, reading: Reading) -> None:
 
     def settle(session: Session) -> None:
         now = context.db.now()
-        accounts.revise(session, context.settings, now, items.FLOW, row.id, [Part(left, each)])
+        accounts.revise(session, context.settings, now, FLOW, row.id, [Part(left, each)])
         _forget_drafts(session, row)
         for some in portions(batches, 50):
             session.execute(insert(BATCHES), some)
@@ -252,7 +252,7 @@ def _fail(context: Context, claimed: Claimed, raised: Exception) -> Settled:
         return work.settle(session, READ, row, [failed], context.settings, context.db.now()) if row else None
 
     changes = context.db.run(act)
-    return Settled(changed=bool(changes), status=ItemStatus.FAILED if changes else None)
+    return Settled(status=ItemStatus.FAILED if changes else None)
 
 
 def _defect(raised: Exception) -> Exception | None:

@@ -1,7 +1,6 @@
 """An item's row, as all of its units of work know it: its lock, its leases, and what follows when it ends."""
 
 from collections.abc import Callable
-from datetime import datetime
 from typing import Any
 
 from sqlalchemy import select, update
@@ -10,12 +9,13 @@ from sqlalchemy.orm import Session
 from pipeline.engine.errors import PenstockError, UnitError
 from pipeline.engine.retry import Policy
 from pipeline.engine.tables import insert_if_absent
+from pipeline.engine.transaction import Dispatch
 from pipeline.engine.work import Changes
 from pipeline.flows.knowledge.models import ITEMS, TURNS
 from pipeline.flows.knowledge.settings import own
+from pipeline.flows.knowledge.states import FLOW, LINE
 from pipeline.settings import Settings
 
-FLOW = "knowledge"
 LOST_TRIES = (1.0, 5.0)
 """Waits of work that is only tried again when its worker was lost, or the machine had a hiccup."""
 _CALL_MARGIN_S = 60.0
@@ -38,10 +38,17 @@ def take_turn(session: Session) -> int:
     return number
 
 
-def leave(session: Session, item: Any, changes: Changes, _now: datetime) -> None:
-    """An item that has ended, one way or the other, is not under way any more."""
-    if changes.done or changes.failed:
+def make_room(session: Session, item: Any, changes: Changes, *, ended: bool) -> None:
+    """After a unit of the item: launch what waits for room, and see to it that what is tried again is woken.
+
+    `ended`: the item, one way or the other, so it is not under way any more.
+    """
+    if ended:
         session.execute(update(ITEMS).where(ITEMS.c.id == item.id).values(admitted_at=None))
+    dispatch = Dispatch.of(session)
+    dispatch.launch(FLOW, [LINE])
+    if changes.retry_in_s is not None:
+        dispatch.wake_in(FLOW, changes.retry_in_s)
 
 
 def lost_policy(_: Settings) -> Policy:

@@ -17,11 +17,12 @@ from pipeline.engine.claims import Claim, Owner
 from pipeline.engine.errors import ErrorKind, UnitError
 from pipeline.engine.retry import Policy
 from pipeline.engine.settled import Settled
+from pipeline.engine.transaction import Tx
 from pipeline.engine.work import Changes, Outcome, Work
 from pipeline.flows.knowledge import live_settings
 from pipeline.flows.knowledge.models import BATCHES, CHUNKS, FULL_TEXT, ITEMS
 from pipeline.flows.knowledge.settings import own
-from pipeline.flows.knowledge.states import ITEM, ItemEvent, ItemStatus
+from pipeline.flows.knowledge.states import FLOW, ITEM, ItemEvent, ItemStatus
 from pipeline.flows.knowledge.views import heading_of
 from pipeline.flows.knowledge.work import admission
 from pipeline.flows.knowledge.work import item as items
@@ -59,7 +60,9 @@ WRITE = Work(
     policy=_policy,
     lease_s=items.write_lease_s,
     lost="the worker was lost while it wrote the vectors of this",
-    after=items.leave,
+    after=lambda session, row, changes, _: items.make_room(
+        session, row, changes, ended=bool(changes.done or changes.failed)
+    ),
     where=(_WRITABLE,),
 )
 
@@ -74,16 +77,16 @@ def publish(context: Context, item_id: str, owner: Owner) -> Settled:
         _publish(context, row, claim)
     except ClaimLost:
         log.info("item.discarded", item=item_id)
-        return Settled(changed=True)
+        return Settled()
     except Exception as raised:  # whatever it is, it must end up on the row
         log.warning("item.not_written", item=item_id, exc_info=raised)
         error = items.as_unit_error(raised, lambda text: UnitError(text, kind=ErrorKind.TRANSIENT))
         return _fail(context, Outcome(row.id, row.attempts, claim, error))
     log.info("item.completed", item=item_id, base=row.base_id, chunks=row.chunk_count)
-    return Settled(1, changed=True, status=ItemStatus.COMPLETED)
+    return Settled(1, status=ItemStatus.COMPLETED)
 
 
-def _claim(session: Session, context: Context, item_id: str, owner: Owner) -> tuple[Any, Claim] | None:
+def _claim(session: Tx, context: Context, item_id: str, owner: Owner) -> tuple[Any, Claim] | None:
     items.take_turn(session)
     row, now, settings = items.lock(session, item_id), context.db.now(), context.settings
     if row is None:
@@ -91,6 +94,7 @@ def _claim(session: Session, context: Context, item_id: str, owner: Owner) -> tu
     work.give_back_earlier(session, WRITE, row, item_id, owner, settings, now)
     limits = live_settings.in_force_in(session, settings)
     if item_id not in admission.waiting_to_write(session, limits, WRITE.due(now)):
+        session.launch(FLOW, item_id)  # something else may be due
         return None
     mine = work.new_claim(WRITE, owner, settings, now)
     rows = work.claim(session, WRITE, item_id, mine, now)
@@ -185,4 +189,4 @@ def _settle(session: Session, context: Context, ended: Outcome) -> Changes:
 def _fail(context: Context, ended: Outcome) -> Settled:
     changes = context.db.run(lambda session: _settle(session, context, ended))
     status = ItemStatus.FAILED if changes.failed else None
-    return Settled(retry_in_s=changes.retry_in_s, changed=bool(changes), status=status)
+    return Settled(retry_in_s=changes.retry_in_s, status=status)

@@ -11,7 +11,8 @@ from pipeline.interfaces.cli.output import confirm, err, one_line, print_json, p
 from pipeline.interfaces.cli.times import ago
 
 if TYPE_CHECKING:
-    from tasks.knowledge import BaseChanges, BaseView
+    from pipeline.flows.knowledge.views import BaseView
+    from pipeline.operations.knowledge import BaseChanges
 
 Base = Annotated[
     str,
@@ -39,7 +40,7 @@ def create(
 
     [bold]penstock kb create manuals --description "Everything about the machines"[/bold]
     """
-    from tasks import knowledge
+    from pipeline.operations import knowledge
 
     ready()
     made = knowledge.create_base(
@@ -58,7 +59,7 @@ def create(
 
 def list_(as_json: Json = False) -> None:
     """List bases, with their items by state."""
-    from tasks import knowledge
+    from pipeline.operations import knowledge
 
     ready()
     counts, found = knowledge.counts(), knowledge.bases()
@@ -93,7 +94,7 @@ def vectors(base: "BaseView") -> str:
 
 def show(base: Base, as_json: Json = False) -> None:
     """Show a base: its settings, its items by state, and its queue."""
-    from tasks import knowledge
+    from pipeline.operations import knowledge
 
     ready()
     found = knowledge.base(base)
@@ -133,7 +134,7 @@ def edit(
 
     [bold]penstock kb edit manuals --provider openai --model text-embedding-3-small[/bold]
     """
-    from tasks import knowledge
+    from pipeline.operations import knowledge
 
     changes: BaseChanges = {
         "name": name,
@@ -157,7 +158,7 @@ def edit(
 
 def delete(base: Base, yes: Yes = False) -> None:
     """Delete a base with all of its items. Your own files stay where they are."""
-    from tasks import knowledge
+    from pipeline.operations import knowledge
 
     ready()
     found = knowledge.base(base)

@@ -17,8 +17,9 @@ from pipeline.interfaces.cli.output import err, one_line, print_json
 from pipeline.interfaces.cli.progress import Bar, Progress, Words
 
 if TYPE_CHECKING:
+    from pipeline.flows.knowledge.intake import Added, Refused, Source
+    from pipeline.flows.knowledge.views import ItemView, Tally
     from pipeline.standalone.stack import Stack
-    from tasks.knowledge import Added, ItemView, Refused, Source, Tally
 
 DONE, FAILED, PARTIAL = 0, 1, 3
 _LOOK_S = 0.5
@@ -90,8 +91,8 @@ def add(
 
     Exit codes: 0 done, 1 nothing could be added or read, 2 wrong usage, 3 something could not, 130 interrupted.
     """
+    from pipeline.operations import knowledge
     from pipeline.standalone.stack import using_stack
-    from tasks import knowledge
 
     settings = ready()
     found = knowledge.base(base)
@@ -119,7 +120,8 @@ def _sources(
     named: Sequence[str], notes: Sequence[str], *, sitemap: bool, name: str
 ) -> "tuple[list[Source], list[Path]]":
     """What was named: files, addresses and notes; and folders. Raises `UserError`, `typer.BadParameter`."""
-    from tasks.knowledge import ItemType, Source
+    from pipeline.flows.knowledge.intake import Source
+    from pipeline.flows.knowledge.states import ItemType
 
     single: list[Source] = []
     folders: list[Path] = []
@@ -159,7 +161,8 @@ def _add(
 ) -> None:
     from rich import progress as bars
 
-    from tasks import knowledge
+    from pipeline.flows.knowledge.intake import Refused
+    from pipeline.operations import knowledge
 
     columns = (Words(), bars.BarColumn(), bars.MofNCompleteColumn())
     with bars.Progress(*columns, console=err, disable=quiet or not err.is_terminal) as shown:
@@ -178,7 +181,7 @@ def _add(
                     )
                 )
             except UserError as error:
-                outcome.failed.append(knowledge.Refused(str(folder), str(error), error.code))
+                outcome.failed.append(Refused(str(folder), str(error), error.code))
 
 
 def _tell(outcome: _Outcome) -> None:
@@ -218,8 +221,8 @@ def wait(
     Exit codes: 0 all are completed, 1 all failed, or it took too long, 3 some failed, 130 interrupted.
     """
     from pipeline.interfaces.cli.times import duration_s
+    from pipeline.operations import knowledge
     from pipeline.standalone.stack import using_stack
-    from tasks import knowledge
 
     patience_s, settings = duration_s(timeout), ready()
     found = knowledge.base(base)
@@ -241,7 +244,7 @@ def _follow(
     stack: "Stack", base_id: str, item_ids: Sequence[str] | None, *, quiet: bool, timeout_s: float | None = None
 ) -> "Tally":
     """Show how items go until none is open; how they ended. Keeps the stack up meanwhile."""
-    from tasks import knowledge
+    from pipeline.operations import knowledge
 
     interrupted = (
         "Interrupted. Nothing is lost: `penstock kb wait` or `penstock up` continues. "
@@ -264,7 +267,7 @@ def _follow(
 
 def _reasons(base_id: str) -> list[str]:
     """Why items of a base wait."""
-    from tasks import knowledge
+    from pipeline.operations import knowledge
 
     active = knowledge.queue(base_id).active_item_ids
     reasons = {standing.reason: None for standing in knowledge.standings(active).values() if standing.reason}

@@ -25,7 +25,7 @@ from pipeline.interfaces.cli.output import (
 from pipeline.interfaces.cli.times import ago
 
 if TYPE_CHECKING:
-    from tasks.knowledge import ItemView, Standing
+    from pipeline.flows.knowledge.views import ItemView, Standing
 
 FAILED, PARTIAL = 1, 3
 WHOLE_ITEM = whole("knowledge", "items")
@@ -60,10 +60,11 @@ def items(
 
     [bold]penstock kb items manuals --status failed[/bold]
     """
-    from tasks import knowledge
+    from pipeline.flows.knowledge.states import ItemStatus, ItemType
+    from pipeline.operations import knowledge
 
-    states = _one_of(knowledge.ItemStatus, status, "--status")
-    types = _one_of(knowledge.ItemType, type_, "--type")
+    states = _one_of(ItemStatus, status, "--status")
+    types = _one_of(ItemType, type_, "--type")
     ready()
     found = knowledge.items(base, status=states, types=types, group_id=group, words=match, limit=limit)
     folders = any(view.group_name for view in found)
@@ -113,7 +114,7 @@ def item(
     as_json: Json = False,
 ) -> None:
     """Show everything about an item, and what it is doing now."""
-    from tasks import knowledge
+    from pipeline.operations import knowledge
 
     ready()
     if text:
@@ -159,7 +160,7 @@ def item(
 
 
 def _print_text(item_id: str) -> None:
-    from tasks import knowledge
+    from pipeline.operations import knowledge
 
     knowledge.item(item_id)
     start, total = 0, 1
@@ -179,12 +180,13 @@ def activity(standing: "Standing") -> str:
 
 def cancel(item_ids: Items) -> None:
     """Stop items that have not ended; they are failed, with the error `Cancelled`. What is searchable of them stays."""
-    from tasks import knowledge
+    from pipeline.flows.knowledge.service import CancelStatus
+    from pipeline.operations import knowledge
 
     ready()
 
     def act(item_id: str) -> str:
-        ignored = knowledge.cancel(item_id) is knowledge.CancelStatus.IGNORED
+        ignored = knowledge.cancel(item_id) is CancelStatus.IGNORED
         return "had ended already: ignored" if ignored else "cancelled"
 
     _each(item_ids, act)
@@ -206,7 +208,7 @@ def reprocess(
 
     [bold]penstock kb reprocess --failed manuals[/bold]
     """
-    from tasks import knowledge
+    from pipeline.operations import knowledge
 
     if bool(item_ids) + bool(failed) + bool(stale) != 1:
         raise typer.BadParameter("name items, or one base with --failed or --stale", param_hint="ITEM")
@@ -223,7 +225,7 @@ def reprocess(
 
 def remove(item_ids: Items, yes: Yes = False) -> None:
     """Remove items from their base, with all that was made of them. Your own files stay where they are."""
-    from tasks import knowledge
+    from pipeline.operations import knowledge
 
     ready()
     views = [knowledge.item(item_id) for item_id in dict.fromkeys(item_ids)]

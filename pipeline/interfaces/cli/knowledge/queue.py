@@ -12,14 +12,14 @@ from pipeline.interfaces.cli.knowledge.items import WHOLE_ITEM, activity
 from pipeline.interfaces.cli.output import err, one_line, print_json, print_list, print_pairs
 
 if TYPE_CHECKING:
-    from tasks.knowledge import BaseView
+    from pipeline.flows.knowledge.views import BaseView
 
 _UNSOUND = 1
 
 
 def status(as_json: Json = False) -> None:
     """Show the queues of all bases: how many items wait in line, and how many are under way."""
-    from tasks import knowledge
+    from pipeline.operations import knowledge
 
     ready()
     found = knowledge.get_status()
@@ -44,7 +44,7 @@ def queue(base: Base, as_json: Json = False) -> None:
     Orphans are items that nobody is at although they are begun, or that wait where nothing runs. `penstock up` sees to
     them by itself.
     """
-    from tasks import knowledge
+    from pipeline.operations import knowledge
 
     ready()
     found = knowledge.queue(base)
@@ -72,7 +72,7 @@ def queue(base: Base, as_json: Json = False) -> None:
 
 def recover(base: Base, as_json: Json = False) -> None:
     """Send a base's orphans on their way again. `penstock up` does so by itself, seconds later."""
-    from tasks import knowledge
+    from pipeline.operations import knowledge
 
     ready()
     found = knowledge.recover(base)
@@ -92,10 +92,10 @@ def dismiss(
     as_json: Json = False,
 ) -> None:
     """Give up a base's orphans: they are failed, with the error `Interrupted`, and can be reprocessed later."""
-    from tasks import knowledge
+    from pipeline.operations import knowledge
 
     ready()
-    done = knowledge.dismiss(base, item_ids or knowledge.queue(base).orphan_item_ids)
+    done = knowledge.dismiss(base, item_ids or None)
     if as_json:
         print_json(done)
     else:
@@ -107,7 +107,7 @@ def check(as_json: Json = False) -> None:
 
     Exit code 1 if so. It reads whole tables, and what is being deleted just now counts as left over until it is gone.
     """
-    from tasks import knowledge
+    from pipeline.operations import knowledge
 
     ready()
     found = knowledge.check()

@@ -11,7 +11,7 @@ from pipeline.interfaces.cli.output import err, one_line, print_json, print_list
 from pipeline.interfaces.cli.times import Since, moment, zone_of_here
 
 if TYPE_CHECKING:
-    from tasks.knowledge import Found, Hit
+    from pipeline.flows.knowledge.views import Found, Hit
 
 
 def search(
@@ -44,8 +44,8 @@ def search(
     """
     if bool(bases) == every:
         raise typer.BadParameter("name bases, or say --all" if not every else "name bases or say --all, not both")
+    from pipeline.operations import knowledge
     from pipeline.standalone.stack import using_stack
-    from tasks import knowledge
 
     settings = ready()
     begin = moment(since, zone_of_here())

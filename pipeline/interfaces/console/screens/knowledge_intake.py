@@ -8,6 +8,8 @@ from fastapi.responses import HTMLResponse
 from pydantic import BaseModel, StringConstraints, TypeAdapter
 from starlette.responses import Response
 
+from pipeline.flows.knowledge.intake import Added, Source
+from pipeline.flows.knowledge.states import ItemType
 from pipeline.interfaces.console.answers import done
 from pipeline.interfaces.console.fields import AREA
 from pipeline.interfaces.console.kept import kept
@@ -16,10 +18,9 @@ from pipeline.interfaces.console.words import plural
 from pipeline.interfaces.http import uploads
 from pipeline.interfaces.http.dependencies import ByCaller, reader, spender, writer
 from pipeline.interfaces.http.fields import HexId, Id, Line, LongProse, Url
-from pipeline.interfaces.rest.knowledge_intake import MAX_FILES, MAX_ITEMS, add_uploaded
+from pipeline.operations import knowledge
+from pipeline.operations.knowledge import MAX_FILES, MAX_ITEMS
 from pipeline.operations.refusal import Refused
-from tasks import knowledge as flow
-from tasks.knowledge import Added, ItemType, Source
 
 router = APIRouter(prefix="/console/knowledge", include_in_schema=False, dependencies=reader)
 _URLS = TypeAdapter(list[Url])
@@ -28,23 +29,21 @@ _URLS = TypeAdapter(list[Url])
 @router.get("/bases/{base_id}/add", dependencies=writer)
 def ask(request: Request, base_id: HexId) -> HTMLResponse:
     """The forms."""
-    return screen(request, "knowledge/add.html", base=flow.base(base_id), tab="add", most=MAX_FILES)
+    return screen(request, "knowledge/add.html", base=knowledge.base(base_id), tab="add", most=MAX_FILES)
 
 
 @router.post("/bases/{base_id}/files", dependencies=[*writer, *spender])
-async def add_files(request: Request, base_id: HexId) -> Response:
+async def add_files(request: Request, caller: ByCaller, base_id: HexId) -> Response:
     """Files, or those of a folder if it has a name."""
     async with uploads.receive(request, MAX_FILES) as form:
         # For a field that is left empty, a browser sends a file without a name.
         fields = {name: values for name, values in form.fields.items() if name != "files" and values != [""]}
-        named = uploads.Form([file for file in form.files if file.filename], fields)
-        return await run_sync(_files, request, base_id, named)
-
-
-def _files(request: Request, base_id: str, form: uploads.Form) -> Response:
-    if not form.files:
-        raise Refused("choose at least one file", code="invalid")
-    return _told(request, base_id, add_uploaded(base_id, form))
+        named = [file for file in form.files if file.filename]
+        if not named:
+            raise Refused("choose at least one file", code="invalid")
+        files, folder = uploads.of_folder(uploads.Form(named, fields))
+        added = await run_sync(knowledge.add_uploads.by, caller, base_id, files, folder)
+        return _report(request, base_id, added)
 
 
 class Texts(BaseModel):
@@ -56,7 +55,7 @@ class Texts(BaseModel):
 
 
 @router.post("/bases/{base_id}/texts", dependencies=[*writer, *spender])
-def add_texts(request: Request, base_id: HexId, form: Annotated[Texts, Form()]) -> Response:
+def add_texts(request: Request, caller: ByCaller, base_id: HexId, form: Annotated[Texts, Form()]) -> Response:
     """Addresses or sitemaps, one a line; or one note."""
     if form.kind is ItemType.NOTE:
         sources = [Source(ItemType.NOTE, text=form.text, name=form.name)]
@@ -67,10 +66,10 @@ def add_texts(request: Request, base_id: HexId, form: Annotated[Texts, Form()]) 
         sources = [Source(form.kind, url=url) for url in _URLS.validate_python(lines)]
     else:
         raise Refused("files are uploaded", code="upload")
-    return _told(request, base_id, flow.add(flow.base(base_id).id, sources))
+    return _report(request, base_id, knowledge.add.by(caller, base_id, sources))
 
 
-def _told(request: Request, base_id: str, added: Added) -> Response:
+def _report(request: Request, base_id: str, added: Added) -> Response:
     said, to = f"{plural(len(added.created), 'item')} added.", f"/console/knowledge/bases/{base_id}"
     if added.failed or added.warnings:
         said += f" {plural(len(added.failed), 'other')} not." if added.failed else ""
@@ -82,4 +81,4 @@ def _told(request: Request, base_id: str, added: Added) -> Response:
 def report(request: Request, caller: ByCaller, base_id: HexId, report: Id) -> HTMLResponse:
     """What became of what was added."""
     added: Added | None = kept(request).get(caller.id, report)
-    return screen(request, "knowledge/added.html", base=flow.base(base_id), added=added or Added(), tab="add")
+    return screen(request, "knowledge/added.html", base=knowledge.base(base_id), added=added or Added(), tab="add")

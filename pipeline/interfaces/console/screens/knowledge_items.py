@@ -8,19 +8,21 @@ from fastapi.responses import FileResponse, HTMLResponse
 from markupsafe import Markup, escape
 from starlette.responses import Response
 
+from pipeline.flows.knowledge.queries import UnknownItem
+from pipeline.flows.knowledge.service import CancelStatus
+from pipeline.flows.knowledge.states import ItemType
 from pipeline.flows.knowledge.texts import MAX_CHARS
+from pipeline.flows.knowledge.views import ChunkView
 from pipeline.interfaces.console import live, markdown
 from pipeline.interfaces.console.answers import done
 from pipeline.interfaces.console.page import piece, screen
 from pipeline.interfaces.console.page_text import marked
 from pipeline.interfaces.console.screens.knowledge_states import shown
-from pipeline.interfaces.http.dependencies import InContext, reader, spender, writer
+from pipeline.interfaces.http.dependencies import ByCaller, InContext, reader, spender, writer
 from pipeline.interfaces.http.fields import HexId, Line
-from pipeline.interfaces.rest.knowledge_items import download_file
+from pipeline.operations import knowledge
 from pipeline.storage.context import Context
-from tasks import knowledge as flow
 from tasks.events import Filter
-from tasks.knowledge import CancelStatus, ChunkView, ItemType, UnknownItem
 
 router = APIRouter(prefix="/console/knowledge/items", include_in_schema=False, dependencies=reader)
 CHUNKS, CHARS = 20, 20_000
@@ -40,27 +42,27 @@ class ItemAsked(live.Asked):
 def one_item(context: Context, asked: ItemAsked) -> dict[str, str]:  # noqa: ARG001
     """How far an item is."""
     try:
-        item = flow.item(asked.item)
+        item = knowledge.item(asked.item)
     except UnknownItem:
         return {"kb-item": piece("knowledge/_item_gone.html")}
-    state = shown(item, flow.standings([item.id]).get(item.id))
+    state = shown(item, knowledge.standings([item.id]).get(item.id))
     return {"kb-item": piece("knowledge/_item.html", item=item, state=state)}
 
 
 @router.get("/{item_id}")
 def show(request: Request, context: InContext, item_id: HexId, at: Place = 0, q: Line = "") -> HTMLResponse:
     """The chunks of an item in the order of its text, from the page that chunk `at` is on; `q`'s words are marked."""
-    item = flow.item(item_id)
+    item = knowledge.item(item_id)
     first = at // CHUNKS * CHUNKS
     # With the one before, to tell what is repeated of it.
-    found = flow.chunks(item_id, first=max(0, first - 1), limit=CHUNKS + 1)
+    found = knowledge.chunks(item_id, first=max(0, first - 1), limit=CHUNKS + 1)
     before = {chunk.number + 1: chunk for chunk in found}
     chunks = [chunk for chunk in found if chunk.number >= first][:CHUNKS]
     return screen(
         request,
         "knowledge/item.html",
         item=item,
-        base=flow.base(item.base_id) if not item.deleting else None,
+        base=knowledge.base(item.base_id) if not item.deleting else None,
         fragments=one_item(context, ItemAsked(item=item_id)),
         first=first,
         step=CHUNKS,
@@ -69,7 +71,7 @@ def show(request: Request, context: InContext, item_id: HexId, at: Place = 0, q:
         view="chunks",
         chunks=[(chunk, *_parts(chunk, before.get(chunk.number), q)) for chunk in chunks],
         has_file=item.type in _HAS_FILE,
-        page=_page(chunks, at) if flow.has_page_pictures(item.id) else None,
+        page=_page(chunks, at) if knowledge.has_page_pictures(item.id) else None,
     )
 
 
@@ -88,12 +90,12 @@ def _parts(chunk: ChunkView, before: ChunkView | None, words: str) -> tuple[Mark
 @router.get("/{item_id}/text")
 def show_text(request: Request, context: InContext, item_id: HexId, start: Place = 0) -> HTMLResponse:
     """The text that was read of an item, a part at a time."""
-    item, found = flow.item(item_id), flow.text(item_id, start=start, limit=CHARS)
+    item, found = knowledge.item(item_id), knowledge.text(item_id, start=start, limit=CHARS)
     return screen(
         request,
         "knowledge/item.html",
         item=item,
-        base=flow.base(item.base_id) if not item.deleting else None,
+        base=knowledge.base(item.base_id) if not item.deleting else None,
         fragments=one_item(context, ItemAsked(item=item_id)),
         view="text",
         found=found,
@@ -106,26 +108,27 @@ def show_text(request: Request, context: InContext, item_id: HexId, start: Place
 @router.get("/{item_id}/file")
 def file(item_id: HexId) -> FileResponse:
     """The kept copy."""
-    return download_file(item_id)
+    found = knowledge.original(item_id)
+    return FileResponse(found.path, filename=found.name, media_type="application/octet-stream")
 
 
 @router.post("/{item_id}/reprocess", dependencies=[*writer, *spender])
-def reprocess(request: Request, item_id: HexId) -> Response:
+def reprocess(request: Request, caller: ByCaller, item_id: HexId) -> Response:
     """Read and embed it again."""
-    view = flow.reprocess(item_id)
+    view = knowledge.reprocess.by(caller, item_id)
     return done(request, f"{view.name} is read again. Until then, what was found before is still found.")
 
 
 @router.post("/{item_id}/cancel", dependencies=writer)
-def cancel(request: Request, item_id: HexId) -> Response:
+def cancel(request: Request, caller: ByCaller, item_id: HexId) -> Response:
     """Stop it."""
-    ignored = flow.cancel(item_id) is CancelStatus.IGNORED
+    ignored = knowledge.cancel.by(caller, item_id) is CancelStatus.IGNORED
     return done(request, "It had ended already." if ignored else "It was stopped.")
 
 
 @router.post("/{item_id}/delete", dependencies=writer)
-def delete(request: Request, item_id: HexId) -> Response:
+def delete(request: Request, caller: ByCaller, item_id: HexId) -> Response:
     """Delete it with all that was made of it."""
-    item = flow.item(item_id)
-    flow.delete(item_id)
+    item = knowledge.item(item_id)
+    knowledge.delete.by(caller, item_id)
     return done(request, f"{item.name} is being deleted.", to=f"/console/knowledge/bases/{item.base_id}")

@@ -11,16 +11,18 @@ from fastapi.responses import HTMLResponse, RedirectResponse
 from pydantic import BaseModel, Field, StringConstraints
 from starlette.responses import Response
 
+from pipeline.flows.knowledge.states import ItemType
+from pipeline.flows.knowledge.views import Found
 from pipeline.interfaces.console import addresses
 from pipeline.interfaces.console.fields import BLANK
 from pipeline.interfaces.console.kept import kept
 from pipeline.interfaces.console.page import HEADERS, screen
 from pipeline.interfaces.console.page_text import marked
 from pipeline.interfaces.console.words import combined
-from pipeline.interfaces.http.dependencies import ByCaller, may_spend, reader
+from pipeline.interfaces.http.dependencies import ByCaller, reader
 from pipeline.interfaces.http.fields import CLEAN, HexId, Id
-from tasks import knowledge as flow
-from tasks.knowledge import Found, ItemType
+from pipeline.operations import knowledge
+from pipeline.operations.caller import Caller
 
 router = APIRouter(prefix="/console/knowledge", include_in_schema=False, dependencies=reader)
 
@@ -49,11 +51,12 @@ class Kept(Question):
 
 def _paid(asked: Question) -> list[str]:
     """The models that this would ask."""
-    return flow.asks(asked.base or None) if asked.meaning and asked.q else []
+    return knowledge.asks(asked.base or None) if asked.meaning and asked.q else []
 
 
-def _search(asked: Question) -> Found:
-    return flow.search(
+def _search(caller: Caller, asked: Question) -> Found:
+    return knowledge.search.by(
+        caller,
         asked.base or None,
         asked.q,
         limit=asked.limit,
@@ -70,8 +73,8 @@ def show(request: Request, caller: ByCaller, asked: Annotated[Kept, Query()]) ->
     paid = _paid(asked)
     found: Found | None = kept(request).get(caller.id, asked.kept) if asked.kept else None
     if found is None and asked.q and not paid:
-        found = _search(asked)
-    bases = [base for base in flow.bases() if not base.deleting]
+        found = _search(caller, asked)
+    bases = [base for base in knowledge.bases() if not base.deleting]
     return screen(
         request,
         "knowledge/search.html",
@@ -81,7 +84,7 @@ def show(request: Request, caller: ByCaller, asked: Annotated[Kept, Query()]) ->
         bases=bases,
         types=list(ItemType),
         marked=marked,
-        may_be_paid=bool(bases) and bool(flow.asks(None)),
+        may_be_paid=bool(bases) and bool(knowledge.asks(None)),
     )
 
 
@@ -90,7 +93,6 @@ def ask(request: Request, caller: ByCaller, asked: Annotated[Question, Form()]) 
     """Search, and lead to the page that shows what was found."""
     query = asked.query()
     if _paid(asked):
-        may_spend(request)
-        query["kept"] = kept(request).put(caller.id, _search(asked))
+        query["kept"] = kept(request).put(caller.id, _search(caller, asked))
     to = addresses.url(f"/console/knowledge/search?{urlencode(query, doseq=True)}")
     return RedirectResponse(to, 303, dict(HEADERS))

@@ -2,7 +2,8 @@
 
 from typing import NamedTuple
 
-from tasks.knowledge import Activity, ItemStatus, ItemView, Standing
+from pipeline.flows.knowledge.states import ItemStatus
+from pipeline.flows.knowledge.views import Activity, ItemView, Standing
 
 _WORDS = {
     ItemStatus.PENDING: ("waiting", "waiting"),

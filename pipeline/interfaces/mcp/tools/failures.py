@@ -126,7 +126,7 @@ def retry(call: Call, asked: Again) -> Retried:
                 now = "None of its pages had failed. Name a page, or all_pages, to convert it again all the same."
             return Retried(kind=asked.kind, id=again.id, status=again.status.name, next=now)
         case Kind.KNOWLEDGE:
-            item = knowledge.reprocess(asked.id)
+            item = knowledge.reprocess.by(call.caller, asked.id)
             return Retried(kind=asked.kind, id=item.id, status=item.status, next=now)
         case Kind.SCREENSHOTS:
             _replay(call, asked.id)

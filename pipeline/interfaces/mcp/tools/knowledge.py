@@ -5,15 +5,19 @@ from typing import Annotated, Any, Literal
 from anyio.to_thread import run_sync
 from pydantic import BaseModel, Field, StringConstraints, model_validator
 
+from pipeline.flows.knowledge.intake import Added as AddedItems
+from pipeline.flows.knowledge.intake import Source
+from pipeline.flows.knowledge.queries import UnknownBase
+from pipeline.flows.knowledge.states import ItemType
+from pipeline.flows.knowledge.views import BaseView
 from pipeline.interfaces.http.fields import CLEAN_LINES, Line, Name, Url
 from pipeline.interfaces.http.moments import At
 from pipeline.interfaces.mcp.tool import Arguments, Call, Toolbox
 from pipeline.interfaces.mcp.tools.documents import next_of_item, settled_item
 from pipeline.interfaces.mcp.tools.progress import WaitS
 from pipeline.interfaces.rest.knowledge_shapes import FoundShape, ItemShape, found_shape, item_shape
+from pipeline.operations import knowledge
 from pipeline.operations.refusal import Refused
-from tasks import knowledge as flow
-from tasks.knowledge import ItemType, Source
 
 BOX = Toolbox()
 Text = Annotated[str, StringConstraints(min_length=1, max_length=4000), CLEAN_LINES]
@@ -34,8 +38,8 @@ class Question(Arguments):
 @BOX.tool("Ask knowledge bases", spends=True)
 def search_knowledge(call: Call, asked: Question) -> FoundShape:
     """Find passages in knowledge bases that answer a question, best first, by words and by meaning."""
-    del call
-    found = flow.search(
+    found = knowledge.search.by(
+        call.caller,
         None if asked.bases is None else [_base(name).id for name in asked.bases],
         asked.query,
         limit=asked.limit,
@@ -45,12 +49,12 @@ def search_knowledge(call: Call, asked: Question) -> FoundShape:
     return found_shape(found)
 
 
-def _base(name: str) -> flow.BaseView:
+def _base(name: str) -> BaseView:
     """A base by its name or id. Raises `Refused` with the names that there are."""
     try:
-        return flow.base(name)
-    except flow.UnknownBase:
-        names = [base.name for base in flow.bases() if not base.deleting]
+        return knowledge.base(name)
+    except UnknownBase:
+        names = [base.name for base in knowledge.bases() if not base.deleting]
         there = f"there are {', '.join(names[:30])}" if names else "there are none yet: `penstock kb create` makes one"
         raise Refused(f"there is no knowledge base {name}; {there}", code="unknown_base") from None
 
@@ -95,9 +99,9 @@ class Added(BaseModel):
 async def add_to_knowledge(call: Call, asked: Addition) -> Added:
     """Add a note, a web page or all pages of a sitemap to a knowledge base, and wait for it up to wait_s seconds."""
 
-    def add() -> flow.Added:
+    def add() -> AddedItems:
         source = Source(ItemType(asked.kind), text=asked.text, url=asked.url or "", name=asked.name)
-        return flow.add(_base(asked.base).id, [source])
+        return knowledge.add.by(call.caller, _base(asked.base).id, [source])
 
     added = await run_sync(add)
     if not added.created:

@@ -1,0 +1,281 @@
+"""Knowledge bases, as one may use them: make bases, add to them, act on their items, search."""
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from datetime import datetime
+from enum import StrEnum
+from os import PathLike
+from pathlib import Path
+from typing import TypedDict, Unpack
+from uuid import uuid4
+
+from pipeline.engine.errors import UserError
+from pipeline.engine.presence import Presence
+from pipeline.flows.knowledge import check as checking
+from pipeline.flows.knowledge import directory, intake, queries, service, texts
+from pipeline.flows.knowledge import search as searching
+from pipeline.flows.knowledge.directory import Scanned
+from pipeline.flows.knowledge.flow import FLOW
+from pipeline.flows.knowledge.intake import Added, Progress, Source
+from pipeline.flows.knowledge.queries import UnknownItem
+from pipeline.flows.knowledge.service import CancelStatus
+from pipeline.flows.knowledge.settings import own
+from pipeline.flows.knowledge.states import LINE, OPEN, ItemType
+from pipeline.flows.knowledge.views import BaseView, Found, ItemView
+from pipeline.operations import watch as watching
+from pipeline.operations.caller import Caller, owner
+from pipeline.operations.documents import Skipped
+from pipeline.operations.operation import acts, operation, reads
+from pipeline.settings import LOCAL
+from pipeline.storage.api_keys import Scope
+from pipeline.storage.context import Context
+
+MAX_FILES, MAX_ITEMS = 500, 1000
+"""That one request adds."""
+MOST_AT_ONCE = 500
+"""Items that one request acts on."""
+_Path = str | PathLike[str]
+
+
+class BaseOptions(TypedDict, total=False):
+    """What one may say of a new base; what is left out, or None, is as the settings say."""
+
+    description: str
+    provider: str | None
+    model: str | None
+    chunk_tokens: int | None
+    chunk_overlap: int | None
+
+
+class BaseChanges(TypedDict, total=False):
+    """What one may change of a base; what is left out, or None, stays as it is."""
+
+    name: str | None
+    description: str | None
+    provider: str | None
+    model: str | None
+    chunk_tokens: int | None
+    chunk_overlap: int | None
+
+
+@operation(Scope.WRITE)
+def create_base(caller: Caller, name: str, **options: Unpack[BaseOptions]) -> BaseView:
+    """A new, empty base."""
+    _check_model(caller, options.get("provider"), options.get("model"))
+    return service.create_base(caller.context, name, **options)
+
+
+@operation(Scope.WRITE)
+def edit_base(caller: Caller, base_id: str, **changes: Unpack[BaseChanges]) -> BaseView:
+    """Change a base. What is under way is not disturbed."""
+    if changes.get("model"):
+        provider = changes.get("provider") or queries.base(caller.context, base_id).provider
+        _check_model(caller, provider, changes["model"])
+    return service.edit_base(caller.context, base_id, **changes)
+
+
+def _check_model(caller: Caller, provider: str | None, model: str | None) -> None:
+    """Raise `Refused` as `check_model` does; the model that the settings name for knowledge may be named."""
+    configured = own(caller.context.settings)
+    chosen = provider or configured.embeddings_provider or LOCAL
+    if model and (chosen, model) != (configured.embeddings_provider, configured.embeddings_model):
+        caller.check_model(chosen, model)
+
+
+delete_base = acts(service.delete_base, Scope.WRITE)
+base, bases = reads(queries.base), reads(queries.bases)
+counts, chunk_counts = reads(queries.counts), reads(queries.chunk_counts)
+
+
+@operation(Scope.WRITE, spends=True)
+def add(caller: Caller, base_id: str, sources: Sequence[Source], progress: Progress = lambda *_: None) -> Added:
+    """Add items; those that cannot be added are told, and do not keep the others from it."""
+    return intake.add(caller.context, base_id, sources, progress)
+
+
+@operation(Scope.WRITE, spends=True)
+def add_uploads(caller: Caller, base_id: str, files: Sequence[tuple[Path, str]], folder: str = "") -> Added:
+    """Add private copies of files, by their names. `folder`: the name of the folder that they are of."""
+    kind, group = ItemType.FILE, ""
+    if folder:
+        kind = ItemType.DIRECTORY
+        group = queries.group_id(caller.context, base_id, folder) or f"grp-{uuid4().hex[:12]}"
+    sources = [Source(kind, path, name=name or "file", group_id=group, group_name=folder) for path, name in files]
+    return intake.add(caller.context, base_id, sources)
+
+
+def add_files(base_id: str, paths: _Path | Iterable[_Path]) -> Added:
+    """Add files, or one, of which copies are kept. A file that is in the base and has changed is read again."""
+    several = [paths] if isinstance(paths, str | PathLike) else paths
+    return add(base_id, [Source.of_file(Path(path)) for path in several])
+
+
+def add_urls(base_id: str, urls: str | Iterable[str]) -> Added:
+    """Add web pages, or one."""
+    return add(base_id, [Source(ItemType.URL, url=url) for url in _several(urls)])
+
+
+def add_sitemaps(base_id: str, urls: str | Iterable[str]) -> Added:
+    """Add sitemaps, or one, each with all of its pages as one item."""
+    return add(base_id, [Source(ItemType.SITEMAP, url=url) for url in _several(urls)])
+
+
+def add_notes(base_id: str, texts: str | Iterable[str]) -> Added:
+    """Add notes, or one, in Markdown."""
+    return add(base_id, [Source(ItemType.NOTE, text=text) for text in _several(texts)])
+
+
+def _several(given: str | Iterable[str]) -> Iterable[str]:
+    return [given] if isinstance(given, str) else given
+
+
+def add_directory(
+    base_id: str, folder: _Path, *, keep_gone: bool = False, progress: Progress = lambda *_: None
+) -> Scanned:
+    """Add the files of a directory and its folders. If it was added before, apply the changes since then."""
+    return directory.scan(owner().context, base_id, Path(folder), keep_gone=keep_gone, progress=progress)
+
+
+items, matching, item, group_id = (
+    reads(queries.items),
+    reads(queries.matching),
+    reads(queries.item),
+    reads(queries.group_id),
+)
+tally, standings, chunks = reads(queries.tally), reads(queries.standings), reads(queries.chunks)
+queue, get_status, check = reads(queries.queue), reads(queries.status), reads(checking.check)
+text, original = reads(texts.text), reads(texts.original)
+has_page_pictures, page_picture = reads(texts.has_page_pictures), reads(texts.page_picture)
+cancel, delete = acts(service.cancel, Scope.WRITE), acts(service.delete_items, Scope.WRITE)
+dismiss = acts(service.dismiss, Scope.WRITE)
+
+
+@operation(Scope.WRITE, spends=True)
+def reprocess(caller: Caller, item_id: str) -> ItemView:
+    """Read and embed an item again. Searches find the old chunks until the new ones are complete."""
+    return service.reprocess(caller.context, item_id)
+
+
+@operation(Scope.WRITE, spends=True)
+def reprocess_failed(caller: Caller, base_id: str) -> list[ItemView]:
+    """Read every failed item of a base again."""
+    context = caller.context
+    return [service.reprocess(context, item_id) for item_id in service.failed(context, base_id)]
+
+
+@operation(Scope.WRITE, spends=True)
+def reprocess_stale(caller: Caller, base_id: str) -> list[ItemView]:
+    """Embed again what another model embedded than the base names now."""
+    context = caller.context
+    return [service.reprocess(context, item_id) for item_id in service.stale(context, base_id)]
+
+
+class Verb(StrEnum):
+    """What can be done with many items at once."""
+
+    REPROCESS = "reprocess"
+    CANCEL = "cancel"
+    DELETE = "delete"
+
+
+@operation(Scope.WRITE)
+def act(caller: Caller, verb: Verb, base_id: str, item_ids: Iterable[str]) -> tuple[int, list[Skipped]]:
+    """The same with each of these items of a base, in a transaction of its own, or all are deleted in one: with how
+    many, and why not with the others.
+
+    Raises `OverCap` for what costs money, if the caller has spent enough.
+    """
+    context, done, skipped = caller.context, list[str](), list[Skipped]()
+    if verb is Verb.REPROCESS:
+        caller.check_spending()
+    of_base = queries.base(context, base_id).id
+    for item_id in item_ids:
+        try:
+            _act(context, verb, of_base, item_id)
+            done.append(item_id)
+        except UserError as error:
+            skipped.append(Skipped(item_id, str(error)))
+    if verb is Verb.DELETE and done:
+        service.delete_items(context, *done)
+    return len(done), skipped
+
+
+def _act(context: Context, verb: Verb, base_id: str, item_id: str) -> None:
+    if queries.item(context, item_id).base_id != base_id:
+        raise UnknownItem(item_id)
+    if verb is Verb.REPROCESS:
+        service.reprocess(context, item_id)
+    elif verb is Verb.CANCEL and service.cancel(context, item_id) is CancelStatus.IGNORED:
+        raise UserError("it had ended already", code="idle")
+
+
+class SearchOptions(TypedDict, total=False):
+    """How to search."""
+
+    limit: int
+    types: Sequence[str] | None
+    item_ids: Sequence[str] | None
+    group_ids: Sequence[str] | None
+    since: datetime | None
+    min_score: float | None
+    around: int
+    """With so many chunks before and after each."""
+    by_meaning: bool
+    """False: by words alone."""
+
+
+@operation(Scope.READ)
+def search(caller: Caller, bases: str | Sequence[str] | None, words: str, **options: Unpack[SearchOptions]) -> Found:
+    """Chunks for these words, best first, of one base or several, by name or id; None: of all bases."""
+    several = [bases] if isinstance(bases, str) else bases
+    if caller.quotas is not None and options.get("by_meaning", True) and searching.asks(caller.context, several):
+        caller.check_spending()
+    return searching.search(caller.context, several, words, **options)
+
+
+asks = reads(searching.asks)
+
+
+def has_providers() -> bool:
+    """Whether any provider but the local one makes vectors of knowledge."""
+    return bool(own(owner().context.settings).providers)
+
+
+@operation(Scope.WRITE)
+def recover(caller: Caller, base_id: str) -> list[str]:
+    """Send the base's orphans on their way again; their ids. The sweeper does so by itself, seconds later.
+
+    What processes hold that are gone is given back. They are looked for twice, as by the sweeper: that takes a moment.
+    """
+    context, found = caller.context, queries.queue(caller.context, base_id)
+    if gone := _gone(context, service.held_up(context, found.base_id)):
+        FLOW.free_lost(context, gone)
+    context.db.run(lambda session: session.launch(FLOW.name, LINE, *found.orphan_item_ids))
+    return found.orphan_item_ids
+
+
+def _gone(context: Context, processes: Iterable[str]) -> set[str]:
+    """Those of these processes that are absent twice in a row: Redis may just have been emptied."""
+    absent = set(processes) if context.online else set[str]()
+    for wait_s in (0.0, 1.5 * context.settings.presence_interval_s):
+        if absent:
+            time.sleep(wait_s)
+            absent -= Presence(context.redis).living(absent)
+    return absent
+
+
+def wait(base_id: str, timeout_s: float | None = None, idle: Callable[[], object] = lambda: None) -> dict[str, int]:
+    """Wait until no item of a base is open; how many are in which state. `idle` is called about once a second.
+
+    Warns (`NoWorkerWarning`) if there is nobody to work. Raises `TimeoutError` after `timeout_s` seconds.
+    """
+    found = base(base_id).id
+    *_, counted = watching.watch(
+        lambda: counts([found]).get(found, {}),
+        lambda counted: sum(counted.get(state, 0) for state in OPEN),
+        lambda event: event.get("flow") == FLOW.name,
+        undone=(f"item of {base_id} is open", f"items of {base_id} are open"),
+        timeout_s=timeout_s,
+        idle=idle,
+    )
+    return counted
