@@ -39,8 +39,6 @@ def _messages(context: Context, run_ids: Sequence[str]) -> Iterator[Messages]:
             yield Messages(Wanted(_run_scope(run_id), CONTROL), partial(_stage, stage, run_id))
         for batch in due.batches:
             yield Messages(Wanted(_batch_scope(batch.id), batch.queue), partial(_chain, context.settings, batch))
-        if due.ended:
-            TASKS.announce()
 
 
 def _stage(task: Any, run_id: str, _places: Sequence[int]) -> Signature:
@@ -85,11 +83,8 @@ def _run_at_work(task: Any, run_id: str) -> AbstractContextManager[AtWork | None
 def sync_library(self: Any, run_id: str) -> None:
     """SYNCING → ENQUEUING."""
     with _run_at_work(self, run_id) as turn:
-        if turn is None:
-            return
-        wait_s = sync.sync_run(get_context(), run_id, owner(self))
-    TASKS.wake_in(wait_s)
-    _go_on(run_id)
+        if turn is not None:
+            sync.sync_run(get_context(), run_id, owner(self))
 
 
 @app.task(name="music.enqueue", bind=True, ignore_result=True)
@@ -97,10 +92,8 @@ def sync_library(self: Any, run_id: str) -> None:
 def enqueue(self: Any, run_id: str) -> None:
     """ENQUEUING → RUNNING."""
     with _run_at_work(self, run_id) as turn:
-        if turn is None:
-            return
-        selection.enqueue(get_context(), run_id)
-    _go_on(run_id)
+        if turn is not None:
+            selection.enqueue(get_context(), run_id)
 
 
 @app.task(name="music.metadata", bind=True)
@@ -130,23 +123,14 @@ def _perform(task: Any, batch_id: int, queue: str, step: Callable[[StepWork], Se
     place, ttl_s = Place(_batch_scope(batch_id), queue), BATCH_WORK.lease_s(context.settings)
     with StepWork(context, batch_id, owner(task), guarded) as work, at_work(task, place, ttl_s, guarded) as turn:
         settled = step(work) if turn else Settled()
-        unit = work.unit
     if not settled.again:
         # The chain ends here: whatever follows is launched from the row.
         task.request.chain = None
-    if unit is None:
-        return summary(settled, "batch") if turn else ELSEWHERE
+    if not turn:
+        return ELSEWHERE
     if settled.again and task.request.chain:
         # Only now: if the next step is in the same queue, it is in the place that was just left.
         expect(Place(place.scope, task.request.chain[-1]["options"]["queue"]))
     if guarded is not None:
         recovery.reflect_breakers(context)
-    TASKS.wake_in(settled.retry_in_s)
-    if not settled.again:
-        _go_on(unit.run_id)
     return summary(settled, "batch")
-
-
-def _go_on(run_id: str) -> None:
-    TASKS.launch(run_id)
-    TASKS.announce()

@@ -146,7 +146,7 @@ class Driver:
                 selection.enqueue(self.context, run_id)
             for batch in due.batches:
                 self.chain(batch)
-            if due.ended or not (due.sync or due.enqueue or due.batches):
+            if not (due.sync or due.enqueue or due.batches):
                 return
 
     def skip_waits(self) -> None:

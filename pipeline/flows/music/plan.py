@@ -42,15 +42,11 @@ class BatchLaunch:
 
 @dataclass(frozen=True)
 class Plan:
-    """Which messages are wanted, be they on their way or not. `sync`, `enqueue`: the run's own stages.
-
-    `ended`: the run has just ended.
-    """
+    """Which messages are wanted, be they on their way or not. `sync`, `enqueue`: the run's own stages."""
 
     sync: bool = False
     enqueue: bool = False
     batches: list[BatchLaunch] = field(default_factory=list)
-    ended: bool = False
 
 
 def plan(context: Context, run_id: str) -> Plan:
@@ -70,7 +66,7 @@ def plan(context: Context, run_id: str) -> Plan:
                 return Plan(enqueue=True)
             case PipelineState.RUNNING | PipelineState.BREAKER:
                 if _end_if_done(session, run, size, now):
-                    return Plan(ended=True)
+                    return Plan()
                 _begin_batches(session, run, width, now)
                 queued = select(BATCHES).where(BATCHES.c.run_id == run.id, BATCHES.c.status == BatchStatus.QUEUED)
                 rows = session.execute(queued.order_by(BATCHES.c.id))

@@ -21,8 +21,6 @@ from pipeline.providers.calls import CallFilter
 from pipeline.providers.queue_views import Holdup
 from pipeline.storage.context import Context
 
-FLOW = "music"
-
 
 def song(context: Context, reference: str) -> SongView:
     """A song by our id, its library's id, its title (or "artist - title"), or its file's name. Raises `UserError`."""
@@ -139,7 +137,7 @@ def run_figures(context: Context, run_id: str) -> RunFigures:
         by_song = count_by(session, SONGS.c.status, SONGS.c.run_id == run_id)
         by_batch = count_by(session, BATCHES.c.status, BATCHES.c.run_id == run_id)
         delayed = session.execute(select(func.count()).where(*_delayed(run_id, context.db.now()))).scalar_one()
-    found = calls.stats(context, CallFilter(FLOW, run_id))
+    found = calls.stats(context, CallFilter("music", run_id))
     spent = found[0] if found else None
     return RunFigures(
         run_id,
@@ -162,7 +160,7 @@ def run_sums(context: Context, run_ids: Sequence[str]) -> dict[str, RunSums]:
     with context.db.read() as session:
         for run_id, status, count in session.execute(query):
             songs.setdefault(run_id, {})[status] = count
-    costs = calls.costs(context, FLOW, run_ids)
+    costs = calls.costs(context, "music", run_ids)
     return {run_id: RunSums(songs.get(run_id, {}), costs.get(run_id, 0.0)) for run_id in run_ids}
 
 

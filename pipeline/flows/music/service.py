@@ -1,4 +1,4 @@
-"""What a user can ask for. Each function is one transaction; the caller launches the run afterwards.
+"""What a user can ask for. Each function is one transaction, which launches the run once it has committed.
 
 Source 002, section 3. Launching derives from the rows what to send (`plan`).
 """
@@ -17,6 +17,7 @@ from pipeline.engine import accounts
 from pipeline.engine.accounts import Part
 from pipeline.engine.claims import FREE
 from pipeline.engine.errors import UserError
+from pipeline.engine.transaction import Tx
 from pipeline.engine.views import view_of
 from pipeline.flows.music import runs
 from pipeline.flows.music.models import BATCHES, RUNS, SONGS
@@ -101,7 +102,7 @@ def start(context: Context, options: StartOptions, expected: Sequence[Part] = ()
     check(context.settings, options)
     run_id = uuid4().hex
 
-    def work(session: Session) -> RunView:
+    def work(session: Tx) -> RunView:
         active = runs.lock_active(session)
         if active is not None and active.id == run_id:
             return _view(session, run_id)  # repeated after a commit whose answer was lost
@@ -125,6 +126,7 @@ def start(context: Context, options: StartOptions, expected: Sequence[Part] = ()
         event = PipelineEvent.START_WITHOUT_SYNC if options.skip_sync else PipelineEvent.START
         runs.move(session, runs.lock(session, run_id), event, now)
         accounts.admit(session, context.settings, now, "music", {run_id: expected})
+        session.launch("music", run_id)
         return _view(session, run_id)
 
     try:
@@ -157,7 +159,7 @@ def resume(context: Context, expected: Sequence[Part] = ()) -> RunView:
     """Go on with a paused run, wherever it was. `expected`: what the rest may cost, if nobody's account says that."""
     resumed: list[str] = []  # by an earlier try, whose commit had no answer
 
-    def work(session: Session) -> RunView:
+    def work(session: Tx) -> RunView:
         run = _active(session)
         if run.status != PipelineState.PAUSED and run.id in resumed:
             return _view(session, run.id)
@@ -169,6 +171,7 @@ def resume(context: Context, expected: Sequence[Part] = ()) -> RunView:
         runs.move(session, run, event, now)
         left = accounts.rest(session, "music", run.id) or expected
         accounts.admit(session, context.settings, now, "music", {run.id: left})
+        session.launch("music", run.id)
         resumed.append(run.id)
         return _view(session, run.id)
 

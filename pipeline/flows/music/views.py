@@ -79,6 +79,11 @@ class RunView:
     created_at: datetime
     finished_at: datetime | None
 
+    @property
+    def settled(self) -> bool:
+        """It has ended or is paused, so it is not worth waiting for any longer."""
+        return self.outcome is not None or self.status is PipelineState.PAUSED
+
 
 @dataclass(frozen=True)
 class RunFigures:

@@ -16,9 +16,8 @@ from pipeline.interfaces.cli.progress import Bar, Progress
 from pipeline.interfaces.cli.times import span
 
 if TYPE_CHECKING:
-    from pipeline.flows.music.views import Match
+    from pipeline.flows.music.views import BatchView, Estimate, Match, MusicStatus, RunView, SongView
     from pipeline.standalone.stack import Stack
-    from tasks.music import BatchView, Estimate, MusicStatus, RunView, SongView
 
 FAILED, PARTIAL = 1, 3
 _LOOK_S = 0.5
@@ -45,7 +44,7 @@ def sync(
     """Read all songs from the music library. Missing songs are flagged, never deleted; nothing is paid for."""
     from rich import progress as bars
 
-    from tasks import music
+    from pipeline.operations import music
 
     ready()
     columns = (bars.TextColumn("songs"), bars.BarColumn(), bars.MofNCompleteColumn(), bars.TimeElapsedColumn())
@@ -85,13 +84,15 @@ def start(
     While a run is active, another start is refused. Exit codes: 0 done, 1 failed, refused or stopped, 2 wrong usage,
     3 some songs failed.
     """
+    from pipeline.flows.music.service import StartOptions
+    from pipeline.flows.music.states import Mode
+    from pipeline.operations import music
     from pipeline.standalone.stack import using_stack
-    from tasks import music
 
     settings = ready()
-    if mode not in set(music.Mode):
-        raise typer.BadParameter(f"choose from {', '.join(music.Mode)}", param_hint="--mode")
-    options = music.StartOptions(music.Mode(mode), skip_sync, limit, failed)
+    if mode not in set(Mode):
+        raise typer.BadParameter(f"choose from {', '.join(Mode)}", param_hint="--mode")
+    options = StartOptions(Mode(mode), skip_sync, limit, failed)
     if dry_run:
         _show_estimate(music.estimate(options), as_json=as_json)
     elif wait:
@@ -106,7 +107,7 @@ def start(
 
 def _follow(stack: "Stack", run: "RunView", *, quiet: bool) -> "MusicStatus":
     """Show how a run goes until it has ended; its final status. Keeps the stack up meanwhile."""
-    from tasks import music
+    from pipeline.operations import music
 
     interrupted = (
         "The run is kept: `penstock up` continues it, `penstock music start --wait` does not start another, "
@@ -188,7 +189,7 @@ def _tell(run: "RunView", done: str, *, as_json: bool) -> None:
 @app.command()
 def pause(as_json: Json = False) -> None:
     """Let calls in progress finish, and start no others until `resume`."""
-    from tasks import music
+    from pipeline.operations import music
 
     ready()
     _tell(music.pause(), "paused", as_json=as_json)
@@ -197,7 +198,7 @@ def pause(as_json: Json = False) -> None:
 @app.command()
 def resume(as_json: Json = False) -> None:
     """Continue a paused run."""
-    from tasks import music
+    from pipeline.operations import music
 
     ready()
     _tell(music.resume(), "resumed", as_json=as_json)
@@ -206,7 +207,7 @@ def resume(as_json: Json = False) -> None:
 @app.command()
 def stop(as_json: Json = False) -> None:
     """End the run. Results already paid for are kept; the other songs become pending again."""
-    from tasks import music
+    from pipeline.operations import music
 
     ready()
     _tell(music.stop(), "stopped", as_json=as_json)
@@ -215,7 +216,7 @@ def stop(as_json: Json = False) -> None:
 @app.command()
 def status(as_json: Json = False) -> None:
     """Show the state of the pipeline, its songs and its batches."""
-    from tasks import music
+    from pipeline.operations import music
 
     settings = ready()
     found = music.status()
@@ -268,8 +269,8 @@ def search(
     For example: [bold]penstock music search "rainy night, slow piano"[/bold], or
     [bold]penstock music search --like "So What"[/bold].
     """
+    from pipeline.operations import music
     from pipeline.standalone.stack import using_stack
-    from tasks import music
 
     if bool(words.strip()) == bool(like.strip()):
         raise typer.BadParameter("give either words, or a song with --like", param_hint="WORDS")
@@ -328,15 +329,16 @@ def show(
     as_json: Json = False,
 ) -> None:
     """Show everything about a song, or list songs or batches."""
-    from tasks import music
+    from pipeline.flows.music.states import BatchStatus, SongStatus
+    from pipeline.operations import music
 
     ready()
     if song:
         _show_song(music.show(song), as_json=as_json)
     elif batches:
-        _list_batches(music.batches(status=_one_of(music.BatchStatus, status), limit=limit), as_json=as_json)
+        _list_batches(music.batches(status=_one_of(BatchStatus, status), limit=limit), as_json=as_json)
     else:
-        _list_songs(music.songs(status=_one_of(music.SongStatus, status), limit=limit), as_json=as_json)
+        _list_songs(music.songs(status=_one_of(SongStatus, status), limit=limit), as_json=as_json)
 
 
 def _one_of(kind: Any, name: str) -> Any:

@@ -11,7 +11,7 @@ from pipeline.interfaces.cli.output import one_line, print_json, print_list, pri
 from pipeline.interfaces.cli.times import ago
 
 if TYPE_CHECKING:
-    from tasks.music import RunView
+    from pipeline.flows.music.views import RunView
 
 
 def runs(
@@ -22,7 +22,7 @@ def runs(
     as_json: Json = False,
 ) -> None:
     """List runs, newest first, or show one: its songs and batches by state, and what its calls cost."""
-    from tasks import music
+    from pipeline.operations import music
 
     ready()
     if run:
@@ -46,7 +46,7 @@ def runs(
 
 
 def _show(run_id: str, *, as_json: bool) -> None:
-    from tasks import music
+    from pipeline.operations import music
 
     view, found = music.run(run_id), music.figures(run_id)
     if as_json:

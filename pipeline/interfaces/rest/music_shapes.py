@@ -6,10 +6,10 @@ from typing import Annotated
 from pydantic import BaseModel, ConfigDict, Field, JsonValue
 from pydantic.alias_generators import to_camel
 
+from pipeline.flows.music.states import BatchStatus, Mode, PipelineState, SongStatus
 from pipeline.flows.music.views import BatchView
 from pipeline.interfaces.http.fields import Strict
 from pipeline.interfaces.http.shapes import Shape, example
-from tasks.music import BatchStatus, Mode, PipelineState, SongStatus
 
 RUN: dict[str, JsonValue] = {
     "id": "6f1e5d0c2b7a4893a1b2c3d4e5f60718",

@@ -1,5 +1,6 @@
 """A batch of songs as a unit of work: claimed for a step, and settled with its result, in one transaction each."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
@@ -12,6 +13,7 @@ from pipeline.engine.claims import Claim, Owner
 from pipeline.engine.errors import UnitError
 from pipeline.engine.retry import Policy
 from pipeline.engine.settled import Settled
+from pipeline.engine.transaction import Tx
 from pipeline.engine.work import Changes, Outcome, Work
 from pipeline.flows.music import runs
 from pipeline.flows.music.models import BATCHES, SONGS
@@ -121,40 +123,41 @@ def settle(
     `Settled.again`: the chain goes on with that step.
     """
 
-    def act(session: Session) -> Settled:
-        run = _begin(session, unit, trace)
+    def ended(run: Any) -> Outcome:
         if after is None:
-            return _write(context, session, run, unit.ended({"finished_at": context.db.now()}))
+            return unit.ended({"finished_at": context.db.now()})
         # A reply that needs a repair takes its place in the queue again: one message, one call.
-        go_on = run is not None and run.status in LIVE and chain_goes_on(unit.mode, unit.step, after)
+        go_on = run.status in LIVE and chain_goes_on(unit.mode, unit.step, after)
         event = BatchEvent.STEP_DONE if go_on else BatchEvent.GIVE_BACK
-        return _write(context, session, run, unit.ended({**values, "step": after, "attempts": 0}, event=event))
+        return unit.ended({**values, "step": after, "attempts": 0}, event=event)
 
-    return context.db.run(act)
+    return _settle(context, unit, ended, trace)
 
 
 def fail(context: Context, unit: BatchUnit, error: UnitError, trace: dict[str, Any] | None, **values: Any) -> Settled:
     """A step ended in an error: the batch waits, goes back, or fails with its songs. What was paid for stays."""
 
-    def act(session: Session) -> Settled:
-        return _write(context, session, _begin(session, unit, trace), unit.ended(values, error))
+    return _settle(context, unit, lambda _run: unit.ended(values, error), trace)
+
+
+def _settle(
+    context: Context, unit: BatchUnit, ended: Callable[[Any], Outcome], trace: dict[str, Any] | None
+) -> Settled:
+    """Write how a step ended. Where its chain ends, whatever follows is launched from the rows."""
+
+    def act(session: Tx) -> Settled:
+        run = runs.lock(session, unit.run_id)
+        traces.record(session, trace)  # even if the result is discarded: it was paid for
+        if run is None:
+            return Settled()
+        changes = work.settle(session, BATCH_WORK, run, [ended(run)], context.settings, context.db.now())
+        now_is = select(BATCHES.c.status).where(BATCHES.c.id == unit.id)
+        status = BatchStatus(session.execute(now_is).scalar_one()) if changes else None
+        goes_on = status is BatchStatus.QUEUED
+        session.wake_in("music", changes.retry_in_s)
+        if not goes_on:
+            session.launch("music", run.id)
+            session.tell("music", run.id)
+        return Settled(len(changes.done) + len(changes.moved), goes_on, changes.retry_in_s, status)
 
     return context.db.run(act)
-
-
-def _begin(session: Session, unit: BatchUnit, trace: dict[str, Any] | None) -> Any | None:
-    """The unit's run, locked. The call is on record even if its result is discarded: it was paid for."""
-    run = runs.lock(session, unit.run_id)
-    traces.record(session, trace)
-    return run
-
-
-def _write(context: Context, session: Session, run: Any | None, outcome: Outcome) -> Settled:
-    if run is None:
-        return Settled()
-    changes = work.settle(session, BATCH_WORK, run, [outcome], context.settings, context.db.now())
-    if not changes:
-        return Settled()
-    now_is = BatchStatus(session.execute(select(BATCHES.c.status).where(BATCHES.c.id == outcome.id)).scalar_one())
-    done = len(changes.done) + len(changes.moved)
-    return Settled(done, now_is is BatchStatus.QUEUED, changes.retry_in_s, now_is)

@@ -9,6 +9,7 @@ import structlog
 from sqlalchemy import ColumnElement, and_, insert, select, update
 from sqlalchemy.orm import Session
 
+from pipeline.engine.transaction import Tx
 from pipeline.flows.music import runs
 from pipeline.flows.music.live_settings import batch_size
 from pipeline.flows.music.models import BATCHES, RUNS, SONGS
@@ -86,7 +87,8 @@ def _enqueue_portion(context: Context, run_id: str) -> bool:
     size = batch_size(context)
     space = vector_space(context.settings)
 
-    def work(session: Session) -> bool:
+    def work(session: Tx) -> bool:
+        session.launch("music", run_id)
         run = runs.lock(session, run_id)
         if run is None or run.status != PipelineState.ENQUEUING:
             return False

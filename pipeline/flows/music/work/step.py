@@ -50,7 +50,6 @@ class StepWork:
         self._owner = owner
         self._guarded = guarded
         self._tracer = Tracer(context, guarded)
-        self.unit: BatchUnit | None = None
 
     def __enter__(self) -> "StepWork":
         return self
@@ -73,7 +72,7 @@ class StepWork:
         return self._step((Step.SAVE,), lambda unit: batch.settle(self._context, unit, None))
 
     def _step(self, steps: tuple[Step, ...], work: Callable[[BatchUnit], Settled]) -> Settled:
-        self.unit = unit = batch.claim(self._context, self._batch_id, steps, self._owner)
+        unit = batch.claim(self._context, self._batch_id, steps, self._owner)
         if unit is None:
             return Settled()
         try:

@@ -11,6 +11,7 @@ from sqlalchemy.orm import Session
 from pipeline.engine import work
 from pipeline.engine.claims import Claim, Owner
 from pipeline.engine.errors import ErrorKind, PenstockError, UnitError, UserError
+from pipeline.engine.transaction import Tx
 from pipeline.engine.work import Changes, Outcome, Work
 from pipeline.flows.music import runs
 from pipeline.flows.music.library.songs import LibraryError
@@ -63,27 +64,28 @@ class SyncUnit(NamedTuple):
     claim: Claim
 
 
-def sync_run(context: Context, run_id: str, owner: Owner) -> float | None:
-    """Sync for a run if it waits for that. Seconds until another try, if one is needed. Failures end on the row."""
+def sync_run(context: Context, run_id: str, owner: Owner) -> None:
+    """Sync for a run if it waits for that. Failures end on the row."""
     unit = claim(context, run_id, owner)
     if unit is None:
-        return None
+        return
     try:
         report = sync_libraries(context, lambda seen, total: _renew(context, unit))  # noqa: ARG005
+        values = {"synced": True, "attempts": 0, "sync_report": json.dumps(asdict(report))}
+        ended = Outcome(*unit, values=values)
     except ClaimLost:
-        return None
+        return
     except UserError as error:
         passes = isinstance(error, LibraryError) and error.transient
         kind = ErrorKind.TRANSIENT if passes else ErrorKind.PERMANENT
-        return _settle(context, Outcome(*unit, UnitError(str(error), kind=kind, code=error.code)))
-    values = {"synced": True, "attempts": 0, "sync_report": json.dumps(asdict(report))}
-    return _settle(context, Outcome(*unit, values=values))
+        ended = Outcome(*unit, UnitError(str(error), kind=kind, code=error.code))
+    _settle(context, ended)
 
 
 def claim(context: Context, run_id: str, owner: Owner) -> SyncUnit | None:
     """Claim a run that waits for its sync; None if it does not."""
 
-    def act(session: Session) -> SyncUnit | None:
+    def act(session: Tx) -> SyncUnit | None:
         run = runs.lock(session, run_id)
         if run is None:
             return None
@@ -91,6 +93,8 @@ def claim(context: Context, run_id: str, owner: Owner) -> SyncUnit | None:
         work.give_back_earlier(session, SYNC_WORK, run, run_id, owner, settings, now)
         held = work.new_claim(SYNC_WORK, owner, settings, now)
         rows = work.claim(session, SYNC_WORK, run_id, held, now)
+        if not rows:
+            session.launch("music", run_id)  # something else may be due
         return SyncUnit(run_id, rows[0].attempts, held) if rows else None
 
     return context.db.run(act)
@@ -98,16 +102,25 @@ def claim(context: Context, run_id: str, owner: Owner) -> SyncUnit | None:
 
 def _renew(context: Context, unit: SyncUnit) -> None:
     until = context.db.now() + timedelta(seconds=_lease_s(context.settings))
-    if not context.db.run(lambda session: work.renew(session, SYNC_WORK, unit.run_id, unit.claim, until)):
+
+    def act(session: Tx) -> bool:
+        holds = work.renew(session, SYNC_WORK, unit.run_id, unit.claim, until)
+        if not holds:
+            session.launch("music", unit.run_id)  # whoever resumed it could not: this message was in its place
+        return holds
+
+    if not context.db.run(act):
         raise ClaimLost
 
 
-def _settle(context: Context, outcome: Outcome) -> float | None:
-    """Write how the sync ended, if its claim still holds; seconds until it is tried again, if it is."""
+def _settle(context: Context, outcome: Outcome) -> None:
+    """Write how the sync ended, if its claim still holds. The run goes on, or is woken for another try."""
 
-    def act(session: Session) -> Changes:
+    def act(session: Tx) -> None:
         run = runs.lock(session, outcome.id)
-        now = context.db.now()
-        return work.settle(session, SYNC_WORK, run, [outcome], context.settings, now) if run else Changes()
+        if run is not None:
+            changes = work.settle(session, SYNC_WORK, run, [outcome], context.settings, context.db.now())
+            session.launch("music", run.id)
+            session.wake_in("music", changes.retry_in_s)
 
-    return context.db.run(act).retry_in_s
+    context.db.run(act)

@@ -8,22 +8,23 @@ from pydantic import BaseModel, Field
 from starlette.responses import Response
 
 from pipeline.engine.errors import UserError
-from pipeline.flows.music import queries
+from pipeline.flows.music.service import StartOptions
+from pipeline.flows.music.states import BatchStatus, Mode, PipelineState
+from pipeline.flows.music.views import RunView
 from pipeline.interfaces.console import live
 from pipeline.interfaces.console.answers import done
 from pipeline.interfaces.console.fields import BLANK
 from pipeline.interfaces.console.page import piece, screen
 from pipeline.interfaces.console.words import count, plural
 from pipeline.interfaces.http import pages
-from pipeline.interfaces.http.dependencies import ByCaller, InContext, reader, spender, writer
+from pipeline.interfaces.http.dependencies import ByCaller, reader, spender, writer
 from pipeline.interfaces.http.fields import HexId
 from pipeline.interfaces.http.moments import At
 from pipeline.interfaces.http.pages import Cursor
-from pipeline.interfaces.rest.music import sync as read_library
+from pipeline.operations import music
+from pipeline.operations.caller import Caller
 from pipeline.storage.context import Context
-from tasks import music as flow
 from tasks.events import Filter
-from tasks.music import BatchStatus, Mode, PipelineState, RunView, StartOptions
 
 router = APIRouter(prefix="/console/music", include_in_schema=False, dependencies=reader)
 RUNS, BATCHES = 20, 50
@@ -63,8 +64,9 @@ def _css(run: RunView) -> str:
 @live.view("music", matches=lambda _: Filter("music"), every_s=10)
 def library(context: Context, asked: MusicAsked) -> dict[str, str]:  # noqa: ARG001
     """The library's figures, and the run that is active or was the last."""
-    found = queries.status(context)
-    figures = queries.run_figures(context, found.run.id) if found.run else None
+    caller = Caller(context)
+    found = music.status.by(caller)
+    figures = music.figures.by(caller, found.run.id) if found.run else None
     return {
         "music-figures": piece("music/_figures.html", found=found, settings=context.settings.music),
         "music-run": piece("music/_run.html", found=found, run=found.run, figures=figures, css=_css),
@@ -74,18 +76,19 @@ def library(context: Context, asked: MusicAsked) -> dict[str, str]:  # noqa: ARG
 @live.view("music-run", matches=lambda _: Filter("music"), every_s=10)
 def one_run(context: Context, asked: RunAsked) -> dict[str, str]:
     """A run's figures, and its newest batches."""
-    run, found = queries.run(context, asked.run), queries.status(context)
+    caller = Caller(context)
+    run, found = music.run.by(caller, asked.run), music.status.by(caller)
     mine = found if found.run and found.run.id == run.id else None
-    figures = queries.run_figures(context, run.id)
+    figures = music.figures.by(caller, run.id)
     return {
         "music-run": piece("music/_run.html", found=mine, run=run, figures=figures, css=_css),
-        "music-batches": _batches(context, run.id),
+        "music-batches": _batches(caller, run.id),
     }
 
 
-def _batches(context: Context, run_id: str, status: BatchStatus | None = None, before: int | None = None) -> str:
-    found = queries.batches(context, run_id=run_id, status=status, before=before, limit=BATCHES + 1)
-    some = pages.page(found, BATCHES, lambda batch: batch, lambda batch: (batch.id,))
+def _batches(caller: Caller, run_id: str, status: BatchStatus | None = None, before: int | None = None) -> str:
+    found = music.batches.by(caller, run_id=run_id, status=status, before=before, limit=BATCHES + 1)
+    some = pages.views(found, BATCHES, lambda batch: (batch.id,))
     return piece(
         "music/_batches.html",
         run_id=run_id,
@@ -93,32 +96,32 @@ def _batches(context: Context, run_id: str, status: BatchStatus | None = None, b
         batches=some.items,
         next_cursor=some.next_cursor,
         css=BATCH_CSS,
-        now=context.db.now(),
+        now=caller.context.db.now(),
         first=before is None,
     )
 
 
 @router.get("")
-def show(request: Request, context: InContext, cursor: Cursor = None) -> HTMLResponse:
+def show(request: Request, caller: ByCaller, cursor: Cursor = None) -> HTMLResponse:
     """How the library stands, the run that is active, and those before it."""
-    found = queries.runs(context, limit=RUNS + 1, after=pages.decode(cursor, At, str))
-    some = pages.page(found, RUNS, lambda run: run, lambda run: (run.created_at, run.id))
+    found = music.runs.by(caller, limit=RUNS + 1, after=pages.decode(cursor, At, str))
+    some = pages.views(found, RUNS, lambda run: (run.created_at, run.id))
+    named = caller.context.settings.music
     return screen(
         request,
         "music/index.html",
-        fragments=library(context, MusicAsked()),
+        fragments=library(caller.context, MusicAsked()),
         runs=some.items,
         next_cursor=some.next_cursor,
-        sums=queries.run_sums(context, [run.id for run in some.items]),
+        sums=music.sums.by(caller, [run.id for run in some.items]),
         css=_css,
-        has_library=bool(context.settings.music.server_url or context.settings.music.folder),
+        has_library=bool(named.server_url or named.folder),
     )
 
 
 @router.get("/runs/{run_id}")
 def show_run(
     request: Request,
-    context: InContext,
     caller: ByCaller,
     run_id: HexId,
     status: MaybeBatch = None,
@@ -126,14 +129,14 @@ def show_run(
 ) -> HTMLResponse:
     """A run, its batches, and why some of them failed."""
     (before,) = pages.decode(cursor, int) or (None,)
-    shown = dict(one_run(context, RunAsked(run=run_id)))
+    shown = dict(one_run(caller.context, RunAsked(run=run_id)))
     if status or before is not None:
-        shown["music-batches"] = _batches(context, run_id, status, before)
-    failed = queries.batches(context, run_id=run_id, status=BatchStatus.FAILED, limit=RUNS)
+        shown["music-batches"] = _batches(caller, run_id, status, before)
+    failed = music.batches.by(caller, run_id=run_id, status=BatchStatus.FAILED, limit=RUNS)
     return screen(
         request,
         "music/run.html",
-        run=queries.run(context, run_id),
+        run=music.run.by(caller, run_id),
         fragments=shown,
         css=_css,
         chosen=status or "",
@@ -155,48 +158,48 @@ class Options(BaseModel):
 
 
 @router.get("/start")
-def ask(request: Request, options: Annotated[Options, Query()]) -> HTMLResponse:
+def ask(request: Request, caller: ByCaller, options: Annotated[Options, Query()]) -> HTMLResponse:
     """What a run with these options would do and cost, before it is started."""
     estimate, refused = None, ""
     try:
-        estimate = flow.estimate(options.as_options())
+        estimate = music.estimate.by(caller, options.as_options())
     except UserError as error:
         refused = str(error)
     return screen(request, "music/start.html", options=options, estimate=estimate, refused=refused, modes=list(Mode))
 
 
 @router.post("/runs", dependencies=[*writer, *spender])
-def start(request: Request, options: Annotated[Options, Form()]) -> Response:
+def start(request: Request, caller: ByCaller, options: Annotated[Options, Form()]) -> Response:
     """Start a run."""
-    flow.start(options.as_options())
+    music.start.by(caller, options.as_options())
     return done(request, "The run has begun.", to="/console/music")
 
 
 @router.post("/pause", dependencies=writer)
-def pause(request: Request) -> Response:
+def pause(request: Request, caller: ByCaller) -> Response:
     """Let calls under way end, and begin no others."""
-    flow.pause()
+    music.pause.by(caller)
     return done(request, "The run is paused: calls in progress finish, no others begin.")
 
 
 @router.post("/resume", dependencies=[*writer, *spender])
-def resume(request: Request) -> Response:
+def resume(request: Request, caller: ByCaller) -> Response:
     """Go on."""
-    flow.resume()
+    music.resume.by(caller)
     return done(request, "The run goes on.")
 
 
 @router.post("/stop", dependencies=writer)
-def stop(request: Request) -> Response:
+def stop(request: Request, caller: ByCaller) -> Response:
     """End the run."""
-    flow.stop()
+    music.stop.by(caller)
     return done(request, "The run was stopped. What was paid for is kept; the other songs are pending again.")
 
 
 @router.post("/sync", dependencies=writer)
-def sync(request: Request) -> Response:
+def sync(request: Request, caller: ByCaller) -> Response:
     """Read the library now."""
-    found = read_library()
+    found = music.sync.by(caller)
     said = f"{plural(found.seen, 'song')} read: {count(found.added)} new, {count(found.changed)} changed"
     said += f", {count(found.missing)} gone" if found.missing else ""
     return done(request, f"{said}. {found.note}".strip() if found.note else f"{said}.")

@@ -6,15 +6,14 @@ from fastapi import APIRouter, Query, Request
 from fastapi.responses import HTMLResponse
 
 from pipeline.engine.errors import PenstockError, UserError
-from pipeline.flows.music import queries
+from pipeline.flows.music.states import SongStatus
 from pipeline.interfaces.console.fields import BLANK
 from pipeline.interfaces.console.page import screen
 from pipeline.interfaces.http import pages
-from pipeline.interfaces.http.dependencies import InContext, may_spend, reader
+from pipeline.interfaces.http.dependencies import ByCaller, may_spend, reader
 from pipeline.interfaces.http.fields import HexId, Line, RowId
 from pipeline.interfaces.http.pages import Cursor
-from tasks import music as flow
-from tasks.music import SongStatus
+from pipeline.operations import music
 
 router = APIRouter(prefix="/console/music", include_in_schema=False, dependencies=reader)
 SONGS, SIMILAR = 50, 12
@@ -43,7 +42,7 @@ def _length(seconds: int | None) -> str:
 @router.get("/songs")
 def list_songs(
     request: Request,
-    context: InContext,
+    caller: ByCaller,
     status: MaybeSong = None,
     vector: MaybeBool = None,
     q: Line = "",
@@ -52,10 +51,10 @@ def list_songs(
 ) -> HTMLResponse:
     """The songs of the library, in the order in which they were added."""
     (after,) = pages.decode(cursor, int) or (0,)
-    found = queries.songs(
-        context, status=status, words=q, run_id=run or "", has_vector=vector, after=after, limit=SONGS + 1
+    found = music.songs.by(
+        caller, status=status, words=q, run_id=run or "", has_vector=vector, after=after, limit=SONGS + 1
     )
-    some = pages.page(found, SONGS, lambda song: song, lambda song: (song.id,))
+    some = pages.views(found, SONGS, lambda song: (song.id,))
     asked = {"status": status, "vector": "" if vector is None else str(vector).lower(), "q": q, "run": run or ""}
     return screen(
         request,
@@ -64,7 +63,7 @@ def list_songs(
         next_cursor=some.next_cursor,
         asked=asked,
         first=not cursor,
-        counts=queries.status(context),
+        counts=music.status.by(caller),
         css=SONG_CSS,
         words=SONG_WORDS,
         length=_length,
@@ -72,12 +71,12 @@ def list_songs(
 
 
 @router.get("/songs/{song_id}")
-def show_song(request: Request, context: InContext, song_id: RowId) -> HTMLResponse:
+def show_song(request: Request, caller: ByCaller, song_id: RowId) -> HTMLResponse:
     """A song: what its library says, what was found out about it, and songs like it."""
-    song, similar = queries.song_by_id(context, song_id), []
+    song, similar = music.song_by_id.by(caller, song_id), []
     if song.vector_model:
         try:
-            similar = flow.similar(str(song.id), SIMILAR).matches
+            similar = music.similar.by(caller, str(song.id), SIMILAR).matches
         except UserError:
             similar = []  # its vector has gone meanwhile
     return screen(
@@ -87,14 +86,14 @@ def show_song(request: Request, context: InContext, song_id: RowId) -> HTMLRespo
 
 @router.get("/search")
 def search(
-    request: Request, context: InContext, q: Line = "", limit: Annotated[int, Query(ge=1, le=200)] = 20
+    request: Request, caller: ByCaller, q: Line = "", limit: Annotated[int, Query(ge=1, le=200)] = 20
 ) -> HTMLResponse:
     """Songs with these words, or for this mood. With a provider of embeddings, that costs one small call."""
     found, refused = None, ""
     if q.strip():
         may_spend(request)
         try:
-            found = flow.search(q, limit)
+            found = music.search.by(caller, q, limit)
         except PenstockError as error:
             refused = str(error)
     return screen(
@@ -104,6 +103,6 @@ def search(
         limit=limit,
         found=found,
         refused=refused,
-        counts=queries.status(context),
-        provider=context.settings.music.embeddings_provider,
+        counts=music.status.by(caller),
+        provider=caller.context.settings.music.embeddings_provider,
     )

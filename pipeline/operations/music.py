@@ -1,0 +1,139 @@
+"""The music flow, as one may use it: sync the library, start runs and command them, find songs."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from threading import Lock
+from typing import TypedDict, Unpack
+
+from pipeline.engine.presence import NoWorker
+from pipeline.engine.views import PASSING, view_of
+from pipeline.flows.music import estimate as estimates
+from pipeline.flows.music import queries, service
+from pipeline.flows.music import search as searching
+from pipeline.flows.music.library.songs import SyncReport
+from pipeline.flows.music.library.sync import OnPage, sync_libraries
+from pipeline.flows.music.service import StartOptions
+from pipeline.flows.music.states import Mode
+from pipeline.flows.music.views import Estimate, RunView
+from pipeline.operations import watch as watching
+from pipeline.operations.caller import Caller, owner
+from pipeline.operations.operation import acts, operation, reads
+from pipeline.operations.refusal import Refused
+from pipeline.storage.api_keys import Scope
+
+_SYNC = Lock()
+
+
+@dataclass(frozen=True)
+class Run(RunView):
+    """A run as it was when asked for."""
+
+    no_worker: NoWorker | None = field(default=None, metadata={PASSING: True})
+    """Why nobody works on it, as `watch` and `wait` saw it; None if somebody may."""
+
+    def wait(self, timeout_s: float | None = None) -> "Run":
+        """Wait until the run has ended (or is paused); the run as it is then.
+
+        Warns (`NoWorkerWarning`) if there is nobody to work. Raises `TimeoutError` after `timeout_s` seconds.
+        """
+        *_, latest = watch(self.id, timeout_s=timeout_s)
+        return latest
+
+
+def watch(run_id: str, *, timeout_s: float | None = None, idle: Callable[[], object] = lambda: None) -> Iterator[Run]:
+    """The run as it is now, and again whenever it changes, until it has ended or is paused.
+
+    While nobody works, `no_worker` says so, and a warning once. `idle` is called about once a second. Raises
+    `TimeoutError` after `timeout_s` seconds.
+    """
+    context, fleet, seen = owner().context, watching.Fleet(), None
+    looks = watching.watch(
+        lambda: replace(_run(queries.run(context, run_id)), no_worker=fleet.no_worker),
+        lambda run: int(not run.settled),
+        lambda event: event.get("run") == run_id,
+        undone=("run has not ended", "runs have not ended"),
+        timeout_s=timeout_s,
+        idle=idle,
+        fleet=fleet,
+    )
+    for run in looks:
+        if run != seen:
+            seen = run
+            yield run
+
+
+@operation(Scope.WRITE)
+def sync(
+    caller: Caller,
+    on_page: OnPage = lambda seen, total: None,  # noqa: ARG005
+    folder: Path | None = None,
+) -> SyncReport:
+    """Bring the songs in step with the music library (or `folder`), here and now.
+
+    A server does it for one caller at a time. Raises `Refused` (409) for others.
+    """
+    if caller.quotas is None:
+        return sync_libraries(caller.context, on_page, folder)
+    if not _SYNC.acquire(blocking=False):
+        raise Refused("the library is being read already", code="already_running")
+    try:
+        return sync_libraries(caller.context, on_page, folder)
+    finally:
+        _SYNC.release()
+
+
+class Choices(TypedDict, total=False):
+    """The fields of `StartOptions`, as keywords of `start` and `estimate`."""
+
+    mode: Mode
+    skip_sync: bool
+    limit: int | None
+    failed: bool
+
+
+@operation(Scope.WRITE, spends=True)
+def start(caller: Caller, options: StartOptions | None = None, **choices: Unpack[Choices]) -> Run:
+    """Begin a run. Options as a `StartOptions`, as keywords, or both: mode, skip_sync, limit, failed.
+
+    Raises `AlreadyRunning` if one is active.
+    """
+    context, chosen = caller.context, replace(options or StartOptions(), **choices)
+    return _run(service.start(context, chosen, estimates.parts(context, chosen)))
+
+
+@operation(Scope.READ)
+def estimate(caller: Caller, options: StartOptions | None = None, **choices: Unpack[Choices]) -> Estimate:
+    """What `start` with these options would do: a dry run that writes nothing."""
+    return estimates.estimate_run(caller.context, replace(options or StartOptions(), **choices))
+
+
+@operation(Scope.WRITE)
+def pause(caller: Caller) -> Run:
+    """Let calls under way end and begin no others."""
+    return _run(service.pause(caller.context))
+
+
+@operation(Scope.WRITE, spends=True)
+def resume(caller: Caller) -> Run:
+    """Go on with a paused run."""
+    context = caller.context
+    resumed = service.resume(context, estimates.parts(context, StartOptions(skip_sync=True)))
+    return _run(queries.run(context, resumed.id))  # it has ended if it had nothing left to do
+
+
+@operation(Scope.WRITE)
+def stop(caller: Caller) -> Run:
+    """End the run. What was paid for is kept."""
+    return _run(service.stop(caller.context))
+
+
+status, run, runs = reads(queries.status), reads(queries.run), reads(queries.runs)
+figures, sums, batches = reads(queries.run_figures), reads(queries.run_sums), reads(queries.batches)
+show, song_by_id, songs = reads(queries.song), reads(queries.song_by_id), reads(queries.songs)
+search = acts(searching.for_words, Scope.READ, spends=True)
+searchable, similar = reads(searching.count_searchable), reads(searching.like_song)
+
+
+def _run(view: RunView) -> Run:
+    return view_of(Run, view)
