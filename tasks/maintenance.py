@@ -13,11 +13,11 @@ from pipeline.engine.isolation import isolated
 from pipeline.engine.leases import Leases
 from pipeline.engine.presence import Presence, sweep_ended
 from pipeline.flows import flows
+from pipeline.operations import retention
 from pipeline.process import get_context
 from pipeline.providers import gates
 from pipeline.storage import installation
 from pipeline.storage.context import Context
-from tasks import retention
 from tasks.app import app
 from tasks.flow import all_flow_tasks
 

@@ -9,6 +9,7 @@ from sqlalchemy import ColumnElement, FromClause, func, select
 from sqlalchemy.orm import Session
 
 from pipeline.engine.claims import in_states
+from pipeline.engine.wire import VIEW
 from pipeline.engine.work import Work
 
 
@@ -48,13 +49,15 @@ class Held:
 class Failure:
     """Something that failed and stays so until a person does something."""
 
+    __pydantic_config__ = VIEW
     flow: str
     kind: str
-    """As in events: `document`."""
+    """As in events: `document`, `song_batch`, `knowledge_item`."""
     id: str
     name: str
     """What people know it by."""
     words: str
+    """What went wrong."""
     at: datetime
 
 

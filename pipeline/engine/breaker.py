@@ -16,6 +16,7 @@ from redis import Redis
 from pipeline.engine.errors import ErrorKind, Health, UnitError
 from pipeline.engine.gate import breaker_key, provider_scope
 from pipeline.engine.leases import script
+from pipeline.engine.wire import VIEW
 
 RATE_LIMIT_S = 120.0
 """The pause after a rate limit that names none. Source 002, sections 2.B and 7."""
@@ -39,13 +40,17 @@ class BreakerPolicy:
 
 @dataclass(frozen=True)
 class BreakerState:
-    """`state` is `closed`, `open` or `half-open`. `left_s`: how long an open one lets no probe through."""
+    """A breaker: one for each capability of a provider."""
 
+    __pydantic_config__ = VIEW
     name: str
     state: str
+    """`closed`: calls are made; `open`: none are; `half-open`: one is, as a probe."""
     reason: str
     left_s: float
+    """Seconds until an open one lets a probe through."""
     failures: int
+    """In a row."""
 
 
 class Breaker:

@@ -59,6 +59,15 @@ def connect(url: str, *, retries: int = 8, timeout_s: float = TIMEOUT_S) -> "Red
     return client
 
 
+def reach(url: str) -> None:
+    """Raise `RedisError` at once if this Redis is away; ordinary clients would retry for seconds."""
+    client = connect(url, retries=0)
+    try:
+        client.ping()
+    finally:
+        client.close()
+
+
 def connect_async(url: str, *, retries: int = 8, timeout_s: float = TIMEOUT_S) -> redis_asyncio.Redis:
     """Like `connect`, for asyncio, and it returns bytes."""
     where = RedisUrl.parse(url)

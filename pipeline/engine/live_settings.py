@@ -16,6 +16,7 @@ from sqlalchemy.orm import Mapped, Session, mapped_column
 from pipeline.engine.errors import UserError
 from pipeline.engine.limits import format_windows, parse_windows
 from pipeline.engine.tables import Base, UtcDateTime, table_of, upsert
+from pipeline.engine.wire import VIEW
 
 VERSION = "version"
 """The key of a row that counts the changes of all others, by hand aside."""
@@ -47,13 +48,15 @@ class Live:
 
 @dataclass(frozen=True)
 class Value:
-    """A live setting's value. `error`: its row cannot be read, so what was in force still is."""
+    """A live setting and its value."""
 
+    __pydantic_config__ = VIEW
     key: str
     value: Any
     help: str
     is_default: bool
     error: str = ""
+    """Its row holds nonsense, so what was in force still is; else empty."""
     default: Any = None
     """What it is once it is reset: what the workers, or else this process, were started with."""
     changed_at: datetime | None = None

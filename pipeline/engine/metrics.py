@@ -4,25 +4,31 @@ import json
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, cast
+from typing import Annotated, Any, cast
 
+from pydantic import PlainSerializer, computed_field
 from redis import Redis
 from sqlalchemy import ColumnElement, Integer, Table, func, select
 from sqlalchemy import cast as cast_to
 from sqlalchemy.orm import Session
+
+from pipeline.engine.wire import VIEW
 
 
 @dataclass(frozen=True)
 class Throughput:
     """Figures of the attempts since a moment. Source 001, section 10.2."""
 
+    __pydantic_config__ = VIEW
     finished: int
     failed: int
     per_minute: float
+    """In the time with work."""
     mean_ms: float
 
+    @computed_field  # type: ignore[prop-decorator]
     @property
-    def failure_rate(self) -> float:
+    def failure_rate(self) -> Annotated[float, PlainSerializer(lambda rate: round(rate, 4), float)]:
         """Failed attempts of all attempts, 0 to 1."""
         return self.failed / self.finished if self.finished else 0.0
 
@@ -56,6 +62,7 @@ def throughput(session: Session, attempts: Table, since: datetime, now: datetime
 class Minute:
     """Attempts that ended within one minute, and how many of them failed."""
 
+    __pydantic_config__ = VIEW
     begins: datetime
     finished: int
     failed: int

@@ -14,6 +14,7 @@ from redis import RedisError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from pipeline.engine.errors import UserError
+from pipeline.engine.wire import VIEW
 from pipeline.nodes import names as node_names
 from pipeline.nodes import tokens
 from pipeline.nodes.job import DONE, Finished, Job, JobState
@@ -47,6 +48,7 @@ _OPERATOR = "operator"
 class Revocation:
     """What became of a node that was revoked."""
 
+    __pydantic_config__ = VIEW
     node_id: str
     was_connected: bool
     tokens: list[TokenView]

@@ -10,6 +10,7 @@ from sqlalchemy.orm import Mapped, mapped_column
 
 from pipeline.engine.errors import UserError
 from pipeline.engine.tables import Base, table_of
+from pipeline.engine.wire import VIEW
 from pipeline.storage.context import Context
 from pipeline.storage.credentials import CredentialColumns, Credentials, CredentialView
 
@@ -40,8 +41,10 @@ NODE_TOKENS = table_of(NodeToken)
 class TokenView(CredentialView):
     """A token, without its secret."""
 
+    __pydantic_config__ = VIEW
     kind: TokenKind
     node_id: str
+    """The only node that may register with it; empty: any."""
 
 
 _TOKENS = Credentials(

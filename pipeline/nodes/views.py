@@ -6,8 +6,8 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any
 
+from pipeline.engine.wire import VIEW
 from pipeline.nodes.job import Job, JobState
-from pipeline.nodes.protocol import Offer
 from pipeline.nodes.state.dlq import DlqEntry
 from pipeline.nodes.state.instances import InstanceView as KnownInstance
 from pipeline.nodes.state.snapshots import GoneNode, NodeState
@@ -23,21 +23,34 @@ class NodeStatus(StrEnum):
 
 
 @dataclass(frozen=True)
+class OfferView:
+    """One thing that a node can do."""
+
+    __pydantic_config__ = VIEW
+    capability: str
+    """`vision`, `text`, `embeddings` or `page`."""
+    models: list[str]
+    """`*`: any."""
+
+
+@dataclass(frozen=True)
 class NodeView:
     """A node that is connected, or was lately. Of one that is gone, only id, name and when it was seen are known."""
 
+    __pydantic_config__ = VIEW
     node_id: str
     status: NodeStatus
     last_seen_at: datetime | None
     name: str = ""
     instance_id: str = ""
-    """What it is connected to."""
+    """The instance of the gateway that it is connected to."""
     token_id: str = ""
     token: str = ""
     """Its token's name."""
     slots: int = 0
+    """Jobs that it does at once."""
     used: int = 0
-    offers: list[Offer] = field(default_factory=list)
+    offers: list[OfferView] = field(default_factory=list)
     latency_ms: dict[str, float] = field(default_factory=dict)
     """By capability: how long jobs took lately."""
     software: str = ""
@@ -60,7 +73,7 @@ class NodeView:
             names.get(node.token_id, ""),
             node.slots,
             node.used,
-            list(node.offers),
+            [OfferView(one.capability.value, list(one.models)) for one in node.offers],
             dict(node.latency_ms),
             node.software,
             at(node.connected_ms),
@@ -70,8 +83,9 @@ class NodeView:
 
 @dataclass(frozen=True)
 class JobView:
-    """A job. It is kept for `result_ttl_ms` after its end."""
+    """A job. It is kept for some minutes after its end (`result_ttl_ms`)."""
 
+    __pydantic_config__ = VIEW
     job_id: str
     state: JobState
     outcome: str
@@ -79,11 +93,12 @@ class JobView:
     capability: str
     model: str
     attempt: int
+    """From 1. Each is another node's."""
     max_attempts: int
     node_id: str
     """Who has it, or had it last."""
     instance_id: str
-    """The instance that schedules it."""
+    """The instance of the gateway that schedules it."""
     token_id: str
     """The token of the session that asked for it."""
     token: str
@@ -118,8 +133,9 @@ class JobView:
 
 @dataclass(frozen=True)
 class DeadLetterView:
-    """A message between instances that nobody could handle."""
+    """A message between instances that was delivered again and again, and never handled."""
 
+    __pydantic_config__ = VIEW
     instance_id: str
     """Whom it was for."""
     id: str
@@ -137,6 +153,7 @@ class DeadLetterView:
 class InstanceView:
     """An instance that is there; or one that is gone and whose messages nobody has taken over yet."""
 
+    __pydantic_config__ = VIEW
     instance_id: str
     alive: bool
     last_seen_at: datetime | None
@@ -156,6 +173,7 @@ class InstanceView:
 class GatewayView:
     """How the gateway stands, all instances together."""
 
+    __pydantic_config__ = VIEW
     instances: list[InstanceView]
     nodes: dict[NodeStatus, int]
     slots: int

@@ -16,11 +16,13 @@ R = TypeVar("R")
 class Operation(Generic[P, R]):
     """Call it: the owner of this process asks. `by`: another caller does."""
 
-    def __init__(self, function: Callable[Concatenate[Caller, P], R], scope: Scope, *, spends: bool) -> None:
+    def __init__(
+        self, function: Callable[Concatenate[Caller, P], R], scope: Scope, *, spends: bool = False, reads: bool = False
+    ) -> None:
         update_wrapper(self, function)
         whole = inspect.signature(function)
         self.__signature__ = whole.replace(parameters=list(whole.parameters.values())[1:])
-        self._function, self.scope, self.spends = function, scope, spends
+        self._function, self.scope, self.spends, self.reads = function, scope, spends, reads
 
     def __call__(self, *args: P.args, **named: P.kwargs) -> R:
         """As the owner of this process."""
@@ -28,7 +30,7 @@ class Operation(Generic[P, R]):
 
     def by(self, caller: Caller, /, *args: P.args, **named: P.kwargs) -> R:
         """As this caller. Raises `Refused` if they lack the scope, `OverCap` if they have spent enough today."""
-        caller.check(self.scope)
+        (caller.check_scope if self.reads else caller.check)(self.scope)
         if self.spends:
             caller.check_spending()
         return self._function(caller, *args, **named)
@@ -45,15 +47,20 @@ def operation(
     return wrap
 
 
-def acts(function: Callable[Concatenate[Context, P], R], scope: Scope, *, spends: bool = False) -> Operation[P, R]:
-    """An operation that is a flow's function: nothing stands around it but the scope, and whether it spends."""
+def acts(
+    function: Callable[Concatenate[Context, P], R], scope: Scope, *, spends: bool = False, reads: bool = False
+) -> Operation[P, R]:
+    """An operation that is a service's function: nothing stands around it but the scope, and whether it spends.
+
+    `reads`: it changes nothing, so read-only mode allows it.
+    """
 
     def ask(caller: Caller, /, *args: P.args, **named: P.kwargs) -> R:
         return function(caller.context, *args, **named)
 
-    return Operation(update_wrapper(ask, function), scope, spends=spends)
+    return Operation(update_wrapper(ask, function), scope, spends=spends, reads=reads)
 
 
-def reads(function: Callable[Concatenate[Context, P], R]) -> Operation[P, R]:
-    """An operation that is a query of a flow."""
-    return acts(function, Scope.READ)
+def reads(function: Callable[Concatenate[Context, P], R], scope: Scope = Scope.READ) -> Operation[P, R]:
+    """An operation that is a query."""
+    return acts(function, scope, reads=True)

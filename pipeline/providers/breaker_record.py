@@ -11,6 +11,7 @@ from sqlalchemy.orm import Session
 
 from pipeline.engine import live_settings as live
 from pipeline.engine.traces import AiCall
+from pipeline.engine.wire import VIEW
 from pipeline.settings import ProviderProfile
 
 PREFIX = "breaker."
@@ -36,13 +37,15 @@ class BreakerRecord:
 
 @dataclass(frozen=True)
 class BreakerChange:
-    """A breaker opened, or closed. `until`: when it was to let a probe through."""
+    """A breaker opened, or closed."""
 
+    __pydantic_config__ = VIEW
     at: datetime
     state: str
     """`open` or `closed`."""
     reason: str
     until: datetime | None
+    """When an open one was to let a probe through."""
 
 
 def history(rows: Mapping[str, str], name: str) -> list[BreakerChange]:

@@ -13,7 +13,7 @@ from pipeline.providers import gates
 from pipeline.storage.context import Context
 
 
-def pause(context: Context, queue: str, seconds: float | None, reason: str = "") -> None:
+def pause(context: Context, queue: str, seconds: float | None = None, reason: str = "") -> None:
     """Close a queue for an operator: for `seconds`, or until `resume`. Raises `UserError` for an unknown queue."""
     context.gates.require(queue)
     now = context.db.now()
@@ -29,7 +29,7 @@ def resume(context: Context, queue: str) -> None:
     _apply_if_online(context, queue)
 
 
-def open_breaker(context: Context, name: str, seconds: float, reason: str) -> float:
+def open_breaker(context: Context, name: str, seconds: float = 0.0, reason: str = "by hand") -> float:
     """Open a breaker for `seconds`, 0 for its cool-down; the seconds that are left. Raises `UserError`."""
     breaker = gates.require_breaker(context, name)
     left_s = breaker.open(seconds, reason)

@@ -5,6 +5,8 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from math import inf
 
+from pydantic import computed_field
+
 from pipeline.engine import live_settings
 from pipeline.engine.breaker import BreakerState
 from pipeline.engine.errors import UserError
@@ -12,6 +14,7 @@ from pipeline.engine.gate import WindowState
 from pipeline.engine.limits import format_windows
 from pipeline.engine.live_settings import Value
 from pipeline.engine.metrics import queue_depths
+from pipeline.engine.wire import VIEW
 from pipeline.providers import breaker_record, gates
 from pipeline.providers.breaker_record import BreakerChange
 from pipeline.storage.context import Context
@@ -19,11 +22,13 @@ from pipeline.storage.context import Context
 
 @dataclass(frozen=True)
 class LimitView:
-    """A limit and how much of it is used now. `of`: `queue`, or the provider all of whose queues share it."""
+    """A limit, and how much of it is used now."""
 
+    __pydantic_config__ = VIEW
     limit: str
     used: int
     of: str
+    """`queue`, or the provider all of whose queues share it."""
     most: int = 0
     """`used` of how many."""
     unit: str = ""
@@ -35,12 +40,16 @@ class LimitView:
 
 @dataclass(frozen=True)
 class QueueView:
-    """A queue. `in_flight`: None without a gate, which only queues whose messages call a provider have."""
+    """A queue. Only those whose messages call a provider have a gate."""
 
+    __pydantic_config__ = VIEW
     name: str
     waiting: int
+    """Messages; those under way are not counted."""
     provider: str = ""
+    """Whom its messages call; empty for a queue without a gate."""
     in_flight: int | None = None
+    """Messages under way; null without a gate."""
     capacity: int = 0
     """Messages that may be under way at once, of this queue or of all its provider's; 0: no limit."""
     is_full: bool = False
@@ -52,6 +61,7 @@ class QueueView:
     resumes_in_s: float | None = None
     """None while it flows, closed until further notice, or by its limits: then it flows by itself, bit by bit."""
 
+    @computed_field  # type: ignore[prop-decorator]
     @property
     def gate(self) -> str:
         """`none`, `flowing` or `closed`. Only breakers are open or closed the other way round."""

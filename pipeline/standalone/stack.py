@@ -8,7 +8,7 @@ from pathlib import Path
 
 from redis import RedisError
 
-from pipeline.engine.connection import connect
+from pipeline.engine.connection import reach
 from pipeline.engine.errors import UserError
 from pipeline.engine.presence import NoWorker, Presence
 from pipeline.process import get_context, new_context
@@ -93,7 +93,7 @@ def using_stack(settings: Settings, demanded: Demand | None = None) -> Iterator[
         stack = Stack(held)
         if not settings.embedded_redis:
             migrate_embedded(settings)
-            reach_redis(settings)
+            reach(settings.effective_redis_url)
         elif not settings.embedded_database:
             _reach_database(settings)
         elif installation.mark(settings).exists():
@@ -113,15 +113,6 @@ def migrate_embedded(settings: Settings) -> None:
         installation.check(context.db, settings)
     finally:
         context.db.dispose()
-
-
-def reach_redis(settings: Settings) -> None:
-    """Raise `RedisError` at once if Redis is away; ordinary clients would retry for seconds."""
-    client = connect(settings.effective_redis_url, retries=0)
-    try:
-        client.ping()
-    finally:
-        client.close()
 
 
 def _reach_database(settings: Settings) -> None:

@@ -10,6 +10,7 @@ from sqlalchemy.orm import Mapped, mapped_column
 
 from pipeline.engine import live_settings as live
 from pipeline.engine.tables import Base, table_of
+from pipeline.engine.wire import VIEW
 from pipeline.settings import ApiSettings
 from pipeline.storage.context import Context
 from pipeline.storage.credentials import CredentialColumns, Credentials, CredentialView
@@ -44,6 +45,7 @@ API_KEYS = table_of(ApiKey)
 class KeyView(CredentialView):
     """A key, without its secret."""
 
+    __pydantic_config__ = VIEW
     scope: Scope
 
 

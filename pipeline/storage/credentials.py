@@ -20,6 +20,7 @@ from sqlalchemy.orm import Mapped, Session, mapped_column
 from pipeline.engine.errors import UserError
 from pipeline.engine.tables import UtcDateTime, portions
 from pipeline.engine.views import view_of
+from pipeline.engine.wire import VIEW
 from pipeline.storage.context import Context
 from pipeline.storage.short_ids import LEAST_BESIDE_NAMES, one_of
 
@@ -43,16 +44,23 @@ class CredentialColumns:
 class CredentialView:
     """A credential without its secret, which nobody knows any more."""
 
+    __pydantic_config__ = VIEW
     id: str
     name: str
     created_at: datetime
     last_used_at: datetime | None
+    """To the minute."""
     expires_at: datetime | None
     revoked_at: datetime | None
 
     def usable(self, now: datetime) -> bool:
         """Neither revoked nor expired."""
         return self.revoked_at is None and (self.expires_at is None or self.expires_at > now)
+
+
+def lasts(days: float | None) -> timedelta | None:
+    """How long a credential is good, for so many days; None: until it is revoked."""
+    return timedelta(days=days) if days else None
 
 
 View = TypeVar("View", bound=CredentialView)

@@ -6,17 +6,23 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from pipeline.engine.wire import VIEW
+
 PATIENCE_S = 0.5
 
 
 @dataclass(frozen=True)
 class Footprint:
-    """Bytes. `counted` is of as many files as could be looked at in time; `is_whole`: of all."""
+    """What the data folder takes, in bytes."""
 
+    __pydantic_config__ = VIEW
     counted: int
+    """Of the files that could be looked at in half a second."""
     files: int
     is_whole: bool
+    """These are all files."""
     free: int
+    """On its disk."""
     disk: int
 
 

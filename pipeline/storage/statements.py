@@ -3,12 +3,14 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import Annotated
 
 from sqlalchemy import select
 
 from pipeline.engine import accounts
 from pipeline.engine.accounts import CHARGES, RESERVATIONS
 from pipeline.engine.views import view_of
+from pipeline.engine.wire import HIDDEN, VIEW
 from pipeline.storage.context import Context
 from pipeline.storage.retention import Retention, Rule, rows
 
@@ -20,28 +22,37 @@ KEPT_DAYS = 90
 class ChargeView:
     """One charge, as the account lists it."""
 
-    id: int
+    __pydantic_config__ = VIEW
+    id: Annotated[int, HIDDEN]
     at: datetime
+    """When the call began."""
     flow: str
     scope_id: str
+    """What it was for: a document, an item, a batch, a run."""
     unit: str
+    """The part of it, such as a page."""
     operation: str
     provider: str
     model: str
     cost: float
+    """By the provider's prices: your share, where others asked for it, too."""
 
 
 @dataclass(frozen=True)
 class ReservationView:
     """What is reserved for work that has not ended."""
 
+    __pydantic_config__ = VIEW
     flow: str
     item_id: str
     unit: str
     amount: float
+    """The estimate, when it was admitted."""
     charged: float
+    """What its calls have cost so far."""
     began_at: datetime
     ends_at: datetime | None
+    """It was cut off: calls under way are paid for by then."""
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,6 @@ from pipeline.interfaces import compatibility as compat
 from pipeline.interfaces import rest as v1
 from pipeline.interfaces.api.app import PREFIX
 from pipeline.interfaces.http import dependencies
-from pipeline.interfaces.rest.live_settings import seeing
 from pipeline.storage.api_keys import Scope
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "endpoints.md"
@@ -25,7 +24,7 @@ _SCOPES = {
     dependencies.reader[0].dependency: Scope.READ,
     dependencies.writer[0].dependency: Scope.WRITE,
     dependencies.admin[0].dependency: Scope.ADMIN,
-    seeing[-1].dependency: Scope.ADMIN,
+    dependencies.seeing[0].dependency: Scope.ADMIN,
 }
 
 

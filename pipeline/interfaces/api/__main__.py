@@ -2,13 +2,13 @@
 
 from collections.abc import Sequence
 
-from pipeline.interfaces import supervised
 from pipeline.interfaces.api.server import listen, serve
+from pipeline.standalone import server
 
 
 def main(_: Sequence[str] = ()) -> None:
     """Serve until the supervisor ends it."""
-    supervised.run(
+    server.run(
         "api",
         lambda context: listen(context, context.settings.api.host, context.settings.api.port),
         lambda context, listening: serve(context, context.settings.api.host, listening),

@@ -10,7 +10,6 @@ from fastapi import FastAPI
 
 from pipeline.engine.errors import UserError
 from pipeline.interfaces.api.app import create_app
-from pipeline.interfaces.api_address import address_of, announced
 from pipeline.interfaces.http.connections import (
     BACKLOG,
     KEEP_ALIVE_S,
@@ -22,6 +21,7 @@ from pipeline.interfaces.http.connections import (
     is_loopback,
 )
 from pipeline.settings import ApiSettings
+from pipeline.standalone.address import address_of, announced
 from pipeline.storage import api_keys
 from pipeline.storage.context import Context
 

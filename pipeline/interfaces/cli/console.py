@@ -22,10 +22,10 @@ def console(
     import webbrowser
     from threading import Thread
 
-    from pipeline.interfaces.api_address import address_in_use, api_address
     from pipeline.interfaces.cli.command import all_settings
     from pipeline.interfaces.cli.output import err, print_text
     from pipeline.interfaces.cli.stack import run_up
+    from pipeline.standalone.address import address_in_use, api_address
 
     settings = all_settings()
     running = address_in_use(settings, "api")

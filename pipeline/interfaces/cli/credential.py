@@ -1,6 +1,5 @@
 """What commands for keys and tokens share: names, life times, and a secret that is shown once."""
 
-from datetime import timedelta
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -28,14 +27,14 @@ def checked_name(name: str, noun: str) -> str:
     return name.strip()
 
 
-def life_time(expires: str, noun: str) -> timedelta | None:
-    """How long it is good; None: until it is revoked. Raises `UserError`."""
+def life_days(expires: str, noun: str) -> float | None:
+    """For how many days it is good; None: until it is revoked. Raises `UserError`."""
     from pipeline.engine.errors import UserError
 
     seconds = duration_s(expires) or 0
     if seconds > _LONGEST_S:
         raise UserError(f"a {noun} lasts 100 years at most", code="usage")
-    return timedelta(seconds=seconds) if seconds else None
+    return seconds / 86_400 or None
 
 
 def show_once(secret: str, made: "CredentialView", noun: str, good_for: str, *, as_json: bool) -> None:

@@ -4,8 +4,8 @@ from typing import Annotated
 
 import typer
 
-from pipeline.interfaces.cli.command import Json, ready_context
-from pipeline.interfaces.cli.credential import STATE_COLUMNS, Expires, checked_name, life_time, show_once, state_cells
+from pipeline.interfaces.cli.command import Json, ready, ready_context
+from pipeline.interfaces.cli.credential import STATE_COLUMNS, Expires, checked_name, life_days, show_once, state_cells
 from pipeline.interfaces.cli.output import err, one_line, out, print_json, print_list, print_pairs
 from pipeline.interfaces.cli.times import local, zone_of_here
 
@@ -23,24 +23,25 @@ def create(
 ) -> None:
     """Create a key and print it. It is shown this once: only its hash is kept."""
     from pipeline.engine.errors import UserError
-    from pipeline.storage import api_keys
+    from pipeline.operations import keys
+    from pipeline.storage.api_keys import Scope
 
     name = checked_name(name, "key")
-    if scope not in set(api_keys.Scope):
-        raise UserError(f"there is no scope '{scope}': choose from {', '.join(api_keys.Scope)}", code="usage")
-    secret, key = api_keys.create(ready_context(), name, api_keys.Scope(scope), life_time(expires, "key"))
-    show_once(secret, key, "key", str(key.scope), as_json=as_json)
+    if scope not in set(Scope):
+        raise UserError(f"there is no scope '{scope}': choose from {', '.join(Scope)}", code="usage")
+    ready()
+    made = keys.create(name, Scope(scope), life_days(expires, "key"))
+    show_once(made.secret, made.key, "key", str(made.key.scope), as_json=as_json)
 
 
 @app.command("list")
 def list_(as_json: Json = False) -> None:
     """List the keys, without their secrets."""
-    from pipeline.storage import api_keys
+    from pipeline.operations import keys
 
-    context = ready_context()
-    now = context.db.now()
+    now = ready_context().db.now()
     print_list(
-        api_keys.list_keys(context),
+        keys.list_keys(),
         ("ID", "NAME~", "SCOPE", *STATE_COLUMNS),
         lambda key: [key.id, one_line(key.name), str(key.scope), *state_cells(key, now)],
         as_json=as_json,
@@ -55,12 +56,11 @@ def show(
     as_json: Json = False,
 ) -> None:
     """Show what a key has spent today, what is reserved for its work under way, and what it was charged for."""
-    from pipeline.operations import accounts
+    from pipeline.operations import keys
     from pipeline.storage import api_keys
 
-    context = ready_context()
-    found = api_keys.find(context, key)
-    account = accounts.statement(context, found.id, limit=limit)
+    found = api_keys.find(ready_context(), key)
+    account = keys.account(found.id, limit=limit)
     if as_json:
         print_json({"key": found, "account": account})
         return
@@ -97,7 +97,8 @@ def show(
 @app.command()
 def revoke(key: Annotated[str, typer.Argument(metavar="ID|NAME", help="See `penstock keys list`.")]) -> None:
     """End a key at once, in every process."""
-    from pipeline.storage import api_keys
+    from pipeline.operations import keys
 
-    ended = api_keys.revoke(ready_context(), key)
+    ready()
+    ended = keys.revoke(key)
     err.print(f"{ended.id} {one_line(ended.name)}: revoked", soft_wrap=True)

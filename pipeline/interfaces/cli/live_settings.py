@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pipeline.interfaces.cli.command import Json, ready_context
+from pipeline.interfaces.cli.command import Json, ready
 from pipeline.interfaces.cli.output import err, one_line, print_list, print_text
 
 if TYPE_CHECKING:
@@ -22,7 +22,9 @@ BY = "command line"
 @app.command("list")
 def list_(as_json: Json = False) -> None:
     """List every live setting with its value and its meaning."""
-    from pipeline.providers import gates
+    from pipeline.operations import live_settings
+
+    ready()
 
     def row(value: "Value") -> list[str]:
         note = f"[red]{one_line(value.error, 200)}[/red]" if value.error else "default" if value.is_default else "set"
@@ -31,7 +33,7 @@ def list_(as_json: Json = False) -> None:
         return [value.key, one_line(value.text), note, value.help]
 
     print_list(
-        gates.live_settings(ready_context()),
+        live_settings.list_settings(),
         ("KEY", "VALUE", "", "MEANING?"),
         row,
         as_json=as_json,
@@ -42,26 +44,27 @@ def list_(as_json: Json = False) -> None:
 @app.command()
 def get(key: Key) -> None:
     """Print one setting's value."""
-    from pipeline.providers import gates
+    from pipeline.operations import live_settings
 
-    print_text(f"{gates.live_setting(ready_context(), key).text}\n")
+    ready()
+    print_text(f"{live_settings.setting(key).text}\n")
 
 
 @app.command("set")
 def set_(key: Key, value: str, reason: Reason = "") -> None:
     """Change a setting. It takes effect on every worker within two seconds."""
     from pipeline.engine.live_settings import text_of
-    from tasks import queues as control
+    from pipeline.operations import live_settings
 
-    ready_context()
-    err.print(f"{key} = {one_line(text_of(control.change_setting(key, value, reason=reason, by=BY)))}")
+    ready()
+    err.print(f"{key} = {one_line(text_of(live_settings.change_setting(key, value, reason=reason, by=BY)))}")
 
 
 @app.command()
 def unset(key: Key, reason: Reason = "") -> None:
     """Return a setting to its default."""
     from pipeline.engine.live_settings import text_of
-    from tasks import queues as control
+    from pipeline.operations import live_settings
 
-    ready_context()
-    err.print(f"{key} = {one_line(text_of(control.reset_setting(key, reason=reason, by=BY)))} (default)")
+    ready()
+    err.print(f"{key} = {one_line(text_of(live_settings.reset_setting(key, reason=reason, by=BY)))} (default)")

@@ -43,7 +43,7 @@ def list_queues(command: typer.Context, as_json: Json = False) -> None:
     """List the queues: messages waiting and in flight, limits and their use, why a gate is closed and until when."""
     if command.invoked_subcommand:
         return
-    from tasks import queues as control
+    from pipeline.operations import queues as control
 
     ready_context()
     found = [_row(queue) for queue in control.list_queues()]
@@ -83,7 +83,7 @@ def pause(
     queue: Queue, for_: For = "", reason: Annotated[str, typer.Option(help="Shown beside the pause.")] = ""
 ) -> None:
     """Let nothing more through; calls in flight finish. Applies at once to every worker, and to those started later."""
-    from tasks import queues as control
+    from pipeline.operations import queues as control
 
     ready_context()
     control.pause(queue, duration_s(for_), reason)
@@ -93,8 +93,8 @@ def pause(
 @queues.command()
 def resume(queue: Queue) -> None:
     """End an operator's pause. What else closes the queue remains, and is named; see `penstock breakers close`."""
+    from pipeline.operations import queues as control
     from pipeline.providers import gates
-    from tasks import queues as control
 
     context = ready_context()
     control.resume(queue)
@@ -112,17 +112,17 @@ def limit(
 
     Both limits apply: a queue's limit above its provider's changes nothing.
     """
+    from pipeline.operations import live_settings
     from pipeline.providers import gates
-    from tasks import queues as control
 
     context = ready_context()
     if target in context.settings.providers:
         scope, provider = f"provider.{target}", target
     else:
         scope, provider = f"queue.{target}", context.gates.require(target).provider
-    value = control.change_setting(f"{scope}.limits", limits)
+    value = live_settings.change_setting(f"{scope}.limits", limits)
     if concurrency is not None:
-        control.change_setting(f"{scope}.concurrency", str(concurrency))
+        live_settings.change_setting(f"{scope}.concurrency", str(concurrency))
     err.print(f"{target}: {value or 'no limit'}" + (f", {concurrency} at once" if concurrency else ""))
     shared = gates.live_setting(context, f"provider.{provider}.limits").value
     if target != provider and shared:
@@ -132,8 +132,8 @@ def limit(
 @queues.command()
 def drain(queue: Queue, timeout: Annotated[str, typer.Option(help="Give up after this time.")] = "10m") -> None:
     """Pause a queue and wait until none of its calls is in flight. It stays paused; nothing is lost."""
+    from pipeline.operations import queues as control
     from pipeline.providers import gates
-    from tasks import queues as control
 
     context = _online()
     at = gates.gate(context, queue)
@@ -152,7 +152,7 @@ def list_breakers(command: typer.Context, as_json: Json = False) -> None:
     """List the breakers: state, reason, and when they let a probe through."""
     if command.invoked_subcommand:
         return
-    from tasks import queues as control
+    from pipeline.operations import queues as control
 
     def row(state: "BreakerState") -> list[str]:
         probe = _in(state.left_s) if state.state == "open" else "now" if state.state == "half-open" else ""
@@ -173,7 +173,7 @@ def list_breakers(command: typer.Context, as_json: Json = False) -> None:
 def breaker_history(name: str, as_json: Json = False) -> None:
     """List when a breaker opened and closed lately, and why; the newest first."""
     from pipeline.interfaces.cli.times import local, zone_of_here
-    from tasks import queues as control
+    from pipeline.operations import queues as control
 
     ready_context()
     zone = zone_of_here()
@@ -193,7 +193,7 @@ def breaker_history(name: str, as_json: Json = False) -> None:
 @breakers.command("open")
 def open_breaker(name: str, for_: For = "", reason: Annotated[str, typer.Option()] = "by hand") -> None:
     """Open a breaker by hand: no calls are made, and its provider's queues stop. Default: for one cool-down."""
-    from tasks import queues as control
+    from pipeline.operations import queues as control
 
     _online()
     left_s = control.open_breaker(name, duration_s(for_) or 0.0, reason)
@@ -203,7 +203,7 @@ def open_breaker(name: str, for_: For = "", reason: Annotated[str, typer.Option(
 @breakers.command("close")
 def close_breaker(name: str) -> None:
     """Close a breaker now, and cancel its timer: its provider's queues flow again."""
-    from tasks import queues as control
+    from pipeline.operations import queues as control
 
     _online()
     control.close_breaker(name)

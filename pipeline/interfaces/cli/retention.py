@@ -8,7 +8,7 @@ from pipeline.interfaces.cli.command import Json, ready_context
 from pipeline.interfaces.cli.output import err, one_line, print_list
 
 if TYPE_CHECKING:
-    from tasks.retention import Pruned
+    from pipeline.operations.retention import Pruned
 
 
 def prune(
@@ -22,7 +22,7 @@ def prune(
 
     [bold]penstock prune --dry-run[/bold]
     """
-    from tasks import retention
+    from pipeline.operations import retention
 
     found = retention.prune(ready_context(), dry_run=dry_run)
 

@@ -15,9 +15,9 @@ from pipeline.interfaces.cli.output import err, escape, one_line, out, print_jso
 
 if TYPE_CHECKING:
     from pipeline.engine.backlog import Failure
-    from pipeline.interfaces.backlog import Reason
-    from pipeline.interfaces.overview import Overview, Spending
-    from pipeline.interfaces.workers import Worker
+    from pipeline.operations.backlog import Reason
+    from pipeline.operations.overview import Overview, Spending
+    from pipeline.operations.workers import Worker
     from pipeline.settings import Settings
     from pipeline.storage.context import Context
 
@@ -44,8 +44,8 @@ def up(
 def run_up(api: bool | None = None, gateway: bool | None = None, when_ready: Callable[[], None] = lambda: None) -> None:
     """Like `up`, with something to do once workers are ready."""
     from pipeline.engine.logs import configure
-    from pipeline.interfaces.api_address import check_free
     from pipeline.nodes.settings import gateway_settings
+    from pipeline.standalone.address import check_free
     from pipeline.standalone.locks import supervisor_lock
     from pipeline.standalone.supervisor import Supervisor, read_info
 
@@ -87,7 +87,7 @@ def run_up(api: bool | None = None, gateway: bool | None = None, when_ready: Cal
 
 def _tell_addresses(settings: "Settings", silent: list[str]) -> bool:
     """Print the address of each of the `silent` servers that listens now. False: the stack is in use."""
-    from pipeline.interfaces.api_address import address_in_use
+    from pipeline.standalone.address import address_in_use
 
     for server in list(silent):
         if not (address := address_in_use(settings, server)):
@@ -105,7 +105,7 @@ def status(as_json: Json = False) -> None:
     """Show every flow's work by state, what waits and why, failures, queues, workers, and what providers cost today."""
     from dataclasses import asdict
 
-    from pipeline.interfaces.overview import overview
+    from pipeline.operations.overview import overview
 
     context = ready_context()
     found = overview(context)
@@ -195,7 +195,7 @@ def _spent(on: "Spending") -> str:
 def workers(as_json: Json = False) -> None:
     """List the workers that live: since when, how many of their places are taken, and what each does."""
     from pipeline.interfaces.cli.times import local, zone_of_here
-    from pipeline.interfaces.overview import fleet
+    from pipeline.operations.overview import fleet
 
     found = fleet(ready_context())
     if found is None:
@@ -215,7 +215,8 @@ def workers(as_json: Json = False) -> None:
 
 def doctor(as_json: Json = False) -> None:
     """Check versions, settings, database, Redis, flows and providers; say how to fix what is wrong (exit code 1)."""
-    from pipeline.interfaces.doctor import FAIL, checks
+    from pipeline.operations.providers import FAIL
+    from pipeline.standalone.doctor import checks
 
     found = checks(all_settings())
     if as_json:

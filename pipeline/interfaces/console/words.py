@@ -5,6 +5,8 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
+from pipeline.engine.nouns import duration
+
 _STEPS = ((86_400 * 365, "y"), (86_400, "d"), (3600, "h"), (60, "min"))
 
 
@@ -29,21 +31,6 @@ def size(octets: float | None) -> str:
             return f"{octets:.0f} {unit}" if unit == "B" or octets >= 100 else f"{octets:.1f} {unit}"
         octets /= 1000
     return f"{octets:.1f} TB"
-
-
-def duration(seconds: float | None) -> str:
-    """`0.9 s`, `41 s`, `3 min 20 s`, `2 h 5 min`."""
-    if seconds is None:
-        return "–"
-    if seconds < 60:
-        return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"
-    whole = round(seconds)
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60} s" if whole % 60 else f"{whole // 60} min"
-    hours, minutes = divmod(whole // 60, 60)
-    if hours < 48:
-        return f"{hours} h {minutes} min" if minutes else f"{hours} h"
-    return f"{hours // 24} d {hours % 24} h"
 
 
 def ms(milliseconds: float | None) -> str:

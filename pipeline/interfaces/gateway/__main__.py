@@ -3,9 +3,9 @@
 import socket
 from collections.abc import Sequence
 
-from pipeline.interfaces import supervised
 from pipeline.interfaces.gateway.server import listen, serve
 from pipeline.nodes.settings import gateway_settings
+from pipeline.standalone import server
 from pipeline.storage.context import Context
 
 
@@ -16,7 +16,7 @@ def main(_: Sequence[str] = ()) -> None:
         settings = gateway_settings(context.settings)
         return listen(context, settings.host, settings.port)
 
-    supervised.run("gateway", listening, serve)
+    server.run("gateway", listening, serve)
 
 
 if __name__ == "__main__":

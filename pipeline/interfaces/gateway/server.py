@@ -11,7 +11,6 @@ import uvicorn
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
 from pipeline.engine.errors import UserError
-from pipeline.interfaces.api_address import announced
 from pipeline.interfaces.gateway.guard import Guard
 from pipeline.interfaces.http.connections import (
     KEEP_ALIVE_S,
@@ -27,6 +26,7 @@ from pipeline.nodes.gateway.app import create_app
 from pipeline.nodes.gateway.connection import WIRE, Wire
 from pipeline.nodes.gateway.instance import Instance
 from pipeline.nodes.settings import GatewaySettings, gateway_settings
+from pipeline.standalone.address import announced
 from pipeline.storage.context import Context
 
 log = structlog.get_logger(__name__)

@@ -60,6 +60,10 @@ async def _admin(request: Request) -> None:
     _require(Scope.ADMIN, request)
 
 
+async def _seer(request: Request) -> None:
+    request.state.caller.check_scope(Scope.ADMIN)
+
+
 def may_spend(request: Request) -> None:
     """Raise `Refused` if another site led the caller here (403), or the caller has spent enough today (429). Blocks.
 
@@ -78,6 +82,8 @@ writer = [Depends(_writer), *_SCHEMES]
 """Whoever may change things; nobody in read-only mode."""
 admin = [Depends(_admin), *_SCHEMES]
 """Whoever may change how everything runs: queues, breakers, settings, keys."""
+seeing = [Depends(_seer), *_SCHEMES]
+"""Whoever has the scope `admin`, also in read-only mode: of endpoints that only show what administrators see."""
 
 spender = [Depends(may_spend)]
 """Beside one of the others: whoever has not spent their money for today. For all that may lead to calls of AI services;

@@ -85,6 +85,10 @@ Id = Annotated[str, StringConstraints(min_length=1, max_length=64, pattern=r"^[A
 """An id that Penstock gave."""
 HexId = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{1,32}$")]
 """An id of hexadecimal digits: of documents, bases, items."""
+GivenId = Annotated[str, Path(pattern=r"^[A-Za-z0-9_.-]{1,64}$")]
+"""An id that a node, a gateway or one of its sessions gave, in a path."""
+DeadLetterId = Annotated[str, Path(pattern=r"^[0-9]{1,20}-[0-9]{1,20}$")]
+"""The id of a dead letter of the gateway, in a path."""
 RowId = Annotated[int, Path(ge=1, le=2**53 - 1)]
 """The number of a row, in a path."""
 PageNumber = Annotated[int, Path(ge=1, le=1_000_000, description="A page's position in the result, from 1.")]

@@ -7,13 +7,13 @@ import threading
 import anyio
 from mcp.server.stdio import stdio_server
 
-from pipeline.interfaces.api_address import api_address
 from pipeline.interfaces.http.dependencies import PATIENCE_S
 from pipeline.interfaces.http.pictures import Pictures
 from pipeline.interfaces.mcp.server import CallOf, make_server
 from pipeline.interfaces.mcp.tool import Call
 from pipeline.operations.caller import Caller
 from pipeline.operations.quotas import Quotas
+from pipeline.standalone.address import api_address
 from pipeline.storage.api_keys import Scope
 from pipeline.storage.context import Context
 

@@ -9,10 +9,10 @@ from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel, Field
 from starlette.datastructures import State
 
+from pipeline.engine.connection import reach
 from pipeline.engine.errors import PenstockError
 from pipeline.interfaces.http.dependencies import InContext
 from pipeline.interfaces.http.errors import RETRY_S
-from pipeline.standalone.stack import reach_redis
 from pipeline.storage import installation
 from pipeline.storage.context import Context
 from pipeline.storage.schema import HEAD, current
@@ -65,7 +65,7 @@ async def _asked(state: State, context: Context) -> Readiness:
 def _look(context: Context) -> Readiness:
     database = _found(lambda: _schema(context))
     schema = "unknown" if database else _found(lambda: _matches(context))
-    redis = _found(lambda: reach_redis(context.settings))
+    redis = _found(lambda: reach(context.settings.effective_redis_url))
     checks = {"database": database or "ok", "schema": schema or "ok", "redis": redis or "ok"}
     if all(value == "ok" for value in checks.values()):
         return Readiness(status="ok", checks=checks)

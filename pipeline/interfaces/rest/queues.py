@@ -1,101 +1,26 @@
 """`/api/v1/queues` and `/api/v1/breakers`: show gates, and close and open them by hand."""
 
-from datetime import datetime
 from typing import Annotated
 
 from anyio.to_thread import run_sync
-from fastapi import APIRouter, Request
+from fastapi import APIRouter
 from pydantic import ConfigDict, Field
 
-from pipeline.interfaces.http.dependencies import admin, reader
+from pipeline.engine.breaker import BreakerState
+from pipeline.interfaces.http.dependencies import ByCaller, admin, reader
 from pipeline.interfaces.http.errors import documented
 from pipeline.interfaces.http.fields import Line, Strict, Wait, Word
 from pipeline.interfaces.http.json_bodies import JsonRoute
 from pipeline.interfaces.http.long_poll import wait_for
 from pipeline.interfaces.http.pages import Page
-from pipeline.interfaces.http.shapes import Shape, example
-from tasks import queues as control
+from pipeline.operations import queues as control
+from pipeline.providers.breaker_record import BreakerChange
+from pipeline.providers.queue_views import QueueView
 
 queues = APIRouter(prefix="/queues", tags=["queues"], route_class=JsonRoute)
 breakers = APIRouter(prefix="/breakers", tags=["breakers"], route_class=JsonRoute)
 MAX_SECONDS = 366 * 86_400
 Seconds = Annotated[float, Field(gt=0, le=MAX_SECONDS)]
-
-
-class LimitShape(Shape):
-    """A limit, and how much of it is used now."""
-
-    limit: str
-    used: int
-    of: str = Field(description="`queue`, or the provider all of whose queues share it.")
-    most: int = Field(description="`used` of how many.")
-    unit: str = Field(description="`requests` or `tokens`.")
-    window_s: float
-    next_in_s: float | None = Field(description="Seconds until there is room for one more; null if there is.")
-
-
-class QueueShape(Shape):
-    """A queue."""
-
-    model_config = example(
-        name="vision.openai",
-        waiting=12,
-        provider="openai",
-        in_flight=4,
-        capacity=8,
-        is_full=False,
-        limits=[
-            {
-                "limit": "500/min",
-                "used": 131,
-                "of": "openai",
-                "most": 500,
-                "unit": "requests",
-                "window_s": 60.0,
-                "next_in_s": None,
-            }
-        ],
-        gate="closed",
-        closed_by="operator",
-        reason="maintenance",
-        resumes_in_s=540.0,
-    )
-    name: str
-    waiting: int = Field(description="Messages; those under way are not counted.")
-    provider: str = Field(description="Whom its messages call; empty for a queue without a gate.")
-    in_flight: int | None = Field(description="Messages under way; null without a gate.")
-    capacity: int = Field(description="How many may be under way at once, its provider's others included; 0: no limit.")
-    is_full: bool = Field(description="All these places are taken.")
-    limits: list[LimitShape]
-    gate: str = Field(description="`none`, `flowing` or `closed`.")
-    closed_by: str = Field(
-        description="`operator`, `spend`, `breaker`, or `limits` that are used up for now; empty unless it is closed."
-    )
-    reason: str
-    resumes_in_s: float | None = Field(description="null while it flows, is closed until further notice, or by limits.")
-
-
-class BreakerShape(Shape):
-    """A breaker: one for each capability of a provider."""
-
-    model_config = example(name="openai:vision", state="open", reason="5 failures in a row", left_s=12.5, failures=5)
-    name: str
-    state: str = Field(description="`closed`: calls are made; `open`: none are; `half-open`: one is, as a probe.")
-    reason: str
-    left_s: float = Field(description="Seconds until an open one lets a probe through.")
-    failures: int = Field(description="In a row.")
-
-
-class BreakerChangeShape(Shape):
-    """A change of a breaker."""
-
-    model_config = example(
-        at="2026-11-23T08:30:00Z", state="open", reason="5 failures in a row", until="2026-11-23T08:30:15Z"
-    )
-    at: datetime
-    state: str = Field(description="`open` or `closed`.")
-    reason: str
-    until: datetime | None = Field(description="When an open one was to let a probe through.")
 
 
 class QueuePause(Strict):
@@ -115,65 +40,63 @@ class BreakerOpening(Strict):
 
 
 @queues.get("", dependencies=reader)
-def list_queues() -> Page[QueueShape]:
+def list_queues(caller: ByCaller) -> Page[QueueView]:
     """List all queues: what waits, limits and their use, why a gate is closed and until when."""
-    return Page(items=[QueueShape.model_validate(found) for found in control.list_queues()])
+    return Page(items=control.list_queues.by(caller))
 
 
 @queues.get("/{queue}", dependencies=reader, responses=documented(404))
-def show_queue(queue: Word) -> QueueShape:
+def show_queue(caller: ByCaller, queue: Word) -> QueueView:
     """Show a queue with a gate."""
-    return QueueShape.model_validate(control.queue(queue))
+    return control.queue.by(caller, queue)
 
 
 @queues.post("/{queue}/pause", dependencies=admin, responses=documented(404))
-async def pause(request: Request, queue: Word, how: QueuePause | None = None, wait: Wait = 0) -> QueueShape:
+async def pause(caller: ByCaller, queue: Word, how: QueuePause | None = None, wait: Wait = 0) -> QueueView:
     """Let nothing more through; calls in flight finish. Holds at once for every worker, and for those started later.
 
     Nothing is lost. With `wait`, the answer comes when the queue is drained: `in_flight` is 0.
     """
     how = how or QueuePause()
-    await run_sync(control.pause, queue, how.seconds, how.reason)
-    return QueueShape.model_validate(
-        await wait_for(request.state.caller, lambda: control.queue(queue), lambda now: not now.in_flight, wait)
-    )
+    await run_sync(control.pause.by, caller, queue, how.seconds, how.reason)
+    return await wait_for(caller, lambda: control.queue.by(caller, queue), lambda now: not now.in_flight, wait)
 
 
 @queues.post("/{queue}/resume", dependencies=admin, responses=documented(404))
-def resume(queue: Word) -> QueueShape:
+def resume(caller: ByCaller, queue: Word) -> QueueView:
     """End an operator's pause. A breaker's remains: see `/breakers`."""
-    control.resume(queue)
-    return QueueShape.model_validate(control.queue(queue))
+    control.resume.by(caller, queue)
+    return control.queue.by(caller, queue)
 
 
 @breakers.get("", dependencies=reader)
-def list_breakers() -> Page[BreakerShape]:
+def list_breakers(caller: ByCaller) -> Page[BreakerState]:
     """List all breakers: their state, why, and when they let a probe through."""
-    return Page(items=[BreakerShape.model_validate(found) for found in control.list_breakers()])
+    return Page(items=control.list_breakers.by(caller))
 
 
 @breakers.get("/{breaker}", dependencies=reader, responses=documented(404))
-def show_breaker(breaker: Word) -> BreakerShape:
+def show_breaker(caller: ByCaller, breaker: Word) -> BreakerState:
     """Show a breaker, by its name: `provider:capability`."""
-    return BreakerShape.model_validate(control.breaker(breaker))
+    return control.breaker.by(caller, breaker)
 
 
 @breakers.get("/{breaker}/history", dependencies=reader, responses=documented(404))
-def breaker_history(breaker: Word) -> Page[BreakerChangeShape]:
+def breaker_history(caller: ByCaller, breaker: Word) -> Page[BreakerChange]:
     """List when a breaker opened and closed lately, and why; the newest first."""
-    return Page(items=[BreakerChangeShape.model_validate(found) for found in control.breaker_history(breaker)])
+    return Page(items=control.breaker_history.by(caller, breaker))
 
 
 @breakers.post("/{breaker}/open", dependencies=admin, responses=documented(404))
-def open_breaker(breaker: Word, how: BreakerOpening | None = None) -> BreakerShape:
+def open_breaker(caller: ByCaller, breaker: Word, how: BreakerOpening | None = None) -> BreakerState:
     """Open a breaker by hand: its provider's queues stop."""
     how = how or BreakerOpening()
-    control.open_breaker(breaker, how.seconds or 0.0, how.reason)
-    return BreakerShape.model_validate(control.breaker(breaker))
+    control.open_breaker.by(caller, breaker, how.seconds or 0.0, how.reason)
+    return control.breaker.by(caller, breaker)
 
 
 @breakers.post("/{breaker}/close", dependencies=admin, responses=documented(404))
-def close_breaker(breaker: Word) -> BreakerShape:
+def close_breaker(caller: ByCaller, breaker: Word) -> BreakerState:
     """Close a breaker now, and end its timer."""
-    control.close_breaker(breaker)
-    return BreakerShape.model_validate(control.breaker(breaker))
+    control.close_breaker.by(caller, breaker)
+    return control.breaker.by(caller, breaker)

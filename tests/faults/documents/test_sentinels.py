@@ -6,7 +6,8 @@ from urllib.parse import quote
 
 import pytest
 
-from pipeline.interfaces.doctor import OK, WARN, checks
+from pipeline.operations.providers import OK, WARN
+from pipeline.standalone.doctor import checks
 from tests.faults.flow import SQLITE, START_S, Flow, settings
 from tests.support.sentinels import NAME, PASSWORD, SENTINEL_PASSWORD, Sentinels
 from tests.support.stack import FLEET, Stack

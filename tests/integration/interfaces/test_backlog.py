@@ -15,8 +15,8 @@ from pipeline.engine.work import Work
 from pipeline.flows import flows
 from pipeline.flows.documents.models import ATTEMPTS, PAGES
 from pipeline.flows.documents.states import DocumentStatus, PageStatus
-from pipeline.interfaces import overview
-from pipeline.interfaces.backlog import Reason
+from pipeline.operations import overview
+from pipeline.operations.backlog import Reason
 from pipeline.providers import queue_control
 from pipeline.storage.context import Context
 from tests.support.documents import insert_document

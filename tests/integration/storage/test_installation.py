@@ -15,12 +15,13 @@ from pipeline.engine.errors import UserError
 from pipeline.flows.documents.submission import Options, remove_orphans, submit
 from pipeline.flows.screenshots.frames import files as frames
 from pipeline.interfaces.cli.main import app
+from pipeline.operations import retention
 from pipeline.process import new_context
 from pipeline.settings import Settings
 from pipeline.storage import installation
 from pipeline.storage.context import Context
 from pipeline.storage.installation import ForeignFolder
-from tasks import maintenance, presence, retention
+from tasks import maintenance, presence
 from tests.support.samples import text_pdf
 
 pytestmark = pytest.mark.both_databases

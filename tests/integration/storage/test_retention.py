@@ -20,6 +20,7 @@ from pipeline.flows.documents.states import DocumentStatus as D
 from pipeline.flows.documents.states import PageStatus as P
 from pipeline.flows.music.models import BATCHES, RUNS
 from pipeline.interfaces.cli.main import app
+from pipeline.operations.retention import prune
 from pipeline.process import new_context
 from pipeline.providers.calls import CALLS
 from pipeline.settings import RetentionSettings, Settings
@@ -27,7 +28,6 @@ from pipeline.storage import retention
 from pipeline.storage.context import Context
 from pipeline.storage.retention import Rule
 from pipeline.storage.tables import table_sizes
-from tasks.retention import prune
 from tests.support.calls import call_row
 from tests.support.documents import insert_document
 

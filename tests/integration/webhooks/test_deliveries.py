@@ -21,7 +21,7 @@ from pipeline.flows.webhooks.models import ATTEMPTS, DELIVERIES, ENDPOINTS
 from pipeline.flows.webhooks.settings import webhooks_of
 from pipeline.flows.webhooks.states import DeliveryStatus
 from pipeline.flows.webhooks.work import delivery, fanout
-from pipeline.interfaces.backlog import reasons
+from pipeline.operations.backlog import reasons
 from pipeline.storage.context import Context
 from tests.integration.webhooks.conftest import Driver
 from tests.support.waiting import wait_until

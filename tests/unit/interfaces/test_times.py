@@ -9,7 +9,7 @@ import typer
 from pipeline.interfaces.cli import times
 from pipeline.interfaces.cli.stack import _spent
 from pipeline.interfaces.cli.times import moment
-from pipeline.interfaces.overview import Spending
+from pipeline.operations.overview import Spending
 
 
 def test_a_day_of_spending_ends_by_the_clock_of_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pipeline.interfaces.cli.command import Json, Limit, ready_context
+from pipeline.interfaces.cli.command import Json, Limit, ready
 from pipeline.interfaces.cli.ids import whole_instance, whole_letter
 from pipeline.interfaces.cli.output import err, one_line, print_list
 from pipeline.interfaces.cli.times import ago
@@ -25,7 +25,7 @@ app = typer.Typer(
 @app.command("list")
 def list_(limit: Limit = 50, as_json: Json = False) -> None:
     """List dead letters, the newest first."""
-    from pipeline.nodes import service
+    from pipeline.operations import nodes as inference
 
     def row(letter: "DeadLetterView") -> list[str]:
         about = ", ".join(f"{name} {value}" for name, value in letter.body.items() if name.endswith("_id"))
@@ -33,22 +33,25 @@ def list_(limit: Limit = 50, as_json: Json = False) -> None:
         return [one_line(letter.instance_id), letter.id, letter.kind, tries, ago(letter.moved_at), one_line(about, 100)]
 
     columns = ("INSTANCE", "ID", "KIND", "DELIVERIES>", "MOVED", "ABOUT")
-    print_list(service.dlq(ready_context(), limit), columns, row, as_json=as_json, none="No dead letters.")
+    ready()
+    print_list(inference.dlq(limit), columns, row, as_json=as_json, none="No dead letters.")
 
 
 @app.command()
 def replay(instance: Instance, letter: Letter) -> None:
     """Put a dead letter back into its inbox. If its instance is gone, another one takes it."""
-    from pipeline.nodes import service
+    from pipeline.operations import nodes as inference
 
-    service.replay(ready_context(), instance, letter)
+    ready()
+    inference.replay(instance, letter)
     err.print(f"{letter}: back in the inbox of {one_line(instance)}", soft_wrap=True)
 
 
 @app.command()
 def drop(instance: Instance, letter: Letter) -> None:
     """Delete a dead letter."""
-    from pipeline.nodes import service
+    from pipeline.operations import nodes as inference
 
-    service.drop(ready_context(), instance, letter)
+    ready()
+    inference.drop(instance, letter)
     err.print(f"{letter}: dropped", soft_wrap=True)

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from pipeline.engine.nouns import count
-from pipeline.interfaces.cli.command import Json, ready_context
+from pipeline.interfaces.cli.command import Json, ready
 from pipeline.interfaces.cli.ids import whole_node
 from pipeline.interfaces.cli.output import err, one_line, print_json, print_list, print_pairs, state
 from pipeline.interfaces.cli.times import ago
@@ -21,7 +21,7 @@ _COLOURS = {"connected": "green", "draining": "yellow", "gone": "dim"}
 
 def list_(as_json: Json = False) -> None:
     """List the nodes that are connected to any instance, and lately connected ones."""
-    from pipeline.nodes import service
+    from pipeline.operations import nodes as inference
 
     def row(node: "NodeView") -> list[str]:
         slots = f"{node.used}/{node.slots}" if node.slots else ""
@@ -31,14 +31,16 @@ def list_(as_json: Json = False) -> None:
 
     columns = ("ID", "NAME~", "STATE", "BUSY>", "OFFERS", "AT?", "SEEN?")
     none = "No nodes. `penstock nodes tokens create NAME` makes a token, `penstock node` connects with it."
-    print_list(service.nodes(ready_context()), columns, row, as_json=as_json, none=none)
+    ready()
+    print_list(inference.nodes(), columns, row, as_json=as_json, none=none)
 
 
 def show(node: NodeId, as_json: Json = False) -> None:
     """Show a node: what it offers, how fast it is, and which jobs hold its slots."""
-    from pipeline.nodes import service
+    from pipeline.operations import nodes as inference
 
-    found = service.node(ready_context(), node)
+    ready()
+    found = inference.node(node)
     if as_json:
         print_json(found)
         return
@@ -67,9 +69,10 @@ def drain(
     as_json: Json = False,
 ) -> None:
     """Ask a node to finish its jobs and end. It gets no new ones, and loses none."""
-    from pipeline.nodes import service
+    from pipeline.operations import nodes as inference
 
-    found = service.drain(ready_context(), node, reason)
+    ready()
+    found = inference.drain(node, reason)
     if as_json:
         print_json(found)
         return
@@ -81,9 +84,10 @@ def revoke(node: NodeId, as_json: Json = False) -> None:
 
     With a token that other nodes may use, too, it could come back: then you are told which one to revoke.
     """
-    from pipeline.nodes import service
+    from pipeline.operations import nodes as inference
 
-    done = service.revoke(ready_context(), node)
+    ready()
+    done = inference.revoke(node)
     if as_json:
         print_json(done)
         return
@@ -103,17 +107,19 @@ def free(node: NodeId) -> None:
     node alone ([bold]penstock nodes tokens create NAME --node ID[/bold]). The jobs of the node that is gone go to other
     nodes.
     """
-    from pipeline.nodes import service
+    from pipeline.operations import nodes as inference
 
-    service.free(ready_context(), node)
+    ready()
+    inference.free(node)
     err.print(f"{node}: free for the next token", soft_wrap=True)
 
 
 def status(as_json: Json = False) -> None:
     """Show how the gateway stands: its instances, nodes, jobs by state, what waits."""
-    from pipeline.nodes import service
+    from pipeline.operations import nodes as inference
 
-    found = service.status(ready_context())
+    ready()
+    found = inference.status()
     if as_json:
         print_json(found)
     else:

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pipeline.interfaces.cli.command import Json, Limit, ready_context
+from pipeline.interfaces.cli.command import Json, Limit, ready
 from pipeline.interfaces.cli.ids import whole_job
 from pipeline.interfaces.cli.output import err, one_line, print_json, print_list, print_pairs, state
 from pipeline.interfaces.cli.times import ago
@@ -32,8 +32,8 @@ def list_(
     as_json: Json = False,
 ) -> None:
     """List jobs, the newest first."""
-    from pipeline.nodes import service
     from pipeline.nodes.job import JobState
+    from pipeline.operations import nodes as inference
 
     if in_state and in_state.upper() not in set(JobState):
         raise typer.BadParameter(f"choose from {', '.join(JobState).lower()}", param_hint="--state")
@@ -44,16 +44,18 @@ def list_(
         return [job.job_id, _how(job), what, tries, job.node_id, one_line(job.token), ago(job.created_at)]
 
     columns = ("ID", "STATE", "WHAT~", "TRIES>", "NODE", "FOR?", "CREATED")
-    found = service.jobs(ready_context(), JobState(in_state.upper()) if in_state else None, limit)
+    ready()
+    found = inference.jobs(JobState(in_state.upper()) if in_state else None, limit)
     print_list(found, columns, row, as_json=as_json, none="No jobs.")
 
 
 @app.command()
 def show(job: JobId, as_json: Json = False) -> None:
     """Show a job: where it is, who asked, who does it, and what went wrong."""
-    from pipeline.nodes import service
+    from pipeline.operations import nodes as inference
 
-    _show(service.job(ready_context(), job), as_json=as_json)
+    ready()
+    _show(inference.job(job), as_json=as_json)
 
 
 @app.command()
@@ -62,10 +64,11 @@ def cancel(job: JobId, as_json: Json = False) -> None:
 
     The pipeline tries its page again; to end that too: penstock documents cancel.
     """
-    from pipeline.nodes import service
     from pipeline.nodes.job import DONE
+    from pipeline.operations import nodes as inference
 
-    found = service.cancel(ready_context(), job)
+    ready()
+    found = inference.cancel_job(job)
     if as_json:
         print_json(found)
     elif found.state not in DONE:

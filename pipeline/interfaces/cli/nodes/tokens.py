@@ -5,8 +5,8 @@ from typing import Annotated
 
 import typer
 
-from pipeline.interfaces.cli.command import Json, ready_context
-from pipeline.interfaces.cli.credential import STATE_COLUMNS, Expires, checked_name, life_time, show_once, state_cells
+from pipeline.interfaces.cli.command import Json, ready, ready_context
+from pipeline.interfaces.cli.credential import STATE_COLUMNS, Expires, checked_name, life_days, show_once, state_cells
 from pipeline.interfaces.cli.output import err, one_line, print_list
 
 app = typer.Typer(
@@ -31,27 +31,27 @@ def create(
     The pipeline connects with one of the kind session, as the API key of its provider.
     """
     from pipeline.engine.errors import UserError
-    from pipeline.nodes import tokens
+    from pipeline.nodes.tokens import TokenKind
+    from pipeline.operations import nodes as inference
 
     name = checked_name(name, "token")
-    if kind not in set(tokens.TokenKind):
-        raise UserError(f"there is no kind '{kind}': choose from {', '.join(tokens.TokenKind)}", code="usage")
-    if node and (kind != tokens.TokenKind.NODE or not re.fullmatch("[A-Za-z0-9_.-]{1,64}", node)):
+    if kind not in set(TokenKind):
+        raise UserError(f"there is no kind '{kind}': choose from {', '.join(TokenKind)}", code="usage")
+    if node and (kind != TokenKind.NODE or not re.fullmatch("[A-Za-z0-9_.-]{1,64}", node)):
         raise UserError("--node is the id of a node, for a token of the kind node", code="usage")
-    made = tokens.create(ready_context(), name, tokens.TokenKind(kind), life_time(expires, "token"), node)
-    secret, token = made
-    show_once(secret, token, "token", f"{kind} {node}".strip(), as_json=as_json)
+    ready()
+    made = inference.create_token(name, TokenKind(kind), node, life_days(expires, "token"))
+    show_once(made.secret, made.token, "token", f"{kind} {node}".strip(), as_json=as_json)
 
 
 @app.command("list")
 def list_(as_json: Json = False) -> None:
     """List the tokens, without their secrets."""
-    from pipeline.nodes import tokens
+    from pipeline.operations import nodes as inference
 
-    context = ready_context()
-    now = context.db.now()
+    now = ready_context().db.now()
     print_list(
-        tokens.list_tokens(context),
+        inference.list_tokens(),
         ("ID", "NAME~", "KIND", "ONLY NODE?", *STATE_COLUMNS),
         lambda token: [token.id, one_line(token.name), str(token.kind), token.node_id, *state_cells(token, now)],
         as_json=as_json,
@@ -62,7 +62,8 @@ def list_(as_json: Json = False) -> None:
 @app.command()
 def revoke(token: Annotated[str, typer.Argument(metavar="ID|NAME", help="See `penstock nodes tokens list`.")]) -> None:
     """End a token. Every gateway closes its connections, and lets nobody in with it again."""
-    from pipeline.nodes import service
+    from pipeline.operations import nodes as inference
 
-    ended = service.revoke_token(ready_context(), token)
+    ready()
+    ended = inference.revoke_token(token)
     err.print(f"{ended.id} {one_line(ended.name)}: revoked", soft_wrap=True)

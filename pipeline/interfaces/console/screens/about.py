@@ -7,7 +7,7 @@ from fastapi.responses import HTMLResponse
 
 from pipeline.interfaces.console.page import screen
 from pipeline.interfaces.http.dependencies import ByCaller, InContext, reader
-from pipeline.interfaces.rest import about
+from pipeline.standalone.doctor import about
 
 router = APIRouter(prefix="/console/settings/about", include_in_schema=False, dependencies=reader)
 CSS = {"ok": "done", "warn": "waiting", "fail": "failed"}
@@ -16,5 +16,5 @@ CSS = {"ok": "done", "warn": "waiting", "fail": "failed"}
 @router.get("")
 def show(request: Request, context: InContext, caller: ByCaller) -> HTMLResponse:
     """The version; for administrators also the room and the checks."""
-    found = about.look(context) if caller.is_admin else None
+    found = about(context) if caller.is_admin else None
     return screen(request, "settings/about.html", found=found, version=version("penstock"), css=CSS)

@@ -4,14 +4,14 @@ from fastapi import APIRouter, Request
 from fastapi.responses import HTMLResponse
 
 from pipeline.engine.backlog import Failure
-from pipeline.interfaces import overview
 from pipeline.interfaces.console import live
 from pipeline.interfaces.console.addresses import url
 from pipeline.interfaces.console.page import piece, screen
 from pipeline.interfaces.console.words import count
 from pipeline.interfaces.http.dependencies import InContext, reader
 from pipeline.interfaces.http.places import place
-from pipeline.interfaces.overview import Overview
+from pipeline.operations import overview
+from pipeline.operations.overview import Overview
 from pipeline.storage.context import Context
 
 router = APIRouter(prefix="/console", include_in_schema=False, dependencies=reader)

@@ -8,14 +8,13 @@ from pydantic import BaseModel, Field, SecretStr, StringConstraints
 from starlette.responses import Response
 
 from pipeline.engine.errors import UserError
-from pipeline.interfaces import doctor, provider_settings
 from pipeline.interfaces.console.answers import done
 from pipeline.interfaces.console.fields import BLANK
 from pipeline.interfaces.console.page import screen
-from pipeline.interfaces.http.dependencies import InContext, admin
+from pipeline.interfaces.http.dependencies import ByCaller, InContext, admin, seeing
 from pipeline.interfaces.http.fields import CLEAN, Line
-from pipeline.interfaces.provider_settings import ProviderForm, prices_of
-from pipeline.interfaces.rest.live_settings import seeing
+from pipeline.operations import providers
+from pipeline.operations.providers import FAIL, ProviderForm, prices_of
 from pipeline.settings import config_path
 from pipeline.standalone.supervisor import ask_for_restart, read_info
 
@@ -40,27 +39,28 @@ class Fields(BaseModel):
 
 
 @router.get("")
-def list_providers(request: Request, context: InContext) -> HTMLResponse:
+def list_providers(request: Request, caller: ByCaller) -> HTMLResponse:
     """Show all providers with the current settings, which processes read when they start."""
-    found = provider_settings.configured(context.settings)
+    found, settings = providers.configured.by(caller), caller.context.settings
     return screen(
         request,
         "settings/providers.html",
         providers=found,
         prices_of=prices_of,
         file=config_path(),
-        restarts=read_info(context.settings) is not None,
+        restarts=read_info(settings) is not None,
         waits=any(one.needs_restart for one in found),
-        default=context.settings.provider,
+        default=settings.provider,
     )
 
 
 @router.post("", dependencies=admin)
-def save(request: Request, form: Annotated[Fields, Form()]) -> Response:
+def save(request: Request, caller: ByCaller, form: Annotated[Fields, Form()]) -> Response:
     """Write a provider into the configuration file."""
     key = SecretStr(form.api_key)
     prices = form.input_price, form.output_price
-    provider_settings.save(ProviderForm(form.name, form.kind, form.base_url.strip(), form.model, key, *prices))
+    wanted = ProviderForm(form.name, form.kind, form.base_url.strip(), form.model, key, *prices)
+    providers.save.by(caller, wanted)
     words = f"{form.name} is written. Test it now; workers and this server use it when they are restarted."
     return done(request, words, "/console/settings/providers")
 
@@ -74,9 +74,9 @@ def restart(request: Request, context: InContext) -> Response:
 
 
 @router.post("/{name}/test", dependencies=admin)
-def test(request: Request, name: ProviderName) -> Response:
+def test(request: Request, caller: ByCaller, name: ProviderName) -> Response:
     """Ask the provider, as `penstock doctor` does."""
-    found = provider_settings.test(name)
-    if found.result == doctor.FAIL:
+    found = providers.test.by(caller, name)
+    if found.result == FAIL:
         raise UserError(f"{name} cannot be used: {found.found} ({found.advice})", code="provider_failed")
     return done(request, f"{name}: {found.found}" + (f" ({found.advice})" if found.advice else ""))

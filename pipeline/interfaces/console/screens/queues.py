@@ -11,23 +11,24 @@ from fastapi.responses import HTMLResponse
 from pydantic import BaseModel, Field
 from starlette.responses import Response
 
+from pipeline.engine.breaker import BreakerState
 from pipeline.engine.live_settings import Value
-from pipeline.interfaces import backlog
+from pipeline.engine.nouns import duration
 from pipeline.interfaces.console import live
 from pipeline.interfaces.console.answers import done
 from pipeline.interfaces.console.fields import BLANK
 from pipeline.interfaces.console.page import piece, screen
 from pipeline.interfaces.console.screens.overview import units
-from pipeline.interfaces.console.words import duration
 from pipeline.interfaces.http.dependencies import ByCaller, InContext, admin, reader
 from pipeline.interfaces.http.fields import Line, Word
+from pipeline.operations import backlog, live_settings
+from pipeline.operations import queues as control
 from pipeline.operations.caller import Caller
-from pipeline.providers import gates
+from pipeline.providers import gates, queue_views
+from pipeline.providers.breaker_record import BreakerChange
 from pipeline.providers.queue_views import Holdup, QueueView, holdup
 from pipeline.storage.context import Context
-from tasks import queues as control
 from tasks.events import Filter
-from tasks.queues import BreakerChange, BreakerState
 
 router = APIRouter(prefix="/console/queues", include_in_schema=False, dependencies=reader)
 SPANS = {"10": "10 minutes", "60": "an hour", "480": "8 hours", "1440": "a day", "": "until it is resumed"}
@@ -101,7 +102,7 @@ def _row(context: Context, view: QueueView, waiting: dict[str, Counter[str]], no
 
 def _rows(context: Context) -> list[Row]:
     waiting, now = backlog.by_queue(context), context.db.now()
-    return [_row(context, view, waiting, now) for view in control.list_queues()]
+    return [_row(context, view, waiting, now) for view in queue_views.queues(context)]
 
 
 def _breaker(context: Context, state: BreakerState) -> BreakerRow:
@@ -110,7 +111,7 @@ def _breaker(context: Context, state: BreakerState) -> BreakerRow:
         state,
         key_of(state.name),
         context.gates.closed_by(state.name),
-        control.breaker_history(state.name),
+        queue_views.breaker_history(context, state.name),
         probe_at,
     )
 
@@ -130,7 +131,7 @@ def _of_breaker(row: BreakerRow) -> dict[str, str]:
 @live.view("queues", matches=lambda _: _NONE, every_s=2)
 def all_queues(context: Context, asked: QueuesAsked) -> dict[str, str]:  # noqa: ARG001
     """The moving parts of all queues and breakers."""
-    return _pieces(_rows(context), [_breaker(context, state) for state in control.list_breakers()])
+    return _pieces(_rows(context), [_breaker(context, state) for state in queue_views.breakers(context)])
 
 
 def _pieces(rows: list[Row], breakers: list[BreakerRow]) -> dict[str, str]:
@@ -145,8 +146,8 @@ def _pieces(rows: list[Row], breakers: list[BreakerRow]) -> dict[str, str]:
 @live.view("queue", matches=lambda _: _NONE, every_s=2)
 def one_queue(context: Context, asked: QueueAsked) -> dict[str, str]:
     """The moving parts of a queue, its breaker and that one's history."""
-    row = _row(context, control.queue(asked.queue), backlog.by_queue(context), context.db.now())
-    breaker = _breaker(context, control.breaker(row.breaker))
+    row = _row(context, queue_views.queue(context, asked.queue), backlog.by_queue(context), context.db.now())
+    breaker = _breaker(context, queue_views.breaker(context, row.breaker))
     past = piece("queues/_history.html", history=breaker.history)
     return {**_cells(row, whole=True), **_of_breaker(breaker), "breaker-history": past}
 
@@ -154,7 +155,7 @@ def one_queue(context: Context, asked: QueueAsked) -> dict[str, str]:
 @router.get("")
 def show(request: Request, context: InContext) -> HTMLResponse:
     """All queues and breakers."""
-    rows, breakers = _rows(context), [_breaker(context, state) for state in control.list_breakers()]
+    rows, breakers = _rows(context), [_breaker(context, state) for state in queue_views.breakers(context)]
     return screen(
         request,
         "queues/index.html",
@@ -170,21 +171,21 @@ def show(request: Request, context: InContext) -> HTMLResponse:
 def show_one(request: Request, context: InContext, caller: ByCaller, queue: Word) -> HTMLResponse:
     """A queue: how it stands, its limits, its breaker."""
     shown = one_queue(context, QueueAsked(queue=queue))
-    row = _row(context, control.queue(queue), {}, context.db.now())
+    row = _row(context, queue_views.queue(context, queue), {}, context.db.now())
     return screen(
         request,
         "queues/queue.html",
         row=row,
-        breaker=control.breaker(row.breaker),
+        breaker=queue_views.breaker(context, row.breaker),
         breaker_key=key_of(row.breaker),
         shown=shown,
         spans=SPANS,
         breaker_spans=BREAKER_SPANS,
-        settings=_settings(context, row) if caller.is_admin else [],
+        settings=_settings(caller, row) if caller.is_admin else [],
     )
 
 
-def _settings(context: Context, row: Row) -> list[tuple[str, Value]]:
+def _settings(caller: Caller, row: Row) -> list[tuple[str, Value]]:
     """The live settings that say what the queue may do, each with what it is called here."""
     name, provider = row.view.name, row.view.provider
     named = {
@@ -194,9 +195,9 @@ def _settings(context: Context, row: Row) -> list[tuple[str, Value]]:
         f"provider.{provider}.concurrency": f"Calls at once of all queues of {provider}",
         f"provider.{provider}.daily_spend_cap": f"Spent in a day with {provider}, at most",
     }
-    if followed := context.gates.queues[name].limits_setting:
+    if followed := caller.context.gates.queues[name].limits_setting:
         named[followed] = "Calls a minute, while this queue has no limits of its own"
-    return [(words, control.setting(key)) for key, words in named.items()]
+    return [(words, live_settings.setting.by(caller, key)) for key, words in named.items()]
 
 
 class Pause(BaseModel):
@@ -226,7 +227,7 @@ def _signed(reason: str, caller: Caller) -> str:
 def pause(request: Request, caller: ByCaller, queue: Word, how: Annotated[Pause, Form()]) -> Response:
     """Let nothing more through; calls in flight finish."""
     seconds = how.minutes * 60 if how.minutes else None
-    control.pause(queue, seconds, _signed(how.reason, caller))
+    control.pause.by(caller, queue, seconds, _signed(how.reason, caller))
     length = f"for {duration(seconds)}" if seconds else "until somebody resumes it"
     return done(request, f"{queue} is paused {length}. Calls in flight finish; nothing is lost.")
 
@@ -234,42 +235,42 @@ def pause(request: Request, caller: ByCaller, queue: Word, how: Annotated[Pause,
 @router.post("/{queue}/drain", dependencies=admin)
 def drain(request: Request, caller: ByCaller, queue: Word) -> Response:
     """Pause until somebody resumes it; the screen shows when nothing is in flight any more."""
-    control.pause(queue, None, _signed("drained", caller))
-    left = control.queue(queue).in_flight
+    control.pause.by(caller, queue, None, _signed("drained", caller))
+    left = control.queue.by(caller, queue).in_flight
     return done(request, f"{queue} drains: {left} in flight finish." if left else f"{queue} is drained and paused.")
 
 
 @router.post("/{queue}/resume", dependencies=admin)
-def resume(request: Request, context: InContext, queue: Word) -> Response:
+def resume(request: Request, caller: ByCaller, queue: Word) -> Response:
     """End an operator's pause."""
-    control.resume(queue)
-    still = gates.closed_because(context, queue)
+    control.resume.by(caller, queue)
+    still = gates.closed_because(caller.context, queue)
     return done(request, f"{queue} is no longer paused by an operator" + (f", but {still}." if still else "."))
 
 
 @router.post("/settings/{key}", dependencies=admin)
 def change(request: Request, caller: ByCaller, key: Word, new: Annotated[Change, Form()]) -> Response:
     """Change a limit, on every worker at once."""
-    value: Any = control.change_setting(key, new.value, reason=new.reason, by=caller.name)
+    value: Any = live_settings.change_setting.by(caller, key, new.value, reason=new.reason)
     return done(request, f"{key} is {value if value != '' else 'no limit'} now, on every worker.")
 
 
 @router.post("/settings/{key}/reset", dependencies=admin)
 def reset(request: Request, caller: ByCaller, key: Word) -> Response:
     """Return a limit to the configured one."""
-    value: Any = control.reset_setting(key, by=caller.name)
+    value: Any = live_settings.reset_setting.by(caller, key)
     return done(request, f"{key} is as configured again: {value if value != '' else 'no limit'}.")
 
 
 @router.post("/breakers/{breaker}/open", dependencies=admin)
 def open_breaker(request: Request, caller: ByCaller, breaker: Word, how: Annotated[Opening, Form()]) -> Response:
     """Stop all queues of a provider's capability."""
-    left_s = control.open_breaker(breaker, (how.minutes or 0) * 60, _signed(how.reason, caller))
+    left_s = control.open_breaker.by(caller, breaker, (how.minutes or 0) * 60, _signed(how.reason, caller))
     return done(request, f"{breaker} is open: no calls are made; a probe in {duration(left_s)}.")
 
 
 @router.post("/breakers/{breaker}/close", dependencies=admin)
-def close_breaker(request: Request, breaker: Word) -> Response:
+def close_breaker(request: Request, caller: ByCaller, breaker: Word) -> Response:
     """Let calls through again, now."""
-    control.close_breaker(breaker)
+    control.close_breaker.by(caller, breaker)
     return done(request, f"{breaker} is closed: calls are made again.")

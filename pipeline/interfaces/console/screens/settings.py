@@ -1,7 +1,6 @@
 """Settings: what can be changed while everything runs, keys, and how other programs connect."""
 
 from collections.abc import Sequence
-from datetime import timedelta
 from itertools import groupby
 from typing import Annotated
 
@@ -16,12 +15,11 @@ from pipeline.interfaces.console.addresses import url
 from pipeline.interfaces.console.answers import done
 from pipeline.interfaces.console.fields import BLANK
 from pipeline.interfaces.console.page import piece, screen
-from pipeline.interfaces.http.dependencies import ByCaller, InContext, admin, reader
+from pipeline.interfaces.http.dependencies import ByCaller, admin, reader, seeing
 from pipeline.interfaces.http.fields import CredentialName, HexId, LifeDays, Line, Word
-from pipeline.interfaces.rest.live_settings import seeing
-from pipeline.storage import api_keys
+from pipeline.operations import keys as access
+from pipeline.operations import live_settings
 from pipeline.storage.api_keys import Scope
-from tasks import queues as control
 
 router = APIRouter(prefix="/console/settings", include_in_schema=False, dependencies=reader)
 SNIPPETS = (
@@ -73,8 +71,7 @@ def _words(subject: str) -> str:
 @router.get("")
 def list_settings(request: Request, caller: ByCaller, page: Annotated[SettingsPage, Query()]) -> HTMLResponse:
     """What can be changed while everything runs; for administrators."""
-    sees = caller.scope is not None and caller.scope.includes(Scope.ADMIN)
-    known = control.list_settings() if sees else []
+    known = live_settings.list_settings.by(caller) if caller.is_admin else []
     words = page.q.lower().split()
     found = [
         one
@@ -86,7 +83,7 @@ def list_settings(request: Request, caller: ByCaller, page: Annotated[SettingsPa
     return screen(
         request,
         "settings/index.html",
-        sees=sees,
+        sees=caller.is_admin,
         groups=_groups(found),
         asked=page,
         known=len(known),
@@ -104,36 +101,36 @@ def change(
     reason: Annotated[Line, Form()] = "",
 ) -> Response:
     """Change one."""
-    now = control.change_setting(key, value, reason=reason, by=caller.name)
+    now = live_settings.change_setting.by(caller, key, value, reason=reason)
     return done(request, f"{key} is {text_of(now) or 'empty'}, on every worker within two seconds.")
 
 
 @router.post("/live/{key}/reset", dependencies=admin)
 def reset(request: Request, caller: ByCaller, key: Word, reason: Annotated[Line, Form()] = "") -> Response:
     """Return one to its default."""
-    now = control.reset_setting(key, reason=reason, by=caller.name)
+    now = live_settings.reset_setting.by(caller, key, reason=reason)
     return done(request, f"{key} is {text_of(now) or 'empty'} again, as the workers were started with.")
 
 
 @router.get("/keys", dependencies=seeing)
-def list_keys(request: Request, context: InContext) -> HTMLResponse:
+def list_keys(request: Request, caller: ByCaller) -> HTMLResponse:
     """Who may call, for what."""
-    keys = sorted(api_keys.list_keys(context), key=lambda key: (not key.usable(context.db.now()), key.name.lower()))
+    now, found = caller.context.db.now(), access.list_keys.by(caller)
+    keys = sorted(found, key=lambda key: (not key.usable(now), key.name.lower()))
     return screen(request, "settings/keys.html", keys=keys, scopes=list(Scope))
 
 
 @router.post("/keys", dependencies=admin)
-def create_key(request: Request, context: InContext, form: Annotated[KeyForm, Form()]) -> HTMLResponse:
+def create_key(request: Request, caller: ByCaller, form: Annotated[KeyForm, Form()]) -> HTMLResponse:
     """Make a key. This page is the only one with its secret."""
-    lasts = timedelta(days=form.expires_days) if form.expires_days else None
-    secret, key = api_keys.create(context, form.name, form.scope, lasts)
-    return screen(request, "settings/key_made.html", status=201, secret=secret, key=key)
+    made = access.create.by(caller, **dict(form))
+    return screen(request, "settings/key_made.html", status=201, secret=made.secret, key=made.key)
 
 
 @router.post("/keys/{key_id}/revoke", dependencies=admin)
-def revoke_key(request: Request, context: InContext, key_id: HexId) -> Response:
+def revoke_key(request: Request, caller: ByCaller, key_id: HexId) -> Response:
     """End a key."""
-    ended = api_keys.revoke(context, key_id)
+    ended = access.revoke.by(caller, key_id)
     return done(request, f"The key {ended.name} is revoked: whoever uses it is refused from now on.")
 
 

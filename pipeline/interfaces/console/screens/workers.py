@@ -2,32 +2,32 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import timedelta
 from typing import Annotated, TypeVar
 
 from fastapi import APIRouter, Form, Path, Request
 from fastapi.responses import HTMLResponse
-from pydantic import BaseModel, Field, StringConstraints
+from pydantic import BaseModel, StringConstraints
 from redis import RedisError
 from starlette.responses import Response
 
 from pipeline.engine.errors import UserError
-from pipeline.interfaces import overview
 from pipeline.interfaces.console import live
 from pipeline.interfaces.console.addresses import url
 from pipeline.interfaces.console.answers import done
 from pipeline.interfaces.console.fields import BLANK
 from pipeline.interfaces.console.page import piece, screen
 from pipeline.interfaces.http.dependencies import ByCaller, InContext, admin, reader
-from pipeline.interfaces.http.fields import Line
+from pipeline.interfaces.http.fields import DeadLetterId, GivenId, LifeDays, Line
 from pipeline.interfaces.http.places import place_of_call
-from pipeline.interfaces.overview import Fleet
-from pipeline.interfaces.rest.inference_nodes import GivenId, LetterId
-from pipeline.interfaces.workers import Job
-from pipeline.nodes import service, tokens
+from pipeline.nodes import service
 from pipeline.nodes.job import DONE, JobState
-from pipeline.nodes.tokens import TokenView
+from pipeline.nodes.tokens import TokenKind, TokenView
 from pipeline.nodes.views import DeadLetterView, GatewayView, JobView, NodeStatus, NodeView
+from pipeline.operations import nodes as inference
+from pipeline.operations import overview
+from pipeline.operations.caller import Caller
+from pipeline.operations.overview import Fleet
+from pipeline.operations.workers import Job
 from pipeline.storage.context import Context
 from tasks.events import Filter
 
@@ -37,7 +37,6 @@ NODE_CSS = {NodeStatus.CONNECTED: "done", NodeStatus.DRAINING: "waiting", NodeSt
 _NONE = Filter(types=("none",))
 """Time changes workers: they are looked at every few seconds."""
 Found = TypeVar("Found")
-Days = Annotated[Annotated[float, Field(gt=0, le=36_600)] | None, BLANK]
 TokenId = Annotated[str, Path(pattern=r"^[0-9a-f]{1,32}$")]
 
 
@@ -114,8 +113,8 @@ def show(request: Request, context: InContext, caller: ByCaller) -> HTMLResponse
         shown=shown,
         is_used=used,
         knows=knows,
-        letters=_if_there(lambda: service.dlq(context, LETTERS)) if used and knows else [],
-        tokens=_tokens(context) if knows else [],
+        letters=_if_there(lambda: inference.dlq.by(caller, LETTERS)) if used and knows else [],
+        tokens=_tokens(caller) if knows else [],
         secret="",
     )
 
@@ -127,21 +126,21 @@ def _if_there(look: Callable[[], list[DeadLetterView]]) -> list[DeadLetterView]:
         return []  # why is said beside the nodes
 
 
-def _tokens(context: Context) -> list[tuple[TokenView, bool]]:
-    now = context.db.now()
-    return [(token, token.usable(now)) for token in tokens.list_tokens(context)]
+def _tokens(caller: Caller) -> list[tuple[TokenView, bool]]:
+    now = caller.context.db.now()
+    return [(token, token.usable(now)) for token in inference.list_tokens.by(caller)]
 
 
 @router.get("/nodes/{node_id}")
-def show_node(request: Request, context: InContext, node_id: GivenId) -> HTMLResponse:
+def show_node(request: Request, caller: ByCaller, node_id: GivenId) -> HTMLResponse:
     """A node, and the jobs that hold its slots."""
-    return screen(request, "workers/node.html", node=service.node(context, node_id), node_css=NODE_CSS)
+    return screen(request, "workers/node.html", node=inference.node.by(caller, node_id), node_css=NODE_CSS)
 
 
 @router.get("/jobs/{job_id}")
-def show_job(request: Request, context: InContext, job_id: GivenId) -> HTMLResponse:
+def show_job(request: Request, caller: ByCaller, job_id: GivenId) -> HTMLResponse:
     """A job of an inference node."""
-    job = service.job(context, job_id)
+    job = inference.job.by(caller, job_id)
     return screen(request, "workers/job.html", job=job, job_css=job_css, is_open=job.state not in DONE)
 
 
@@ -155,21 +154,21 @@ class NewToken(BaseModel):
     """Whom a token is for."""
 
     name: Annotated[Line, StringConstraints(min_length=1, max_length=100)]
-    kind: tokens.TokenKind = tokens.TokenKind.NODE
-    days: Days = None
+    kind: TokenKind = TokenKind.NODE
+    days: Annotated[LifeDays, BLANK] = None
 
 
 @router.post("/nodes/{node_id}/drain", dependencies=admin)
-def drain(request: Request, context: InContext, node_id: GivenId, how: Annotated[Draining, Form()]) -> Response:
+def drain(request: Request, caller: ByCaller, node_id: GivenId, how: Annotated[Draining, Form()]) -> Response:
     """Ask a node to finish what it has, and to end."""
-    service.drain(context, node_id, how.reason)
+    inference.drain.by(caller, node_id, how.reason)
     return done(request, f"{node_id} finishes what it has, takes no more, and ends.")
 
 
 @router.post("/nodes/{node_id}/revoke", dependencies=admin)
-def revoke(request: Request, context: InContext, node_id: GivenId) -> Response:
+def revoke(request: Request, caller: ByCaller, node_id: GivenId) -> Response:
     """Close a node's connection, and revoke what is its alone."""
-    found = service.revoke(context, node_id)
+    found = inference.revoke.by(caller, node_id)
     shared = found.shared_token
     said = (
         f" The token “{shared.name}” is others', too: revoke it as well if the node must not return." if shared else ""
@@ -178,36 +177,35 @@ def revoke(request: Request, context: InContext, node_id: GivenId) -> Response:
 
 
 @router.post("/jobs/{job_id}/cancel", dependencies=admin)
-def cancel(request: Request, context: InContext, job_id: GivenId) -> Response:
+def cancel(request: Request, caller: ByCaller, job_id: GivenId) -> Response:
     """Cancel a job, also if sessions wait for it."""
-    service.cancel(context, job_id)
+    inference.cancel_job.by(caller, job_id)
     return done(request, "The job is ending: whoever waits for it gets the error “cancelled”.")
 
 
 @router.post("/dlq/{instance_id}/{letter_id}/replay", dependencies=admin)
-def replay(request: Request, context: InContext, instance_id: GivenId, letter_id: LetterId) -> Response:
+def replay(request: Request, caller: ByCaller, instance_id: GivenId, letter_id: DeadLetterId) -> Response:
     """Deliver a dead letter again."""
-    service.replay(context, instance_id, letter_id)
+    inference.replay.by(caller, instance_id, letter_id)
     return done(request, "The message is delivered again.")
 
 
 @router.post("/dlq/{instance_id}/{letter_id}/delete", dependencies=admin)
-def drop(request: Request, context: InContext, instance_id: GivenId, letter_id: LetterId) -> Response:
+def drop(request: Request, caller: ByCaller, instance_id: GivenId, letter_id: DeadLetterId) -> Response:
     """Delete a dead letter."""
-    service.drop(context, instance_id, letter_id)
+    inference.drop.by(caller, instance_id, letter_id)
     return done(request, "The message is deleted.")
 
 
 @router.post("/tokens", dependencies=admin)
-def create_token(request: Request, context: InContext, new: Annotated[NewToken, Form()]) -> HTMLResponse:
+def create_token(request: Request, caller: ByCaller, new: Annotated[NewToken, Form()]) -> HTMLResponse:
     """Make a token. The answer alone has its secret."""
-    lasts = timedelta(days=new.days) if new.days else None
-    secret, token = tokens.create(context, new.name, new.kind, lasts)
-    return screen(request, "workers/token.html", token=token, secret=secret)
+    made = inference.create_token.by(caller, new.name, new.kind, expires_days=new.days)
+    return screen(request, "workers/token.html", token=made.token, secret=made.secret)
 
 
 @router.post("/tokens/{token_id}/revoke", dependencies=admin)
-def revoke_token(request: Request, context: InContext, token_id: TokenId) -> Response:
+def revoke_token(request: Request, caller: ByCaller, token_id: TokenId) -> Response:
     """End a token, and every connection with it."""
-    ended = service.revoke_token(context, token_id)
+    ended = inference.revoke_token.by(caller, token_id)
     return done(request, f"The token “{ended.name}” is revoked: connections with it end.")

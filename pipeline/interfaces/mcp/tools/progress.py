@@ -8,7 +8,7 @@ from pydantic import Field
 
 from pipeline.interfaces.http.long_poll import wait_for
 from pipeline.interfaces.mcp.tool import Call
-from pipeline.interfaces.overview import fleet
+from pipeline.operations.overview import fleet
 from pipeline.storage.context import Context
 
 Found = TypeVar("Found")

@@ -10,8 +10,8 @@ from pipeline.engine.presence import Presence, sweep_ended
 from pipeline.flows import FLOWS
 from pipeline.interfaces.api.app import PREFIX
 from pipeline.interfaces.cli.main import app as cli
-from pipeline.interfaces.doctor import checks
 from pipeline.providers import queue_control
+from pipeline.standalone.doctor import checks
 from pipeline.storage.context import Context
 from tests.integration.interfaces.api.conftest import Connect
 from tests.integration.interfaces.api.test_skeleton import problem

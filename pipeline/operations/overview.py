@@ -2,20 +2,23 @@
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import Annotated
 
+from pydantic import PlainSerializer
 from redis import RedisError
 
 from pipeline.engine.backlog import Failure
+from pipeline.engine.connection import reach
 from pipeline.engine.metrics import Minute, Throughput
+from pipeline.engine.nouns import duration
 from pipeline.engine.presence import Presence, last_sweep_s, served
+from pipeline.engine.wire import HIDDEN, VIEW
 from pipeline.flows import flows
 from pipeline.flows.documents import backlog
-from pipeline.interfaces.backlog import Reason, failures, reasons
-from pipeline.interfaces.console.words import duration
-from pipeline.interfaces.workers import Worker, workers
+from pipeline.operations.backlog import Reason, failures, reasons
+from pipeline.operations.workers import Worker, workers
 from pipeline.providers import gates, queue_views, spend
 from pipeline.providers.queue_views import QueueView
-from pipeline.standalone.stack import reach_redis
 from pipeline.storage.context import Context
 
 FAILURES, COUNTED_FAILURES = 8, 100
@@ -27,15 +30,16 @@ OVERDUE_S = 120.0
 class Fleet:
     """What Redis knows."""
 
+    __pydantic_config__ = VIEW
     queues: dict[str, int]
     """Messages that wait, by queue."""
-    workers: list[Worker]
-    """Those that live."""
+    workers: Annotated[list[Worker], PlainSerializer(len, int)]
+    """Those that live; an answer says how many."""
     closed: list[str]
     """Gates that let nothing through, in words."""
     last_sweep_s: float | None
     """How long ago the sweeper last went round; None if that is not known."""
-    gates: dict[str, QueueView]
+    gates: Annotated[dict[str, QueueView], HIDDEN]
     """All queues as they stand, by name."""
     sweep_problem: str = ""
     """Why the work of lost workers is not released, and what to do; empty if the sweeper runs."""
@@ -50,30 +54,38 @@ class Fleet:
 class Spending:
     """What a provider's calls cost since its day began, by its price list. `cap` 0: no cap."""
 
+    __pydantic_config__ = VIEW
     provider: str
     today: float
+    """By its price list."""
     cap: float
+    """At which its queues close until the day ends; 0: none."""
     resets_at: datetime
-    is_priced: bool = True
+    """When its day ends."""
+    is_priced: Annotated[bool, HIDDEN] = True
     """Whether its model has a price: without one, the cost of its calls is unknown and counts as zero."""
 
 
 @dataclass(frozen=True)
 class Overview:
-    """`fleet`: None if Redis is down. `counted`: flow → what people follow of it → how many by state."""
+    """How everything stands."""
 
+    __pydantic_config__ = VIEW
     counted: dict[str, dict[str, dict[str, int]]]
+    """Flow → what people follow of it → how many are in which state."""
     last_hour: Throughput
     """Of the documents flow."""
     fleet: Fleet | None
+    """null: Redis is down, so nothing runs or nobody can tell."""
     spending: list[Spending]
+    """What each provider cost today."""
     waiting: list[Reason]
-    """Why units wait, the reason of most of them first."""
+    """Why units of all flows wait; the reason of most of them first."""
     minutes: list[Minute]
     """Pages in each minute of the last hour, the oldest first."""
     failures: list[Failure]
     """The newest, of all flows."""
-    recent_failures: int = 0
+    recent_failures: Annotated[int, HIDDEN] = 0
     """Of the last hour, of all flows; at most `COUNTED_FAILURES`."""
 
     @property
@@ -132,7 +144,7 @@ def fleet(context: Context) -> Fleet | None:
     if not context.online:
         return None
     try:
-        reach_redis(context.settings)
+        reach(context.settings.effective_redis_url)
         found = queue_views.queues(context)
         gated = context.gates.queues
         return Fleet(

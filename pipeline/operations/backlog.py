@@ -5,8 +5,11 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
+from pydantic import computed_field
+
 from pipeline.engine.backlog import Failure, Waiting
 from pipeline.engine.presence import NoWorker
+from pipeline.engine.wire import VIEW
 from pipeline.flows import flows
 from pipeline.providers.queue_views import QueueView, holdup, unserved
 from pipeline.storage.context import Context
@@ -19,17 +22,22 @@ Key = tuple[str, str, datetime | None, str]
 
 @dataclass(frozen=True)
 class Reason:
-    """What units wait for. `kind`: `operator`, `spend`, `breaker`, `limits`, `capacity` (of a queue); `retry`, after a
-    failure; `turn`; `paused`, what they belong to; `worker`, there is none; `free`, all are busy; `offline`;
-    `unserved`, their provider is not configured any more."""
+    """Why units wait."""
 
+    __pydantic_config__ = VIEW
     kind: str
+    """`operator`, `spend`, `breaker`, `limits`, `capacity`: a queue is closed or full. `retry`: after a failure.
+    `turn`. `paused`: what they belong to. `worker`: there is none. `free`: all are busy. `offline`: Redis is down.
+    `unserved`: their provider is not configured any more."""
     words: str
     until: datetime | None
+    """When the first of them goes on, if anybody knows."""
     queue: str
+    """The one that is closed or full; else empty."""
     units: dict[str, int]
-    """How many, by what people call them."""
+    """How many wait, by what people call them."""
 
+    @computed_field  # type: ignore[prop-decorator]
     @property
     def count(self) -> int:
         """All of them."""

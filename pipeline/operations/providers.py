@@ -3,17 +3,37 @@
 import ipaddress
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Final, Literal
 from urllib.parse import urlsplit
 
 from pydantic import SecretStr, ValidationError
 
-from pipeline.engine.errors import UnitError, UserError
-from pipeline.interfaces.doctor import Check, provider_check
+from pipeline.engine.errors import PenstockError, UnitError, UserError
+from pipeline.engine.wire import VIEW
+from pipeline.operations.operation import acts, reads
 from pipeline.providers import registry
 from pipeline.reading.web import addresses
 from pipeline.settings import LOCAL, ProviderProfile, Settings, UnreadableSettingsError, config_path
 from pipeline.settings.config_file import Change, UneditableFileError, change, variables_of_provider
 from pipeline.settings.providers import gateway_urls
+from pipeline.storage.api_keys import Scope
+from pipeline.storage.context import Context
+
+OK: Final = "ok"
+WARN: Final = "warn"
+FAIL: Final = "fail"
+
+
+@dataclass(frozen=True)
+class Check:
+    """A check of `penstock doctor`: its result, what was found, and what to do about it."""
+
+    __pydantic_config__ = VIEW
+    name: str
+    result: Literal["ok", "warn", "fail"]
+    found: str
+    advice: str = ""
+    """What to do about it; empty if it is well."""
 
 
 @dataclass(frozen=True)
@@ -50,9 +70,9 @@ def read() -> Settings:
         raise UserError(f"{config_path()} cannot be used: `penstock doctor` says why", code="settings") from error
 
 
-def configured(running: Settings) -> list[ConfiguredProvider]:
-    """All providers, by name. `running`: the settings that this process was started with."""
-    now = read()
+def _configured(context: Context) -> list[ConfiguredProvider]:
+    """All providers, by name."""
+    now, running = read(), context.settings
     return [
         ConfiguredProvider(
             name,
@@ -65,7 +85,7 @@ def configured(running: Settings) -> list[ConfiguredProvider]:
     ]
 
 
-def save(form: ProviderForm) -> None:
+def _save(_: Context, form: ProviderForm) -> None:
     """Write the provider into the configuration file. Writes nothing if it raises `UserError`."""
     if form.name == LOCAL:
         raise UserError(f"'{LOCAL}' is this machine itself: choose another name", code="invalid")
@@ -107,7 +127,7 @@ def save(form: ProviderForm) -> None:
         raise UserError(str(error), code="settings") from error
 
 
-def test(name: str) -> Check:
+def _test(_: Context, name: str) -> Check:
     """Run the check of `penstock doctor` with the provider's settings in the file. Raises `UserError` if unknown."""
     now = read()
     if name not in now.providers:
@@ -115,6 +135,20 @@ def test(name: str) -> Check:
     found, key = provider_check(now, name), now.providers[name].api_key.get_secret_value()
     # Services quote the key that they refuse.
     return Check(found.name, found.result, found.found.replace(key, "…") if key else found.found, found.advice)
+
+
+def provider_check(settings: Settings, name: str) -> Check:
+    """Whether this provider answers, by asking it."""
+    try:
+        found = registry.probe(settings, name)
+    except PenstockError as error:
+        return Check(f"provider {name}", FAIL, str(error), "check its base_url, api_key and model")
+    listed = "is not among" not in found  # some services list only some of their models
+    return Check(f"provider {name}", OK if listed else WARN, found, "" if listed else "check its model")
+
+
+configured = reads(_configured, Scope.ADMIN)
+save, test = acts(_save, Scope.ADMIN), acts(_test, Scope.ADMIN)
 
 
 def _check_address(profile: ProviderProfile) -> None:

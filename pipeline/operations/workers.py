@@ -7,6 +7,7 @@ from typing import Any
 
 from pipeline.engine.backlog import Held
 from pipeline.engine.presence import Presence
+from pipeline.engine.wire import VIEW
 from pipeline.flows import flows
 from pipeline.storage.context import Context
 
@@ -15,16 +16,21 @@ from pipeline.storage.context import Context
 class Job:
     """What a worker does for one scope: a document, a run, a batch, an item. `units`: those that it has claimed."""
 
+    __pydantic_config__ = VIEW
     flow: str
     work: str
+    """The kind of units: `page`, `shard`, `delivery`."""
     scope: str
+    """The id of the document, run, batch or item."""
     units: int
+    """How many it has claimed."""
 
 
 @dataclass(frozen=True)
 class Worker:
     """A worker. Fields that are None or empty are not known: a worker of an earlier version does not say."""
 
+    __pydantic_config__ = VIEW
     id: str
     name: str
     """Its role, and its host after the @."""

@@ -1,4 +1,4 @@
-"""The checks of `penstock doctor`, of which the API and the console show those that are quick."""
+"""The checks of `penstock doctor`, and what the API and the console show of this installation."""
 
 import os
 import platform
@@ -15,41 +15,32 @@ from redis import RedisError
 from sqlalchemy.exc import SQLAlchemyError
 
 from pipeline.engine import privacy
-from pipeline.engine.connection import ask_sentinels
+from pipeline.engine.connection import ask_sentinels, reach
 from pipeline.engine.errors import PenstockError, UserError
+from pipeline.engine.nouns import count
 from pipeline.engine.presence import Presence
+from pipeline.engine.wire import VIEW
 from pipeline.flows import flows
-from pipeline.interfaces.console.words import plural
-from pipeline.interfaces.overview import sweep_problem
 from pipeline.nodes import service
 from pipeline.nodes.settings import gateway_settings
 from pipeline.nodes.views import NodeStatus
+from pipeline.operations.overview import sweep_problem
+from pipeline.operations.providers import FAIL, OK, WARN, Check, provider_check
 from pipeline.process import new_context
 from pipeline.providers import gates, registry
 from pipeline.settings import Settings, config_path
 from pipeline.standalone import redis_server
 from pipeline.standalone.redis_version import FAULTS, Version, of_program
-from pipeline.standalone.stack import reach_redis
 from pipeline.standalone.supervisor import read_info
 from pipeline.storage import database_url, installation
 from pipeline.storage.context import Context
+from pipeline.storage.footprint import Footprint, footprint
 from pipeline.storage.schema import HEAD, current
-from pipeline.storage.tables import table_sizes
+from pipeline.storage.tables import database_bytes, table_sizes
 
-OK, WARN, FAIL = "ok", "warn", "fail"
 LOW_DISK_BYTES = 1_000_000_000
 _GATEWAY_PATIENCE_S = 5.0
 _REDIS_ADVICE = "start it, or check PENSTOCK_REDIS_URL"
-
-
-@dataclass(frozen=True)
-class Check:
-    """A check: its result, what was found, and what to do about it."""
-
-    name: str
-    result: str
-    found: str
-    advice: str = ""
 
 
 QUICK = ("packages", "settings", "data folder", "database", "installation", "redis", "workers", "flows")
@@ -188,7 +179,7 @@ def _redis(settings: Settings) -> Iterator[Check]:
             return
     yield from _sentinels(settings)
     try:
-        reach_redis(settings)
+        reach(settings.effective_redis_url)
         client = new_context(settings).redis
         info = client.info("server")
         policy = client.config_get("maxmemory-policy").get("maxmemory-policy")
@@ -239,7 +230,7 @@ def _workers(settings: Settings) -> Iterator[Check]:
         yield Check("workers", OK, "none; commands start them")
         return
     try:
-        reach_redis(settings)
+        reach(settings.effective_redis_url)
         alive = sorted(Presence(context.redis).alive())
         problem, _, cure = sweep_problem(context).partition(". ")
     except RedisError:
@@ -290,8 +281,8 @@ def _gateway(settings: Settings) -> Iterator[Check]:
     finally:
         context.db.dispose()
     alive = sum(one.alive for one in found.instances)
-    here = plural(found.nodes[NodeStatus.CONNECTED], "node"), plural(found.sessions, "session")
-    said = ", ".join((plural(alive, "instance"), *here))
+    here = count(found.nodes[NodeStatus.CONNECTED], "node"), count(found.sessions, "session")
+    said = ", ".join((count(alive, "instance"), *here))
     advice = "" if alive else "`penstock gateway` runs one, or `penstock up` with PENSTOCK_GATEWAY__ENABLED=true"
     if alive and not found.nodes[NodeStatus.CONNECTED]:
         advice = "nobody does the work: `penstock node` on a machine that can connects it"
@@ -312,11 +303,28 @@ def _providers(settings: Settings) -> Iterator[Check]:
         yield provider_check(settings, name)
 
 
-def provider_check(settings: Settings, name: str) -> Check:
-    """Whether this provider answers, by asking it."""
-    try:
-        found = registry.probe(settings, name)
-    except PenstockError as error:
-        return Check(f"provider {name}", FAIL, str(error), "check its base_url, api_key and model")
-    listed = "is not among" not in found  # some services list only some of their models
-    return Check(f"provider {name}", OK if listed else WARN, found, "" if listed else "check its model")
+@dataclass(frozen=True)
+class About:
+    """This installation."""
+
+    __pydantic_config__ = VIEW
+    version: str
+    python: str
+    data_dir: str
+    database_bytes: int
+    folder: Footprint
+    checks: list[Check]
+    """The quick ones: `penstock doctor` asks providers and nodes as well."""
+
+
+def about(context: Context) -> About:
+    """This installation, as it is now."""
+    settings = context.settings
+    return About(
+        version("penstock"),
+        platform.python_version(),
+        str(settings.data_dir),
+        database_bytes(context.db),
+        footprint(settings.data_dir),
+        checks(settings, QUICK),
+    )

@@ -1,4 +1,4 @@
-"""Servers as parts of a supervised stack. Where one cannot listen yet, it waits: the rest works without it."""
+"""A server as a part of a supervised stack. While it cannot listen, it waits: the rest works without it."""
 
 import socket
 import time
