@@ -14,8 +14,8 @@ from pipeline.flows.music import search as searching
 from pipeline.flows.music.library.songs import SyncReport
 from pipeline.flows.music.library.sync import OnPage, sync_libraries
 from pipeline.flows.music.service import StartOptions
-from pipeline.flows.music.states import Mode
-from pipeline.flows.music.views import Estimate, RunView
+from pipeline.flows.music.states import BatchStatus, Mode
+from pipeline.flows.music.views import BatchView, Estimate, RunView
 from pipeline.operations import watch as watching
 from pipeline.operations.caller import Caller, owner
 from pipeline.operations.operation import acts, operation, reads
@@ -129,8 +129,27 @@ def stop(caller: Caller) -> Run:
 
 
 status, run, runs = reads(queries.status), reads(queries.run), reads(queries.runs)
-figures, sums, batches = reads(queries.run_figures), reads(queries.run_sums), reads(queries.batches)
+figures, sums = reads(queries.run_figures), reads(queries.run_sums)
 show, song_by_id, songs = reads(queries.song), reads(queries.song_by_id), reads(queries.songs)
+
+
+@operation(Scope.READ)
+def batches(
+    caller: Caller,
+    *,
+    status: BatchStatus | None = None,
+    run_id: str = "",
+    before: int | None = None,
+    limit: int = 50,
+) -> list[BatchView]:
+    """Batches, the newest first; failed ones say why. `before`: older than the batch with this id.
+
+    What models replied is for administrators.
+    """
+    found = queries.batches(caller.context, status=status, run_id=run_id, before=before, limit=limit)
+    return found if caller.is_admin else [replace(one, reply=None) for one in found]
+
+
 search = acts(searching.for_words, Scope.READ, spends=True)
 searchable, similar = reads(searching.count_searchable), reads(searching.like_song)
 

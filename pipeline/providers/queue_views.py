@@ -72,6 +72,7 @@ class QueueView:
 class Holdup:
     """Why nothing more of a queue is let through now."""
 
+    __pydantic_config__ = VIEW
     kind: str
     """`operator`, `spend`, `breaker`, `limits` or `capacity`."""
     words: str

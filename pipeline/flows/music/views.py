@@ -3,9 +3,13 @@
 import json
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import ConfigDict, JsonValue, PlainSerializer
+from pydantic.alias_generators import to_camel
 
 from pipeline.engine.views import plain, view_of
+from pipeline.engine.wire import HIDDEN, VIEW, example
 from pipeline.flows.music.states import BatchStatus, Mode, PipelineState, SongStatus, Step
 from pipeline.providers.queue_views import Holdup
 
@@ -14,6 +18,31 @@ from pipeline.providers.queue_views import Holdup
 class SongView:
     """A song, and what was found out about it."""
 
+    __pydantic_config__ = example(
+        id=17,
+        library="server",
+        server_id="s17",
+        title="So What",
+        artist="Miles Davis",
+        album="Kind of Blue",
+        genre="Jazz",
+        year=1959,
+        duration_s=562,
+        musicbrainz_id="",
+        status="COMPLETED",
+        error=None,
+        missing_since=None,
+        description="A cool, spacious theme.",
+        tags=["Genre:Jazz"],
+        mood="Calm",
+        is_instrumental=True,
+        energy_level=3.5,
+        analysis=None,
+        model="gpt-5-mini",
+        vector_model="openai:text-embedding-3-small",
+        analysed_at="2026-11-22T10:05:00Z",
+        updated_at="2026-11-22T10:05:00Z",
+    )
     id: int
     library: str
     server_id: str
@@ -23,7 +52,7 @@ class SongView:
     genre: str
     year: int | None
     duration_s: int | None
-    path: str
+    path: Annotated[str, HIDDEN]
     musicbrainz_id: str
     status: SongStatus
     error: str | None
@@ -33,8 +62,8 @@ class SongView:
     mood: str
     is_instrumental: bool | None
     energy_level: float | None
-    analysis: dict[str, Any] | None
-    vector_text: str
+    analysis: dict[str, JsonValue] | None
+    vector_text: Annotated[str, HIDDEN]
     model: str
     vector_model: str
     analysed_at: datetime | None
@@ -43,13 +72,14 @@ class SongView:
 
 @dataclass(frozen=True)
 class BatchView:
-    """A batch of songs. `reply`: what the model said, if that was of no use."""
+    """A batch of songs. FAILED: it was given up; start a run with `failed` to try its songs again."""
 
+    __pydantic_config__ = VIEW
     id: int
     correlation_id: str
     run_id: str
     mode: Mode
-    step: Step
+    step: Annotated[Step, PlainSerializer(str, return_type=str)]
     status: BatchStatus
     song_ids: list[int]
     attempts: int
@@ -59,6 +89,7 @@ class BatchView:
     ignored: int
     error: str | None
     reply: str | None
+    """What the model said, if that was of no use; null unless for administrators."""
     next_run_at: datetime | None
     created_at: datetime
     finished_at: datetime | None
@@ -66,16 +97,29 @@ class BatchView:
 
 @dataclass(frozen=True)
 class RunView:
-    """A run of the pipeline. `outcome`: `completed`, `stopped`, `failed`; None while it is active."""
+    """A run of the pipeline."""
 
+    __pydantic_config__ = example(
+        id="6f1e5d0c2b7a4893a1b2c3d4e5f60718",
+        status="running",
+        mode="full",
+        song_limit=None,
+        enqueued=1200,
+        outcome=None,
+        error=None,
+        sync_report={"seen": 1200, "added": 40},
+        created_at="2026-11-22T10:00:00Z",
+        finished_at=None,
+    )
     id: str
     status: PipelineState
     mode: Mode
     song_limit: int | None
     enqueued: int
     outcome: str | None
+    """`completed`, `stopped`, `failed`; null while it is active."""
     error: str | None
-    sync_report: dict[str, Any] | None
+    sync_report: dict[str, JsonValue] | None
     created_at: datetime
     finished_at: datetime | None
 
@@ -92,6 +136,7 @@ class RunFigures:
     Batches that are done are kept for a while only; calls, too: see docs/operations.md.
     """
 
+    __pydantic_config__ = VIEW
     run_id: str
     songs: dict[str, int]
     """How many are in which state."""
@@ -116,8 +161,9 @@ class RunSums:
 
 @dataclass(frozen=True)
 class MusicStatus:
-    """Figures of the active run, or of the last one. Delayed: batches that wait for a retry. Source 002, section 6."""
+    """Figures of the active run, or of the last one, by the names that the source gives them. Source 002, section 6."""
 
+    __pydantic_config__ = ConfigDict(**VIEW, alias_generator=to_camel)
     is_paused: bool
     is_worker_running: bool
     active_jobs: int
@@ -125,54 +171,33 @@ class MusicStatus:
     completed_jobs: int
     failed_jobs: int
     delayed_jobs: int
+    """Batches that wait for a retry."""
     pending_songs: int
     total_songs: int
     pipeline_state: PipelineState
-    songs: dict[str, int] = field(default_factory=dict)
     missing_songs: int = 0
+    songs: dict[str, int] = field(default_factory=dict)
     reason: str = ""
     """Why it is paused, or which breaker is open."""
     stand_in: str = ""
     """The provider that writes metadata while the configured provider's breaker is open."""
     failed_songs: int = 0
     """Songs of the run that failed: with their batch, or because replies left them out too often."""
-    run: RunView | None = None
     songs_with_vector: int = 0
     waits: list[Holdup] = field(default_factory=list)
-    """Why nothing more of the run is let through, by the queues that it needs; empty if something is."""
+    """Why nothing more of the active run is let through, by the queues that it needs; empty if something is."""
+    run: RunView | None = None
 
     def contract(self) -> dict[str, Any]:
-        """As JSON: the source's figures by the source's names, then the rest."""
-        names = (
-            "is_paused",
-            "is_worker_running",
-            "active_jobs",
-            "waiting_jobs",
-            "completed_jobs",
-            "failed_jobs",
-            "delayed_jobs",
-            "pending_songs",
-            "total_songs",
-            "pipeline_state",
-            "missing_songs",
-        )
-        found = {_camel(name): getattr(self, name) for name in names}
-        run = plain(self.run) if self.run else None
-        more = {
-            "songs": self.songs,
-            "reason": self.reason,
-            "standIn": self.stand_in,
-            "failedSongs": self.failed_songs,
-            "songsWithVector": self.songs_with_vector,
-            "waits": plain(self.waits),
-        }
-        return found | more | {"run": run}
+        """As JSON, by the source's names."""
+        return {to_camel(name): value for name, value in plain(self).items()}
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """What a run would do: a dry run. `seconds`: the least time under the current limits. Tokens are estimates."""
+    """What a run would do: a dry run. Tokens are estimates."""
 
+    __pydantic_config__ = VIEW
     mode: Mode
     songs: int
     new_songs: int
@@ -183,27 +208,32 @@ class Estimate:
     input_tokens: int
     output_tokens: int
     seconds: float
+    """The least time under the current limits."""
     limits: dict[str, str]
     cost: float | None
-    """By the providers' price lists; None: none of the models has a price."""
+    """By the providers' price lists; null: none of the models has a price."""
     unpriced: list[str]
     """Providers and models without a price: their calls are not in `cost`."""
 
 
 @dataclass(frozen=True)
 class Match:
-    """A song that a search found. `score`: the cosine, -1 to 1; None: found by its words alone, without a vector."""
+    """A song that a search found."""
 
+    __pydantic_config__ = VIEW
     song: SongView
     score: float | None
+    """The cosine, -1 to 1; null: found by its words alone, without a vector."""
 
 
 @dataclass(frozen=True)
 class Found:
-    """What a search found. `lexical`: by words alone, since no provider of embeddings is configured."""
+    """What a search found."""
 
+    __pydantic_config__ = VIEW
     matches: list[Match]
     lexical: bool
+    """By words alone, since no provider of embeddings is configured."""
     searched: int
     """Songs that could be found by mood: those with a vector of the current space."""
     songs: int = 0
@@ -214,8 +244,3 @@ class Found:
 
 def song_view(row: Any) -> SongView:
     return view_of(SongView, row, analysis=json.loads(row.analysis_json) if row.analysis_json else None)
-
-
-def _camel(name: str) -> str:
-    first, *rest = name.split("_")
-    return first + "".join(word.capitalize() for word in rest)

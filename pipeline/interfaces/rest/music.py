@@ -4,33 +4,22 @@ from typing import Annotated
 
 from anyio.to_thread import run_sync
 from fastapi import APIRouter, Query, Request, Response
-from pydantic import StringConstraints
+from pydantic import ConfigDict, Field, StringConstraints
 
 from pipeline.engine.errors import UnitError, UserError
+from pipeline.flows.music.library.songs import SyncReport
 from pipeline.flows.music.service import StartOptions
-from pipeline.flows.music.states import BatchStatus, SongStatus
-from pipeline.flows.music.views import RunView
+from pipeline.flows.music.states import BatchStatus, Mode, SongStatus
+from pipeline.flows.music.views import BatchView, Estimate, Found, MusicStatus, RunFigures, RunView, SongView
 from pipeline.interfaces.http import pages
 from pipeline.interfaces.http.dependencies import ByCaller, here, reader, spender, writer
 from pipeline.interfaces.http.errors import RETRY_S, documented
-from pipeline.interfaces.http.fields import HexId, Limit, Line, RowId, Search, Wait
+from pipeline.interfaces.http.fields import HexId, Limit, Line, RowId, Search, Strict, Wait
 from pipeline.interfaces.http.json_bodies import JsonRoute
 from pipeline.interfaces.http.long_poll import wait_for
 from pipeline.interfaces.http.moments import At
 from pipeline.interfaces.http.pages import Cursor, Page
 from pipeline.interfaces.http.shapes import started
-from pipeline.interfaces.rest.music_shapes import (
-    FoundSongsShape,
-    MusicBatchShape,
-    MusicEstimateShape,
-    MusicRunFiguresShape,
-    MusicRunShape,
-    MusicStart,
-    MusicStatusShape,
-    MusicSyncShape,
-    SongShape,
-    batch_shape,
-)
 from pipeline.operations import music
 from pipeline.operations.caller import Caller
 
@@ -42,25 +31,35 @@ Mood = Annotated[
 ]
 
 
+class MusicStart(Strict):
+    """What a run does."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"mode": "full", "skip_sync": False, "limit": 20}]})
+    mode: Mode = Field(default=Mode.FULL, description="full, metadata (descriptions) or embedding (vectors only).")
+    skip_sync: bool = Field(default=False, description="Do not read the music library first.")
+    limit: Annotated[int, Field(ge=1, le=10_000_000)] | None = Field(default=None, description="At most so many songs.")
+    failed: bool = Field(default=False, description="Also retry all songs that failed.")
+
+
 @router.get("/status", dependencies=reader)
-def status(caller: ByCaller) -> MusicStatusShape:
+def status(caller: ByCaller) -> MusicStatus:
     """Show the state of the pipeline, its songs and its batches."""
-    return MusicStatusShape.model_validate(music.status.by(caller).contract())
+    return music.status.by(caller)
 
 
 @router.post("/sync", dependencies=writer, responses=documented(409))
-def sync(caller: ByCaller) -> MusicSyncShape:
+def sync(caller: ByCaller) -> SyncReport:
     """Read all songs from the configured library, and answer when that is done. Nothing is paid for.
 
     Missing songs are flagged, never deleted. A run does this by itself, unless it is told to skip it.
     """
-    return MusicSyncShape.model_validate(music.sync.by(caller))
+    return music.sync.by(caller)
 
 
 @router.post("/estimate", dependencies=reader)
-def estimate(caller: ByCaller, options: MusicStart | None = None) -> MusicEstimateShape:
+def estimate(caller: ByCaller, options: MusicStart | None = None) -> Estimate:
     """Estimate calls, cost and time of a run with these options. Changes nothing, and asks no provider."""
-    return MusicEstimateShape.model_validate(music.estimate.by(caller, _options(options)))
+    return music.estimate.by(caller, _options(options))
 
 
 @router.post(
@@ -68,42 +67,42 @@ def estimate(caller: ByCaller, options: MusicStart | None = None) -> MusicEstima
     status_code=202,
     dependencies=[*writer, *spender],
     responses={
-        200: {"model": MusicRunShape, "description": "With `wait`: it has ended, or is paused."},
+        200: {"model": RunView, "description": "With `wait`: it has ended, or is paused."},
         202: started("The run goes on."),
         **documented(409),
     },
 )
 async def start(
     request: Request, response: Response, caller: ByCaller, options: MusicStart | None = None, wait: Wait = 0
-) -> MusicRunShape:
+) -> RunView:
     """Sync, then have the provider describe all pending songs, batch by batch, within its limits. One run at a time."""
     run = await run_sync(music.start.by, caller, _options(options))
     return _told(request, response, await _waited(caller, run.id, wait))
 
 
 @router.get("/runs", dependencies=reader)
-def list_runs(caller: ByCaller, limit: Limit = 50, cursor: Cursor = None) -> Page[MusicRunShape]:
+def list_runs(caller: ByCaller, limit: Limit = 50, cursor: Cursor = None) -> Page[RunView]:
     """List runs, newest first."""
     found = music.runs.by(caller, limit=limit + 1, after=pages.decode(cursor, At, str))
-    return pages.page(found, limit, MusicRunShape.model_validate, lambda run: (run.created_at, run.id))
+    return pages.views(found, limit, lambda run: (run.created_at, run.id))
 
 
 @router.get("/runs/{run_id}", dependencies=reader, responses=documented(404))
-async def show_run(caller: ByCaller, run_id: HexId, wait: Wait = 0) -> MusicRunShape:
+async def show_run(caller: ByCaller, run_id: HexId, wait: Wait = 0) -> RunView:
     """Show a run; with `wait`, once it has ended or is paused."""
-    return MusicRunShape.model_validate(await _waited(caller, run_id, wait))
+    return await _waited(caller, run_id, wait)
 
 
 @router.get("/runs/{run_id}/figures", dependencies=reader, responses=documented(404))
-def show_run_figures(caller: ByCaller, run_id: HexId) -> MusicRunFiguresShape:
+def show_run_figures(caller: ByCaller, run_id: HexId) -> RunFigures:
     """Show how far a run is: its songs and batches by state, and what its calls cost."""
-    return MusicRunFiguresShape.model_validate(music.figures.by(caller, run_id))
+    return music.figures.by(caller, run_id)
 
 
 @router.post("/pause", dependencies=writer, responses=documented(409))
-def pause(caller: ByCaller) -> MusicRunShape:
+def pause(caller: ByCaller) -> RunView:
     """Let calls in progress of the active run finish, and start no others."""
-    return MusicRunShape.model_validate(music.pause.by(caller))
+    return music.pause.by(caller)
 
 
 @router.post(
@@ -112,15 +111,15 @@ def pause(caller: ByCaller) -> MusicRunShape:
     dependencies=[*writer, *spender],
     responses={202: started("The run goes on."), **documented(409)},
 )
-def resume(request: Request, response: Response, caller: ByCaller) -> MusicRunShape:
+def resume(request: Request, response: Response, caller: ByCaller) -> RunView:
     """Continue the paused run."""
     return _told(request, response, music.resume.by(caller))
 
 
 @router.post("/stop", dependencies=writer, responses=documented(409))
-def stop(caller: ByCaller) -> MusicRunShape:
+def stop(caller: ByCaller) -> RunView:
     """End the active run. Results already paid for are kept; the other songs become pending again."""
-    return MusicRunShape.model_validate(music.stop.by(caller))
+    return music.stop.by(caller)
 
 
 @router.get("/songs", dependencies=reader)
@@ -132,37 +131,37 @@ def list_songs(
     has_vector: bool | None = None,
     limit: Limit = 50,
     cursor: Cursor = None,
-) -> Page[SongShape]:
+) -> Page[SongView]:
     """List songs in the order in which they were added. `q`: in title, artist or album. `run_id`: which this run took
     up last."""
     (after,) = pages.decode(cursor, int) or (0,)
     found = music.songs.by(
         caller, status=status, words=q or "", run_id=run_id or "", has_vector=has_vector, after=after, limit=limit + 1
     )
-    return pages.page(found, limit, SongShape.model_validate, lambda song: (song.id,))
+    return pages.views(found, limit, lambda song: (song.id,))
 
 
 @router.get("/songs/{song_id}", dependencies=reader, responses=documented(404))
-def show_song(caller: ByCaller, song_id: RowId) -> SongShape:
+def show_song(caller: ByCaller, song_id: RowId) -> SongView:
     """Show everything about a song."""
-    return SongShape.model_validate(music.song_by_id.by(caller, song_id))
+    return music.song_by_id.by(caller, song_id)
 
 
 @router.get("/songs/{song_id}/similar", dependencies=reader, responses=documented(404))
-def similar(caller: ByCaller, song_id: RowId, limit: Limit = 10) -> FoundSongsShape:
+def similar(caller: ByCaller, song_id: RowId, limit: Limit = 10) -> Found:
     """Find songs like this one, best first."""
     song = music.song_by_id.by(caller, song_id)
-    return FoundSongsShape.model_validate(music.similar.by(caller, str(song.id), limit))
+    return music.similar.by(caller, str(song.id), limit)
 
 
 @router.get("/search", dependencies=[*reader, *spender], responses=documented(409))
-def search(caller: ByCaller, q: Mood, limit: Limit = 10) -> FoundSongsShape:
+def search(caller: ByCaller, q: Mood, limit: Limit = 10) -> Found:
     """Find songs with these words or for this mood, best first.
 
     With a provider of embeddings, that costs one small call.
     """
     try:
-        return FoundSongsShape.model_validate(music.search.by(caller, q, limit))
+        return music.search.by(caller, q, limit)
     except UserError as error:
         if isinstance(error.__cause__, UnitError):  # of the provider: whether it passes is known of the cause alone
             raise error.__cause__ from error
@@ -176,12 +175,11 @@ def list_batches(
     run_id: HexId | None = None,
     limit: Limit = 50,
     cursor: Cursor = None,
-) -> Page[MusicBatchShape]:
+) -> Page[BatchView]:
     """List batches, newest first. The pipeline gave up FAILED ones; `error` says why."""
     (before,) = pages.decode(cursor, int) or (None,)
     found = music.batches.by(caller, status=status, run_id=run_id or "", before=before, limit=limit + 1)
-    told = caller.is_admin
-    return pages.page(found, limit, lambda batch: batch_shape(batch, told), lambda batch: (batch.id,))
+    return pages.views(found, limit, lambda batch: (batch.id,))
 
 
 def _options(body: MusicStart | None) -> StartOptions:
@@ -192,7 +190,7 @@ async def _waited(caller: Caller, run_id: str, wait: float) -> RunView:
     return await wait_for(caller, lambda: music.run.by(caller, run_id), lambda run: run.settled, wait)
 
 
-def _told(request: Request, response: Response, run: RunView) -> MusicRunShape:
+def _told(request: Request, response: Response, run: RunView) -> RunView:
     """202 with the address of the run; 200 if it has ended or is paused."""
     response.headers["Location"] = here(request, f"{PATH}/runs/{run.id}")
     if run.settled:
@@ -200,4 +198,4 @@ def _told(request: Request, response: Response, run: RunView) -> MusicRunShape:
     else:
         response.status_code = 202
         response.headers["Retry-After"] = str(RETRY_S)
-    return MusicRunShape.model_validate(run)
+    return run

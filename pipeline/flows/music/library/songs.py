@@ -3,12 +3,13 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime
-from typing import Any, cast
+from typing import Annotated, Any, cast
 
 from sqlalchemy import CursorResult, and_, delete, func, insert, select, update
 from sqlalchemy.orm import Session
 
 from pipeline.engine.errors import UserError
+from pipeline.engine.wire import HIDDEN, VIEW
 from pipeline.flows.music import fulltext
 from pipeline.flows.music.models import SONGS, Song
 from pipeline.flows.music.states import SongStatus
@@ -82,17 +83,22 @@ def _whole(value: object) -> int | None:
 
 @dataclass
 class SyncReport:
-    """What a sync did. `complete`: it saw every song; only then are songs flagged as missing. `note`: why not."""
+    """What a sync did."""
 
+    __pydantic_config__ = VIEW
     seen: int = 0
     added: int = 0
     changed: int = 0
     returned: int = 0
     relinked: int = 0
+    """Found again under another id."""
     missing: int = 0
-    repeated: int = 0
+    """Gone from the library; they are flagged, never deleted."""
+    repeated: Annotated[int, HIDDEN] = 0
     complete: bool = False
+    """It saw every song: only then are songs flagged as missing."""
     note: str = ""
+    """Why it did not."""
 
     def add(self, other: "SyncReport") -> None:
         """Add another's figures, as if both were one sync."""

@@ -141,7 +141,7 @@ def show_run(
         css=_css,
         chosen=status or "",
         is_live=not status and before is None,
-        replies=[batch for batch in failed if batch.reply] if caller.is_admin else [],
+        replies=[batch for batch in failed if batch.reply],
     )
 
 
