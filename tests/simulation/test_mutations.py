@@ -22,10 +22,17 @@ SOON = {
     "reservations",
 }
 """Those that a few seeds notice. `make mutations` tries all of them."""
+DEAR = {"reservations", "outage"}
+"""Of these, those that take most of the time."""
 
 
 @pytest.mark.parametrize(
-    "mutation", [one for one in (*MUTATIONS, *GATEWAY_MUTATIONS) if one.name in SOON], ids=lambda one: one.name
+    "mutation",
+    [
+        pytest.param(one, id=one.name, marks=[pytest.mark.rotating] if one.name in DEAR else [])
+        for one in (*MUTATIONS, *GATEWAY_MUTATIONS)
+        if one.name in SOON
+    ],
 )
 def test_what_is_taken_away_is_noticed(mutation: Mutation) -> None:
     count, what = seeds_until_found(mutation, most=MOST_SEEDS, soon=True)

@@ -147,4 +147,5 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     out = [item for item in items if item.get_closest_marker("rotating") and not chosen.includes(item.nodeid)]
     if out:
         config.hook.pytest_deselected(items=out)
-        items[:] = [item for item in items if item not in set(out)]
+        left_out = set(out)
+        items[:] = [item for item in items if item not in left_out]

@@ -377,7 +377,7 @@ def audited(context: Context) -> Context:
 @pytest.mark.timeout(600)  # a failure is made smaller for up to five minutes
 def test_a_document_keeps_its_promises_whatever_happens_in_whatever_order(audited: Context) -> None:
     bounds = settings(
-        max_examples=60 if audited.db.is_sqlite else 12,
+        max_examples=30 if audited.db.is_sqlite else 6,
         stateful_step_count=STEPS,
         deadline=None,
         phases=[Phase.explicit, Phase.reuse, Phase.generate, Phase.shrink],

@@ -1,6 +1,5 @@
 import base64
 import hashlib
-import json
 import socket
 import subprocess
 import sys
@@ -12,7 +11,7 @@ from typing import Any
 import httpx2
 import pytest
 
-from tests.support.provider_server import Fault, ProviderServer, default_markdown, default_vector
+from tests.support.provider_server import Fault, ProviderServer, default_markdown
 
 IMAGE = b"\x89PNG\r\n\x1a\n picture"
 DIGEST = hashlib.sha256(IMAGE).hexdigest()
@@ -56,43 +55,12 @@ def test_the_answer_tells_which_picture_was_sent(server: ProviderServer, client:
     assert (record.image_sha256, record.prompt, record.model, record.status) == (DIGEST, "Convert", "m", 200)
 
 
-def test_the_answer_about_one_picture_can_be_set(server: ProviderServer, client: httpx2.Client) -> None:
-    server.script.answers[DIGEST] = "# Mine"
-    assert text_of(chat(client, image=IMAGE)) == "# Mine"
-    assert text_of(chat(client, image=b"another")) == default_markdown(b"another")
-
-
-def test_text_and_json_answers_depend_on_the_prompt(server: ProviderServer, client: httpx2.Client) -> None:
-    assert text_of(chat(client, "a")) != text_of(chat(client, "b"))
-    assert json.loads(text_of(chat(client, "a", response_format={"type": "json_schema"})))["echo"]
-
-
-def test_embeddings_depend_on_the_text_and_come_with_usage(client: httpx2.Client) -> None:
-    reply = client.post("/v1/embeddings", json={"model": "e", "input": ["a", "b"]}).json()
-    assert [item["embedding"] for item in reply["data"]] == [default_vector("a"), default_vector("b")]
-    assert reply["usage"]["prompt_tokens"] == 2
-
-
 def test_faults_are_used_up_in_order_and_then_calls_succeed(server: ProviderServer, client: httpx2.Client) -> None:
     server.push(Fault(status=500), None, Fault(status=429, headers={"Retry-After": "9"}, body={"error": {}}))
     replies = [chat(client) for _ in range(4)]
     assert [reply.status_code for reply in replies] == [500, 200, 429, 200]
     assert replies[2].headers["Retry-After"] == "9"
     assert server.counts == {500: 1, 200: 2, 429: 1}
-
-
-def test_a_rule_decides_by_the_call(server: ProviderServer, client: httpx2.Client) -> None:
-    server.script.rule = lambda record: Fault(status=503) if "bad" in record.prompt else None
-    assert chat(client, "bad").status_code == 503
-    assert chat(client, "good").status_code == 200
-
-
-def test_a_wrong_key_is_refused_and_recorded(server: ProviderServer, client: httpx2.Client) -> None:
-    server.script.api_key = "k"
-    assert chat(client).status_code == 401
-    client.headers["Authorization"] = "Bearer k"
-    assert chat(client).status_code == 200
-    assert [record.key_ok for record in server.records] == [False, True]
 
 
 def test_calls_over_the_limit_of_a_window_are_refused_with_a_wait(
@@ -144,33 +112,6 @@ def test_replies_that_never_end_well_are_recorded_as_unanswered(server: Provider
         assert server.wait_for_calls(1)
     assert server.wait_for(lambda: server.stats()["under_way"] == 0)
     assert server.counts == {0: 1}
-
-
-@pytest.mark.parametrize(("kind", "end"), [("trickle", b"\r\n\r\nxxx"), ("trickle_headers", b"X-Slow: xxx")])
-def test_a_trickling_reply_goes_on_byte_by_byte(server: ProviderServer, kind: Any, end: bytes) -> None:
-    server.push(Fault(kind=kind))
-    with socket.create_connection(("127.0.0.1", server.port), timeout=10) as connection:
-        raw_call(connection)
-        seen = b""
-        while end not in seen:
-            seen += connection.recv(1024)
-
-
-def test_leaving_the_server_ends_open_connections() -> None:
-    with ProviderServer() as server, client_of(server.base_url) as client:
-        chat(client)
-        server.stop()
-        with pytest.raises(httpx2.TransportError):
-            chat(client)
-
-
-def test_unknown_models_and_paths_are_not_found(server: ProviderServer, client: httpx2.Client) -> None:
-    server.script.models = ["known"]
-    assert chat(client).status_code == 404
-    assert client.get("/v1/models").json()["data"][0]["id"] == "known"
-    assert client.get("/nowhere").status_code == 404
-    assert client.post("/nowhere", json={}).status_code == 404
-    assert client.post("/v1/chat/completions", content=b"{").status_code == 400
 
 
 def test_the_program_serves_is_scripted_and_reports_over_http() -> None:

@@ -6,8 +6,6 @@
 import re
 from collections.abc import Iterator
 
-import pytest
-
 from pipeline.interfaces.api.app import PREFIX
 from pipeline.interfaces.mcp.tools import TOOLS
 from tests.support.snapshots.addresses import operations
@@ -43,9 +41,13 @@ def _answers() -> Iterator[tuple[str, list[str]]]:
         yield f"tool {tool.name}", list(Fields(schema, answers=True).lines(schema))
 
 
-@pytest.mark.parametrize(("operation", "lines"), [pytest.param(*one, id=one[0]) for one in _answers()])
-def test_an_answer_shows_nothing_of_the_machine_and_no_secret(operation: str, lines: list[str]) -> None:
-    assert _hidden(lines) == SHOWN.get(operation.replace(" /knowledge", f" {PREFIX}/knowledge"), set())
+def test_an_answer_shows_nothing_of_the_machine_and_no_secret() -> None:
+    unexpected = {
+        operation: names
+        for operation, lines in _answers()
+        if (names := _hidden(lines)) != SHOWN.get(operation.replace(" /knowledge", f" {PREFIX}/knowledge"), set())
+    }
+    assert unexpected == {}
 
 
 def test_a_field_that_must_stay_hidden_is_noticed_at_any_depth() -> None:

@@ -254,6 +254,7 @@ def test_preview_writes_nothing(library: Context, server: SubsonicServer) -> Non
 @pytest.mark.slow
 @pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 class TestLarge:
+    @pytest.mark.rotating
     def test_a_hundred_thousand_songs_are_read_in_bounded_memory(
         self, library: Context, server: SubsonicServer
     ) -> None:

@@ -106,7 +106,7 @@ def text_of(blocks):
 
 
 @pytest.mark.slow
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=75, deadline=None)
 @given(PAGES)
 def test_no_word_is_lost_with_everything_kept(page):
     blocks = convert(page, keep_furniture=True)
@@ -116,7 +116,7 @@ def test_no_word_is_lost_with_everything_kept(page):
 
 
 @pytest.mark.slow
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(st.lists(PAGES, min_size=1, max_size=4))
 def test_only_furniture_is_lost(pages):
     known = document_profile(page_facts(page) for page in pages)
@@ -129,7 +129,7 @@ def test_only_furniture_is_lost(pages):
 
 
 @pytest.mark.slow
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(st.lists(PAGES, max_size=4))
 def test_a_profile_survives_being_stored(pages):
     made = document_profile(page_facts(page) for page in pages)
@@ -137,7 +137,7 @@ def test_a_profile_survives_being_stored(pages):
 
 
 @pytest.mark.slow
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(st.lists(st.tuples(PLACE, PLACE), min_size=1, max_size=25), st.lists(REGIONS, max_size=20))
 def test_regions_lose_no_word_of_plain_text(places, regions):
     lines = tuple(cell(f"word{n} of a line", x, y) for n, (x, y) in enumerate(places))
