@@ -21,7 +21,7 @@ from pipeline.flows.knowledge.queries import UnknownItem
 from pipeline.flows.knowledge.service import CancelStatus
 from pipeline.flows.knowledge.settings import own
 from pipeline.flows.knowledge.states import LINE, OPEN, ItemType
-from pipeline.flows.knowledge.views import BaseView, Found, ItemView
+from pipeline.flows.knowledge.views import BaseView, Hits, ItemView
 from pipeline.operations import watch as watching
 from pipeline.operations.caller import Caller, owner
 from pipeline.operations.documents import Skipped
@@ -225,7 +225,7 @@ class SearchOptions(TypedDict, total=False):
 
 
 @operation(Scope.READ)
-def search(caller: Caller, bases: str | Sequence[str] | None, words: str, **options: Unpack[SearchOptions]) -> Found:
+def search(caller: Caller, bases: str | Sequence[str] | None, words: str, **options: Unpack[SearchOptions]) -> Hits:
     """Chunks for these words, best first, of one base or several, by name or id; None: of all bases."""
     several = [bases] if isinstance(bases, str) else bases
     if caller.quotas is not None and options.get("by_meaning", True) and searching.asks(caller.context, several):

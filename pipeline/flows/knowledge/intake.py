@@ -26,7 +26,7 @@ from pipeline.flows.knowledge.models import ITEMS, MAX_NAME, MAX_URL
 from pipeline.flows.knowledge.rules.workload import workload
 from pipeline.flows.knowledge.settings import KnowledgeSettings
 from pipeline.flows.knowledge.states import FLOW, LINE, ItemStatus, ItemType
-from pipeline.flows.knowledge.views import ItemView
+from pipeline.flows.knowledge.views import CAMEL, ItemView
 from pipeline.flows.knowledge.work.admission import IN_LINE
 from pipeline.reading.files.source import safe_filename
 from pipeline.storage import installation
@@ -73,12 +73,16 @@ class Source:
 
 @dataclass(frozen=True)
 class Refused:
-    """What was not added, and why; `item_id`: it is in the base already, as this item."""
+    """What was not added, and why."""
 
+    __pydantic_config__ = CAMEL
     path: str
+    """What it was called: the file's name, the address, the beginning of the note."""
     error: str
     code: str
+    """For programs, such as duplicate, queue_full, too_large, empty, bad_url."""
     item_id: str | None = None
+    """It is in the base already, as this item."""
 
 
 @dataclass

@@ -16,7 +16,7 @@ from pipeline.flows.knowledge.models import BASES, CHUNKS, FULL_TEXT, ITEMS
 from pipeline.flows.knowledge.queries import UnknownBase
 from pipeline.flows.knowledge.settings import own
 from pipeline.flows.knowledge.states import FLOW, ItemType
-from pipeline.flows.knowledge.views import Found, Hit, heading_of
+from pipeline.flows.knowledge.views import Hit, Hits, heading_of
 from pipeline.flows.knowledge.work.known import kind_of
 from pipeline.providers import lexical, registry
 from pipeline.providers.query_vector import query_vector
@@ -80,7 +80,7 @@ def search(
     min_score: float | None = None,
     around: int = 0,
     by_meaning: bool = True,
-) -> Found:
+) -> Hits:
     """Chunks for these words, best first, of bases by id or name; None: of all bases.
 
     Only of items of these types, ids or groups, added since then. `around`: with so many chunks before and after each.
@@ -106,7 +106,7 @@ def search(
     query = _Query(words, names, list(names) if others else None, filters, made, kinds)
     with context.db.read() as session:
         hits = _hits(session, query, limit, min_score or 0.0, around)
-    return Found(hits, any(_provider(model) == LOCAL for model in kinds), " ".join(notes))
+    return Hits(hits, any(_provider(model) == LOCAL for model in kinds), " ".join(notes))
 
 
 def asks(context: Context, bases: Sequence[str] | None) -> list[str]:

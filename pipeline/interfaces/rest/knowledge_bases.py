@@ -1,12 +1,14 @@
 """`/knowledge-bases`: bases, their queues, and search in them. Source 003 names the paths of queues."""
 
+from dataclasses import replace
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request, Response
-from pydantic import ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field
 
+from pipeline.engine.views import view_of
 from pipeline.flows.knowledge.states import ItemType
-from pipeline.flows.knowledge.views import BaseView
+from pipeline.flows.knowledge.views import CAMEL, BaseView, CountedBase, FlowStatus, Hits, QueueStatus
 from pipeline.interfaces.http import pages
 from pipeline.interfaces.http.dependencies import ByCaller, here, reader, writer
 from pipeline.interfaces.http.errors import documented
@@ -14,31 +16,31 @@ from pipeline.interfaces.http.fields import HexId, Limit, Name, Prose, Search, S
 from pipeline.interfaces.http.json_bodies import JsonRoute
 from pipeline.interfaces.http.moments import At
 from pipeline.interfaces.http.pages import Cursor, Page
-from pipeline.interfaces.rest.knowledge_shapes import (
-    NAMES,
-    BaseShape,
-    DismissedShape,
-    FlowShape,
-    FoundShape,
-    QueueShape,
-    RecoveredShape,
-    base_shape,
-    flow_shape,
-    found_shape,
-    queue_shape,
-)
 from pipeline.operations import knowledge
+from pipeline.operations.caller import Caller
 
 router = APIRouter(tags=["knowledge"], route_class=JsonRoute)
 PATH = "/api/v1/knowledge-bases"
 GONE = documented(404)
 
 
+class Recovered(BaseModel):
+    """Orphans that were sent on their way."""
+
+    recovered: list[str]
+
+
+class Dismissed(BaseModel):
+    """Orphans that were given up."""
+
+    dismissed: list[str]
+
+
 class BaseOptions(Strict):
     """How a base is called, and how what is read from now on is chunked and embedded; null: as it is, or as the
     settings say."""
 
-    model_config = NAMES
+    model_config = CAMEL
     description: Prose | None = None
     provider: Word | None = Field(default=None, description="A provider that makes vectors of knowledge, or `local`.")
     model: Word | None = None
@@ -60,97 +62,100 @@ class BaseChanges(BaseOptions):
 
 
 @router.get("/knowledge-bases", dependencies=reader)
-def list_bases(caller: ByCaller, q: Search = None, limit: Limit = 50, cursor: Cursor = None) -> Page[BaseShape]:
+def list_bases(caller: ByCaller, q: Search = None, limit: Limit = 50, cursor: Cursor = None) -> Page[CountedBase]:
     """List all bases by name, also during their deletion."""
     after, counts = pages.decode(cursor, str, str), knowledge.counts.by(caller)
     bases = knowledge.bases.by(caller)
     found = sorted((base for base in bases if (q or "").lower() in base.name.lower()), key=_place)
     rest = [base for base in found if after is None or _place(base) > after]
-    return pages.page(rest, limit, lambda base: base_shape(base, counts.get(base.id, {})), _place)
+    return pages.page(rest, limit, lambda base: view_of(CountedBase, base, items=counts.get(base.id, {})), _place)
 
 
 def _place(base: BaseView) -> tuple[str, str]:
     return base.name, base.id
 
 
+def _counted(caller: Caller, base: BaseView) -> CountedBase:
+    return view_of(CountedBase, base, items=knowledge.tally.by(caller, base.id).states)
+
+
 @router.post("/knowledge-bases", status_code=201, dependencies=writer, responses=documented(404, 409))
-def create_base(request: Request, response: Response, caller: ByCaller, new: NewBase) -> BaseShape:
+def create_base(request: Request, response: Response, caller: ByCaller, new: NewBase) -> CountedBase:
     """Create an empty base."""
     made = knowledge.create_base.by(caller, **new.model_dump())
     response.headers["Location"] = here(request, f"{PATH}/{made.id}")
-    return base_shape(made, {})
+    return view_of(CountedBase, made)
 
 
 @router.get("/knowledge-bases/{base_id}", dependencies=reader, responses=GONE)
-def show_base(caller: ByCaller, base_id: HexId) -> BaseShape:
+def show_base(caller: ByCaller, base_id: HexId) -> CountedBase:
     """Show one base, with its items by state."""
     found = knowledge.base.by(caller, base_id)
-    return base_shape(found, knowledge.tally.by(caller, found.id).states)
+    return _counted(caller, found)
 
 
 @router.patch("/knowledge-bases/{base_id}", dependencies=writer, responses=documented(404, 409))
-def edit_base(caller: ByCaller, base_id: HexId, changes: BaseChanges) -> BaseShape:
+def edit_base(caller: ByCaller, base_id: HexId, changes: BaseChanges) -> CountedBase:
     """Change a base. Nothing that is under way is disturbed; what another model embedded stays searchable."""
     edited = knowledge.edit_base.by(caller, base_id, **changes.model_dump())
-    return base_shape(edited, knowledge.tally.by(caller, edited.id).states)
+    return _counted(caller, edited)
 
 
 @router.delete("/knowledge-bases/{base_id}", status_code=202, dependencies=writer, responses=GONE)
-def delete_base(caller: ByCaller, base_id: HexId) -> BaseShape:
+def delete_base(caller: ByCaller, base_id: HexId) -> CountedBase:
     """Delete a base with all of its items. They are shown as being deleted until nothing of them is left."""
-    found = knowledge.base.by(caller, base_id)
-    states = knowledge.tally.by(caller, found.id).states
+    found = _counted(caller, knowledge.base.by(caller, base_id))
     knowledge.delete_base.by(caller, found.id)
-    return base_shape(found, states).model_copy(update={"deleting": True})
+    return replace(found, deleting=True)
 
 
 @router.get("/knowledge-bases/{base_id}/queue", dependencies=reader, responses=GONE)
-def show_queue(caller: ByCaller, base_id: HexId) -> QueueShape:
+def show_queue(caller: ByCaller, base_id: HexId) -> QueueStatus:
     """Show a base's queue: what is in line and under way, and orphans."""
-    return queue_shape(knowledge.queue.by(caller, base_id))
+    return knowledge.queue.by(caller, base_id)
 
 
 @router.post("/knowledge-bases/{base_id}/queue/recover", dependencies=writer, responses=GONE)
-def recover(caller: ByCaller, base_id: HexId) -> RecoveredShape:
+def recover(caller: ByCaller, base_id: HexId) -> Recovered:
     """Continue a base's orphans. If workers run, the sweeper does that within seconds."""
-    return RecoveredShape(recovered=knowledge.recover.by(caller, base_id))
+    return Recovered(recovered=knowledge.recover.by(caller, base_id))
 
 
 class Orphans(Strict):
     """Which orphans; null: all of them."""
 
-    model_config = NAMES
+    model_config = CAMEL
     item_ids: Annotated[list[HexId], Field(max_length=1000)] | None = None
 
 
 @router.post("/knowledge-bases/{base_id}/queue/dismiss", dependencies=writer, responses=GONE)
-def dismiss(caller: ByCaller, base_id: HexId, which: Orphans | None = None) -> DismissedShape:
+def dismiss(caller: ByCaller, base_id: HexId, which: Orphans | None = None) -> Dismissed:
     """Give up orphans: they fail with the error `Interrupted`, and can be reprocessed. Others are left alone."""
-    return DismissedShape(dismissed=knowledge.dismiss.by(caller, base_id, which.item_ids if which else None))
+    return Dismissed(dismissed=knowledge.dismiss.by(caller, base_id, which.item_ids if which else None))
 
 
 @router.get("/knowledge-queue", dependencies=reader)
-def show_queues(caller: ByCaller) -> FlowShape:
+def show_queues(caller: ByCaller) -> FlowStatus:
     """Show the queues of all bases: `getStatus` of the source."""
-    return flow_shape(knowledge.get_status.by(caller))
+    return knowledge.get_status.by(caller)
 
 
 @router.post("/knowledge-queue/recover", dependencies=writer, responses=GONE)
 def recover_all(
     caller: ByCaller,
     base_id: Annotated[HexId | None, Query(alias="baseId", description="Only of this base.")] = None,
-) -> RecoveredShape:
+) -> Recovered:
     """Send the orphans of one base, or of all, on their way again: another name for `queue/recover`."""
     bases = knowledge.bases.by(caller) if base_id is None else [knowledge.base.by(caller, base_id)]
     found = [item for base in bases if not base.deleting for item in knowledge.recover.by(caller, base.id)]
-    return RecoveredShape(recovered=found)
+    return Recovered(recovered=found)
 
 
 class Question(Strict):
     """What to look for, and in which items."""
 
     model_config = ConfigDict(
-        **NAMES, json_schema_extra={"examples": [{"query": "how is the filter changed?", "limit": 5}]}
+        **CAMEL, json_schema_extra={"examples": [{"query": "how is the filter changed?", "limit": 5}]}
     )
     query: Annotated[Prose, Field(min_length=1, max_length=4000)]
     limit: int = Field(default=10, ge=1, le=200)
@@ -172,15 +177,15 @@ class QuestionToMany(Question):
 
 
 @router.post("/knowledge-bases/{base_id}/search", dependencies=reader, responses=GONE)
-def search_base(caller: ByCaller, base_id: HexId, question: Question) -> FoundShape:
+def search_base(caller: ByCaller, base_id: HexId, question: Question) -> Hits:
     """Search a base by words and by vectors, fused. Where the provider does not answer, by words alone: see `note`."""
-    return found_shape(knowledge.search.by(caller, [base_id], question.query, **_options(question)))
+    return knowledge.search.by(caller, [base_id], question.query, **_options(question))
 
 
 @router.post("/knowledge-search", dependencies=reader, responses=GONE)
-def search_bases(caller: ByCaller, question: QuestionToMany) -> FoundShape:
+def search_bases(caller: ByCaller, question: QuestionToMany) -> Hits:
     """Search several bases, or all of them, in one ranking."""
-    return found_shape(knowledge.search.by(caller, question.base_ids, question.query, **_options(question)))
+    return knowledge.search.by(caller, question.base_ids, question.query, **_options(question))
 
 
 def _options(question: Question) -> dict[str, Any]:

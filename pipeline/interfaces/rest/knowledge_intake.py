@@ -11,12 +11,13 @@ from typing import Annotated, Any
 from anyio.to_thread import run_sync
 from fastapi import APIRouter, Request, Response
 from fastapi.exceptions import RequestValidationError
-from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 from starlette.responses import JSONResponse
 
 from pipeline.flows.knowledge.intake import Added, Refused, Source
 from pipeline.flows.knowledge.queries import UnknownItem
 from pipeline.flows.knowledge.states import ItemType
+from pipeline.flows.knowledge.views import CAMEL, ShownItem, shown_item
 from pipeline.interfaces.http import uploads
 from pipeline.interfaces.http.bodies import is_upload
 from pipeline.interfaces.http.dependencies import ByCaller, here, spender, writer
@@ -26,7 +27,6 @@ from pipeline.interfaces.http.json_bodies import text_of, turns
 from pipeline.interfaces.http.long_poll import wait_for
 from pipeline.interfaces.rest.knowledge_bases import PATH as BASES
 from pipeline.interfaces.rest.knowledge_items import PATH as ITEMS
-from pipeline.interfaces.rest.knowledge_shapes import NAMES, AddedShape, added_shape, item_shape
 from pipeline.operations import knowledge
 from pipeline.operations.caller import Caller
 from pipeline.operations.knowledge import MAX_FILES, MAX_ITEMS
@@ -38,7 +38,7 @@ _UPLOAD = "files are not read from paths: upload them to this address as multipa
 class ItemData(Strict):
     """What an item is made of, as in the source."""
 
-    model_config = NAMES
+    model_config = CAMEL
     url: Url | None = None
     content: LongProse | None = Field(default=None, description="A note, in Markdown.")
     name: Name | None = None
@@ -51,7 +51,7 @@ class ItemData(Strict):
 class NewItem(ItemData):
     """An item to add: an address, a sitemap or a note. Files are uploaded instead."""
 
-    model_config = ConfigDict(**NAMES, json_schema_extra={"examples": [{"type": "url", "url": "https://example.com"}]})
+    model_config = ConfigDict(**CAMEL, json_schema_extra={"examples": [{"type": "url", "url": "https://example.com"}]})
     type: ItemType
     data: ItemData | None = Field(default=None, description="The same fields, as in the source.")
 
@@ -59,8 +59,16 @@ class NewItem(ItemData):
 class NewItems(Strict):
     """Many at once."""
 
-    model_config = NAMES
+    model_config = CAMEL
     items: Annotated[list[NewItem], Field(min_length=1, max_length=MAX_ITEMS)]
+
+
+class Report(BaseModel):
+    """What became of a batch: some may be added although others cannot."""
+
+    created: list[ShownItem]
+    failed: list[Refused]
+    warnings: list[str] = Field(description="Of what was added but will take long.")
 
 
 BODY: TypeAdapter[NewItem | NewItems | list[NewItem]] = TypeAdapter(
@@ -125,7 +133,7 @@ _SCHEMA = {
     dependencies=[*writer, *spender],
     openapi_extra={"requestBody": _SCHEMA},
     responses={
-        201: {"model": AddedShape, "description": "With `wait`: all that was added is completed or failed."},
+        201: {"model": Report, "description": "With `wait`: all that was added is completed or failed."},
         202: {"description": "Some or all are added and wait in line; `failed` says which are not, and why."},
         **documented(404, 409, 415, 507),
     },
@@ -151,10 +159,10 @@ async def add_items(request: Request, response: Response, caller: ByCaller, base
     ids = [view.id for view in added.created]
     if wait:
         tally = await wait_for(caller, lambda: knowledge.tally.by(caller, base.id, ids), lambda now: not now.open, wait)
-        shown = added_shape(added).model_copy(update={"created": await run_sync(_now, caller, ids)})
+        shown = _report(added).model_copy(update={"created": await run_sync(_now, caller, ids)})
         response.status_code = 202 if tally.open else 201
     else:
-        shown = added_shape(added)
+        shown = _report(added)
     place = f"{ITEMS}/{ids[0]}" if len(ids) == 1 else f"{BASES}/{base.id}/items"
     response.headers["Location"] = here(request, place)
     if response.status_code != 201:
@@ -162,11 +170,15 @@ async def add_items(request: Request, response: Response, caller: ByCaller, base
     return shown
 
 
+def _report(added: Added) -> Report:
+    return Report(created=[shown_item(view) for view in added.created], failed=added.failed, warnings=added.warnings)
+
+
 def _now(caller: Caller, ids: list[str]) -> list[Any]:
     found = []
     for item_id in ids:
         with suppress(UnknownItem):  # it was deleted meanwhile
-            found.append(item_shape(knowledge.item.by(caller, item_id)))
+            found.append(shown_item(knowledge.item.by(caller, item_id)))
     return found
 
 
@@ -200,6 +212,6 @@ def _nothing(added: Added) -> Response:
     detail = f"{first.path}: {first.error}" if first.path and not first.error.startswith(first.path) else first.error
     more = f" (and {len(added.failed) - 1:,} others)" if len(added.failed) > 1 else ""
     problem = Problem(title=HTTPStatus(status).phrase, status=status, detail=detail + more, code=code)
-    content = {**problem.model_dump(exclude_none=True), **added_shape(added).model_dump(mode="json", by_alias=True)}
+    content = {**problem.model_dump(exclude_none=True), **_report(added).model_dump(mode="json", by_alias=True)}
     headers = {"Retry-After": str(RETRY_S)} if status in {429, 503} else {}
     return JSONResponse(content, status, headers, media_type=MEDIA_TYPE)

@@ -1,15 +1,17 @@
 """`/knowledge-items`, and the items of a base: show, list, reprocess, cancel, delete; one, or all that match."""
 
+from dataclasses import replace
 from typing import Annotated, Any
 
 from anyio.to_thread import run_sync
 from fastapi import APIRouter, Header, Query, Request, Response
 from fastapi.responses import FileResponse
-from pydantic import ConfigDict, Field, StrictBool, model_validator
+from pydantic import BaseModel, ConfigDict, Field, StrictBool, model_validator
 
+from pipeline.flows.knowledge.service import CancelStatus
 from pipeline.flows.knowledge.states import ItemStatus, ItemType
 from pipeline.flows.knowledge.texts import MAX_CHARS
-from pipeline.flows.knowledge.views import ItemView
+from pipeline.flows.knowledge.views import CAMEL, ChunkView, ItemView, ShownItem, TextView, shown_item
 from pipeline.interfaces.http import pages
 from pipeline.interfaces.http.dependencies import ByCaller, here, reader, spender, writer
 from pipeline.interfaces.http.errors import RETRY_S, documented
@@ -18,15 +20,6 @@ from pipeline.interfaces.http.json_bodies import JsonRoute
 from pipeline.interfaces.http.long_poll import wait_for
 from pipeline.interfaces.http.pages import Cursor, Page
 from pipeline.interfaces.rest.document_actions import Acted
-from pipeline.interfaces.rest.knowledge_shapes import (
-    NAMES,
-    CancelShape,
-    ChunkShape,
-    ItemShape,
-    TextShape,
-    chunk_shape,
-    item_shape,
-)
 from pipeline.operations import knowledge
 from pipeline.operations.knowledge import MOST_AT_ONCE, Verb
 
@@ -58,7 +51,7 @@ def list_items(
     include_progress: Progress = True,
     limit: Limit = 50,
     cursor: Cursor = None,
-) -> Page[ItemShape]:
+) -> Page[ShownItem]:
     """List the items of a base in the order of its line, also during their deletion."""
     found = knowledge.items.by(
         caller,
@@ -71,7 +64,7 @@ def list_items(
         after=pages.decode(cursor, int, str),
     )
     return pages.page(
-        found, limit, lambda view: item_shape(view, progress=include_progress), lambda view: (view.position, view.id)
+        found, limit, lambda view: shown_item(view, progress=include_progress), lambda view: (view.position, view.id)
     )
 
 
@@ -83,26 +76,26 @@ async def show_item(
     include_progress: Progress = True,
     include_standing: Standing = False,
     wait: Wait = 0,
-) -> ItemShape:
+) -> ShownItem:
     """Show an item with its progress; with `wait`, once it is completed or failed."""
 
-    def look() -> tuple[ItemView, ItemShape]:
+    def look() -> tuple[ItemView, ShownItem]:
         view = knowledge.item.by(caller, item_id)
         standing = knowledge.standings.by(caller, [item_id]).get(item_id) if include_standing else None
-        return view, item_shape(view, progress=include_progress, standing=standing)
+        return view, shown_item(view, progress=include_progress, standing=standing)
 
     _, shown = await wait_for(caller, look, lambda found: found[0].at_rest and not found[0].deleting, wait)
     return shown
 
 
 @router.get("/knowledge-items/{item_id}/chunks", dependencies=reader)
-def list_chunks(caller: ByCaller, item_id: HexId, limit: Limit = 50, cursor: Cursor = None) -> Page[ChunkShape]:
+def list_chunks(caller: ByCaller, item_id: HexId, limit: Limit = 50, cursor: Cursor = None) -> Page[ChunkView]:
     """List the chunks of an item that are searched, in the order of its text."""
     knowledge.item.by(caller, item_id)
     after = pages.decode(cursor, int)
     first = min(after[0] + 1, 2**31 - 1) if after else 0
     found = knowledge.chunks.by(caller, item_id, first=first, limit=limit + 1)
-    return pages.page(found, limit, chunk_shape, lambda chunk: (chunk.number,))
+    return pages.views(found, limit, lambda chunk: (chunk.number,))
 
 
 @router.get("/knowledge-items/{item_id}/text", dependencies=reader)
@@ -111,9 +104,9 @@ def show_text(
     item_id: HexId,
     start: Annotated[int, Query(ge=0, le=2**31 - 1, description="The first character.")] = 0,
     limit: Annotated[int, Query(ge=1, le=MAX_CHARS, description="At most this many characters.")] = 100_000,
-) -> TextShape:
+) -> TextView:
     """Show the searchable text of an item, a part at a time."""
-    return TextShape.model_validate(knowledge.text.by(caller, item_id, start=start, limit=limit))
+    return knowledge.text.by(caller, item_id, start=start, limit=limit)
 
 
 @router.get(
@@ -153,7 +146,7 @@ async def show_page_picture(
 @router.post("/knowledge-items/{item_id}/reprocess", status_code=202, dependencies=[*writer, *spender])
 async def reprocess(
     request: Request, response: Response, caller: ByCaller, item_id: HexId, wait: Wait = 0
-) -> ItemShape:
+) -> ShownItem:
     """Read and embed an item again, from 0 percent, at the end of its base's line. Searches find the old chunks until
     the new ones are complete."""
 
@@ -167,27 +160,33 @@ async def reprocess(
     response.status_code = 200 if wait and view.at_rest else 202
     if response.status_code == 202:
         response.headers["Retry-After"] = str(RETRY_S)
-    return item_shape(view)
+    return shown_item(view)
+
+
+class Cancelled(BaseModel):
+    """Whether it was stopped; `ignored`: it had ended already."""
+
+    status: CancelStatus
 
 
 @router.post("/knowledge-items/{item_id}/cancel", dependencies=writer)
-def cancel(caller: ByCaller, item_id: HexId) -> CancelShape:
+def cancel(caller: ByCaller, item_id: HexId) -> Cancelled:
     """Stop an item: it fails with the error `Cancelled`. An item that has ended stays as it was: `ignored`."""
-    return CancelShape(status=knowledge.cancel.by(caller, item_id))
+    return Cancelled(status=knowledge.cancel.by(caller, item_id))
 
 
 @router.delete("/knowledge-items/{item_id}", status_code=202, dependencies=writer)
-def delete_item(caller: ByCaller, item_id: HexId) -> ItemShape:
+def delete_item(caller: ByCaller, item_id: HexId) -> ShownItem:
     """Delete an item with its file, chunks and vectors. Work on it stops. It is `deleting` until all is removed."""
     view = knowledge.item.by(caller, item_id)
     knowledge.delete.by(caller, item_id)
-    return item_shape(view).model_copy(update={"deleting": True, "progress": None})
+    return shown_item(replace(view, deleting=True))
 
 
 class ItemFilter(Strict):
     """The same as the list's."""
 
-    model_config = NAMES
+    model_config = CAMEL
     status: list[ItemStatus] = Field(default_factory=list, max_length=10)
     type: list[ItemType] = Field(default_factory=list, max_length=10)
     group_id: Word | None = None

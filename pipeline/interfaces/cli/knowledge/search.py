@@ -11,7 +11,7 @@ from pipeline.interfaces.cli.output import err, one_line, print_json, print_list
 from pipeline.interfaces.cli.times import Since, moment, zone_of_here
 
 if TYPE_CHECKING:
-    from pipeline.flows.knowledge.views import Found, Hit
+    from pipeline.flows.knowledge.views import Hit, Hits
 
 
 def search(
@@ -68,7 +68,7 @@ def search(
         _show(found, by_meaning=not no_vectors)
 
 
-def _show(found: "Found", *, by_meaning: bool) -> None:
+def _show(found: "Hits", *, by_meaning: bool) -> None:
     def row(hit: "Hit") -> list[str]:
         place = [*([f"page {hit.page}"] if hit.page else []), *([" > ".join(hit.heading)] if hit.heading else [])]
         return [

@@ -12,7 +12,7 @@ from pydantic import BaseModel, Field, StringConstraints
 from starlette.responses import Response
 
 from pipeline.flows.knowledge.states import ItemType
-from pipeline.flows.knowledge.views import Found
+from pipeline.flows.knowledge.views import Hits
 from pipeline.interfaces.console import addresses
 from pipeline.interfaces.console.fields import BLANK
 from pipeline.interfaces.console.kept import kept
@@ -54,7 +54,7 @@ def _paid(asked: Question) -> list[str]:
     return knowledge.asks(asked.base or None) if asked.meaning and asked.q else []
 
 
-def _search(caller: Caller, asked: Question) -> Found:
+def _search(caller: Caller, asked: Question) -> Hits:
     return knowledge.search.by(
         caller,
         asked.base or None,
@@ -71,7 +71,7 @@ def _search(caller: Caller, asked: Question) -> Found:
 def show(request: Request, caller: ByCaller, asked: Annotated[Kept, Query()]) -> HTMLResponse:
     """The form, with what was found."""
     paid = _paid(asked)
-    found: Found | None = kept(request).get(caller.id, asked.kept) if asked.kept else None
+    found: Hits | None = kept(request).get(caller.id, asked.kept) if asked.kept else None
     if found is None and asked.q and not paid:
         found = _search(caller, asked)
     bases = [base for base in knowledge.bases() if not base.deleting]

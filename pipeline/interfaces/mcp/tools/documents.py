@@ -9,6 +9,7 @@ from pydantic import BaseModel, Field, model_validator
 from pipeline.engine.errors import UserError
 from pipeline.flows.documents import files, submission
 from pipeline.flows.documents.views import DocumentView
+from pipeline.flows.knowledge.views import ShownItem, shown_item
 from pipeline.interfaces.http.fields import Choice, HexId, Line
 from pipeline.interfaces.http.remote import fetched
 from pipeline.interfaces.http.submission import PAGES, PageRange
@@ -16,7 +17,6 @@ from pipeline.interfaces.http.uploads import File
 from pipeline.interfaces.mcp.tool import Arguments, Call, Toolbox
 from pipeline.interfaces.mcp.tools.pages import Excerpt, excerpt
 from pipeline.interfaces.mcp.tools.progress import WaitS, followed, nobody_works
-from pipeline.interfaces.rest.knowledge_shapes import ItemShape, item_shape
 from pipeline.operations.documents import explained
 from pipeline.reading.files.source import check_file
 from tasks import documents as flow
@@ -69,7 +69,7 @@ class Status(BaseModel):
     """How a document, or an item of a knowledge base, stands."""
 
     document: DocumentView | None = None
-    item: ItemShape | None = None
+    item: ShownItem | None = None
     next: str = Field(description="What to do now.")
 
 
@@ -175,7 +175,7 @@ async def get_status(call: Call, asked: WhichStatus) -> Status:
     return Status(item=item, next=await run_sync(next_of_item, call, item))
 
 
-async def settled_item(call: Call, item_id: str, wait_s: float) -> ItemShape:
+async def settled_item(call: Call, item_id: str, wait_s: float) -> ShownItem:
     """An item of a knowledge base, once it is done or the wait is over."""
 
     def steps(now: knowledge.ItemView) -> tuple[float, float | None, str]:
@@ -185,10 +185,10 @@ async def settled_item(call: Call, item_id: str, wait_s: float) -> ItemShape:
         call, lambda: knowledge.item(item_id), lambda now: now.at_rest and not now.deleting, steps, wait_s
     )
     standings = await run_sync(knowledge.standings, [item_id])
-    return item_shape(view, standing=standings.get(item_id))
+    return shown_item(view, standing=standings.get(item_id))
 
 
-def next_of_item(call: Call, item: ItemShape) -> str:
+def next_of_item(call: Call, item: ShownItem) -> str:
     """What an assistant does with an item that stands like this. Blocks."""
     if item.status is knowledge.ItemStatus.FAILED:
         return f"It failed: see its error{', and retry' if call.may_write else ''}."

@@ -9,13 +9,12 @@ from pipeline.flows.knowledge.intake import Added as AddedItems
 from pipeline.flows.knowledge.intake import Source
 from pipeline.flows.knowledge.queries import UnknownBase
 from pipeline.flows.knowledge.states import ItemType
-from pipeline.flows.knowledge.views import BaseView
+from pipeline.flows.knowledge.views import BaseView, Hit, ShownItem, shown_item
 from pipeline.interfaces.http.fields import CLEAN_LINES, Line, Name, Url
 from pipeline.interfaces.http.moments import At
 from pipeline.interfaces.mcp.tool import Arguments, Call, Toolbox
 from pipeline.interfaces.mcp.tools.documents import next_of_item, settled_item
 from pipeline.interfaces.mcp.tools.progress import WaitS
-from pipeline.interfaces.rest.knowledge_shapes import FoundShape, ItemShape, found_shape, item_shape
 from pipeline.operations import knowledge
 from pipeline.operations.refusal import Refused
 
@@ -35,8 +34,16 @@ class Question(Arguments):
     around: int = Field(default=0, ge=0, le=2, description="With so many chunks before and after each.")
 
 
+class Passages(BaseModel):
+    """Hits, best first: `Hits` as tools give it."""
+
+    hits: list[Hit]
+    lexical: bool
+    note: str
+
+
 @BOX.tool("Ask knowledge bases", spends=True)
-def search_knowledge(call: Call, asked: Question) -> FoundShape:
+def search_knowledge(call: Call, asked: Question) -> Passages:
     """Find passages in knowledge bases that answer a question, best first, by words and by meaning."""
     found = knowledge.search.by(
         call.caller,
@@ -46,7 +53,7 @@ def search_knowledge(call: Call, asked: Question) -> FoundShape:
         since=asked.since,
         around=asked.around,
     )
-    return found_shape(found)
+    return Passages(**vars(found))
 
 
 def _base(name: str) -> BaseView:
@@ -90,7 +97,7 @@ class Addition(Arguments):
 class Added(BaseModel):
     """What was added."""
 
-    item: ItemShape
+    item: ShownItem
     warnings: list[str]
     next: str = Field(description="What to do now.")
 
@@ -108,7 +115,7 @@ async def add_to_knowledge(call: Call, asked: Addition) -> Added:
         first = added.failed[0]
         known = f"; it is the item {first.item_id}" if first.item_id else ""
         raise Refused(f"{first.error.rstrip('.')}{known}", code=first.code)
-    item = item_shape(added.created[0])
+    item = shown_item(added.created[0])
     if asked.wait_s:
         item = await settled_item(call, item.id, asked.wait_s)
     return Added(item=item, warnings=added.warnings, next=await run_sync(next_of_item, call, item))
