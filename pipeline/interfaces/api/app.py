@@ -1,4 +1,4 @@
-"""The application: routers, and the layers around them."""
+"""The application of the APIs: routers, and the layers around them."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -9,23 +9,20 @@ from typing import Any
 
 import anyio.to_thread
 from fastapi import APIRouter, FastAPI
-from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
-from starlette.exceptions import HTTPException
+from fastapi.telemetry import TelemetryConfig
+from starlette.datastructures import State
 from starlette.middleware import Middleware
-from starlette.requests import ClientDisconnect, Request
-from starlette.responses import Response
-from starlette.routing import BaseRoute, Match, Route
+from starlette.routing import BaseRoute, Route
 
 from pipeline.engine import telemetry
-from pipeline.engine.errors import PenstockError
 from pipeline.interfaces import compatibility as compat
 from pipeline.interfaces import rest as v1
 from pipeline.interfaces.console import app as console
 from pipeline.interfaces.http.bodies import BodyLimits
 from pipeline.interfaces.http.connections import is_loopback
 from pipeline.interfaces.http.dependencies import PATIENCE_S
-from pipeline.interfaces.http.errors import Problem, documented
+from pipeline.interfaces.http.errors import Problem, documented, handlers, problem
 from pipeline.interfaces.http.guard import Guard
 from pipeline.interfaces.http.idempotency import Idempotency
 from pipeline.interfaces.http.identity import CallerMiddleware
@@ -49,7 +46,10 @@ Errors are problem details (RFC 9457) with a `code`. Lists have cursors. What ta
 
 
 def create_app(context: Context | None = None, host: str | None = None) -> FastAPI:
-    """The API on this context (default: the process's own), for a server that listens on `host`."""
+    """The API on this context (default: the process's own), for a server that listens on `host`.
+
+    The console is an application of its own beside it.
+    """
     context = context or get_context()
     settings = context.settings.api
     quotas = Quotas(context)
@@ -57,6 +57,20 @@ def create_app(context: Context | None = None, host: str | None = None) -> FastA
     """Set when the server begins to end: whoever waits or streams stops then."""
     keys_required = settings.require_key or not is_loopback(host or settings.host)
     counted, traces = Exposition(context), telemetry.begin("api")
+    traced: TelemetryConfig = {
+        "logs": False,
+        "metrics": False,
+        "tracing": traces is not None,
+        "tracer_provider": traces,
+    }
+    state = State()
+    state.context, state.quotas, state.metrics, state.ending = context, quotas, counted, ending
+    state.pictures, state.turns, state.mcp = Pictures(ending), Turns(), Mcp(settings)
+    inner = [  # outermost first
+        Middleware(BodyLimits, settings=settings),
+        Middleware(CallerMiddleware, context=context, quotas=quotas, ending=ending, keys_required=keys_required),
+    ]
+    state.console = console.create_app(settings, state, inner, telemetry=traced)
     app = FastAPI(
         title="Penstock",
         version=version("penstock"),
@@ -66,24 +80,20 @@ def create_app(context: Context | None = None, host: str | None = None) -> FastA
         redoc_url=None,  # both load scripts from elsewhere
         generate_unique_id_function=_operation_id,
         redirect_slashes=False,
-        telemetry={"logs": False, "metrics": False, "tracing": traces is not None, "tracer_provider": traces},
-        exception_handlers={HTTPException: _answer, RequestValidationError: _answer},
-        middleware=[  # outermost first
+        telemetry=traced,
+        exception_handlers=handlers(problem),
+        middleware=[
             Middleware(counted.requests.middleware),
-            Middleware(Guard, settings=settings, answer=console.answer_for),
-            Middleware(console.Compressed),
-            Middleware(BodyLimits, settings=settings),
-            Middleware(CallerMiddleware, context=context, quotas=quotas, ending=ending, keys_required=keys_required),
+            Middleware(console.Beside, console=state.console),
+            Middleware(Guard, settings=settings, answer=problem),
+            *inner,
             Middleware(Idempotency, context=context),
         ],
     )
-    app.state.context, app.state.quotas, app.state.metrics = context, quotas, counted
-    app.state.ending = ending
-    app.state.pictures = Pictures(ending)
-    app.state.turns = Turns()
-    app.state.mcp = Mcp(settings)
-    app.router.routes += [*_routes(), Route(MCP_PATH, app.state.mcp, methods=["POST"])]
+    app.state = state
+    app.router.routes += [*_routes(), Route(MCP_PATH, state.mcp, methods=["POST"])]
     _describe_problems(app)
+    state.openapi = app.openapi
     return app
 
 
@@ -93,7 +103,6 @@ def _routes() -> list[BaseRoute]:
 
     Kept, because FastAPI makes the models of a route again, at the first request, wherever it is included.
     """
-    tree = APIRouter(generate_unique_id_function=_operation_id)
     apis = APIRouter(dependencies=known_query, generate_unique_id_function=_operation_id)
     apis.include_router(health.router, responses=documented(421, 422, 429, 500))
     apis.include_router(metrics.router, responses=documented(401, 403, 421, 422, 429, 500))
@@ -103,9 +112,7 @@ def _routes() -> list[BaseRoute]:
         apis.include_router(router, include_in_schema=False)
     for router in compat.ROUTERS:
         apis.include_router(router, responses=documented(*_EVERYWHERE, 404, 409, 415, 504, 507))
-    tree.include_router(apis)
-    console.attach(tree)
-    return tree.routes
+    return apis.routes
 
 
 @asynccontextmanager
@@ -121,26 +128,6 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
         await anyio.to_thread.run_sync(app.state.metrics.close)
         context.db.patience_s = before
         app.state.quotas.close()
-
-
-async def _answer(request: Request, error: Exception) -> Response:
-    if isinstance(error.__cause__, ClientDisconnect):
-        raise error.__cause__
-    if isinstance(error.__cause__, PenstockError | RequestValidationError):
-        error = error.__cause__  # FastAPI takes whatever ends a body for a body that cannot be parsed
-    elif isinstance(error, HTTPException) and error.status_code == 405:
-        error.headers = {"Allow": ", ".join(_methods(request))}
-    return console.answer_for(error, request)
-
-
-def _methods(request: Request) -> list[str]:
-    """What is possible at this address: starlette names the methods of the first of its routes only."""
-
-    def possible(method: str) -> bool:
-        scope = {**request.scope, "method": method}
-        return any(route.matches(scope)[0] is Match.FULL for route in request.app.routes)
-
-    return [method for method in ("GET", "POST", "PUT", "PATCH", "DELETE") if possible(method)]
 
 
 def _operation_id(route: APIRoute) -> str:

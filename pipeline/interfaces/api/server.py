@@ -10,16 +10,7 @@ from fastapi import FastAPI
 
 from pipeline.engine.errors import UserError
 from pipeline.interfaces.api.app import create_app
-from pipeline.interfaces.http.connections import (
-    BACKLOG,
-    KEEP_ALIVE_S,
-    MAX_HEAD_BYTES,
-    Patience,
-    Server,
-    bind,
-    check_openness,
-    is_loopback,
-)
+from pipeline.interfaces.http.connections import Patience, Server, bind, check_openness, configuration, is_loopback
 from pipeline.settings import ApiSettings
 from pipeline.standalone.address import address_of, announced
 from pipeline.storage import api_keys
@@ -67,23 +58,7 @@ def config(app: FastAPI, settings: ApiSettings) -> uvicorn.Config:
         "heads_each": settings.heads_per_address,
         "health": frozenset({*Patience.health, *(settings.prefix + path for path in Patience.health)}),
     }
-    protocol = type("Protocol", (Patience,), limits)
-    return uvicorn.Config(
-        app,
-        http=protocol,
-        ws="none",
-        lifespan="on",
-        log_config=None,
-        access_log=False,
-        server_header=False,
-        proxy_headers=False,
-        timeout_keep_alive=KEEP_ALIVE_S,
-        backlog=BACKLOG,
-        timeout_graceful_shutdown=GRACE_S,
-        h11_max_incomplete_event_size=MAX_HEAD_BYTES,
-        ssl_certfile=settings.tls_certificate or None,
-        ssl_keyfile=settings.tls_key or None,
-    )
+    return configuration(app, settings, limits, ws="none", timeout_graceful_shutdown=GRACE_S)
 
 
 def serve(context: Context, host: str, listening: socket.socket, ready: Callable[[], None] = lambda: None) -> None:

@@ -38,9 +38,8 @@ def path_of(request: HTTPConnection) -> str:
     return str(request.scope["path"]).removeprefix(prefix)
 
 
-def is_console(request: HTTPConnection) -> bool:
-    """Whether a page of the console was asked for."""
-    path = path_of(request)
+def is_console(path: str) -> bool:
+    """Whether this path, without the prefix, is the console's."""
     return path in {"/", ROOT} or path.startswith(f"{ROOT}/")
 
 

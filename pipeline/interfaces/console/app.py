@@ -1,21 +1,26 @@
-"""The console as a part of the application: its routers, its files, its errors."""
+"""The console: an application of its own beside the APIs, with its routers, its files and its errors."""
 
+from collections.abc import Sequence
+from functools import cache
 from typing import Any
 
-from fastapi import APIRouter, Depends, Request
+from fastapi import APIRouter, Depends, FastAPI, Request
 from fastapi.responses import RedirectResponse
-from starlette.datastructures import Headers
+from starlette.datastructures import Headers, State
+from starlette.middleware import Middleware
 from starlette.middleware.gzip import GZipMiddleware
-from starlette.requests import HTTPConnection
 from starlette.responses import Response
+from starlette.routing import BaseRoute
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from pipeline.interfaces.console import live, session
 from pipeline.interfaces.console.addresses import ROOT, STATIC, is_console, placed
-from pipeline.interfaces.console.answers import problem
+from pipeline.interfaces.console.answers import problem as page
 from pipeline.interfaces.console.screens import ROUTERS
-from pipeline.interfaces.http.errors import response_for
+from pipeline.interfaces.http.errors import handlers, problem
+from pipeline.interfaces.http.guard import Guard
+from pipeline.settings import ApiSettings
 
 _YEAR = "public, max-age=31536000, immutable"
 
@@ -30,19 +35,30 @@ class _Files(StaticFiles):
         return answer
 
 
-class Compressed:
-    """Compresses pages and files of the console, and nothing else."""
+def create_app(settings: ApiSettings, state: State, inner: Sequence[Middleware], **options: Any) -> FastAPI:
+    """The console. It shares the state of the API, and what is `inner`: who calls, and how much they may send."""
+    app = FastAPI(
+        openapi_url=None,
+        docs_url=None,
+        redoc_url=None,
+        redirect_slashes=False,
+        exception_handlers=handlers(answer_for),
+        middleware=[
+            Middleware(Guard, settings=settings, answer=answer_for),
+            Middleware(GZipMiddleware, minimum_size=800, compresslevel=5),
+            *inner,
+        ],
+        **options,
+    )
+    app.state = state
+    app.router.routes += _routes()
+    return app
 
-    def __init__(self, app: ASGIApp) -> None:
-        self._app, self._compressing = app, GZipMiddleware(app, minimum_size=800, compresslevel=5)
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        chosen = self._compressing if scope["type"] == "http" and is_console(HTTPConnection(scope)) else self._app
-        await chosen(scope, receive, send)
-
-
-def attach(tree: APIRouter) -> None:
-    """Put the console among these routes."""
+@cache
+def _routes() -> list[BaseRoute]:
+    """Kept, because FastAPI makes the models of a route again, at the first request, wherever it is included."""
+    tree = APIRouter()
     tree.mount(f"{ROOT}/static", _Files(directory=STATIC), name="static")
     seen = [Depends(placed)]
     tree.include_router(session.router, prefix=ROOT, dependencies=seen)
@@ -56,9 +72,23 @@ def attach(tree: APIRouter) -> None:
         prefix: str = request.app.state.context.settings.api.prefix
         return RedirectResponse(f"{prefix}{ROOT}/", 307)
 
+    return tree.routes
+
+
+class Beside:
+    """Hands what is asked of the console to its application. Other requests pass by."""
+
+    def __init__(self, app: ASGIApp, console: FastAPI) -> None:
+        self._app, self._console = app, console
+        self._prefix: str = console.state.context.settings.api.prefix
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        inside = scope["type"] == "http" and is_console(scope["path"].removeprefix(self._prefix))
+        await (self._console if inside else self._app)(scope, receive, send)
+
 
 def answer_for(error: Exception, request: Request) -> Response:
-    """The answer to any exception: a page for the console, a problem for all others."""
-    answer = response_for(error, request.method, request.scope["path"])
+    """The answer to any exception: a page, or a problem for whoever asks for JSON."""
+    answer = problem(error, request)
     wants_json = "json" in Headers(scope=request.scope).get("accept", "")
-    return problem(answer, request) if is_console(request) and not wants_json else answer
+    return answer if wants_json else page(answer, request)

@@ -12,15 +12,7 @@ from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIO
 
 from pipeline.engine.errors import UserError
 from pipeline.interfaces.gateway.guard import Guard
-from pipeline.interfaces.http.connections import (
-    KEEP_ALIVE_S,
-    MAX_HEAD_BYTES,
-    Patience,
-    Server,
-    bind,
-    check_openness,
-    is_loopback,
-)
+from pipeline.interfaces.http.connections import Server, bind, check_openness, configuration, is_loopback
 from pipeline.nodes import tokens
 from pipeline.nodes.gateway.app import create_app
 from pipeline.nodes.gateway.connection import WIRE, Wire
@@ -97,26 +89,17 @@ def config(instance: Instance) -> uvicorn.Config:
     most = settings.max_nodes + settings.max_sessions + _OTHERS
     api = instance.context.settings.api
     limits = {"head_s": api.head_timeout_s, "most": most, "most_each": most, "heads_each": api.heads_per_address}
-    protocol = type("Protocol", (Patience,), limits)
-    return uvicorn.Config(
+    return configuration(
         Guard(create_app(instance), instance.context),
-        http=protocol,
+        settings,
+        limits,
         ws=Protocol,
-        lifespan="on",
-        log_config=None,
-        access_log=False,
-        server_header=False,
-        proxy_headers=False,
-        timeout_keep_alive=KEEP_ALIVE_S,
         backlog=_BACKLOG,
         timeout_graceful_shutdown=_GRACE_S,
         ws_per_message_deflate=False,
         ws_ping_interval=20,
         ws_ping_timeout=20,
-        h11_max_incomplete_event_size=MAX_HEAD_BYTES,
         ws_max_size=max(settings.max_message_bytes, settings.max_attachment_bytes),
-        ssl_certfile=settings.tls_certificate or None,
-        ssl_keyfile=settings.tls_key or None,
     )
 
 

@@ -155,3 +155,13 @@ def _too_large(limit: int) -> Refused:
 
 def _slow() -> Refused:
     return Refused("the body did not come on", code="slow", headers={"Connection": "close"})
+
+
+def again(body: bytes, receive: Receive) -> Receive:
+    """A `receive` that gives the body that was read, then what comes after it."""
+    left: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
+
+    async def receive_again() -> Message:
+        return left.pop() if left else await receive()
+
+    return receive_again

@@ -4,7 +4,7 @@ import asyncio
 import ipaddress
 import socket
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from threading import Event
 from types import FrameType
@@ -237,3 +237,20 @@ class Patience(H11Protocol):
 def _close_oldest(waiting: list[Patience]) -> None:
     if waiting:
         min(waiting, key=lambda one: one.waits_since).transport.abort()
+
+
+def configuration(app: Any, settings: Exposed, limits: Mapping[str, Any], **options: Any) -> uvicorn.Config:
+    """How an application is served, patient with nobody. `limits`: fields of `Patience`."""
+    given: dict[str, Any] = {
+        "lifespan": "on",
+        "log_config": None,
+        "access_log": False,
+        "server_header": False,
+        "proxy_headers": False,
+        "timeout_keep_alive": KEEP_ALIVE_S,
+        "backlog": BACKLOG,
+        "h11_max_incomplete_event_size": MAX_HEAD_BYTES,
+        "ssl_certfile": settings.tls_certificate or None,
+        "ssl_keyfile": settings.tls_key or None,
+    }
+    return uvicorn.Config(app, http=type("Protocol", (Patience,), dict(limits)), **{**given, **options})

@@ -5,7 +5,7 @@ paths of this machine, is logged and not told.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from http import HTTPStatus
 from typing import Any
 
@@ -15,7 +15,9 @@ from pydantic import BaseModel, ConfigDict, Field
 from redis import RedisError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
+from starlette.routing import Match
 
 from pipeline.engine.errors import ErrorKind, PenstockError, UnitError
 from pipeline.engine.tables import storable
@@ -157,6 +159,36 @@ def status_of(error: PenstockError) -> int:
         return 404
     passing = isinstance(error, UnitError) and error.kind not in {ErrorKind.PERMANENT, ErrorKind.CANCELLED}
     return 503 if passing else 422
+
+
+def problem(error: Exception, request: Request) -> ProblemResponse:
+    """The answer to any exception of this request."""
+    return response_for(error, request.method, request.scope["path"])
+
+
+def handlers(answer: Callable[[Exception, Request], Response]) -> dict[int | type[Exception], Any]:
+    """The `exception_handlers` of an application whose answers to exceptions `answer` gives."""
+
+    async def handle(request: Request, error: Exception) -> Response:
+        if isinstance(error.__cause__, ClientDisconnect):
+            raise error.__cause__
+        if isinstance(error.__cause__, PenstockError | RequestValidationError):
+            error = error.__cause__  # FastAPI takes whatever ends a body for a body that cannot be parsed
+        elif isinstance(error, HTTPException) and error.status_code == 405:
+            error.headers = {"Allow": ", ".join(_methods(request))}
+        return answer(error, request)
+
+    return {HTTPException: handle, RequestValidationError: handle}
+
+
+def _methods(request: Request) -> list[str]:
+    """What is possible at this address: starlette names the methods of the first of its routes only."""
+
+    def possible(method: str) -> bool:
+        scope = {**request.scope, "method": method}
+        return any(route.matches(scope)[0] is Match.FULL for route in request.app.routes)
+
+    return [method for method in ("GET", "POST", "PUT", "PATCH", "DELETE") if possible(method)]
 
 
 def response_for(error: Exception, method: str, path: str) -> ProblemResponse:

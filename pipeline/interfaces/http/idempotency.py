@@ -18,7 +18,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from pipeline.interfaces.http.bodies import is_upload
+from pipeline.interfaces.http.bodies import again, is_upload
 from pipeline.operations.refusal import Refused
 from pipeline.storage import idempotency
 from pipeline.storage.context import Context
@@ -96,7 +96,7 @@ class Idempotency:
             if not is_upload(Headers(scope=scope)):
                 body = await _whole(receive)
                 await once.begin(hashlib.sha256(body).hexdigest())
-                receive = _again(body, receive)
+                receive = again(body, receive)
             await self._app(scope, receive, kept)
         except _Replayed as replayed:
             await _response(replayed.answer)(scope, receive, send)
@@ -158,17 +158,3 @@ async def _whole(receive: Receive) -> bytes:
         if not message.get("more_body", False):
             return b"".join(parts)
     raise ClientDisconnect
-
-
-def _again(body: bytes, receive: Receive) -> Receive:
-    """A `receive` that gives the body that was read, then what comes after it."""
-    given = False
-
-    async def receive_again() -> Message:
-        nonlocal given
-        if given:
-            return await receive()
-        given = True
-        return {"type": "http.request", "body": body, "more_body": False}
-
-    return receive_again

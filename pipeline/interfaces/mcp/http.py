@@ -13,8 +13,9 @@ import anyio
 from anyio.abc import TaskGroup, TaskStatus
 from anyio.to_thread import run_sync
 from starlette.requests import Request
-from starlette.types import Message, Receive, Scope, Send
+from starlette.types import Receive, Scope, Send
 
+from pipeline.interfaces.http.bodies import again
 from pipeline.interfaces.http.json_bodies import text_of, turns
 from pipeline.interfaces.mcp.tool import Call, Report, may_use
 from pipeline.settings import ApiSettings
@@ -54,7 +55,7 @@ class Mcp:
         request = Request(scope)
         await turns(request).read(request, body, partial(text_of, most=MAX_PARTS))
         manager = await self._begun(writes=may_use(request.state.caller, writes=True, local=False))
-        await manager.handle_request(scope, _again(body, receive), send)
+        await manager.handle_request(scope, again(body, receive), send)
 
     async def _begun(self, *, writes: bool) -> "StreamableHTTPSessionManager":
         async with self._beginning:
@@ -85,16 +86,6 @@ class Mcp:
             security_settings=TransportSecuritySettings(enable_dns_rebinding_protection=False),
             max_request_body_size=self._settings.max_json_mb * 1_000_000,
         )
-
-
-def _again(body: bytes, receive: Receive) -> Receive:
-    """A `receive` that gives the body that was read, then what comes after it."""
-    left: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
-
-    async def receive_again() -> Message:
-        return left.pop() if left else await receive()
-
-    return receive_again
 
 
 def _call(context: Any, report: Report) -> Call:

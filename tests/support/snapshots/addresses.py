@@ -49,7 +49,10 @@ def _app() -> FastAPI:
 def operations() -> dict[str, list[str]]:
     """What each operation takes and answers, by its method and path."""
     problem = Problem.model_json_schema(ref_template="#/components/schemas/{model}")
-    routes = [_Shown(one.route, one._route_context) for one in iter_route_contexts(_app().routes)]
+    routes = [
+        _Shown(one.route, one._route_context)
+        for one in iter_route_contexts([*_app().routes, *_app().state.console.routes])
+    ]
     document = get_openapi(title="", version="", routes=routes)
     document["components"]["schemas"] |= problem.pop("$defs", {}) | {"Problem": problem}
     taken, answered, found = Fields(document), Fields(document, answers=True), dict[str, list[str]]()

@@ -25,7 +25,7 @@ class ReferencePage(live.Asked):
 @router.get("")
 def list_operations(request: Request, page: Annotated[ReferencePage, Query()]) -> HTMLResponse:
     """Every operation, by subject, or those with the words that are looked for."""
-    known = reference.operations(request.app.openapi())
+    known = reference.operations(request.app.state.openapi())
     found = reference.search(known, page.q)
     subjects = [(name, list(some)) for name, some in groupby(found, lambda one: one.subject)]
     return screen(request, "settings/reference.html", subjects=subjects, q=page.q, known=len(known), found=len(found))
@@ -34,7 +34,7 @@ def list_operations(request: Request, page: Annotated[ReferencePage, Query()]) -
 @router.get("/{operation_id}")
 def show(request: Request, caller: ByCaller, operation_id: Word) -> HTMLResponse:
     """One operation."""
-    document = request.app.openapi()
+    document = request.app.state.openapi()
     known = reference.operations(document)
     one = next((one for one in known if one.id == operation_id), None)
     if one is None:

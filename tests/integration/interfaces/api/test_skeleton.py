@@ -47,7 +47,8 @@ OTHER_APIS = ("/file_parse", "/process", "/retrieval", "/v1/")
 
 
 def test_every_endpoint_asks_for_a_right() -> None:
-    rights = {kind[0].dependency for kind in (dependencies.reader, dependencies.writer, dependencies.admin)}
+    known = (dependencies.reader, dependencies.writer, dependencies.admin, dependencies.seeing)
+    rights = {kind[0].dependency for kind in known}
 
     def asks(dependant: Dependant) -> bool:
         return dependant.call in rights or any(asks(one) for one in dependant.dependencies)
