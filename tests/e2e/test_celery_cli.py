@@ -68,6 +68,7 @@ def monitored(alone: Cli) -> Iterator[Cli]:
         PENSTOCK_WORKER_EVENTS="true",
         PENSTOCK_PROVIDERS__AI__CONCURRENCY="2",
         PENSTOCK_DOCUMENTS__QUANTUM_S="0",
+        PENSTOCK_SWEEP_INTERVAL_S="600",  # on a busy machine a sweep takes messages for lost, and sends them by itself
         DISPLAY=None,
         WAYLAND_DISPLAY=None,
         **captures,

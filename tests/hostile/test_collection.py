@@ -100,8 +100,9 @@ def test_replies_cost_their_page_alone(arena: Arena, harmful_provider: ProviderS
     harmful_provider.script.rule = None
     assert_calm(result, 1)
     ends = {int(document["input"][:-4]): document for document in result.documents()}
+    reasons = arena.page_errors()
     wrong = [
-        f"{reply.name}: {ends[number]['status']}: {ends[number]['error']}"
+        f"{reply.name}: {ends[number]['status']}: {ends[number]['error'] or reasons.get(ends[number]['id'])}"
         for number, reply in due.items()
         if not re.search(reply.said, ends[number]["status"])
     ]

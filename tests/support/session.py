@@ -9,6 +9,7 @@ from collections.abc import Generator
 from typing import Any
 
 import pytest
+import structlog
 from hypothesis import settings as hypothesis_settings
 
 from pipeline.reading.sandbox.child import close_idle
@@ -34,6 +35,9 @@ def pytest_configure(config: pytest.Config) -> None:
         raise pytest.UsageError("tests on a named Redis share it: run them one after another, without -n")
     config.stash[_LEAKED] = []
     share_compiled()
+    # Without this, structlog draws a traceback with the contents of all variables, which takes up to a minute.
+    shown = structlog.dev.ConsoleRenderer(colors=False, exception_formatter=structlog.dev.plain_traceback)
+    structlog.configure(processors=[*structlog.get_config()["processors"][:-1], shown])
     # A busy machine is no reason to fail: examples are counted, not timed.
     hypothesis_settings.register_profile("patient", deadline=None)
     hypothesis_settings.load_profile("patient")

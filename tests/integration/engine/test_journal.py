@@ -45,7 +45,7 @@ class Written(logging.Handler):
 @pytest.fixture
 def journal(level: str) -> Iterator[Written]:
     root, ours = logging.getLogger(), logging.getLogger("pipeline")
-    before = root.handlers[:], root.level, ours.level
+    before, configured = (root.handlers[:], root.level, ours.level), structlog.get_config()
     configure("WARNING", as_json=True)
     written = Written()
     ours.addHandler(written)
@@ -57,7 +57,7 @@ def journal(level: str) -> Iterator[Written]:
     root.handlers[:] = before[0]
     root.setLevel(before[1])
     ours.setLevel(before[2])
-    structlog.reset_defaults()
+    structlog.configure(**configured)
 
 
 def test_claims_and_what_the_sweeper_gives_back_are_told_once_they_are_committed(

@@ -29,12 +29,12 @@ class Written:
 def written(capsys: pytest.CaptureFixture[str]) -> Iterator[Written]:
     """What is written to standard error; logging is as before at the end."""
     root = logging.getLogger()
-    before = root.handlers[:], root.level
+    before, configured = (root.handlers[:], root.level), structlog.get_config()
     sign(dict)  # a worker that another test was in this process signs no more
     yield Written(capsys)
     root.handlers[:] = before[0]
     root.setLevel(before[1])
-    structlog.reset_defaults()
+    structlog.configure(**configured)
 
 
 def test_an_event_is_one_line_of_json_with_its_fields(written: Written) -> None:
