@@ -86,8 +86,8 @@ def lanes_s(units: int) -> float:
 
     context = get_context()
     document_id = split_document(units)
-    (asked,) = plan.asked(context, [document_id])
-    lanes = range(asked.lanes[QUEUE])
+    (due,) = plan.stages(context, [document_id])
+    lanes = range(due.lanes[QUEUE])
     took_s = _timed(group(lane_signature(context.settings, document_id, QUEUE, number) for number in lanes))
     done = status(document_id)
     if done.completed_count != units or done.status.name != "READY_TO_MERGE":

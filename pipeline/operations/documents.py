@@ -10,11 +10,11 @@ from threading import BoundedSemaphore
 from typing import Any
 
 from pipeline.engine.accounts import OverCap
-from pipeline.engine.errors import PenstockError, UserError
+from pipeline.engine.errors import PenstockError
 from pipeline.engine.presence import NoWorker
 from pipeline.engine.views import PASSING, view_of
 from pipeline.flows.documents import archive as archives
-from pipeline.flows.documents import backlog, catalog, page_pictures, queries, service, submission
+from pipeline.flows.documents import backlog, catalog, page_pictures, queries, service, strip, submission
 from pipeline.flows.documents import reasons as reasoning
 from pipeline.flows.documents import search as searching
 from pipeline.flows.documents.catalog import Filter, Key
@@ -59,9 +59,7 @@ class Document(DocumentView):
 
     def read_text(self) -> str:
         """The merged Markdown. Raises `UserError` if there is none yet."""
-        if not self.merged_path:
-            raise UserError(f"document {self.id} has no result: it is {self.status.name}", code="no_result")
-        return Path(self.merged_path).read_text(encoding="utf-8")
+        return self.result_path.read_text(encoding="utf-8")
 
     def layout(self, page: int | None = None) -> dict[str, Any]:
         """The blocks of each page, or of one, in reading order, with their boxes, as JSON."""
@@ -247,10 +245,20 @@ def explained(caller: Caller, documents: Collection[Document]) -> list[Document]
 
 
 pages, page, attempts, costs = reads(queries.pages), reads(queries.page), reads(queries.attempts), reads(queries.costs)
-layout, docling = reads(queries.layout_json), reads(queries.docling_document)
-archive, pictures_folder = reads(archives.archive), reads(archives.pictures_folder)
+resolve, load_beside, retries = reads(queries.resolve), reads(queries.load_beside), reads(reasoning.retries)
+cells, page_numbers, layouts = reads(strip.cells), reads(strip.numbers), reads(queries.layouts)
+layout, docling, page_texts = reads(queries.layout_json), reads(queries.docling_document), reads(queries.page_texts)
+archive, manifest = reads(archives.archive), reads(archives.manifest)
+pictures_folder, page_shape = reads(archives.pictures_folder), reads(page_pictures.shape)
 figures, last_hour, pages_by_minute = reads(queries.figures), reads(backlog.last_hour), reads(backlog.pages_by_minute)
 find_page_picture = reads(page_pictures.find)
+
+
+@operation(Scope.READ)
+def commonest_error(caller: Caller, document_id: str) -> str:
+    """What most of its failed pages failed with; empty if none did."""
+    with caller.context.db.read() as session:
+        return queries.commonest_error(session, document_id)
 
 
 @operation(Scope.READ)

@@ -36,11 +36,11 @@ _STAGE_QUEUES: Mapping[Stage, str] = {Stage.SPLIT: CPU, Stage.MERGE: CONTROL}
 
 def _messages(context: Context, document_ids: Sequence[str]) -> Iterator[Messages]:
     """The rest of each document's canvas, from the stage that its row waits for."""
-    for asked in plan.asked(context, document_ids):
-        if asked.stage is Stage.CONVERT:
-            yield from (_lanes(context.settings, asked.document_id, *lanes) for lanes in asked.lanes.items())
+    for due in plan.stages(context, document_ids):
+        if due.stage is Stage.CONVERT:
+            yield from (_lanes(context.settings, due.document_id, *lanes) for lanes in due.lanes.items())
         else:
-            yield _stage(context.settings, asked.document_id, asked.stage)
+            yield _stage(context.settings, due.document_id, due.stage)
 
 
 def _stage(settings: Settings, document_id: str, stage: Stage) -> Messages:

@@ -18,6 +18,7 @@ from pipeline.flows.documents.states import DocumentStatus, PageStatus, progress
 from pipeline.flows.documents.work import page
 from pipeline.flows.documents.work.page import Attempt, PageBatch, PageUnit
 from pipeline.providers.protocols import Answer, Usage
+from pipeline.reading.files.user_file import write_text
 from pipeline.storage.context import Context
 
 Result = TypeVar("Result")
@@ -116,7 +117,7 @@ def write_output(context: Context, document_id: str, text: str = "merged before\
     """The merged file of a document; its path."""
     row = document(context, document_id)
     path = files.output_path(context.settings, document_id, row.filename)
-    files.write_text(path, text)
+    write_text(path, text)
     return str(path)
 
 

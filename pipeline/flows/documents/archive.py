@@ -2,7 +2,7 @@
 
 import json
 import zipfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from io import RawIOBase
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,7 @@ from pipeline.engine.errors import UserError
 from pipeline.flows.documents import files, queries
 from pipeline.flows.documents.views import DocumentView
 from pipeline.reading.files.inputs import manifest_path
+from pipeline.reading.files.source import safe_stem
 from pipeline.storage.context import Context
 
 _PIECE = 2**18
@@ -18,31 +19,23 @@ _SUFFIXES = {".png", ".jpg", ".jpeg", ".webp"}
 _HIDDEN = ("merged_path", "source_path", "worker_id")
 
 
-def name(filename: str) -> str:
-    """What the archive of a file's result is called."""
-    return f"{files.stem(filename)}.zip"
-
-
 def archive(context: Context, document_id: str) -> Iterator[bytes]:
     """The archive, piece by piece. Raises `UserError` at once if there is no result."""
     document = queries.document(context, document_id)
-    merged = result_path(document)
-    stem = files.stem(document.filename)
-    return _zipped(_contents(context, document, merged, stem))
+    return _zipped(_contents(context, document, document.result_path, safe_stem(document.filename)))
 
 
-def result_path(document: DocumentView) -> Path:
-    """The merged Markdown. Raises `UserError` if there is none."""
-    path = Path(document.merged_path) if document.merged_path else None
-    if path is None or not path.is_file():
-        raise UserError(f"document {document.id} has no result: it is {document.status.name}", code="no_result")
-    return path
+def manifest(context: Context, document_id: str) -> dict[str, Any]:
+    """What the manifest says, without paths and workers of this machine. Raises `UserError` if there is none."""
+    found = _manifest(queries.document(context, document_id).result_path)
+    if found is None:
+        raise UserError(f"document {document_id} has no manifest", code="no_result")
+    return found
 
 
-def manifest(document: DocumentView) -> dict[str, Any] | None:
-    """What the manifest says, without paths and workers of this machine; None if there is none."""
-    path = manifest_path(Path(document.merged_path)) if document.merged_path else None
-    if path is None or not path.is_file():
+def _manifest(merged: Path) -> dict[str, Any] | None:
+    path = manifest_path(merged)
+    if not path.is_file():
         return None
     found: dict[str, Any] = json.loads(path.read_bytes())
     for hidden in _HIDDEN:
@@ -59,18 +52,14 @@ def pictures_folder(context: Context, document_id: str) -> Path | None:
     return folder if folder.is_dir() else None
 
 
-def pictures(folder: Path | None) -> Sequence[Path]:
-    """The pictures in a result's folder, by name."""
-    return sorted(path for path in folder.iterdir() if path.suffix in _SUFFIXES) if folder and folder.is_dir() else []
-
-
 def _contents(context: Context, document: DocumentView, merged: Path, stem: str) -> Iterator[tuple[str, bytes | Path]]:
     """The names of the files and what is in them. One at a time is in memory."""
     yield f"{stem}.md", merged
-    for path in pictures(files.pictures_folder(context.settings, document.id)):
-        if path.is_file() and not path.is_symlink():
+    folder = pictures_folder(context, document.id)
+    for path in sorted(folder.iterdir()) if folder else ():
+        if path.suffix in _SUFFIXES and path.is_file() and not path.is_symlink():
             yield f"{files.PICTURES}/{path.name}", path
-    if (facts := manifest(document)) is not None:
+    if (facts := _manifest(merged)) is not None:
         yield f"{stem}.manifest.json", json.dumps(facts, indent=2, ensure_ascii=False).encode()
     yield f"{stem}.json", json.dumps(queries.layout_json(context, document.id), ensure_ascii=False).encode()
 

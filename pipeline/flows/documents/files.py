@@ -1,21 +1,16 @@
-"""Where a document's files live, and how they are written whole or not at all. Source 001, sections 7 and 9.2.
+"""Where a document's files live. Source 001, sections 7 and 9.2.
 
 Paths are made of ids and fixed names. A user's file name is only ever the last part of an output path, made safe.
 """
 
-import errno
-import os
 import shutil
-import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from uuid import uuid4
 
-from pipeline.engine import privacy
-from pipeline.engine.errors import UserError
-from pipeline.reading.files.source import safe_filename
-from pipeline.reading.files.user_file import open_file
+from pipeline.reading.files.source import safe_stem
+from pipeline.reading.files.user_file import open_file, storage_error
 from pipeline.settings import Settings
 
 PICTURES = "pictures"
@@ -57,12 +52,7 @@ def pictures_folder(settings: Settings, document_id: str) -> Path:
 
 def output_path(settings: Settings, document_id: str, filename: str) -> Path:
     """The merged Markdown."""
-    return output_folder(settings, document_id) / f"{stem(filename)}.md"
-
-
-def stem(filename: str) -> str:
-    """The name without its last suffix, short enough for `.manifest.json` and a temporary suffix to follow."""
-    return safe_filename(Path(safe_filename(filename)).stem)
+    return output_folder(settings, document_id) / f"{safe_stem(filename)}.md"
 
 
 @contextmanager
@@ -94,46 +84,6 @@ def place(copy: Path, path: Path) -> None:
     """Move a private copy to where it is kept."""
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     copy.replace(path)
-
-
-def storage_error(error: OSError, path: Path) -> UserError:
-    """Translate a file system error into one that tells the user what to do."""
-    if error.errno in {errno.ENOSPC, errno.EDQUOT}:
-        return UserError(f"no space left on the disk while writing {path}: free some and try again", code="disk_full")
-    if isinstance(error, PermissionError):
-        return UserError(f"no permission: {error.filename or path}", code="permission")
-    return UserError(f"{path}: {error.strerror or error}", code="io_error")
-
-
-@contextmanager
-def staged_text(path: Path, text: str, mode: int = privacy.PRIVATE_FILE) -> Iterator[Callable[[], None]]:
-    """Write `text` beside `path` and yield a function that moves it into place; remove it if that is never called.
-
-    Call it inside a database transaction, and only the winner of that transaction replaces `path`.
-    """
-    path.parent.mkdir(parents=True, exist_ok=True, mode=privacy.PRIVATE_FOLDER)
-    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=".tmp-")
-    temporary = Path(name)
-
-    def place() -> None:
-        with suppress(FileNotFoundError):  # the transaction was retried, and its first try placed the file
-            temporary.replace(path)
-
-    try:
-        with os.fdopen(descriptor, "w", encoding="utf-8", newline="\n") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.chmod(mode)
-        yield place
-    finally:
-        temporary.unlink(missing_ok=True)
-
-
-def write_text(path: Path, text: str) -> None:
-    """Write a whole file in one step, or nothing."""
-    with staged_text(path, text) as place:
-        place()
 
 
 def remove(entry: Path) -> None:

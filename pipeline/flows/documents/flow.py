@@ -1,6 +1,6 @@
 """What the flow does for the house: `FLOW`. Only who needs all of it imports it."""
 
-from pipeline.flows.documents import backlog, plan, queries, retention, submission, unserved
+from pipeline.flows.documents import backlog, plan, queries, recovery
 from pipeline.flows.documents.models import DOCUMENTS, PAGES
 from pipeline.flows.documents.states import DocumentStatus, PageStatus
 from pipeline.flows.documents.work import text_index
@@ -15,12 +15,12 @@ FLOW = Flow(
     works=(SPLIT, CONVERT, MERGE),
     runnable=plan.runnable,
     anything=plan.ANYTHING,
-    fail_unserved=unserved.fail_unserved,
+    fail_unserved=recovery.fail_unserved,
     charge=charge,
     unfinished=queries.unfinished,
-    clean_up=submission.remove_orphans,
+    clean_up=recovery.remove_orphans,
     catch_up=text_index.catch_up,
-    retained=retention.retained,
+    retained=recovery.retained,
     waiting=backlog.waiting,
     failures=backlog.failures,
     followed={"documents": (DOCUMENTS, DocumentStatus), "pages": (PAGES, PageStatus)},

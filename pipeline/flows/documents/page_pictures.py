@@ -42,17 +42,17 @@ class Look:
 
 
 @dataclass(frozen=True)
-class Found:
+class Picture:
     """A picture's name, which says of which page of the file it is and how it looks; its content if it is kept."""
 
     name: str
     content: bytes | None
 
 
-def find(context: Context, document_id: str, number: int, look: Look) -> Found:
+def find(context: Context, document_id: str, number: int, look: Look) -> Picture:
     """The picture of a page, if it was made before. Raises `UserError`: there is no such page."""
     path = _place(context.settings, document_id, queries.page_source(context, document_id, number), look)
-    return Found(path.name, _kept(path))
+    return Picture(path.name, _kept(path))
 
 
 def picture(

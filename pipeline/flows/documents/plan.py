@@ -48,8 +48,8 @@ _STAGES = {
 
 
 @dataclass(frozen=True)
-class Asked:
-    """What a document's rows ask for now. `lanes`: by queue, those at work included."""
+class Due:
+    """The stage that a document's rows ask for now. `lanes`: by queue, those at work included."""
 
     document_id: str
     stage: Stage
@@ -93,8 +93,8 @@ def lane_limit(settings: Settings, queue: str) -> int:
     return profile.concurrency if profile else settings.documents.converter_count
 
 
-def asked(context: Context, document_ids: Sequence[str]) -> list[Asked]:
-    """What these documents ask for now. One or two statements, whose cost does not grow with their pages."""
+def stages(context: Context, document_ids: Sequence[str]) -> list[Due]:
+    """The stages that these documents ask for now. One or two statements, whose cost does not grow with their pages."""
     settings, now = context.settings, context.db.now()
     queues = {provider: queue_of(converter_of(context, provider)) for provider in providers(settings)}
     limits = {queue: lane_limit(settings, queue) for queue in queues.values()}
@@ -103,10 +103,10 @@ def asked(context: Context, document_ids: Sequence[str]) -> list[Asked]:
     query = select(DOCUMENTS.c.id, DOCUMENTS.c.status, *counts).where(DOCUMENTS.c.id.in_(document_ids), waits)
     with context.db.read() as session:
         rows = session.execute(query).all()
-    stages = {row.id: _STAGES[DocumentStatus(row.status)] for row in rows}
+    by_id = {row.id: _STAGES[DocumentStatus(row.status)] for row in rows}
     wanted: dict[str, Counter[str]] = {}
     for row in rows:
-        if stages[row.id] is Stage.CONVERT:
+        if by_id[row.id] is Stage.CONVERT:
             pages = zip(queues.values(), row[2:], strict=True)
             wanted[row.id] = sum((Counter({queue: count}) for queue, count in pages), Counter())
     narrow = [key for key, lanes in wanted.items() if any(lanes[queue] < limits[queue] for queue in lanes)]
@@ -114,8 +114,8 @@ def asked(context: Context, document_ids: Sequence[str]) -> list[Asked]:
         if queues.get(provider) in wanted[document_id]:
             wanted[document_id][queues[provider]] += lanes
     return [
-        Asked(key, stage, {queue: min(count, limits[queue]) for queue, count in wanted.get(key, {}).items()})
-        for key, stage in stages.items()
+        Due(key, stage, {queue: min(count, limits[queue]) for queue, count in wanted.get(key, {}).items()})
+        for key, stage in by_id.items()
         if stage is not Stage.CONVERT or wanted[key]
     ]
 

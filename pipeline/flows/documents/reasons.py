@@ -71,8 +71,8 @@ def _waits(context: Context, documents: Collection[DocumentView]) -> dict[str, R
     """What documents wait for that have something to do."""
     ids = [one.id for one in documents]
     held = _under_way(context, ids)
-    asked = {one.document_id: one for one in plan.asked(context, [one for one in ids if one not in held])}
-    later = retries(context, [one for one in ids if one not in held and one not in asked])
+    due = {one.document_id: one for one in plan.stages(context, [one for one in ids if one not in held])}
+    later = retries(context, [one for one in ids if one not in held and one not in due])
     nobody = _nobody(context)
     queues: dict[str, Reason | None] = {}
     found = {}
@@ -85,7 +85,7 @@ def _waits(context: Context, documents: Collection[DocumentView]) -> dict[str, R
         elif key in later:
             found[key] = later[key]
         else:
-            named = list(asked[key].lanes) if key in asked else []
+            named = list(due[key].lanes) if key in due else []
             for queue in named:
                 if queue not in queues:
                     queues[queue] = _closed(context, queue) or _unserved(context, queue)

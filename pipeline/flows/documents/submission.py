@@ -1,8 +1,6 @@
 """Submitting a file. Whatever can be refused is refused here, before there is a row. Idempotent."""
 
 import hashlib
-import time
-from contextlib import suppress
 from dataclasses import InitVar, dataclass
 from pathlib import Path
 from typing import Any
@@ -20,10 +18,11 @@ from pipeline.engine.transaction import Tx
 from pipeline.flows.documents import files, service
 from pipeline.flows.documents.models import DOCUMENTS
 from pipeline.flows.documents.queries import document_view
-from pipeline.flows.documents.states import AT_REST, DocumentStatus
+from pipeline.flows.documents.states import DocumentStatus
 from pipeline.flows.documents.views import DocumentView
 from pipeline.providers import registry
 from pipeline.reading.files.source import SourceInfo, check_file, parse_page_range, safe_filename
+from pipeline.reading.files.user_file import storage_error
 from pipeline.reading.pdf import inspection
 from pipeline.settings import LOCAL
 from pipeline.storage import installation
@@ -76,7 +75,7 @@ def check(context: Context, options: Options) -> None:
     try:
         installation.check(context.db, settings)
     except OSError as error:
-        raise files.storage_error(error, settings.data_dir) from error
+        raise storage_error(error, settings.data_dir) from error
     provider = options.provider or settings.provider
     registry.check(settings, provider, options.model)
     if options.pictures and not registry.cuts_pictures(settings, provider):
@@ -197,28 +196,3 @@ def _shortest(numbers: list[int], pages: int) -> str:
         else:
             runs.append([number, number])
     return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in runs)
-
-
-def remove_orphans(context: Context) -> int:
-    """Remove stored files that no row owns, and temp folders of documents at rest, once they are old enough.
-
-    Source 001, section 7.1. Returns how many folders and files were removed: none if the folder is not this database's.
-    """
-    settings = context.settings
-    if not installation.belong_together(context):
-        return 0
-    before = time.time() - settings.documents.stale_temp_s
-    with context.db.read() as session:
-        known = {
-            row.id: DocumentStatus(row.status) for row in session.execute(select(DOCUMENTS.c.id, DOCUMENTS.c.status))
-        }
-    removed = 0
-    for folder in (settings.upload_dir, settings.output_dir, settings.temp_dir, settings.view_dir):
-        for entry in folder.iterdir() if folder.is_dir() else ():
-            status = known.get(entry.name)
-            wanted = status is not None and (folder != settings.temp_dir or status not in AT_REST)
-            with suppress(FileNotFoundError):
-                if not wanted and entry.stat().st_mtime < before:
-                    files.remove(entry)
-                    removed += 1
-    return removed

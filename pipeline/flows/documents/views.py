@@ -3,10 +3,12 @@
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
+from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import Field, computed_field
 
+from pipeline.engine.errors import UserError
 from pipeline.engine.metrics import Throughput
 from pipeline.engine.views import PASSING
 from pipeline.engine.wire import HIDDEN, NAMED, VIEW, example
@@ -125,6 +127,14 @@ class DocumentView:
     def at_rest(self) -> bool:
         """Only a user's command moves it on."""
         return self.status in AT_REST
+
+    @property
+    def result_path(self) -> Path:
+        """The merged Markdown. Raises `UserError` if there is none."""
+        path = Path(self.merged_path) if self.merged_path else None
+        if path is None or not path.is_file():
+            raise UserError(f"document {self.id} has no result: it is {self.status.name}", code="no_result")
+        return path
 
     @computed_field  # type: ignore[prop-decorator]
     @property

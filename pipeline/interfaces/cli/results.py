@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from pipeline.engine import privacy
-from pipeline.flows.documents.files import PICTURES, staged_text
+from pipeline.flows.documents.files import PICTURES
 from pipeline.interfaces.cli.command import Format
 from pipeline.reading.files.inputs import MANIFEST_SUFFIX, manifest_path
-from pipeline.reading.files.user_file import open_file, walk
+from pipeline.reading.files.user_file import open_file, staged_text, walk
 
 if TYPE_CHECKING:
     from tasks.documents import Document

@@ -10,7 +10,7 @@ from pipeline.interfaces.cli.output import err, one_line, print_json, print_list
 from pipeline.interfaces.cli.screenshots import ids
 
 if TYPE_CHECKING:
-    from pipeline.interfaces.search import Hit
+    from pipeline.operations.search import Hit
 
 
 def search(
@@ -29,14 +29,14 @@ def search(
     `penstock screenshots search` search one of them, with filters. With an embeddings provider a search costs a small
     call, which needs a stack; one is started if none is running.
     """
-    from pipeline.interfaces import search as everything
     from pipeline.operations import knowledge
+    from pipeline.operations.search import search as everything
     from pipeline.standalone.stack import using_stack
 
     settings = ready()
     paid = not no_vectors and (knowledge.asks(None) or settings.screenshots.embeddings_provider)
     with using_stack(settings) if paid else nullcontext():
-        found = everything.search(" ".join(words), each=limit, by_meaning=not no_vectors)
+        found = everything(" ".join(words), each=limit, by_meaning=not no_vectors)
     if as_json:
         print_json(found)
         return

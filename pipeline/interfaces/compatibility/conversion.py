@@ -3,18 +3,18 @@
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from functools import partial
 
 from fastapi import Request
 
 from pipeline.engine.errors import UserError
-from pipeline.flows.documents import queries
 from pipeline.flows.documents.submission import Options
-from pipeline.flows.documents.views import DocumentView
 from pipeline.interfaces.http.long_poll import wait_for
 from pipeline.interfaces.http.uploads import File, Form, receive
-from pipeline.operations.documents import submit_upload
+from pipeline.operations import documents
+from pipeline.operations.caller import Caller
+from pipeline.operations.documents import Document
 from pipeline.operations.refusal import Refused
-from pipeline.storage.context import Context
 
 MAX_FILES = 20
 
@@ -28,12 +28,11 @@ async def form_of(request: Request, max_files: int = MAX_FILES) -> AsyncIterator
         yield form
 
 
-def submit(request: Request, file: File, options: Options) -> str:
+def submit(caller: Caller, file: File, options: Options) -> str:
     """Submit a file; returns the document's id. A page range that reaches beyond the last page ends with it. Blocks."""
 
     def send(options: Options) -> str:
-        name = file.filename or "file"
-        return submit_upload.by(request.state.caller, file.path, name, options, file.sha256).id
+        return documents.submit_upload.by(caller, file.path, file.filename, options, file.sha256).id
 
     try:
         return send(options)
@@ -44,14 +43,10 @@ def submit(request: Request, file: File, options: Options) -> str:
         return send(replace(options, page_range=f"{first}-"))
 
 
-async def settled(request: Request, context: Context, ids: Sequence[str], timeout_s: float) -> list[DocumentView]:
+async def settled(caller: Caller, ids: Sequence[str], timeout_s: float) -> list[Document]:
     """The documents once all are at rest, or after `timeout_s` as they are then."""
-    return await wait_for(
-        request.state.caller,
-        lambda: queries.documents_by_id(context, ids),
-        lambda found: all(document.at_rest for document in found),
-        timeout_s,
-    )
+    look = partial(documents.several.by, caller, ids)
+    return await wait_for(caller, look, lambda found: all(document.at_rest for document in found), timeout_s)
 
 
 def unfinished(task_id: str) -> Refused:

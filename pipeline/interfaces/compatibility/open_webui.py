@@ -8,19 +8,18 @@ from anyio.to_thread import run_sync
 from fastapi import APIRouter, Header, Request
 from pydantic import StringConstraints, ValidationError
 
-from pipeline.flows.documents import queries
-from pipeline.flows.documents.files import stem
-from pipeline.flows.documents.views import DocumentView
+from pipeline.flows.documents.submission import Options
 from pipeline.interfaces.compatibility import conversion
 from pipeline.interfaces.compatibility.docling.options import ConvertOptions
 from pipeline.interfaces.compatibility.docling.result import markdown
 from pipeline.interfaces.compatibility.docling.task import Task, has_result, message
-from pipeline.interfaces.http.dependencies import InContext, spender, writer
+from pipeline.interfaces.http.dependencies import ByCaller, spender, writer
 from pipeline.interfaces.http.fields import CLEAN
+from pipeline.operations import documents
+from pipeline.operations.caller import Caller
+from pipeline.operations.documents import Document
 from pipeline.operations.refusal import Refused
-from pipeline.reading.files.source import safe_filename
-from pipeline.storage.context import Context
-from tasks.documents import Options
+from pipeline.reading.files.source import safe_filename, safe_stem
 
 router = APIRouter(tags=["open-webui"], dependencies=[*writer, *spender])
 Filename = Annotated[
@@ -54,33 +53,33 @@ _LAST_PAGE = 99_999
 
 
 @router.put("/process", openapi_extra=_BODY)
-async def process(request: Request, context: InContext, _filename: Filename = "") -> list[dict[str, Any]]:
+async def process(request: Request, caller: ByCaller, _filename: Filename = "") -> list[dict[str, Any]]:
     """Convert the body, a file, and answer with the Markdown of each page that has any."""
     async with conversion.form_of(request, 1) as form:
         file = form.files[0]
-        document_id = await run_sync(conversion.submit, request, file, Options(allow_partial=True))
-    document = (await _converted(request, context, [document_id]))[0]
-    return await run_sync(_pages, context, document, safe_filename(file.filename))
+        document_id = await run_sync(conversion.submit, caller, file, Options(allow_partial=True))
+    document = (await _converted(caller, [document_id]))[0]
+    return await run_sync(_pages, caller, document, safe_filename(file.filename))
 
 
 @router.post("/file_parse", openapi_extra=_FORM)
-async def file_parse(request: Request, context: InContext) -> dict[str, Any]:
+async def file_parse(request: Request, caller: ByCaller) -> dict[str, Any]:
     """Convert files as MinerU's API does, and answer with their Markdown."""
     async with conversion.form_of(request) as form:
-        submission = _mineru_options(form.fields).submission(context.settings.provider)
-        ids = [await run_sync(conversion.submit, request, file, submission) for file in form.files]
+        submission = _mineru_options(form.fields).submission(caller.context.settings.provider)
+        ids = [await run_sync(conversion.submit, caller, file, submission) for file in form.files]
     results: dict[str, dict[str, str]] = {}
-    for file, document in zip(form.files, await _converted(request, context, ids), strict=True):
-        name = stem(file.filename)
-        text = await run_sync(markdown, context, Task((document.id,)), document, lambda _: None)
+    for file, document in zip(form.files, await _converted(caller, ids), strict=True):
+        name = safe_stem(file.filename)
+        text = await run_sync(markdown, caller, Task((document.id,)), document, lambda _: None)
         results[f"{name}-{len(results)}" if name in results else name] = {"md_content": text}
     return {"backend": "penstock", "version": version("penstock"), "results": results}
 
 
-async def _converted(request: Request, context: Context, ids: list[str]) -> list[DocumentView]:
+async def _converted(caller: Caller, ids: list[str]) -> list[Document]:
     """The documents once they have results. Raises `Refused` if they fail, or take too long."""
-    patience_s = context.settings.api.max_sync_wait_s
-    found = {document.id: document for document in await conversion.settled(request, context, ids, patience_s)}
+    patience_s = caller.context.settings.api.max_sync_wait_s
+    found = {document.id: document for document in await conversion.settled(caller, ids, patience_s)}
     for document_id in ids:
         document = found.get(document_id)
         if document is None:
@@ -92,14 +91,14 @@ async def _converted(request: Request, context: Context, ids: list[str]) -> list
     return [found[document_id] for document_id in ids]
 
 
-def _pages(context: Context, document: DocumentView, filename: str) -> list[dict[str, Any]]:
+def _pages(caller: Caller, document: Document, filename: str) -> list[dict[str, Any]]:
     """A text for each page; Open WebUI counts pages from 0."""
     found = [
         {
             "page_content": text,
             "metadata": {"source": filename, "page": number - 1, "document_id": document.id},
         }
-        for number, text in queries.page_texts(context, document.id)
+        for number, text in documents.page_texts.by(caller, document.id)
         if text.strip()
     ]
     if not found:

@@ -6,10 +6,11 @@ from urllib.parse import urlencode
 
 from pydantic import StringConstraints
 
+from pipeline.flows.documents.catalog import Filter
+from pipeline.flows.documents.states import DocumentStatus
 from pipeline.interfaces.console import live
 from pipeline.interfaces.console.words import combined
 from pipeline.interfaces.http.fields import CLEAN, Line
-from tasks.documents import DocumentStatus, Filter
 
 PATH = "/console/documents"
 ROWS = 50

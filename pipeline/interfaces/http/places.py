@@ -3,7 +3,7 @@
 from urllib.parse import quote, urlencode
 
 from pipeline.engine.traces import SEARCH
-from pipeline.interfaces.search import Hit
+from pipeline.operations.search import Hit
 
 _OF_FLOW = {
     "documents": "document",

@@ -12,7 +12,6 @@ from pydantic import StringConstraints
 
 from pipeline.engine.views import view_of
 from pipeline.engine.wire import ByName
-from pipeline.flows.documents import archive
 from pipeline.flows.documents.page_pictures import MAX_DPI, MAX_WIDTH, MIN_DPI, MIN_WIDTH, Encoding, Look
 from pipeline.flows.documents.states import PageStatus
 from pipeline.flows.documents.views import AttemptView, PageView, PageWithText
@@ -25,6 +24,7 @@ from pipeline.interfaces.rest.documents import PATH
 from pipeline.operations import documents
 from pipeline.operations.caller import Caller
 from pipeline.operations.refusal import Refused
+from pipeline.reading.files.source import safe_stem
 
 router = APIRouter(prefix="/documents", tags=["documents"], dependencies=reader, responses=documented(404))
 PictureName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")]
@@ -130,8 +130,10 @@ def _attempts(caller: Caller, document_id: str, page: int | None, limit: int, cu
 @router.get("/{document_id}/markdown", responses={**_MARKDOWN, **documented(409)}, response_class=FileResponse)
 def download_markdown(caller: ByCaller, document_id: HexId) -> FileResponse:
     """The result as a file. Links to pictures name them as `GET …/pictures` does."""
-    document = documents.status.by(caller, document_id)
-    return _attachment(archive.result_path(document), "text/markdown; charset=utf-8")
+    path = documents.status.by(caller, document_id).result_path
+    return FileResponse(
+        path, media_type="text/markdown; charset=utf-8", filename=path.name, content_disposition_type="attachment"
+    )
 
 
 @router.get("/{document_id}/json", responses=documented(409), response_model=dict[str, Any])
@@ -148,19 +150,15 @@ def download_json(caller: ByCaller, document_id: HexId) -> Response:
 @router.get("/{document_id}/manifest", responses=documented(409), response_model=dict[str, Any])
 def show_manifest(caller: ByCaller, document_id: HexId) -> dict[str, Any]:
     """What happened: the document, each page with its attempts, and the totals; without the texts."""
-    document = documents.status.by(caller, document_id)
-    archive.result_path(document)
-    found = archive.manifest(document)
-    if found is None:
-        raise Refused(f"document {document_id} has no manifest", code="no_result")
-    return found
+    return documents.manifest.by(caller, document_id)
 
 
 @router.get("/{document_id}/archive", responses={**_ARCHIVE, **documented(409)}, response_class=StreamingResponse)
 def download_archive(caller: ByCaller, document_id: HexId) -> StreamingResponse:
     """The result as a ZIP archive: Markdown, the pictures it links to, the blocks on all pages, the manifest."""
     document = documents.status.by(caller, document_id)
-    headers = {"Content-Disposition": f"attachment; filename*=utf-8''{quote(archive.name(document.filename))}"}
+    name = quote(f"{safe_stem(document.filename)}.zip")
+    headers = {"Content-Disposition": f"attachment; filename*=utf-8''{name}"}
     return StreamingResponse(documents.archive.by(caller, document_id), media_type="application/zip", headers=headers)
 
 
@@ -187,7 +185,3 @@ def show_extracted_picture(caller: ByCaller, document_id: HexId, name: PictureNa
     if found is None or found.suffix not in _TYPES or not found.is_file():
         raise Refused(f"document {document_id} has no picture of this name", code="no_picture")
     return FileResponse(found, media_type=_TYPES[found.suffix], headers={"Cache-Control": _PRIVATE_DAY})
-
-
-def _attachment(path: Path, media_type: str) -> FileResponse:
-    return FileResponse(path, media_type=media_type, filename=path.name, content_disposition_type="attachment")

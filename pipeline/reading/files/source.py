@@ -143,3 +143,8 @@ def safe_filename(name: str) -> str:
     safe = f"{kept or 'file'}{ending}"
     # Cutting may have left another suffix at the end.
     return safe if safe == name else safe_filename(safe)
+
+
+def safe_stem(filename: str) -> str:
+    """The name without its last suffix, short enough for `.manifest.json` and a temporary suffix to follow."""
+    return safe_filename(Path(safe_filename(filename)).stem)

@@ -1,11 +1,17 @@
-"""Files that users name or keep in folders: only ordinary ones are opened, and links do not lead out of a folder."""
+"""Files that users name or keep in folders: only ordinary ones are opened, links do not lead out of a folder, and what
+is written is there whole or not at all."""
 
 import errno
 import os
 import stat
+import tempfile
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO, cast
+
+from pipeline.engine import privacy
+from pipeline.engine.errors import UserError
 
 
 class NotOrdinary(OSError):
@@ -80,3 +86,43 @@ def _is_folder(entry: os.DirEntry[str]) -> bool:
         return entry.is_dir()
     except OSError:  # a link in a circle
         return False
+
+
+def storage_error(error: OSError, path: Path) -> UserError:
+    """Translate a file system error into one that tells the user what to do."""
+    if error.errno in {errno.ENOSPC, errno.EDQUOT}:
+        return UserError(f"no space left on the disk while writing {path}: free some and try again", code="disk_full")
+    if isinstance(error, PermissionError):
+        return UserError(f"no permission: {error.filename or path}", code="permission")
+    return UserError(f"{path}: {error.strerror or error}", code="io_error")
+
+
+@contextmanager
+def staged_text(path: Path, text: str, mode: int = privacy.PRIVATE_FILE) -> Iterator[Callable[[], None]]:
+    """Write `text` beside `path` and yield a function that moves it into place; remove it if that is never called.
+
+    Call it inside a database transaction, and only the winner of that transaction replaces `path`.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True, mode=privacy.PRIVATE_FOLDER)
+    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=".tmp-")
+    temporary = Path(name)
+
+    def place() -> None:
+        with suppress(FileNotFoundError):  # the transaction was retried, and its first try placed the file
+            temporary.replace(path)
+
+    try:
+        with os.fdopen(descriptor, "w", encoding="utf-8", newline="\n") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.chmod(mode)
+        yield place
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a whole file in one step, or nothing."""
+    with staged_text(path, text) as place:
+        place()

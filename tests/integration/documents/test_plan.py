@@ -32,7 +32,7 @@ def settings_env() -> dict[str, str]:
 
 
 def lanes(context: Context, document_id: str) -> dict[str, int]:
-    return {queue: count for asked in plan.asked(context, [document_id]) for queue, count in asked.lanes.items()}
+    return {queue: count for asked in plan.stages(context, [document_id]) for queue, count in asked.lanes.items()}
 
 
 @pytest.mark.parametrize(("pages", "wanted"), [(1, 1), (3, 3), (40, 4)])
@@ -59,7 +59,7 @@ def test_a_page_that_waits_for_its_next_attempt_needs_no_lane_yet(context: Conte
     document_id = insert_document(context, pages=[P.PENDING])
     worker = Worker(context, document_id)
     worker.settle(bad(only(worker.claim()), ErrorKind.TRANSIENT))
-    assert plan.asked(context, [document_id]) == []
+    assert plan.stages(context, [document_id]) == []
     assert list(plan.runnable(context, ())) == plan.due(context) == []
     assert (wait_s := plan.next_wait_s(context)) is not None
     assert 0 < wait_s < 60
@@ -73,7 +73,7 @@ def test_a_page_that_waits_for_its_next_attempt_needs_no_lane_yet(context: Conte
 def test_a_document_asks_for_what_its_state_waits_for(context: Context, status: DocumentStatus) -> None:
     document_id = insert_document(context, status)
     stages = {D.PENDING: [Stage.SPLIT], D.PROCESSING: [Stage.CONVERT], D.READY_TO_MERGE: [Stage.MERGE]}.get(status, [])
-    assert [asked.stage for asked in plan.asked(context, [document_id])] == stages
+    assert [asked.stage for asked in plan.stages(context, [document_id])] == stages
     assert list(plan.runnable(context, ())) == [document_id] * len(stages)
 
 
@@ -89,7 +89,7 @@ def test_pages_before_a_closed_gate_are_no_reason_to_look_at_a_document(context:
 
 def test_pages_of_a_provider_that_was_removed_need_no_lane(context: Context) -> None:
     document_id = insert_document(context, provider="gone")
-    assert plan.asked(context, [document_id]) == []
+    assert plan.stages(context, [document_id]) == []
     assert list(plan.runnable(context, ())) == []
 
 
@@ -136,7 +136,7 @@ def test_what_is_asked_for_costs_the_same_however_long_a_document_is(context: Co
     context.db.now()  # asked once a minute
     statements: list[str] = []
     event.listen(context.db.engine, "before_cursor_execute", lambda _c, _u, sql, *_: statements.append(sql))
-    assert len(plan.asked(context, [short, long])) == 2
+    assert len(plan.stages(context, [short, long])) == 2
     assert len([sql for sql in statements if sql.startswith("SELECT")]) == 1
 
 

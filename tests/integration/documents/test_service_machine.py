@@ -248,7 +248,7 @@ class DocumentMachine(RuleBasedStateMachine):
             for page in page_rows
         )
         wanted = row.status in {D.PENDING, D.READY_TO_MERGE} or (row.status == D.PROCESSING and due)
-        assert [one.document_id for one in plan.asked(self.context, [self.id])] == [self.id] * wanted
+        assert [one.document_id for one in plan.stages(self.context, [self.id])] == [self.id] * wanted
         assert (self.id in plan.runnable(self.context, ())) == wanted
 
     # What must hold at any time.
@@ -326,7 +326,7 @@ class DocumentMachine(RuleBasedStateMachine):
         FLOW.free_lost(self.context, set(WORKERS))
         for _ in range(20):
             self.context.db.run(lambda session: session.execute(update(PAGES).values(next_run_at=None)))
-            asked = plan.asked(self.context, [self.id])
+            asked = plan.stages(self.context, [self.id])
             if not asked:
                 break
             self.run_stage(asked[0].stage)

@@ -13,11 +13,13 @@ from pipeline.engine.claims import Claim, Owner
 from pipeline.engine.errors import UserError
 from pipeline.flows.documents import files, queries, service
 from pipeline.flows.documents.models import DOCUMENTS
+from pipeline.flows.documents.recovery import remove_orphans
 from pipeline.flows.documents.states import DocumentStatus, PageStatus
-from pipeline.flows.documents.submission import Options, remove_orphans, submit
+from pipeline.flows.documents.submission import Options, submit
 from pipeline.flows.documents.work import document as stage
 from pipeline.flows.documents.work import merge, split
 from pipeline.reading.files.inputs import manifest_path
+from pipeline.reading.files.user_file import write_text
 from pipeline.storage import installation
 from pipeline.storage.context import Context
 from pipeline.storage.database import Database
@@ -191,8 +193,8 @@ def test_any_file_name_is_taken_and_stays_inside_the_folders(context: Context, p
     assert stored(context) == [view.id, f"{view.id}/source.pdf"]
     assert output.resolve().parent == context.settings.output_dir / view.id
     assert (output.stem == NAMES[name]) if NAMES[name] else (150 < len(output.stem.encode()) <= 200)
-    files.write_text(output, "text")
-    files.write_text(manifest_path(output), "{}")
+    write_text(output, "text")
+    write_text(manifest_path(output), "{}")
 
 
 def test_a_path_that_climbs_gives_a_plain_name(context: Context, pdf: Path) -> None:
@@ -307,7 +309,7 @@ def test_a_disk_that_stays_full_fails_the_split_after_its_attempts_and_says_why(
 ) -> None:
     context.settings.documents.backoff_s = [0.0]
     view = submit(context, pdf, Options())
-    monkeypatch.setattr(files, "write_text", lambda *_: no_space())
+    monkeypatch.setattr("pipeline.flows.documents.work.split.write_text", lambda *_: no_space())
     seen = []
     for attempt in range(2):
         split.split_document(context, view.id, Owner("w", f"r:{attempt}"))

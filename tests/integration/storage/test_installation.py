@@ -12,7 +12,8 @@ from structlog.testing import capture_logs
 from typer.testing import CliRunner
 
 from pipeline.engine.errors import UserError
-from pipeline.flows.documents.submission import Options, remove_orphans, submit
+from pipeline.flows.documents.recovery import remove_orphans
+from pipeline.flows.documents.submission import Options, submit
 from pipeline.flows.screenshots.frames import files as frames
 from pipeline.interfaces.cli.main import app
 from pipeline.operations import retention

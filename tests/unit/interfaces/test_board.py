@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 from pipeline import process
-from pipeline.flows.documents import queries, reasons
 from pipeline.flows.documents.views import Kind, Load, Reason
 from pipeline.interfaces.cli.convert import board as board_module
 from pipeline.interfaces.cli.convert.board import Board
 from pipeline.interfaces.cli.convert.job import Job
 from pipeline.interfaces.cli.convert.targets import Target
 from pipeline.interfaces.cli.progress import Bar
+from pipeline.operations import documents as operations
 from pipeline.providers import registry
 from pipeline.settings import ProviderProfile, get_settings
 from tasks import documents
@@ -64,8 +64,8 @@ def job(name: str, status: str = "", *, pages: int = 0, done: int = 0) -> Job:
 def test_what_has_not_begun_says_what_it_waits_for(
     found: Job, others: Load, closed: dict[str, str], waits: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(queries, "load_beside", lambda *_: others)
-    monkeypatch.setattr(reasons, "retries", lambda *_: {})
+    monkeypatch.setattr(operations, "load_beside", lambda *_: others)
+    monkeypatch.setattr(operations, "retries", lambda *_: {})
     monkeypatch.setattr(board_module, "closed", lambda _: closed)
     shown: Any = Shown()
     board = Board([found], shown)
@@ -90,8 +90,8 @@ def test_pages_that_take_long_are_named(monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_what_went_wrong_with_the_pages_is_said_before_the_pages_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
     words = "4 pages tried again: the reply is not JSON"
-    monkeypatch.setattr(queries, "load_beside", lambda *_: Load(2, 1200))
-    monkeypatch.setattr(reasons, "retries", lambda *_: {"a": Reason(Kind.RETRY, words)})
+    monkeypatch.setattr(operations, "load_beside", lambda *_: Load(2, 1200))
+    monkeypatch.setattr(operations, "retries", lambda *_: {"a": Reason(Kind.RETRY, words)})
     monkeypatch.setattr(board_module, "closed", lambda _: {})
     shown: Any = Shown()
     Board([job("a", "PROCESSING", pages=4)], shown).keep()

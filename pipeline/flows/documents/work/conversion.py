@@ -147,11 +147,11 @@ class PageConversion:
             if self._guarded is None:
                 return reader.convert(ref)
             facts["queue"] = self._guarded.gate.queue
-            return self._asked(self._guarded, unit, reader, ref)
+            return self._guarded_answer(self._guarded, unit, reader, ref)
         finally:
             earlier_answers.reset(token)
 
-    def _asked(self, guarded: GuardedCall, unit: PageUnit, reader: PageReader, ref: PageRef) -> Answer:
+    def _guarded_answer(self, guarded: GuardedCall, unit: PageUnit, reader: PageReader, ref: PageRef) -> Answer:
         """Ask the provider about the page. If it finds the page too large, ask again with a smaller picture."""
         try:
             return guarded.call(lambda: reader.convert(ref), charged)

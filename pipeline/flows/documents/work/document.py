@@ -18,6 +18,7 @@ from pipeline.engine.work import Changes, Outcome, Work
 from pipeline.flows.documents import files
 from pipeline.flows.documents.models import DOCUMENTS
 from pipeline.flows.documents.states import DOCUMENT, DocumentEvent, DocumentStatus, progress
+from pipeline.reading.files.user_file import storage_error
 from pipeline.reading.sandbox.limits import NOBODY_READ
 from pipeline.settings import Settings
 from pipeline.storage.context import Context
@@ -130,7 +131,7 @@ def fail(context: Context, kind: Work, document: Any, claim: Claim, error: Excep
     Harmless if the claim was lost.
     """
     if isinstance(error, OSError):
-        error = files.storage_error(error, Path(error.filename or context.settings.data_dir))
+        error = storage_error(error, Path(error.filename or context.settings.data_dir))
     if isinstance(error, UnitError):
         cause = error
     elif isinstance(error, UserError):

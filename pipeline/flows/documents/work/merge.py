@@ -15,6 +15,7 @@ from pipeline.flows.documents.views import DocumentView
 from pipeline.flows.documents.work import document as stage
 from pipeline.flows.documents.work.document import ClaimLost
 from pipeline.reading.files.inputs import manifest_path
+from pipeline.reading.files.user_file import staged_text
 from pipeline.storage.context import Context
 
 log = structlog.get_logger(__name__)
@@ -68,7 +69,7 @@ def write_result(context: Context, document: Any, claim: Claim) -> None:
         place_manifest()
 
     with (
-        files.staged_text(path, text) as place_text,
-        files.staged_text(manifest_path(path), facts) as place_manifest,
+        staged_text(path, text) as place_text,
+        staged_text(manifest_path(path), facts) as place_manifest,
     ):
         context.db.run(commit)

@@ -21,6 +21,7 @@ from pipeline.flows.documents.work.document import ClaimLost
 from pipeline.providers import registry
 from pipeline.providers.protocols import PageConverter
 from pipeline.reading.files.source import parse_page_range
+from pipeline.reading.files.user_file import write_text
 from pipeline.reading.pdf import inspection
 from pipeline.reading.sandbox.limits import TOO_MUCH, refused
 from pipeline.storage.context import Context
@@ -118,7 +119,7 @@ def _survey(context: Context, document: Any, converter: PageConverter, numbers: 
             raise
         log.warning("document.not_surveyed", document=document.id, error=str(error))
     if survey:
-        files.write_text(path, survey)
+        write_text(path, survey)
     else:
         path.unlink(missing_ok=True)
 

@@ -46,19 +46,16 @@ class Board:
 
     def keep(self) -> None:
         """About once a second: keep the stack up, and say what work waits for."""
-        from pipeline.flows.documents.queries import load_beside
-        from pipeline.flows.documents.reasons import retries
-        from pipeline.process import get_context
+        from pipeline.operations.documents import load_beside, retries
 
         waiting = [job.document for job in self._jobs if job.document and not job.document.settled]
         self._closed = closed({document.provider for document in waiting})
         begin = [document for document in waiting if _has_not_begun(document)]
         ours = {document.id for document in waiting}
         providers = {document.provider for document in begin}
-        self._others = {provider: load_beside(get_context(), ours, provider) for provider in providers}
-        self._retries = {
-            key: reason.words for key, reason in retries(get_context(), [document.id for document in begin]).items()
-        }
+        self._others = {provider: load_beside(ours, provider) for provider in providers}
+        waits = retries([document.id for document in begin])
+        self._retries = {key: reason.words for key, reason in waits.items()}
         self._slow = {document.id: _slow_pages(document) for document in waiting[:_MOST_ASKED] if document.pages}
         for job in self._jobs:
             if job.document and not job.document.settled:

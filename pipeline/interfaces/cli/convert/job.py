@@ -159,11 +159,9 @@ def _unknown_to_the_stack(document: "Document") -> str:
 
 
 def _because(document_id: str) -> str:
-    from pipeline.flows.documents.queries import commonest_error
-    from pipeline.process import get_context
+    from pipeline.operations.documents import commonest_error
 
-    with get_context().db.read() as session:
-        why = commonest_error(session, document_id).rstrip(".")
+    why = commonest_error(document_id).rstrip(".")
     return f": {why}" if why else ""
 
 

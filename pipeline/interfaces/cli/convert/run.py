@@ -76,9 +76,9 @@ def _watch(jobs: Sequence[Job], wish: Wish, board: Board) -> None:
 
 def finish(job: Job, document: "Document", wish: Wish) -> None:
     """Write the job's output, if its document has one, and nobody wrote there meanwhile."""
-    from pipeline.flows.documents.files import storage_error
     from pipeline.interfaces.cli.convert.judgement import Verdict, judge, judge_pictures
     from pipeline.interfaces.cli.results import text_of, write
+    from pipeline.reading.files.user_file import storage_error
 
     job.ended = True
     job.took_s = time.monotonic() - job.started

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pipeline.interfaces.cli.command import ready, ready_context, tell_if_nothing_runs
+from pipeline.interfaces.cli.command import ready, tell_if_nothing_runs
 from pipeline.interfaces.cli.output import err, one_line, state
 
 if TYPE_CHECKING:
@@ -26,9 +26,9 @@ Wait = Annotated[
 
 def resolved(prefix: str) -> str:
     """The id that begins with this. Raises `UserError` if there is none, or are several."""
-    from pipeline.flows.documents.queries import resolve
+    from pipeline.operations.documents import resolve
 
-    return resolve(ready_context(), prefix)
+    return resolve(prefix)
 
 
 def carry_out(act: "Callable[[], Document]", done: str, *, wait: bool = False) -> None:

@@ -56,10 +56,10 @@ def export(
 
     [bold]penstock documents export 3f2a -o texts/[/bold]
     """
-    from pipeline.flows.documents.files import storage_error
     from pipeline.interfaces.cli.convert.targets import STDOUT
     from pipeline.interfaces.cli.results import manifest_in_the_way, pictures_in_the_way, write
     from pipeline.reading.files.inputs import result_name
+    from pipeline.reading.files.user_file import storage_error
     from tasks.documents import UserError, status
 
     if output and to:
@@ -88,13 +88,13 @@ def export(
 
 def _export_archive(document_id: str, target: Path, *, force: bool) -> None:
     from pipeline.engine.privacy import users_mode
-    from pipeline.flows.documents import archive
-    from pipeline.flows.documents.files import storage_error
+    from pipeline.reading.files.source import safe_stem
+    from pipeline.reading.files.user_file import storage_error
     from tasks.documents import UserError, status
 
     document = status(resolved(document_id))
     if target.is_dir():
-        target /= archive.name(document.filename)
+        target /= f"{safe_stem(document.filename)}.zip"
     if target.exists() and not force:
         raise UserError(f"{target} exists and is kept: use --force to replace it", code="exists")
     pieces = document.archive()

@@ -14,10 +14,10 @@ from pydantic import (
     model_validator,
 )
 
+from pipeline.flows.documents.submission import Options
 from pipeline.interfaces.http.fields import Base64, Line, Url, Word, clean_lines
 from pipeline.operations.refusal import Refused
 from pipeline.settings import LOCAL
-from tasks.documents import Options
 
 Format = Literal["md", "json", "html", "text", "doctags"]
 MAX_PAGE_BREAK = 60

@@ -9,15 +9,14 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import IO, Any
 
-from pipeline.engine.accounts import CALLER
-from pipeline.flows.documents import queries
-from pipeline.flows.documents.files import pictures_folder, stem
 from pipeline.flows.documents.states import PageStatus
-from pipeline.flows.documents.views import DocumentView
 from pipeline.interfaces.compatibility.docling.task import Task, conversion_status, has_result, message
+from pipeline.operations import documents
+from pipeline.operations.caller import Caller
+from pipeline.operations.documents import Document
 from pipeline.operations.quotas import AtOnce
 from pipeline.reading.export import markup
-from pipeline.storage.context import Context
+from pipeline.reading.files.source import safe_stem
 
 Picture = Callable[[str], str | None]
 _PICTURE = re.compile(r"!\[[^\]\n]{0,200}\]\((pictures/page-[0-9]{4,7}-[0-9]{1,3}\.png)\)")
@@ -29,9 +28,9 @@ _EXPORTS = AtOnce(16, 8, "exports of documents")
 """Pages whose text a model wrote are parsed for each."""
 
 
-def body(context: Context, task: Task, document: DocumentView) -> dict[str, Any]:
+def body(caller: Caller, task: Task, document: Document) -> dict[str, Any]:
     """The answer of `/v1/result`, and of synchronous calls: what was asked for, or why there is none."""
-    made = contents(context, task, document) if has_result(document) else {}
+    made = contents(caller, task, document) if has_result(document) else {}
     took_s = 0.0
     if document.started_at and document.finished_at:
         took_s = max(0.0, (document.finished_at - document.started_at).total_seconds())
@@ -41,21 +40,21 @@ def body(context: Context, task: Task, document: DocumentView) -> dict[str, Any]
             **{f"{name}_content": made.get(name) for name in _SUFFIXES},
         },
         "status": conversion_status(document),
-        "errors": errors(context, document),
+        "errors": errors(caller, document),
         "processing_time": took_s,
         "timings": {},
     }
 
 
-def contents(context: Context, task: Task, document: DocumentView) -> dict[str, Any]:
+def contents(caller: Caller, task: Task, document: Document) -> dict[str, Any]:
     """The document in each format that the task wants."""
-    picture = _embedded(context, document.id) if task.embedded else lambda _: None
+    picture = _embedded(caller, document.id) if task.embedded else lambda _: None
     found: dict[str, Any] = {}
     if "md" in task.formats:
-        found["md"] = markdown(context, task, document, picture)
+        found["md"] = markdown(caller, task, document, picture)
     if task.formats - {"md"}:
-        with _EXPORTS.one(CALLER.get()):
-            made = queries.docling_document(context, document.id, picture)
+        with _EXPORTS.one(caller.id):
+            made = documents.docling.by(caller, document.id, picture)
         formats: dict[str, Callable[[Any], Any]] = {
             "json": dict,
             "html": markup.html,
@@ -66,10 +65,10 @@ def contents(context: Context, task: Task, document: DocumentView) -> dict[str, 
     return found
 
 
-def markdown(context: Context, task: Task, document: DocumentView, picture: Picture) -> str:
+def markdown(caller: Caller, task: Task, document: Document, picture: Picture) -> str:
     """The Markdown without page numbers, as Docling writes it; between pages with text, what the client asked for."""
     # A table over two pages is one table, unless the client wants to tell the pages apart.
-    found = queries.page_texts(context, document.id, joined=not task.page_break)
+    found = documents.page_texts.by(caller, document.id, joined=not task.page_break)
 
     def shown(link: re.Match[str]) -> str:
         uri = picture(link[1])
@@ -80,26 +79,26 @@ def markdown(context: Context, task: Task, document: DocumentView, picture: Pict
     return between.join(text for text in texts if text.strip())
 
 
-def errors(context: Context, document: DocumentView) -> list[dict[str, Any]]:
+def errors(caller: Caller, document: Document) -> list[dict[str, Any]]:
     """What went wrong: with the whole document, or with each page that failed."""
     if not document.at_rest or conversion_status(document) == "success":
         return []
-    failed = queries.pages(context, document.id, status=PageStatus.FAILED) if document.failed_count else []
+    failed = documents.pages.by(caller, document.id, status=PageStatus.FAILED) if document.failed_count else []
     found = [_error(f"page {page.page_source}: {page.error or 'not converted'}", page.page_source) for page in failed]
     return found if has_result(document) else [_error(message(document), None), *found]
 
 
-def archive(context: Context, task: Task, documents: Sequence[DocumentView]) -> IO[bytes]:
+def archive(caller: Caller, task: Task, found: Sequence[Document]) -> IO[bytes]:
     """A ZIP file with each result in each format, as docling-serve names them; of what failed, nothing."""
     # SIM115: whoever sends it closes it.
     file: IO[bytes] = tempfile.SpooledTemporaryFile(max_size=_MEMORY_BYTES)  # noqa: SIM115
     seen: Counter[str] = Counter()
     with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as target:
-        for document in filter(has_result, documents):
-            name = stem(document.filename)
+        for document in filter(has_result, found):
+            name = safe_stem(document.filename)
             seen[name] += 1
             name += f"-{seen[name]}" if seen[name] > 1 else ""
-            for form, content in contents(context, task, document).items():
+            for form, content in contents(caller, task, document).items():
                 text = json.dumps(content, ensure_ascii=False) if form == "json" else content
                 target.writestr(name + _SUFFIXES[form], text)
     file.seek(0)
@@ -110,14 +109,14 @@ def _error(text: str, page: int | None) -> dict[str, Any]:
     return {"component_type": "pipeline", "module_name": "penstock", "error_message": text[:2000], "page_no": page}
 
 
-def _embedded(context: Context, document_id: str) -> Picture:
+def _embedded(caller: Caller, document_id: str) -> Picture:
     """Links of the document's own pictures → `data:` URIs, until there is enough of them."""
-    folder = pictures_folder(context.settings, document_id)
+    folder = documents.pictures_folder.by(caller, document_id)
     known: dict[str, str] = {}
 
     def uri(link: str) -> str | None:
         found = _LINK.fullmatch(link)
-        if found is None:
+        if found is None or folder is None:
             return None
         if link not in known:
             path = folder / found[1]

@@ -9,12 +9,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
-from pipeline.flows.documents import queries
 from pipeline.flows.documents.states import DocumentStatus
-from pipeline.flows.documents.views import DocumentView
 from pipeline.interfaces.compatibility.docling.options import MAX_PAGE_BREAK, ConvertOptions, Format
+from pipeline.operations import documents
+from pipeline.operations.caller import Caller
+from pipeline.operations.documents import Document
 from pipeline.operations.refusal import Refused
-from pipeline.storage.context import Context
 
 MAX_DOCUMENTS = 20
 _LETTERS: dict[str, Format] = {"m": "md", "j": "json", "h": "html", "t": "text", "d": "doctags"}
@@ -78,22 +78,22 @@ def unknown() -> Refused:
     return Refused("Task not found.", code="not_found")
 
 
-def documents_of(context: Context, task: Task) -> list[DocumentView]:
+def documents_of(caller: Caller, task: Task) -> list[Document]:
     """The task's documents in their order. Raises `Refused` if one is gone."""
-    found = {document.id: document for document in queries.documents_by_id(context, task.documents)}
+    found = {document.id: document for document in documents.several.by(caller, task.documents)}
     if len(found) < len(task.documents):
         raise unknown()
     return [found[document] for document in task.documents]
 
 
-def has_result(document: DocumentView) -> bool:
+def has_result(document: Document) -> bool:
     """Whether it has ended with text, perhaps not with all of it."""
     if document.status is DocumentStatus.PARTIAL_FAILED:
         return document.merged_path is not None and not document.outdated and document.completed_count > 0
     return document.status is DocumentStatus.COMPLETED
 
 
-def conversion_status(document: DocumentView) -> str:
+def conversion_status(document: Document) -> str:
     """A document's state in Docling's words."""
     if has_result(document):
         return "success" if document.status is DocumentStatus.COMPLETED else "partial_success"
@@ -102,7 +102,7 @@ def conversion_status(document: DocumentView) -> str:
     return "pending" if document.status in _WAITING else "started"
 
 
-def message(document: DocumentView) -> str:
+def message(document: Document) -> str:
     """Why a document has no result."""
     if document.status is DocumentStatus.CANCELLED:
         return "the conversion was cancelled"
@@ -111,7 +111,7 @@ def message(document: DocumentView) -> str:
     return document.error or "the conversion failed"
 
 
-def status(task: Task, documents: Sequence[DocumentView]) -> dict[str, Any]:
+def status(task: Task, documents: Sequence[Document]) -> dict[str, Any]:
     """The task's status. Only `success` and `failure` end it: it has failed when no document has a result."""
     ended = [document for document in documents if document.at_rest]
     succeeded = sum(map(has_result, documents))

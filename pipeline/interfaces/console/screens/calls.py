@@ -13,7 +13,6 @@ from pydantic import Field
 
 from pipeline.engine.errors import ErrorKind
 from pipeline.flows import FLOWS
-from pipeline.flows.documents import queries
 from pipeline.interfaces.console import charts, live, words
 from pipeline.interfaces.console.charts import Chart
 from pipeline.interfaces.console.fields import BLANK, CursorText
@@ -23,6 +22,7 @@ from pipeline.interfaces.http.dependencies import ByCaller, InContext, reader
 from pipeline.interfaces.http.fields import CLEAN, Id, RowId
 from pipeline.interfaces.http.moments import At
 from pipeline.interfaces.http.places import place_of_call
+from pipeline.operations import documents
 from pipeline.providers import call_series
 from pipeline.providers import calls as record
 from pipeline.providers.call_series import CallSeries
@@ -150,10 +150,10 @@ def _figures(context: Context, asked: CallsAsked) -> str:
     )
 
 
-def _names(context: Context, calls: Sequence[CallView]) -> dict[str, str]:
+def _names(calls: Sequence[CallView]) -> dict[str, str]:
     """The files that these calls were for, by the document's id; deleted ones are left out."""
     ids = {call.scope_id for call in calls if call.flow == "documents"}
-    return {one.id: one.filename for one in queries.documents_by_id(context, ids)}
+    return {one.id: one.filename for one in documents.several(ids)}
 
 
 def _list(context: Context, asked: CallsAsked, cursor: str | None = None) -> str:
@@ -168,7 +168,7 @@ def _list(context: Context, asked: CallsAsked, cursor: str | None = None) -> str
         any_call=any_call,
         cursor=cursor,
         about=place_of_call,
-        names=_names(context, page.items),
+        names=_names(page.items),
     )
 
 
@@ -212,6 +212,6 @@ def show(request: Request, context: InContext, caller: ByCaller, call_id: RowId)
         told=told,
         about=place_of_call(call.flow, call.scope_id, call.unit),
         place_of_call=place_of_call,
-        names=_names(context, [call]),
+        names=_names([call]),
         others=[one for one in others if one.id != call.id][:20],
     )

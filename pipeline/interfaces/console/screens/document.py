@@ -10,18 +10,19 @@ from fastapi.responses import HTMLResponse
 from markupsafe import Markup, escape
 from pydantic import Field
 
-from pipeline.flows.documents import page_pictures, queries, strip
 from pipeline.flows.documents.rules.difference import Difference, difference
+from pipeline.flows.documents.states import PageStatus
 from pipeline.flows.documents.strip import Cell
+from pipeline.flows.documents.views import AttemptView, PageView
 from pipeline.interfaces.console import live, page_text
 from pipeline.interfaces.console.document_acts import acts, can_retry, can_retry_pages, choices
 from pipeline.interfaces.console.document_words import PAGE, Standing, standing
 from pipeline.interfaces.console.page import piece, screen
 from pipeline.interfaces.http.dependencies import InContext, reader
 from pipeline.interfaces.http.fields import HexId, Line
+from pipeline.operations import documents as flow
+from pipeline.operations.documents import Document
 from pipeline.storage.context import Context
-from tasks import documents as flow
-from tasks.documents import AttemptView, Document, PageStatus, PageView
 from tasks.events import Filter
 
 router = APIRouter(prefix="/console/documents", include_in_schema=False, dependencies=reader)
@@ -102,10 +103,10 @@ def _window(page: int, pages: int) -> int:
     return max(1, min((page - 1) // STEP * STEP - STEP + 1, pages - AROUND + 1))
 
 
-def _strip(context: Context, document: Document, first: int) -> Strip:
-    failed = strip.numbers(context, document.id, LISTED + 1, status=PageStatus.FAILED) if document.failed_count else []
-    doubtful = strip.numbers(context, document.id, LISTED + 1, doubtful=True)
-    cells = strip.cells(context, document.id, first, first + AROUND - 1)
+def _strip(document: Document, first: int) -> Strip:
+    failed = flow.page_numbers(document.id, LISTED + 1, status=PageStatus.FAILED) if document.failed_count else []
+    doubtful = flow.page_numbers(document.id, LISTED + 1, doubtful=True)
+    cells = flow.cells(document.id, first, first + AROUND - 1)
     return Strip(cells, document.pages, failed, doubtful)
 
 
@@ -113,7 +114,7 @@ def _strip(context: Context, document: Document, first: int) -> Strip:
 def fragments(context: Context, asked: DocumentAsked) -> dict[str, str]:
     """How the document stands, and each cell of the strip."""
     document = flow.status(asked.id)
-    shown = _strip(context, document, asked.first)
+    shown = _strip(document, asked.first)
     found: dict[str, str] = {"facts": piece("document/_facts.html", **_facts(context, document, shown))}
     for cell in shown.cells:
         values = {"cell": cell, "document": document, "page_words": PAGE, "at_page": None}
@@ -141,7 +142,7 @@ def show(
     """The document, with one of its pages."""
     document = flow.status(document_id)
     page = max(1, min(page, document.pages or 1))
-    shown = _strip(context, document, _window(page, document.pages))
+    shown = _strip(document, _window(page, document.pages))
     cell = next((one for one in shown.cells if one.page == page), None)
     return screen(
         request,
@@ -156,19 +157,17 @@ def show(
         can_retry_pages=can_retry_pages(document),
         page_words=PAGE,
         at_page=page,
-        desk=_desk(request, context, document, cell, tab, q, attempt) if cell else None,
+        desk=_desk(request, document, cell, tab, q, attempt) if cell else None,
     )
 
 
-def _desk(
-    request: Request, context: Context, document: Document, cell: Cell, tab: Tab, words: str, attempt: int | None
-) -> Desk:
+def _desk(request: Request, document: Document, cell: Cell, tab: Tab, words: str, attempt: int | None) -> Desk:
     """One page: its picture, and what is beside it."""
     page = flow.page(document.id, cell.page)
-    layout = queries.layouts(context, document.id, [cell.page]).get(cell.page)
+    layout = flow.layouts(document.id, [cell.page]).get(cell.page)
     reading = page_text.reading(document.id, page.content, layout, request.state.caller.id, words)
     size = (reading.width, reading.height) if reading.width and reading.height else None
-    kept = page_pictures.shape(context, document.id, page.page_source)
+    kept = flow.page_shape(document.id, page.page_source)
     tried = flow.attempts(document.id, cell.page, limit=MOST_ATTEMPTS) if tab is Tab.ATTEMPTS else []
     return Desk(
         cell,

@@ -11,6 +11,9 @@ from pydantic import AfterValidator, StringConstraints
 from starlette.responses import Response
 
 from pipeline.engine.errors import PenstockError
+from pipeline.flows.documents.catalog import Filter
+from pipeline.flows.documents.states import DocumentStatus
+from pipeline.flows.documents.views import Hit
 from pipeline.interfaces.console import live
 from pipeline.interfaces.console.answers import done
 from pipeline.interfaces.console.document_filter import GROUPS, PATH, ROWS, SINCE, Cursor, Looked
@@ -23,11 +26,11 @@ from pipeline.interfaces.http.dependencies import InContext, reader, spender, wr
 from pipeline.interfaces.http.moments import At
 from pipeline.interfaces.http.submission import options_of
 from pipeline.interfaces.http.uploads import Form, uploaded
+from pipeline.operations import documents as flow
+from pipeline.operations.documents import Document
 from pipeline.operations.refusal import Refused
 from pipeline.settings import LOCAL
 from pipeline.storage.context import Context
-from tasks import documents as flow
-from tasks.documents import Document, DocumentStatus, Filter, Hit
 from tasks.events import Filter as Events
 
 router = APIRouter(prefix=PATH, include_in_schema=False, dependencies=reader)

@@ -3,12 +3,12 @@
 from fastapi import APIRouter, Request
 from fastapi.responses import HTMLResponse
 
-from pipeline.interfaces import search as everything
 from pipeline.interfaces.console.page import screen
 from pipeline.interfaces.console.page_text import marked
-from pipeline.interfaces.http.dependencies import reader
+from pipeline.interfaces.http.dependencies import ByCaller, reader
 from pipeline.interfaces.http.fields import Line
 from pipeline.interfaces.http.places import place_of_hit
+from pipeline.operations.search import search as everything
 
 router = APIRouter(prefix="/console/search", include_in_schema=False, dependencies=reader)
 EACH = 20
@@ -16,10 +16,10 @@ _SHOWN = {"documents": "Documents", "knowledge": "Knowledge", "screenshots": "Sc
 
 
 @router.get("")
-def show(request: Request, q: Line = "") -> HTMLResponse:
+def show(request: Request, caller: ByCaller, q: Line = "") -> HTMLResponse:
     """What is found, by flow."""
     words = q.strip()
-    found = everything.search(words, each=EACH, by_meaning=False) if words else None
+    found = everything.by(caller, words, each=EACH, by_meaning=False) if words else None
     hits = found.hits if found else []
     groups = [(flow, name, [hit for hit in hits if hit.flow == flow]) for flow, name in _SHOWN.items()]
     return screen(request, "search/index.html", q=words, groups=groups, marked=marked, place_of=place_of_hit, each=EACH)

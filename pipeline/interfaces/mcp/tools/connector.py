@@ -5,12 +5,12 @@ from typing import Annotated
 
 from pydantic import BaseModel, Field, JsonValue, StringConstraints
 
-from pipeline.interfaces import search as everything
 from pipeline.interfaces.http.fields import CLEAN_LINES
 from pipeline.interfaces.http.places import place, place_of_hit
 from pipeline.interfaces.mcp.tool import Arguments, Call, Toolbox
-from pipeline.interfaces.search import Hit
 from pipeline.operations.refusal import Refused
+from pipeline.operations.search import Hit
+from pipeline.operations.search import search as everything
 from tasks import documents, knowledge, screenshots
 
 BOX = Toolbox()
@@ -61,7 +61,7 @@ class Text(BaseModel):
 @BOX.tool("Search everything", spends=True)
 def search(call: Call, asked: Query) -> Results:
     """Search pages of converted documents, knowledge bases and what was on the screen. Read hits with fetch."""
-    return Results(results=[_result(call, hit) for hit in everything.search(asked.query).hits])
+    return Results(results=[_result(call, hit) for hit in everything.by(call.caller, asked.query).hits])
 
 
 def _result(call: Call, hit: Hit) -> Result:

@@ -1,10 +1,15 @@
-"""One search over documents, knowledge bases and screenshots: of MCP, `penstock search` and the console's header."""
+"""One search over documents, knowledge bases and screenshots."""
 
 from dataclasses import dataclass
 from itertools import chain, zip_longest
 from typing import Literal
 
-from tasks import documents, knowledge, screenshots
+from pipeline.flows.documents import search as pages
+from pipeline.flows.knowledge import search as passages
+from pipeline.flows.screenshots import search as nodes
+from pipeline.operations.caller import Caller
+from pipeline.operations.operation import operation
+from pipeline.storage.api_keys import Scope
 
 EACH = 8
 """Hits of documents, of knowledge and of screenshots, unless the caller says otherwise."""
@@ -24,23 +29,29 @@ class Hit:
 
 
 @dataclass(frozen=True)
-class Found:
+class Hits:
     """The best hit of each flow, then the second best, and so on. `notes`: flows searched by words alone, and why."""
 
     hits: list[Hit]
     notes: list[str]
 
 
-def search(words: str, *, each: int = EACH, by_meaning: bool = True) -> Found:
+@operation(Scope.READ)
+def search(caller: Caller, words: str, *, each: int = EACH, by_meaning: bool = True) -> Hits:
     """At most `each` hits of every flow. `by_meaning=False` asks no provider, so it is free. Raises `UserError` for no
     words."""
-    pages = documents.search(words, limit=each)
-    passages = knowledge.search(None, words, limit=each, by_meaning=by_meaning or not knowledge.asks(None))
-    nodes = screenshots.search(words, limit=each, by_meaning=by_meaning)
+    context = caller.context
+    if by_meaning:
+        caller.check_spending()
+    from_documents = pages.search(context, words, limit=each)
+    from_knowledge = passages.search(
+        context, None, words, limit=each, by_meaning=by_meaning or not passages.asks(context, None)
+    )
+    from_screenshots = nodes.find(context, words, limit=each, by_meaning=by_meaning)
     lists: list[list[Hit]] = [
         [
             Hit("documents", hit.document_id, hit.page, f"{hit.filename}, page {hit.page}", hit.passage)
-            for hit in pages.hits
+            for hit in from_documents.hits
         ],
         [
             Hit(
@@ -51,13 +62,13 @@ def search(words: str, *, each: int = EACH, by_meaning: bool = True) -> Found:
                 hit.excerpt,
                 hit.source if hit.source.startswith(("http://", "https://")) else "",
             )
-            for hit in passages.hits
+            for hit in from_knowledge.hits
         ],
         [
             Hit("screenshots", str(hit.node.id), hit.node.id, hit.node.title, hit.excerpt or hit.node.summary)
-            for hit in nodes.hits
+            for hit in from_screenshots.hits
         ],
     ]
     # Scores of different flows cannot be compared; their ranks can.
     mixed = [hit for hit in chain.from_iterable(zip_longest(*lists)) if hit is not None]
-    return Found(mixed, [note for note in (passages.note, nodes.note) if note])
+    return Hits(mixed, [note for note in (from_knowledge.note, from_screenshots.note) if note])

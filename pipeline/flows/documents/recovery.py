@@ -1,0 +1,144 @@
+"""What maintenance does for documents: fail pages nobody can convert, remove what is old, and files without a row."""
+
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any
+from uuid import uuid4
+
+import structlog
+from sqlalchemy import ColumnElement, delete, func, select
+from sqlalchemy.orm import Session
+
+from pipeline.engine import work
+from pipeline.engine.claims import Owner
+from pipeline.engine.errors import ErrorKind, UnitError
+from pipeline.flows.documents import files, service
+from pipeline.flows.documents.models import ATTEMPTS, DOCUMENTS, PAGES
+from pipeline.flows.documents.states import AT_REST, DocumentStatus
+from pipeline.flows.documents.work import text_index
+from pipeline.flows.documents.work.document import lock
+from pipeline.flows.documents.work.page import CONVERT
+from pipeline.providers import registry
+from pipeline.storage import installation, retention
+from pipeline.storage.context import Context
+from pipeline.storage.retention import LEDGER_LEAST, Retention, Rule
+
+log = structlog.get_logger(__name__)
+PORTION = 500
+_AT_ONCE = 20
+"""Documents found by one query; each goes in a transaction of its own."""
+
+
+def fail_unserved(context: Context) -> list[str]:
+    """Fail the due pages of providers that are not configured any more; their documents. Reads all that waits."""
+    processing = select(DOCUMENTS.c.id).where(DOCUMENTS.c.status == DocumentStatus.PROCESSING)
+    query = (
+        select(PAGES.c.document_id, PAGES.c.provider)
+        .where(
+            CONVERT.due(context.db.now()),
+            PAGES.c.provider.not_in(registry.names(context.settings)),
+            PAGES.c.document_id.in_(processing),
+        )
+        .distinct()
+        .limit(PORTION)
+    )
+    with context.db.read() as session:
+        found = session.execute(query).all()
+    failed = {row.document_id for row in found if _fail(context, row.document_id, row.provider)}
+    return sorted(failed)
+
+
+def _fail(context: Context, document_id: str, provider: str) -> int:
+    what = (
+        f"{registry.unknown(context.settings, provider)}. Or convert these pages with another one: "
+        f"`penstock documents retry {document_id} --failed --provider NAME`"
+    )
+    error = UnitError(what, kind=ErrorKind.PERMANENT, code="unknown_provider")
+
+    def act(session: Session) -> int:
+        document = lock(session, document_id)
+        if document is None or document.status != DocumentStatus.PROCESSING:
+            return 0
+        nobody, mine = Owner(f"none:0:{uuid4().hex[:6]}", ""), PAGES.c.provider == provider
+        now = context.db.now()
+        return len(work.refuse(session, CONVERT, document, document_id, nobody, error, context.settings, now, mine))
+
+    failed = context.db.run(act)
+    log.error("pages.without_provider", document=document_id, provider=provider, pages=failed)
+    return failed
+
+
+def retained(context: Context) -> list[Retention]:
+    """Finished documents with all that is theirs, and attempts, whose texts are the cache."""
+    kept = context.settings.retention
+    ended_at = func.coalesce(DOCUMENTS.c.finished_at, DOCUMENTS.c.updated_at)
+    return [
+        retention.rows(
+            "documents",
+            Rule(kept.documents_days, kept.documents_count),
+            DOCUMENTS.c.id,
+            ended_at,
+            DOCUMENTS.c.status.in_(AT_REST),
+            discard=_discard,
+            portion=_AT_ONCE,
+        ),
+        retention.rows(
+            "attempts",
+            Rule(kept.attempts_days, kept.attempts_count),
+            ATTEMPTS.c.id,
+            ATTEMPTS.c.created_at,
+            least=LEDGER_LEAST,
+        ),
+    ]
+
+
+def _discard(context: Context, ids: Sequence[str], over: ColumnElement[bool]) -> int:
+    """Delete those of the documents that nobody has taken up again."""
+    removed = 0
+    for document_id in ids:
+        still = select(DOCUMENTS.c.id).where(DOCUMENTS.c.id == document_id, over)
+        # The texts of all attempts are the most of it. Without them a document is still whole.
+        some = (
+            select(ATTEMPTS.c.id).where(ATTEMPTS.c.document_id == document_id, still.exists()).limit(retention.PORTION)
+        )
+        portion = delete(ATTEMPTS).where(ATTEMPTS.c.id.in_(some)).returning(ATTEMPTS.c.id)
+        while context.db.run(lambda session, portion=portion: len(session.execute(portion).all())):  # type: ignore[misc]
+            pass
+        text_index.forget_ahead(context, document_id)
+
+        def act(session: Session, document_id: str = document_id, still: Any = still) -> bool:
+            due = session.execute(still.with_for_update()).first() is not None
+            if due:
+                service.remove_rows(session, document_id)
+            return due
+
+        if context.db.run(act):
+            files.remove_all(context.settings, document_id)
+            removed += 1
+    return removed
+
+
+def remove_orphans(context: Context) -> int:
+    """Remove stored files that no row owns, and temp folders of documents at rest, once they are old enough.
+
+    Source 001, section 7.1. Returns how many folders and files were removed: none if the folder is not this database's.
+    """
+    settings = context.settings
+    if not installation.belong_together(context):
+        return 0
+    before = time.time() - settings.documents.stale_temp_s
+    with context.db.read() as session:
+        known = {
+            row.id: DocumentStatus(row.status) for row in session.execute(select(DOCUMENTS.c.id, DOCUMENTS.c.status))
+        }
+    removed = 0
+    for folder in (settings.upload_dir, settings.output_dir, settings.temp_dir, settings.view_dir):
+        for entry in folder.iterdir() if folder.is_dir() else ():
+            status = known.get(entry.name)
+            wanted = status is not None and (folder != settings.temp_dir or status not in AT_REST)
+            with suppress(FileNotFoundError):
+                if not wanted and entry.stat().st_mtime < before:
+                    files.remove(entry)
+                    removed += 1
+    return removed
