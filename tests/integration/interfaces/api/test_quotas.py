@@ -4,7 +4,6 @@ import base64
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from datetime import datetime, timedelta
-from pathlib import Path
 from threading import Event
 from types import SimpleNamespace
 from typing import Any
@@ -39,7 +38,6 @@ from tests.integration.interfaces.api.conftest import Connect
 from tests.integration.interfaces.api.test_skeleton import DOCUMENTS, problem
 from tests.support.calls import call_row
 from tests.support.documents import insert_document
-from tests.support.samples import text_pdf
 from tests.support.waiting import wait_until
 
 FAILED = [PageStatus.COMPLETED, PageStatus.FAILED]
@@ -85,9 +83,6 @@ class TestMoney:
         assert f"before {tomorrow:%Y-%m-%d %H:%M} ({tomorrow:%Z}, the server's local time)" in detail
         assert 0 < int(refused.headers["retry-after"]) <= 86_400
         problem(one.post(DOCUMENTS, files={"file": ("a.pdf", b"%PDF")}), 429, "quota")
-        problem(one.post(f"{DOCUMENTS}/actions/retry", json={"ids": [mine]}), 429, "quota")
-        assert one.get(f"{DOCUMENTS}/{mine}").status_code == 200
-        assert one.post(f"{DOCUMENTS}/actions/cancel", json={"ids": [mine]}).status_code == 200
         assert retry(other, mine).status_code == 202
         paid(context, mine, 0.5)
         assert retry(other, mine).status_code == 202
@@ -133,47 +128,15 @@ class TestModels:
         profile = {f"{own}API_KEY": "x", f"{own}MODEL": "small", f"{own}PRICES": prices}
         return {**profile, **knowledge, "PENSTOCK_PROVIDER": "openai"}
 
-    def test_only_those_that_the_configuration_names_unless_an_administrator_asks(
-        self, connect: Connect, context: Context, tmp_path: Path
-    ) -> None:
-        writer, admin = connect(KeyScope.WRITE), connect(KeyScope.ADMIN)
-        pdf = text_pdf(tmp_path / "a.pdf", [["text"]]).read_bytes()
-
-        def submit(client: TestClient, model: str, provider: str = "openai") -> Any:
-            data = {"model": model, "provider": provider, "fresh": "true"}
-            return client.post(DOCUMENTS, files={"file": ("a.pdf", pdf)}, data=data)
-
-        for provider in ("openai", ""):
-            problem(submit(writer, "o9-most-expensive", provider), 422, "unknown_model")
-        problem(submit(writer, "*"), 422, "invalid")
-        assert [submit(writer, model).status_code for model in ("small", "dear", "")] == [202] * 3
-        assert submit(admin, "o9-most-expensive").status_code == 202
+    def test_only_those_that_the_configuration_names(self, connect: Connect, context: Context) -> None:
+        writer = connect(KeyScope.WRITE)
         mine = insert_document(context, DocumentStatus.PARTIAL_FAILED, FAILED, "openai")
-        for path in ("retry", "retry-failed", "pages/2/retry"):
-            said = writer.post(f"{DOCUMENTS}/{mine}/{path}", json={"model": "o9"})
-            problem(said, 422, "unknown_model")
+        problem(writer.post(f"{DOCUMENTS}/{mine}/retry", json={"model": "o9"}), 422, "unknown_model")
+        problem(writer.post(f"{DOCUMENTS}/{mine}/retry", json={"model": "*"}), 422, "invalid")
         for base in ({"provider": "openai", "model": "o9"}, {"model": "o9"}):
             problem(writer.post("/api/v1/knowledge-bases", json={"name": "x", **base}), 422, "unknown_model")
         for name, base in (("x", {"model": "v"}), ("y", {"provider": "openai", "model": "v"}), ("z", {})):
             assert writer.post("/api/v1/knowledge-bases", json={"name": name, **base}).status_code == 201
-
-
-class TestPages:
-    @pytest.fixture
-    def settings_env(self) -> dict[str, str]:
-        return {"PENSTOCK_API__PAGES_PER_DAY": "5"}
-
-    def test_pages_that_are_converted_again_count(self, connect: Connect, context: Context) -> None:
-        client = connect(KeyScope.WRITE)
-        some = [insert_document(context, DocumentStatus.COMPLETED, [PageStatus.COMPLETED] * 2) for _ in range(3)]
-        for document_id in some[:2]:
-            assert client.post(f"{DOCUMENTS}/{document_id}/retry", json={"fresh": True}).status_code == 202
-        problem(client.post(f"{DOCUMENTS}/{some[2]}/retry", json={"fresh": True}), 429, "quota")
-        acted = client.post(f"{DOCUMENTS}/actions/retry", json={"ids": some}).json()
-        assert acted["done"] == 0
-        assert "5 pages" in {one["id"]: one["reason"] for one in acted["skipped"]}[some[2]]
-        assert client.post(f"{DOCUMENTS}/{some[2]}/pages/1/retry").status_code == 202
-        problem(client.post(f"{DOCUMENTS}/{some[2]}/pages/2/retry"), 429, "quota")
 
 
 class TestMegabytes:
