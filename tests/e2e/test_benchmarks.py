@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from benchmarks import console, documents, kernel, knowledge, limits, nodes, screenshots, start
+from benchmarks import console, documents, kernel, knowledge, limits, moves, nodes, screenshots, start
 from benchmarks.suite import Suite
 from benchmarks.support import ROOT
 from tests.support.corpus import corpus_file
@@ -17,6 +17,7 @@ SUITES = (
     kernel.SUITE,
     knowledge.SUITE,
     limits.SUITE,
+    moves.SUITE,
     nodes.SUITE,
     screenshots.SUITE,
     start.SUITE,
