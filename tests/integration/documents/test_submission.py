@@ -27,8 +27,6 @@ from tests.support.commits import lose_answers
 from tests.support.documents import at_once, document, held, insert_document, page_states, set_row, write_output
 from tests.support.samples import encrypted_pdf, text_pdf
 
-pytestmark = pytest.mark.both_databases
-
 D, P = DocumentStatus, PageStatus
 THREE = [["one"], ["two"], ["three"]]
 
@@ -121,6 +119,7 @@ def test_fresh_gives_a_new_document_every_time(context: Context, pdf: Path) -> N
     assert submit(context, pdf, Options()).id in ids
 
 
+@pytest.mark.both_databases
 def test_one_file_submitted_many_times_at_once_gives_one_document(context: Context, pdf: Path) -> None:
     views = at_once(8, lambda _: submit(context, pdf, Options()))
     assert len({view.id for view in views}) == 1

@@ -16,8 +16,6 @@ from tests.support.commits import lose_answers
 from tests.support.knowledge import add_base, add_item
 from tests.support.knowledge_driver import Driver
 
-pytestmark = pytest.mark.both_databases
-
 
 def codes(added: intake.Added) -> list[str]:
     return [one.code for one in added.failed]

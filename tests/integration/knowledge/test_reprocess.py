@@ -22,8 +22,6 @@ from pipeline.storage.context import Context
 from tests.support.knowledge_driver import WORKER, Driver, long_text, published
 from tests.support.provider_server import ProviderServer
 
-pytestmark = pytest.mark.both_databases
-
 
 def rewrite(context: Context, driver: Driver, item_id: str, text: str) -> None:
     """The item's stored copy has another text from now on."""
@@ -36,6 +34,7 @@ def embedded(provider: ProviderServer) -> list[str]:
     return [text for record in provider.records if record.status == 200 for text in record.body["input"]]
 
 
+@pytest.mark.both_databases
 def test_old_chunks_are_found_until_the_new_ones_take_their_place_at_once(
     context: Context, driver: Driver, base: str
 ) -> None:

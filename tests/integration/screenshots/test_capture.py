@@ -72,7 +72,7 @@ def test_beat_asks_once_however_often_it_ticks_and_the_frames_are_batched(contex
     canvas.tick.apply()
     canvas.TASKS.launch(Scope.CAPTURES)
     assert queue_depths(context.redis, [CAPTURE]) == {CAPTURE: 1}, "nobody captures yet: nothing piles up"
-    captured = canvas.capture.apply().get()
+    captured = canvas.capture.apply().result  # `get` refuses where a test before was a pool of Celery
     (shot,) = rows_of(context, SHOTS)
     assert (shot.source_key, shot.app, shot.window_title) == ("screen:1", "Mail", "Inbox")
     assert [(row.source_key, row.reason) for row in rows_of(context, REJECTIONS)] == [("screen:2", "excluded")]

@@ -37,8 +37,6 @@ from tests.integration.screenshots.conftest import (
 from tests.integration.screenshots.test_search import everything
 from tests.support.screens import batch_ready
 
-pytestmark = pytest.mark.both_databases
-
 SECRET = "secret"
 
 

@@ -44,19 +44,23 @@ def seen(image: Image.Image, form: str) -> Fingerprint:
     return read_frame(encoded(image, form, **{"PNG": {"compress_level": 1}, "JPEG": {"quality": 80}}[form]))
 
 
+def in_forms(image: Image.Image) -> dict[str, Fingerprint]:
+    return {form: seen(image, form) for form in ("PNG", "JPEG")}
+
+
 def verdict(one: Fingerprint, other: Fingerprint, threshold: int) -> Verdict:
     frame = Seen(1, one.phash, NOW)
     return judge(other.phash, [frame], threshold, lambda _: not differs(one.sketch, other.sketch)).verdict
 
 
-@pytest.mark.parametrize("forms", FORMS, ids="-".join)
 @pytest.mark.parametrize("screen", SCREENS, ids=lambda one: f"{one.size[1]}-{one.seed}")
-def test_changed_text_is_never_a_duplicate_however_wide_the_threshold(screen: Desktop, forms: tuple[str, str]) -> None:
-    before = seen(draw(screen), forms[0])
+def test_changed_text_is_never_a_duplicate_however_wide_the_threshold(screen: Desktop) -> None:
+    before = in_forms(draw(screen))
     for what, change in CHANGED.items():
-        after = seen(draw(screen.but(**change)), forms[1])
-        for threshold in (RULES.dedup_threshold, RULES.dedup_threshold_pressed, 64):
-            assert verdict(before, after, threshold) is Verdict.ACCEPTED, what
+        after = in_forms(draw(screen.but(**change)))
+        for one, other in FORMS:
+            for threshold in (RULES.dedup_threshold, RULES.dedup_threshold_pressed, 64):
+                assert verdict(before[one], after[other], threshold) is Verdict.ACCEPTED, (what, one, other)
 
 
 @pytest.mark.parametrize("form", ["PNG", "JPEG"])
@@ -67,18 +71,18 @@ def test_a_clock_and_a_cursor_on_a_window_are_no_change(form: str) -> None:
         assert verdict(before, after, RULES.dedup_threshold) is Verdict.DUPLICATE
 
 
-@pytest.mark.parametrize("forms", FORMS, ids="-".join)
 @pytest.mark.parametrize("screen", SCREENS, ids=lambda one: f"{one.size[1]}-{one.seed}")
-def test_nor_are_they_on_any_screen_by_a_threshold_that_is_as_wide(screen: Desktop, forms: tuple[str, str]) -> None:
-    before = seen(draw(screen), forms[0])
+def test_nor_are_they_on_any_screen_by_a_threshold_that_is_as_wide(screen: Desktop) -> None:
+    before = in_forms(draw(screen))
     for what, change in SAME.items():
-        after = seen(draw(screen.but(**change)), forms[1])
-        assert verdict(before, after, 16) is Verdict.DUPLICATE, (what, distance(before.phash, after.phash))
+        after = in_forms(draw(screen.but(**change)))
+        for one, other in FORMS:
+            apart = distance(before[one].phash, after[other].phash)
+            assert verdict(before[one], after[other], 16) is Verdict.DUPLICATE, (what, one, other, apart)
 
 
-@pytest.mark.parametrize("forms", FORMS, ids="-".join)
 @pytest.mark.parametrize("name", CORPUS)
-def test_on_real_screens_too(name: str, forms: tuple[str, str]) -> None:
+def test_on_real_screens_too(name: str) -> None:
     with Image.open(BytesIO(corpus_file(f"screenshots/{name}.png").read_bytes())) as opened:
         before = opened.convert("RGB")
     x, y = random.Random(name).randrange(before.width // 2), before.height // 2
@@ -89,10 +93,11 @@ def test_on_real_screens_too(name: str, forms: tuple[str, str]) -> None:
     pen = ImageDraw.Draw(typed)
     pen.rectangle((x, y, x + 450, y + 24), fill="white")
     pen.text((x + 2, y + 2), TYPED, fill="black", font=font(17))
-    old = seen(before, forms[0])
-    assert verdict(old, seen(cursor, forms[1]), RULES.dedup_threshold_pressed) is Verdict.DUPLICATE
-    for threshold in (RULES.dedup_threshold, RULES.dedup_threshold_pressed):
-        assert verdict(old, seen(typed, forms[1]), threshold) is Verdict.ACCEPTED
+    old, moved, changed = in_forms(before), in_forms(cursor), in_forms(typed)
+    for one, other in FORMS:
+        assert verdict(old[one], moved[other], RULES.dedup_threshold_pressed) is Verdict.DUPLICATE
+        for threshold in (RULES.dedup_threshold, RULES.dedup_threshold_pressed):
+            assert verdict(old[one], changed[other], threshold) is Verdict.ACCEPTED
 
 
 def test_screens_of_another_size_differ_and_tiny_ones_by_any_cell() -> None:

@@ -17,8 +17,6 @@ from pipeline.settings import MusicSettings
 from pipeline.storage.context import Context
 from tests.support.subsonic_server import Fault, SubsonicServer, synthetic
 
-pytestmark = pytest.mark.both_databases
-
 
 @pytest.fixture
 def server() -> Iterator[SubsonicServer]:
@@ -143,6 +141,7 @@ def test_what_was_paid_for_is_linked_before_what_was_not(library: Context, serve
     assert rows(library)["new"].description == "paid"  # type: ignore[attr-defined]
 
 
+@pytest.mark.both_databases
 def test_a_library_whose_ids_all_changed_is_linked_by_few_statements(library: Context, server: SubsonicServer) -> None:
     library.settings.music = library.settings.music.model_copy(update={"page_size": 500})
     server.library.total = 3_000
