@@ -1,20 +1,34 @@
-"""Items and batches of chunks that wait, and the items that failed last."""
+"""Items and batches of chunks that wait, those that nobody serves any more, and the items that failed last."""
 
 from collections.abc import Iterator
 from dataclasses import replace
+from uuid import uuid4
 
+import structlog
 from sqlalchemy import and_, func, select
+from sqlalchemy.orm import Session
 
+from pipeline.engine import work
 from pipeline.engine.backlog import Failure, Waiting
 from pipeline.engine.backlog import waiting as counted
+from pipeline.engine.claims import Owner
+from pipeline.engine.errors import ErrorKind, UnitError
 from pipeline.flows.knowledge.live_settings import CONTROL, IO, embeddings_queue
 from pipeline.flows.knowledge.models import BATCHES, ITEMS
+from pipeline.flows.knowledge.settings import own
 from pipeline.flows.knowledge.states import ItemStatus
+from pipeline.flows.knowledge.work import item as items
 from pipeline.flows.knowledge.work.admission import IN_LINE
 from pipeline.flows.knowledge.work.batch import EMBED
 from pipeline.flows.knowledge.work.content import READ
 from pipeline.flows.knowledge.work.publication import WRITE
+from pipeline.providers import registry
+from pipeline.settings import LOCAL
 from pipeline.storage.context import Context
+
+log = structlog.get_logger(__name__)
+PORTION = 500
+"""Items that are failed at once, since nobody serves them."""
 
 
 def waiting(context: Context) -> Iterator[Waiting]:
@@ -47,3 +61,35 @@ def failures(context: Context, limit: int) -> list[Failure]:
         Failure("knowledge", "knowledge_item", row.id, row.name, row.error or "it failed", row.updated_at)
         for row in rows
     ]
+
+
+def fail_unserved(context: Context) -> list[str]:
+    """Fail the items that wait for a provider that nobody asks any more; their ids."""
+    served = [LOCAL, *own(context.settings).providers]
+    # Batches of items that have ended stay as they are: they must not keep the others from being found.
+    open_ = select(ITEMS.c.id).where(ITEMS.c.status == ItemStatus.EMBEDDING, ITEMS.c.deleting.is_(False))
+    query = select(BATCHES.c.item_id, BATCHES.c.provider).where(
+        BATCHES.c.item_id.in_(open_), EMBED.due(context.db.now()), BATCHES.c.provider.not_in(served)
+    )
+    with context.db.read() as session:
+        found = session.execute(query.distinct().limit(PORTION)).all()
+    return sorted({row.item_id for row in found if _fail(context, row.item_id, row.provider)})
+
+
+def _fail(context: Context, item_id: str, provider: str) -> bool:
+    what = f"{registry.unknown(context.settings, provider)}. Or give the base another one, and reprocess the item"
+    if provider in registry.names(context.settings):
+        what = f"{provider} makes no vectors any more: name it in PENSTOCK_KNOWLEDGE__FURTHER_PROVIDERS"
+    error = UnitError(what, kind=ErrorKind.PERMANENT, code="unknown_provider")
+
+    def act(session: Session) -> bool:
+        row, now = items.lock(session, item_id), context.db.now()
+        if row is None or row.status != ItemStatus.EMBEDDING:
+            return False
+        nobody, mine = Owner(f"none:0:{uuid4().hex[:6]}", ""), BATCHES.c.provider == provider
+        return bool(work.refuse(session, EMBED, row, item_id, nobody, error, context.settings, now, mine))
+
+    failed = context.db.run(act)
+    if failed:
+        log.error("item.without_provider", item=item_id, provider=provider)
+    return failed

@@ -1,16 +1,20 @@
-"""What is marked as deleted is removed: rows, vectors, index and files. It can be begun again at any point."""
+"""What is marked as deleted is removed: rows, vectors, index and files; and files that no row owns. It can be begun
+again at any point."""
 
 import time
+from contextlib import suppress
 
 from sqlalchemy import delete, select
 from sqlalchemy.orm import Session
 
 from pipeline.engine import announced, kept_answers, traces
+from pipeline.engine.tables import portions
 from pipeline.engine.traces import AiCall
 from pipeline.flows.knowledge import files
 from pipeline.flows.knowledge.models import BASES, BATCHES, CHUNKS, ITEMS
 from pipeline.flows.knowledge.states import FLOW
 from pipeline.flows.knowledge.work.known import forget
+from pipeline.storage import installation
 from pipeline.storage.context import Context
 
 QUANTUM_S = 2.0
@@ -52,3 +56,22 @@ def _item(session: Session, item_id: str) -> None:
     session.execute(delete(ITEMS).where(ITEMS.c.id == item_id))
     announced.note(session, ITEMS, [item_id])
     traces.unsay(session, AiCall.flow == FLOW, AiCall.scope_id == item_id)
+
+
+def remove_orphans(context: Context) -> int:
+    """Remove stored files that no row owns, once they are old enough; how many. A process left them that was killed
+    between a file and its row. None are removed if the folder is not this database's."""
+    root, removed = files.root(context.settings), 0
+    if not root.is_dir() or not installation.belong_together(context):
+        return 0
+    before = time.time() - context.settings.documents.stale_temp_s
+    for some in portions(root.iterdir()):
+        with context.db.read() as session:
+            query = select(ITEMS.c.id).where(ITEMS.c.id.in_([entry.name for entry in some]))
+            known = set(session.execute(query).scalars())
+        for entry in some:
+            with suppress(FileNotFoundError):
+                if entry.name not in known and entry.lstat().st_mtime < before:
+                    files.discard(entry)
+                    removed += 1
+    return removed

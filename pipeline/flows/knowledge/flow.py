@@ -1,7 +1,7 @@
 """What the flow does for the house: `FLOW`. Only who needs all of it imports it."""
 
 from pipeline.flows.flow import Flow
-from pipeline.flows.knowledge import backlog, orphans, plan, service, unserved
+from pipeline.flows.knowledge import backlog, deletion, plan, service
 from pipeline.flows.knowledge.models import ITEMS
 from pipeline.flows.knowledge.states import ItemStatus
 from pipeline.flows.knowledge.work.batch import EMBED
@@ -15,9 +15,9 @@ FLOW = Flow(
     works=(READ, EMBED, WRITE),
     runnable=plan.runnable,
     anything=plan.ANYTHING,
-    fail_unserved=unserved.fail_unserved,
+    fail_unserved=backlog.fail_unserved,
     unfinished=service.unfinished,
-    clean_up=orphans.remove_orphans,
+    clean_up=deletion.remove_orphans,
     waiting=backlog.waiting,
     failures=backlog.failures,
     followed={"items": (ITEMS, ItemStatus)},

@@ -11,7 +11,7 @@ from pipeline.engine.errors import UserError
 from pipeline.engine.traces import AiCall
 from pipeline.engine.work import Outcome
 from pipeline.flows.knowledge import check as checking
-from pipeline.flows.knowledge import deletion, files, orphans, plan, queries, service
+from pipeline.flows.knowledge import deletion, files, plan, queries, service
 from pipeline.flows.knowledge.models import BASES, BATCHES, CHUNKS, ITEMS
 from pipeline.flows.knowledge.queries import UnknownBase, UnknownItem
 from pipeline.flows.knowledge.service import CancelStatus
@@ -260,9 +260,9 @@ class TestOrphanedFiles:
         (root / "0123456789abcdef" / "copy").write_bytes(b"x")
         (root / "incoming-x").write_bytes(b"x")
         (root / "link").symlink_to(root / "nowhere")
-        assert orphans.remove_orphans(context) == 0, "they may be about to get their rows"
+        assert deletion.remove_orphans(context) == 0, "they may be about to get their rows"
         for entry in root.iterdir():
             os.utime(entry, (0, 0), follow_symlinks=False)
-        assert orphans.remove_orphans(context) == 3
+        assert deletion.remove_orphans(context) == 3
         assert [entry.name for entry in root.iterdir()] == [item_id]
         assert files.stored_path(context.settings, item_id, driver.row(item_id).content_sha256).is_file()

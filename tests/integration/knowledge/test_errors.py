@@ -10,9 +10,9 @@ from sqlalchemy.exc import OperationalError
 from pipeline.engine.work import Outcome
 from pipeline.flows.knowledge import check as checking
 from pipeline.flows.knowledge import plan, service
+from pipeline.flows.knowledge.backlog import fail_unserved
 from pipeline.flows.knowledge.models import BATCHES, CHUNKS
 from pipeline.flows.knowledge.states import LINE, ItemStatus
-from pipeline.flows.knowledge.unserved import fail_unserved
 from pipeline.flows.knowledge.work import batch, publication
 from pipeline.providers.traced_call import Tracer
 from pipeline.storage.context import Context
@@ -193,7 +193,7 @@ def test_large_item_is_written_in_small_transactions_and_appears_when_all_is_wri
 def test_items_that_wait_for_a_removed_provider_fail_whatever_others_have_left(
     context: Context, driver: Driver, base: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pipeline.flows.knowledge.unserved.PORTION", 2)
+    monkeypatch.setattr("pipeline.flows.knowledge.backlog.PORTION", 2)
     for _ in range(3):
         add_batches(context, add_item(context, base, ItemStatus.FAILED), 1, "removed")
     now = context.db.now()

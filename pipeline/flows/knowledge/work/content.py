@@ -1,17 +1,19 @@
 """PENDING → PREPROCESSING → EMBEDDING: an item's content is read, chunked, and its chunks are stored in batches."""
 
 import json
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import structlog
-from sqlalchemy import and_, delete, insert, select
+from sqlalchemy import and_, delete, insert, select, update
+from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
 from pipeline.engine import accounts, work
 from pipeline.engine.accounts import Part
-from pipeline.engine.claims import Claim, Owner
+from pipeline.engine.claims import Claim, Owner, held_by
 from pipeline.engine.errors import ErrorKind, PenstockError, UnitError
 from pipeline.engine.settled import Settled
 from pipeline.engine.tables import portions, storable
@@ -23,7 +25,6 @@ from pipeline.flows.knowledge.rules.progress import read_progress
 from pipeline.flows.knowledge.settings import KnowledgeSettings, own
 from pipeline.flows.knowledge.states import FLOW, ITEM, BatchStatus, ItemEvent, ItemStatus, ItemType
 from pipeline.flows.knowledge.work import item as items
-from pipeline.flows.knowledge.work.checkpoint import Checkpoint
 from pipeline.flows.knowledge.work.known import forget, known_vectors
 from pipeline.providers import call_cost, registry
 from pipeline.reading.sandbox.limits import FetchLimits, Limits, SitemapLimits, Unwanted, refused
@@ -37,6 +38,9 @@ log = structlog.get_logger(__name__)
 PORTION = 1000
 """Chunks stored in one transaction."""
 MAX_WARNING = 2000
+LOOK_S = 0.5
+TELL_S = 0.3
+"""Source 003, "进度与状态更新链路": 300 ms."""
 
 READ = Work(
     "read",
@@ -61,6 +65,44 @@ READ = Work(
 
 class ClaimLost(PenstockError):
     """The item was cancelled, deleted or taken over: discard the work."""
+
+
+class Checkpoint:
+    """Whether an item is still wanted while it is read, and how far that is: asked and told not too often."""
+
+    def __init__(self, context: Context, item_id: str, claim: Claim, weight: int) -> None:
+        self._context, self._item_id, self._claim, self._weight = context, item_id, claim, weight
+        self._wanted = True
+        self._looked_at = self._told_at = time.monotonic()
+        self._told = 0
+
+    def wanted(self) -> bool:
+        """Whether the claim still holds: it does not once the item is cancelled, deleted or taken over."""
+        now = time.monotonic()
+        if self._wanted and now - self._looked_at >= LOOK_S:
+            self._looked_at = now
+            mine = select(ITEMS.c.id).where(
+                ITEMS.c.id == self._item_id, held_by(ITEMS, self._claim), ITEMS.c.deleting.is_(False)
+            )
+            try:
+                with self._context.db.read() as session:
+                    self._wanted = session.execute(mine).first() is not None
+            except SQLAlchemyError:
+                return True  # nobody knows; what is read is stored only if the claim holds then
+        return self._wanted
+
+    def read(self, fraction: float) -> None:
+        """Note how much of the item is read, 0 to 1. It never goes back."""
+        now, percent = time.monotonic(), read_progress(self._weight, fraction)
+        if percent <= self._told or now - self._told_at < TELL_S:
+            return
+        self._told, self._told_at = percent, now
+        mine = (ITEMS.c.id == self._item_id, held_by(ITEMS, self._claim), ITEMS.c.progress < percent)
+        further = update(ITEMS).where(*mine).values(progress=percent)
+        try:
+            self._context.db.run(lambda session: session.execute(further), patience_s=1)
+        except SQLAlchemyError:
+            return  # the next one tells
 
 
 @dataclass(frozen=True)

@@ -1,10 +1,10 @@
 """`penstock kb …`: knowledge bases, of files, web pages and notes that can be searched."""
 
-import inspect
 from collections.abc import Callable
 
 import typer
 
+from pipeline.interfaces.cli.command import help_of
 from pipeline.interfaces.cli.knowledge import bases, intake, items, queue, search
 
 app = typer.Typer(
@@ -17,12 +17,6 @@ app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode="rich",
 )
-
-
-def _help(command: Callable[..., None]) -> str:
-    """A command's docstring with each paragraph on one line, for the terminal to wrap; examples keep their lines."""
-    paragraphs = inspect.cleandoc(command.__doc__ or "").split("\n\n")
-    return "\n\n".join(part if part.startswith("[bold]") else part.replace("\n", " ") for part in paragraphs)
 
 
 _COMMANDS: dict[str, Callable[..., None]] = {
@@ -46,4 +40,4 @@ _COMMANDS: dict[str, Callable[..., None]] = {
     "check": queue.check,
 }
 for _name, _command in _COMMANDS.items():
-    app.command(_name, help=_help(_command))(_command)
+    app.command(_name, help=help_of(_command))(_command)
