@@ -122,21 +122,14 @@ class TestModels:
     def settings_env(self) -> dict[str, str]:
         own = "PENSTOCK_PROVIDERS__OPENAI__"
         prices = '{"dear": {"input": 9}, "*": {"input": 1}}'
-        knowledge = {
-            f"PENSTOCK_KNOWLEDGE__EMBEDDINGS_{what}": it for what, it in (("PROVIDER", "openai"), ("MODEL", "v"))
-        }
         profile = {f"{own}API_KEY": "x", f"{own}MODEL": "small", f"{own}PRICES": prices}
-        return {**profile, **knowledge, "PENSTOCK_PROVIDER": "openai"}
+        return {**profile, "PENSTOCK_PROVIDER": "openai"}
 
     def test_only_those_that_the_configuration_names(self, connect: Connect, context: Context) -> None:
         writer = connect(KeyScope.WRITE)
         mine = insert_document(context, DocumentStatus.PARTIAL_FAILED, FAILED, "openai")
         problem(writer.post(f"{DOCUMENTS}/{mine}/retry", json={"model": "o9"}), 422, "unknown_model")
         problem(writer.post(f"{DOCUMENTS}/{mine}/retry", json={"model": "*"}), 422, "invalid")
-        for base in ({"provider": "openai", "model": "o9"}, {"model": "o9"}):
-            problem(writer.post("/api/v1/knowledge-bases", json={"name": "x", **base}), 422, "unknown_model")
-        for name, base in (("x", {"model": "v"}), ("y", {"provider": "openai", "model": "v"}), ("z", {})):
-            assert writer.post("/api/v1/knowledge-bases", json={"name": name, **base}).status_code == 201
 
 
 class TestMegabytes:

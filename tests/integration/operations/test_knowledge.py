@@ -1,0 +1,137 @@
+"""Who may do what with knowledge bases, whichever interface they come by, and what is charged."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any, cast
+
+import pytest
+
+from pipeline.engine.accounts import OverCap
+from pipeline.flows.knowledge import queries
+from pipeline.flows.knowledge.states import ItemStatus
+from pipeline.operations import knowledge
+from pipeline.operations.caller import Caller
+from pipeline.operations.knowledge import Verb
+from pipeline.operations.operation import Operation
+from pipeline.operations.quotas import Quotas
+from pipeline.operations.refusal import Refused
+from pipeline.storage.api_keys import Scope
+from pipeline.storage.context import Context
+from tests.support.knowledge import add_base, add_item
+from tests.support.knowledge_driver import Driver
+from tests.support.provider_server import ProviderServer
+
+READ = """base bases counts chunk_counts items matching item group_id tally standings chunks text original
+has_page_pictures page_picture queue get_status check search asks"""
+WRITE = "create_base edit_base delete_base delete cancel dismiss recover act"
+PAID = "add add_uploads reprocess reprocess_failed reprocess_stale"
+POLICY = {
+    name: policy
+    for names, *policy in ((READ, Scope.READ, False), (WRITE, Scope.WRITE, False), (PAID, Scope.WRITE, True))
+    for name in names.split()
+}
+"""The scope that an operation needs, and whether it always spends. `act` and `search` decide by what they are asked."""
+
+
+class Spent:
+    """Quotas of somebody who has spent enough today."""
+
+    def check_spending(self, caller: str) -> None:
+        raise OverCap(f"{caller} has spent enough", 60)
+
+
+@pytest.fixture
+def provider() -> Iterator[ProviderServer]:
+    with ProviderServer() as server:
+        yield server
+
+
+@pytest.fixture
+def settings_env(provider: ProviderServer) -> dict[str, str]:
+    return {
+        "PENSTOCK_PROVIDERS__EMB__BASE_URL": provider.base_url,
+        "PENSTOCK_PROVIDERS__EMB__MODEL": "embedder",
+        "PENSTOCK_PROVIDERS__EMB__PRICES": '{"dear": {"input": 9}}',
+        "PENSTOCK_KNOWLEDGE__EMBEDDINGS_PROVIDER": "emb",
+        "PENSTOCK_KNOWLEDGE__EMBEDDINGS_MODEL": "v",
+    }
+
+
+def caller(context: Context, scope: Scope | None = Scope.WRITE, *, spent: bool = False) -> Caller:
+    quotas = cast("Quotas", Spent()) if spent else Quotas(context)
+    return Caller(context, "key", "key", scope, has_key=True, quotas=quotas)
+
+
+def refusal(operation: Operation[..., Any], who: Caller) -> str | None:
+    """Why they may not; None: they may."""
+    try:
+        operation.by(who)
+    except (Refused, OverCap) as error:
+        return error.code
+    return None
+
+
+def test_every_operation_needs_its_scope_and_only_what_spends_stops_who_has_spent_enough(
+    context: Context, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = {name: one for name, one in vars(knowledge).items() if isinstance(one, Operation)}
+    assert {name: [one.scope, one.spends] for name, one in found.items()} == POLICY
+    locked = context.settings.model_copy(update={"api": context.settings.api.model_copy(update={"read_only": True})})
+    for name, operation in found.items():
+        monkeypatch.setattr(operation, "_function", lambda _: None)
+        scope, spends = POLICY[name]
+        reads = scope is Scope.READ
+        assert refusal(operation, caller(context, None)) == "unauthorized", name
+        assert refusal(operation, caller(context, Scope.READ)) == (None if reads else "forbidden"), name
+        assert refusal(operation, caller(context)) is None, name
+        assert refusal(operation, caller(replace(context, settings=locked))) == (None if reads else "read_only"), name
+        assert refusal(operation, caller(context, spent=True)) == ("quota" if spends else None), name
+
+
+def test_a_search_is_paid_for_where_a_provider_made_the_vectors_and_it_asks_for_meaning(context: Context) -> None:
+    paid, free = add_base(context, "paid"), add_base(context, "free", provider="local", model="")
+    Driver(context).completed(paid, "The filter is changed monthly.")
+    Driver(context).completed(free, "The filter is changed weekly.")
+    spent = caller(context, Scope.READ, spent=True)
+    for bases in ("paid", None):
+        with pytest.raises(OverCap):
+            knowledge.search.by(spent, bases, "filter")
+        assert knowledge.search.by(spent, bases, "filter", by_meaning=False).hits
+    assert knowledge.search.by(spent, [free], "filter").hits
+    assert knowledge.search.by(caller(context, Scope.READ), paid, "filter").hits
+
+
+def test_only_models_that_the_configuration_names_make_vectors_unless_an_administrator_asks(context: Context) -> None:
+    writer, base = caller(context), add_base(context)
+    for options in ({"provider": "emb", "model": "o9"}, {"model": "o9"}):
+        for who, may in ((writer, False), (caller(context, Scope.ADMIN), True)):
+            for ask in (lambda by, given: knowledge.create_base.by(by, str(given), **given), _edit(base)):
+                if may:
+                    ask(who, options)
+                    continue
+                with pytest.raises(Refused) as refused:
+                    ask(who, options)
+                assert refused.value.code == "unknown_model"
+    for name, model in (("x", "v"), ("y", "dear"), ("z", None)):
+        assert knowledge.create_base.by(writer, name, model=model).name == name
+
+
+def _edit(base: str) -> Any:
+    return lambda by, given: knowledge.edit_base.by(by, base, **given)
+
+
+def test_the_same_is_done_with_many_items_and_those_it_makes_no_sense_for_are_left_alone(context: Context) -> None:
+    base, writer = add_base(context), caller(context)
+    ended, failed, line = (
+        add_item(context, base, status) for status in (ItemStatus.COMPLETED, ItemStatus.FAILED, ItemStatus.PENDING)
+    )
+    other = add_item(context, add_base(context, "other"), ItemStatus.FAILED)
+    done, skipped = knowledge.act.by(writer, Verb.CANCEL, base, [ended, line, other, "unknown"])
+    assert (done, [one.id for one in skipped]) == (1, [ended, other, "unknown"])
+    spent = caller(context, spent=True)
+    with pytest.raises(OverCap):
+        knowledge.act.by(spent, Verb.REPROCESS, base, [failed])
+    assert knowledge.act.by(writer, Verb.REPROCESS, base, [failed, other])[0] == 1
+    assert queries.item(context, failed).status is ItemStatus.PENDING
+    assert knowledge.act.by(spent, Verb.DELETE, base, [ended, failed, line, other])[0] == 3
+    assert [queries.item(context, one).deleting for one in (ended, failed, line, other)] == [True] * 3 + [False]
