@@ -182,7 +182,7 @@ def asked(count: int) -> Iterator[tuple[str, dict[str, Any]]]:
         yield words, filters[number % len(filters)]
 
 
-def ask(context: Context, words: str, **filters: Any) -> search.Found:
+def ask(context: Context, words: str, **filters: Any) -> search.Ranking:
     """One search as the CLI makes it: the query's vector is made here, too."""
     values = LexicalEmbeddings().embed([words]).vectors[0]
     return search.search(context, words, vector=QueryVector(MODEL, values), **filters)

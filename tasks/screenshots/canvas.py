@@ -15,14 +15,15 @@ from celery import Signature, chord, group
 
 from pipeline.engine.launch import Place, Wanted
 from pipeline.engine.nouns import count
-from pipeline.flows.screenshots import events, plan
+from pipeline.flows.screenshots import plan
 from pipeline.flows.screenshots.flow import FLOW
 from pipeline.flows.screenshots.frames import buffer, retention
 from pipeline.flows.screenshots.live_settings import CAPTURE, CONTROL, CPU, screenshots_in_force
-from pipeline.flows.screenshots.plan import Action, Asked, routes
+from pipeline.flows.screenshots.plan import Action, NextStep, routes
 from pipeline.flows.screenshots.scopes import Scope, batch_ids, buffer_of, scope_of
 from pipeline.flows.screenshots.states import WorkStatus
 from pipeline.flows.screenshots.work import analysis, embedding, merge
+from pipeline.flows.screenshots.work import batch as work
 from pipeline.flows.screenshots.work.capture import Captures
 from pipeline.flows.screenshots.work.expansion import ExpandMessage
 from pipeline.flows.screenshots.work.merge import MergeMessage
@@ -49,7 +50,7 @@ def _messages(context: Context, scopes: Sequence[str]) -> Iterator[Messages]:
     ids = batch_ids(scopes)
     if Scope.BATCHES in scopes:
         ids += plan.take_turns(context)
-    for one in plan.asked(context, ids):
+    for one in plan.next_steps(context, ids):
         wanted = Wanted(_batch(one.batch_id), one.queue, one.places, one.priority)
         yield Messages(wanted, partial(_canvas, context, one), _tail(one))
     if Scope.MERGES in scopes and merge.waiting(context) and not gates.closed_because(context, routes(context).merge):
@@ -83,24 +84,24 @@ def _batch(batch_id: int) -> str:
     return f"{FLOW.name}:{scope_of(batch_id)}"
 
 
-def _canvas(context: Context, asked: Asked, numbers: Sequence[int]) -> Signature:
+def _canvas(context: Context, step: NextStep, numbers: Sequence[int]) -> Signature:
     """What a batch is sent, for the places that lack a message: the next step of its chain."""
-    match asked.action:
+    match step.action:
         case Action.BEGIN:
-            return begin.si(asked.batch_id)
+            return begin.si(step.batch_id)
         case Action.ANALYSE:
-            lanes = [_analysing(context, asked.batch_id, asked.queue, number, asked.priority) for number in numbers]
-            return chord(group(lanes), merge_shards.si(asked.batch_id))
+            lanes = [_analysing(context, step.batch_id, step.queue, number, step.priority) for number in numbers]
+            return chord(group(lanes), merge_shards.si(step.batch_id))
         case Action.MERGE:
-            return merge_shards.si(asked.batch_id)
+            return merge_shards.si(step.batch_id)
         case Action.EXPAND:
-            return expand.si(asked.batch_id, asked.queue).set(queue=asked.queue, priority=asked.priority)
+            return expand.si(step.batch_id, step.queue).set(queue=step.queue, priority=step.priority)
 
 
-def _tail(asked: Asked) -> list[Signature]:
+def _tail(step: NextStep) -> list[Signature]:
     """The steps of a batch's chain after the next one."""
-    rest = [analyse_shards.si(asked.batch_id), expand.si(asked.batch_id), merge_nodes.si()]
-    return rest[{Action.BEGIN: 0, Action.ANALYSE: 1, Action.MERGE: 1, Action.EXPAND: 2}[asked.action] :]
+    rest = [analyse_shards.si(step.batch_id), expand.si(step.batch_id), merge_nodes.si()]
+    return rest[{Action.BEGIN: 0, Action.ANALYSE: 1, Action.MERGE: 1, Action.EXPAND: 2}[step.action] :]
 
 
 def _merging(queue: str, numbers: Sequence[int]) -> Signature:
@@ -152,7 +153,7 @@ def begin(self: Any, batch_id: int) -> str:
     if claimed is None:
         self.request.chain = None
     elif claimed.is_new:
-        events.started(context, claimed.row)
+        work.started(context, claimed.row)
     return count(claimed.due, "shard") if claimed else "nothing to do"
 
 
@@ -214,7 +215,7 @@ def merge_shards(self: Any, batch_id: int) -> str:
     if not settled.done:
         self.request.chain = None
     if settled.status in {WorkStatus.FAILED, WorkStatus.FAILED_PERMANENT}:
-        events.finished(context, batch_id)
+        work.finished(context, batch_id)
     return summary(settled, "batch")
 
 
@@ -242,7 +243,7 @@ def expand(self: Any, batch_id: int, queue: str = "") -> str:
         if settled.again:
             place.again(expand.si(batch_id, queue).set(queue=queue, priority=urgency))
     if settled.status is not None and not settled.again:
-        events.finished(context, batch_id)
+        work.finished(context, batch_id)
     if settled.done and not screenshots_in_force(context).retention_days:
         retention.expire(context)
     if not settled.done:

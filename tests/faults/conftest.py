@@ -11,6 +11,12 @@ from tests.support.provider_server import ProviderServer
 from tests.support.stack import Stack
 
 KEY = "test-key"
+QUICK = {
+    "PENSTOCK_SWEEP_INTERVAL_S": "1",
+    "PENSTOCK_PRESENCE_TTL_S": "3",
+    "PENSTOCK_PRESENCE_INTERVAL_S": "0.5",
+}
+"""How soon a dead worker is missed and its work found."""
 
 
 @pytest.fixture
@@ -40,10 +46,9 @@ def settings_env(provider: ProviderServer, extra_env: dict[str, str]) -> dict[st
         "PENSTOCK_PROVIDERS__OTHER__API_KEY": KEY,
         "PENSTOCK_PROVIDERS__OTHER__MODEL": "other-model",
         "PENSTOCK_AI_CONCURRENCY": "8",
-        "PENSTOCK_SWEEP_INTERVAL_S": "1",
-        "PENSTOCK_PRESENCE_TTL_S": "3",
-        "PENSTOCK_PRESENCE_INTERVAL_S": "0.5",
-    } | extra_env
+        **QUICK,
+        **extra_env,
+    }
 
 
 @pytest.fixture

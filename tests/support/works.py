@@ -12,7 +12,7 @@ from pipeline.flows import flows
 from pipeline.flows.documents.states import DocumentStatus, PageStatus
 from pipeline.flows.knowledge.states import ItemStatus
 from pipeline.flows.music.states import PipelineState
-from pipeline.flows.screenshots.graph import embeddings
+from pipeline.flows.screenshots.graph import nodes as graph_nodes
 from pipeline.flows.screenshots.graph.models import Node, Thread
 from pipeline.flows.screenshots.models import Batch, Shard
 from pipeline.flows.screenshots.states import Step, WorkStatus
@@ -113,7 +113,7 @@ def _screenshots(context: Context, shards: int, nodes: int = 0, thread: str | No
             session.execute(insert(Thread).values(id=thread, first_at=now, last_at=now, created_at=now))
         for number in range(nodes):
             added = insert(Node).values(origin_key=str(number), **node).returning(Node.id)
-            embeddings.want(session, [session.execute(added).scalar_one()], now)
+            graph_nodes.want_vectors(session, [session.execute(added).scalar_one()], now)
         return batch_id
 
     return context.db.run(act)

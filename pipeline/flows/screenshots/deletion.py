@@ -18,8 +18,9 @@ from pipeline.engine.claims import FREE
 from pipeline.engine.errors import UserError
 from pipeline.engine.traces import AiCall
 from pipeline.engine.transaction import Tx
+from pipeline.engine.wire import VIEW
 from pipeline.flows.screenshots.frames import files
-from pipeline.flows.screenshots.graph import embeddings, nodes
+from pipeline.flows.screenshots.graph import nodes
 from pipeline.flows.screenshots.graph.models import ENTITIES, LINKS, MENTIONS, NODES, PROVENANCE, THREADS
 from pipeline.flows.screenshots.models import BATCHES, REJECTIONS, SHARDS, SHOTS, SOURCES
 from pipeline.flows.screenshots.scopes import FLOW, Scope, buffer_of
@@ -34,11 +35,13 @@ _PORTION = 200
 
 @dataclass(frozen=True)
 class Forgotten:
-    """How much was deleted, and how many nodes say again what they said before their merges."""
+    """How much was deleted."""
 
+    __pydantic_config__ = VIEW
     screenshots: int = 0
     nodes: int = 0
     restored: int = 0
+    """Nodes that say again what they said before their merges."""
 
 
 def forget(context: Context, since: datetime, until: datetime) -> Forgotten:
@@ -142,7 +145,7 @@ def _restore(session: Session, node_id: int, now: datetime) -> None:
         error=None,
         updated_at=now,
     )
-    embeddings.want(session, [node_id], now)
+    nodes.want_vectors(session, [node_id], now)
     nodes.mention(session, node_id, content.entities)
     vectors.remove(session, nodes.KIND, [node_id])
     merged = and_(PROVENANCE.c.node_id == node_id, PROVENANCE.c.act == "merged")

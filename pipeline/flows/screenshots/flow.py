@@ -1,7 +1,7 @@
 """What the flow does for the house: `FLOW`. Only who needs all of it imports it."""
 
 from pipeline.flows.flow import Flow
-from pipeline.flows.screenshots import backlog, costs, plan
+from pipeline.flows.screenshots import costs, plan, status
 from pipeline.flows.screenshots.frames import files, retention
 from pipeline.flows.screenshots.graph.models import THREADS
 from pipeline.flows.screenshots.models import BATCHES, SHOTS
@@ -18,8 +18,8 @@ FLOW = Flow(
     unfinished=costs.unfinished,
     clean_up=files.remove_orphans,
     retained=retention.retained,
-    waiting=backlog.waiting,
-    failures=backlog.failures,
+    waiting=status.waiting,
+    failures=status.failures,
     followed={"screenshots": (SHOTS, WorkStatus), "screenshot_batches": (BATCHES, WorkStatus)},
     ids={"threads": THREADS.c.id},
 )

@@ -96,7 +96,7 @@ class Action(StrEnum):
 
 
 @dataclass(frozen=True)
-class Asked:
+class NextStep:
     """The messages that a batch's rows ask for now, be they on their way already or not."""
 
     batch_id: int
@@ -121,20 +121,20 @@ def ready_buffers(context: Context) -> list[str]:
     return [buffer_of(one.source) for one in buffer.waiting(context) if one.ready]
 
 
-def asked(context: Context, ids: Sequence[int]) -> list[Asked]:
+def next_steps(context: Context, ids: Sequence[int]) -> list[NextStep]:
     """The messages that these batches' rows ask for now."""
     now = context.db.now()
-    states = _states(now)
+    counted = _shard_counts(now)
     with context.db.read() as session:
         rows = session.execute(select(BATCHES).where(BATCHES.c.id.in_(ids)).order_by(BATCHES.c.id)).all()
         analysed = [row.id for row in rows if row.status == WorkStatus.RUNNING and row.step == Step.ANALYSE]
-        query = select(SHARDS.c.batch_id, *states).where(SHARDS.c.batch_id.in_(analysed)).group_by(SHARDS.c.batch_id)
+        query = select(SHARDS.c.batch_id, *counted).where(SHARDS.c.batch_id.in_(analysed)).group_by(SHARDS.c.batch_id)
         shards = {row.batch_id: row for row in session.execute(query)} if analysed else {}
     open_to = routes(context) if rows else None
-    return [one for row in rows if open_to and (one := _asked(row, shards.get(row.id), open_to, now))]
+    return [one for row in rows if open_to and (one := _next_step(row, shards.get(row.id), open_to, now))]
 
 
-def _states(now: datetime) -> list[ColumnElement[int]]:
+def _shard_counts(now: datetime) -> list[ColumnElement[int]]:
     """How many of a batch's shards are due, held, or not due yet through no fault of theirs."""
     claimable = in_states(SHARDS, CLAIMABLE)
     which = {
@@ -145,19 +145,19 @@ def _states(now: datetime) -> list[ColumnElement[int]]:
     return [func.sum(case((condition, 1), else_=0)).label(name) for name, condition in which.items()]
 
 
-def _asked(row: Any, shards: Any | None, open_to: Routes, now: datetime) -> Asked | None:
+def _next_step(row: Any, shards: Any | None, open_to: Routes, now: datetime) -> NextStep | None:
     urgency = row.urgency or URGENT
     if row.status in CLAIMABLE and (row.next_run_at is None or row.next_run_at <= now):
         if row.step == Step.EXPAND:
-            return Asked(row.id, Action.EXPAND, open_to.expand, priority=priority(open_to.expand, urgency))
-        return Asked(row.id, Action.BEGIN) if row.urgency is not None else None
+            return NextStep(row.id, Action.EXPAND, open_to.expand, priority=priority(open_to.expand, urgency))
+        return NextStep(row.id, Action.BEGIN) if row.urgency is not None else None
     if row.status != WorkStatus.RUNNING or row.step != Step.ANALYSE:
         return None
     if shards is not None and shards.due:
         # A place for each message: for those at work, too.
         places = shards.due + shards.held
-        return Asked(row.id, Action.ANALYSE, open_to.analyse, places, priority(open_to.analyse, urgency))
-    return Asked(row.id, Action.MERGE) if shards is None or not shards.open else None
+        return NextStep(row.id, Action.ANALYSE, open_to.analyse, places, priority(open_to.analyse, urgency))
+    return NextStep(row.id, Action.MERGE) if shards is None or not shards.open else None
 
 
 def priority(queue: str, urgency: int) -> int:
@@ -229,7 +229,7 @@ def _unpicked(now: datetime) -> ColumnElement[bool]:
     return and_(BATCHES.c.step == Step.ANALYSE, BATCHES.c.urgency.is_(None), waits)
 
 
-def _asks(step: Step) -> ColumnElement[bool]:
+def _waiting_in(step: Step) -> ColumnElement[bool]:
     """A batch in this step asks for a message, if it is due: to be analysed, once its turn has come."""
     claimable = and_(in_states(BATCHES, CLAIMABLE), BATCHES.c.step == step)
     return and_(claimable, BATCHES.c.urgency.is_not(None)) if step is Step.ANALYSE else claimable
@@ -238,10 +238,10 @@ def _asks(step: Step) -> ColumnElement[bool]:
 def _under_way(session: Session, step: Step, now: datetime) -> int:
     """Batches in this step that somebody works on, or that ask for it."""
     mine = BATCHES.c.step == step
-    asks = and_(mine, _asks(step), is_due(BATCHES, now))
+    waiting = and_(mine, _waiting_in(step), is_due(BATCHES, now))
     running = and_(mine, BATCHES.c.status == WorkStatus.RUNNING)
     # One after the other: for an OR, databases read the whole table.
-    counts = (session.execute(select(func.count()).where(which)).scalar_one() for which in (asks, running))
+    counts = (session.execute(select(func.count()).where(which)).scalar_one() for which in (waiting, running))
     return sum(counts)
 
 
@@ -270,7 +270,7 @@ def runnable(context: Context, shut: Collection[str]) -> Iterator[str]:
     analyse = ended if open_to.analyse in shut else or_(asked_for, ended)
     steps = [Step.ANALYSE] if open_to.expand in shut else [Step.ANALYSE, Step.EXPAND]
     # Steps are asked for one after the other: for an OR, databases read the whole table.
-    for which in (and_(running, analyse), *(and_(_asks(step), is_due(BATCHES, now)) for step in steps)):
+    for which in (and_(running, analyse), *(and_(_waiting_in(step), is_due(BATCHES, now)) for step in steps)):
         after = 0
         while ids := _next_ids(context, which, after):
             yield from map(scope_of, ids)

@@ -1,22 +1,32 @@
-"""How the flow stands: what is done, waits and failed, what holds it up, and what was done without a model."""
+"""How the flow stands: what is done, waits and failed, what holds it up, and what was done without a model.
+
+`waiting` and `failures` are for lists of all flows.
+"""
 
 import json
+from collections.abc import Iterator
+from dataclasses import replace
 from datetime import datetime
 
 from redis import RedisError
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
+from pipeline.engine.backlog import Failure, Waiting
+from pipeline.engine.backlog import waiting as counted
+from pipeline.engine.claims import in_states, is_due
 from pipeline.engine.metrics import count_by
 from pipeline.engine.presence import Presence
 from pipeline.flows.screenshots import live_settings
 from pipeline.flows.screenshots.frames import buffer
 from pipeline.flows.screenshots.graph.models import EMBEDDINGS, NODES
+from pipeline.flows.screenshots.live_settings import CONTROL
 from pipeline.flows.screenshots.models import BATCHES, REJECTIONS, SHOTS, SOURCES
+from pipeline.flows.screenshots.plan import Routes, routes
 from pipeline.flows.screenshots.rules import heuristics
-from pipeline.flows.screenshots.states import CLAIMABLE, WorkStatus
+from pipeline.flows.screenshots.states import CLAIMABLE, Step, WorkStatus
 from pipeline.flows.screenshots.views import Retry, Status
-from pipeline.flows.screenshots.work import capture
+from pipeline.flows.screenshots.work import capture, embedding, expansion, merge, shard
 from pipeline.providers import gates
 from pipeline.settings import Settings
 from pipeline.storage.context import Context
@@ -35,8 +45,7 @@ def status(context: Context, *, makers: bool = True) -> Status:
     with context.db.read() as session:
         shots, batches = count_by(session, SHOTS.c.status), count_by(session, BATCHES.c.status)
         merges = count_by(session, NODES.c.status)
-        in_buffer = (SHOTS.c.batch_id.is_(None), SHOTS.c.status.in_(list(CLAIMABLE)), SHOTS.c.storage_state == "stored")
-        buffered = session.execute(select(func.count()).where(*in_buffer)).scalar_one()
+        buffered = _buffered(session)
         unbegun = (BATCHES.c.status == WorkStatus.PENDING, BATCHES.c.attempts == 0)
         oldest = session.execute(select(func.min(BATCHES.c.created_at)).where(*unbegun)).scalar()
         pressure = session.execute(select(func.max(SOURCES.c.pressure))).scalar() or 0
@@ -114,3 +123,52 @@ def _alive(context: Context) -> bool:
         return context.online and bool(Presence(context.redis).alive())
     except RedisError:
         return False
+
+
+def _buffered(session: Session) -> int:
+    return session.execute(select(func.count()).select_from(SHOTS).where(buffer.buffered())).scalar_one()
+
+
+def waiting(context: Context) -> Iterator[Waiting]:
+    """Frames without a batch, batches whose turn has not come, and what is under way, by the queues open now."""
+    # Breakers are in Redis: while that is down, asking them would take seconds, and nothing goes anywhere.
+    now, to = context.db.now(), routes(context) if context.online else Routes(CONTROL, CONTROL, CONTROL)
+    unbegun = (in_states(BATCHES, CLAIMABLE), BATCHES.c.step == Step.ANALYSE)
+    with context.db.read() as session:
+        frames = _buffered(session)
+        turns, due = session.execute(
+            select(func.count(), func.count().filter(is_due(BATCHES, now))).select_from(BATCHES).where(*unbegun)
+        ).one()
+        kinds = (
+            (shard.WORK, "screenshot_shards", to.analyse),
+            (expansion.WORK, "screenshot_batches", to.expand),
+            (merge.WORK, "merges", to.merge),
+            (embedding.WORK, "vectors", to.embed),
+        )
+        found = [
+            replace(one, queue=queue) for kind, name, queue in kinds for _, one in counted(session, kind, name, now)
+        ]
+    if frames:
+        yield Waiting("screenshots", frames, why="until there are enough for a batch, or long enough no other came")
+    if turns:
+        yield Waiting("screenshot_batches", turns, to.analyse, later=turns - due)
+    yield from found
+
+
+def failures(context: Context, limit: int) -> list[Failure]:
+    """The newest batches that nobody tries again by himself."""
+    c = BATCHES.c
+    failed = select(BATCHES).where(c.status == WorkStatus.FAILED_PERMANENT)
+    with context.db.read() as session:
+        rows = session.execute(failed.order_by(c.created_at.desc()).limit(limit)).all()
+    return [
+        Failure(
+            "screenshots",
+            "screenshot_batch",
+            str(row.id),
+            f"Batch {row.id} of {row.source_key}",
+            row.error or "it failed",
+            row.updated_at,
+        )
+        for row in rows
+    ]

@@ -3,8 +3,11 @@
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Annotated
 
+from pydantic import JsonValue
+
+from pipeline.engine.wire import HIDDEN, VIEW, example
 from pipeline.flows.screenshots.graph.search import Progress
 from pipeline.flows.screenshots.rules.provenance import Call
 from pipeline.flows.screenshots.states import NodeKind, Origin, WorkStatus
@@ -12,15 +15,35 @@ from pipeline.flows.screenshots.states import NodeKind, Origin, WorkStatus
 
 @dataclass(frozen=True)
 class NodeView:
-    """Something that was understood. `merged_into_id`: the node that says it now."""
+    """Something that was understood."""
 
+    __pydantic_config__ = example(
+        id=12,
+        kind="event",
+        thread_id="thread_4_0",
+        title="Invoice for March",
+        summary="Checked the sums.",
+        keywords=["invoice"],
+        entities=[{"name": "ACME"}],
+        importance=6,
+        confidence=8,
+        event_time="2026-11-22T10:00:00Z",
+        made_by="model",
+        batch_id=4,
+        status="succeeded",
+        error=None,
+        merged_into_id=None,
+        merged_from_ids=[],
+        created_at="2026-11-22T10:01:00Z",
+        updated_at="2026-11-22T10:01:30Z",
+    )
     id: int
     kind: NodeKind
     thread_id: str | None
     title: str
     summary: str
     keywords: list[str]
-    entities: list[dict[str, Any]]
+    entities: list[dict[str, JsonValue]]
     importance: int
     confidence: int
     event_time: datetime
@@ -30,6 +53,7 @@ class NodeView:
     """Of its merge."""
     error: str | None
     merged_into_id: int | None
+    """The node that says it now."""
     merged_from_ids: list[int]
     created_at: datetime
     updated_at: datetime
@@ -37,8 +61,31 @@ class NodeView:
 
 @dataclass(frozen=True)
 class ScreenshotView:
-    """A frame. `path`: where its file is while it is kept."""
+    """A frame."""
 
+    __pydantic_config__ = example(
+        id=40,
+        source_key="screen:0",
+        ts="2026-11-22T10:00:00Z",
+        app="Firefox",
+        window_title="Invoices",
+        status="succeeded",
+        vlm_attempts=1,
+        vlm_next_run_at=None,
+        error=None,
+        batch_id=4,
+        ocr_text="Invoice 17",
+        ui_text_snippets=["Invoice 17"],
+        detected_entities=["ACME"],
+        app_guess="Firefox",
+        app_guess_confidence=0.9,
+        sha256="9f86d0…",
+        phash="c3a1…",
+        size_bytes=181224,
+        storage_state="stored",
+        retention_expires_at=None,
+        created_at="2026-11-22T10:00:01Z",
+    )
     id: int
     source_key: str
     ts: datetime
@@ -46,10 +93,12 @@ class ScreenshotView:
     window_title: str
     status: WorkStatus
     vlm_attempts: int
-    """How often its analysis was begun; `vlm_next_run_at`: when it is tried again."""
+    """How often its analysis was begun."""
     vlm_next_run_at: datetime | None
+    """When it is tried again, after an attempt that failed."""
     error: str | None
     batch_id: int | None
+    """None: it waits for a batch."""
     ocr_text: str | None
     ui_text_snippets: list[str]
     detected_entities: list[str]
@@ -60,11 +109,13 @@ class ScreenshotView:
     phash: str
     size_bytes: int
     storage_state: str
+    """`stored`, `deleted` (after its retention time) or `missing`."""
     retention_expires_at: datetime | None
     created_at: datetime
-    original_path: str = ""
+    original_path: Annotated[str, HIDDEN] = ""
     """Where the file that was added was then; empty for what came as bytes."""
-    path: Path | None = None
+    path: Annotated[Path | None, HIDDEN] = None
+    """Where its file is while it is kept."""
 
 
 @dataclass(frozen=True)
@@ -88,8 +139,9 @@ class NodeFrames:
 
 @dataclass(frozen=True)
 class WordPlace:
-    """A word that was looked for, where it stands on a frame: sides as shares of the frame's, from the top left."""
+    """A word that was looked for. Its sides: shares of the frame's, 0 to 1, from the top left."""
 
+    __pydantic_config__ = VIEW
     text: str
     left: float
     top: float
@@ -99,34 +151,35 @@ class WordPlace:
 
 @dataclass(frozen=True)
 class TextLine:
-    """A line of text on a frame, its place likewise, and the words in it that were looked for."""
+    """A line of text on a frame. Its sides: shares of the frame's, 0 to 1, from the top left."""
 
+    __pydantic_config__ = VIEW
     text: str
     left: float
     top: float
     right: float
     bottom: float
     words: list[WordPlace]
+    """Where the words that were looked for stand; within a line, this is an estimate."""
 
 
 @dataclass(frozen=True)
 class Exclusions:
-    """Patterns of programs and window titles whose frames are never stored: those that can be changed while everything
-    runs, and those of the settings, which hold as well."""
+    """Patterns, in any case: frames of such programs and window titles are never stored."""
 
+    __pydantic_config__ = VIEW
     apps: list[str]
     titles: list[str]
     fixed_apps: list[str]
+    """Those of the settings, which hold as well."""
     fixed_titles: list[str]
 
 
 @dataclass(frozen=True)
 class BatchView:
-    """Frames that are analysed together. `made_by`: who made its nodes; empty until there are any.
+    """Frames that are analysed together."""
 
-    `attempts`: of its step; `total_attempts`: over both steps and replays. `run_ms`: without waits between attempts.
-    """
-
+    __pydantic_config__ = VIEW
     id: int
     correlation_id: str
     source_key: str
@@ -136,14 +189,18 @@ class BatchView:
     status: WorkStatus
     step: str
     attempts: int
+    """Of its step."""
     total_attempts: int
+    """Over both steps and replays."""
     next_run_at: datetime | None
     error: str | None
     made_by: str
+    """Who made its nodes; empty until there are any."""
     notes: list[str]
     vlm_ms: int
     text_ms: int
     run_ms: int
+    """From its begin to its end, without waits between attempts."""
     created_at: datetime
     started_at: datetime | None
     finished_at: datetime | None
@@ -151,11 +208,13 @@ class BatchView:
 
 @dataclass(frozen=True)
 class SourceView:
-    """A screen or window. `pressure`: how far analysis was behind when a frame last came, 0 to 2."""
+    """A screen or window."""
 
+    __pydantic_config__ = VIEW
     key: str
     active: bool
     pressure: int
+    """How far analysis was behind when a frame last came, 0 to 2."""
     created_at: datetime
     seen_at: datetime
     frames: int = 0
@@ -164,14 +223,17 @@ class SourceView:
 
 @dataclass(frozen=True)
 class RejectionView:
-    """A frame that was not accepted, and why: bits of 256 that differ from the nearest one, or what was wrong."""
+    """A frame that was not accepted, and why."""
 
+    __pydantic_config__ = VIEW
     id: int
     source_key: str
     ts: datetime
     reason: str
     detail: str
+    """What was wrong with it."""
     distance: int | None
+    """How many of 256 bits differ from the nearest frame."""
     threshold: int | None
     nearest_id: int | None
     sha256: str
@@ -182,6 +244,7 @@ class RejectionView:
 class ThreadView:
     """A course of activity."""
 
+    __pydantic_config__ = VIEW
     id: str
     title: str
     first_at: datetime
@@ -192,6 +255,7 @@ class ThreadView:
 class EdgeView:
     """How two nodes relate."""
 
+    __pydantic_config__ = VIEW
     from_id: int
     to_id: int
     type: str
@@ -199,9 +263,11 @@ class EdgeView:
 
 @dataclass(frozen=True)
 class OriginView:
-    """How a node came to say what it says: `act` is `made` or `merged`; `method`: by whom."""
+    """How a node came to say what it says."""
 
+    __pydantic_config__ = VIEW
     act: str
+    """`made` or `merged`."""
     from_node_id: int | None
     batch_id: int | None
     method: Origin
@@ -211,9 +277,11 @@ class OriginView:
 
 @dataclass(frozen=True)
 class NodeDetail:
-    """A node with what it rests on. `asked_id` differs from `node.id` if what was asked for went into it."""
+    """A node with what it rests on."""
 
+    __pydantic_config__ = VIEW
     asked_id: int
+    """Differs from the node's id if what was asked for went into it."""
     node: NodeView
     vector: WorkStatus | None
     """Of its vector, by which it is found."""
@@ -228,9 +296,11 @@ class NodeDetail:
 
 @dataclass(frozen=True)
 class Hour:
-    """What happened in one hour of one thread, in its order."""
+    """What happened in one hour of one thread, in its order. A page of the timeline may begin in the middle of one."""
 
+    __pydantic_config__ = VIEW
     begins_at: datetime
+    """In the configured zone."""
     thread_id: str | None
     thread_title: str
     nodes: list[NodeView]
@@ -238,10 +308,12 @@ class Hour:
 
 @dataclass(frozen=True)
 class Extent:
-    """What lies in a range of time, and so would be forgotten with it: nodes that rest on a frame of it, too."""
+    """What lies in a range of time, and would be deleted with it."""
 
+    __pydantic_config__ = VIEW
     screenshots: int
     nodes: int
+    """Those that rest on a frame of it."""
     rejections: int
     first_at: datetime | None
     last_at: datetime | None
@@ -260,8 +332,9 @@ class DeadLetter:
 
 @dataclass(frozen=True)
 class Hit:
-    """A node that a search found; ranks are 1-based, None: not found that way."""
+    """A node that a search found; ranks are from 1, None: not found that way."""
 
+    __pydantic_config__ = VIEW
     node: NodeView
     score: float
     text_rank: int | None
@@ -271,29 +344,29 @@ class Hit:
     """A frame on which one of the words was read."""
     excerpt: str = ""
     """The text around it."""
-    original_path: str = ""
+    original_path: Annotated[str, HIDDEN] = ""
     """The file that was added as this frame."""
 
 
 @dataclass(frozen=True)
 class Found:
-    """Hits, best first, beside how much of everything is indexed.
+    """Hits, best first, beside how much is indexed."""
 
-    `lexical`: no provider of embeddings is configured, so meaning is not known. `note`: why only words were looked
-    for, although meaning should have been.
-    """
-
+    __pydantic_config__ = VIEW
     hits: list[Hit]
     screenshots: Progress
     vectors: Progress
     lexical: bool
+    """No provider of embeddings is configured, so meaning is not known."""
     note: str = ""
+    """Why only words were looked for, although meaning should have been."""
 
 
 @dataclass(frozen=True)
 class Retry:
     """Work whose last attempt failed and that will be tried again. `kind`: `batch` or `merge`."""
 
+    __pydantic_config__ = VIEW
     kind: str
     count: int
     next_in_s: float
@@ -306,6 +379,7 @@ class Retry:
 class CaptureView:
     """What workers with a display capture by themselves, and how the latest time went."""
 
+    __pydantic_config__ = VIEW
     sources: list[str]
     every_s: float
     last_s: float | None
@@ -321,6 +395,7 @@ class CaptureView:
 class Status:
     """How the flow stands. Each of the first four: how many by state."""
 
+    __pydantic_config__ = VIEW
     screenshots: dict[str, int]
     batches: dict[str, int]
     merges: dict[str, int]

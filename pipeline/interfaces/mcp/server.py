@@ -28,7 +28,7 @@ from pydantic import BaseModel, ValidationError
 
 from pipeline.engine.accounts import CALLER
 from pipeline.interfaces.http.errors import response_for
-from pipeline.interfaces.mcp.tool import Call, Picture, Report, Tool, check, may_use
+from pipeline.interfaces.mcp.tool import Call, Picture, Report, Tool, adapter, check, may_use
 from pipeline.interfaces.mcp.tools import TOOLS
 from pipeline.operations.caller import Caller
 from pipeline.operations.refusal import Refused
@@ -125,7 +125,7 @@ def _listed(tool: Tool, *, local: bool) -> Listed:
         title=tool.title,
         description=tool.description,
         input_schema=tool.arguments_for(local=local).model_json_schema(),
-        output_schema=tool.result.model_json_schema(mode="serialization"),
+        output_schema=adapter(tool.result).json_schema(mode="serialization"),
         annotations=ToolAnnotations(
             title=tool.title,
             read_only_hint=not tool.writes,
@@ -156,9 +156,9 @@ def _invalid(error: ValidationError, takes: type[BaseModel]) -> RequestValidatio
     return RequestValidationError(said)
 
 
-def _told(found: BaseModel | Picture) -> CallToolResult:
+def _told(found: Any) -> CallToolResult:
     about = found.about if isinstance(found, Picture) else found
-    structured = about.model_dump(mode="json", by_alias=True)
+    structured = adapter(about.__class__).dump_python(about, mode="json", by_alias=True)
     # For clients that know no structured content; the protocol asks for it.
     content: list[ContentBlock] = [TextContent(type="text", text=json.dumps(structured, ensure_ascii=False))]
     if isinstance(found, Picture):

@@ -2,10 +2,11 @@
 
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
+from functools import cache
 from inspect import cleandoc
 from typing import Any, TypeVar, get_type_hints
 
-from pydantic import BaseModel
+from pydantic import TypeAdapter
 
 from pipeline.interfaces.http.fields import Strict
 from pipeline.interfaces.http.pictures import Pictures
@@ -13,9 +14,14 @@ from pipeline.operations.caller import Caller
 from pipeline.operations.refusal import Refused
 from pipeline.storage.api_keys import Scope
 
-Result = TypeVar("Result", bound=BaseModel)
 Function = TypeVar("Function", bound=Callable[..., Any])
 Report = Callable[[float, float | None, str], Coroutine[Any, Any, None]]
+
+
+@cache
+def adapter(result: Any) -> TypeAdapter[Any]:
+    """Describes and writes results of this kind: a model or a view."""
+    return TypeAdapter(result)
 
 
 class Arguments(Strict):
@@ -27,7 +33,7 @@ class Picture:
     """A result that is looked at, beside what is said of it."""
 
     png: bytes
-    about: BaseModel
+    about: Any
 
 
 @dataclass(frozen=True)
@@ -61,7 +67,7 @@ class Tool:
     arguments: type[Arguments]
     local_arguments: type[Arguments]
     """Over stdio."""
-    result: type[BaseModel]
+    result: Any
     writes: bool = False
     spends: bool = False
     """It may lead to calls of AI services."""
@@ -84,7 +90,7 @@ class Toolbox:
         self,
         title: str,
         *,
-        result: type[BaseModel] | None = None,
+        result: Any = None,
         asks: type[Arguments] | None = None,
         asks_locally: type[Arguments] | None = None,
         **traits: bool,

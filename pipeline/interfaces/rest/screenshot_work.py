@@ -5,6 +5,12 @@ from typing import Annotated
 from fastapi import APIRouter, Query
 
 from pipeline.flows.screenshots.states import LetterKind, Reason, WorkStatus
+from pipeline.flows.screenshots.views import (
+    BatchView,
+    Exclusions,
+    RejectionView,
+    SourceView,
+)
 from pipeline.interfaces.http import pages
 from pipeline.interfaces.http.dependencies import ByCaller, admin, reader, spender, writer
 from pipeline.interfaces.http.errors import documented
@@ -16,10 +22,6 @@ from pipeline.interfaces.rest.screenshot_shapes import (
     DeadLetterSelection,
     DeadLetterShape,
     ExclusionsChange,
-    ExclusionsShape,
-    RejectionShape,
-    ScreenshotBatchShape,
-    SourceShape,
     SourceSwitch,
 )
 from pipeline.operations import screenshots
@@ -32,17 +34,17 @@ Source = Annotated[Line, Query(description="Only of this source, such as screen:
 @router.get("/batches", dependencies=reader)
 def list_batches(
     caller: ByCaller, status: WorkStatus | None = None, limit: Limit = 50, cursor: Cursor = None
-) -> Page[ScreenshotBatchShape]:
+) -> Page[BatchView]:
     """List batches, newest first: state, attempts, who made the nodes, how long calls took, what was repaired."""
     (before,) = pages.decode(cursor, int) or (None,)
     found = screenshots.batches.by(caller, status=status, limit=limit + 1, before=before)
-    return pages.page(found, limit, ScreenshotBatchShape.model_validate, lambda batch: (batch.id,))
+    return pages.views(found, limit, lambda batch: (batch.id,))
 
 
 @router.get("/batches/{batch_id}", dependencies=reader, responses=documented(404))
-def show_batch(caller: ByCaller, batch_id: RowId) -> ScreenshotBatchShape:
+def show_batch(caller: ByCaller, batch_id: RowId) -> BatchView:
     """Show a batch: state, attempts, who made the nodes, how long calls took, what was repaired."""
-    return ScreenshotBatchShape.model_validate(screenshots.batch.by(caller, batch_id))
+    return screenshots.batch.by(caller, batch_id)
 
 
 @router.get("/rejected", dependencies=reader)
@@ -52,36 +54,36 @@ def list_rejected(
     reason: Annotated[Reason | None, Query(description="Only those left out for this reason.")] = None,
     limit: Limit = 50,
     cursor: Cursor = None,
-) -> Page[RejectionShape]:
+) -> Page[RejectionView]:
     """List frames that were not accepted, newest first, and why."""
     (before,) = pages.decode(cursor, int) or (None,)
     found = screenshots.rejections.by(caller, source=source, reason=reason or "", limit=limit + 1, before=before)
-    return pages.page(found, limit, RejectionShape.model_validate, lambda rejection: (rejection.id,))
+    return pages.views(found, limit, lambda rejection: (rejection.id,))
 
 
 @router.get("/sources", dependencies=reader)
-def list_sources(caller: ByCaller) -> Page[SourceShape]:
+def list_sources(caller: ByCaller) -> Page[SourceView]:
     """List the screens and windows that frames come from."""
-    return Page(items=[SourceShape.model_validate(source) for source in screenshots.sources.by(caller)])
+    return Page(items=screenshots.sources.by(caller))
 
 
 @router.put("/sources/{source}", dependencies=writer)
-def switch_source(caller: ByCaller, source: Line, switch: SourceSwitch) -> SourceShape:
+def switch_source(caller: ByCaller, source: Line, switch: SourceSwitch) -> SourceView:
     """Take frames of a source from now on, or refuse them; also one from which no frame has come yet."""
     screenshots.set_active.by(caller, source, switch.active)
-    return next(SourceShape.model_validate(found) for found in screenshots.sources.by(caller) if found.key == source)
+    return next(found for found in screenshots.sources.by(caller) if found.key == source)
 
 
 @router.get("/exclusions", dependencies=reader)
-def show_exclusions(caller: ByCaller) -> ExclusionsShape:
+def show_exclusions(caller: ByCaller) -> Exclusions:
     """Show whose frames are never stored."""
-    return ExclusionsShape.model_validate(screenshots.exclusions.by(caller))
+    return screenshots.exclusions.by(caller)
 
 
 @router.put("/exclusions", dependencies=admin)
-def exclude(caller: ByCaller, change: ExclusionsChange) -> ExclusionsShape:
+def exclude(caller: ByCaller, change: ExclusionsChange) -> Exclusions:
     """Exclude programs and window titles from now on, beside those of the settings. What was stored before stays."""
-    return ExclusionsShape.model_validate(screenshots.exclude.by(caller, apps=change.apps, titles=change.titles))
+    return screenshots.exclude.by(caller, apps=change.apps, titles=change.titles)
 
 
 @router.get("/dead-letters", dependencies=reader)

@@ -7,9 +7,20 @@ from fastapi import APIRouter, Depends, Header, Query, Request, Response
 from fastapi.responses import FileResponse
 from pydantic import StringConstraints
 
+from pipeline.flows.screenshots.deletion import Forgotten
 from pipeline.flows.screenshots.frames import renditions
 from pipeline.flows.screenshots.frames.files import Kind
 from pipeline.flows.screenshots.states import WorkStatus
+from pipeline.flows.screenshots.views import (
+    Extent,
+    Found,
+    Hour,
+    NodeDetail,
+    NodeView,
+    ScreenshotView,
+    Status,
+    TextLine,
+)
 from pipeline.interfaces.http import pages
 from pipeline.interfaces.http.dependencies import ByCaller, here, reader, spender, writer
 from pipeline.interfaces.http.errors import RETRY_S, documented
@@ -20,15 +31,9 @@ from pipeline.interfaces.http.pages import Cursor, Page
 from pipeline.interfaces.http.screenshots import FrameFields, rendition, take
 from pipeline.interfaces.http.shapes import started
 from pipeline.interfaces.http.uploads import Form, uploaded
-from pipeline.interfaces.rest.node_shapes import FoundNodesShape, NodeDetailShape, NodeShape, TimelineHourShape
 from pipeline.interfaces.rest.screenshot_shapes import (
-    ExtentShape,
-    ForgottenShape,
-    ScreenshotShape,
-    ScreenshotStatusShape,
     Size,
     TakenShape,
-    TextLineShape,
 )
 from pipeline.operations import screenshots
 from pipeline.operations.refusal import Refused
@@ -116,12 +121,12 @@ async def add(
 
 
 @router.get("/search", dependencies=[*reader, *spender])
-def search(caller: ByCaller, q: Words, since: Since = None, app: App = "", limit: Limit = 10) -> FoundNodesShape:
+def search(caller: ByCaller, q: Words, since: Since = None, app: App = "", limit: Limit = 10) -> Found:
     """Find what happened, best first, by words and, with an embeddings provider, by meaning.
 
     That costs one small call; where the provider does not answer, `note` says so, and words alone are matched.
     """
-    return FoundNodesShape.model_validate(screenshots.search.by(caller, q, since, app, limit))
+    return screenshots.search.by(caller, q, since, app, limit)
 
 
 @router.get("", dependencies=reader)
@@ -134,7 +139,7 @@ def list_screenshots(
     status: WorkStatus | None = None,
     limit: Limit = 50,
     cursor: Cursor = None,
-) -> Page[ScreenshotShape]:
+) -> Page[ScreenshotView]:
     """List frames, the latest first."""
     check_range(since, until)
     found = screenshots.screenshots.by(
@@ -147,7 +152,7 @@ def list_screenshots(
         limit=limit + 1,
         before=pages.decode(cursor, At, int),
     )
-    return pages.page(found, limit, ScreenshotShape.model_validate, lambda shot: (shot.ts, shot.id))
+    return pages.views(found, limit, lambda shot: (shot.ts, shot.id))
 
 
 @router.get("/timeline", dependencies=reader)
@@ -159,7 +164,7 @@ def timeline(
     derived: Annotated[bool, Query(description="Knowledge, state, procedures and plans, too.")] = False,
     limit: Limit = 100,
     cursor: Cursor = None,
-) -> Page[TimelineHourShape]:
+) -> Page[Hour]:
     """Show what happened, hour by hour and thread by thread, in the order of time: the latest `limit` nodes.
 
     `next_cursor` leads to what was before them.
@@ -169,62 +174,61 @@ def timeline(
     hours, following = screenshots.timeline_page.by(
         caller, limit, since=since, until=until, thread=thread, derived=derived, before=before
     )
-    items = [TimelineHourShape.model_validate(hour) for hour in hours]
-    return Page(items=items, next_cursor=following and pages.encode(*following))
+    return Page(items=hours, next_cursor=following and pages.encode(*following))
 
 
 @router.get("/status", dependencies=reader)
-def status(caller: ByCaller) -> ScreenshotStatusShape:
+def status(caller: ByCaller) -> Status:
     """Show what is done, waiting and failed, what holds work up, and what was done without a model."""
-    return ScreenshotStatusShape.model_validate(screenshots.status.by(caller))
+    return screenshots.status.by(caller)
 
 
 @router.get("/extent", dependencies=reader)
-def extent(caller: ByCaller, since: Begin, until: End) -> ExtentShape:
+def extent(caller: ByCaller, since: Begin, until: End) -> Extent:
     """Say what deleting this range of time would delete."""
     check_range(since, until)
-    return ExtentShape.model_validate(screenshots.extent.by(caller, since, until))
+    return screenshots.extent.by(caller, since, until)
 
 
 @router.delete("", dependencies=writer)
-def delete(caller: ByCaller, since: Begin, until: End) -> ForgottenShape:
+def delete(caller: ByCaller, since: Begin, until: End) -> Forgotten:
     """Delete what was captured in a range of time, with everything derived from it: files, texts, nodes, vectors.
 
     A node that had absorbed a deleted one returns to what it said before, and is merged again.
     """
     check_range(since, until)
-    return ForgottenShape.model_validate(screenshots.forget.by(caller, since, until))
+    return screenshots.forget.by(caller, since, until)
 
 
 @router.get("/nodes/{node_id}", dependencies=reader, responses=documented(404))
-def show_node(caller: ByCaller, node_id: RowId) -> NodeDetailShape:
+def show_node(caller: ByCaller, node_id: RowId) -> NodeDetail:
     """Show a node: its text, the model or rules that made it, and its calls and frames."""
-    return NodeDetailShape.model_validate(screenshots.show.by(caller, node_id))
+    return screenshots.show.by(caller, node_id)
 
 
 @router.get("/{shot_id}", dependencies=reader, responses=documented(404))
-def show(caller: ByCaller, shot_id: RowId) -> ScreenshotShape:
+def show(caller: ByCaller, shot_id: RowId) -> ScreenshotView:
     """Show a frame with its text."""
-    return ScreenshotShape.model_validate(screenshots.screenshot.by(caller, shot_id))
+    return screenshots.screenshot.by(caller, shot_id)
 
 
 @router.get("/{shot_id}/nodes", dependencies=reader, responses=documented(404))
-def list_nodes_of(caller: ByCaller, shot_id: RowId) -> Page[NodeShape]:
+def list_nodes_of(caller: ByCaller, shot_id: RowId) -> Page[NodeView]:
     """List the nodes that rest on a frame, in the order of time."""
     screenshots.screenshot.by(caller, shot_id)
-    return Page(items=[NodeShape.model_validate(node) for node in screenshots.nodes_of.by(caller, shot_id)])
+    return Page(items=screenshots.nodes_of.by(caller, shot_id))
 
 
 @router.get("/{shot_id}/text", dependencies=reader, responses=documented(404, 503))
 async def show_text(
     request: Request, shot_id: RowId, q: Annotated[Line, Query(description="Say where these words stand.")] = ""
-) -> Page[TextLineShape]:
+) -> Page[TextLine]:
     """The lines of text on a frame with their places, as this machine recognises them.
 
     Where a model read the frame, that takes some seconds the first time.
     """
     _, text = await rendition(request, shot_id, Kind.TEXT)
-    return Page(items=[TextLineShape.model_validate(line) for line in renditions.lines_in(text, q)])
+    return Page(items=renditions.lines_in(text, q))
 
 
 @router.get(

@@ -1,11 +1,11 @@
 """A fleet for the screenshots flow, over a scripted vision and text model that counts what it is asked."""
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from pipeline.storage.context import Context
+from tests.faults.conftest import QUICK
 from tests.faults.screenshots.flow import Shots
 from tests.support.provider_server import ProviderServer
 from tests.support.screenshot_model import ScreenshotModel
@@ -52,26 +52,18 @@ def settings_env(provider: ProviderServer, extra_env: dict[str, str]) -> dict[st
         "PENSTOCK_SCREENSHOTS__BATCH_TIMEOUT_S": "5",
         "PENSTOCK_SCREENSHOTS__BACKOFF_S": "[0.1,0.1,0.1,0.1,0.1]",
         "PENSTOCK_SCREENSHOTS__JITTER_S": "0",
-        "PENSTOCK_SWEEP_INTERVAL_S": "1",
-        "PENSTOCK_PRESENCE_TTL_S": "3",
-        "PENSTOCK_PRESENCE_INTERVAL_S": "0.5",
-    } | extra_env
+        **QUICK,
+        **extra_env,
+    }
 
 
 @pytest.fixture
-def stack(
-    context: Context,
-    data_dir: Path,
-    redis_url: str,
-    database_url: str,
-    settings_env: dict[str, str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> Iterator[Stack]:
+def stack(stack: Stack, monkeypatch: pytest.MonkeyPatch) -> Stack:
+    """Its workers are of this flow."""
     monkeypatch.setitem(ROLES, "shots", [*WORKER, "6"])
     # One thread: with more, a sibling's call may be under way when it dies, and is paid for again.
     monkeypatch.setitem(ROLES, "doomed", [*WORKER, "1", "-I", "tests.faults.screenshots.killing"])
-    with Stack(data_dir, database_url, redis_url, **settings_env) as stack:
-        yield stack
+    return stack
 
 
 @pytest.fixture

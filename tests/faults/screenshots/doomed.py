@@ -25,7 +25,7 @@ def work_off(context: Context) -> None:
         for source, _ in plan.buffers(context, plan.ready_buffers(context)):
             buffer.batch(context, source)
         plan.take_turns(context)
-        found = plan.asked(context, batch_ids(plan.runnable(context, ())))
+        found = plan.next_steps(context, batch_ids(plan.runnable(context, ())))
         for one in found:
             if one.action is Action.EXPAND or _analysed(driver, one.batch_id):
                 driver.expand(one.batch_id)

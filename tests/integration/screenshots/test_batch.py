@@ -229,7 +229,7 @@ def test_a_crash_on_the_last_attempt_of_making_nodes_makes_a_dead_letter(context
     assert "lost" in letter.reason
     assert statuses(context) == ["succeeded"] * 5  # what was seen on them stays
     assert service.replay(context, "batch", [batch]) == [batch]
-    assert [one.action for one in plan.asked(context, [batch])] == ["expand"]
+    assert [one.action for one in plan.next_steps(context, [batch])] == ["expand"]
     assert expansion.claim(context, batch, ME) is not None
 
 

@@ -14,7 +14,7 @@ from sqlalchemy import select, update
 from pipeline.engine import live_settings as live
 from pipeline.engine.errors import UserError
 from pipeline.flows.screenshots import queries, service
-from pipeline.flows.screenshots.frames import files, intake, rejections
+from pipeline.flows.screenshots.frames import files, intake, retention
 from pipeline.flows.screenshots.frames.intake import Frame, Taken
 from pipeline.flows.screenshots.live_settings import live_settings
 from pipeline.flows.screenshots.models import REJECTIONS, SHOTS, SOURCES
@@ -317,8 +317,8 @@ def test_the_ledger_is_kept_for_its_days_only(context: Context) -> None:
     with context.db.transaction() as session:
         for age_days in (1, 29, 31):
             then = now - timedelta(days=age_days)
-            rejections.note(session, "screen:1", then, "duplicate", then, sha256=str(age_days))
-    assert rejections.retained(context).due(context) == 1
-    assert rejections.retained(context).remove(context) == 1
+            intake.note_rejection(session, "screen:1", then, "duplicate", then, sha256=str(age_days))
+    assert retention.ledger(context).due(context) == 1
+    assert retention.ledger(context).remove(context) == 1
     with context.db.read() as session:
         assert sorted(session.execute(select(REJECTIONS.c.sha256)).scalars()) == ["1", "29"]

@@ -90,7 +90,7 @@ def finish(context: Context, batch: int) -> None:
 
 def asks(context: Context, *batches: int) -> list[tuple[Action, str, int]]:
     """What batches ask for: what is next, in which queue, how many messages."""
-    return [(one.action, one.queue, one.places) for one in plan.asked(context, batches)]
+    return [(one.action, one.queue, one.places) for one in plan.next_steps(context, batches)]
 
 
 def waiting_in(context: Context, *queues: str) -> list[int]:
@@ -215,7 +215,7 @@ def test_what_recovers_lets_others_pass_only_in_places_that_no_new_batch_wants(
     new(8)
     for one in first:
         analysis.claim(context, one)
-    assert {one.priority for one in plan.asked(context, first)} == {FILLER}
+    assert {one.priority for one in plan.next_steps(context, first)} == {FILLER}
     for one in first:
         finish(context, one)
     second = sent(context)

@@ -57,10 +57,10 @@ def test_shard_of_a_lost_worker_is_sent_again_at_once_and_its_siblings_are_not(c
     assert FLOW.holders(context) == {ME.worker_id, OTHER.worker_id}
     assert FLOW.free_lost(context, {ME.worker_id}) == 1
     assert FLOW.holders(context) == {OTHER.worker_id}
-    (asked,) = plan.asked(context, [batch])
+    (asked,) = plan.next_steps(context, [batch])
     assert (asked.action, asked.places) == (Action.ANALYSE, 3), "a sibling's worker lives and keeps its place"
     hand.look(sibling)
-    assert [one.places for one in plan.asked(context, [batch])] == [2]
+    assert [one.places for one in plan.next_steps(context, [batch])] == [2]
     again = shard.claim(context, batch, OTHER)
     assert again is not None
     assert (again.id, again.attempts) == (lost.id, 2)
@@ -74,7 +74,7 @@ def test_batch_of_a_worker_that_is_lost_while_it_makes_nodes_is_sent_again_from_
     assert expansion.claim(context, batch, ME) is not None
     assert FLOW.free_lost(context, {ME.worker_id}) == 1
     assert batch_ids(plan.runnable(context, ())) == [batch]
-    assert [one.action for one in plan.asked(context, [batch])] == [Action.EXPAND]
+    assert [one.action for one in plan.next_steps(context, [batch])] == [Action.EXPAND]
     unit = expansion.claim(context, batch, OTHER)
     assert unit is not None
     assert unit.attempts == 2
@@ -124,7 +124,7 @@ def test_shard_whose_last_attempt_is_lost_ends_its_batch_though_nobody_is_left_t
     while part := shard.claim(context, batch, ME):
         hand.look(part)
     assert batch_ids(plan.runnable(context, ())) == [batch]
-    assert [one.action for one in plan.asked(context, [batch])] == [Action.MERGE]
+    assert [one.action for one in plan.next_steps(context, [batch])] == [Action.MERGE]
     assert analysis.settle(context, batch).status is WorkStatus.FAILED_PERMANENT
     assert batch_ids(plan.runnable(context, ())) == []
 

@@ -12,7 +12,7 @@ from celery.canvas import _chain as chain
 
 from pipeline.flows.documents.states import DocumentStatus, PageStatus
 from pipeline.flows.knowledge.plan import DueStep, Step
-from pipeline.flows.screenshots.plan import Action, Asked
+from pipeline.flows.screenshots.plan import Action, NextStep
 from pipeline.flows.screenshots.scopes import Scope
 from pipeline.settings import LOCAL
 from pipeline.storage.context import Context
@@ -105,7 +105,7 @@ def test_an_item_s_canvas_from_each_of_its_steps(context: Context, step: Step) -
 
 @pytest.mark.parametrize("action", Action)
 def test_a_batch_s_canvas_from_each_of_its_steps(context: Context, action: Action) -> None:
-    asked = Asked(1, action, "control", 2 if action is Action.ANALYSE else 1)
+    asked = NextStep(1, action, "control", 2 if action is Action.ANALYSE else 1)
     canvas = screenshots._canvas(context, asked, range(asked.places))
     assert shape(in_a_row(canvas, screenshots._tail(asked))) == BATCH[action]
 

@@ -3,8 +3,8 @@
 import pytest
 from PIL import ImageFont
 
+from pipeline.flows.screenshots.frames.renditions import place_of
 from pipeline.flows.screenshots.rules.headings import Box, SeenLine
-from pipeline.flows.screenshots.rules.word_places import place_of
 
 LINE = Box(0.1, 0.2, 0.5, 0.23)
 

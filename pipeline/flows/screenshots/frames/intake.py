@@ -17,10 +17,10 @@ from pipeline.engine.errors import ErrorKind, UnitError, UserError
 from pipeline.engine.tables import insert_if_absent, storable
 from pipeline.engine.transaction import Tx
 from pipeline.flows.screenshots import costs
-from pipeline.flows.screenshots.frames import buffer, files, rejections
+from pipeline.flows.screenshots.frames import buffer, files
 from pipeline.flows.screenshots.frames.buffer import Pressure
 from pipeline.flows.screenshots.live_settings import screenshots_in_force
-from pipeline.flows.screenshots.models import SHOTS, SOURCES
+from pipeline.flows.screenshots.models import REJECTIONS, SHOTS, SOURCES
 from pipeline.flows.screenshots.rules.batches import is_source_key
 from pipeline.flows.screenshots.rules.duplicates import Judgement, Seen, differs, judge, recent
 from pipeline.flows.screenshots.scopes import FLOW, Scope, buffer_of
@@ -33,7 +33,7 @@ from pipeline.storage import installation
 from pipeline.storage.context import Context
 
 log = structlog.get_logger(__name__)
-MAX_APP, MAX_TITLE = 200, 500
+MAX_APP, MAX_TITLE, MAX_DETAIL = 200, 500, 300
 _EARLIEST, _LATEST = datetime(1970, 1, 1, tzinfo=UTC), datetime(3000, 1, 1, tzinfo=UTC)
 _sketches = Sketches()
 
@@ -102,7 +102,7 @@ def ingest(
     if rule := excluded_by(frame.app, frame.window_title, screenshots_in_force(context)):
         # Nothing of it is kept, nor even read: a hash tells whether two were alike.
         now = context.db.now()
-        context.db.run(lambda session: rejections.note(session, frame.source, frame.ts, "excluded", now, detail=rule))
+        context.db.run(lambda session: note_rejection(session, frame.source, frame.ts, "excluded", now, detail=rule))
         taken = Taken(False, reason="excluded")
     else:
         taken = _judged(context, picture, frame, wanted, name)
@@ -115,7 +115,7 @@ def ingest(
 def leave_out(context: Context, frame: Frame) -> None:
     """Note in the ledger that a frame was not even captured, since a person excluded what it would have shown."""
     now = context.db.now()
-    context.db.run(lambda session: rejections.note(session, frame.source, frame.ts, "excluded", now))
+    context.db.run(lambda session: note_rejection(session, frame.source, frame.ts, "excluded", now))
 
 
 def _judged(context: Context, picture: Path | bytes, frame: Frame, wanted: Wanted, name: str) -> Taken:
@@ -142,13 +142,48 @@ def _judged(context: Context, picture: Path | bytes, frame: Frame, wanted: Wante
             raise
         now, why = context.db.now(), ": ".join(filter(None, (Path(frame.original_path).name, str(error))))
         context.db.run(
-            lambda session: rejections.note(
+            lambda session: note_rejection(
                 session, frame.source, frame.ts, Verdict.REFUSED, now, sha256=sha256, detail=why
             )
         )
         log.info("screenshot.refused", source=frame.source, code=error.code)
         name = name or (str(picture) if isinstance(picture, Path) else f"the frame of {frame.source}")
         raise UserError(f"{name}: {error}", code=error.code) from error
+
+
+def note_rejection(
+    session: Session,
+    source: str,
+    ts: datetime,
+    reason: str,
+    now: datetime,
+    *,
+    sha256: str = "",
+    phash: str = "",
+    detail: str = "",
+    judged: Judgement | None = None,
+) -> None:
+    """Note that a frame was not accepted. The same capture, rejected again for the same reason, is one row."""
+    same = select(REJECTIONS.c.id).where(
+        REJECTIONS.c.source_key == source,
+        REJECTIONS.c.ts == ts,
+        REJECTIONS.c.sha256 == sha256,
+        REJECTIONS.c.reason == reason,
+    )
+    if session.execute(same.limit(1)).first() is not None:
+        return
+    row: dict[str, Any] = {
+        "source_key": source,
+        "ts": ts,
+        "reason": reason,
+        "detail": detail[:MAX_DETAIL],
+        "sha256": sha256,
+        "phash": phash,
+        "created_at": now,
+    }
+    if judged is not None:
+        row |= {"threshold": judged.threshold, "distance": judged.distance, "nearest_id": judged.nearest}
+    session.execute(insert(REJECTIONS).values(**row))
 
 
 def _plain(text: str) -> str:
@@ -249,7 +284,7 @@ class Candidate:
         return session.execute(same).one_or_none()
 
     def _reject(self, session: Session, reason: str, judged: Judgement | None, now: datetime) -> None:
-        rejections.note(
+        note_rejection(
             session,
             self.frame.source,
             self.frame.ts,

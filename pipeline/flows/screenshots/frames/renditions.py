@@ -5,6 +5,7 @@ on this machine for the analysis is kept at once, so that nobody waits for it ag
 """
 
 import json
+import unicodedata
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -17,7 +18,6 @@ from pipeline.flows.screenshots.frames import files
 from pipeline.flows.screenshots.frames.files import Kind
 from pipeline.flows.screenshots.models import SHOTS
 from pipeline.flows.screenshots.rules.headings import Box, SeenLine
-from pipeline.flows.screenshots.rules.word_places import place_of
 from pipeline.flows.screenshots.views import TextLine, WordPlace
 from pipeline.providers.replies import clean
 from pipeline.reading.ocr.screen_frames import jpeg_of, lines_of
@@ -28,6 +28,9 @@ from pipeline.storage.fusion import spots
 
 SIDE_PX = {Kind.SMALL: 480, Kind.LARGE: 1920}
 """The longer side, at most."""
+_NARROW, _WIDE = frozenset("fijlrtIJ1.,:;'|!()[]{}-/\\ `\"°·•"), frozenset("mwMWQOG@%&—…")
+_UPRIGHT = 1.5
+"""A line that is so many times as high as wide runs up or down: within it, nothing is told apart."""
 
 
 @dataclass(frozen=True)
@@ -124,3 +127,34 @@ def _shown(line: SeenLine, words: str) -> TextLine:
     assert line.box is not None
     found = [(line.text[begin:end], place_of(line, begin, end)) for begin, end in spots(line.text, words)]
     return TextLine(line.text, *line.box, [WordPlace(text, *box) for text, box in found])
+
+
+def place_of(line: SeenLine, begin: int, end: int) -> Box:
+    """The part of a line's place that these characters of its text take, by how wide characters usually are.
+
+    A line up or down the frame is taken as a whole.
+    """
+    box = line.box
+    assert box is not None
+    if len(line.text) > 1 and box.bottom - box.top > _UPRIGHT * (box.right - box.left):
+        return box
+    widths = [_width(character) for character in line.text]
+    whole = sum(widths)
+    if not whole:
+        return box
+    across = (box.right - box.left) / whole
+    left = box.left + sum(widths[:begin]) * across
+    return Box(left, box.top, left + sum(widths[begin:end]) * across, box.bottom)
+
+
+def _width(character: str) -> float:
+    """In units of a small letter, as in fonts of screens whose characters differ in width."""
+    if unicodedata.combining(character):
+        return 0.0
+    if unicodedata.east_asian_width(character) in "WF":
+        return 1.9
+    if character in _NARROW:
+        return 0.55
+    if character in _WIDE:
+        return 1.5
+    return 1.25 if character.isupper() else 1.0

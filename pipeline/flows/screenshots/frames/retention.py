@@ -8,11 +8,11 @@ from sqlalchemy import ColumnElement, and_, func, select, update
 from sqlalchemy.orm import Session
 
 from pipeline.engine.errors import UnitError
-from pipeline.flows.screenshots.frames import files, rejections
-from pipeline.flows.screenshots.models import SHOTS
+from pipeline.flows.screenshots.frames import files
+from pipeline.flows.screenshots.models import REJECTIONS, SHOTS
 from pipeline.flows.screenshots.states import SCREENSHOT, WorkEvent, WorkStatus
 from pipeline.storage.context import Context
-from pipeline.storage.retention import Retention
+from pipeline.storage.retention import Retention, Rule, rows
 
 PORTION = 200
 MISSING = "its file is gone: somebody deleted it before it was analysed"
@@ -21,7 +21,13 @@ MISSING = "its file is gone: somebody deleted it before it was analysed"
 def retained(context: Context) -> list[Retention]:
     """Original frames, whose texts stay, and the ledger of those that were not accepted."""
     kept = f"{context.settings.screenshots.retention_days:g} days after their analysis"
-    return [Retention("frames", kept, count_due, expire), rejections.retained(context)]
+    return [Retention("frames", kept, count_due, expire), ledger(context)]
+
+
+def ledger(context: Context) -> Retention:
+    """Lines older than `ledger_days` go."""
+    rule = Rule(days=context.settings.screenshots.ledger_days)
+    return rows("rejections", rule, REJECTIONS.c.id, REJECTIONS.c.created_at)
 
 
 def expire(context: Context) -> int:

@@ -8,17 +8,26 @@ from datetime import UTC, datetime
 from types import SimpleNamespace
 from typing import Any
 
-from sqlalchemy import case, insert, select, update
+from sqlalchemy import case, delete, insert, select, update
 from sqlalchemy.orm import Session
 
+from pipeline.engine.claims import FREE
 from pipeline.engine.tables import insert_if_absent
-from pipeline.flows.screenshots.graph import embeddings
-from pipeline.flows.screenshots.graph.models import EDGES, ENTITIES, LINKS, MENTIONS, NODES, PROVENANCE, THREADS
+from pipeline.flows.screenshots.graph.models import (
+    EDGES,
+    EMBEDDINGS,
+    ENTITIES,
+    LINKS,
+    MENTIONS,
+    NODES,
+    PROVENANCE,
+    THREADS,
+)
 from pipeline.flows.screenshots.models import SHOTS
 from pipeline.flows.screenshots.rules.expansion import Expansion, PendingNode
 from pipeline.flows.screenshots.rules.node_merge import MergeNode
 from pipeline.flows.screenshots.rules.schemas import EntityMention, entity_key
-from pipeline.flows.screenshots.states import Origin, WorkStatus
+from pipeline.flows.screenshots.states import EMBEDDING, Origin, WorkEvent, WorkStatus
 from pipeline.storage import vectors
 from pipeline.storage.fulltext import FullText, Text
 
@@ -89,7 +98,7 @@ def write(session: Session, batch_id: int, expansion: Expansion, model: str, now
         if is_new:
             new.append(ids[node.origin_key])
             _attach(session, ids[node.origin_key], batch_id, node, model, now)
-    embeddings.want(session, new, now)
+    want_vectors(session, new, now)
     for edge in expansion.edges:
         ends = ids[edge.from_key], ids[edge.to_key]
         if ends[0] != ends[1] and not set(ends).isdisjoint(new):
@@ -245,3 +254,21 @@ def root(session: Session, node_id: int) -> int | None:
             return node_id
         node_id = row.merged_into_id
     return min(seen)
+
+
+def want_vectors(session: Session, node_ids: Sequence[int], now: datetime) -> None:
+    """Have vectors made of what these nodes say now. One that is being made of an older text will be discarded."""
+    for node_id in sorted(node_ids):
+        row = {"id": node_id, "status": WorkStatus.PENDING, "attempts": 0, "created_at": now, "updated_at": now}
+        insert_if_absent(session, EMBEDDINGS, row)
+    again = {**FREE, "attempts": 0, "next_run_at": None, "error": None, "updated_at": now}
+    EMBEDDING.move(session, EMBEDDINGS, WorkEvent.REOPEN, EMBEDDINGS.c.id.in_(node_ids), **again)
+
+
+def replace_vector(session: Session, target_id: int, node_id: int, now: datetime) -> None:
+    """A node went into another: that one's vector is to be made anew, and the node has none any more."""
+    both = EMBEDDINGS.c.id.in_([target_id, node_id])
+    # In one order everywhere: two transactions must not wait for each other.
+    session.execute(select(EMBEDDINGS.c.id).where(both).order_by(EMBEDDINGS.c.id).with_for_update()).all()
+    session.execute(delete(EMBEDDINGS).where(EMBEDDINGS.c.id == node_id))
+    want_vectors(session, [target_id], now)

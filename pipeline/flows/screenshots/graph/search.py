@@ -63,7 +63,7 @@ class Hit:
 
 
 @dataclass(frozen=True)
-class Found:
+class Ranking:
     """Hits, best first; how many frames are analysed, and how many nodes have a vector."""
 
     hits: list[Hit]
@@ -79,7 +79,7 @@ def search(
     since: datetime | None = None,
     app: str = "",
     limit: int = 10,
-) -> Found:
+) -> Ranking:
     """Nodes for these words, best first; without a vector, by full text alone. Raises `UserError` for no words."""
     if not words.strip():
         raise UserError("say what to look for", code="empty_query")
@@ -99,7 +99,7 @@ def search(
             for node_id, score in best
             if node_id in facts
         ][:limit]
-        return Found(hits, *_coverage(session))
+        return Ranking(hits, *_coverage(session))
 
 
 def _by_vector(session: Session, vector: QueryVector | None, depth: int, since: datetime | None, app: str) -> list[int]:

@@ -23,7 +23,7 @@ from pipeline.engine.settled import Settled
 from pipeline.engine.tables import insert_if_absent
 from pipeline.engine.transaction import Tx
 from pipeline.engine.work import Outcome
-from pipeline.flows.screenshots.graph import embeddings, nodes
+from pipeline.flows.screenshots.graph import nodes
 from pipeline.flows.screenshots.graph.models import EDGES, LINKS, MENTIONS, NODES, PROVENANCE, THREADS, Node
 from pipeline.flows.screenshots.graph.nodes import Content
 from pipeline.flows.screenshots.live_settings import CONTROL
@@ -231,7 +231,7 @@ def _absorb(session: Session, node: Any, target: Any, merged: Content, call: Use
     mine = and_(NODES.c.id == target.id, NODES.c.version == target.version)
     session.execute(update(NODES).where(mine).values(**values))
     # The old vector stays until the new one is there: a node is never without one meanwhile.
-    embeddings.replace(session, target.id, node.id, now)
+    nodes.replace_vector(session, target.id, node.id, now)
     nodes.keep_entities(session, [merged.entities], now)
     nodes.mention(session, target.id, merged.entities)
     session.execute(update(LINKS).where(LINKS.c.node_id == node.id).values(node_id=target.id))

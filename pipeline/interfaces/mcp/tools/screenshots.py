@@ -4,14 +4,17 @@ from typing import Annotated
 
 from pydantic import Field
 
+from pipeline.flows.screenshots.views import Found, Hour
 from pipeline.interfaces.http.fields import Line
 from pipeline.interfaces.http.moments import At
 from pipeline.interfaces.http.pages import Page
 from pipeline.interfaces.mcp.tool import Arguments, Call, Toolbox
 from pipeline.interfaces.rest import screenshots as api
-from pipeline.interfaces.rest.node_shapes import FoundNodesShape, TimelineHourShape
+from pipeline.operations import screenshots
 
 BOX = Toolbox()
+
+
 Words = Annotated[Line, Field(min_length=1, description="Words in any script, such as: invoice march.")]
 _SINCE = Field(default=None, description="From this moment on, such as 2026-11-22T10:00:00Z.")
 
@@ -26,9 +29,9 @@ class Question(Arguments):
 
 
 @BOX.tool("Search what was on the screen", spends=True)
-def search_screenshots(call: Call, asked: Question) -> FoundNodesShape:
+def search_screenshots(call: Call, asked: Question) -> Found:
     """Find what the user saw or did on their screen, best first, by words and, where it is configured, by meaning."""
-    return api.search(call.caller, asked.query, asked.since, asked.app, asked.limit)
+    return screenshots.search.by(call.caller, asked.query, asked.since, asked.app, asked.limit)
 
 
 class Stretch(Arguments):
@@ -45,6 +48,6 @@ class Stretch(Arguments):
 
 
 @BOX.tool("Show what happened on the screen")
-def timeline(call: Call, asked: Stretch) -> Page[TimelineHourShape]:
+def timeline(call: Call, asked: Stretch) -> Page[Hour]:
     """Show what happened on the user's screen, hour by hour, the latest last; next_cursor leads to what was before."""
     return api.timeline(call.caller, **dict(asked))

@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator
 
 from pipeline.interfaces.api.app import PREFIX
+from pipeline.interfaces.mcp.tool import adapter
 from pipeline.interfaces.mcp.tools import TOOLS
 from tests.support.snapshots.addresses import operations
 from tests.support.snapshots.fields import Fields
@@ -37,7 +38,7 @@ def _answers() -> Iterator[tuple[str, list[str]]]:
     for operation, facts in operations().items():
         yield operation, [fact for fact in facts if re.match(r"[1-5]\d\d ", fact)]
     for tool in TOOLS:
-        schema = tool.result.model_json_schema(mode="serialization")
+        schema = adapter(tool.result).json_schema(mode="serialization")
         yield f"tool {tool.name}", list(Fields(schema, answers=True).lines(schema))
 
 

@@ -16,9 +16,7 @@ from pipeline.flows.screenshots.work import analysis, shard
 from pipeline.interfaces.api.app import PREFIX
 from pipeline.interfaces.http.pages import encode
 from pipeline.reading.ocr import fingerprint
-from pipeline.storage.api_keys import Scope
 from pipeline.storage.context import Context
-from tests.integration.interfaces.api.conftest import Connect
 from tests.integration.interfaces.api.test_skeleton import problem
 from tests.integration.screenshots.conftest import BEGIN, ME, Evidence, Hand, draft
 from tests.support.frames import encoded, noise
@@ -223,16 +221,6 @@ class TestOnOneDatabase:
             problem(api.get(f"{SHOTS}/{path}", params={"cursor": encode("x")}), 400, "bad_cursor")
         for path in ("desk", "nodes/x", "0", f"nodes/{2**60}"):
             problem(api.get(f"{SHOTS}/{path}"), 422, "invalid")
-
-    def test_who_may_only_read_changes_nothing(self, connect: Connect) -> None:
-        reads = connect(Scope.READ)
-        problem(send(reads, "desk"), 403, "forbidden")
-        problem(reads.delete(SHOTS, params=RANGE), 403, "forbidden")
-        problem(reads.put(f"{SHOTS}/sources/screen:0", json={"active": False}), 403, "forbidden")
-        replay = f"{SHOTS}/dead-letters/actions/replay"
-        problem(reads.post(replay, json={"all_matching": True}), 403, "forbidden")
-        assert reads.get(f"{SHOTS}/status").status_code == 200
-        assert connect(Scope.WRITE).post(replay, json={"all_matching": True}).json()["done"] == 0
 
     def test_frames_are_listed_shown_smaller_and_their_words_have_places(self, api: TestClient, tmp_path: Path) -> None:
         path = desk(tmp_path / "desk.png", "Invoice 4711 of March")

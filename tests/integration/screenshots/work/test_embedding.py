@@ -7,7 +7,7 @@ import pytest
 from sqlalchemy import select, update
 
 from pipeline.engine.settled import Settled
-from pipeline.flows.screenshots.graph import embeddings, nodes
+from pipeline.flows.screenshots.graph import nodes
 from pipeline.flows.screenshots.graph.models import EMBEDDINGS, NODES
 from pipeline.flows.screenshots.live_settings import SCREENSHOT_EMBEDDINGS
 from pipeline.flows.screenshots.work import embedding
@@ -158,7 +158,7 @@ def test_vector_of_a_text_that_changed_meanwhile_is_discarded(
         changed = update(NODES).where(NODES.c.id == made[0]).values(title="cherries", version=2)
         with context.db.transaction() as session:
             session.execute(changed)
-            embeddings.want(session, [made[0]], context.db.now())
+            nodes.want_vectors(session, [made[0]], context.db.now())
 
     provider.script.rule = change
     assert driver.embed().done == 3

@@ -4,11 +4,11 @@ import pytest
 
 from pipeline.engine import events
 from pipeline.engine.errors import ErrorKind, UnitError
-from pipeline.flows.screenshots.events import finished as announce_finished
-from pipeline.flows.screenshots.events import started as announce_started
 from pipeline.flows.screenshots.models import BATCHES
 from pipeline.flows.screenshots.states import WorkStatus
 from pipeline.flows.screenshots.work import analysis, expansion, shard
+from pipeline.flows.screenshots.work.batch import finished as announce_finished
+from pipeline.flows.screenshots.work.batch import started as announce_started
 from pipeline.storage.context import Context
 from tasks import events as followed
 from tests.integration.screenshots.conftest import ME, rows_of

@@ -203,7 +203,7 @@ def test_batches_go_on_without_the_text_model_while_its_breaker_is_open(
     with context.db.transaction() as session:
         session.execute(NODES.delete())
     driver.look_at(batch)
-    (asked,) = plan.asked(context, [batch])
+    (asked,) = plan.next_steps(context, [batch])
     assert asked.queue == CONTROL
     provider.records.clear()
     assert driver.expand(batch, asked.queue).done
