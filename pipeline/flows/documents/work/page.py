@@ -230,6 +230,8 @@ def settle_and_claim(
         # Paused: nobody needs to wake up for its waits.
         return PageBatch([], False, document, Settled(len(changes.done)))
     settled = Settled(len(changes.done), retry_in_s=changes.retry_in_s)
+    if changes.retry_in_s is not None:
+        Dispatch.of(session).wake_in("documents", changes.retry_in_s)
     units = _claim(session, document_id, providers, want, owner, settings, now) if want else []
     more = bool(units) if want else _has_claimable(session, document_id, providers, now)
     return PageBatch(units, more, document, settled)

@@ -55,7 +55,7 @@ class PageLane:
         self._conversion = PageConversion(context, document_id, timed_out, guarded)
         self._before: Any = None
         self._after: Standing | None = None
-        self._settled: list[Settled] = []
+        self._done = 0
         self.converted = 0
         self.failures: Counter[str] = Counter()
         """Attempts that failed, by the kind of their error: no text of a page or a provider goes to monitors."""
@@ -74,9 +74,7 @@ class PageLane:
             raise
         before, after = self._before, self._after
         changed = after is not None and (before.status, before.progress) != (after.status, after.progress)
-        waits = [settled.retry_in_s for settled in self._settled if settled.retry_in_s is not None]
-        done = sum(settled.done for settled in self._settled)
-        return Settled(done, hop.more, min(waits, default=None), changed=changed, size=hop.batch)
+        return Settled(self._done, hop.more, changed=changed, size=hop.batch)
 
     @property
     def is_last(self) -> bool:
@@ -125,7 +123,7 @@ class PageLane:
         if done.document.status in AT_REST:
             # PARTIAL_FAILED or CANCELLED. A retry renders the images again.
             files.remove_temp(settings, self._document_id)
-        self._settled.append(done.settled)
+        self._done += done.settled.done
         for attempt in attempts:
             _log_attempt(attempt)
             if attempt.error:
