@@ -4,11 +4,13 @@ import json
 import re
 import shutil
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
 from tests.support.cli import Cli
 from tests.support.corpus import corpus_file
+from tests.support.rotation import Rotation
 
 KEYWORDS = "documents/zerox-keywords.json"
 REFUSED = {"failing-encrypted", "failing-invalid", "failing-missing-pages", "failing-missing-root", "password"}
@@ -23,15 +25,24 @@ LEAST_SHARE_OF_KEYWORDS, SHARE_OF_ALL = 0.7, 0.9
 pytestmark = pytest.mark.timeout(1800)
 
 
+class Pdf(NamedTuple):
+    """A file of the corpus. What a test names is `pinned`."""
+
+    name: str
+    pinned: bool
+
+
 @pytest.fixture(scope="session")
-def converted(shared_stack: Cli, tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, object]]:
-    """What `convert` reported of each PDF, by its name without `.pdf`."""
+def converted(
+    shared_stack: Cli, tmp_path_factory: pytest.TempPathFactory, rotation: Rotation
+) -> dict[str, dict[str, object]]:
+    """What `convert` reported of each PDF that is due, by its name without `.pdf`."""
     cli = shared_stack.at(tmp_path_factory.mktemp("corpus"))
     folder = cli.cwd / "in"
     folder.mkdir()
-    for path in corpus_file(KEYWORDS).parent.glob("*.pdf"):
-        if path.stem not in ELSEWHERE:
-            shutil.copy(path, folder)
+    there = {path.stem: path for path in corpus_file(KEYWORDS).parent.glob("*.pdf")}
+    for pdf in rotation.of(Pdf(name, name in REFUSED | PAGES.keys()) for name in there.keys() - ELSEWHERE):
+        shutil.copy(there[pdf.name], folder)
     result = cli.run("convert", "--json", "-o", cli.cwd / "out", folder, timeout_s=1500)
     assert result.code == 1, "some are broken"
     return {Path(document["input"]).stem: document for document in result.documents()}
@@ -57,11 +68,12 @@ def test_every_result_has_text(converted: dict[str, dict[str, object]]) -> None:
 
 def test_most_expected_keywords_are_found(converted: dict[str, dict[str, object]]) -> None:
     shares, found, asked = {}, 0, 0
-    for expected in json.loads(corpus_file(KEYWORDS).read_text()):
-        name = Path(expected["file"]).stem
+    expectations = {Path(one["file"]).stem: one for one in json.loads(corpus_file(KEYWORDS).read_text())}
+    for name in expectations.keys() & converted.keys():
         text = words(Path(str(converted[name]["output"])).read_text())
-        keywords = [words(keyword) for page in expected["expectedKeywords"] for keyword in page]
+        keywords = [words(keyword) for page in expectations[name]["expectedKeywords"] for keyword in page]
         known = sum(keyword in text for keyword in keywords)
         shares[name], found, asked = known / len(keywords), found + known, asked + len(keywords)
     assert min(shares.values()) >= LEAST_SHARE_OF_KEYWORDS, shares
-    assert found / asked >= SHARE_OF_ALL, shares
+    if shares.keys() == expectations.keys():
+        assert found / asked >= SHARE_OF_ALL, shares
