@@ -51,7 +51,7 @@ def install_wheel(wheel: Path, folder: Path) -> Installed:
     """An environment with this wheel."""
     made = _environment(folder)
     pip = ("-m", "pip", "--python", str(made.python), "install")
-    _run(*pip, "-q", "--no-deps", "--no-index", "--no-compile", "--disable-pip-version-check", str(wheel))
+    _run(*pip, "-q", "--no-deps", "--no-index", "--disable-pip-version-check", str(wheel))
     return made
 
 
