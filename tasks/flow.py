@@ -30,7 +30,7 @@ from pipeline.engine.settled import Settled
 from pipeline.engine.tables import portions
 from pipeline.engine.transaction import Dispatch
 from pipeline.engine.wakeups import plan_wakeup
-from pipeline.flows import FLOWS
+from pipeline.flows import FLOWS, loaded_flows
 from pipeline.flows.flow import Flow
 from pipeline.process import get_context
 from pipeline.providers import gates
@@ -92,9 +92,6 @@ class FlowTasks:
     """How a scope stands, for those who follow it; None if there is nothing to say."""
 
     def __post_init__(self) -> None:
-        if self.flow.hears is not None:
-            _LISTENERS[self.flow.name] = self
-
         @app.task(name=self._wake, ignore_result=True)
         def wake() -> None:
             """Launch what has waited long enough, and see to the next wake-up."""
@@ -247,19 +244,20 @@ class FlowTasks:
         _tell_listeners(context)
 
 
-_LISTENERS: dict[str, FlowTasks] = {}
-"""Flows that follow events, as far as this process knows them: of others, the sweeper sees to it."""
-
-
 def _tell_listeners(context: Context) -> None:
-    """Wake the flows that follow events, if anybody waits for them: asked every few seconds, not each time."""
-    for name, tasks in _LISTENERS.items():
-        asked_at, hears = context.made.get(("hears", name), (-HEARS_S, False))
+    """Wake the flows that follow events, if anybody waits for them: asked every few seconds, not each time.
+
+    Programs that need one flow alone do not load the others for this: the workers that go on with their work do it.
+    """
+    for flow in loaded_flows():
+        if flow.hears is None:
+            continue
+        asked_at, hears = context.made.get(("hears", flow.name), (-HEARS_S, False))
         if time.monotonic() - asked_at > HEARS_S:
-            hears = tasks.flow.hears is not None and tasks.flow.hears(context)
-            context.made["hears", name] = time.monotonic(), hears
+            hears = flow.hears(context)
+            context.made["hears", flow.name] = time.monotonic(), hears
         if hears:
-            tasks.wake_in(HEARD_S)
+            flow_tasks(flow.name).wake_in(HEARD_S)
 
 
 def flow_tasks(flow: str) -> FlowTasks:

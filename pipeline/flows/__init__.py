@@ -4,6 +4,8 @@
 (`DECLARATION`); its module `flow` has a `FLOW`, which says all that the rest of the house needs to know.
 """
 
+import sys
+from collections.abc import Iterator
 from functools import lru_cache
 from importlib import import_module
 from typing import TYPE_CHECKING
@@ -21,6 +23,14 @@ FLOWS = ("documents", "music", "screenshots", "knowledge", "webhooks")
 def flows() -> "tuple[Flow, ...]":
     """All flows. Imported when somebody asks for all of them: who only submits a document needs no other flow."""
     return tuple(import_module(f"{__name__}.{name}.flow").FLOW for name in FLOWS)
+
+
+def loaded_flows() -> Iterator["Flow"]:
+    """The flows that this process has imported already."""
+    for name in FLOWS:
+        flow = getattr(sys.modules.get(f"{__name__}.{name}.flow"), "FLOW", None)
+        if flow is not None:
+            yield flow
 
 
 @lru_cache

@@ -9,7 +9,6 @@
 Every function returns plain typed objects. All raise `UserError` with a sentence for people.
 """
 
-import tasks.webhooks.canvas  # noqa: F401  # from then on, what changes in this process wakes whoever sends
 from pipeline.engine.errors import UserError
 from pipeline.engine.logs import configure_as_library
 from pipeline.flows.webhooks.queries import AttemptView, DeliveryView, EndpointView

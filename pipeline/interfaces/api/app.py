@@ -16,6 +16,7 @@ from starlette.middleware import Middleware
 from starlette.routing import BaseRoute, Route
 
 from pipeline.engine import telemetry
+from pipeline.flows import flows
 from pipeline.interfaces import compatibility as compat
 from pipeline.interfaces import rest as v1
 from pipeline.interfaces.console import app as console
@@ -103,6 +104,7 @@ def _routes() -> list[BaseRoute]:
 
     Kept, because FastAPI makes the models of a route again, at the first request, wherever it is included.
     """
+    flows()  # those that follow events are told of what changes here
     apis = APIRouter(dependencies=known_query, generate_unique_id_function=_operation_id)
     apis.include_router(health.router, responses=documented(421, 422, 429, 500))
     apis.include_router(metrics.router, responses=documented(401, 403, 421, 422, 429, 500))

@@ -10,7 +10,7 @@ from pipeline.interfaces.cli.output import one_line, out, print_json, print_list
 from pipeline.interfaces.cli.times import local, zone_of_here
 
 if TYPE_CHECKING:
-    from tasks.events import Event
+    from pipeline.engine.outbox import Event
 
 
 def events(
@@ -29,7 +29,7 @@ def events(
 
     For example: [bold]penstock events --type 'document.*' --follow[/bold]
     """
-    from tasks import events as record
+    from pipeline.operations import events as record
 
     ready()
     if follow:

@@ -26,10 +26,10 @@ from pipeline.interfaces.http import streams as feeds
 from pipeline.interfaces.http.dependencies import ByCaller, reader
 from pipeline.interfaces.http.fields import Id
 from pipeline.interfaces.http.streams import Feed, Stay
+from pipeline.operations import events
+from pipeline.operations.events import Filter
 from pipeline.operations.refusal import Refused
 from pipeline.storage.context import Context
-from tasks import events
-from tasks.events import Filter
 
 router = APIRouter(include_in_schema=False, dependencies=reader)
 log = structlog.get_logger(__name__)

@@ -18,14 +18,14 @@ from anyio.to_thread import run_sync
 from fastapi import Request
 from redis import RedisError
 
+from pipeline.engine.outbox import Event
 from pipeline.interfaces.http.dependencies import ByCaller
+from pipeline.operations import events
 from pipeline.operations.caller import Caller
 from pipeline.operations.quotas import Quotas
 from pipeline.operations.refusal import Refused
 from pipeline.storage import api_keys, api_sessions
 from pipeline.storage.context import Context
-from tasks import events
-from tasks.events import Event
 
 Result = TypeVar("Result")
 LOOK_S = 0.5
@@ -64,7 +64,7 @@ class Feed:
             self._open += Counter()  # without those that have none
 
     async def asked(self, what: Callable[..., Result], *arguments: object, **named: object) -> Result:
-        """The answer of a function of `tasks.events`, in a thread."""
+        """The answer of a function of `operations.events`, in a thread."""
         return await run_sync(partial(what, *arguments, context=self._context, **named), limiter=self._threads)
 
     def has_usable_key(self, caller: Caller) -> bool:

@@ -10,6 +10,7 @@ from fastapi import APIRouter, Depends, Header, Query
 from fastapi.sse import EventSourceResponse, ServerSentEvent
 from pydantic import Field, JsonValue, StringConstraints
 
+from pipeline.engine.outbox import Event
 from pipeline.interfaces.http import pages
 from pipeline.interfaces.http.dependencies import ByCaller, InContext, reader
 from pipeline.interfaces.http.errors import documented
@@ -17,8 +18,8 @@ from pipeline.interfaces.http.fields import Id, Limit, Line, RowId, Word
 from pipeline.interfaces.http.pages import Cursor, Page
 from pipeline.interfaces.http.shapes import Shape, example
 from pipeline.interfaces.http.streams import Feed, Stay, for_one
-from tasks import events
-from tasks.events import Event, Filter
+from pipeline.operations import events
+from pipeline.operations.events import Filter
 
 router = APIRouter(prefix="/events", tags=["events"], dependencies=reader)
 HEARTBEAT_S = 10.0

@@ -5,7 +5,6 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Response
 from pydantic import BaseModel, ConfigDict, Field
 
-import tasks.webhooks  # noqa: F401  # what changes by this API wakes whoever sends
 from pipeline.flows.webhooks.queries import AttemptView, DeliveryView, EndpointView
 from pipeline.flows.webhooks.service import Created
 from pipeline.flows.webhooks.states import DeliveryStatus

@@ -22,8 +22,8 @@ from pipeline.interfaces.http.dependencies import InContext, reader
 from pipeline.interfaces.http.fields import HexId, Line
 from pipeline.operations import documents as flow
 from pipeline.operations.documents import Document
+from pipeline.operations.events import Filter
 from pipeline.storage.context import Context
-from tasks.events import Filter
 
 router = APIRouter(prefix="/console/documents", include_in_schema=False, dependencies=reader)
 AROUND, STEP = 60, 20

@@ -28,10 +28,10 @@ from pipeline.interfaces.http.submission import options_of
 from pipeline.interfaces.http.uploads import Form, uploaded
 from pipeline.operations import documents as flow
 from pipeline.operations.documents import Document
+from pipeline.operations.events import Filter as Events
 from pipeline.operations.refusal import Refused
 from pipeline.settings import LOCAL
 from pipeline.storage.context import Context
-from tasks.events import Filter as Events
 
 router = APIRouter(prefix=PATH, include_in_schema=False, dependencies=reader)
 FIRST_HITS, ALL_HITS = 5, 100

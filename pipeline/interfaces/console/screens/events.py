@@ -7,6 +7,7 @@ from fastapi import APIRouter, Query, Request
 from fastapi.responses import HTMLResponse
 from pydantic import Field
 
+from pipeline.engine.outbox import Event
 from pipeline.flows import FLOWS
 from pipeline.interfaces.console import live
 from pipeline.interfaces.console.fields import BLANK, CursorText
@@ -16,9 +17,9 @@ from pipeline.interfaces.http.dependencies import InContext, reader
 from pipeline.interfaces.http.fields import Id, RowId, Word
 from pipeline.interfaces.http.places import place
 from pipeline.interfaces.rest.events import EventShape
+from pipeline.operations import events as record
+from pipeline.operations.events import Filter
 from pipeline.storage.context import Context
-from tasks import events as record
-from tasks.events import Event, Filter
 
 router = APIRouter(prefix="/console/events", include_in_schema=False, dependencies=reader)
 ROWS = 50

@@ -20,10 +20,10 @@ from pipeline.interfaces.http import pages
 from pipeline.interfaces.http.dependencies import ByCaller, InContext, reader, writer
 from pipeline.interfaces.http.fields import HexId, Line, Name, Prose, Word
 from pipeline.operations import knowledge
+from pipeline.operations.events import Filter
 from pipeline.operations.knowledge import MOST_AT_ONCE, Verb
 from pipeline.settings import LOCAL
 from pipeline.storage.context import Context
-from tasks.events import Filter
 
 router = APIRouter(prefix="/console/knowledge", include_in_schema=False, dependencies=reader)
 ITEMS = 50

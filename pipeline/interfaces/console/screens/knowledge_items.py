@@ -21,8 +21,8 @@ from pipeline.interfaces.console.screens.knowledge_states import shown
 from pipeline.interfaces.http.dependencies import ByCaller, InContext, reader, spender, writer
 from pipeline.interfaces.http.fields import HexId, Line
 from pipeline.operations import knowledge
+from pipeline.operations.events import Filter
 from pipeline.storage.context import Context
-from tasks.events import Filter
 
 router = APIRouter(prefix="/console/knowledge/items", include_in_schema=False, dependencies=reader)
 CHUNKS, CHARS = 20, 20_000

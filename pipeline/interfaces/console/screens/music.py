@@ -23,8 +23,8 @@ from pipeline.interfaces.http.moments import At
 from pipeline.interfaces.http.pages import Cursor
 from pipeline.operations import music
 from pipeline.operations.caller import Caller
+from pipeline.operations.events import Filter
 from pipeline.storage.context import Context
-from tasks.events import Filter
 
 router = APIRouter(prefix="/console/music", include_in_schema=False, dependencies=reader)
 RUNS, BATCHES = 20, 50

@@ -24,11 +24,11 @@ from pipeline.interfaces.http.fields import Line, Word
 from pipeline.operations import backlog, live_settings
 from pipeline.operations import queues as control
 from pipeline.operations.caller import Caller
+from pipeline.operations.events import Filter
 from pipeline.providers import gates, queue_views
 from pipeline.providers.breaker_record import BreakerChange
 from pipeline.providers.queue_views import Holdup, QueueView, holdup
 from pipeline.storage.context import Context
-from tasks.events import Filter
 
 router = APIRouter(prefix="/console/queues", include_in_schema=False, dependencies=reader)
 SPANS = {"10": "10 minutes", "60": "an hour", "480": "8 hours", "1440": "a day", "": "until it is resumed"}

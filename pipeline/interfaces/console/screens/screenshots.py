@@ -29,9 +29,9 @@ from pipeline.interfaces.http.pages import Cursor
 from pipeline.interfaces.http.screenshots import rendition
 from pipeline.operations import screenshots
 from pipeline.operations.caller import Caller
+from pipeline.operations.events import Filter
 from pipeline.storage.context import Context
 from pipeline.storage.fusion import spots
-from tasks.events import Filter
 
 ROOT = "/console/screenshots"
 router = APIRouter(prefix=ROOT, include_in_schema=False, dependencies=reader)

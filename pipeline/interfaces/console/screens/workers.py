@@ -26,10 +26,10 @@ from pipeline.nodes.views import DeadLetterView, GatewayView, JobView, NodeStatu
 from pipeline.operations import nodes as inference
 from pipeline.operations import overview
 from pipeline.operations.caller import Caller
+from pipeline.operations.events import Filter
 from pipeline.operations.overview import Fleet
 from pipeline.operations.workers import Job
 from pipeline.storage.context import Context
-from tasks.events import Filter
 
 router = APIRouter(prefix="/console/workers", include_in_schema=False, dependencies=reader)
 JOBS, LETTERS, PATIENCE_S = 25, 50, 3.0

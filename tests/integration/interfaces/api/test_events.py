@@ -131,7 +131,7 @@ def take(messages: Iterator[Message], count: int) -> list[Message]:
 def test_a_stream_replays_from_a_number_and_goes_on_live_without_a_gap(
     context: Context, server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tasks.events.PORTION", 3)
+    monkeypatch.setattr("pipeline.operations.events.PORTION", 3)
     for _ in range(10):
         change(context)
     with server.stream(after=2) as messages, ThreadPoolExecutor(1) as pool:
