@@ -1,6 +1,7 @@
 """Where the servers of a data folder are, and whether their ports are free. Light: commands import it."""
 
 import errno
+import ipaddress
 import json
 import os
 import socket
@@ -29,6 +30,14 @@ def address_of(api: ApiSettings, host: str, port: int) -> str:
 def api_address(api: ApiSettings) -> str:
     """Where the API is by these settings."""
     return address_of(api, api.host, api.port)
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine reaches a server that listens there."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host.lower() == "localhost"
 
 
 @contextmanager

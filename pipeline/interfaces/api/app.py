@@ -21,7 +21,6 @@ from pipeline.interfaces import compatibility as compat
 from pipeline.interfaces import rest as v1
 from pipeline.interfaces.console import app as console
 from pipeline.interfaces.http.bodies import BodyLimits
-from pipeline.interfaces.http.connections import is_loopback
 from pipeline.interfaces.http.dependencies import PATIENCE_S
 from pipeline.interfaces.http.errors import Problem, documented, handlers, problem
 from pipeline.interfaces.http.guard import Guard
@@ -36,6 +35,7 @@ from pipeline.interfaces.metrics.exposition import Exposition
 from pipeline.interfaces.rest import health, metrics
 from pipeline.operations.quotas import Quotas
 from pipeline.process import get_context
+from pipeline.standalone.address import is_loopback
 from pipeline.storage.context import Context
 
 PREFIX = "/api/v1"

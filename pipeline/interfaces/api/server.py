@@ -10,9 +10,9 @@ from fastapi import FastAPI
 
 from pipeline.engine.errors import UserError
 from pipeline.interfaces.api.app import create_app
-from pipeline.interfaces.http.connections import Patience, Server, bind, check_openness, configuration, is_loopback
+from pipeline.interfaces.http.connections import Patience, Server, bind, check_openness, configuration
 from pipeline.settings import ApiSettings
-from pipeline.standalone.address import address_of, announced
+from pipeline.standalone.address import address_of, announced, is_loopback
 from pipeline.storage import api_keys
 from pipeline.storage.context import Context
 

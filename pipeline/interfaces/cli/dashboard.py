@@ -4,7 +4,7 @@ import os
 from collections.abc import Sequence
 
 from pipeline.engine.errors import UserError
-from pipeline.interfaces.http.connections import is_loopback
+from pipeline.standalone.address import is_loopback
 
 LOOPBACK = "127.0.0.1"
 COLUMNS = "name,state,result,received,runtime,worker,uuid"

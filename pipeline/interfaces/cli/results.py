@@ -16,7 +16,7 @@ from pipeline.reading.files.inputs import MANIFEST_SUFFIX, manifest_path
 from pipeline.reading.files.user_file import open_file, staged_text, walk
 
 if TYPE_CHECKING:
-    from tasks.documents import Document
+    from pipeline.operations.documents import Document
 
 _RECORDS = "results"
 """The key of the manifest below which each result has its record, by its file's name: several formats share one."""

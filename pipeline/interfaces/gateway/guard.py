@@ -6,9 +6,9 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from pipeline.interfaces.http.connections import is_loopback
 from pipeline.interfaces.http.hosts import PROBLEM, SECURITY_HEADERS, holds_secret, host_of, is_ours, problem
 from pipeline.nodes import tokens
+from pipeline.standalone.address import is_loopback
 from pipeline.storage.context import Context
 
 _OPEN = frozenset({"/healthz", "/readyz"})

@@ -12,13 +12,13 @@ from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIO
 
 from pipeline.engine.errors import UserError
 from pipeline.interfaces.gateway.guard import Guard
-from pipeline.interfaces.http.connections import Server, bind, check_openness, configuration, is_loopback
+from pipeline.interfaces.http.connections import Server, bind, check_openness, configuration
 from pipeline.nodes import tokens
 from pipeline.nodes.gateway.app import create_app
 from pipeline.nodes.gateway.connection import WIRE, Wire
 from pipeline.nodes.gateway.instance import Instance
 from pipeline.nodes.settings import GatewaySettings, gateway_settings
-from pipeline.standalone.address import announced
+from pipeline.standalone.address import announced, is_loopback
 from pipeline.storage.context import Context
 
 log = structlog.get_logger(__name__)

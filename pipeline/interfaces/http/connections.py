@@ -1,7 +1,6 @@
 """What our servers have in common: a socket to listen on, an orderly end, and little patience with the silent."""
 
 import asyncio
-import ipaddress
 import socket
 import ssl
 from collections.abc import Callable, Mapping
@@ -16,6 +15,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from pipeline.engine.errors import UserError
 from pipeline.interfaces.http.hosts import PROBLEM, SECURITY_HEADERS, problem
+from pipeline.standalone.address import is_loopback
 
 KEEP_ALIVE_S = 15
 _DISCARD_S = 5.0
@@ -33,14 +33,6 @@ class PortInUse(UserError):
         super().__init__(
             f"port {port} on {host} is in use: end what listens there, or set {setting}", code="port_in_use"
         )
-
-
-def is_loopback(host: str) -> bool:
-    """Whether only this machine reaches a server that listens there."""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host.lower() == "localhost"
 
 
 def bind(host: str, port: int, setting: str) -> socket.socket:

@@ -11,7 +11,7 @@ from pipeline.interfaces.cli.times import span
 
 if TYPE_CHECKING:
     from pipeline.flows.documents.views import Load
-    from tasks.documents import Document
+    from pipeline.operations.documents import Document
 
 
 SLOW_S = 20.0
@@ -112,8 +112,9 @@ class Board:
 
 def _slow_pages(document: "Document") -> str:
     """The pages that have been converted for long, the longest first; empty if none has."""
+    from pipeline.flows.documents.states import PageStatus
+    from pipeline.operations.documents import pages
     from pipeline.process import get_context
-    from tasks.documents import PageStatus, pages
 
     now = get_context().db.now()
     under_way = pages(document.id, status=PageStatus.PROCESSING, limit=_MOST_UNDER_WAY)

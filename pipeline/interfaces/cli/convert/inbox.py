@@ -153,7 +153,7 @@ class Inbox:
 
     def _look(self) -> None:
         """Write the results that are ready, say what failed, and keep the stack up."""
-        from tasks.documents import several
+        from pipeline.operations.documents import several
 
         ids = {job.document.id for job in self._open.values() if job.document}
         known = {document.id: document for document in several(ids)}

@@ -13,7 +13,7 @@ from pipeline.interfaces.cli.output import one_line, state
 if TYPE_CHECKING:
     from pipeline.interfaces.cli.convert.targets import Target
     from pipeline.interfaces.cli.results import Origin
-    from tasks.documents import Document
+    from pipeline.operations.documents import Document
 
 DONE, FAILED, PARTIAL = 0, 1, 3
 _NAMED = 5

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from pipeline.interfaces.cli.command import Format
     from pipeline.interfaces.cli.convert.targets import Target
     from pipeline.interfaces.cli.results import Origin, Record
-    from tasks.documents import Document
+    from pipeline.operations.documents import Document
 
 
 class Verdict(StrEnum):

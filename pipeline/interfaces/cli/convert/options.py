@@ -12,8 +12,8 @@ from pipeline.engine.errors import UserError
 from pipeline.interfaces.cli.command import Format, all_settings
 
 if TYPE_CHECKING:
+    from pipeline.flows.documents.submission import Options
     from pipeline.interfaces.cli.results import Origin
-    from tasks.documents import Options
 
 Pages = Annotated[str, typer.Option("--pages", "--page-range", help="Pages to convert, such as 1-5,7. Default: all.")]
 Provider = Annotated[str, typer.Option(help="A configured provider, or 'local' (no service).")]

@@ -14,8 +14,8 @@ from pipeline.interfaces.cli.output import err
 from pipeline.interfaces.cli.progress import Progress
 
 if TYPE_CHECKING:
+    from pipeline.operations.documents import Document
     from pipeline.standalone.demand import Demand
-    from tasks.documents import Document
 
 
 def run(jobs: Sequence[Job], wish: Wish, demanded: "Demand") -> None:
@@ -46,7 +46,7 @@ def run(jobs: Sequence[Job], wish: Wish, demanded: "Demand") -> None:
 
 def submit(job: Job, wish: Wish) -> None:
     """Submit the job's file; what is refused has ended, and says why."""
-    from tasks import documents
+    from pipeline.operations import documents
 
     job.started = time.monotonic()
     if job.origin is None:
@@ -60,7 +60,7 @@ def submit(job: Job, wish: Wish) -> None:
 
 def _watch(jobs: Sequence[Job], wish: Wish, board: Board) -> None:
     """Show how the documents are doing, and write each result as soon as it is ready."""
-    from tasks.documents import watch
+    from pipeline.operations.documents import watch
 
     waiting: dict[str, list[Job]] = {}
     for job in jobs:

@@ -13,7 +13,7 @@ Model = Annotated[str, typer.Option(help="Use this model for the pages concerned
 
 def cancel(document_id: Id) -> None:
     """Cancel a document. Results of pages in progress are discarded."""
-    from tasks.documents import cancel as act
+    from pipeline.operations.documents import cancel as act
 
     found = resolved(document_id)
     carry_out(lambda: act(found), "cancelled")
@@ -21,7 +21,7 @@ def cancel(document_id: Id) -> None:
 
 def pause(document_id: Id) -> None:
     """Let pages in progress finish, and start no others until `resume`."""
-    from tasks.documents import pause as act
+    from pipeline.operations.documents import pause as act
 
     found = resolved(document_id)
     carry_out(lambda: act(found), "paused")
@@ -29,7 +29,7 @@ def pause(document_id: Id) -> None:
 
 def resume(document_id: Id, wait: Wait = False) -> None:
     """Continue a paused document."""
-    from tasks.documents import resume as act
+    from pipeline.operations.documents import resume as act
 
     found = resolved(document_id)
     carry_out(lambda: act(found), "resumed", wait=wait)
@@ -44,8 +44,8 @@ def retry(
     wait: Wait = False,
 ) -> None:
     """Convert a document again, or its failed pages."""
-    from tasks.documents import retry as again
-    from tasks.documents import retry_failed, status
+    from pipeline.operations.documents import retry as again
+    from pipeline.operations.documents import retry_failed, status
 
     found = resolved(document_id)
     if not failed:
@@ -59,7 +59,7 @@ def retry(
 
 def retry_page(document_id: Id, page: int, provider: Provider = "", model: Model = "", wait: Wait = False) -> None:
     """Convert one page again. It keeps its old text until the new one is ready."""
-    from tasks.documents import retry_page as act
+    from pipeline.operations.documents import retry_page as act
 
     found, done = resolved(document_id), f"page {page} will be converted again"
     carry_out(lambda: act(found, page, provider=provider, model=model), done, wait=wait)
@@ -67,7 +67,7 @@ def retry_page(document_id: Id, page: int, provider: Provider = "", model: Model
 
 def promote(document_id: Id, page: int, attempt: int, wait: Wait = False) -> None:
     """Make the text of an older attempt the page's text (see `attempts`)."""
-    from tasks.documents import promote as act
+    from pipeline.operations.documents import promote as act
 
     found, done = resolved(document_id), f"page {page} has the text of attempt {attempt}"
     carry_out(lambda: act(found, page, attempt), done, wait=wait)
@@ -79,7 +79,7 @@ def remerge(
     wait: Wait = False,
 ) -> None:
     """Merge a document's pages into its Markdown again."""
-    from tasks.documents import remerge as act
+    from pipeline.operations.documents import remerge as act
 
     found = resolved(document_id)
     carry_out(lambda: act(found, allow_partial=allow_partial), "will be merged again", wait=wait)
@@ -90,9 +90,10 @@ def delete(
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
 ) -> None:
     """Delete documents with their pages, attempts and stored files. Results written elsewhere stay."""
+    from pipeline.engine.errors import UserError
+    from pipeline.operations.documents import delete as act
+    from pipeline.operations.documents import status
     from pipeline.storage.short_ids import LEAST_BESIDE_NAMES
-    from tasks.documents import UserError, status
-    from tasks.documents import delete as act
 
     if yes and (short := [prefix for prefix in document_ids if len(prefix) < LEAST_BESIDE_NAMES]):
         raise UserError(

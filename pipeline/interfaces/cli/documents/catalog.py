@@ -11,7 +11,8 @@ from pipeline.interfaces.cli.output import one_line, print_list, state
 from pipeline.interfaces.cli.times import ago
 
 if TYPE_CHECKING:
-    from tasks.documents import Document, DocumentStatus
+    from pipeline.flows.documents.states import DocumentStatus
+    from pipeline.operations.documents import Document
 
 States = Annotated[
     list[str] | None,
@@ -36,7 +37,8 @@ def list_(status: States = None, name: Name = "", limit: Limit = 50, as_json: Js
 
     [bold]penstock documents list --status failed --name invoice[/bold]
     """
-    from tasks.documents import Filter, list_documents
+    from pipeline.flows.documents.catalog import Filter
+    from pipeline.operations.documents import list_documents
 
     ready()
     found = list_documents(which=Filter(frozenset(map(_state, status or ())), name), limit=limit)
@@ -81,7 +83,8 @@ def list_(status: States = None, name: Name = "", limit: Limit = 50, as_json: Js
 
 
 def _state(given: str) -> "DocumentStatus":
-    from tasks.documents import DocumentStatus, UserError
+    from pipeline.engine.errors import UserError
+    from pipeline.flows.documents.states import DocumentStatus
 
     if given.upper() not in DocumentStatus.__members__:
         known = ", ".join(DocumentStatus.__members__)

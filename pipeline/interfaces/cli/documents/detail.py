@@ -10,12 +10,13 @@ from pipeline.interfaces.cli.documents.document import Id, resolved
 from pipeline.interfaces.cli.output import one_line, print_json, print_list, print_pairs, print_text, state
 
 if TYPE_CHECKING:
-    from tasks.documents import AttemptView, CostView, Document, PageView
+    from pipeline.flows.documents.views import AttemptView, CostView, PageView
+    from pipeline.operations.documents import Document
 
 
 def show(document_id: Id, as_json: Json = False) -> None:
     """Show everything about a document."""
-    from tasks.documents import costs, reasons, status
+    from pipeline.operations.documents import costs, reasons, status
 
     document = status(resolved(document_id))
     paid, why = costs(document.id), reasons([document]).get(document.id)
@@ -64,8 +65,8 @@ def pages(
     as_json: Json = False,
 ) -> None:
     """List a document's pages: state, attempts, error, length of the text, whether recognition was sure of it."""
-    from tasks.documents import PageStatus
-    from tasks.documents import pages as find
+    from pipeline.flows.documents.states import PageStatus
+    from pipeline.operations.documents import pages as find
 
     def row(page: "PageView") -> list[str]:
         return [
@@ -101,7 +102,7 @@ def attempts(
     as_json: Json = False,
 ) -> None:
     """List every attempt of a document's pages: model, tokens, time, cost, how it ended."""
-    from tasks.documents import attempts as find
+    from pipeline.operations.documents import attempts as find
 
     def row(attempt: "AttemptView") -> list[str]:
         ended = attempt.status + (" (cache)" if attempt.cached else "") + ("" if attempt.effective else " (discarded)")

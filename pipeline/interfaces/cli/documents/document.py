@@ -12,8 +12,8 @@ from pipeline.interfaces.cli.output import err, one_line, state
 
 if TYPE_CHECKING:
     from pipeline.interfaces.cli.convert.job import Job
+    from pipeline.operations.documents import Document
     from pipeline.standalone.stack import Stack
-    from tasks.documents import Document
 
 Id = Annotated[str, typer.Argument(metavar="ID", help="The document's id, or the beginning of it.")]
 Wait = Annotated[
@@ -68,7 +68,7 @@ def _followed(document: "Document", stack: "Stack") -> "Job":
     from pipeline.interfaces.cli.convert.job import Job
     from pipeline.interfaces.cli.convert.targets import Target
     from pipeline.interfaces.cli.progress import Progress
-    from tasks.documents import watch
+    from pipeline.operations.documents import watch
 
     interrupted = (
         f"Interrupted. Nothing is lost: `penstock up` continues it, `penstock documents show {document.id}` says how "

@@ -11,7 +11,7 @@ from pipeline.interfaces.cli.documents.document import resolved
 from pipeline.interfaces.cli.output import err, escape, one_line, print_json, print_list
 
 if TYPE_CHECKING:
-    from tasks.documents import Hit
+    from pipeline.flows.documents.views import Hit
 
 
 def search(
@@ -27,11 +27,12 @@ def search(
 
     [bold]penstock documents search invoice march[/bold]
     """
-    from tasks import documents
+    from pipeline.flows.documents.catalog import Filter
+    from pipeline.operations import documents
 
     ready()
     only = resolved(document) if document else ""
-    found = documents.search(" ".join(words), documents.Filter(name=name), document_id=only, limit=limit)
+    found = documents.search(" ".join(words), Filter(name=name), document_id=only, limit=limit)
     if as_json:
         print_json(found)
         return

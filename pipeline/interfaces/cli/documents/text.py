@@ -11,12 +11,12 @@ from pipeline.interfaces.cli.documents.document import Id, resolved
 from pipeline.interfaces.cli.output import err, one_line, print_json, print_text, state
 
 if TYPE_CHECKING:
-    from tasks.documents import Document
+    from pipeline.operations.documents import Document
 
 
 def text(document_id: Id, format_: AsFormat = Format.MD) -> None:
     """Print a document's Markdown, the blocks on its pages, or a DoclingDocument."""
-    from tasks.documents import status
+    from pipeline.operations.documents import status
 
     document = status(resolved(document_id))
     if format_ is Format.JSON:
@@ -56,11 +56,12 @@ def export(
 
     [bold]penstock documents export 3f2a -o texts/[/bold]
     """
+    from pipeline.engine.errors import UserError
     from pipeline.interfaces.cli.convert.targets import STDOUT
     from pipeline.interfaces.cli.results import manifest_in_the_way, pictures_in_the_way, write
+    from pipeline.operations.documents import status
     from pipeline.reading.files.inputs import result_name
     from pipeline.reading.files.user_file import storage_error
-    from tasks.documents import UserError, status
 
     if output and to:
         raise UserError("OUTPUT and -o both say where: give one", code="usage")
@@ -87,10 +88,11 @@ def export(
 
 
 def _export_archive(document_id: str, target: Path, *, force: bool) -> None:
+    from pipeline.engine.errors import UserError
     from pipeline.engine.privacy import users_mode
+    from pipeline.operations.documents import status
     from pipeline.reading.files.source import safe_stem
     from pipeline.reading.files.user_file import storage_error
-    from tasks.documents import UserError, status
 
     document = status(resolved(document_id))
     if target.is_dir():

@@ -14,7 +14,8 @@ from pipeline.interfaces.cli.times import local, span
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from tasks.screenshots import BatchView, NodeDetail, ScreenshotView, WorkStatus
+    from pipeline.flows.screenshots.states import WorkStatus
+    from pipeline.flows.screenshots.views import BatchView, NodeDetail, ScreenshotView
 
 
 def show(

@@ -9,7 +9,7 @@ from pipeline.interfaces.cli.command import Json, ready
 from pipeline.interfaces.cli.output import err, one_line, print_json, print_list
 
 if TYPE_CHECKING:
-    from tasks.screenshots import Exclusions
+    from pipeline.flows.screenshots.views import Exclusions
 
 exclusions = typer.Typer(
     help="List the programs and window titles whose frames are never stored; add some, or take them back.",

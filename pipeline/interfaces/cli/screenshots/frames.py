@@ -12,7 +12,7 @@ from pipeline.interfaces.cli.screenshots.sources import source_key
 from pipeline.interfaces.cli.times import Since, Until, local, moment
 
 if TYPE_CHECKING:
-    from tasks.screenshots import ScreenshotView
+    from pipeline.flows.screenshots.views import ScreenshotView
 
 
 def frames(

@@ -20,8 +20,9 @@ from pipeline.interfaces.cli.screenshots.status import retry_line
 from pipeline.interfaces.cli.times import HOW, moment
 
 if TYPE_CHECKING:
+    from pipeline.flows.screenshots.states import WorkStatus
+    from pipeline.operations.screenshots import Taken
     from pipeline.standalone.stack import Stack
-    from tasks.screenshots import Taken, WorkStatus
 
 DONE, FAILED, PARTIAL = 0, 1, 3
 Source = Annotated[str, typer.Option(metavar="SOURCE", help="Where it was captured: screen:ID or window:ID.")]

@@ -11,7 +11,7 @@ from pipeline.interfaces.cli.output import err, one_line
 from pipeline.interfaces.cli.screenshots import ids
 
 if TYPE_CHECKING:
-    from tasks.screenshots import ScreenshotView
+    from pipeline.flows.screenshots.views import ScreenshotView
 
 GONE = {"deleted": "deleted after its retention time", "missing": "missing: it was removed by something else"}
 """What became of a picture that is not kept."""

@@ -13,8 +13,7 @@ from pipeline.interfaces.cli.screenshots import ids
 from pipeline.interfaces.cli.times import Since, Until, local, moment
 
 if TYPE_CHECKING:
-    from pipeline.flows.screenshots.views import Hit
-    from tasks.screenshots import Found
+    from pipeline.flows.screenshots.views import Found, Hit
 
 App = Annotated[str, typer.Option(help="Only where this program is in the picture, such as Firefox.")]
 

@@ -11,7 +11,7 @@ from pipeline.interfaces.cli.output import confirm, err, one_line, print_json, p
 from pipeline.interfaces.cli.times import ago, local, moment
 
 if TYPE_CHECKING:
-    from tasks.screenshots import SourceView
+    from pipeline.flows.screenshots.views import SourceView
 
 sources = typer.Typer(
     help="List the screens and windows that frames come from; switch them on and off.",

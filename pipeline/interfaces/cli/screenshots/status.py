@@ -13,8 +13,7 @@ from pipeline.interfaces.cli.screenshots.sources import source_key
 from pipeline.interfaces.cli.times import ago, local, span
 
 if TYPE_CHECKING:
-    from pipeline.flows.screenshots.views import CaptureView, Retry
-    from tasks.screenshots import BatchView, DeadLetter, RejectionView, Status
+    from pipeline.flows.screenshots.views import BatchView, CaptureView, DeadLetter, RejectionView, Retry, Status
 
 KINDS = ("batch", "merge", "vector")
 REASONS = ("duplicate", "inactive", "excluded", "refused")
@@ -107,8 +106,8 @@ def batches(
     as_json: Json = False,
 ) -> None:
     """List batches, newest first: state, attempts, who made the nodes, how long calls took, what was repaired."""
+    from pipeline.flows.screenshots.states import WorkStatus
     from pipeline.operations import screenshots
-    from tasks.screenshots import WorkStatus
 
     ready()
     wanted = (WorkStatus.FAILED, WorkStatus.FAILED_PERMANENT) if failed else (None,)

@@ -8,10 +8,10 @@ from pydantic import BaseModel, Field, JsonValue, StringConstraints
 from pipeline.interfaces.http.fields import CLEAN_LINES
 from pipeline.interfaces.http.places import place, place_of_hit
 from pipeline.interfaces.mcp.tool import Arguments, Call, Toolbox
+from pipeline.operations import documents, knowledge, screenshots
 from pipeline.operations.refusal import Refused
 from pipeline.operations.search import Hit
 from pipeline.operations.search import search as everything
-from tasks import documents, knowledge, screenshots
 
 BOX = Toolbox()
 MAX_CHARS = 100_000

@@ -8,8 +8,13 @@ from pydantic import BaseModel, Field, model_validator
 
 from pipeline.engine.errors import UserError
 from pipeline.flows.documents import files, submission
+from pipeline.flows.documents.queries import UnknownDocument
+from pipeline.flows.documents.states import DocumentStatus
+from pipeline.flows.documents.submission import Options
 from pipeline.flows.documents.views import DocumentView
-from pipeline.flows.knowledge.views import ShownItem, shown_item
+from pipeline.flows.knowledge.queries import UnknownItem
+from pipeline.flows.knowledge.states import ItemStatus
+from pipeline.flows.knowledge.views import ItemView, ShownItem, shown_item
 from pipeline.interfaces.http.fields import Choice, HexId, Line
 from pipeline.interfaces.http.remote import fetched
 from pipeline.interfaces.http.submission import PAGES, PageRange
@@ -17,11 +22,10 @@ from pipeline.interfaces.http.uploads import File
 from pipeline.interfaces.mcp.tool import Arguments, Call, Toolbox
 from pipeline.interfaces.mcp.tools.pages import Excerpt, excerpt
 from pipeline.interfaces.mcp.tools.progress import WaitS, followed, nobody_works
-from pipeline.operations.documents import explained
+from pipeline.operations import documents as flow
+from pipeline.operations import knowledge
+from pipeline.operations.documents import Document, explained
 from pipeline.reading.files.source import check_file
-from tasks import documents as flow
-from tasks import knowledge
-from tasks.documents import Document, DocumentStatus, Options
 
 BOX = Toolbox()
 
@@ -170,15 +174,15 @@ async def get_status(call: Call, asked: WhichStatus) -> Status:
         return Status(document=shown, next=now)
     try:
         item = await settled_item(call, asked.id, asked.wait_s)
-    except knowledge.UnknownItem:
-        raise flow.UnknownDocument(asked.id) from None
+    except UnknownItem:
+        raise UnknownDocument(asked.id) from None
     return Status(item=item, next=await run_sync(next_of_item, call, item))
 
 
 async def settled_item(call: Call, item_id: str, wait_s: float) -> ShownItem:
     """An item of a knowledge base, once it is done or the wait is over."""
 
-    def steps(now: knowledge.ItemView) -> tuple[float, float | None, str]:
+    def steps(now: ItemView) -> tuple[float, float | None, str]:
         return now.progress, 100, now.status
 
     view = await followed(
@@ -190,8 +194,8 @@ async def settled_item(call: Call, item_id: str, wait_s: float) -> ShownItem:
 
 def next_of_item(call: Call, item: ShownItem) -> str:
     """What an assistant does with an item that stands like this. Blocks."""
-    if item.status is knowledge.ItemStatus.FAILED:
+    if item.status is ItemStatus.FAILED:
         return f"It failed: see its error{', and retry' if call.may_write else ''}."
-    if item.status is knowledge.ItemStatus.COMPLETED:
+    if item.status is ItemStatus.COMPLETED:
         return "Ask search_knowledge."
     return f"Call get_status with wait_s to wait for it. {nobody_works(call.caller.context)}".strip()

@@ -11,9 +11,8 @@ from pipeline.flows import flows
 from pipeline.flows.documents.states import PageStatus
 from pipeline.interfaces.http.fields import Choice
 from pipeline.interfaces.mcp.tool import Arguments, Call, Toolbox
-from pipeline.operations import documents, screenshots
+from pipeline.operations import documents, knowledge, screenshots
 from pipeline.operations.refusal import Refused
-from tasks import knowledge
 
 BOX = Toolbox()
 _PAGES_OF_EACH = 20

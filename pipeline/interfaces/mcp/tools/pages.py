@@ -8,13 +8,15 @@ from anyio.to_thread import run_sync
 from pydantic import BaseModel, Field
 
 from pipeline.flows.documents.page_pictures import MIN_DPI
+from pipeline.flows.documents.states import PageStatus
+from pipeline.flows.documents.views import PageView
 from pipeline.interfaces.http.fields import HexId
 from pipeline.interfaces.http.submission import PageRange
 from pipeline.interfaces.mcp.tool import Arguments, Call, Picture, Toolbox
+from pipeline.operations import documents as flow
+from pipeline.operations.documents import Document
 from pipeline.operations.refusal import Refused
 from pipeline.reading.files.source import parse_page_range
-from tasks import documents as flow
-from tasks.documents import Document, PageStatus, PageView
 
 BOX = Toolbox()
 MAX_PAGES = 200
