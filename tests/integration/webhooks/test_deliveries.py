@@ -21,6 +21,7 @@ from pipeline.flows.webhooks.models import ATTEMPTS, DELIVERIES, ENDPOINTS
 from pipeline.flows.webhooks.settings import webhooks_of
 from pipeline.flows.webhooks.states import DeliveryStatus
 from pipeline.flows.webhooks.work import delivery, fanout
+from pipeline.operations import webhooks
 from pipeline.operations.backlog import reasons
 from pipeline.storage.context import Context
 from tests.integration.webhooks.conftest import Driver
@@ -83,7 +84,7 @@ def test_an_endpoint_gets_only_what_it_wants_from_when_it_was_made(
     driver.event()
     types = {"/all": [], "/one": ["document.cancelled"], "/kind": ["document.*"], "/other": ["music_run.*"]}
     for path, wanted in types.items():
-        service.create(context, receiver.url(path), wanted)
+        webhooks.create(receiver.url(path), wanted)
     driver.event()
     driver.event(DocumentEvent.CANCEL)
     driver.run()
