@@ -1,6 +1,8 @@
-"""Frames as HTTP interfaces take them in and show them: forms with pictures, smaller pictures, names of what failed."""
+"""Frames as HTTP interfaces take them in and show them: forms with pictures, smaller pictures, names of what failed,
+pages of the timeline."""
 
-from typing import Annotated
+from datetime import datetime
+from typing import Annotated, Any
 
 from anyio.to_thread import run_sync
 from fastapi import Request
@@ -9,8 +11,11 @@ from pydantic import Field, StringConstraints, ValidationError
 
 from pipeline.flows.screenshots.frames.files import Kind
 from pipeline.flows.screenshots.frames.intake import Frame
+from pipeline.flows.screenshots.views import Hour
+from pipeline.interfaces.http import pages
 from pipeline.interfaces.http.fields import CLEAN, Line, Strict
-from pipeline.interfaces.http.moments import At
+from pipeline.interfaces.http.moments import At, check_range
+from pipeline.interfaces.http.pages import Page
 from pipeline.interfaces.http.uploads import File, Form
 from pipeline.operations import screenshots
 from pipeline.operations.caller import Caller
@@ -61,3 +66,13 @@ async def rendition(request: Request, shot_id: int, kind: Kind) -> tuple[str, by
     if content is None:
         raise Refused("nobody waits for this any more", code="busy")
     return found.name, content
+
+
+def hours_of(
+    caller: Caller, limit: int, cursor: str | None, *, since: datetime | None, until: datetime | None, **which: Any
+) -> Page[Hour]:
+    """A page of the timeline, the latest hours first. Raises `Refused` for a range that ends before it begins."""
+    check_range(since, until)
+    before = pages.decode(cursor, At, int)
+    hours, following = screenshots.timeline_page.by(caller, limit, since=since, until=until, before=before, **which)
+    return Page(items=hours, next_cursor=following and pages.encode(*following))

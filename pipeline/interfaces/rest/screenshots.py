@@ -28,7 +28,7 @@ from pipeline.interfaces.http.fields import Limit, Line, RowId, Wait
 from pipeline.interfaces.http.long_poll import wait_for
 from pipeline.interfaces.http.moments import At, Since, Until, check_range
 from pipeline.interfaces.http.pages import Cursor, Page
-from pipeline.interfaces.http.screenshots import FrameFields, rendition, take
+from pipeline.interfaces.http.screenshots import FrameFields, hours_of, rendition, take
 from pipeline.interfaces.http.shapes import started
 from pipeline.interfaces.http.uploads import Form, uploaded
 from pipeline.interfaces.rest.screenshot_shapes import (
@@ -169,12 +169,7 @@ def timeline(
 
     `next_cursor` leads to what was before them.
     """
-    check_range(since, until)
-    before = pages.decode(cursor, At, int)
-    hours, following = screenshots.timeline_page.by(
-        caller, limit, since=since, until=until, thread=thread, derived=derived, before=before
-    )
-    return Page(items=hours, next_cursor=following and pages.encode(*following))
+    return hours_of(caller, limit, cursor, since=since, until=until, thread=thread, derived=derived)
 
 
 @router.get("/status", dependencies=reader)

@@ -8,8 +8,8 @@ from pipeline.flows.screenshots.views import Found, Hour
 from pipeline.interfaces.http.fields import Line
 from pipeline.interfaces.http.moments import At
 from pipeline.interfaces.http.pages import Page
+from pipeline.interfaces.http.screenshots import hours_of
 from pipeline.interfaces.mcp.tool import Arguments, Call, Toolbox
-from pipeline.interfaces.rest import screenshots as api
 from pipeline.operations import screenshots
 
 BOX = Toolbox()
@@ -50,4 +50,4 @@ class Stretch(Arguments):
 @BOX.tool("Show what happened on the screen")
 def timeline(call: Call, asked: Stretch) -> Page[Hour]:
     """Show what happened on the user's screen, hour by hour, the latest last; next_cursor leads to what was before."""
-    return api.timeline(call.caller, **dict(asked))
+    return hours_of(call.caller, **dict(asked))
