@@ -10,8 +10,9 @@ import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any
+from typing import Annotated, Any
 
+from pydantic import Field, JsonValue
 from sqlalchemy import (
     BigInteger,
     ColumnElement,
@@ -36,6 +37,7 @@ from pipeline.engine.announced import DELETED, Announced
 from pipeline.engine.tables import Base, RowId, UtcDateTime, portions, storable, table_of
 from pipeline.engine.transaction import Dispatch
 from pipeline.engine.views import plain, view_of
+from pipeline.engine.wire import example
 
 MAX_TEXT = 500
 """Characters of each text that an event tells."""
@@ -78,16 +80,30 @@ _ONLY = 1
 
 @dataclass(frozen=True)
 class Event:
-    """One change of a row that people follow, as it was told."""
+    """One change of what people follow, as the stream tells it too."""
 
+    __pydantic_config__ = example(
+        seq=4711,
+        type="document.completed",
+        flow="documents",
+        kind="document",
+        id="0123456789abcdef",
+        status="completed",
+        created_at="2026-11-22T10:00:00Z",
+        data={"filename": "report.pdf"},
+    )
     seq: int
     flow: str
     type: str
+    """`kind.status`."""
     kind: str
-    scope_id: str
+    """What changed: a `document`, a `music_run`."""
+    scope_id: Annotated[str, Field(serialization_alias="id")]
+    """Which of them."""
     status: str
     created_at: datetime
-    data: dict[str, Any] = field(default_factory=dict)
+    data: dict[str, JsonValue] = field(default_factory=dict)
+    """Some facts, as they were then."""
 
 
 def last_seq(session: Session) -> int:

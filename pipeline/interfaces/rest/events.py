@@ -3,12 +3,11 @@
 import time
 from collections.abc import AsyncIterator
 from dataclasses import asdict
-from datetime import datetime
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Header, Query
 from fastapi.sse import EventSourceResponse, ServerSentEvent
-from pydantic import Field, JsonValue, StringConstraints
+from pydantic import StringConstraints
 
 from pipeline.engine.outbox import Event
 from pipeline.interfaces.http import pages
@@ -16,7 +15,6 @@ from pipeline.interfaces.http.dependencies import ByCaller, InContext, reader
 from pipeline.interfaces.http.errors import documented
 from pipeline.interfaces.http.fields import Id, Limit, Line, RowId, Word
 from pipeline.interfaces.http.pages import Cursor, Page
-from pipeline.interfaces.http.shapes import Shape, example
 from pipeline.interfaces.http.streams import Feed, Stay, for_one
 from pipeline.operations import events
 from pipeline.operations.events import Filter
@@ -29,34 +27,6 @@ RETRY_MS = 3000
 MAX_NUMBER = 2**53 - 1
 Number = Annotated[int | None, Query(ge=0, le=MAX_NUMBER, description="Only events after this number, also old ones.")]
 Pattern = Annotated[str, Query(max_length=80, pattern=r"^[a-z_]+(\.([a-z_]+|\*))?$")]
-
-
-class EventShape(Shape):
-    """One change of what people follow, as the stream tells it too."""
-
-    model_config = example(
-        seq=4711,
-        type="document.completed",
-        flow="documents",
-        kind="document",
-        id="0123456789abcdef",
-        status="completed",
-        created_at="2026-11-22T10:00:00Z",
-        data={"filename": "report.pdf"},
-    )
-    seq: int
-    type: str = Field(description="`kind.status`.")
-    flow: str
-    kind: str = Field(description="What changed: a `document`, a `music_run`.")
-    id: str = Field(description="Which of them.")
-    status: str
-    created_at: datetime
-    data: dict[str, JsonValue] = Field(description="Some facts, as they were then.")
-
-    @classmethod
-    def of(cls, event: Event) -> "EventShape":
-        """The event as callers get to see it."""
-        return cls(id=event.scope_id, **{name: getattr(event, name) for name in cls.model_fields if name != "id"})
 
 
 def _filter(
@@ -119,17 +89,17 @@ async def follow(
 @router.get("/log")
 def list_events(
     context: InContext, wanted: Annotated[Filter, Depends(_filter)], limit: Limit = 50, cursor: Cursor = None
-) -> Page[EventShape]:
+) -> Page[Event]:
     """List the stored events, the newest first. To follow events, use the stream."""
     (before,) = pages.decode(cursor, int) or (None,)
     found = events.newest(wanted, before=before, limit=limit + 1, context=context)
-    return pages.page(found, limit, EventShape.of, lambda one: (one.seq,))
+    return pages.views(found, limit, lambda one: (one.seq,))
 
 
 @router.get("/log/{seq}", responses=documented(404))
-def show_event(context: InContext, seq: RowId) -> EventShape:
+def show_event(context: InContext, seq: RowId) -> Event:
     """Show an event that is kept."""
-    return EventShape.of(events.one(seq, context))
+    return events.one(seq, context)
 
 
 def _number(last_event_id: str | None, after: int | None) -> int | None:

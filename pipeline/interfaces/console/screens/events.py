@@ -5,7 +5,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import HTMLResponse
-from pydantic import Field
+from pydantic import Field, TypeAdapter
 
 from pipeline.engine.outbox import Event
 from pipeline.flows import FLOWS
@@ -16,13 +16,13 @@ from pipeline.interfaces.http import pages
 from pipeline.interfaces.http.dependencies import InContext, reader
 from pipeline.interfaces.http.fields import Id, RowId, Word
 from pipeline.interfaces.http.places import place
-from pipeline.interfaces.rest.events import EventShape
 from pipeline.operations import events as record
 from pipeline.operations.events import Filter
 from pipeline.storage.context import Context
 
 router = APIRouter(prefix="/console/events", include_in_schema=False, dependencies=reader)
 ROWS = 50
+_SHOWN = TypeAdapter(Event)
 Type = Annotated[str, Field(max_length=80, pattern=r"^[a-z_]+\.([a-z_]+|\*)$")]
 _CSS = {
     **dict.fromkeys(("completed", "succeeded"), "done"),
@@ -62,7 +62,7 @@ def _name(event: Event) -> str:
 
 def _told(event: Event) -> str:
     """All of it, as the stream and webhooks tell it."""
-    return json.dumps(EventShape.of(event).model_dump(mode="json"), indent=2, ensure_ascii=False)
+    return json.dumps(_SHOWN.dump_python(event, mode="json", by_alias=True), indent=2, ensure_ascii=False)
 
 
 def _list(context: Context, asked: EventsAsked, cursor: str | None = None) -> str:
