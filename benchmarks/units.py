@@ -3,6 +3,7 @@
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from statistics import median
 from typing import Any
 from uuid import uuid4
@@ -113,9 +114,10 @@ def split_document(pages: int, provider: str = LOCAL) -> str:
     from pipeline.flows.documents import submission
     from pipeline.flows.documents.work import split
 
-    context = get_context()
+    context = replace(get_context(), launcher=None)
     options = submission.Options(fresh=True, provider=provider)
     document = submission.submit(context, tiny_pages(f"{pages}-pages", pages), options)
     if not split.split_document(context, document.id, Owner("benchmark", uuid4().hex)):
         raise BenchmarkError("the document could not be split")
+    context.db.dispose()
     return document.id

@@ -1,10 +1,13 @@
 """Reading: the timeline by thread and hour, one node or frame, batches, sources, rejected frames, dead letters."""
 
 import json
+import time
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime, tzinfo
 from typing import Any
 
+from redis import RedisError
 from sqlalchemy import ColumnElement, and_, case, false, func, or_, select, true
 from sqlalchemy.orm import Session
 
@@ -21,6 +24,7 @@ from pipeline.flows.screenshots.rules.provenance import Call, Operation, calls_b
 from pipeline.flows.screenshots.states import Ask, Origin, WorkStatus
 from pipeline.flows.screenshots.views import (
     BatchView,
+    CaptureView,
     DeadLetter,
     EdgeView,
     Extent,
@@ -404,3 +408,26 @@ def states_of(context: Context, shot_ids: Sequence[int]) -> dict[int, WorkStatus
             rows = session.execute(select(SHOTS.c.id, stands).select_from(both).where(mine)).all()
             found |= {shot_id: WorkStatus(status or WorkStatus.PENDING) for shot_id, status in rows}
     return found
+
+
+CAPTURE_KEY = "penstock:{screenshots}:capture"
+"""How the latest tick of a worker with a display went. If that is lost, the next one says it again."""
+
+
+def latest_capture(context: Context) -> CaptureView | None:
+    """What workers capture, and how it went; None if they are to capture nothing."""
+    own = context.settings.screenshots
+    if not own.capture_sources:
+        return None
+    told = None
+    with suppress(RedisError):
+        told = context.redis.get(CAPTURE_KEY) if context.online else None
+    found = json.loads(str(told)) if told else {}
+    return CaptureView(
+        sources=own.capture_sources,
+        every_s=own.capture_interval_s,
+        last_s=max(0.0, time.time() - found["at"]) if found else None,
+        worker=found.get("worker", ""),
+        missing=found.get("missing", []),
+        error=found.get("error", ""),
+    )

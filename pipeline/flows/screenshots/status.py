@@ -17,7 +17,7 @@ from pipeline.engine.backlog import waiting as counted
 from pipeline.engine.claims import in_states, is_due
 from pipeline.engine.metrics import count_by
 from pipeline.engine.presence import Presence
-from pipeline.flows.screenshots import live_settings
+from pipeline.flows.screenshots import live_settings, queries
 from pipeline.flows.screenshots.frames import buffer
 from pipeline.flows.screenshots.graph.models import EMBEDDINGS, NODES
 from pipeline.flows.screenshots.live_settings import CONTROL
@@ -26,7 +26,7 @@ from pipeline.flows.screenshots.plan import Routes, routes
 from pipeline.flows.screenshots.rules import heuristics
 from pipeline.flows.screenshots.states import CLAIMABLE, Step, WorkStatus
 from pipeline.flows.screenshots.views import Retry, Status
-from pipeline.flows.screenshots.work import capture, embedding, expansion, merge, shard
+from pipeline.flows.screenshots.work import embedding, expansion, merge, shard
 from pipeline.providers import gates
 from pipeline.settings import Settings
 from pipeline.storage.context import Context
@@ -72,7 +72,7 @@ def status(context: Context, *, makers: bool = True) -> Status:
         closed=closed(context),
         notes=notes,
         is_worker_running=_alive(context),
-        capture=capture.latest(context),
+        capture=queries.latest_capture(context),
     )
 
 

@@ -8,8 +8,9 @@ from typer.testing import CliRunner
 
 from pipeline.flows.documents.states import DocumentStatus
 from pipeline.interfaces.cli.main import app
+from pipeline.operations import events
 from pipeline.storage.context import Context
-from tasks import documents, events
+from tasks import documents
 from tests.support.documents import insert_document
 
 

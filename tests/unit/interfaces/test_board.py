@@ -17,7 +17,6 @@ from pipeline.interfaces.cli.progress import Bar
 from pipeline.operations import documents as operations
 from pipeline.providers import registry
 from pipeline.settings import ProviderProfile, get_settings
-from tasks import documents
 
 
 class Shown:
@@ -80,7 +79,7 @@ def test_pages_that_take_long_are_named(monkeypatch: pytest.MonkeyPatch) -> None
         for number, seconds in ((3, 40), (7, 95), (8, 2))
     ]
     monkeypatch.setattr(board_module, "closed", lambda _: {})
-    monkeypatch.setattr(documents, "pages", lambda *_, **__: under_way)
+    monkeypatch.setattr(operations, "pages", lambda *_, **__: under_way)
     monkeypatch.setattr(process, "get_context", lambda: SimpleNamespace(db=SimpleNamespace(now=lambda: now)))
     shown: Any = Shown()
     board = Board([job("a", "PROCESSING", pages=9, done=1)], shown)

@@ -13,13 +13,11 @@ from pipeline.engine.errors import UnitError, UserError
 from pipeline.flows.screenshots.frames.capture import Captured, Capturer, missing
 from pipeline.flows.screenshots.frames.intake import Taken, ingest, leave_out
 from pipeline.flows.screenshots.live_settings import screenshots_in_force
-from pipeline.flows.screenshots.views import CaptureView
+from pipeline.flows.screenshots.queries import CAPTURE_KEY
 from pipeline.settings import ScreenshotSettings
 from pipeline.storage.context import Context
 
 log = structlog.get_logger(__name__)
-_KEY = "penstock:{screenshots}:capture"
-"""How the latest tick went. If that is lost, the next one says it again."""
 _REMEMBERED_S = 86_400
 
 
@@ -65,7 +63,7 @@ class Captures:
         self._said = error, str(absent)
         told = {"at": time.time(), "worker": worker, "error": error, "missing": absent}
         with suppress(RedisError):
-            context.redis.set(_KEY, json.dumps(told), ex=_REMEMBERED_S)
+            context.redis.set(CAPTURE_KEY, json.dumps(told), ex=_REMEMBERED_S)
 
 
 def _take(context: Context, captured: Captured) -> Taken | None:
@@ -80,22 +78,3 @@ def _take(context: Context, captured: Captured) -> Taken | None:
     except UnitError as error:
         log.warning("capture.not_taken", source=captured.frame.source, error=str(error))
         return None
-
-
-def latest(context: Context) -> CaptureView | None:
-    """What workers capture, and how it went; None if they are to capture nothing."""
-    own = context.settings.screenshots
-    if not own.capture_sources:
-        return None
-    told = None
-    with suppress(RedisError):
-        told = context.redis.get(_KEY) if context.online else None
-    found = json.loads(str(told)) if told else {}
-    return CaptureView(
-        sources=own.capture_sources,
-        every_s=own.capture_interval_s,
-        last_s=max(0.0, time.time() - found["at"]) if found else None,
-        worker=found.get("worker", ""),
-        missing=found.get("missing", []),
-        error=found.get("error", ""),
-    )
