@@ -61,7 +61,7 @@ PARALLEL = -n $(WORKERS) --dist loadgroup --no-loadscope-reorder
 # commit), 3/8, all.
 ROTATING ?= none
 
-test: setup ## Run the tests, in ten minutes on two cores; they bring their own Redis and PostgreSQL
+test: setup ## Run the tests, in a quarter of an hour on two cores; they bring their own Redis and PostgreSQL
 	$(BIN)/python -m pytest $(PARALLEL) --rotating $(ROTATING) $(ARGS)
 
 test-all: ROTATING = all
