@@ -245,7 +245,7 @@ class FlowTasks:
 
 
 def _tell_listeners(context: Context) -> None:
-    """Wake the flows that follow events, if anybody waits for them: asked every few seconds, not each time.
+    """Wake the flows that follow events, if any wants one: checked every few seconds, not each time.
 
     Programs that need one flow alone do not load the others for this: the workers that go on with their work do it.
     """

@@ -56,7 +56,7 @@ class Value:
     help: str
     is_default: bool
     error: str = ""
-    """Its row holds nonsense, so what was in force still is; else empty."""
+    """The error of an invalid row, whose former value stays in force; else empty."""
     default: Any = None
     """What it is once it is reset: what the workers, or else this process, were started with."""
     changed_at: datetime | None = None

@@ -27,13 +27,13 @@ class Reason:
     __pydantic_config__ = VIEW
     kind: str
     """`operator`, `spend`, `breaker`, `limits`, `capacity`: a queue is closed or full. `retry`: after a failure.
-    `turn`. `paused`: what they belong to. `worker`: there is none. `free`: all are busy. `offline`: Redis is down.
+    `turn`. `paused`: by their document or run. `worker`: none runs. `free`: all are busy. `offline`: Redis is down.
     `unserved`: their provider is not configured any more."""
     words: str
     until: datetime | None
-    """When the first of them goes on, if anybody knows."""
+    """When the first of them continues; None: unknown."""
     queue: str
-    """The one that is closed or full; else empty."""
+    """The closed or full queue; else empty."""
     units: dict[str, int]
     """How many wait, by what people call them."""
 

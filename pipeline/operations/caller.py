@@ -37,7 +37,7 @@ class Caller:
     ending: Event = field(default_factory=Event)
     """Set when the server that serves this caller begins to end."""
     is_gone: Callable[[], Awaitable[bool]] = field(default=_stays, repr=False, compare=False)
-    """Whether their connection is closed: nobody hears the answer any more."""
+    """Whether the caller closed the connection."""
 
     @property
     def key_name(self) -> str:

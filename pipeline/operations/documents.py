@@ -239,7 +239,7 @@ reasons, search = reads(reasoning.reasons), reads(searching.search)
 
 @operation(Scope.READ)
 def explained(caller: Caller, documents: Collection[Document]) -> list[Document]:
-    """The same documents, each with the reason why it is as it is."""
+    """The same documents, each with the reason for its state."""
     known = reasoning.reasons(caller.context, documents)
     return [replace(document, reason=known.get(document.id)) for document in documents]
 

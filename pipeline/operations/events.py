@@ -25,13 +25,13 @@ from pipeline.storage.context import Context
 log = structlog.get_logger(__name__)
 PORTION = 500
 LOOK_S = 0.5
-"""How often the database is asked for what is new; Redis says at once that something moved."""
+"""Seconds between two reads of new events; Redis announces a change at once."""
 _CLOSE_S = 10.0
 
 
 @dataclass(frozen=True)
 class Filter:
-    """Which events somebody wants. Empty: all."""
+    """A filter of events. Empty: all."""
 
     flow: str = ""
     types: tuple[str, ...] = ()
@@ -66,7 +66,7 @@ class EventsGone(UserError):
 
 
 class UnknownEvent(UserError):
-    """There is no event with this number, or it is not kept any more."""
+    """The event with this number does not exist, or retention deleted it."""
 
     def __init__(self, seq: int) -> None:
         super().__init__(f"there is no event {seq}, or it is not kept any more", code="unknown_event")
@@ -186,9 +186,10 @@ class Subscription:
             self.last = event.seq
 
     def close(self) -> None:
-        """Call the handler with what has happened until now, and then no more.
+        """Call the handler with all events until now, then stop.
 
-        From the handler itself: no more at once. So it is after ten seconds, and where the database is away.
+        Called by the handler itself, it stops at once; otherwise after ten seconds at most, or without the
+        database.
         """
         if current_thread() is not self._thread:
             with suppress(SQLAlchemyError):

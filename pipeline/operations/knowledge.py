@@ -38,7 +38,7 @@ _Path = str | PathLike[str]
 
 
 class BaseOptions(TypedDict, total=False):
-    """What one may say of a new base; what is left out, or None, is as the settings say."""
+    """Options of a new base. A missing or None field takes its default from the settings."""
 
     description: str
     provider: str | None
@@ -48,7 +48,7 @@ class BaseOptions(TypedDict, total=False):
 
 
 class BaseChanges(TypedDict, total=False):
-    """What one may change of a base; what is left out, or None, stays as it is."""
+    """Changes of a base. A missing or None field keeps its value."""
 
     name: str | None
     description: str | None
@@ -67,7 +67,7 @@ def create_base(caller: Caller, name: str, **options: Unpack[BaseOptions]) -> Ba
 
 @operation(Scope.WRITE)
 def edit_base(caller: Caller, base_id: str, **changes: Unpack[BaseChanges]) -> BaseView:
-    """Change a base. What is under way is not disturbed."""
+    """Change a base. Items under way continue unchanged."""
     if changes.get("model"):
         provider = changes.get("provider") or queries.base(caller.context, base_id).provider
         _check_model(caller, provider, changes["model"])
@@ -89,7 +89,7 @@ counts, chunk_counts = reads(queries.counts), reads(queries.chunk_counts)
 
 @operation(Scope.WRITE, spends=True)
 def add(caller: Caller, base_id: str, sources: Sequence[Source], progress: Progress = lambda *_: None) -> Added:
-    """Add items; those that cannot be added are told, and do not keep the others from it."""
+    """Add items. The answer names the refused ones; the others are added."""
     return intake.add(caller.context, base_id, sources, progress)
 
 
@@ -245,7 +245,7 @@ def has_providers() -> bool:
 def recover(caller: Caller, base_id: str) -> list[str]:
     """Send the base's orphans on their way again; their ids. The sweeper does so by itself, seconds later.
 
-    What processes hold that are gone is given back. They are looked for twice, as by the sweeper: that takes a moment.
+    Releases the claims of dead processes. Like the sweeper, it checks presence twice, which takes a moment.
     """
     context, found = caller.context, queries.queue(caller.context, base_id)
     if gone := _gone(context, service.held_up(context, found.base_id)):
@@ -267,7 +267,7 @@ def _gone(context: Context, processes: Iterable[str]) -> set[str]:
 def wait(base_id: str, timeout_s: float | None = None, idle: Callable[[], object] = lambda: None) -> dict[str, int]:
     """Wait until no item of a base is open; how many are in which state. `idle` is called about once a second.
 
-    Warns (`NoWorkerWarning`) if there is nobody to work. Raises `TimeoutError` after `timeout_s` seconds.
+    Warns (`NoWorkerWarning`) if no worker runs. Raises `TimeoutError` after `timeout_s` seconds.
     """
     found = base(base_id).id
     *_, counted = watching.watch(

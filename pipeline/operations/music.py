@@ -30,21 +30,21 @@ class Run(RunView):
     """A run as it was when asked for."""
 
     no_worker: NoWorker | None = field(default=None, metadata={PASSING: True})
-    """Why nobody works on it, as `watch` and `wait` saw it; None if somebody may."""
+    """Why no worker takes it, as `watch` and `wait` saw it; None if one may."""
 
     def wait(self, timeout_s: float | None = None) -> "Run":
-        """Wait until the run has ended (or is paused); the run as it is then.
+        """Wait until the run ends or pauses; returns the run.
 
-        Warns (`NoWorkerWarning`) if there is nobody to work. Raises `TimeoutError` after `timeout_s` seconds.
+        Warns (`NoWorkerWarning`) if no worker runs. Raises `TimeoutError` after `timeout_s` seconds.
         """
         *_, latest = watch(self.id, timeout_s=timeout_s)
         return latest
 
 
 def watch(run_id: str, *, timeout_s: float | None = None, idle: Callable[[], object] = lambda: None) -> Iterator[Run]:
-    """The run as it is now, and again whenever it changes, until it has ended or is paused.
+    """Yield the current run, and each change, until it ends or pauses.
 
-    While nobody works, `no_worker` says so, and a warning once. `idle` is called about once a second. Raises
+    Without a worker, `no_worker` says so, and one warning. `idle` is called about once a second. Raises
     `TimeoutError` after `timeout_s` seconds.
     """
     context, fleet, seen = owner().context, watching.Fleet(), None
@@ -124,7 +124,7 @@ def resume(caller: Caller) -> Run:
 
 @operation(Scope.WRITE)
 def stop(caller: Caller) -> Run:
-    """End the run. What was paid for is kept."""
+    """End the run. Paid results stay."""
     return _run(service.stop(caller.context))
 
 

@@ -76,7 +76,7 @@ class Overview:
     last_hour: Throughput
     """Of the documents flow."""
     fleet: Fleet | None
-    """null: Redis is down, so nothing runs or nobody can tell."""
+    """null: Redis is down, so the state is unknown."""
     spending: list[Spending]
     """What each provider cost today."""
     waiting: list[Reason]

@@ -37,7 +37,7 @@ class Taken(intake.Taken):
     def wait(self, timeout_s: float | None = None) -> WorkStatus | None:
         """Wait until the frame is analysed or given up; None if there is no such frame (any more).
 
-        Warns (`NoWorkerWarning`) if there is nobody to work. Raises `TimeoutError` after `timeout_s` seconds.
+        Warns (`NoWorkerWarning`) if no worker runs. Raises `TimeoutError` after `timeout_s` seconds.
         """
         if self.shot_id is None:
             return None
@@ -98,7 +98,7 @@ def follow(
 ) -> Iterator[dict[int, WorkStatus]]:
     """How a frame or several stand, again and again, until each is analysed, or was given up, or is gone.
 
-    Warns (`NoWorkerWarning`) if there is nobody to work. `idle` is called about once a second. Raises `TimeoutError`
+    Warns (`NoWorkerWarning`) if no worker runs. `idle` is called about once a second. Raises `TimeoutError`
     after `timeout_s` seconds.
     """
     context, ids = owner().context, [shot_ids] if isinstance(shot_ids, int) else shot_ids
@@ -144,7 +144,7 @@ def timeline(
 
 @operation(Scope.READ)
 def timeline_page(caller: Caller, /, limit: int, **which: Any) -> tuple[list[Hour], queries.Key | None]:
-    """(the latest `limit` nodes of the `timeline`, the `before` of those that were earlier; None if there are none)."""
+    """(the latest `limit` nodes of the `timeline`, the `before` of the page before them, or None)."""
     hours = timeline.by(caller, limit=limit + 1, **which)
     if sum(len(hour.nodes) for hour in hours) <= limit:
         return hours, None
@@ -168,7 +168,7 @@ rendition = reads(renditions.make)
 
 @operation(Scope.READ)
 def picture(caller: Caller, shot_id: int, *, small: bool = False) -> bytes:
-    """A frame as JPEG for a screen, or for a list. Raises `UserError` if there is no picture of it."""
+    """A frame as JPEG for a screen, or for a list. Raises `UserError` for a frame without a picture."""
     return renditions.make(caller.context, shot_id, Kind.SMALL if small else Kind.LARGE)
 
 
@@ -206,7 +206,7 @@ def exclude_also(caller: Caller, apps: Sequence[str] = (), titles: Sequence[str]
 def include_again(
     caller: Caller, apps: Sequence[str] = (), titles: Sequence[str] = (), *, strict: bool = True
 ) -> Exclusions:
-    """Store frames of these programs and titles again. Unless `strict`, one that is not excluded is no error."""
+    """Store frames of these programs and titles again. `strict` refuses names that are not excluded."""
     was = service.exclusions(caller.context)
     left = (_without(was.apps, apps, strict=strict), _without(was.titles, titles, strict=strict))
     return exclude.by(caller, apps=left[0], titles=left[1])

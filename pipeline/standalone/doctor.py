@@ -318,7 +318,7 @@ class About:
 
 
 def about(context: Context) -> About:
-    """This installation, as it is now."""
+    """The state of this installation."""
     settings = context.settings
     return About(
         version("penstock"),

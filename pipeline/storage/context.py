@@ -43,7 +43,7 @@ class Context:
     def gates_changed(self, queues: Iterable[str]) -> None:
         """Say that the gates of these queues may have opened or closed.
 
-        That is a nudge, never the truth: a message that is lost costs at most the time until somebody looks.
+        A message is a nudge, never the truth: a lost one costs at most the time until the next sweep.
         """
         if found := dict.fromkeys(queues):
             self._send(Dispatch(gates=found))

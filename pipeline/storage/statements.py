@@ -28,7 +28,7 @@ class ChargeView:
     """When the call began."""
     flow: str
     scope_id: str
-    """What it was for: a document, an item, a batch, a run."""
+    """Its subject: a document, an item, a batch, a run."""
     unit: str
     """The part of it, such as a page."""
     operation: str

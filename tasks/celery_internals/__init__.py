@@ -1,7 +1,7 @@
-"""What Penstock changes in private parts of Celery and kombu, by module: messages, broker, results, consumer.
+"""Penstock's patches of private parts of Celery and kombu, by module: messages, broker, results, consumer.
 
-Each of their minor versions may name these parts otherwise. With one that was not tested, a process ends at once and
-names both versions, where it would lose the order of a queue or a lane of a chord later.
+A minor version may rename these parts. A process with an untested one ends at its start and names both versions;
+otherwise it would lose the order of a queue or a lane of a chord later.
 """
 
 import celery

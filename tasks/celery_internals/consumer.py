@@ -22,7 +22,7 @@ class RefusingConsumer(Consumer, ABC):
         """Whether the pool may have this message now. If not, the message goes back to the head of its queue."""
 
     def bucket_for_task(self, type: Any) -> Any:  # noqa: A002  # Celery's name
-        """All tasks come by: which queue a message is from is known only when it is here."""
+        """Applies to all tasks: only the message itself names its queue."""
         return super().bucket_for_task(type) or _PassedOn()
 
     def _limit_task(self, request: Any, bucket: Any, tokens: int) -> Any:
@@ -37,7 +37,7 @@ class RefusingConsumer(Consumer, ABC):
         try:
             give_back(self.task_consumer.channel, request.message)
         except self.connection_errors as error:
-            # It is restored when the connection is, or by whoever finds that it was not acknowledged.
+            # The broker restores it with the connection, since it is not acknowledged.
             log.warning("gate.message_kept", task=request.id, error=type(error).__name__)
         request.acknowledged = True
 
@@ -46,7 +46,7 @@ class RefusingConsumer(Consumer, ABC):
         return self._limit_task(request, bucket, tokens)
 
     def stop_consuming(self, queue: str) -> None:
-        """Take no more messages from a queue."""
+        """Stop taking messages from a queue."""
         callbacks: Any = self.task_consumer.channel.connection._callbacks  # noqa: SLF001  # kombu's, by queue
         late = callbacks[queue]
         self.task_consumer.cancel_by_queue(queue)
@@ -81,7 +81,7 @@ class RefusingConsumer(Consumer, ABC):
 
 
 class _PassedOn:
-    """Stands for a rate limit where there is none, so that messages come by `_limit_task`."""
+    """A placeholder rate limit, which makes Celery pass each message to `_limit_task`."""
 
     def clear_pending(self) -> None:
         """Nothing is ever pending here."""

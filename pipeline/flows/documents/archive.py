@@ -26,7 +26,7 @@ def archive(context: Context, document_id: str) -> Iterator[bytes]:
 
 
 def manifest(context: Context, document_id: str) -> dict[str, Any]:
-    """What the manifest says, without paths and workers of this machine. Raises `UserError` if there is none."""
+    """The manifest without paths and workers of this machine. Raises `UserError` for a document without one."""
     found = _manifest(queries.document(context, document_id).result_path)
     if found is None:
         raise UserError(f"document {document_id} has no manifest", code="no_result")

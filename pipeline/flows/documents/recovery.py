@@ -1,4 +1,4 @@
-"""What maintenance does for documents: fail pages nobody can convert, remove what is old, and files without a row."""
+"""Maintenance of documents: fail pages without a provider, delete expired documents, and files without a row."""
 
 import time
 from collections.abc import Sequence
@@ -70,7 +70,7 @@ def _fail(context: Context, document_id: str, provider: str) -> int:
 
 
 def retained(context: Context) -> list[Retention]:
-    """Finished documents with all that is theirs, and attempts, whose texts are the cache."""
+    """Finished documents with their pages and files, and attempts, whose texts are the cache."""
     kept = context.settings.retention
     ended_at = func.coalesce(DOCUMENTS.c.finished_at, DOCUMENTS.c.updated_at)
     return [
@@ -94,7 +94,7 @@ def retained(context: Context) -> list[Retention]:
 
 
 def _discard(context: Context, ids: Sequence[str], over: ColumnElement[bool]) -> int:
-    """Delete those of the documents that nobody has taken up again."""
+    """Delete the documents that are still finished."""
     removed = 0
     for document_id in ids:
         still = select(DOCUMENTS.c.id).where(DOCUMENTS.c.id == document_id, over)

@@ -1,4 +1,4 @@
-"""What one sees of documents: frozen copies of rows, which HTTP interfaces answer with as they are."""
+"""Views of documents: frozen copies of rows, which are also the answers of HTTP interfaces."""
 
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -21,7 +21,7 @@ class Kind(StrEnum):
     WORKING = "working"
     """It waits for nothing."""
     OPERATOR = "operator"
-    """Somebody closed the queue."""
+    """An operator closed the queue."""
     SPEND = "spend"
     BREAKER = "breaker"
     LIMITS = "limits"
@@ -39,11 +39,11 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True)
 class Reason:
-    """Why a document is as it is."""
+    """The reason for a document's state."""
 
     __pydantic_config__ = VIEW
     kind: Kind
-    """What it waits for: operator, spend, breaker, limits, retry, capacity, workers; or how it is: working, paused,
+    """Waiting for: operator, spend, breaker, limits, retry, capacity, workers; or how it is: working, paused,
     failed, doubt."""
     words: str
     until: datetime | None = None
@@ -116,7 +116,7 @@ class DocumentView:
     doubtful_count: int = 0
     """Pages of its Markdown whose recognition is doubtful."""
     paused_by: Annotated[str, HIDDEN] = ""
-    """Whose key paused it last; empty: somebody on this machine."""
+    """The name of the key that paused it last; empty: a user of this machine."""
     paused_at: Annotated[datetime | None, HIDDEN] = None
     outdated: bool = False
     """The Markdown is from before the last retry, until there is a new one."""
@@ -130,7 +130,7 @@ class DocumentView:
 
     @property
     def result_path(self) -> Path:
-        """The merged Markdown. Raises `UserError` if there is none."""
+        """The merged Markdown. Raises `UserError` for a document without a result."""
         path = Path(self.merged_path) if self.merged_path else None
         if path is None or not path.is_file():
             raise UserError(f"document {self.id} has no result: it is {self.status.name}", code="no_result")
@@ -170,9 +170,9 @@ class PageView:
     next_run_at: datetime | None
     updated_at: datetime
     confidence: float | None = None
-    """How sure text recognition was, 0 to 1; null if nobody said."""
+    """Confidence of text recognition, 0 to 1; null: not reported."""
     uncertain_share: float | None = None
-    """The share of its recognised text, by characters, that is words recognition was unsure of; null if nobody said."""
+    """The share of uncertain words in its recognised text, by characters; null: not reported."""
     doubtful: bool = False
     """Its text should be compared with the page."""
 

@@ -1,4 +1,4 @@
-"""Items and batches of chunks that wait, those that nobody serves any more, and the items that failed last."""
+"""Waiting items and batches of chunks, items whose provider was removed, and the latest failures."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -28,7 +28,7 @@ from pipeline.storage.context import Context
 
 log = structlog.get_logger(__name__)
 PORTION = 500
-"""Items that are failed at once, since nobody serves them."""
+"""Items that fail at once, since their provider was removed."""
 
 
 def waiting(context: Context) -> Iterator[Waiting]:
@@ -64,7 +64,7 @@ def failures(context: Context, limit: int) -> list[Failure]:
 
 
 def fail_unserved(context: Context) -> list[str]:
-    """Fail the items that wait for a provider that nobody asks any more; their ids."""
+    """Fail the items that wait for a removed provider; returns their ids."""
     served = [LOCAL, *own(context.settings).providers]
     # Batches of items that have ended stay as they are: they must not keep the others from being found.
     open_ = select(ITEMS.c.id).where(ITEMS.c.status == ItemStatus.EMBEDDING, ITEMS.c.deleting.is_(False))

@@ -1,4 +1,4 @@
-"""What is marked as deleted is removed: rows, vectors, index and files; and files that no row owns. It can be begun
+"""Remove deleted items with their rows, vectors, index and files, and files without a row. It can be begun
 again at any point."""
 
 import time

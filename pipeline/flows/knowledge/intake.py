@@ -77,7 +77,7 @@ class Refused:
 
     __pydantic_config__ = CAMEL
     path: str
-    """What it was called: the file's name, the address, the beginning of the note."""
+    """Its original name: the file's name, the address, or the beginning of the note."""
     error: str
     code: str
     """For programs, such as duplicate, queue_full, too_large, empty, bad_url."""

@@ -117,7 +117,7 @@ def _conditions(session: Session, base_id: str, which: Which) -> list[ColumnElem
 def matching(context: Context, base_id: str, *, after: str = "", **which: Unpack[Which]) -> tuple[list[str], int]:
     """(ids of items that can be acted on, beyond the id `after`; how many match in all).
 
-    By id: reprocessing changes places in line, so that whoever walks along it would come by the same items again.
+    By id: reprocessing changes places in line, so a walk along the line would meet items twice.
     """
     with context.db.read() as session:
         conditions = [*_conditions(session, base_id, which), PRESENT]
@@ -183,7 +183,7 @@ def chunks(context: Context, item_id: str, *, first: int = 0, limit: int = 200) 
 
 
 def standings(context: Context, item_ids: Sequence[str]) -> dict[str, Standing]:
-    """What open items are doing just now, by id. Rows, leases and messages are asked, not guessed."""
+    """The current step of open items by id, from rows, leases and messages."""
     columns = (
         ITEMS.c.id,
         ITEMS.c.base_id,

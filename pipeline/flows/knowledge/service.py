@@ -1,4 +1,4 @@
-"""What a user may ask of bases and items. Each is one transaction; what it makes due is launched after the commit.
+"""Commands on bases and items. Each is one transaction and launches its messages after the commit.
 
 Source 003: "取消与去重", "删除/取消一致性", "reprocess 语义", "孤儿任务恢复".
 """
@@ -145,7 +145,7 @@ def delete_base(context: Context, base_id: str) -> None:
 
 
 def delete_items(context: Context, *item_ids: str) -> int:
-    """Delete items with all that was made of them; of how many bases. Those that are gone are passed by."""
+    """Delete items with their chunks and vectors, and skip unknown ids; returns how many bases lost some."""
 
     def act(session: Tx) -> int:
         found: set[str] = set()

@@ -60,7 +60,7 @@ class Activity(StrEnum):
     WAITING = "waiting"
     """Its next step is tried again later."""
     STALLED = "stalled"
-    """Nobody is at it, and no message is on its way: an orphan, until the sweeper or somebody recovers it."""
+    """It has neither a worker nor a message: an orphan, until the sweeper or an operator recovers it."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ class Standing:
     item_id: str
     activity: Activity
     """in_line: it waits for room; queued: its next step waits for a worker or a gate; running; waiting: it is tried
-    again later; stalled: nobody is at it."""
+    again later; stalled: it has no worker."""
     place: int | None = None
     """In its base's line, from 1, if it is in line."""
     reason: str = ""
@@ -121,13 +121,13 @@ class ItemView:
 
 @dataclass(frozen=True)
 class ShownItem(ItemView):
-    """An item. While it is being deleted, there is no progress."""
+    """An item. Its deletion shows no progress."""
 
     progress: int | None  # type: ignore[assignment]  # deletion goes before all else
     """0 to 100; 100 once it is completed, the last one if it failed. Null while it is being deleted, or with
     `includeProgress=false`."""
     standing: Standing | None = None
-    """With `includeStanding=true`, of an open item: what it is doing just now."""
+    """With `includeStanding=true`: the current step of an open item."""
 
     @computed_field  # type: ignore[prop-decorator]
     @property
@@ -138,7 +138,7 @@ class ShownItem(ItemView):
     @computed_field(examples=[{"file": {"name": "manual.pdf", "size": 123456}}])  # type: ignore[prop-decorator]
     @property
     def data(self) -> dict[str, JsonValue]:
-        """What it is made of, by its type."""
+        """Its source, by its type."""
         file: dict[str, JsonValue] = {"file": {"name": self.name, "size": self.size_bytes}}
         match self.type:
             case ItemType.FILE:
@@ -189,7 +189,7 @@ class TextView:
 
     __pydantic_config__ = CAMEL
     text: str
-    """That of its chunks, without what they repeat of each other."""
+    """The text of its chunks, without their overlaps."""
     start: int
     end: int
     total: int
@@ -232,7 +232,7 @@ class QueueStatus:
     """Items under way."""
     active_item_ids: list[str]
     orphan_item_ids: list[str]
-    """Nobody is at them, and no message is on its way. Workers that run see to them by themselves."""
+    """They have neither a worker nor a message. Running workers recover them."""
 
 
 @dataclass(frozen=True)

@@ -41,7 +41,7 @@ class Forgotten:
     screenshots: int = 0
     nodes: int = 0
     restored: int = 0
-    """Nodes that say again what they said before their merges."""
+    """Nodes that return to their texts from before their merges."""
 
 
 def forget(context: Context, since: datetime, until: datetime) -> Forgotten:

@@ -53,7 +53,7 @@ LATE = 2000
 
 
 def time_zone(context: Context) -> tzinfo:
-    """The zone that people are told times in. Raises `UserError` if there is none of the configured name."""
+    """The zone of displayed times. Raises `UserError` for an unknown zone name."""
     try:
         return quota.zone(context.settings.screenshots.time_zone)
     except ValueError as error:

@@ -13,7 +13,7 @@ class Scope(StrEnum):
     BATCHES = "batches"
     """Those that wait for their turn."""
     MERGES = "merges"
-    """Of nodes. First those that have nothing to be merged with, whoever merges the others."""
+    """Of nodes. Nodes without a merge partner come first."""
     MERGE_LANES = "merge-lanes"
     """The others."""
     VECTORS = "vectors"

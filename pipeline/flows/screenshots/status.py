@@ -156,7 +156,7 @@ def waiting(context: Context) -> Iterator[Waiting]:
 
 
 def failures(context: Context, limit: int) -> list[Failure]:
-    """The newest batches that nobody tries again by himself."""
+    """The newest batches without an automatic retry."""
     c = BATCHES.c
     failed = select(BATCHES).where(c.status == WorkStatus.FAILED_PERMANENT)
     with context.db.read() as session:

@@ -200,7 +200,7 @@ class BatchView:
     vlm_ms: int
     text_ms: int
     run_ms: int
-    """From its begin to its end, without waits between attempts."""
+    """Time of its attempts, without the waits between them."""
     created_at: datetime
     started_at: datetime | None
     finished_at: datetime | None
@@ -263,7 +263,7 @@ class EdgeView:
 
 @dataclass(frozen=True)
 class OriginView:
-    """How a node came to say what it says."""
+    """The calls behind a node's text."""
 
     __pydantic_config__ = VIEW
     act: str
@@ -277,7 +277,7 @@ class OriginView:
 
 @dataclass(frozen=True)
 class NodeDetail:
-    """A node with what it rests on."""
+    """A node with its sources."""
 
     __pydantic_config__ = VIEW
     asked_id: int

@@ -104,7 +104,7 @@ def _routes() -> list[BaseRoute]:
 
     Kept, because FastAPI makes the models of a route again, at the first request, wherever it is included.
     """
-    flows()  # those that follow events are told of what changes here
+    flows()  # flows that follow events hear of changes made here
     apis = APIRouter(dependencies=known_query, generate_unique_id_function=_operation_id)
     apis.include_router(health.router, responses=documented(421, 422, 429, 500))
     apis.include_router(metrics.router, responses=documented(401, 403, 421, 422, 429, 500))

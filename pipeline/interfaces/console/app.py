@@ -76,7 +76,7 @@ def _routes() -> list[BaseRoute]:
 
 
 class Beside:
-    """Hands what is asked of the console to its application. Other requests pass by."""
+    """Routes requests for the console to its application, and all others past it."""
 
     def __init__(self, app: ASGIApp, console: FastAPI) -> None:
         self._app, self._console = app, console
@@ -88,7 +88,7 @@ class Beside:
 
 
 def answer_for(error: Exception, request: Request) -> Response:
-    """The answer to any exception: a page, or a problem for whoever asks for JSON."""
+    """The answer to any exception: a page, or a problem for a client that wants JSON."""
     answer = problem(error, request)
     wants_json = "json" in Headers(scope=request.scope).get("accept", "")
     return answer if wants_json else page(answer, request)

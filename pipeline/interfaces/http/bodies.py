@@ -158,7 +158,7 @@ def _slow() -> Refused:
 
 
 def again(body: bytes, receive: Receive) -> Receive:
-    """A `receive` that gives the body that was read, then what comes after it."""
+    """A `receive` that repeats the body, then passes on later messages."""
     left: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
 
     async def receive_again() -> Message:

@@ -232,7 +232,7 @@ def _close_oldest(waiting: list[Patience]) -> None:
 
 
 def configuration(app: Any, settings: Exposed, limits: Mapping[str, Any], **options: Any) -> uvicorn.Config:
-    """How an application is served, patient with nobody. `limits`: fields of `Patience`."""
+    """The server's configuration, with a time-out for each phase of a request. `limits`: fields of `Patience`."""
     given: dict[str, Any] = {
         "lifespan": "on",
         "log_config": None,

@@ -83,7 +83,7 @@ writer = [Depends(_writer), *_SCHEMES]
 admin = [Depends(_admin), *_SCHEMES]
 """Whoever may change how everything runs: queues, breakers, settings, keys."""
 seeing = [Depends(_seer), *_SCHEMES]
-"""Whoever has the scope `admin`, also in read-only mode: of endpoints that only show what administrators see."""
+"""Requires the scope `admin`, also in read-only mode: for endpoints that only show data to administrators."""
 
 spender = [Depends(may_spend)]
 """Beside one of the others: whoever has not spent their money for today. For all that may lead to calls of AI services;

@@ -177,7 +177,7 @@ def _report(added: Added) -> Report:
 def _now(caller: Caller, ids: list[str]) -> list[Any]:
     found = []
     for item_id in ids:
-        with suppress(UnknownItem):  # it was deleted meanwhile
+        with suppress(UnknownItem):  # it was deleted during the wait
             found.append(shown_item(knowledge.item.by(caller, item_id)))
     return found
 

@@ -1,4 +1,4 @@
-"""Who may do what with documents, and what it is charged to: one matrix for REST, console, MCP, commands and Python."""
+"""Scopes and charges of the documents' operations: one matrix for REST, console, MCP, commands and Python."""
 
 from collections.abc import Callable
 from contextlib import suppress

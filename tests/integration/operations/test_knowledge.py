@@ -30,11 +30,11 @@ POLICY = {
     for names, *policy in ((READ, Scope.READ, False), (WRITE, Scope.WRITE, False), (PAID, Scope.WRITE, True))
     for name in names.split()
 }
-"""The scope that an operation needs, and whether it always spends. `act` and `search` decide by what they are asked."""
+"""The scope of each operation, and whether it always spends. `act` and `search` decide by their arguments."""
 
 
 class Spent:
-    """Quotas of somebody who has spent enough today."""
+    """Quotas of a caller over the spend cap."""
 
     def check_spending(self, caller: str) -> None:
         raise OverCap(f"{caller} has spent enough", 60)

@@ -1,4 +1,4 @@
-"""What one may do with screenshots: who may, what spends, what is due after it, and what becomes of dead letters."""
+"""Operations on screenshots: scopes, spending, messages after the commit, and dead letters."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -58,7 +58,7 @@ READS: dict[str, tuple[Any, ...]] = {
     "picture": (1,),
     "text_lines": (1,),
 }
-# (the scope, whether calls of AI services may follow, what it is given)
+# (the scope, whether it spends, its arguments)
 CHANGES: dict[str, tuple[Scope, bool, tuple[Any, ...]]] = {
     "search": (Scope.READ, True, ("a",)),
     "ingest": (Scope.WRITE, True, (b"",)),
@@ -77,7 +77,7 @@ LESSER: dict[Scope, Scope | None] = {Scope.READ: None, Scope.WRITE: Scope.READ, 
 
 
 class Spent:
-    """Quotas of somebody who has spent enough."""
+    """Quotas of a caller over the spend cap."""
 
     def check_spending(self, _: str) -> None:
         raise OverCap("enough for today", 60.0)

@@ -88,7 +88,7 @@ class Checkpoint:
                 with self._context.db.read() as session:
                     self._wanted = session.execute(mine).first() is not None
             except SQLAlchemyError:
-                return True  # nobody knows; what is read is stored only if the claim holds then
+                return True  # unknown; the text is stored only if the claim still holds
         return self._wanted
 
     def read(self, fraction: float) -> None:

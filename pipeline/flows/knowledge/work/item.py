@@ -39,7 +39,7 @@ def take_turn(session: Session) -> int:
 
 
 def make_room(session: Session, item: Any, changes: Changes, *, ended: bool) -> None:
-    """After a unit of the item: launch what waits for room, and see to it that what is tried again is woken.
+    """After a unit of the item: launch the items that wait for room, and plan the wake-up of a retry.
 
     `ended`: the item, one way or the other, so it is not under way any more.
     """

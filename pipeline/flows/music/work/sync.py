@@ -106,7 +106,7 @@ def _renew(context: Context, unit: SyncUnit) -> None:
     def act(session: Tx) -> bool:
         holds = work.renew(session, SYNC_WORK, unit.run_id, unit.claim, until)
         if not holds:
-            session.launch("music", unit.run_id)  # whoever resumed it could not: this message was in its place
+            session.launch("music", unit.run_id)  # a resume could not launch it: this message held its place
         return holds
 
     if not context.db.run(act):

@@ -207,7 +207,7 @@ def _batch(
         made = [make(session, key, shots, [by_id[shot.id].ts for shot in shots], now, rules) for shots in batches]
         new = [batch_id for batch_id in made if batch_id is not None]
         if new:
-            # The buffer, too: frames that came meanwhile found the place taken.
+            # The buffer, too: frames that arrived during the batch found the place taken.
             session.launch(FLOW, Scope.BATCHES, buffer_of(key))
         else:
             ask_for_batch(session, key, pressed, now)

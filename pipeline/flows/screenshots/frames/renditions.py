@@ -30,7 +30,7 @@ SIDE_PX = {Kind.SMALL: 480, Kind.LARGE: 1920}
 """The longer side, at most."""
 _NARROW, _WIDE = frozenset("fijlrtIJ1.,:;'|!()[]{}-/\\ `\"°·•"), frozenset("mwMWQOG@%&—…")
 _UPRIGHT = 1.5
-"""A line that is so many times as high as wide runs up or down: within it, nothing is told apart."""
+"""A line this many times as high as wide runs up or down; its words have no boxes of their own."""
 
 
 @dataclass(frozen=True)

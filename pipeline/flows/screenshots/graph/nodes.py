@@ -257,7 +257,7 @@ def root(session: Session, node_id: int) -> int | None:
 
 
 def want_vectors(session: Session, node_ids: Sequence[int], now: datetime) -> None:
-    """Have vectors made of what these nodes say now. One that is being made of an older text will be discarded."""
+    """Request vectors of the nodes' current texts. A vector of an older text is discarded when it arrives."""
     for node_id in sorted(node_ids):
         row = {"id": node_id, "status": WorkStatus.PENDING, "attempts": 0, "created_at": now, "updated_at": now}
         insert_if_absent(session, EMBEDDINGS, row)

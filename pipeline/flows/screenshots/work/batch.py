@@ -109,7 +109,7 @@ def _publish(context: Context, kind: str, batch: Any, **fields: Any) -> None:
     shots = len(json.loads(batch.shot_ids))
     known = {"batchDbId": batch.id, "batchId": batch.correlation_id, "sourceKey": batch.source_key}
     known |= {"attempts": total_attempts(batch), "screenshotCount": shots, **fields}
-    # Fields of logs are redacted by name: one that is called a key would not be shown.
+    # Logs redact fields by name: a field called `key` would be hidden.
     log.info(kind, **{("source" if name == "sourceKey" else name): value for name, value in known.items()})
     if context.online:
         # Watchers miss it while Redis is away; the rows have everything.

@@ -148,7 +148,7 @@ def _settle(
 
 
 def _is_last(session: Tx, unit: ShardUnit) -> bool:
-    """Whether no shard of its batch, which is locked, is under way any more: what they found is merged next."""
+    """Whether all shards of its locked batch have ended, so that the merge is next."""
     under_way = SHARDS.c.status.in_([WorkStatus.PENDING, WorkStatus.RUNNING])
     query = select(SHARDS.c.id).where(SHARDS.c.batch_id == unit.batch_id, under_way).limit(1)
     is_last = session.execute(query).first() is None
