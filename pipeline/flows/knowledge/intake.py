@@ -273,6 +273,11 @@ def _key(kind: ItemType, of: str) -> str:
     return hashlib.sha256(f"{kind}\n{of}".encode()).hexdigest()
 
 
+_NUMBERS = ("attempts", "progress", "generation", "building", "chunk_count", "batches", "batches_left")
+_UNTOUCHED = {**dict.fromkeys(_NUMBERS, 0), "space": "", "published_space": "", "deleting": False}
+"""Columns of an item before its first step."""
+
+
 def _store(
     context: Context,
     base_id: str,
@@ -302,21 +307,13 @@ def _store(
                 refused.append(Refused(source.label, what, "queue_full"))
             elif other is None:
                 there.append(_Known(*(row.get(field.name, False) for field in fields(_Known))))
+                position = base.next_position + len(new)
                 new.append(
                     {
                         **row,
+                        **_UNTOUCHED,
                         "base_id": base_id,
-                        "position": base.next_position + len(new),
-                        "attempts": 0,
-                        "progress": 0,
-                        "generation": 0,
-                        "building": 0,
-                        "space": "",
-                        "published_space": "",
-                        "chunk_count": 0,
-                        "batches": 0,
-                        "batches_left": 0,
-                        "deleting": False,
+                        "position": position,
                         "created_at": now,
                         "updated_at": now,
                     }

@@ -16,7 +16,7 @@ from pipeline.interfaces.cli.progress import Bar, Progress
 from pipeline.interfaces.cli.times import span
 
 if TYPE_CHECKING:
-    from pipeline.flows.music.views import BatchView, Estimate, Match, MusicStatus, RunView, SongView
+    from pipeline.flows.music.views import BatchView, Estimate, Found, Match, MusicStatus, RunView, SongView
     from pipeline.standalone.stack import Stack
 
 FAILED, PARTIAL = 1, 3
@@ -286,21 +286,8 @@ def search(
     if as_json:
         print_json(found)
         return
-    if found.songs and not found.searched:
-        how = "`penstock music start`" if settings.music.provider else "`penstock music start` says what it takes"
-        err.print(
-            f"[dim]By names, albums, genres and years alone, not by mood: no song is described yet ({how}).[/dim]",
-            soft_wrap=True,
-        )
-    elif found.songs and found.lexical:
-        err.print(
-            "[dim]By words alone, without meaning: no embeddings provider is configured "
-            "(PENSTOCK_MUSIC__EMBEDDINGS_PROVIDER).[/dim]",
-            soft_wrap=True,
-        )
-
-    if found.any_word and found.matches:
-        err.print("[dim]No song has all the words: those found by words have some of them.[/dim]", soft_wrap=True)
+    for note in _notes(found, has_provider=bool(settings.music.provider)):
+        err.print(f"[dim]{note}[/dim]", soft_wrap=True)
 
     def row(match: "Match") -> list[str]:
         song = match.song
@@ -316,6 +303,18 @@ def search(
     none = "Nothing found." if found.songs else "No songs: `penstock music sync` reads them."
     columns = ("SCORE>", "ID>", "SONG", "ALBUM?", "MOOD?", "TAGS?")
     print_list(found.matches, columns, row, as_json=False, none=none)
+
+
+def _notes(found: "Found", *, has_provider: bool) -> Iterator[str]:
+    """Limits of a search, as sentences."""
+    if found.songs and not found.searched:
+        how = "`penstock music start`" if has_provider else "`penstock music start` says what it takes"
+        yield f"By names, albums, genres and years alone, not by mood: no song is described yet ({how})."
+    elif found.songs and found.lexical:
+        setting = "PENSTOCK_MUSIC__EMBEDDINGS_PROVIDER"
+        yield f"By words alone, without meaning: no embeddings provider is configured ({setting})."
+    if found.any_word and found.matches:
+        yield "No song has all the words: those found by words have some of them."
 
 
 @app.command()

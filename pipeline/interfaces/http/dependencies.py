@@ -90,6 +90,10 @@ spender = [Depends(may_spend)]
 what takes the work in reserves money for it."""
 
 
+from_here = [Depends(asked_here)]
+"""Beside one of the others: requests that no other site led to. For a GET whose operation checks what was spent."""
+
+
 def here(request: Request, path: str) -> str:
     """A path of this API as clients reach it, for `Location`: with the prefix."""
     return f"{request.app.state.context.settings.api.prefix}{path}"

@@ -12,7 +12,7 @@ from pipeline.flows.music.service import StartOptions
 from pipeline.flows.music.states import BatchStatus, Mode, SongStatus
 from pipeline.flows.music.views import BatchView, Estimate, Found, MusicStatus, RunFigures, RunView, SongView
 from pipeline.interfaces.http import pages
-from pipeline.interfaces.http.dependencies import ByCaller, here, reader, spender, writer
+from pipeline.interfaces.http.dependencies import ByCaller, from_here, here, reader, spender, writer
 from pipeline.interfaces.http.errors import RETRY_S, documented
 from pipeline.interfaces.http.fields import HexId, Limit, Line, RowId, Search, Strict, Wait
 from pipeline.interfaces.http.json_bodies import JsonRoute
@@ -154,7 +154,7 @@ def similar(caller: ByCaller, song_id: RowId, limit: Limit = 10) -> Found:
     return music.similar.by(caller, str(song.id), limit)
 
 
-@router.get("/search", dependencies=[*reader, *spender], responses=documented(409))
+@router.get("/search", dependencies=[*reader, *from_here], responses=documented(409))
 def search(caller: ByCaller, q: Mood, limit: Limit = 10) -> Found:
     """Find songs with these words or for this mood, best first.
 

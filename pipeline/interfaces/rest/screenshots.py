@@ -22,7 +22,7 @@ from pipeline.flows.screenshots.views import (
     TextLine,
 )
 from pipeline.interfaces.http import pages
-from pipeline.interfaces.http.dependencies import ByCaller, here, reader, spender, writer
+from pipeline.interfaces.http.dependencies import ByCaller, from_here, here, reader, spender, writer
 from pipeline.interfaces.http.errors import RETRY_S, documented
 from pipeline.interfaces.http.fields import Limit, Line, RowId, Wait
 from pipeline.interfaces.http.long_poll import wait_for
@@ -120,7 +120,7 @@ async def add(
     )
 
 
-@router.get("/search", dependencies=[*reader, *spender])
+@router.get("/search", dependencies=[*reader, *from_here])
 def search(caller: ByCaller, q: Words, since: Since = None, app: App = "", limit: Limit = 10) -> Found:
     """Find what happened, best first, by words and, with an embeddings provider, by meaning.
 

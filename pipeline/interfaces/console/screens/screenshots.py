@@ -22,8 +22,9 @@ from pipeline.interfaces.console.fields import BLANK
 from pipeline.interfaces.console.page import HEADERS, piece, screen
 from pipeline.interfaces.console.words import combined
 from pipeline.interfaces.http import pages
-from pipeline.interfaces.http.dependencies import ByCaller, may_spend, reader
+from pipeline.interfaces.http.dependencies import ByCaller, reader
 from pipeline.interfaces.http.fields import Line, RowId
+from pipeline.interfaces.http.guard import asked_here
 from pipeline.interfaces.http.moments import At
 from pipeline.interfaces.http.pages import Cursor
 from pipeline.interfaces.http.screenshots import rendition
@@ -146,7 +147,7 @@ def timeline(
 
 
 def _found(request: Request, caller: Caller, asked: dict[str, Any], apps: list[str]) -> HTMLResponse:
-    may_spend(request)  # with a provider of embeddings, a search costs a small call
+    asked_here(request)  # with a provider of embeddings, a search costs a small call
     since = caller.context.db.now() - _SINCE[asked["since"]] if asked["since"] else None
     found = screenshots.search.by(caller, asked["q"], since, asked["app"], HITS)
     frames = screenshots.frames_of.by(caller, [hit.node.id for hit in found.hits], 1)

@@ -5,13 +5,15 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import HTMLResponse
 
+from pipeline.engine.accounts import OverCap
 from pipeline.engine.errors import PenstockError, UserError
 from pipeline.flows.music.states import SongStatus
 from pipeline.interfaces.console.fields import BLANK
 from pipeline.interfaces.console.page import screen
 from pipeline.interfaces.http import pages
-from pipeline.interfaces.http.dependencies import ByCaller, may_spend, reader
+from pipeline.interfaces.http.dependencies import ByCaller, reader
 from pipeline.interfaces.http.fields import HexId, Line, RowId
+from pipeline.interfaces.http.guard import asked_here
 from pipeline.interfaces.http.pages import Cursor
 from pipeline.operations import music
 
@@ -91,9 +93,11 @@ def search(
     """Songs with these words, or for this mood. With a provider of embeddings, that costs one small call."""
     found, refused = None, ""
     if q.strip():
-        may_spend(request)
+        asked_here(request)
         try:
             found = music.search.by(caller, q, limit)
+        except OverCap:
+            raise
         except PenstockError as error:
             refused = str(error)
     return screen(

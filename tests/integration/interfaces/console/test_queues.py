@@ -15,6 +15,7 @@ from pipeline.nodes import tokens
 from pipeline.providers import gates, queue_control
 from pipeline.storage.api_keys import Scope
 from pipeline.storage.context import Context
+from tasks import flow as _flow  # noqa: F401  # the first change of a gate would load it, while a countdown runs
 from tasks import queues as control
 from tests.integration.interfaces.api.conftest import Connect
 from tests.support.documents import insert_document
@@ -95,8 +96,8 @@ def test_windows_fill_and_a_queue_at_its_limit_says_when_the_next_goes(api: Test
 
 def test_a_breaker_is_closed_and_opened_by_hand_and_its_history_is_kept(api: TestClient, context: Context) -> None:
     queue_control.open_breaker(context, "openai:vision", 41, "5 failures in a row: 503")
-    assert re.fullmatch(r"closed by its breaker 5 failures in a row: 503; a probe in (3\d|40|41) s", state(context)), (
-        state(context)
+    assert re.fullmatch(r"closed by its breaker 5 failures in a row: 503; a probe in (40|41) s", state(context)), state(
+        context
     )
     shown = words(page(api, QUEUE))
     assert "open: no calls are made 5 failures in a row: 503; a probe in" in shown
