@@ -10,7 +10,7 @@ DEMO := .demo
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup lock demo test test-all test-fast acceptance clients simulate mutations fuzz endpoints snapshots lint bench quality clean
+.PHONY: help setup lock demo test test-all test-fast acceptance clients simulate mutations fuzz endpoints snapshots lint prose bench quality clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-9s  %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -118,11 +118,18 @@ endpoints: setup ## Write docs/endpoints.md from the routes
 snapshots: setup ## Write tests/data/snapshots: routes, commands, settings, tables as the code has them
 	$(BIN)/python -m tests.support.snapshots
 
-lint: setup ## Style, formatting, types and layers
+lint: setup ## Style, formatting, types, layers and plain words
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	@$(MAKE) --no-print-directory prose
+
+# Lower a limit when the words are plainer: none may rise.
+prose: setup ## Count idioms that hide who acts, for each 1,000 words; ARGS="--list 30" shows the worst lines
+	@$(BIN)/python -m tests.support.prose --limit 9.4 $(ARGS) pipeline tasks
+	@$(BIN)/python -m tests.support.prose --limit 11.1 $(ARGS) tests
+	@$(BIN)/python -m tests.support.prose --limit 4.5 $(ARGS) docs
 
 bench: setup ## Measure the documents flow (ARGS=--quick: shorter), and print a table
 	$(BIN)/python -m benchmarks.documents $(ARGS)
