@@ -76,7 +76,7 @@ test-fast: setup ## Run what takes a minute: unit tests and some integration tes
 ACCEPTANCE := $(addprefix tests/,integration/nodes/state integration/nodes/gateway integration/engine/test_gate.py \
 	integration/providers/test_gates.py integration/providers/test_gate_configuration.py e2e/test_two_gateways.py)
 
-acceptance: setup ## Nodes and gates on a Redis of yours: PENSTOCK_TEST_REDIS_URL, _MODE, _CLUSTER_URLS (docs/nodes.md)
+acceptance: setup ## Nodes and gates on a Redis of yours: PENSTOCK_TEST_REDIS_URL, _MODE, _CLUSTER_URLS (docs/how-to/nodes.md)
 	$(BIN)/python -m pytest $(ACCEPTANCE) -k 'not postgresql' $(ARGS)
 
 # Other projects' clients, in an environment of their own: they bring 700 MB, and must not be able to import Penstock.
@@ -112,7 +112,7 @@ SECONDS ?= 600
 fuzz: setup ## Hostile inputs for all that reads files, replies and words: SECONDS=3600, ARGS="pdf markdown" for these alone
 	$(BIN)/python -m tests.fuzz --seconds $(SECONDS) $(ARGS)
 
-endpoints: setup ## Write docs/endpoints.md from the routes
+endpoints: setup ## Write docs/reference/rest.md from the routes
 	$(BIN)/python -m tests.support.endpoints
 
 snapshots: setup ## Write tests/data/snapshots: routes, commands, settings, tables as the code has them

@@ -1,4 +1,4 @@
-"""All of a worker's configuration: broker, backend, queues, routes, beat schedule. DESIGN: `docs/architecture.md`."""
+"""All of a worker's configuration: broker, queues, routes, beat schedule. See docs/explanation/architecture.md."""
 
 import time
 from datetime import UTC, datetime, timedelta

@@ -1,4 +1,4 @@
-"""The messages between nodes, gateway and sessions: version 1. docs/nodes.md describes them for other languages.
+"""The messages between nodes, gateway and sessions: version 1. docs/how-to/nodes.md describes them for other languages.
 
 Each message is a text frame with a JSON object. Its `attachments` say which binary frames follow it, in their order,
 before any other frame. Who gets a message of an unknown type passes over it; unknown fields mean nothing.
@@ -65,7 +65,7 @@ class CloseCode(IntEnum):
 
 
 class Capability(StrEnum):
-    """What a node can do; `body` and `result` of each are in docs/nodes.md."""
+    """What a node can do; `body` and `result` of each are in docs/how-to/nodes.md."""
 
     VISION = "vision"
     TEXT = "text"

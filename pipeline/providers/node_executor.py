@@ -81,7 +81,7 @@ class ProviderExecutor:
         attachments: Sequence[tuple[Attachment, bytes]],
         partial: Callable[[str], None],  # noqa: ARG002  # providers answer at once
     ) -> tuple[dict[str, Any], Parts]:
-        """Do one job, as docs/nodes.md says for each capability. Raises `UnitError`."""
+        """Do one job, as docs/how-to/nodes.md says for each capability. Raises `UnitError`."""
         known = self._models.get(capability, ())
         if model not in {"", *known} and ANY_MODEL not in known:
             raise UnitError(

@@ -1,4 +1,4 @@
-"""A real gateway, asked what docs/nodes.md says of it: with the node in JavaScript, Penstock's own, and rough ones."""
+"""A real gateway keeps docs/how-to/nodes.md: with the node in JavaScript, Penstock's own, and rough ones."""
 
 import json
 import signal

@@ -10,7 +10,13 @@ import pytest
 from tests.support.installed import Installed
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = ("README.md", "docs/python.md", "docs/webhooks.md", "docs/screenshots.md", "docs/knowledge.md")
+PAGES = (
+    "README.md",
+    "docs/how-to/python.md",
+    "docs/how-to/webhooks.md",
+    "docs/how-to/screenshots.md",
+    "docs/how-to/knowledge.md",
+)
 WRONG = """
 from tasks import calls, knowledge, music
 from tasks.documents import submit, watch

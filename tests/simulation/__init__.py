@@ -1,1 +1,1 @@
-"""A whole fleet on virtual time, with faults by a seed. See docs/simulation.md."""
+"""A whole fleet on virtual time, with faults by a seed. See docs/explanation/simulation.md."""

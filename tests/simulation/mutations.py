@@ -1,6 +1,6 @@
 """`make mutations`: takes one safeguard away at a time, and counts the seeds until that is noticed.
 
-Numbers are those of defects that the kernel had: see the list in docs/simulation.md.
+Numbers are those of defects that the kernel had: see the list in docs/explanation/simulation.md.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""Some seeds of today's range: each day tries others. See docs/simulation.md."""
+"""Some seeds of today's range: each day tries others. See docs/explanation/simulation.md."""
 
 from collections.abc import Iterator
 

@@ -1,4 +1,4 @@
-"""docs/endpoints.md, made from the routes: `python -m tests.support.endpoints` writes it."""
+"""docs/reference/rest.md, made from the routes: `python -m tests.support.endpoints` writes it."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,12 +13,12 @@ from pipeline.interfaces.api.app import PREFIX
 from pipeline.interfaces.http import dependencies
 from pipeline.storage.api_keys import Scope
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "endpoints.md"
+PAGE = Path(__file__).resolve().parents[2] / "docs/reference/rest.md"
 _ABOUT = """# Endpoints and scopes
 
-`make endpoints` writes this page from the routes. [REST API](api.md) describes requests and answers,
-[other APIs](clients.md) those of the last table. A key needs the scope in the last column; each scope includes those
-before it: `read`, `write`, `admin`. An address without a scope needs no key.
+`make endpoints` writes this page from the routes. [REST API](../how-to/api.md) describes requests and answers,
+[other APIs](../how-to/clients.md) those of the last table. A key needs the scope in the last column; each scope
+includes those before it: `read`, `write`, `admin`. An address without a scope needs no key.
 """
 _SCOPES = {
     dependencies.reader[0].dependency: Scope.READ,

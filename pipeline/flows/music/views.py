@@ -133,7 +133,7 @@ class RunView:
 class RunFigures:
     """How far a run is, and what it cost. A song counts for the run that took it up last.
 
-    Batches that are done are kept for a while only; calls, too: see docs/operations.md.
+    Batches that are done are kept for a while only; calls, too: see docs/how-to/operations.md.
     """
 
     __pydantic_config__ = VIEW

@@ -233,7 +233,8 @@ def _check_types(types: Sequence[str]) -> None:
     if bad := announced.unknown(types, known_types() if types else ()):
         kinds = ", ".join(f"{kind}.*" for kind in sorted(announced.KINDS))
         raise UserError(
-            f"there are no events of type {', '.join(bad)}; there are {kinds}, see docs/webhooks.md", code="bad_type"
+            f"there are no events of type {', '.join(bad)}; there are {kinds}, see docs/how-to/webhooks.md",
+            code="bad_type",
         )
 
 

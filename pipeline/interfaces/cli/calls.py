@@ -204,7 +204,8 @@ def _none(context: "Context") -> str:
     known = stats(context, by=By.PROVIDER)
     if not known:
         return (
-            "No calls on record. Calls are made once a provider is configured (docs/settings.md); local conversion "
+            "No calls on record. Calls are made once a provider is configured (docs/reference/settings.md); "
+            "local conversion "
             "makes none."
         )
     providers = ", ".join(f"{one.group} ({one.calls:,})" for one in known)

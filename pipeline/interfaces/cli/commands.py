@@ -90,7 +90,7 @@ COMMANDS = {
     "calls": ("calls:app", "Show calls to AI services: what was asked, how long it took, what it cost, how it ended."),
     "settings": (
         "live_settings:app",
-        "Settings that take effect on every worker without a restart (for the others see docs/settings.md).",
+        "Settings that take effect on every worker without a restart (for the others see docs/reference/settings.md).",
     ),
     "keys": ("keys:app", "Keys of the REST API: create, show, revoke."),
     "music": (
@@ -105,7 +105,8 @@ COMMANDS = {
         "webhooks:app",
         (
             "Have events (a document is completed, a run has stopped) sent to endpoints, signed as the Standard "
-            "Webhooks specification says, and again until they are taken. docs/webhooks.md has the types, and how to "
+            "Webhooks specification says, and again until they are taken. docs/how-to/webhooks.md has the types, "
+            "and how to "
             "verify."
         ),
     ),

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from pipeline.engine.live_settings import Value
 
 app = typer.Typer(
-    help="Settings that take effect on every worker without a restart (for the others see docs/settings.md).",
+    help="Settings that take effect on every worker without a restart (for the others see docs/reference/settings.md).",
     no_args_is_help=True,
 )
 Key = Annotated[str, typer.Argument(metavar="KEY", help="See `penstock settings list`.")]

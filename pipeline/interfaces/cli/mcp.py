@@ -15,8 +15,8 @@ def mcp(
 ) -> None:
     """Serve an assistant on this machine by the Model Context Protocol, over standard input and output.
 
-    Assistants start it themselves; docs/mcp.md has what to put into their settings. Those elsewhere use the API's
-    address /mcp instead.
+    Assistants start it themselves; docs/how-to/mcp.md has what to put into their settings. Those elsewhere use the
+    API's address /mcp instead.
     """
     from pipeline.engine.logs import configure
     from pipeline.interfaces.cli.output import err
@@ -25,7 +25,7 @@ def mcp(
     context = ready_context()
     if sys.stdin.isatty():
         err.print(
-            "This waits for messages of an assistant, which starts it by itself: see docs/mcp.md. Ctrl-C ends it."
+            "This waits for messages of an assistant, which starts it by itself: docs/how-to/mcp.md. Ctrl-C ends it."
         )
     configure(context.settings.log_level, as_json=context.settings.log_json)
     tell_if_nothing_runs()

@@ -26,7 +26,7 @@ app = typer.Typer(
     help="Sync songs from a music server or a folder, let a model describe them, and find them by words and mood.\n\n"
     "Set PENSTOCK_MUSIC__SERVER_URL, PENSTOCK_MUSIC__USER and PENSTOCK_MUSIC__PASSWORD, or PENSTOCK_MUSIC__FOLDER. "
     'Then [bold]penstock music sync[/bold], and [bold]penstock music search "miles davis"[/bold] needs no provider.\n\n'
-    "For moods, set PENSTOCK_MUSIC__PROVIDER too; docs/music.md has all. Then [bold]penstock music start "
+    "For moods, set PENSTOCK_MUSIC__PROVIDER too; docs/how-to/music.md has all. Then [bold]penstock music start "
     '--dry-run[/bold], [bold]penstock music start --wait[/bold], [bold]penstock music search "rainy night"[/bold].',
     no_args_is_help=True,
     rich_markup_mode="rich",

@@ -33,6 +33,6 @@ def prune(
     columns = ("WHAT", "FLOW", "KEPT", "WOULD GO" if dry_run else "WENT")
     print_list(found, columns, row, as_json=as_json, none="Nothing is kept.")
     if not as_json and dry_run:
-        err.print("Nothing was removed. `penstock prune` removes it; docs/settings.md says what decides.")
+        err.print("Nothing was removed. `penstock prune` removes it; docs/reference/settings.md says what decides.")
     if any(one.error for one in found):
         raise typer.Exit(1)

@@ -20,7 +20,7 @@ Types = Annotated[
 ]
 app = typer.Typer(
     help="Have events (a document is completed, a run has stopped) sent to endpoints, signed as the Standard Webhooks "
-    "specification says, and again until they are taken. docs/webhooks.md has the types, and how to verify.",
+    "specification says, and again until they are taken. docs/how-to/webhooks.md has the types, and how to verify.",
     no_args_is_help=True,
     rich_markup_mode="rich",
 )

@@ -1,1 +1,1 @@
-"""What Prometheus reads: figures from the database and Redis, so that restarts lose nothing. See docs/metrics.md."""
+"""What Prometheus reads: figures from the database and Redis, so restarts lose nothing: docs/reference/metrics.md."""

@@ -19,7 +19,7 @@ router = APIRouter(tags=["metrics"], dependencies=reader)
     responses={200: {"content": {"text/plain": {"schema": {"type": "string"}}}, "description": "All metrics."}},
 )
 def metrics(request: Request, accept: Annotated[Accept, Header()] = "") -> Response:
-    """Say how much waits, runs and failed, what gates and providers do, and how the API is. See docs/metrics.md."""
+    """Answer with the metrics of docs/reference/metrics.md: work by state, gates, providers, the API itself."""
     exposition: Exposition = request.app.state.metrics
     content, content_type = exposition.scrape(accept)
     return Response(content, headers={"Content-Type": content_type})

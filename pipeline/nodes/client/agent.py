@@ -1,6 +1,6 @@
 """A node: it connects outwards to a gateway, does the jobs that it is given, and stays until it is asked to end.
 
-docs/nodes.md says what goes over the wire. Everything but the jobs themselves happens on one event loop.
+docs/how-to/nodes.md says what goes over the wire. Everything but the jobs themselves happens on one event loop.
 """
 
 import asyncio

@@ -189,7 +189,7 @@ class TestFiles:
         assert not [name for name, of in own.items() if not of.documentation.strip()]
         assert not [name for name, of in own.items() if of.type == "unknown"]
         names = {f"{name}_total" if of.type == "counter" else name for name, of in own.items()}
-        assert set(DOCUMENTED.findall((ROOT / "docs" / "metrics.md").read_text(encoding="utf-8"))) == names
+        assert set(DOCUMENTED.findall((ROOT / "docs/reference/metrics.md").read_text(encoding="utf-8"))) == names
 
     def test_labels_are_never_ids(self, found: dict[str, Metric]) -> None:
         labels = {key for of in found.values() for one in of.samples for key in one.labels}

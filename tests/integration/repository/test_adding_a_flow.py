@@ -1,4 +1,4 @@
-"""The flow in docs/adding-a-flow.md, put into a copy of the tree as the page says, and run there."""
+"""The flow in docs/how-to/adding-a-flow.md, put into a copy of the tree as the page says, and run there."""
 
 import json
 import os
@@ -12,7 +12,7 @@ from pathlib import Path
 from pipeline.flows import FLOWS
 
 ROOT = Path(__file__).resolve().parents[3]
-PAGE = ROOT / "docs" / "adding-a-flow.md"
+PAGE = ROOT / "docs/how-to/adding-a-flow.md"
 MAX_LINES = 150
 _BLOCK = re.compile(r"```python\n(.*?)```", re.DOTALL)
 USE = Path(__file__).with_name("use_checksums.py")

@@ -1,4 +1,4 @@
-"""Uses the flow of docs/adding-a-flow.md, in a copy of the tree that has it: `use_checksums.py FILE MISSING`."""
+"""Uses the flow of docs/how-to/adding-a-flow.md, in a copy of the tree that has it: `use_checksums.py FILE MISSING`."""
 
 # mypy: disable-error-code="import-untyped,import-not-found"
 

@@ -143,7 +143,7 @@ def drawn() -> str:
 
 
 def test_the_architecture_page_draws_and_names_each_canvas() -> None:
-    page = (Path(__file__).parents[3] / "docs" / "architecture.md").read_text()
+    page = (Path(__file__).parents[3] / "docs/explanation/architecture.md").read_text()
     assert f"```mermaid\n{drawn()}\n```" in page
     canvases = [*DOCUMENT.values(), *ITEM.values(), *BATCH.values(), CAPTURE, MERGES, SONGS]
     missing = [one for one in canvases if f"`{one.replace(' × 2', ' × n')}`" not in page]

@@ -1,1 +1,1 @@
-"""Gateways, nodes and sessions on virtual time, with faults: the machine of a job. See docs/simulation.md."""
+"""Gateways, nodes and sessions on virtual time, with faults. See docs/explanation/simulation.md."""

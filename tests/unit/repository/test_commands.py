@@ -20,7 +20,7 @@ from pipeline.settings import Settings
 from pipeline.standalone import roles
 
 ROOT = Path(__file__).resolve().parents[3]
-PAGES = sorted([ROOT / "README.md", *ROOT.glob("docs/*.md")])
+PAGES = sorted([ROOT / "README.md", *ROOT.glob("docs/**/*.md")])
 CODE = sorted([*ROOT.glob("pipeline/**/*.py"), *ROOT.glob("tasks/**/*.py")])
 TEMPLATES = sorted(ROOT.glob("pipeline/interfaces/console/templates/**/*.html"))
 COMMANDS: Any = get_command(app)
@@ -170,7 +170,7 @@ def test_a_worker_for_all_queues_is_documented_with_all_of_them() -> None:
     plain = fixed | set(gate_registry(Settings(providers=providers)).queues)
     whole = set(gate_registry(Settings(providers=providers, screenshots=screenshots, music=music)).queues)
     whole |= {embeddings_queue("openai"), "maintenance", *fixed}
-    for name in ("README.md", "docs/operations.md"):
+    for name in ("README.md", "docs/how-to/operations.md"):
         page = (ROOT / name).read_text(encoding="utf-8")
         calls = [words for words in of_page(page) if "-Q" in words]
         assert [set(words[words.index("-Q") + 1].split(",")) for words in calls] == [plain], name

@@ -18,7 +18,7 @@ from tests.support import endpoints
 from tests.support.all_settings import fields
 
 ROOT = Path(__file__).resolve().parents[3]
-SETTINGS_PAGE = ROOT / "docs" / "settings.md"
+SETTINGS_PAGE = ROOT / "docs/reference/settings.md"
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
 CONFIG = "PENSTOCK_CONFIG"
 """The one variable that is read before there are settings."""
@@ -45,7 +45,7 @@ def unknown_variables(text: str) -> set[str]:
 
 
 def documented() -> dict[str, str]:
-    """Each variable in the tables of docs/settings.md, with its default as it stands there."""
+    """Each variable in the tables of docs/reference/settings.md, with its default as it stands there."""
     rows = _ROW.findall(SETTINGS_PAGE.read_text(encoding="utf-8"))
     assert len(rows) == len({row[0] for row in rows}), "a setting is documented twice"
     return {name: default.strip("`") for name, default, _ in rows}
@@ -78,7 +78,7 @@ def test_links_between_pages_lead_somewhere(page: Path) -> None:
     assert not [target for target in targets if not (page.parent / target).exists()]
 
 
-@pytest.mark.parametrize("page", ["docs/promises.md", "SECURITY.md"])
+@pytest.mark.parametrize("page", ["docs/explanation/promises.md", "SECURITY.md"])
 def test_every_promise_names_a_test_that_exists(page: str) -> None:
     names = re.findall(r"`(tests/\S+?\.py)::(\w+)`", (ROOT / page).read_text(encoding="utf-8"))
     missing = [
@@ -107,7 +107,7 @@ def test_a_name_that_is_no_setting_is_noticed() -> None:
 def test_the_state_diagrams_have_exactly_the_machine_s_transitions(
     machine: Machine[IntEnum, StrEnum], initial: IntEnum
 ) -> None:
-    diagrams = _DIAGRAM.findall((ROOT / "docs" / "architecture.md").read_text(encoding="utf-8"))
+    diagrams = _DIAGRAM.findall((ROOT / "docs/explanation/architecture.md").read_text(encoding="utf-8"))
     own = "".join(diagram for diagram in diagrams if f"%% {machine.name}\n" in diagram)
     drawn = _TRANSITION.findall(own)
     assert len(drawn) == len(set(drawn)), "a transition is drawn twice"
@@ -127,7 +127,7 @@ def test_the_state_diagrams_have_exactly_the_machine_s_transitions(
 def test_the_diagrams_of_flows_and_of_jobs_have_exactly_the_machines_transitions(
     page: str, machine: Machine[StrEnum, StrEnum], initial: str
 ) -> None:
-    diagrams = _DIAGRAM.findall((ROOT / "docs" / page).read_text(encoding="utf-8"))
+    diagrams = _DIAGRAM.findall((ROOT / "docs/how-to" / page).read_text(encoding="utf-8"))
     own = "".join(diagram for diagram in diagrams if f"%% {machine.name}\n" in diagram)
     drawn = _TRANSITION.findall(own)
     assert len(drawn) == len(set(drawn)), "a transition is drawn twice"
@@ -139,7 +139,7 @@ def test_the_diagrams_of_flows_and_of_jobs_have_exactly_the_machines_transitions
     ("heading", "states"), [("State of a document", DocumentStatus), ("State of a page", PageStatus)]
 )
 def test_the_state_tables_have_every_state_with_its_code(heading: str, states: type[IntEnum]) -> None:
-    text = (ROOT / "docs" / "documents.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs/how-to/documents.md").read_text(encoding="utf-8")
     section = text.partition(f"### {heading}\n")[2].partition("\n##")[0]
     rows = dict(re.findall(r"^\| `(\w+)` \| (-?\d+) \|", section, re.MULTILINE))
     assert {name: int(code) for name, code in rows.items()} == {state.name: state.value for state in states}

@@ -13,7 +13,7 @@ app = typer.Typer(
     "[bold]penstock kb add manuals manual.pdf https://example.com/help --wait[/bold] "
     'and [bold]penstock kb search manuals "how do I …"[/bold].\n\n'
     "Without any provider, vectors are made here and match words, not meaning. "
-    "PENSTOCK_KNOWLEDGE__EMBEDDINGS_PROVIDER names a provider for more; see docs/knowledge.md.",
+    "PENSTOCK_KNOWLEDGE__EMBEDDINGS_PROVIDER names a provider for more; see docs/how-to/knowledge.md.",
     no_args_is_help=True,
     rich_markup_mode="rich",
 )

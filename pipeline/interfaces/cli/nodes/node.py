@@ -202,7 +202,7 @@ def _urls(gateway: str) -> tuple[str, ...]:
     for url in urls:
         parts = urlsplit(url)
         if parts.scheme == "ws" and parts.hostname not in _NEAR:
-            note = f"{one_line(url)} is not encrypted: token and jobs can be read on the way. See docs/nodes.md."
+            note = f"{one_line(url)} is not encrypted: token and jobs can be read on the way. See docs/how-to/nodes.md."
             err.print(f"[yellow]Note:[/yellow] {note}", soft_wrap=True)
     return urls
 

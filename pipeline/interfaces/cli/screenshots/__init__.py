@@ -14,7 +14,7 @@ app = typer.Typer(
     "[bold]penstock screenshots timeline --since today[/bold].\n\n"
     "Without any provider, text recognition, window titles and rules do the work. "
     "PENSTOCK_SCREENSHOTS__VISION_PROVIDER, …__TEXT_PROVIDER and …__EMBEDDINGS_PROVIDER name providers for more; "
-    "see docs/screenshots.md.",
+    "see docs/how-to/screenshots.md.",
     no_args_is_help=True,
     rich_markup_mode="rich",
 )
