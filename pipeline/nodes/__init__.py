@@ -1,1 +1,1 @@
-"""Inference nodes: machines that offer what they can do to a gateway, which shares it out. Source 004."""
+"""Inference nodes: machines that offer capabilities to a gateway, which gives them jobs. Source 004."""

@@ -1,4 +1,4 @@
-"""The machine of a job, as data: which event leads from which state to which. Source 004, "Job FSM"."""
+"""The state machine of a job, as data. Source 004, "Job FSM"."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -9,33 +9,33 @@ from pipeline.engine.states import Machine
 
 
 class JobState(StrEnum):
-    """Where a job is, in the source's words."""
+    """The states of a job, by the source's names."""
 
     CREATED = "CREATED"
-    """It waits for a node, for the first time or again."""
+    """The job waits for a node, for its first attempt or a later one."""
     DISPATCHED = "DISPATCHED"
-    """It was given to a node."""
+    """The gateway gave the job to a node."""
     ACCEPTED = "ACCEPTED"
-    """The node has it and will do it."""
+    """The node acknowledged the job."""
     RUNNING = "RUNNING"
-    """The node works on it."""
+    """The node works on the job."""
     FINISHED = "FINISHED"
-    """Its result is kept, and goes to those who wait for it."""
+    """The result is stored, and the gateway sends it to the waiting sessions."""
     RELEASED = "RELEASED"
-    """The result was handed out, and its slot is free."""
+    """The gateway sent the result out and freed the slot."""
 
 
 class JobEvent(StrEnum):
-    """What can happen to a job."""
+    """The events that move a job from state to state."""
 
     DISPATCH = "dispatch"
     ACK = "ack"
     START = "start"
     PARTIAL = "partial"
-    """A piece of the result came: the node works on it, even if it never said so."""
+    """A piece of the result arrived, so the node works on the job even if it never sent `job_started`."""
     FINISH = "finish"
     RETRY = "retry"
-    """The attempt is over without a result: another node is to do it."""
+    """The attempt ended without a result, so the job waits for another node."""
     RELEASE = "release"
 
 
@@ -58,23 +58,23 @@ LEGAL = {
 }
 JOB = Machine("job", LEGAL)
 WITH_NODE = (JobState.DISPATCHED, JobState.ACCEPTED, JobState.RUNNING)
-"""A node has it."""
+"""States in which a node has the job."""
 DONE = (JobState.FINISHED, JobState.RELEASED)
-"""It has a result, and never another one."""
+"""States in which the job has its result, which never changes."""
 
 
 @dataclass(frozen=True)
 class NewJob:
-    """What a job is made from."""
+    """The fields from which `Jobs.create` makes a job."""
 
     job_id: str
     request_key: str
     capability: str
     model: str
     requester: str
-    """Whose it is: the queue is fair between them."""
+    """The session's token. Requesters take turns in the line."""
     home: str
-    """`instance/boot` of who schedules it."""
+    """The process that schedules the job, as `instance/boot`."""
     timeout_ms: int
     attempt_timeout_ms: int
     max_attempts: int
@@ -82,16 +82,16 @@ class NewJob:
 
 @dataclass(frozen=True)
 class Job:
-    """A job, as Redis has it. Times are ms of the Redis server's clock; 0 and empty: not yet."""
+    """A job as stored in Redis. Times are ms of the Redis server's clock; 0 and empty: not yet."""
 
     job_id: str
     request_key: str
     state: JobState
     attempt: int
     node_id: str = ""
-    """Who has it, or had it last."""
+    """The node that has the job, or had it last."""
     node_token: str = ""
-    """The id of the token of the node's connection: the attempt belongs to that token."""
+    """The id of the token with which that node connected. The attempt belongs to this token."""
     home: str = ""
     capability: str = ""
     model: str = ""
@@ -109,11 +109,11 @@ class Job:
 
     @classmethod
     def read(cls, pairs: Iterable[bytes]) -> Self | None:
-        """From names and values in turn; None for a job that is not there."""
-        found: list[str] = [part.decode() for part in pairs]
-        if not found:
+        """Read a job from alternating field names and values. Returns None if there are none."""
+        parts: list[str] = [part.decode() for part in pairs]
+        if not parts:
             return None
-        values: dict[str, Any] = dict(zip(found[::2], found[1::2], strict=True))
+        values: dict[str, Any] = dict(zip(parts[::2], parts[1::2], strict=True))
         for name in _NUMBERS & values.keys():
             values[name] = int(float(values[name]))
         return cls(
@@ -135,10 +135,10 @@ _FIELDS = frozenset(Job.__dataclass_fields__)
 
 @dataclass(frozen=True)
 class Finished:
-    """What `finish` did."""
+    """The outcome of `Jobs.finish`."""
 
     job: Job
     waiters: frozenset[str] = field(default_factory=frozenset)
-    """Sessions that are to get the result."""
-    again: bool = False
-    """It was finished so before: this is an answer that was lost."""
+    """Sessions that wait for the result."""
+    repeated: bool = False
+    """An earlier call finished the job in the same way, so its answer was lost."""

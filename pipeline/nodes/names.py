@@ -20,7 +20,7 @@ log = structlog.get_logger(__name__)
 
 
 class NodeName(Base):
-    """One name."""
+    """The token that owns the name `node_id`."""
 
     __tablename__ = "node_names"
 
@@ -38,8 +38,8 @@ def take(context: Context, node_id: str, token: TokenView, most: int) -> None:
     Raises `UserError` if another token owns the name, or if the token owns too many names.
     """
     now = context.db.now()
-    usable = [one for one in tokens.list_tokens(context) if one.usable(now)]
-    entitled = {one.id for one in usable if one.node_id == node_id} or {one.id for one in usable}
+    usable = [known for known in tokens.list_tokens(context) if known.usable(now)]
+    entitled = {known.id for known in usable if known.node_id == node_id} or {known.id for known in usable}
 
     def work(session: Session) -> None:
         columns, this = NODE_NAMES.c, NODE_NAMES.c.node_id == node_id
@@ -56,12 +56,12 @@ def take(context: Context, node_id: str, token: TokenView, most: int) -> None:
 
     with context.db.read() as session:
         has_it = session.scalar(select(NODE_NAMES.c.token_id).where(NODE_NAMES.c.node_id == node_id)) == token.id
-    if not has_it or token.id not in entitled:  # else a node has come back, and nothing is written
+    if not has_it or token.id not in entitled:  # a node that reconnects with its own token writes nothing
         context.db.run(work)
 
 
 def all_names(context: Context) -> dict[str, str]:
-    """The ids of the owning tokens, by name."""
+    """Map each name to the id of the token that owns it."""
     with context.db.read() as session:
         return {row.node_id: row.token_id for row in session.execute(select(NODE_NAMES))}
 

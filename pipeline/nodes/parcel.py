@@ -1,4 +1,4 @@
-"""What nodes are given and what they give, as one string of bytes: a JSON object with its binary parts."""
+"""Payloads and results of jobs, packed into one byte string: a JSON object with its binary parts."""
 
 import json
 import struct
@@ -9,29 +9,29 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Parcel:
-    """A JSON object with its binary parts, as it is kept in Redis or handed from part to part."""
+    """A JSON object with its binary parts."""
 
     head: Mapping[str, Any]
     parts: Sequence[bytes] = field(default=())
 
     def pack(self) -> bytes:
-        """One string of bytes."""
+        """Encode the parcel as one byte string."""
         head = json.dumps({"head": self.head, "sizes": [len(part) for part in self.parts]}).encode()
         return b"".join((struct.pack(">I", len(head)), head, *self.parts))
 
     @classmethod
     def unpack(cls, data: bytes) -> "Parcel":
-        """What was packed. Raises `ValueError` for anything else."""
+        """Decode a packed parcel. Raises `ValueError` for any other bytes."""
         try:
             (length,) = struct.unpack_from(">I", data)
             facts = json.loads(data[4 : 4 + length])
             head, sizes = facts["head"], facts["sizes"]
         except (struct.error, KeyError, TypeError) as error:
             raise ValueError("not a parcel") from error
-        parts, begin = [], 4 + length
+        parts, offset = [], 4 + length
         for size in sizes:
-            parts.append(data[begin : begin + size])
-            begin += size
-        if begin != len(data):
+            parts.append(data[offset : offset + size])
+            offset += size
+        if offset != len(data):
             raise ValueError("not a parcel")
         return cls(head, parts)

@@ -1,7 +1,7 @@
 """The messages between nodes, gateway and sessions: version 1. docs/how-to/nodes.md describes them for other languages.
 
-Each message is a text frame with a JSON object. Its `attachments` say which binary frames follow it, in their order,
-before any other frame. Who gets a message of an unknown type passes over it; unknown fields mean nothing.
+Each message is a text frame with a JSON object. Its `attachments` list the binary frames that follow it, in order,
+before any other frame. Receivers ignore messages of unknown types, and unknown fields.
 """
 
 import json
@@ -29,10 +29,10 @@ NODE_PATH, SESSION_PATH = "/ws/node", "/ws/session"
 MAX_ATTACHMENTS = 64
 
 _CONTROLS = r"\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069"
-"""What moves a terminal's cursor, or turns the direction of writing."""
+"""Characters that move a terminal's cursor or change the direction of text."""
 _CONTROL = re.compile(f"[{_CONTROLS}]")
 SHOWN = AfterValidator(partial(_CONTROL.sub, " "))
-"""Blanks for control characters: who passes on another program's words is not at fault for them."""
+"""Replaces control characters by blanks. The sender may forward another program's text, so they are not an error."""
 ModelName = Annotated[str, StringConstraints(max_length=120, pattern=f"^[^{_CONTROLS}]*$")]
 Name = Annotated[str, StringConstraints(max_length=120), SHOWN]
 Line = Annotated[str, StringConstraints(max_length=2000), SHOWN]
@@ -44,38 +44,38 @@ Milliseconds = Annotated[int, Field(ge=1, le=24 * 3600 * 1000)]
 
 
 class CloseCode(IntEnum):
-    """Why the gateway ends a connection. 1001 and 1012: it goes away, connect again."""
+    """Why the gateway closes a connection. 1001 and 1012: the instance shuts down; connect to another."""
 
     GOING_AWAY = 1001
     RESTART = 1012
     BAD_MESSAGE = 4400
     UNAUTHORIZED = 4401
-    """The token is unknown, revoked, expired, or of the other kind. Trying again is no use."""
+    """The token is unknown, revoked, expired, or of the other kind. A retry fails as well."""
     SILENT = 4408
-    """No heartbeat for three intervals."""
+    """The node sent no heartbeat for three intervals."""
     REPLACED = 4409
-    """The same node or session has connected anew."""
+    """The same node or session opened a newer connection."""
     TOO_LARGE = 4413
     VERSION = 4426
-    """None of the versions offered is spoken here."""
+    """The gateway speaks none of the offered versions."""
     FULL = 4429
     """Too many connections: try another instance."""
     SLOW = 4431
-    """It does not read what it is sent."""
+    """The client reads too slowly."""
 
 
 class Capability(StrEnum):
-    """What a node can do; `body` and `result` of each are in docs/how-to/nodes.md."""
+    """What a node can do. docs/how-to/nodes.md describes the `body` and `result` of each."""
 
     VISION = "vision"
     TEXT = "text"
     EMBEDDINGS = "embeddings"
     PAGE = "page"
-    """A picture of a page becomes Markdown with its layout."""
+    """Turn a picture of a page into Markdown with its layout."""
 
 
 class Part(BaseModel):
-    """An object of the protocol. Fields that are not known mean nothing, and `null` is a field left out."""
+    """An object of the protocol. It ignores unknown fields and reads `null` as an absent field."""
 
     model_config = ConfigDict(extra="ignore", frozen=True)
 
@@ -88,18 +88,17 @@ class Part(BaseModel):
 
 
 class Message(Part):
-    """What all messages are."""
+    """The base of all messages."""
 
     v: Literal[1] = VERSION
 
 
 class Attachment(Part):
-    """A binary frame that follows."""
+    """A binary frame that follows the message. `size` is in bytes."""
 
     name: Name = ""
     media_type: Annotated[str, StringConstraints(max_length=100), SHOWN] = "application/octet-stream"
     size: int = Field(ge=0, le=2**40)
-    """In bytes."""
 
 
 class WithAttachments(Message):
@@ -109,14 +108,14 @@ class WithAttachments(Message):
 
 
 class Offer(Part):
-    """One thing that a node can do. `*` among the models: any model."""
+    """A capability of a node, with its models. `*` among the models stands for any model."""
 
     capability: Capability
     models: tuple[ModelName, ...] = Field(default=(), max_length=200)
 
 
 class HeldJob(Part):
-    """A job that a node still works on, or has a result of, when it connects again."""
+    """A job that a reconnecting node still works on, or whose result it still holds."""
 
     job_id: Id
     attempt: Attempt
@@ -154,26 +153,26 @@ class NodeRegister(Message):
     node_id: Id
     name: Name = ""
     slots: int = Field(ge=1, le=1024)
-    """How many jobs at once."""
+    """How many jobs the node does at once."""
     offers: tuple[Offer, ...] = Field(min_length=1, max_length=16)
     software: Name = ""
     held: tuple[HeldJob, ...] = Field(default=(), max_length=2048)
 
 
 class NodeHeartbeat(Message):
-    """The node is there."""
+    """A node's sign of life."""
 
     type: Literal["node_heartbeat"] = "node_heartbeat"
 
 
 class NodeDrain(Message):
-    """The node takes no more jobs; it finishes those that it has."""
+    """The node takes no more jobs and finishes those that it has."""
 
     type: Literal["node_drain"] = "node_drain"
 
 
 class JobAck(Message):
-    """The job has arrived and waits for its turn."""
+    """The job has arrived at the node."""
 
     type: Literal["job_ack"] = "job_ack"
     job_id: Id
@@ -189,7 +188,7 @@ class JobStarted(Message):
 
 
 class NodePartial(Message):
-    """A piece of the result, to be appended to those before it."""
+    """A piece of the result. It follows the pieces sent before."""
 
     type: Literal["job_partial"] = "job_partial"
     job_id: Id
@@ -198,7 +197,7 @@ class NodePartial(Message):
 
 
 class NodeResult(WithAttachments):
-    """The job is done: `result`, or `error`. Sent again until `result_received` comes."""
+    """The outcome of a job: `result` or `error`. The node resends it until `result_received` arrives."""
 
     type: Literal["job_result"] = "job_result"
     job_id: Id
@@ -211,7 +210,7 @@ class NodeResult(WithAttachments):
 
 
 class NodeWelcome(Message):
-    """The node is registered."""
+    """The gateway registered the node."""
 
     type: Literal["welcome"] = "welcome"
     instance_id: str
@@ -221,21 +220,21 @@ class NodeWelcome(Message):
 
 
 class JobAssign(WithAttachments):
-    """A job to do."""
+    """The gateway gives a job to the node."""
 
     type: Literal["job_assign"] = "job_assign"
     job_id: Id
     attempt: Attempt
     capability: Capability
     model: ModelName = ""
-    """Empty: the node's own choice."""
+    """Empty: the node chooses."""
     body: dict[str, Any]
     timeout_ms: Milliseconds
-    """Later the job is given to another node, and this one's result is dropped."""
+    """After this time the gateway gives the job to another node and drops this node's result."""
 
 
 class NodeCancel(Message):
-    """Nobody waits for this attempt any more."""
+    """The gateway no longer needs this attempt."""
 
     type: Literal["job_cancel"] = "job_cancel"
     job_id: Id
@@ -244,7 +243,7 @@ class NodeCancel(Message):
 
 
 class NodeResultReceived(Message):
-    """A result has arrived, and need not be kept. `taken`: whether it counted; late ones do not."""
+    """The gateway received a result, so the node may drop it. `taken` is false for a result that came too late."""
 
     type: Literal["result_received"] = "result_received"
     job_id: Id
@@ -253,7 +252,7 @@ class NodeResultReceived(Message):
 
 
 class Drain(Message):
-    """The operator asks the node to finish what it has and to end."""
+    """The operator asks the node to finish its jobs and to exit."""
 
     type: Literal["drain"] = "drain"
     reason: str = ""
@@ -263,7 +262,7 @@ class Drain(Message):
 
 
 class SessionOpen(Message):
-    """The first message of a session. With the `session_id` of before, it goes on where it was."""
+    """The first message of a session. A known `session_id` resumes that session."""
 
     type: Literal["session_open"] = "session_open"
     versions: Versions = (VERSION,)
@@ -272,7 +271,7 @@ class SessionOpen(Message):
 
 
 class JobRequest(WithAttachments):
-    """A job to be done. The same `request_id` of the same token is the same job, however often it is sent."""
+    """A session requests a job. A token's repeated `request_id` names the same job, however often sessions send it."""
 
     type: Literal["job_request"] = "job_request"
     request_id: RequestId
@@ -280,22 +279,22 @@ class JobRequest(WithAttachments):
     model: ModelName = ""
     body: dict[str, Any]
     timeout_ms: Milliseconds = 120_000
-    """Until the answer, with all attempts and waiting."""
+    """The time until the answer, with waiting and all attempts."""
     attempt_timeout_ms: Milliseconds | None = None
     if_no_node: Literal["wait", "error"] = "wait"
-    """What to do while no node offers this: wait until `timeout_ms`, or say so at once."""
+    """While no node offers the capability and model: wait until `timeout_ms`, or fail at once."""
     partials: bool = False
 
 
 class SessionCancel(Message):
-    """The session does not want the answer any more. The job ends if nobody else does."""
+    """The session no longer needs the answer. The job ends unless other sessions wait for it."""
 
     type: Literal["job_cancel"] = "job_cancel"
     request_id: RequestId
 
 
 class SessionHeartbeat(Message):
-    """Harmless; WebSocket pings do as well."""
+    """A session's sign of life. WebSocket pings serve as well."""
 
     type: Literal["session_heartbeat"] = "session_heartbeat"
 
@@ -304,7 +303,7 @@ class SessionHeartbeat(Message):
 
 
 class SessionWelcome(Message):
-    """The session is open."""
+    """The gateway opened the session."""
 
     type: Literal["welcome"] = "welcome"
     instance_id: str
@@ -314,7 +313,7 @@ class SessionWelcome(Message):
 
 
 class JobAccepted(Message):
-    """The request is known, as this job."""
+    """The gateway accepted the request as this job."""
 
     type: Literal["job_accepted"] = "job_accepted"
     request_id: str
@@ -323,7 +322,7 @@ class JobAccepted(Message):
 
 
 class SessionPartial(Message):
-    """A piece of the result of this attempt; pieces of an earlier attempt are void."""
+    """A piece of this attempt's result. It voids the pieces of earlier attempts."""
 
     type: Literal["job_partial"] = "job_partial"
     request_id: str
@@ -344,7 +343,7 @@ class SessionResult(WithAttachments):
 
 
 class Error(Message):
-    """What is wrong, before the connection is closed for it."""
+    """The reason why the gateway is about to close the connection."""
 
     type: Literal["error"] = "error"
     code: str
@@ -362,11 +361,11 @@ from_session: TypeAdapter[FromSession] = TypeAdapter(Annotated[FromSession, Fiel
 to_session: TypeAdapter[ToSession] = TypeAdapter(Annotated[ToSession, Field(discriminator="type")])
 
 AnyMessage = TypeVar("AnyMessage")
-_HALF_CHARACTER = re.compile("[\ud800-\udfff]")
+_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 class BadMessage(Exception):
-    """What came is not a message of this protocol; `str` says why, and quotes nothing of it."""
+    """A frame is not a message of this protocol. `str` gives the reason and quotes nothing of the frame."""
 
     def __init__(self, reason: str, close_code: CloseCode = CloseCode.BAD_MESSAGE) -> None:
         super().__init__(reason)
@@ -374,20 +373,20 @@ class BadMessage(Exception):
 
 
 def parse(text: str | bytes, kind: TypeAdapter[AnyMessage]) -> AnyMessage | None:
-    """The message in a text frame; None for a type that is not known, which is passed over. Raises `BadMessage`.
+    """Read the message in a text frame. Returns None for an unknown type. Raises `BadMessage`.
 
-    What is taken can be passed on: nesting beyond 200 is not taken, and half a character becomes U+FFFD.
+    The result can be encoded again: `parse` refuses nesting beyond 200 and replaces lone surrogates by U+FFFD.
     """
     try:
         foreign_json.check(text)
     except foreign_json.TooManyParts as error:
-        raise BadMessage(f"a text frame is not read: {error}", CloseCode.TOO_LARGE) from None
+        raise BadMessage(f"a text frame is too large: {error}", CloseCode.TOO_LARGE) from None
     try:
         try:
             data = from_json(text)
         except ValueError:
             data = from_json(
-                _HALF_CHARACTER.sub("\N{REPLACEMENT CHARACTER}", json.dumps(json.loads(text), ensure_ascii=False))
+                _SURROGATE.sub("\N{REPLACEMENT CHARACTER}", json.dumps(json.loads(text), ensure_ascii=False))
             )
     except (ValueError, RecursionError):
         raise BadMessage("a text frame is not JSON, or is nested too deeply") from None
@@ -401,10 +400,10 @@ def parse(text: str | bytes, kind: TypeAdapter[AnyMessage]) -> AnyMessage | None
         first = error.errors(include_input=False, include_url=False, include_context=False)[0]
         if first["type"] == "union_tag_invalid":
             return None
-        where = ".".join(str(part)[:40] for part in first["loc"][1:4])
-        raise BadMessage(f"{data['type'][:40]!a}: {where}: {first['msg'][:200]}") from None
+        field = ".".join(str(part)[:40] for part in first["loc"][1:4])
+        raise BadMessage(f"{data['type'][:40]!a}: {field}: {first['msg'][:200]}") from None
 
 
 def encode(message: Message) -> str:
-    """The text frame of a message."""
+    """Encode a message as a text frame."""
     return message.model_dump_json(exclude_none=True)

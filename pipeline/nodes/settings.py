@@ -1,6 +1,6 @@
-"""The settings of the gateway, by the source's names: `PENSTOCK_GATEWAY__…` and the table `[gateway]`.
+"""The settings of the gateway: `PENSTOCK_GATEWAY__…` and the table `[gateway]`.
 
-Source 004, "config.toml". It gives names, and defaults for `enabled` and `instance_id` alone; the others are ours.
+The names are those of source 004, "config.toml", which gives defaults for `enabled` and `instance_id` alone.
 """
 
 from typing import Literal, Self
@@ -14,13 +14,13 @@ SECTION = "gateway"
 
 
 class GatewayRedisSettings(BaseModel):
-    """Where the gateway keeps its state. It may be a Redis of its own, and a cluster, which Celery's cannot be."""
+    """The Redis for the gateway's state. Unlike Celery's broker, it may be a cluster."""
 
     mode: Literal["single", "cluster"] = "single"
     url: str = Field(default="", repr=False, exclude=True)
     """For `single`. Empty: Penstock's own Redis."""
     cluster_urls: tuple[str, ...] = Field(default=(), repr=False, exclude=True)
-    """For `cluster`: some of its servers; they tell the others."""
+    """For `cluster`: some of its servers, from which the client discovers the rest."""
     key_prefix: str = Field(default="penstock:gateway", pattern=r"^[A-Za-z0-9_.:-]{1,64}$")
 
     @field_validator("url")
@@ -40,18 +40,18 @@ class GatewayRedisSettings(BaseModel):
 
 
 class NodeSnapshotSettings(BaseModel):
-    """What each instance knows of nodes that are connected to others."""
+    """What each instance knows of nodes that are connected to other instances."""
 
     enabled: bool = True
     presence_ttl_seconds: float = Field(default=15, ge=1, le=3600)
-    """A node that is not heard of for so long is taken for gone, and its jobs go to others."""
+    """A node without a sign of life for this long counts as gone, and its jobs go to other nodes."""
     refresh_interval_ms: int = Field(default=1000, ge=50, le=60_000)
     remove_stale_after_seconds: float = Field(default=3600, ge=1)
-    """How long a node that is gone stays in lists."""
+    """How long lists show a node after it has gone."""
 
 
 class GatewaySettings(BaseModel):
-    """All of it."""
+    """The table `[gateway]`."""
 
     enabled: bool = False
     """Whether `penstock up` runs a gateway. `penstock gateway` runs one in any case."""
@@ -59,7 +59,7 @@ class GatewaySettings(BaseModel):
     """`auto`: host name, process and a random part."""
     redis: GatewayRedisSettings = Field(default_factory=GatewayRedisSettings)
     owner_ttl_seconds: float = Field(default=15, ge=1, le=3600)
-    """Of an instance's presence and of its bindings to nodes and sessions; renewed each third of it."""
+    """How long an instance's presence and ownerships last. The instance renews them at a third of this time."""
     stream_group: str = Field(default="gateway", pattern=r"^[A-Za-z0-9_.-]{1,64}$")
     stream_block_ms: int = Field(default=1000, ge=10, le=60_000)
     stream_count: int = Field(default=64, ge=1, le=10_000)
@@ -78,31 +78,30 @@ class GatewaySettings(BaseModel):
     """A PEM file with the certificate and its chain. Empty: plain `ws://`, for this machine or behind a proxy."""
     tls_key: str = ""
     tls_by_proxy: bool = False
-    """A proxy before it speaks TLS, so that it may listen beyond this machine without."""
+    """A proxy in front of the gateway speaks TLS, so the gateway may listen beyond this machine without it."""
     max_nodes: int = Field(default=10_000, ge=1)
     max_sessions: int = Field(default=1000, ge=1)
-    """Connections to one instance."""
+    """Connections to one instance, like `max_nodes`."""
     max_message_bytes: int = Field(default=16 * 2**20, ge=64 * 2**10)
-    """Of a text frame."""
+    """The size limit of a text frame."""
     max_attachment_bytes: int = Field(default=32 * 2**20, ge=2**10)
-    """Of a message's binary frames together."""
+    """The size limit of all binary frames of one message together."""
     max_session_jobs: int = Field(default=256, ge=1)
-    """Of one session at once; further requests are refused with `too_many_jobs`."""
+    """Unfinished jobs of one session. The gateway refuses further requests with `too_many_jobs`."""
     max_token_jobs: int = Field(default=4096, ge=1)
-    """The same of all sessions of one token at this instance, with those that sessions have left behind."""
+    """The same limit for one token at one instance, over its sessions, closed ones included."""
     max_outbox_bytes: int = Field(default=64 * 2**20, ge=2**20)
-    """What waits for one connection that does not read; beyond, the connection is closed."""
+    """Bytes that may wait for a connection that reads slowly. Beyond them the gateway closes the connection."""
     heartbeat_ms: int = Field(default=3000, ge=100, le=60_000)
-    """How often a node says that it is there; after three times that in silence it counts as gone."""
+    """How often a node sends a heartbeat. After three intervals of silence it counts as gone."""
     attempt_timeout_ms: int = Field(default=120_000, ge=100)
-    """How long one node may take for a job, if the session does not say."""
+    """How long one node may take for a job, unless the request sets its own limit."""
     max_attempts: int = Field(default=3, ge=1, le=100)
-    """How many nodes a job is given to before it fails."""
+    """How many attempts a job gets before it fails."""
     result_ttl_ms: int = Field(default=600_000, ge=1000)
-    """How long a request id is known, and its result kept."""
+    """How long the gateway remembers a request id and keeps its result."""
     cool_down_ms: int = Field(default=5000, ge=1)
-    """How long a node that dropped a job, or has not the model that it offered, is left alone; doubled each time, up to
-    64 times."""
+    """How long a node gets no jobs after it dropped one, or none for a model that it lacks. Doubles, up to 64 times."""
 
     @model_validator(mode="after")
     def _tls_is_whole(self) -> Self:
@@ -112,10 +111,10 @@ class GatewaySettings(BaseModel):
 
     @property
     def slot_hold_ms(self) -> int:
-        """How long a slot is held for an attempt: longer than that, since its node may still be at work."""
+        """How long an attempt holds a slot: longer than the attempt's limit, as the node may still be at work."""
         return self.attempt_timeout_ms + 10_000
 
 
 def gateway_settings(settings: Settings) -> GatewaySettings:
-    """The gateway's settings. Raises what reading settings raises."""
+    """Read the gateway's settings. Raises the errors of `Settings.section`."""
     return settings.section(SECTION, GatewaySettings)

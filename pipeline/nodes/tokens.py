@@ -1,4 +1,4 @@
-"""Tokens of nodes and sessions: who may connect to the gateway, as what."""
+"""Tokens with which nodes and sessions connect to the gateway."""
 
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -18,20 +18,20 @@ PREFIX = "pstn_"
 
 
 class TokenKind(StrEnum):
-    """What may connect with a token. A node's token gets no work done, and a session's offers none."""
+    """The kind of client that may connect with a token. Nodes cannot request jobs; sessions cannot do them."""
 
     NODE = "node"
     SESSION = "session"
 
 
 class NodeToken(CredentialColumns, Base):
-    """One token."""
+    """A token, with the hash of its secret."""
 
     __tablename__ = "node_tokens"
 
     kind: Mapped[str] = mapped_column(String(10))
     node_id: Mapped[str] = mapped_column(String(64), default="")
-    """The only node that may register with it; empty: any."""
+    """The only node that may register with the token. Empty: any node."""
 
 
 NODE_TOKENS = table_of(NodeToken)
@@ -44,7 +44,7 @@ class TokenView(CredentialView):
     __pydantic_config__ = VIEW
     kind: TokenKind
     node_id: str
-    """The only node that may register with it; empty: any."""
+    """The only node that may register with the token. Empty: any node."""
 
 
 _TOKENS = Credentials(
@@ -56,29 +56,29 @@ list_tokens, any_usable = _TOKENS.all, _TOKENS.any_usable
 def create(
     context: Context, name: str, kind: TokenKind, lasts: timedelta | None = None, node_id: str = ""
 ) -> tuple[str, TokenView]:
-    """(the secret, the token). The secret cannot be had again. `node_id`: the only node that may register with it.
+    """Create a token. Returns (the secret, the token); the secret is not stored.
 
-    Raises `UserError` for a session's token with a node.
+    `node_id`: the only node that may register with the token. Raises `UserError` for a session's token with a node.
     """
     if node_id and kind is not TokenKind.NODE:
-        raise UserError("only a token of the kind node can be for one node alone", code="usage")
+        raise UserError("only a token of kind node can be restricted to one node", code="usage")
     return _TOKENS.create(context, name, lasts, kind=kind, node_id=node_id)
 
 
 def authenticate(context: Context, secret: str, kind: TokenKind | None = None) -> TokenView | None:
-    """The usable token of this kind, or of either, with this secret. Asked anew each time."""
-    found = _TOKENS.authenticate(context, secret)
-    return found if found is not None and kind in (None, found.kind) else None
+    """Return the usable token with this secret, if its kind is `kind` or `kind` is None. Reads the database."""
+    token = _TOKENS.authenticate(context, secret)
+    return token if token is not None and kind in (None, token.kind) else None
 
 
 def still_usable(context: Context, ids: Collection[str]) -> set[str]:
-    """Which tokens that were good are still so; while the database is away, nobody says otherwise of any."""
+    """Return those of these tokens that are neither revoked nor expired; all of them while the database is away."""
     return _TOKENS.still_usable(context, ids)
 
 
 def revoke(context: Context, name_or_id: str) -> TokenView:
-    """End a token now. Harmless if it was revoked before. Raises `UserError` for none or several of that name.
+    """Revoke a token. Harmless if it is revoked already. Raises `UserError` unless exactly one token has this name.
 
-    Instances of the gateway close its connections within seconds, or at once when they are told: see `service`.
+    Gateway instances notice within seconds and close its connections. `service.revoke_token` notifies them at once.
     """
     return _TOKENS.revoke(context, name_or_id)

@@ -1,4 +1,4 @@
-"""What people see of the gateway: nodes, jobs, dead letters, and how it stands as a whole."""
+"""Views of the gateway for the command line, the API and the console: nodes, jobs, dead letters and totals."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,28 +14,28 @@ from pipeline.nodes.state.snapshots import GoneNode, NodeState
 
 
 class NodeStatus(StrEnum):
-    """Whether a node works."""
+    """Whether a node is connected and takes jobs."""
 
     CONNECTED = "connected"
     DRAINING = "draining"
-    """It finishes what it has, and takes no more."""
+    """The node finishes its jobs and takes no more."""
     GONE = "gone"
 
 
 @dataclass(frozen=True)
 class OfferView:
-    """One thing that a node can do."""
+    """A capability of a node, with its models."""
 
     __pydantic_config__ = VIEW
     capability: str
     """`vision`, `text`, `embeddings` or `page`."""
     models: list[str]
-    """`*`: any."""
+    """`*` stands for any model."""
 
 
 @dataclass(frozen=True)
 class NodeView:
-    """A node that is connected, or was lately. Of one that is gone, only id, name and when it was seen are known."""
+    """A node that is or was lately connected. Of a gone node only the id, the name and `last_seen_at` are known."""
 
     __pydantic_config__ = VIEW
     node_id: str
@@ -43,24 +43,24 @@ class NodeView:
     last_seen_at: datetime | None
     name: str = ""
     instance_id: str = ""
-    """The instance of the gateway that it is connected to."""
+    """The gateway instance that the node is connected to."""
     token_id: str = ""
     token: str = ""
-    """Its token's name."""
+    """The name of the node's token."""
     slots: int = 0
-    """Jobs that it does at once."""
+    """How many jobs the node does at once."""
     used: int = 0
     offers: list[OfferView] = field(default_factory=list)
     latency_ms: dict[str, float] = field(default_factory=dict)
-    """By capability: how long jobs took lately."""
+    """By capability: how long recent jobs took."""
     software: str = ""
     connected_at: datetime | None = None
     jobs: list[str] = field(default_factory=list)
-    """Whom its slots are reserved for; in lists of nodes, empty."""
+    """The jobs that hold the node's slots. Empty in lists of nodes."""
 
     @classmethod
     def of(cls, node: NodeState | GoneNode, names: Mapping[str, str], jobs: Sequence[str] = ()) -> "NodeView":
-        """`names`: of tokens, by their ids."""
+        """`names`: the names of tokens, by their ids."""
         if isinstance(node, GoneNode):
             return cls(node.node_id, NodeStatus.GONE, at(node.last_seen_ms), node.name, jobs=list(jobs))
         return cls(
@@ -73,7 +73,7 @@ class NodeView:
             names.get(node.token_id, ""),
             node.slots,
             node.used,
-            [OfferView(one.capability.value, list(one.models)) for one in node.offers],
+            [OfferView(offer.capability.value, list(offer.models)) for offer in node.offers],
             dict(node.latency_ms),
             node.software,
             at(node.connected_ms),
@@ -83,24 +83,24 @@ class NodeView:
 
 @dataclass(frozen=True)
 class JobView:
-    """A job. It is kept for some minutes after its end (`result_ttl_ms`)."""
+    """A job. The gateway keeps it for some minutes after its end (`result_ttl_ms`)."""
 
     __pydantic_config__ = VIEW
     job_id: str
     state: JobState
     outcome: str
-    """`ok`, `error` or `cancelled`; empty until it is done."""
+    """`ok`, `error` or `cancelled`; empty until the job is done."""
     capability: str
     model: str
     attempt: int
-    """From 1. Each is another node's."""
+    """The number of the current or last attempt, from 1."""
     max_attempts: int
     node_id: str
-    """Who has it, or had it last."""
+    """The node that has the job, or had it last."""
     instance_id: str
-    """The instance of the gateway that schedules it."""
+    """The gateway instance that schedules the job."""
     token_id: str
-    """The token of the session that asked for it."""
+    """The token of the session that requested the job."""
     token: str
     created_at: datetime | None
     deadline_at: datetime | None
@@ -110,7 +110,7 @@ class JobView:
 
     @classmethod
     def of(cls, job: Job, names: Mapping[str, str]) -> "JobView":
-        """`names`: of tokens, by their ids."""
+        """`names`: the names of tokens, by their ids."""
         return cls(
             job.job_id,
             job.state,
@@ -133,11 +133,11 @@ class JobView:
 
 @dataclass(frozen=True)
 class DeadLetterView:
-    """A message between instances that was delivered again and again, and never handled."""
+    """A message between instances that failed at every delivery."""
 
     __pydantic_config__ = VIEW
     instance_id: str
-    """Whom it was for."""
+    """The instance that the message was for."""
     id: str
     kind: str
     body: dict[str, Any]
@@ -151,17 +151,18 @@ class DeadLetterView:
 
 @dataclass(frozen=True)
 class InstanceView:
-    """An instance that is there; or one that is gone and whose messages nobody has taken over yet."""
+    """A living instance, or a dead one whose inbox still exists."""
 
     __pydantic_config__ = VIEW
     instance_id: str
     alive: bool
     last_seen_at: datetime | None
     nodes: int
+    """Nodes that are connected to the instance."""
     sessions: int
-    """Connected to it."""
+    """Sessions that are connected to the instance."""
     messages: int
-    """In its inbox."""
+    """Messages in the inbox of the instance."""
 
     @classmethod
     def of(cls, known: KnownInstance, messages: int) -> "InstanceView":
@@ -171,24 +172,24 @@ class InstanceView:
 
 @dataclass(frozen=True)
 class GatewayView:
-    """How the gateway stands, all instances together."""
+    """The status of the gateway over all its instances."""
 
     __pydantic_config__ = VIEW
     instances: list[InstanceView]
     nodes: dict[NodeStatus, int]
     slots: int
     used: int
-    """Of the nodes that are connected."""
+    """Slots in use at connected nodes."""
     sessions: int
     jobs: dict[JobState, int]
     waiting: dict[str, int]
-    """By `capability:model`: jobs in line for a slot."""
+    """By `capability:model`: jobs that wait in line for a slot."""
     inbox_messages: int
     dead_letters: int
     dead_letters_moved: int
-    """Since ever."""
+    """How many messages ever became dead letters."""
 
 
 def at(ms: int) -> datetime | None:
-    """The moment of so many milliseconds; None for 0."""
+    """Convert ms since the epoch to a time in UTC; None for 0."""
     return datetime.fromtimestamp(ms / 1000, UTC) if ms else None

@@ -85,7 +85,7 @@ class NodeStateDriver:
 
     def node_goes(self, node_id: str, instance_id: str) -> None:
         async def go(store: Store) -> None:
-            await Snapshots(store).gone(node_id)
+            await Snapshots(store).remove(node_id)
             await Instances(store).nodes.drop(node_id, instance_id)
 
         self.do(go)
@@ -98,7 +98,7 @@ class NodeStateDriver:
             found = await Jobs(store).create(new)
             if node_id:
                 await Slots(store).reserve(node_id, job_id, slots=2, model="m", ttl_ms=60_000)
-                assert await Jobs(store).dispatched(job_id, 1, node_id)
+                assert await Jobs(store).dispatch(job_id, 1, node_id)
             return await Jobs(store).get(job_id) or found
 
         return self.do(create)
@@ -109,7 +109,7 @@ class NodeStateDriver:
         async def read(store: Store) -> list[Envelope]:
             inbox = Inbox(store, instance_id)
             found = await inbox.read()
-            await inbox.done([one.id for one in found])
+            await inbox.acknowledge([one.id for one in found])
             return found
 
         return self.do(read)

@@ -1,10 +1,10 @@
-"""What connects to a gateway: sessions, which ask, and nodes, which do the work.
+"""Clients of a gateway: sessions, which request jobs, and nodes, which do them.
 
 >>> async with Session("wss://gateway.example.org", token) as session:
 ...     reply = await session.request("text", body={"prompt": "Say hello"})
 ...     print(reply.result["text"])
 
-Outside of asyncio, and for a single request, there is `ask`.
+Outside of asyncio, `ask` sends a single request.
 """
 
 from pipeline.nodes.client.request import JobFailed, SessionReply

@@ -1,6 +1,6 @@
-"""One instance of the gateway: connections of nodes and sessions, and what goes between them.
+"""One gateway instance: the connections of nodes and sessions, and the jobs between them.
 
-`app` takes connections, which `links` holds. `intake` makes jobs of what sessions ask, `dispatch` schedules them,
-`lines` gives free slots to whoever is next, and `attempts` hears what nodes say. `delivery` sends to whoever is
-connected anywhere, and `mail` reads what others sent. `instance` puts all of it together.
+`app` accepts connections, and `links` holds them. `intake` turns requests into jobs, `dispatch` schedules the jobs,
+`lines` gives free slots to the jobs in line, and `attempts` handles the messages of nodes. `delivery` sends to nodes
+and sessions of any instance, and `mail` reads the messages of other instances. `instance` assembles these parts.
 """

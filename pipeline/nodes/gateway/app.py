@@ -112,7 +112,7 @@ class Gateway:
                 await at.attempts.serve(link, register)
         except TimeoutError:
             log.warning("node.silent", node=link.id)
-            at.spawn(at.slots.dropped(link.id))
+            at.spawn(at.slots.cool_down(link.id))
             raise
         finally:
             if link.id not in at.nodes:

@@ -109,10 +109,10 @@ class Attempts:
         match message:
             case JobAck():
                 if link.tells(message):
-                    self._spawn(self._jobs.acknowledged(message.job_id, message.attempt, link.id))
+                    self._spawn(self._jobs.acknowledge(message.job_id, message.attempt, link.id))
             case JobStarted():
                 if link.tells(message):
-                    self._spawn(self._jobs.started(message.job_id, message.attempt, link.id))
+                    self._spawn(self._jobs.start(message.job_id, message.attempt, link.id))
             case NodePartial():
                 await self._pass_on(link, message)
             case NodeResult():
@@ -129,7 +129,7 @@ class Attempts:
         """A piece of a result, to those who wait for it."""
         if not link.has(message):
             return  # late: the job is with another node, or over
-        if link.tells(message) and not await self._jobs.partial(message.job_id, message.attempt, link.id):
+        if link.tells(message) and not await self._jobs.record_partial(message.job_id, message.attempt, link.id):
             link.forget(message.job_id)
             return
         job = await self._jobs.get(message.job_id)
@@ -173,7 +173,7 @@ class Attempts:
         in_hand = link.forget(message.job_id, message.attempt)
         if finished is None:
             return False
-        if finished.again:
+        if finished.repeated:
             packed = await self._jobs.result(message.job_id) or packed
         if in_hand:
             link.measure(in_hand)
@@ -181,7 +181,7 @@ class Attempts:
         await self._delivery.result(finished, packed)
         if finished.job.outcome == "ok" and time.monotonic() - link.forgiven > _FORGIVE_S:
             link.forgiven = time.monotonic()
-            self._spawn(self._slots.fine(link.id))
+            self._spawn(self._slots.reset_cool_down(link.id))
         self._spawn(self._dispatch.settle(finished.job))
         return True
 
@@ -192,11 +192,11 @@ class Attempts:
         if error.code == MODEL_NOT_AVAILABLE:
             job = in_hand or await self._jobs.get(message.job_id)
             model = job.model if job else ""
-            if await self._slots.model_missing(link.id, model):
+            if await self._slots.mark_model_missing(link.id, model):
                 log.warning("node.model_missing", node=link.id, model=model)
         else:
             # It counts its slots otherwise than the gateway. To ask it again at once would cost jobs their attempts.
-            await self._slots.dropped(link.id)
+            await self._slots.cool_down(link.id)
         self._view.is_full(link.id, time.monotonic())
         return await self._give_back(link.id, message.job_id, message.attempt, error)
 

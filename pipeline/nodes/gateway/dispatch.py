@@ -157,7 +157,7 @@ class Dispatch:
         if (
             job.id not in self.jobs
             or left_s <= 0
-            or not await self._states.dispatched(job.id, attempt, node_id, token_id)
+            or not await self._states.dispatch(job.id, attempt, node_id, token_id)
         ):
             await self._slots.release(node_id, job.id)
             job.looked = 0.0  # the next look says what has become of it
@@ -200,7 +200,7 @@ class Dispatch:
             return
         log.info("job.retried", job=job.id, attempt=retried.attempt, reason=error.code)
         await self._slots.release(node_id, job.id)
-        await self._slots.dropped(node_id)
+        await self._slots.cool_down(node_id)
         await self._delivery.cancel(node_id, job.id, job.attempt, error.code)
         await self._given_back(job.id, node_id)
 
@@ -231,7 +231,7 @@ class Dispatch:
         """What follows a result: its slot is free."""
         if job.node_id:
             await self._slots.release(job.node_id, job.job_id)
-        await self._states.released(job.job_id)
+        await self._states.release(job.job_id)
         if job.node_id:
             await self._lines.slot_freed(job.node_id)
 

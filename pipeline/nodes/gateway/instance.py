@@ -79,7 +79,7 @@ class Instance:
             lambda: [link.state for link in self.nodes.values()],
         )
         self.nodes = nodes = Links[NodeLink](
-            "node", instances.nodes, inbox, instance_id, spawn, lambda name: snapshots.gone(name, instance_id)
+            "node", instances.nodes, inbox, instance_id, spawn, lambda name: snapshots.remove(name, instance_id)
         )
         self.sessions = sessions = Links[SessionLink]("session", instances.sessions, inbox, instance_id, spawn)
         delivery = Delivery(home, nodes, sessions, inbox, jobs, requests, self._hear)

@@ -114,7 +114,7 @@ class Intake:
             job, packed = await self._jobs.join(bound.job_id, link.id)
             if job is not None:
                 break
-            # Bound, and no such job. Its result was forgotten before the binding: it is another job now, since nodes
+            # Binding, and no such job. Its result was forgotten before the binding: it is another job now, since nodes
             # know that they have done the old one. Or somebody is about to create it, or died before it did.
             if await self._requests.forget(key, bound.job_id, older_ms=requests.OUTLIVED_MS):
                 bound = await self._requests.bind(key, uuid4().hex, self._home, timeout_ms=request.timeout_ms)

@@ -47,11 +47,11 @@ class Mail:
 
     async def read(self) -> None:
         """Handle the next messages."""
-        await self._inbox.done(await self._handled(await self._inbox.read(), repeated=False))
+        await self._inbox.acknowledge(await self._handled(await self._inbox.read(), repeated=False))
 
     async def reclaim(self) -> None:
         """Try again what failed, until it counts as a dead letter."""
-        await self._inbox.done(await self._handled(await self._inbox.reclaim(self._reclaim_ms), repeated=True))
+        await self._inbox.acknowledge(await self._handled(await self._inbox.reclaim(self._reclaim_ms), repeated=True))
 
     async def drain_the_dead(self) -> None:
         """What was sent to an instance that died is taken by another. Source 004, "failover reclaim"."""
@@ -60,7 +60,7 @@ class Mail:
                 continue
             while envelopes := await self._inbox.take_dead(other.instance_id):
                 done = await self._handled(envelopes, repeated=True, dead=other.instance_id)
-                await self._inbox.done_dead(other.instance_id, done)
+                await self._inbox.acknowledge_dead(other.instance_id, done)
             if envelopes is not None:
                 await self._inbox.close_dead(other.instance_id)
 

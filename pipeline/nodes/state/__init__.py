@@ -1,1 +1,1 @@
-"""What all instances of the gateway share through Redis: one module a subject, one atomic act a Lua file."""
+"""State that all gateway instances share through Redis: one subject per module, one atomic act per Lua file."""

@@ -1,4 +1,4 @@
-"""Dead letters: messages that were given out too often and that nobody handled. They wait for an operator."""
+"""Dead letters: messages that failed at every delivery. They wait for an operator."""
 
 import json
 from dataclasses import dataclass
@@ -10,13 +10,13 @@ from pipeline.nodes.state.store import Store
 
 @dataclass(frozen=True)
 class DlqEntry:
-    """A message that nobody could handle."""
+    """A dead letter."""
 
     id: str
     instance_id: str
-    """In whose inbox it was."""
+    """The instance in whose inbox the message was."""
     source_id: str
-    """What it was called there."""
+    """The message's id in that inbox."""
     kind: str
     body: dict[str, Any]
     deliveries: int
@@ -24,7 +24,7 @@ class DlqEntry:
 
 
 async def scan_dlq(store: Store, instance_id: str) -> int:
-    """Move what was given out over `dlq_max_deliveries` times, and is not being handled; how many."""
+    """Move idle messages with more than `dlq_max_deliveries` deliveries to the dead letters. Returns how many."""
     settings = store.settings
     if not settings.dlq_enabled:
         return 0
@@ -34,39 +34,39 @@ async def scan_dlq(store: Store, instance_id: str) -> int:
 
 
 async def dlq(store: Store, limit: int = 100) -> list[DlqEntry]:
-    """The dead letters of all instances, the newest first."""
+    """List the dead letters of all instances, the newest first."""
     instances = await _instances(store)
     commands = [("XREVRANGE", store.keys.dlq(instance_id), "+", "-", "COUNT", limit) for instance_id in instances]
-    found = await store.batch(commands, "dlq")
+    answers = await store.batch(commands, "dlq")
     entries = [
         _entry(instance_id, entry_id, pairs)
-        for instance_id, letters in zip(instances, found, strict=True)
+        for instance_id, letters in zip(instances, answers, strict=True)
         for entry_id, pairs in letters
     ]
     return sorted(entries, key=lambda entry: entry.moved_ms, reverse=True)[:limit]
 
 
 async def dlq_size(store: Store) -> int:
-    """How many dead letters there are, of all instances."""
-    found = await store.batch([("XLEN", store.keys.dlq(name)) for name in await _instances(store)], "dlq")
-    return sum(map(int, found))
+    """Count the dead letters of all instances."""
+    lengths = await store.batch([("XLEN", store.keys.dlq(name)) for name in await _instances(store)], "dlq")
+    return sum(map(int, lengths))
 
 
 async def _instances(store: Store) -> list[str]:
-    listed = await store.batch([("ZRANGE", store.keys.schedulers, 0, -1), ("SMEMBERS", store.keys.dlqs)], "dlq")
-    return sorted({one.decode() for part in listed for one in part})
+    lists = await store.batch([("ZRANGE", store.keys.schedulers, 0, -1), ("SMEMBERS", store.keys.dlqs)], "dlq")
+    return sorted({name.decode() for names in lists for name in names})
 
 
 async def replay(store: Store, instance_id: str, entry_id: str) -> bool:
-    """Put a dead letter back into its inbox. If the instance is gone, another takes it. False: there is none."""
-    # Listed first: whoever looks after dead instances finds the inbox.
+    """Put a dead letter back into its inbox. Another instance drains a dead one's. False: the letter is unknown."""
+    # List the instance first, so that living instances find its inbox if it is dead.
     await store.do("ZADD", store.keys.schedulers, "NX", 0, instance_id)
     keys = [store.keys.inbox(instance_id), store.keys.dlq(instance_id)]
     return bool(await store.run("dlq_replay", keys, [entry_id, store.settings.stream_maxlen]))
 
 
 async def drop(store: Store, instance_id: str, entry_id: str) -> bool:
-    """Remove a dead letter. False: there is none."""
+    """Delete a dead letter. False: the letter is unknown."""
     return bool(await store.do("XDEL", store.keys.dlq(instance_id), entry_id))
 
 

@@ -1,7 +1,7 @@
 """Inboxes: messages from instance to instance, as Redis Streams. Source 004, "Streams 投递与可靠性".
 
-A message arrives at least once, and may come again: what it asks for is harmless to repeat.
-One that was given out too often, and that nobody handled, becomes a dead letter (`dlq`).
+A message arrives at least once, so its effect must be harmless to repeat. After too many failed deliveries it becomes
+a dead letter (`dlq`).
 """
 
 import json
@@ -18,16 +18,16 @@ from pipeline.nodes.state.sender import Part
 from pipeline.nodes.state.store import Store
 
 _LEASE_MS = 10_000
-"""How long one who takes over a dead instance's inbox has it, after its last look."""
+"""How long an instance keeps a dead instance's inbox after it last read from it."""
 _REMEMBERED = 10_000
-_ANY = 2**31
+_UNLIMITED = 2**31
 _MAX_BLOCK_MS = int(TIMEOUT_S * 500)
-"""A command that waits for longer would be taken for one that is never answered."""
+"""The limit for blocking reads: well below the time after which the client gives up on an answer."""
 
 
 @dataclass(frozen=True)
 class Envelope:
-    """A message, as it is in a stream."""
+    """A message in a stream."""
 
     id: str
     kind: str
@@ -36,7 +36,7 @@ class Envelope:
 
 
 class Inbox:
-    """The inbox of one instance, and the way to those of others."""
+    """Reads the inbox of one instance, and sends to those of others."""
 
     def __init__(self, store: Store, instance_id: str) -> None:
         self._store = store
@@ -44,13 +44,13 @@ class Inbox:
         self._settings = store.settings
         self._instance_id = instance_id
         self._key = self._keys.inbox(instance_id)
-        self._most = store.settings.dlq_max_deliveries if store.settings.dlq_enabled else _ANY
+        self._max_deliveries = store.settings.dlq_max_deliveries if store.settings.dlq_enabled else _UNLIMITED
         self._resumed_after: str | None = "0"
-        """Of those that were given to this instance before it started, up to which it has read; None: all."""
+        """The last id read of the messages delivered to this instance before it started. None: all are read."""
         self._sendings: OrderedDict[bytes, str] = OrderedDict()
 
     async def open(self) -> None:
-        """Make the inbox, if there is none. Before that, nobody can send to it."""
+        """Create the inbox if it does not exist. Messages cannot be sent to an absent inbox."""
         try:
             await self._store.do("XGROUP", "CREATE", self._key, self._settings.stream_group, "0", "MKSTREAM")
         except ResponseError as error:
@@ -58,76 +58,77 @@ class Inbox:
                 raise
 
     async def send(self, to: str, kind: str, body: dict[str, Any], payload: bytes = b"") -> bool:
-        """Put a message into an instance's inbox. False: it has none, since it has gone or Redis was emptied."""
-        # A command that is repeated because its answer was lost sends twice; the reader knows it by `sending`.
+        """Put a message into an instance's inbox. False: the inbox does not exist."""
+        # A command whose answer was lost is sent twice. Readers drop the copy, which has the same `sending`.
         parts: list[Part] = ["kind", kind, "body", json.dumps(body), "sending", uuid4().hex]
         parts += ["payload", payload] if payload else []
         limit = self._settings.stream_maxlen
         return bool(await self._store.do("XADD", self._keys.inbox(to), "NOMKSTREAM", "MAXLEN", "~", limit, "*", *parts))
 
     async def send_dispensable(self, to: str, kind: str, body: dict[str, Any]) -> bool:
-        """Send a message that may get lost. If the inbox is half full, drop it, so that it pushes no other message
-        out."""
+        """Send a message that may get lost. Drop it if the inbox is half full, to leave room for other messages."""
         length = await self._store.do("XLEN", self._keys.inbox(to))
         return length < self._settings.stream_maxlen / 2 and await self.send(to, kind, body)
 
     async def read(self) -> list[Envelope]:
-        """The next messages; waits for them for `stream_block_ms` at most.
+        """Return the next messages, after at most `stream_block_ms`. Creates the inbox again if Redis lost it.
 
-        First those that were given to this instance before it started. If Redis was emptied, the inbox is made again.
+        The first calls return the unhandled messages that were delivered to this instance before it started.
         """
         settings = self._settings
         options = ("XREADGROUP", "GROUP", settings.stream_group, self._instance_id, "COUNT", settings.stream_count)
         try:
             if self._resumed_after is not None:
-                found = await self._store.read_blocking(*options, "STREAMS", self._key, self._resumed_after)
-                if entries := _entries(found):
+                answer = await self._store.read_blocking(*options, "STREAMS", self._key, self._resumed_after)
+                if entries := _entries(answer):
                     self._resumed_after = entries[-1][0].decode()
-                    return await self._known(entries)
+                    return await self._envelopes(entries)
                 self._resumed_after = None
             block_ms = min(settings.stream_block_ms, _MAX_BLOCK_MS)
-            found = await self._store.read_blocking(*options, "BLOCK", block_ms, "STREAMS", self._key, ">")
+            answer = await self._store.read_blocking(*options, "BLOCK", block_ms, "STREAMS", self._key, ">")
         except ResponseError as error:
             if not str(error).startswith(("NOGROUP", "UNBLOCKED")):
                 raise
             await self.open()
             return []
-        return await self._known(_entries(found))
+        return await self._envelopes(_entries(answer))
 
-    async def done(self, ids: Iterable[str]) -> None:
-        """These messages were handled."""
-        await self.done_dead(self._instance_id, ids)
+    async def acknowledge(self, ids: Iterable[str]) -> None:
+        """Delete these handled messages."""
+        await self.acknowledge_dead(self._instance_id, ids)
 
     async def reclaim(self, min_idle_ms: int) -> list[Envelope]:
-        """Messages that were given out so long ago and not handled: this instance's again, one delivery more.
+        """Return messages that were delivered `min_idle_ms` ago and not handled; this counts as one more delivery.
 
-        Not those that were given out over `dlq_max_deliveries` times: they become dead letters.
+        Messages with more than `dlq_max_deliveries` deliveries are left for `scan_dlq`.
         """
         settings = self._settings
         arguments: list[Part] = [settings.stream_group, self._instance_id, min_idle_ms, settings.stream_count]
-        return await self._known(await self._store.run("inbox_reclaim", [self._key], [*arguments, self._most]))
+        entries = await self._store.run("inbox_reclaim", [self._key], [*arguments, self._max_deliveries])
+        return await self._envelopes(entries)
 
     async def take_dead(self, instance_id: str) -> list[Envelope] | None:
-        """What is in the inbox of an instance that is gone. None: it lives, or another takes it.
+        """Return messages of a dead instance's inbox. None: the instance lives, or another one drains its inbox.
 
-        What is not `done_dead` comes again. Empty: nothing is left, `close_dead`.
+        The next call returns messages again that `acknowledge_dead` has not deleted. If the list is empty, call
+        `close_dead`.
         """
         if await self._store.do("EXISTS", self._keys.presence(instance_id)):
             return None
         keys = [self._keys.inbox(instance_id), self._keys.drain(instance_id)]
         arguments: list[Part] = [self._settings.stream_group, self._instance_id, _LEASE_MS, self._settings.stream_count]
-        is_ours, entries = await self._store.run("inbox_drain", keys, [*arguments, self._most])
+        is_ours, entries = await self._store.run("inbox_drain", keys, [*arguments, self._max_deliveries])
         return [_envelope(name.decode(), entry_fields(pairs)) for name, pairs in entries] if is_ours else None
 
-    async def done_dead(self, instance_id: str, ids: Iterable[str]) -> None:
-        """These messages of `take_dead` were handled."""
+    async def acknowledge_dead(self, instance_id: str, ids: Iterable[str]) -> None:
+        """Delete these handled messages of `take_dead`."""
         if handled := list(ids):
             await self._store.run(
                 "inbox_done", [self._keys.inbox(instance_id)], [self._settings.stream_group, *handled]
             )
 
     async def close_dead(self, instance_id: str) -> bool:
-        """Remove the inbox of an instance that is gone, and forget the instance. False: there is something in it."""
+        """Remove the inbox of a dead instance, and forget the instance. False: the inbox still has messages."""
         keys = [self._keys.inbox(instance_id), self._keys.drain(instance_id)]
         if not await self._store.run("inbox_close", keys):
             return False
@@ -138,16 +139,16 @@ class Inbox:
         return True
 
     async def pending(self) -> int:
-        """How many messages were given to this instance and are not handled."""
+        """Count the messages that were delivered to this instance and not handled."""
         try:
-            found = await self._store.do("XPENDING", self._key, self._settings.stream_group)
+            answer = await self._store.do("XPENDING", self._key, self._settings.stream_group)
         except ResponseError:
             return 0
-        return int(found["pending"])
+        return int(answer["pending"])
 
-    async def _known(self, entries: list[Any]) -> list[Envelope]:
-        """The messages in entries; those that are gone, or another's second copy, are taken out of the stream."""
-        found: list[Envelope] = []
+    async def _envelopes(self, entries: list[Any]) -> list[Envelope]:
+        """Return the messages in entries. Deletes entries that are empty or copies of an earlier message."""
+        envelopes: list[Envelope] = []
         void: list[str] = []
         for entry_id, pairs in entries:
             if entry_id is None:
@@ -158,27 +159,26 @@ class Inbox:
             if not values or self._sendings.setdefault(sending, name) != name:
                 void.append(name)
                 continue
-            found.append(_envelope(name, values))
+            envelopes.append(_envelope(name, values))
         while len(self._sendings) > _REMEMBERED:
             self._sendings.popitem(last=False)
-        await self.done(void)
-        return found
+        await self.acknowledge(void)
+        return envelopes
 
 
 def entry_fields(pairs: Any) -> Mapping[bytes, bytes]:
-    """Of an entry, as a script or a command gives it."""
+    """Return the fields of an entry. Commands give a mapping, scripts a flat list."""
     return pairs if isinstance(pairs, Mapping) else dict(zip(pairs[::2], pairs[1::2], strict=True))
 
 
 def _envelope(entry_id: str, values: Mapping[bytes, bytes]) -> Envelope:
-    """The message in an entry."""
     body = json.loads(values.get(b"body", b"{}"))
     return Envelope(entry_id, values.get(b"kind", b"").decode(), body, values.get(b"payload", b""))
 
 
-def _entries(found: Any) -> list[Any]:
-    """Of the one stream that was read. The shape depends on the protocol."""
-    if not found:
+def _entries(answer: Any) -> list[Any]:
+    """Return the entries of the single stream in an answer, whose shape depends on the version of the protocol."""
+    if not answer:
         return []
-    (entries,) = found.values() if isinstance(found, Mapping) else (found[0][1],)
+    (entries,) = answer.values() if isinstance(answer, Mapping) else (answer[0][1],)
     return entries[0] if entries and isinstance(entries[0], list) else list(entries)

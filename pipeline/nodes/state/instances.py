@@ -1,4 +1,4 @@
-"""Instances of the gateway: which are there, and which of them each node and session is connected to."""
+"""Gateway instances: which of them live, and which of them owns each node and session."""
 
 import json
 from collections.abc import Callable, Iterable
@@ -11,11 +11,11 @@ from pipeline.nodes.state.store import Store
 
 @dataclass(frozen=True)
 class InstanceView:
-    """An instance that is there, or was."""
+    """An instance, living or dead."""
 
     instance_id: str
     boot: str
-    """Of the process that is there; empty: none is."""
+    """The random number of the living process. Empty: the instance is dead."""
     last_seen_ms: int
     info: dict[str, Any] = field(default_factory=dict)
 
@@ -25,7 +25,7 @@ class InstanceView:
 
 
 class Owners:
-    """Which instance each node, or each session, is connected to."""
+    """The owner of each node, or of each session: the instance that it is connected to."""
 
     def __init__(self, store: Store, key: Callable[[str], str]) -> None:
         self._store = store
@@ -33,34 +33,34 @@ class Owners:
         self._ttl_ms = int(store.settings.owner_ttl_seconds * 1000)
 
     async def take(self, name: str, instance_id: str) -> str:
-        """It is connected to this instance; whose it was before, or empty.
+        """Make this instance the owner. Returns the previous owner, or an empty string.
 
-        If the answer is lost and the call repeated, that is this instance: the other finds out by `renew`.
+        If an answer is lost and the call repeated, it returns this instance; the previous owner finds out by `renew`.
         """
         before: bytes = await self._store.run("owner_take", [self._key(name)], [instance_id, self._ttl_ms])
         return before.decode()
 
     async def drop(self, name: str, instance_id: str) -> None:
-        """It is not connected to this instance any more. If it is another's, it stays so."""
+        """End the ownership of this instance. Harmless if another instance is the owner."""
         await self._store.run("delete_own", [self._key(name)], [instance_id])
 
     async def owner(self, name: str) -> str:
-        """The instance, or empty."""
+        """Return the owner, or an empty string."""
         return (await self._store.do("GET", self._key(name)) or b"").decode()
 
     async def renew(self, instance_id: str, names: Iterable[str]) -> set[str]:
-        """Prolong what is connected to this instance, or make it known again if Redis was emptied.
+        """Prolong the ownerships of this instance, and restore those that Redis lost.
 
-        Returns those that are another instance's by now.
+        Returns the names that another instance owns.
         """
-        asked = list(names)
-        commands = [call("owner_renew", [self._key(name)], [instance_id, self._ttl_ms]) for name in asked]
+        owned = list(names)
+        commands = [call("owner_renew", [self._key(name)], [instance_id, self._ttl_ms]) for name in owned]
         renewed = await self._store.batch(commands, "owner_renew")
-        return {name for name, is_ours in zip(asked, renewed, strict=True) if not is_ours}
+        return {name for name, is_ours in zip(owned, renewed, strict=True) if not is_ours}
 
 
 class Instances:
-    """Presence of instances, and owners of nodes and sessions; all end by themselves after `owner_ttl_seconds`."""
+    """The presence of instances, and the owners of nodes and sessions. Each expires after `owner_ttl_seconds`."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -84,23 +84,23 @@ class Instances:
         return bool(is_ours != 0)
 
     async def leave(self, instance_id: str, boot: str) -> None:
-        """The instance goes. Its inbox stays until somebody has taken what is in it."""
+        """End the instance's presence. Its inbox stays until another instance has drained it."""
         await self._store.run("delete_own", [self._keys.presence(instance_id)], [boot])
 
     async def living(self) -> dict[str, str]:
-        """By instance, its boot."""
-        return {one.instance_id: one.boot for one in await self.all() if one.alive}
+        """Map each living instance to its boot number."""
+        return {instance.instance_id: instance.boot for instance in await self.all() if instance.alive}
 
     async def is_alive(self, home: str) -> bool:
-        """Whether `instance/boot` is there: the same process."""
+        """Whether the process `instance/boot` lives."""
         instance_id, _, boot = home.partition("/")
-        found: bytes | None = await self._store.do("GET", self._keys.presence(instance_id))
-        return found is not None and found.decode() == boot
+        presence: bytes | None = await self._store.do("GET", self._keys.presence(instance_id))
+        return presence is not None and presence.decode() == boot
 
     async def all(self) -> list[InstanceView]:
-        """Those that are there, and those that were and whose inbox nobody has closed."""
-        found = await self._store.do("ZRANGE", self._keys.schedulers, 0, -1, "WITHSCORES")
-        seen = {instance_id.decode(): int(float(at)) for instance_id, at in _pairs(found)}
+        """Return the living instances, and the dead ones whose inbox still exists."""
+        members = await self._store.do("ZRANGE", self._keys.schedulers, 0, -1, "WITHSCORES")
+        seen = {instance_id.decode(): int(float(at)) for instance_id, at in _pairs(members)}
         boots = await self._store.get_many([self._keys.presence(instance_id) for instance_id in seen])
         infos = await self._store.get_many([self._keys.info(instance_id) for instance_id in seen])
         return [
@@ -109,8 +109,8 @@ class Instances:
         ]
 
 
-def _pairs(found: Any) -> list[tuple[bytes, Any]]:
-    """Members and scores, which come in pairs or one after another, by the protocol."""
-    if found and not isinstance(found[0], bytes):
-        return [(member, score) for member, score in found]
-    return list(zip(found[::2], found[1::2], strict=True))
+def _pairs(answer: Any) -> list[tuple[bytes, Any]]:
+    """Pair members with scores. The version of the Redis protocol decides whether they arrive in pairs or flat."""
+    if answer and not isinstance(answer[0], bytes):
+        return [(member, score) for member, score in answer]
+    return list(zip(answer[::2], answer[1::2], strict=True))

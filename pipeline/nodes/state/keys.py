@@ -1,7 +1,7 @@
-"""The names of keys: source 004's, with its hash tags, and a few more in the same manner.
+"""The names of keys: those of source 004, with its hash tags, and a few more of the same form.
 
-What one script touches has one tag, so that it lies on one server of a cluster. Two names differ from the source's:
-`requests:lock` and `requests:binding` have a tag, since they change together.
+All keys of one script share a hash tag, so that they lie on one server of a cluster. Two names differ from the
+source's: `requests:lock` and `requests:binding` have a hash tag, because one script changes both.
 """
 
 from dataclasses import dataclass
@@ -9,11 +9,11 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Keys:
-    """All names begin with `prefix`."""
+    """Builds key names. Every name begins with `prefix`."""
 
     prefix: str
 
-    # Instances. Who was ever there, by when it was last seen; presence is the source's, and holds the boot's number.
+    # Instances. `schedulers` lists all that ever ran, by when they were last seen; `presence` holds the boot number.
 
     @property
     def schedulers(self) -> str:
@@ -40,20 +40,20 @@ class Keys:
         return f"{self.prefix}:streams:{{instance:{instance_id}}}:dlq"
 
     def drain(self, instance_id: str) -> str:
-        """The lease of who takes over a dead instance's inbox."""
+        """The lease of the instance that drains a dead instance's inbox."""
         return f"{self.prefix}:streams:{{instance:{instance_id}}}:drain"
 
     @property
     def dlqs(self) -> str:
-        """Instances whose dead letters outlive them."""
+        """Dead instances that left dead letters."""
         return f"{self.prefix}:v1:streams:dlqs"
 
     @property
     def dlq_moved(self) -> str:
-        """How many messages have become dead letters, since ever."""
+        """How many messages ever became dead letters."""
         return f"{self.prefix}:v1:streams:dlq_moved"
 
-    # What every instance knows of nodes.
+    # Snapshots of nodes, which every instance reads.
 
     @property
     def nodes(self) -> str:
@@ -105,27 +105,27 @@ class Keys:
 
     @property
     def jobs(self) -> str:
-        """Jobs by when they were made."""
+        """Jobs, by creation time."""
         return f"{self.prefix}:v1:{{jobs}}:all"
 
     @property
     def jobs_live(self) -> str:
-        """Jobs that are not released, by their deadline."""
+        """Jobs that are not released, by deadline."""
         return f"{self.prefix}:v1:{{jobs}}:live"
 
     @property
     def jobs_ends(self) -> str:
-        """Jobs by when they are forgotten."""
+        """Jobs, by the time at which the lists drop them."""
         return f"{self.prefix}:v1:{{jobs}}:ends"
 
-    # The queue of one pool: jobs that wait for a node that can do them.
+    # The line of a pool: jobs that wait for a node that offers the pool's capability and model.
 
     @property
     def pools(self) -> str:
         return f"{self.prefix}:v1:waiting:pools"
 
     def waiting(self, pool: str) -> list[str]:
-        """Turns of requesters, order of their jobs, jobs, ends, and the turn that is on."""
+        """The keys of a line: requesters' turns, the order of their jobs, the jobs, their ends, the current turn."""
         base = f"{self.prefix}:v1:waiting:{{waiting:{pool}}}"
         return [f"{base}:{part}" for part in ("turns", "order", "jobs", "until", "state")]
 

@@ -1,4 +1,4 @@
-"""Requests: each is one job, however many instances get it and however often it is sent."""
+"""Requests: each is bound to one job, however many instances receive it and however often."""
 
 from dataclasses import dataclass
 
@@ -6,52 +6,55 @@ from pipeline.nodes.state.sender import Part
 from pipeline.nodes.state.store import Store
 
 LOCK_MS = 2000
-"""How long somebody may take to create the job; then another may."""
+"""How long an instance holds the lock while it creates the job. Then another instance may create it."""
 
 OUTLIVED_MS = 60_000
-"""Who binds a request creates its job sooner than this. If there is none later, it was there, and is forgotten."""
+"""Creating the job takes less time than this. A binding that is older and has no job outlived its job."""
 
 
 @dataclass(frozen=True)
-class Bound:
-    """Which job a request is."""
+class Binding:
+    """The job that a request is bound to."""
 
     job_id: str
     ours: bool
-    """We bound it to this job: we create it."""
+    """The caller bound the request to this job, and creates the job."""
     creating: bool
-    """Somebody else bound it, and creates the job now: it may not be there yet."""
+    """Another instance is creating the job, which may not exist yet."""
 
 
 class Requests:
-    """Request keys and their jobs."""
+    """Binds request keys to jobs."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
         self._keys = store.keys
 
-    async def bind(self, request_key: str, job_id: str, home: str, *, timeout_ms: int | None = None) -> Bound:
-        """Bind the request to the job unless it is bound; then `unlock` it once the job is created.
+    async def bind(self, request_key: str, job_id: str, home: str, *, timeout_ms: int | None = None) -> Binding:
+        """Bind the request to the job unless it is bound already. Call `unlock` once the job is created.
 
-        `timeout_ms`: until the job's deadline. The binding is kept as long as a result may be.
+        `timeout_ms`: the time until the job's deadline. The binding lasts as long as the job's result may.
         """
         settings = self._store.settings
         timeout_ms = settings.attempt_timeout_ms * settings.max_attempts if timeout_ms is None else timeout_ms
         keys = [self._keys.request_binding(request_key), self._keys.request_lock(request_key)]
         arguments: list[Part] = [job_id, home, timeout_ms + settings.result_ttl_ms, LOCK_MS]
         job, ours, creating = await self._store.run("request_bind", keys, arguments)
-        return Bound(job.decode(), bool(ours), bool(creating))
+        return Binding(job.decode(), bool(ours), bool(creating))
 
     async def take_over(self, request_key: str, home: str) -> bool:
-        """Take the lock of a request whose job is missing. False: another home has it."""
+        """Take the lock of a request whose job is missing. False: another home holds it."""
         keys = [self._keys.request_lock(request_key)]
         return bool(await self._store.run("request_take_over", keys, [home, LOCK_MS]))
 
     async def unlock(self, request_key: str, home: str) -> None:
-        """The job is created. Harmless if the lock is another's, or nobody's."""
+        """Release the lock once the job is created. Harmless unless `home` holds the lock."""
         await self._store.run("delete_own", [self._keys.request_lock(request_key)], [home])
 
     async def forget(self, request_key: str, job_id: str, *, older_ms: int = 0) -> bool:
-        """The request may be asked anew, if it is bound to this job, and was `older_ms` ago. Whether it may now."""
+        """Delete the binding if it names this job and is at least `older_ms` old. Returns whether it did.
+
+        The request then creates a new job when a session sends it again.
+        """
         keys = [self._keys.request_binding(request_key), self._keys.request_lock(request_key)]
         return bool(await self._store.run("request_forget", keys, [job_id, older_ms]))

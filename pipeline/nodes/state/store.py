@@ -15,18 +15,18 @@ from pipeline.nodes.state.sender import Command, Part, Sender, call
 
 
 class Store:
-    """Commands and scripts, counted. Answers are bytes. Raises `RedisError` when Redis is away for longer."""
+    """Sends commands and scripts, and counts them. Answers are bytes. Raises `RedisError` if retries fail as well."""
 
     def __init__(self, settings: GatewaySettings, own_url: str) -> None:
-        """`own_url`: Penstock's own Redis, for a gateway that has none of its own."""
-        where = settings.redis
+        """`own_url`: Penstock's own Redis, used if the settings name no Redis for the gateway."""
+        redis = settings.redis
         self.settings = settings
-        self.keys = Keys(where.key_prefix)
+        self.keys = Keys(redis.key_prefix)
         self.redis: Redis | RedisCluster = (
-            connect_cluster(where.cluster_urls) if where.mode == "cluster" else connect_async(where.url or own_url)
+            connect_cluster(redis.cluster_urls) if redis.mode == "cluster" else connect_async(redis.url or own_url)
         )
         self.ops: Counter[tuple[str, str]] = Counter()
-        """By what was done, and `ok` or `error`."""
+        """Counts by operation and outcome, `ok` or `error`."""
         self._sender = Sender(self.redis)
 
     async def run(self, name: str, keys: Sequence[str], args: Sequence[Part] = ()) -> Any:
@@ -35,16 +35,16 @@ class Store:
         return answer
 
     async def do(self, *command: Part) -> Any:
-        """One command."""
+        """Send one command."""
         (answer,) = await self._counted(str(command[0]).lower(), [command])
         return answer
 
     async def batch(self, commands: Sequence[Command], op: str = "batch") -> list[Any]:
-        """Commands on any keys, each with one key or one hash tag, in one go; not atomic. Raises the first error."""
+        """Send commands together, each with one key or one hash tag. Not atomic. Raises the first error."""
         return await self._counted(op, commands) if commands else []
 
     async def read_blocking(self, *command: Part) -> Any:
-        """A command that waits at the server, on a connection of its own."""
+        """Send a command that blocks at the server, on a connection of its own."""
         try:
             if isinstance(self.redis, RedisCluster):
                 await self.redis.initialize()
@@ -56,7 +56,7 @@ class Store:
         return answer
 
     async def get_many(self, keys: Sequence[str]) -> list[bytes | None]:
-        """The values of any number of keys, in their order."""
+        """Return the values of these keys, in their order; None for an absent key."""
         if not keys:
             return []
         if isinstance(self.redis, Redis):
@@ -64,7 +64,7 @@ class Store:
         return await self.batch([("GET", key) for key in keys], "mget")
 
     async def now_ms(self) -> int:
-        """The server's time."""
+        """Return the time of the Redis server."""
         return int(await self.run("now", [self.keys.schedulers]))
 
     async def _counted(self, op: str, commands: Sequence[Command]) -> list[Any]:
@@ -80,7 +80,7 @@ class Store:
         return answers
 
     async def close(self) -> None:
-        """Leave no connection behind."""
+        """Close all connections."""
         await self._sender.close()
         await self.redis.aclose()
 

@@ -1,4 +1,4 @@
-"""What is left undone when an instance dies. Beat does it, under a lease; each part is harmless to repeat."""
+"""Upkeep: beat finishes the work that dead instances left, under a lease. Each step is harmless to repeat."""
 
 from dataclasses import dataclass
 from uuid import uuid4
@@ -16,33 +16,33 @@ from pipeline.nodes.state.store import Store
 
 LEASE_MS = 60_000
 GRACE_MS = 10_000
-"""How long a reservation may be ahead of its job, and a result may wait to be handed out by an instance."""
+"""How long a reservation may exist before its job is dispatched, and a result may wait for its home to send it."""
 LATE_MS = 5000
-"""How long after a job's deadline its home may take to end it."""
+"""How long after the deadline the home may take to end a job."""
 
 
 @dataclass(frozen=True)
-class Tended:
-    """How much there was to do."""
+class UpkeepCounts:
+    """What one run of the upkeep did."""
 
     dlq_moved: int = 0
     stale_nodes: int = 0
-    """Nodes that were forgotten."""
+    """Nodes removed from the lists."""
     orphans: int = 0
-    """Reservations for jobs that do not need them."""
+    """Reservations freed because no job needed them."""
     overdue: int = 0
-    """Jobs that were ended for their homes."""
+    """Jobs ended because their homes had not ended them."""
     handed_out: int = 0
-    """Results that their homes had not handed out."""
+    """Results sent because their homes had not sent them."""
     closed: int = 0
-    """Inboxes of instances that are gone, and which were empty."""
+    """Empty inboxes of dead instances, removed."""
 
 
-async def tend(store: Store) -> Tended:
-    """Do what is to be done. If another does it now: nothing."""
+async def tend(store: Store) -> UpkeepCounts:
+    """Run the upkeep, unless another process holds its lease."""
     holder = uuid4().hex
     if not await store.run("request_take_over", [store.keys.upkeep], [holder, LEASE_MS]):
-        return Tended()
+        return UpkeepCounts()
     try:
         return await _Upkeep(store).tend()
     finally:
@@ -55,25 +55,25 @@ class _Upkeep:
         self._jobs, self._slots, self._instances = Jobs(store), Slots(store), Instances(store)
         self._inbox = Inbox(store, "upkeep")
 
-    async def tend(self) -> Tended:
+    async def tend(self) -> UpkeepCounts:
         instances = await self._instances.all()
-        moved = sum([await scan_dlq(self._store, one.instance_id) for one in instances])
-        gone = [one.instance_id for one in instances if not one.alive]
-        closed = sum([await self._inbox.close_dead(instance_id) for instance_id in gone])
+        moved = sum([await scan_dlq(self._store, instance.instance_id) for instance in instances])
+        dead = [instance.instance_id for instance in instances if not instance.alive]
+        closed = sum([await self._inbox.close_dead(instance_id) for instance_id in dead])
         orphans = await self._release_orphans()
         overdue, handed_out = await self._end_jobs()
         await self._jobs.prune()
-        # Last: reservations are looked for by the list of nodes.
+        # Last, because `_release_orphans` needs the list of nodes.
         stale = await Snapshots(self._store).clean()
-        return Tended(moved, stale, orphans, overdue, handed_out, closed)
+        return UpkeepCounts(moved, stale, orphans, overdue, handed_out, closed)
 
     async def _release_orphans(self) -> int:
         names = [name.decode() for name in await self._store.do("SMEMBERS", self._store.keys.nodes)]
         before_ms = await self._store.now_ms() - GRACE_MS
-        old = [one for one in await self._slots.reservations(names) if one.since_ms < before_ms]
-        jobs = await self._jobs.get_all([one.job_id for one in old])
-        orphans = [one for one, job in zip(old, jobs, strict=True) if not _is_needed(one, job)]
-        released = [await self._slots.release(one.node_id, one.job_id, since_ms=one.since_ms) for one in orphans]
+        old = [held for held in await self._slots.reservations(names) if held.since_ms < before_ms]
+        jobs = await self._jobs.get_all([held.job_id for held in old])
+        orphans = [held for held, job in zip(old, jobs, strict=True) if not _is_needed(held, job)]
+        released = [await self._slots.release(held.node_id, held.job_id, since_ms=held.since_ms) for held in orphans]
         return sum(released)
 
     async def _end_jobs(self) -> tuple[int, int]:
@@ -88,7 +88,7 @@ class _Upkeep:
         return overdue, handed_out
 
     async def _end(self, job: Job) -> bool:
-        error = JobError(code=TIMED_OUT, message="its deadline has passed, and its instance has gone")
+        error = JobError(code=TIMED_OUT, message="the job's deadline has passed, and its instance is dead")
         ended = await self._jobs.end(job.job_id, error)
         if ended is None:
             return False
@@ -99,13 +99,13 @@ class _Upkeep:
         return True
 
     async def _hand_out(self, job: Job) -> bool:
-        """Tell the instances of all sessions that wait; whoever was told before passes over it."""
+        """Notify the instances of all waiting sessions. A session ignores a result that it has already."""
         for session_id in await self._jobs.waiters(job.job_id):
             if owner := await self._instances.sessions.owner(session_id):
                 body = {"session_id": session_id, "request_key": job.request_key, "job_id": job.job_id}
                 await self._inbox.send(owner, "result", body)
         was_due = job.state is JobState.FINISHED
-        await self._jobs.released(job.job_id)
+        await self._jobs.release(job.job_id)
         return was_due
 
 

@@ -110,7 +110,7 @@ def test_all_instances_are_told_of_a_token_that_ends(context: Context, state: No
 def test_a_token_ends_even_if_nobody_can_be_told(context: Context, redis_server: RedisServer) -> None:
     ended = token(context, "desk")
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(service, "_TELLING_S", 0.2)
+        patched.setattr(service, "_NOTIFY_S", 0.2)
         redis_server.kill()
         assert service.revoke_token(context, "desk").id == ended
     assert tokens.still_usable(context, [ended]) == set()

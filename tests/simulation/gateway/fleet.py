@@ -219,11 +219,11 @@ class Fleet:
             case "finish":
                 await jobs.finish(job_id, attempt, node_id, b"false", "ok")
             case "step":
-                await rng.choice((jobs.acknowledged, jobs.started, jobs.partial))(job_id, attempt, node_id)
+                await rng.choice((jobs.acknowledge, jobs.start, jobs.record_partial))(job_id, attempt, node_id)
             case "retry" if attempt != int(row["attempt"]):
                 await jobs.retry(job_id, attempt)
             case "dispatch" if attempt != int(row["attempt"]):
-                await jobs.dispatched(job_id, attempt, node_id)
+                await jobs.dispatch(job_id, attempt, node_id)
 
     def _calm(self) -> None:
         self.world.note("no faults any more")

@@ -1,4 +1,4 @@
--- Entries of an inbox were handled: they are gone, from the group and from the stream.
+-- Delete handled entries of an inbox, from the group and from the stream.
 -- KEYS[1]  stream
 -- ARGV[1]  group   ARGV[2…]  entries
 redis.call('XACK', KEYS[1], ARGV[1], unpack(ARGV, 2))

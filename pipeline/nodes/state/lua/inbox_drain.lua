@@ -1,8 +1,8 @@
--- Take what is in a dead instance's inbox, unless another does.
--- KEYS[1]  stream   KEYS[2]  lease of who takes it
--- ARGV[1]  group   ARGV[2]  who asks   ARGV[3]  the lease, ms   ARGV[4]  how many entries
--- ARGV[5]  how often one may be given out
--- Returns {1, entries}; {0, {}} if another has the lease.
+-- Claim entries of a dead instance's inbox, unless another instance drains it.
+-- KEYS[1]  stream   KEYS[2]  lease of the instance that drains it
+-- ARGV[1]  group   ARGV[2]  the calling instance   ARGV[3]  the lease, ms   ARGV[4]  most entries
+-- ARGV[5]  most deliveries of an entry
+-- Returns {1, entries}; {0, {}} if another instance holds the lease.
 local holder = redis.call('GET', KEYS[2])
 if holder and holder ~= ARGV[2] then return {0, {}} end
 redis.call('SET', KEYS[2], ARGV[2], 'PX', ARGV[3])

@@ -1,9 +1,9 @@
--- Create a job, unless it is there, and let a session wait for it unless it is done.
--- KEYS[1]  hash: job   KEYS[2]  set: sessions that wait   KEYS[3]  its payload
--- ARGV[1]  session, or empty   ARGV[2]  time until the deadline, ms   ARGV[3]  how long the job is kept after it, ms
+-- Create a job unless it exists, and make a session wait for it unless it is done.
+-- KEYS[1]  hash: job   KEYS[2]  set: waiting sessions   KEYS[3]  payload
+-- ARGV[1]  session, or empty   ARGV[2]  time until the deadline, ms   ARGV[3]  time to keep the job after it, ms
 -- ARGV[4]  payload, or empty   ARGV[5]  the first state   ARGV[6]  states of jobs that are done
 -- ARGV[7…]  further fields and their values
--- Returns the job: fields and values.
+-- Returns the job's fields and values.
 if redis.call('EXISTS', KEYS[1]) == 0 then
   redis.call('HSET', KEYS[1], 'state', ARGV[5], 'attempt', 1, 'created_ms', now, 'deadline_ms', now + ARGV[2],
     unpack(ARGV, 7))

@@ -1,8 +1,8 @@
--- A job is given to a node.
+-- Give a job to a node.
 -- KEYS[1]  hash: job
--- ARGV[1]  attempt   ARGV[2]  node   ARGV[3]  states from which   ARGV[4]  the state afterwards
--- ARGV[5]  states in which it has happened already, if to the same node   ARGV[6]  the node's token
--- Returns 1, or 0 if this attempt is not to be given away any more.
+-- ARGV[1]  attempt   ARGV[2]  node   ARGV[3]  states before   ARGV[4]  state afterwards
+-- ARGV[5]  states in which a node has the job   ARGV[6]  the node's token
+-- Returns 1, or 0 if another node has the attempt or it is over.
 local state, attempt, node, timeout, deadline =
   unpack(redis.call('HMGET', KEYS[1], 'state', 'attempt', 'node_id', 'attempt_timeout_ms', 'deadline_ms'))
 if attempt ~= ARGV[1] then return 0 end

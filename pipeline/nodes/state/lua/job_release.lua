@@ -1,7 +1,7 @@
--- A result was handed out: nobody waits any more.
--- KEYS[1]  hash: job   KEYS[2]  set: sessions that wait   KEYS[3]  payload
--- ARGV[1]  states from which   ARGV[2]  the state afterwards
--- Returns 1, also if it was before; 0 if the job is not done, or unknown.
+-- Release a job whose result was sent to all waiting sessions.
+-- KEYS[1]  hash: job   KEYS[2]  set: waiting sessions   KEYS[3]  payload
+-- ARGV[1]  states before   ARGV[2]  state afterwards
+-- Returns 1 if the job is released now, 0 if it is not done or unknown.
 local state = redis.call('HGET', KEYS[1], 'state')
 if state == ARGV[2] then return 1 end
 if not has(ARGV[1], state) then return 0 end

@@ -1,8 +1,8 @@
--- An attempt is over without a result: the job waits for another node.
+-- End an attempt that gave no result, so that the job waits for another node.
 -- KEYS[1]  hash: job
--- ARGV[1]  the attempt that is over   ARGV[2]  states from which   ARGV[3]  the state afterwards
--- ARGV[4]  1: this attempt does not count against the most there may be
--- Returns the job afterwards, fields and values; empty if it is at another attempt, done, or this was the last one.
+-- ARGV[1]  the attempt that is over   ARGV[2]  states before   ARGV[3]  state afterwards
+-- ARGV[4]  1: the attempt does not count towards `max_attempts`
+-- Returns the job's fields and values afterwards; empty if it is at another attempt or done, or this was its last.
 local state, attempt, most = unpack(redis.call('HMGET', KEYS[1], 'state', 'attempt', 'max_attempts'))
 if not state then return {} end
 local over = tonumber(ARGV[1])

@@ -1,3 +1,3 @@
--- KEYS[1]  any key: it says which server is asked
+-- KEYS[1]  any key; it chooses the server
 -- Returns the server's time, ms.
 return now

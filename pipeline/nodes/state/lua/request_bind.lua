@@ -1,7 +1,7 @@
--- Bind a request to a job, unless it is bound: one job, however many instances get the request.
--- KEYS[1]  binding: JSON   KEYS[2]  lock: who creates the job
--- ARGV[1]  job   ARGV[2]  who   ARGV[3]  how long the binding is kept, ms   ARGV[4]  the lock, ms
--- Returns {the job it is bound to, 1 if that is ours, 1 if somebody creates it now}.
+-- Bind a request to a job unless it is bound, so that all instances that receive the request share one job.
+-- KEYS[1]  binding: JSON   KEYS[2]  lock: the home that creates the job
+-- ARGV[1]  job   ARGV[2]  home   ARGV[3]  life of the binding, ms   ARGV[4]  life of the lock, ms
+-- Returns {the job that the request is bound to, 1 if that is ARGV[1], 1 if another home is creating it}.
 local bound = redis.call('GET', KEYS[1])
 if bound then
   local job = cjson.decode(bound).job_id

@@ -1,7 +1,7 @@
--- Forget a request, if it is bound to this job.
+-- Delete the binding of a request to this job.
 -- KEYS[1]  binding: JSON   KEYS[2]  lock
--- ARGV[1]  job   ARGV[2]  only if it was bound so long ago, ms
--- Returns 1 if it was forgotten.
+-- ARGV[1]  job   ARGV[2]  least age of the binding, ms
+-- Returns 1 if the binding was deleted.
 local bound = redis.call('GET', KEYS[1])
 local binding = bound and cjson.decode(bound)
 if not binding or binding.job_id ~= ARGV[1] or now - (binding.at or 0) < tonumber(ARGV[2]) then return 0 end

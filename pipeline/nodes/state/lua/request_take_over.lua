@@ -1,7 +1,7 @@
--- Take the lock of a request, to create its job anew.
+-- Take a lock, such as a request's, or prolong it.
 -- KEYS[1]  lock
--- ARGV[1]  who   ARGV[2]  for how long, ms
--- Returns 1, or 0 if another has it.
+-- ARGV[1]  holder   ARGV[2]  time to live, ms
+-- Returns 1, or 0 if another holder has it.
 local holder = redis.call('GET', KEYS[1])
 if holder and holder ~= ARGV[1] then return 0 end
 redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])

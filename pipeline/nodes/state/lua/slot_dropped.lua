@@ -1,7 +1,7 @@
--- A node has dropped jobs: leave it alone, each time for longer. What is noticed meanwhile is the same drop.
+-- Start the cool-down of a node that dropped jobs, each time for longer. A running cool-down stays unchanged.
 -- KEYS[1]  hash: drops, until
--- ARGV[1]  the first time, ms   ARGV[2]  how often the time is doubled at most
--- Returns how long it is left alone from now, ms.
+-- ARGV[1]  the first time, ms   ARGV[2]  most doublings
+-- Returns the rest of the cool-down, ms.
 local drops, till = unpack(redis.call('HMGET', KEYS[1], 'drops', 'until'))
 drops, till = tonumber(drops or '0'), tonumber(till or '0')
 if till > now then return till - now end

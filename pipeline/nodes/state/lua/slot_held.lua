@@ -1,5 +1,5 @@
 -- KEYS[1]  sorted set: reservations   KEYS[2]  hash: job -> since when, ms
--- Returns job, end and beginning of each in turn.
+-- Returns job, end and beginning of each reservation, in one list.
 local found = {}
 local held = redis.call('ZRANGEBYSCORE', KEYS[1], '(' .. now, '+inf', 'WITHSCORES')
 for i = 1, #held, 2 do

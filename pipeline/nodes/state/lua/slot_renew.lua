@@ -1,4 +1,4 @@
--- Prolong reservations. One that is over, or was given back, stays so.
+-- Prolong reservations. Expired and released ones stay ended.
 -- KEYS[1]  sorted set: reservations   KEYS[2]  hash: job -> since when, ms
 -- ARGV[1]  time to live, ms   ARGV[2…]  jobs
 for i = 2, #ARGV do

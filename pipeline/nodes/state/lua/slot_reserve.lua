@@ -1,6 +1,6 @@
 -- Reserve one of a node's slots for a job.
 -- KEYS[1]  sorted set: reservations; member = job, score = end, ms   KEYS[2]  hash: job -> since when, ms
--- KEYS[3]  hash: drops, until (when the node is left alone)   KEYS[4]  hash: model -> "until:times:who" that it was missing
+-- KEYS[3]  hash: drops, until (the end of the cool-down)   KEYS[4]  hash: missing model -> "until:times:call"
 -- ARGV[1]  job   ARGV[2]  slots   ARGV[3]  model   ARGV[4]  time to live, ms
 -- Returns HELD, FULL, AVOIDED or MODEL_MISSING.
 for _, job in ipairs(redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', now)) do redis.call('HDEL', KEYS[2], job) end

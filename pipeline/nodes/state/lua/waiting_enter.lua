@@ -1,16 +1,16 @@
--- A job waits for a node. Requesters take turns: whose turn has the lowest number is next, and then has one more. Who has
--- not waited lately begins at the turn that is on now: nobody saves turns up.
+-- Put a job in line. Requesters take turns: the requester with the lowest turn is next, and then gets the turn after it.
+-- A requester without jobs in line enters at the current turn, so it cannot save turns up.
 -- KEYS[1]  sorted set: requester -> number of its next turn
--- KEYS[2]  sorted set, all of one score: "requester \1 number:job", so that each requester's are in their order
--- KEYS[3]  hash: job -> JSON   KEYS[4]  sorted set: when each job stops waiting, ms   KEYS[5]  hash: turn, number
--- ARGV[1]  job   ARGV[2]  requester   ARGV[3]  home   ARGV[4]  how long it waits at most, ms
--- Returns how many wait.
+-- KEYS[2]  sorted set, all of one score: "requester \1 number:job", which keeps each requester's jobs in order
+-- KEYS[3]  hash: job -> JSON   KEYS[4]  sorted set: when each job leaves the line, ms   KEYS[5]  hash: turn, number
+-- ARGV[1]  job   ARGV[2]  requester   ARGV[3]  home   ARGV[4]  longest wait, ms
+-- Returns the length of the line.
 local known = redis.call('HGET', KEYS[3], ARGV[1])
 local entry = known and cjson.decode(known)
 if not entry then
   local own = tonumber(redis.call('ZSCORE', KEYS[1], ARGV[2]) or '0')
-  local now_on = tonumber(redis.call('HGET', KEYS[5], 'turn') or '0')
-  redis.call('ZADD', KEYS[1], math.max(own, now_on), ARGV[2])
+  local current = tonumber(redis.call('HGET', KEYS[5], 'turn') or '0')
+  redis.call('ZADD', KEYS[1], math.max(own, current), ARGV[2])
   local number = redis.call('HINCRBY', KEYS[5], 'number', 1)
   entry = {member = string.format('%s\1%015d:%s', ARGV[2], number, ARGV[1]), requester = ARGV[2]}
   redis.call('ZADD', KEYS[2], 0, entry.member)

@@ -1,7 +1,7 @@
--- Who is next; those that have waited for too long are taken out.
+-- Return the first jobs of a line, after removing those whose wait has expired.
 -- KEYS[1…5]  as in waiting_enter.lua
--- ARGV[1]  how many
--- Returns {how many wait, {job, requester, home, …}}.
+-- ARGV[1]  most jobs
+-- Returns {length of the line, {job, requester, home, …}}.
 for _, job in ipairs(redis.call('ZRANGEBYSCORE', KEYS[4], '-inf', now)) do
   local known = redis.call('HGET', KEYS[3], job)
   if known then redis.call('ZREM', KEYS[2], cjson.decode(known).member) end
@@ -10,19 +10,19 @@ for _, job in ipairs(redis.call('ZRANGEBYSCORE', KEYS[4], '-inf', now)) do
 end
 local waiting = redis.call('ZCARD', KEYS[2])
 if waiting == 0 then redis.call('DEL', unpack(KEYS)) end
-local count, queues, found = tonumber(ARGV[1]), {}, {}
+local count, queues, heads = tonumber(ARGV[1]), {}, {}
 local turns = redis.call('ZRANGE', KEYS[1], 0, -1, 'WITHSCORES')
 for i = 1, #turns, 2 do
-  -- The first so many jobs belong to the first so many requesters.
+  -- The first `count` jobs belong to the first `count` requesters.
   if #queues == count then break end
   local own = redis.call('ZRANGEBYLEX', KEYS[2], '[' .. turns[i] .. '\1', '(' .. turns[i] .. '\2', 'LIMIT', 0, count)
-  if #own > 0 then queues[#queues + 1] = {turn = tonumber(turns[i + 1]), who = turns[i], own = own, place = 1} end
+  if #own > 0 then queues[#queues + 1] = {turn = tonumber(turns[i + 1]), requester = turns[i], own = own, place = 1} end
 end
--- Of the same turn, the one that a sorted set has first.
-local function is_before(one, other)
-  return one.turn < other.turn or (one.turn == other.turn and one.who < other.who)
+-- Requesters of the same turn have the order of the sorted set.
+local function is_before(left, right)
+  return left.turn < right.turn or (left.turn == right.turn and left.requester < right.requester)
 end
-while #found < 3 * count do
+while #heads < 3 * count do
   local first
   for _, queue in ipairs(queues) do
     if queue.own[queue.place] and (not first or is_before(queue, first)) then first = queue end
@@ -30,7 +30,7 @@ while #found < 3 * count do
   if not first then break end
   local job = string.match(first.own[first.place], '^[^\1]*\1%d+:(.*)$')
   local entry = cjson.decode(redis.call('HGET', KEYS[3], job))
-  found[#found + 1], found[#found + 2], found[#found + 3] = job, entry.requester, entry.home
+  heads[#heads + 1], heads[#heads + 2], heads[#heads + 3] = job, entry.requester, entry.home
   first.turn, first.place = first.turn + 1, first.place + 1
 end
-return {waiting, found}
+return {waiting, heads}

@@ -1,7 +1,7 @@
--- A job waits no more. If it was the next one, that was its requester's turn. When none waits, all is forgotten.
+-- Take a job out of line. If it was the first, its requester has used a turn. An empty line is deleted.
 -- KEYS[1…5]  as in waiting_enter.lua
 -- ARGV[1]  job
--- Returns 1 if it waited.
+-- Returns 1 if the job was in line.
 local known = redis.call('HGET', KEYS[3], ARGV[1])
 if not known then return 0 end
 local entry = cjson.decode(known)

@@ -154,7 +154,7 @@ def test_a_node_that_was_given_a_job_and_not_told_is_told(
 ) -> None:
     monkeypatch.setattr(dispatch, "_LOOK_S", 0.2)
     nodes, asker = [node(gateway, f"n{number}") for number in range(3)], session(gateway)
-    lost = answers_are_lost(gateway.instance.jobs, "dispatched", monkeypatch)
+    lost = answers_are_lost(gateway.instance.jobs, "dispatch", monkeypatch)
     asker.ask(timeout_ms=30_000)
     assert asker.result()["error"]["code"] == "redis_unavailable"
     wait_until(lambda: any(link.jobs for link in gateway.instance.nodes.values()), 60, "a node is told")

@@ -52,7 +52,7 @@ async def test_a_dead_letter_goes_round(open_store: Callable[..., Store]) -> Non
     # By the same reader, which knows the first sending.
     (message,) = await inbox.read()
     assert (message.kind, message.body, message.payload) == ("assign", {"node_id": "n"}, PAYLOAD)
-    await inbox.done([message.id])
+    await inbox.acknowledge([message.id])
     assert (await inbox.pending(), await scan_dlq(store, "a")) == (0, 0)
 
 

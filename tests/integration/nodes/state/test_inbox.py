@@ -50,9 +50,9 @@ async def test_streams_enqueue_and_readgroup_smoke(store: Store, inbox: Inbox) -
     assert first == Envelope(first.id, "assign", {"node_id": "n", "text": "é\n"}, payload)
     assert second == Envelope(second.id, "cancel", {}, b"")
     assert await inbox.pending() == 2
-    await inbox.done([first.id, second.id])
-    await inbox.done([first.id])
-    await inbox.done([])
+    await inbox.acknowledge([first.id, second.id])
+    await inbox.acknowledge([first.id])
+    await inbox.acknowledge([])
     assert (await inbox.pending(), await length(store), await inbox.read()) == (0, 0, [])
 
 
@@ -96,7 +96,7 @@ async def test_a_command_that_was_sent_twice_is_one_message(store: Store, inbox:
     # The copy is not left behind.
     assert await length(store) == await inbox.pending() == 1
     assert await kinds(await inbox.reclaim(0)) == ["partial"]
-    await inbox.done([message.id])
+    await inbox.acknowledge([message.id])
     assert await length(store) == 0
 
 
@@ -105,7 +105,7 @@ async def test_what_was_not_handled_comes_again_when_it_was_idle_for_long_enough
     await inbox.read()
     assert await inbox.reclaim(60_000) == []
     (message,) = await inbox.reclaim(0)
-    await inbox.done([message.id])
+    await inbox.acknowledge([message.id])
     assert await inbox.reclaim(0) == []
 
 
@@ -154,7 +154,7 @@ async def test_of_two_that_drain_a_dead_inbox_one_gets_all_of_it_once(open_store
         found: list[str] = []
         while messages := await inbox.take_dead("dead"):
             found += await kinds(messages)
-            await inbox.done_dead("dead", [message.id for message in messages])
+            await inbox.acknowledge_dead("dead", [message.id for message in messages])
         return found if messages is not None else None
 
     drained = await asyncio.gather(*(drain(Inbox(store, name)) for store, name in zip(stores, "bc", strict=True)))
@@ -167,7 +167,7 @@ async def test_if_who_drains_a_dead_inbox_dies_another_gets_what_it_had_not_hand
     taken = await first.take_dead("dead")
     assert taken is not None
     assert await second.take_dead("dead") is None
-    await first.done_dead("dead", [taken[0].id])
+    await first.acknowledge_dead("dead", [taken[0].id])
     await store.do("DEL", store.keys.drain("dead"))
     assert await kinds(await second.take_dead("dead")) == ["two"]
     assert await first.take_dead("dead") is None
@@ -179,7 +179,7 @@ async def test_an_instance_is_forgotten_when_its_inbox_is_empty(store: Store) ->
     assert not await inbox.close_dead("dead")
     assert len(await instances.all()) == 1
     messages = await inbox.take_dead("dead")
-    await inbox.done_dead("dead", [message.id for message in messages or ()])
+    await inbox.acknowledge_dead("dead", [message.id for message in messages or ()])
     assert await inbox.take_dead("dead") == []
     assert await inbox.close_dead("dead")
     assert await inbox.close_dead("dead")

@@ -49,13 +49,13 @@ async def jobs(store: Store) -> Jobs:
 
 async def happen(jobs: Jobs, event: JobEvent, job_id: str = "j", attempt: int = 1, node_id: str = "n") -> bool:
     act: dict[JobEvent, Callable[[], Awaitable[object]]] = {
-        JobEvent.DISPATCH: lambda: jobs.dispatched(job_id, attempt, node_id),
-        JobEvent.ACK: lambda: jobs.acknowledged(job_id, attempt, node_id),
-        JobEvent.START: lambda: jobs.started(job_id, attempt, node_id),
-        JobEvent.PARTIAL: lambda: jobs.partial(job_id, attempt, node_id),
+        JobEvent.DISPATCH: lambda: jobs.dispatch(job_id, attempt, node_id),
+        JobEvent.ACK: lambda: jobs.acknowledge(job_id, attempt, node_id),
+        JobEvent.START: lambda: jobs.start(job_id, attempt, node_id),
+        JobEvent.PARTIAL: lambda: jobs.record_partial(job_id, attempt, node_id),
         JobEvent.FINISH: lambda: jobs.finish(job_id, attempt, node_id, b"result", "ok"),
         JobEvent.RETRY: lambda: jobs.retry(job_id, attempt),
-        JobEvent.RELEASE: lambda: jobs.released(job_id),
+        JobEvent.RELEASE: lambda: jobs.release(job_id),
     }
     return bool(await act[event]())
 
@@ -75,19 +75,19 @@ async def got(jobs: Jobs, job_id: str = "j") -> Job:
 async def test_job_fsm_smoke(jobs: Jobs) -> None:
     job = await jobs.create(NEW, "s")
     assert (job.state, job.attempt, job.home, job.deadline_ms - job.created_ms) == ("CREATED", 1, "a/1", 60_000)
-    assert await jobs.dispatched("j", 1, "n")
+    assert await jobs.dispatch("j", 1, "n")
     job = await got(jobs)
     assert (job.state, job.node_id) == ("DISPATCHED", "n")
     assert job.created_ms + 20_000 <= job.attempt_until_ms <= job.deadline_ms
-    assert await jobs.acknowledged("j", 1, "n")
+    assert await jobs.acknowledge("j", 1, "n")
     assert (await got(jobs)).state == "ACCEPTED"
-    assert await jobs.started("j", 1, "n")
+    assert await jobs.start("j", 1, "n")
     assert (await got(jobs)).state == "RUNNING"
     finished = await jobs.finish("j", 1, "n", b"result", "ok")
     assert finished == Finished(await got(jobs), frozenset({"s"}))
     assert (finished.job.state, finished.job.outcome) == ("FINISHED", "ok")
     assert finished.job.finished_ms >= finished.job.created_ms
-    assert await jobs.released("j")
+    assert await jobs.release("j")
     assert (await got(jobs)).state == "RELEASED"
     assert await jobs.result("j") == b"result"
 
@@ -121,7 +121,7 @@ async def test_the_gateway_may_finish_a_job_in_any_state_that_is_not_done(jobs: 
 async def test_words_of_another_node_or_another_attempt_count_for_nothing(jobs: Jobs) -> None:
     await job_in(jobs, JobState.RUNNING)
     assert await jobs.retry("j", 1)
-    assert await jobs.dispatched("j", 2, "m")
+    assert await jobs.dispatch("j", 2, "m")
     before = await got(jobs)
     for event in (JobEvent.DISPATCH, JobEvent.ACK, JobEvent.START, JobEvent.PARTIAL, JobEvent.FINISH):
         for attempt, node_id in ((1, "n"), (1, "m"), (2, "n"), (3, "m")):
@@ -140,7 +140,7 @@ async def test_the_node_of_the_attempt_before_cannot_finish_a_job_that_waits_aga
 
 async def test_a_job_is_given_to_one_of_two_nodes(jobs: Jobs) -> None:
     await jobs.create(NEW)
-    given = await asyncio.gather(*(jobs.dispatched("j", 1, f"n{number}") for number in range(8)))
+    given = await asyncio.gather(*(jobs.dispatch("j", 1, f"n{number}") for number in range(8)))
     assert sum(given) == 1
     assert (await got(jobs)).node_id == f"n{given.index(True)}"
 
@@ -158,16 +158,16 @@ async def test_of_several_that_finish_a_job_at_once_one_does(jobs: Jobs) -> None
 
 async def test_an_end_that_is_reported_again_is_the_same_end(jobs: Jobs) -> None:
     await jobs.create(NEW, "s")
-    await jobs.dispatched("j", 1, "n")
+    await jobs.dispatch("j", 1, "n")
     first = await jobs.finish("j", 1, "n", b"result", "ok")
     assert first is not None
     again = await jobs.finish("j", 1, "n", b"other", "ok")
-    assert again == replace(first, again=True)
+    assert again == replace(first, repeated=True)
     assert await jobs.result("j") == b"result"
-    await jobs.released("j")
+    await jobs.release("j")
     last = await jobs.finish("j", 1, "n", b"other", "ok")
     assert last is not None
-    assert (last.again, last.waiters) == (True, frozenset())
+    assert (last.repeated, last.waiters) == (True, frozenset())
 
 
 async def test_what_the_gateway_ended_ends_again_for_the_same_reason_only(jobs: Jobs) -> None:
@@ -175,7 +175,7 @@ async def test_what_the_gateway_ended_ends_again_for_the_same_reason_only(jobs: 
     assert await jobs.finish("j", None, "", b"x", "error", "timed_out")
     again = await jobs.finish("j", None, "", b"x", "error", "timed_out")
     assert again is not None
-    assert again.again
+    assert again.repeated
     assert await jobs.finish("j", None, "", b"x", "cancelled", "cancelled") is None
 
 
@@ -223,21 +223,21 @@ async def test_a_retry_is_one_attempt_further_however_many_ask_for_it(jobs: Jobs
     for job in retried:
         assert job is not None
         assert (job.state, job.attempt, job.node_id, job.attempt_until_ms) == ("CREATED", 2, "n", 0)
-    assert await jobs.dispatched("j", 2, "m")
+    assert await jobs.dispatch("j", 2, "m")
     assert await jobs.retry("j", 1) is None
 
 
 async def test_there_are_no_more_attempts_than_the_job_may_have(jobs: Jobs) -> None:
     await jobs.create(replace(NEW, max_attempts=2))
     for attempt in (1, 2):
-        assert await jobs.dispatched("j", attempt, "n")
+        assert await jobs.dispatch("j", attempt, "n")
         assert bool(await jobs.retry("j", attempt)) == (attempt == 1)
     assert (await got(jobs)).state == "DISPATCHED"
 
 
 async def test_an_attempt_ends_with_the_job_at_the_latest(jobs: Jobs) -> None:
     await jobs.create(replace(NEW, timeout_ms=5000))
-    await jobs.dispatched("j", 1, "n")
+    await jobs.dispatch("j", 1, "n")
     job = await got(jobs)
     assert job.attempt_until_ms == job.deadline_ms
 
@@ -251,7 +251,7 @@ async def test_a_job_is_adopted_by_one(jobs: Jobs) -> None:
     assert await jobs.adopt("j", "a/1", home)
     await jobs.finish("j", None, "", b"x", "cancelled")
     assert await jobs.adopt("j", home, "c/1")
-    await jobs.released("j")
+    await jobs.release("j")
     assert not await jobs.adopt("j", "c/1", "d/1")
 
 
@@ -270,7 +270,7 @@ async def test_a_job_that_an_emptied_redis_makes_anew_while_it_is_released_stays
         return await run(name, keys, args)
 
     monkeypatch.setattr(store, "run", emptied_before_it_is_unlisted)
-    assert await jobs.released("j")
+    assert await jobs.release("j")
     assert await jobs.live() == ["j"]
     assert (await got(jobs)).state == "CREATED"
 

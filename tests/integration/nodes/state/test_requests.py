@@ -3,7 +3,7 @@ import asyncio
 import pytest
 
 from pipeline.nodes.state import requests as module
-from pipeline.nodes.state.requests import Bound, Requests
+from pipeline.nodes.state.requests import Binding, Requests
 from pipeline.nodes.state.store import Store
 from tests.support.waiting import until
 
@@ -23,13 +23,13 @@ async def test_one_request_is_one_job_however_many_instances_get_it(requests: Re
 
 
 async def test_a_request_that_is_bound_stays_so(requests: Requests) -> None:
-    assert await requests.bind("t:r", "j", "a/1") == Bound("j", ours=True, creating=False)
-    assert await requests.bind("t:r", "j", "a/1") == Bound("j", ours=True, creating=False)
-    assert await requests.bind("t:r", "k", "b/1") == Bound("j", ours=False, creating=True)
+    assert await requests.bind("t:r", "j", "a/1") == Binding("j", ours=True, creating=False)
+    assert await requests.bind("t:r", "j", "a/1") == Binding("j", ours=True, creating=False)
+    assert await requests.bind("t:r", "k", "b/1") == Binding("j", ours=False, creating=True)
     await requests.unlock("t:r", "b/1")
     assert (await requests.bind("t:r", "k", "b/1")).creating
     await requests.unlock("t:r", "a/1")
-    assert await requests.bind("t:r", "k", "b/1") == Bound("j", ours=False, creating=False)
+    assert await requests.bind("t:r", "k", "b/1") == Binding("j", ours=False, creating=False)
     assert (await requests.bind("u:r", "k", "b/1")).ours
 
 
@@ -64,7 +64,7 @@ async def test_only_the_job_that_it_is_bound_to_makes_a_request_forgotten(reques
     assert not (await requests.bind("t:r", "k", "b/1")).ours
     await requests.forget("t:r", "j")
     await requests.forget("t:r", "j")
-    assert await requests.bind("t:r", "k", "b/1") == Bound("k", ours=True, creating=False)
+    assert await requests.bind("t:r", "k", "b/1") == Binding("k", ours=True, creating=False)
 
 
 async def test_a_request_is_not_forgotten_while_its_job_may_yet_be_created(requests: Requests) -> None:

@@ -7,7 +7,7 @@ from redis import RedisError
 from redis.exceptions import ResponseError
 
 from pipeline.nodes.settings import GatewayRedisSettings
-from pipeline.nodes.state.sender import ABREAST, CLUSTER_AT_ONCE, TOGETHER, Command, Sender, call
+from pipeline.nodes.state.sender import BATCH_SIZE, CLUSTER_CONCURRENCY, MAX_BATCHES, Command, Sender, call
 from pipeline.nodes.state.store import Store
 
 pytestmark = pytest.mark.anyio
@@ -36,19 +36,19 @@ async def test_many_at_once_are_few_sendings_to_one_server(
     if where.mode == "cluster":
         assert sendings == [1] * MANY
     else:
-        assert sendings == [*[1] * ABREAST, MANY - ABREAST]
+        assert sendings == [*[1] * MAX_BATCHES, MANY - MAX_BATCHES]
 
 
 async def test_a_sending_has_a_limit(store: Store, where: GatewayRedisSettings, sendings: list[int]) -> None:
-    large: list[Command] = [("GET", "x")] * (TOGETHER + 1)
-    await asyncio.gather(*(store.do("GET", "x") for _ in range(ABREAST)), *(store.batch(large) for _ in range(2)))
+    large: list[Command] = [("GET", "x")] * (BATCH_SIZE + 1)
+    await asyncio.gather(*(store.do("GET", "x") for _ in range(MAX_BATCHES)), *(store.batch(large) for _ in range(2)))
     if where.mode == "single":
-        assert sendings == [*[1] * ABREAST, *[TOGETHER + 1] * 2]
+        assert sendings == [*[1] * MAX_BATCHES, *[BATCH_SIZE + 1] * 2]
 
 
 async def test_more_at_once_than_a_cluster_has_connections(store: Store) -> None:
-    answers = await asyncio.gather(*(store.do("INCR", "k") for _ in range(3 * CLUSTER_AT_ONCE)))
-    assert sorted(answers) == list(range(1, 3 * CLUSTER_AT_ONCE + 1))
+    answers = await asyncio.gather(*(store.do("INCR", "k") for _ in range(3 * CLUSTER_CONCURRENCY)))
+    assert sorted(answers) == list(range(1, 3 * CLUSTER_CONCURRENCY + 1))
 
 
 async def test_an_error_is_its_callers_alone(store: Store) -> None:

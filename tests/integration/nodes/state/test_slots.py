@@ -92,33 +92,33 @@ async def test_a_node_that_drops_jobs_is_left_alone_for_twice_as_long_each_time(
     await reserve(slots, "before", of=9)
     waits = []
     for _ in range(8):
-        waits.append(await slots.dropped("n"))
+        waits.append(await slots.cool_down("n"))
         assert await reserve(slots, "j", of=9) is Reserved.AVOIDED
         assert await reserve(slots, "before", of=9) is Reserved.HELD
         # Ten jobs that are lost with their node are one drop.
-        assert 0 < await slots.dropped("n") <= waits[-1]
+        assert 0 < await slots.cool_down("n") <= waits[-1]
         await store.do("HSET", store.keys.avoid("n"), "until", 1)
     assert waits == [1000, 2000, 4000, 8000, 16000, 32000, 64000, 64000]
     assert await reserve(slots, "j", of=9) is Reserved.HELD
-    await slots.fine("n")
-    assert await slots.dropped("n") == 1000
-    await slots.fine("n")
+    await slots.reset_cool_down("n")
+    assert await slots.cool_down("n") == 1000
+    await slots.reset_cool_down("n")
     assert await reserve(slots, "k", of=9) is Reserved.AVOIDED
 
 
 async def test_a_storm_of_missing_models_is_told_to_one_caller(open_store: Callable[..., Store]) -> None:
     stores = [open_store(cool_down_ms=1000) for _ in range(2)]
-    told = await asyncio.gather(*(Slots(stores[number % 2]).model_missing("n", "m") for number in range(20)))
+    told = await asyncio.gather(*(Slots(stores[number % 2]).mark_model_missing("n", "m") for number in range(20)))
     assert sum(told) == 1
     slots, keys = Slots(stores[0]), stores[0].keys
     assert await reserve(slots, "j") is Reserved.MODEL_MISSING
     assert await reserve(slots, "j", model="other") is Reserved.HELD
-    assert await slots.model_missing("n", "other")
+    assert await slots.mark_model_missing("n", "other")
     # Its time is over: the next one is told, and it takes twice as long.
     await stores[0].do("HSET", keys.missing("n"), "m", "1:1:who")
     assert await reserve(slots, "j", of=2) is Reserved.HELD
     before_ms = await stores[0].now_ms()
-    assert await slots.model_missing("n", "m")
+    assert await slots.mark_model_missing("n", "m")
     until_ms, times, _ = (await stores[0].do("HGET", keys.missing("n"), "m")).split(b":")
     assert int(until_ms) >= before_ms + 2000
     assert times == b"2"
@@ -126,7 +126,7 @@ async def test_a_storm_of_missing_models_is_told_to_one_caller(open_store: Calla
 
 async def test_when_redis_was_emptied_all_slots_are_free(slots: Slots, empty: Callable[[], None]) -> None:
     await reserve(slots, "j")
-    await slots.dropped("n")
+    await slots.cool_down("n")
     empty()
     assert await reserve(slots, "k") is Reserved.HELD
     await slots.renew("n", ["j"], LONG_MS)

@@ -85,9 +85,9 @@ async def test_a_node_that_goes_is_seen_by_nobody_and_still_listed(snapshots: Sn
     reader = Snapshots(store)
     await snapshots.put([NODE, replace(NODE, node_id="o")])
     assert len(await reader.all()) == 2
-    assert not await snapshots.gone("n", "b")
-    assert await snapshots.gone("n", "a")
-    assert not await snapshots.gone("n")
+    assert not await snapshots.remove("n", "b")
+    assert await snapshots.remove("n", "a")
+    assert not await snapshots.remove("n")
     assert [node.node_id for node in await reader.all()] == ["o"]
     assert (await reader.listed())[0] == GoneNode("n", "Näme", 2)
     await snapshots.put([NODE])
@@ -121,7 +121,7 @@ async def test_nodes_that_are_long_gone_are_forgotten(open_store: Callable[..., 
     names = {"gone-long": now_ms - 61_000, "gone": now_ms - 59_000, "there": now_ms - 61_000}
     await snapshots.put([replace(NODE, node_id=name, last_seen_ms=seen_ms) for name, seen_ms in names.items()])
     for name in ("gone-long", "gone"):
-        await snapshots.gone(name)
+        await snapshots.remove(name)
     assert await snapshots.clean() == 1
     assert [node.node_id for node in await snapshots.listed()] == ["gone", "there"]
     assert await snapshots.clean() == 0
@@ -130,4 +130,4 @@ async def test_nodes_that_are_long_gone_are_forgotten(open_store: Callable[..., 
 
 async def test_on_an_empty_redis_there_is_no_node(snapshots: Snapshots) -> None:
     assert (await snapshots.all(), await snapshots.listed(), await snapshots.clean()) == ([], [], 0)
-    assert not await snapshots.gone("n")
+    assert not await snapshots.remove("n")

@@ -14,7 +14,7 @@ from pipeline.nodes.state.requests import Requests
 from pipeline.nodes.state.slots import Slots
 from pipeline.nodes.state.snapshots import NodeState, Snapshots
 from pipeline.nodes.state.store import Store
-from pipeline.nodes.state.upkeep import GRACE_MS, LATE_MS, Tended, tend
+from pipeline.nodes.state.upkeep import GRACE_MS, LATE_MS, UpkeepCounts, tend
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.anyio
@@ -38,7 +38,7 @@ async def jobs(store: Store) -> Jobs:
 
 async def given(jobs: Jobs, job_id: str = "j", node_id: str = "n", waiter: str = "") -> None:
     await jobs.create(replace(NEW, job_id=job_id), waiter)
-    assert await jobs.dispatched(job_id, 1, node_id)
+    assert await jobs.dispatch(job_id, 1, node_id)
 
 
 async def set_back(store: Store, job_id: str, field: str, by_ms: int) -> None:
@@ -62,12 +62,12 @@ async def session_at(store: Store, session_id: str) -> Inbox:
 
 
 async def test_on_an_empty_redis_and_among_what_is_in_order_there_is_nothing_to_do(store: Store, jobs: Jobs) -> None:
-    assert await tend(store) == Tended()
+    assert await tend(store) == UpkeepCounts()
     await given(jobs)
     await Slots(store).reserve("n", "j", slots=1, model="", ttl_ms=60_000)
     await Instances(store).present("a", "1", {})
     await Inbox(store, "a").open()
-    assert await tend(store) == Tended()
+    assert await tend(store) == UpkeepCounts()
     assert (await got(jobs)).state == "DISPATCHED"
     assert not await store.do("EXISTS", store.keys.upkeep)
 
@@ -80,7 +80,7 @@ async def test_jobs_past_their_deadline_end_and_those_who_wait_are_told(store: S
     await given(jobs, "just-late", "n2")
     await set_back(store, "j", "deadline_ms", LATE_MS + 1000)
     await set_back(store, "just-late", "deadline_ms", LATE_MS - 3000)
-    assert await tend(store) == Tended(overdue=1)
+    assert await tend(store) == UpkeepCounts(overdue=1)
     job = await got(jobs)
     assert (job.state, job.outcome, job.error_code) == ("RELEASED", "error", "timed_out")
     result = await jobs.result("j")
@@ -91,13 +91,13 @@ async def test_jobs_past_their_deadline_end_and_those_who_wait_are_told(store: S
     assert await Slots(store).held("n") == {}
     assert (await Requests(store).bind("t:r", "k", "a/1")).ours
     assert (await got(jobs, "just-late")).state == "DISPATCHED"
-    assert await tend(store) == Tended()
+    assert await tend(store) == UpkeepCounts()
 
 
 async def test_a_job_that_waits_for_a_node_ends_at_its_deadline_too(store: Store, jobs: Jobs) -> None:
     await jobs.create(NEW)
     await set_back(store, "j", "deadline_ms", LATE_MS + 1000)
-    assert await tend(store) == Tended(overdue=1)
+    assert await tend(store) == UpkeepCounts(overdue=1)
     assert (await got(jobs)).state == "RELEASED"
 
 
@@ -107,7 +107,7 @@ async def test_results_that_nobody_handed_out_are_handed_out(store: Store, jobs:
         await given(jobs, job_id, waiter="s")
         await jobs.finish(job_id, 1, "n", b"result", "ok")
     await set_back(store, "old", "finished_ms", GRACE_MS + 1000)
-    assert await tend(store) == Tended(handed_out=1)
+    assert await tend(store) == UpkeepCounts(handed_out=1)
     assert [message.body["job_id"] for message in await inbox.read()] == ["old"]
     assert ((await got(jobs, "old")).state, (await got(jobs, "new")).state) == ("RELEASED", "FINISHED")
     assert await jobs.result("old") == b"result"
@@ -129,9 +129,9 @@ async def test_reservations_of_jobs_that_do_not_need_them_are_released(store: St
     long_ago = await store.now_ms() - GRACE_MS - 1000
     for job_id in names[:-1]:
         await store.do("HSET", store.keys.reserved_since("n"), job_id, long_ago)
-    assert await tend(store) == Tended(orphans=4)
+    assert await tend(store) == UpkeepCounts(orphans=4)
     assert set(await slots.held("n")) == {"needed", "young-unknown"}
-    assert await tend(store) == Tended()
+    assert await tend(store) == UpkeepCounts()
 
 
 async def test_dead_letters_are_moved_and_closed_inboxes_are_gone(open_store: Callable[..., Store]) -> None:
@@ -145,7 +145,7 @@ async def test_dead_letters_are_moved_and_closed_inboxes_are_gone(open_store: Ca
     await inbox.read()
     await inbox.reclaim(0)
     await instances.leave("empty", "1")
-    done: list[Tended] = []
+    done: list[UpkeepCounts] = []
 
     async def is_moved() -> bool:
         done.append(await tend(store))
@@ -162,16 +162,16 @@ async def test_what_is_in_a_dead_inbox_stays_for_the_living(store: Store) -> Non
     await Inbox(store, "a").open()
     await Inbox(store, "b").send("a", "result", {})
     await Instances(store).leave("a", "1")
-    assert await tend(store) == Tended()
+    assert await tend(store) == UpkeepCounts()
     assert [one.kind for one in await Inbox(store, "b").take_dead("a") or []] == ["result"]
 
 
 async def test_nodes_that_are_long_gone_are_forgotten(store: Store) -> None:
     snapshots = Snapshots(store)
     await snapshots.put([NodeState("n", "n", "t", "a", slots=1, used=0, offers=(), last_seen_ms=1)])
-    assert await tend(store) == Tended()
-    await snapshots.gone("n")
-    assert await tend(store) == Tended(stale_nodes=1)
+    assert await tend(store) == UpkeepCounts()
+    await snapshots.remove("n")
+    assert await tend(store) == UpkeepCounts(stale_nodes=1)
 
 
 async def test_two_beats_at_once_do_it_once(open_store: Callable[..., Store]) -> None:
@@ -188,5 +188,5 @@ async def test_while_one_beat_tends_another_does_nothing(store: Store, jobs: Job
     await given(jobs)
     await set_back(store, "j", "deadline_ms", LATE_MS + 1000)
     await store.do("SET", store.keys.upkeep, "another", "PX", 60_000)
-    assert await tend(store) == Tended()
+    assert await tend(store) == UpkeepCounts()
     assert await store.do("GET", store.keys.upkeep) == b"another"
