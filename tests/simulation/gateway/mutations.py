@@ -51,7 +51,7 @@ MUTATIONS = (
     Mutation(
         "finish again",
         "a result whose answer was lost counts as late",
-        scripts={"if by ~= who then return {{}, {}, 0} end": "if true then return {{}, {}, 0} end"},
+        scripts={"if by ~= author then return {{}, {}, 0} end": "if true then return {{}, {}, 0} end"},
     ),
     Mutation(
         "most attempts",
