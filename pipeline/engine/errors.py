@@ -20,6 +20,8 @@ class ErrorKind(StrEnum):
     CANCELLED = "cancelled"
 
 
+OUTCOMES = ("ok", "failed", *(kind.value for kind in ErrorKind))
+"""How calls to AI services end, as one may ask for them. `failed`: any but `ok`."""
 MAX_MESSAGE_CHARS = 2_000
 
 

@@ -12,26 +12,13 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, case, func, literal, select
 
-from pipeline.providers.calls import CALLS, OK, By, CallFilter, CallStats, moment_of
+from pipeline.providers.calls import CALLS, OK, By, CallFilter, CallSeries, CallStats, ModelStats, moment_of
 from pipeline.storage.context import Context
 
 EDGES_MS = tuple(round(10 ** (tenths / 10)) for tenths in range(10, 61))
 """From 10 ms to a quarter of an hour."""
 MOST_POINTS = 800
 _LENGTH = {By.HOUR: timedelta(hours=1), By.DAY: timedelta(days=1)}
-
-
-@dataclass(frozen=True)
-class CallSeries:
-    """What calls of a time sum up to. `first_at` and `last_at` of its figures are not told."""
-
-    by: By
-    """`hour` or `day`."""
-    points: list[CallStats]
-    """One for each hour or day from the first to the last, also without any call; `group` is when it begins."""
-    models: dict[tuple[str, str], CallStats]
-    """By provider and model, those with most calls first."""
-    total: CallStats
 
 
 @dataclass
@@ -117,7 +104,7 @@ def series(context: Context, which: CallFilter, by: By) -> CallSeries:
     return CallSeries(
         by,
         [moments[at].told(at) for at in _moments(began, which.until or context.db.now(), by)],
-        {names: one.told(" ".join(names)) for names, one in known},
+        [ModelStats(*names, one.told(" ".join(names))) for names, one in known],
         total.told(""),
     )
 

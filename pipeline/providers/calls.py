@@ -12,12 +12,27 @@ from pipeline.engine.errors import UserError
 from pipeline.engine.tables import table_of
 from pipeline.engine.traces import AiCall
 from pipeline.engine.views import view_of
+from pipeline.engine.wire import VIEW, example
 from pipeline.providers import call_totals
 from pipeline.storage.context import Context
 from pipeline.storage.retention import LEDGER_LEAST, Retention, Rule, rows
 
 CALLS = table_of(AiCall)
 OK = "ok"
+_FIGURES: dict[str, Any] = {
+    "group": "openai",
+    "calls": 900,
+    "failed": 9,
+    "failure_rate": 0.01,
+    "mean_ms": 2100.5,
+    "p50_ms": 1900,
+    "p95_ms": 4400,
+    "input_tokens": 1200000,
+    "output_tokens": 600000,
+    "cost": 1.51,
+    "first_at": "2026-11-22T08:00:00Z",
+    "last_at": "2026-11-22T10:00:00Z",
+}
 
 
 class Capability(StrEnum):
@@ -82,24 +97,47 @@ class CallFilter:
 
 @dataclass(frozen=True)
 class CallView:
-    """One call. `scope_id` and `unit` say what it was about: a document and its page, a run and its batch."""
+    """A call to an AI service."""
 
+    __pydantic_config__ = example(
+        id=4711,
+        created_at="2026-11-22T10:00:00Z",
+        flow="documents",
+        scope_id="0123456789abcdef",
+        unit="3",
+        capability="vision",
+        operation="page",
+        provider="openai",
+        model="gpt-5-mini",
+        status="ok",
+        error=None,
+        latency_ms=2210,
+        input_tokens=1514,
+        output_tokens=702,
+        cost=0.0018,
+        preview=None,
+    )
     id: int
     created_at: datetime
     flow: str
     scope_id: str
+    """A document, a run of the music pipeline, a batch of screenshots, an item."""
     unit: str
+    """What of it, such as a page."""
     capability: str
     operation: str
     provider: str
     model: str
     status: str
+    """`ok`, or the kind of its error."""
     error: str | None
     latency_ms: int
     input_tokens: int
     output_tokens: int
     cost: float
-    preview: str
+    """By the provider's price list."""
+    preview: str | None
+    """The beginning of the answer; null unless the caller is an administrator."""
 
     @property
     def failed(self) -> bool:
@@ -108,11 +146,9 @@ class CallView:
 
 @dataclass(frozen=True)
 class CallStats:
-    """Figures of a group of calls. Latencies are those of calls that succeeded; None if none did.
+    """Figures of a group of calls. Latencies are those of calls that succeeded; null if none did."""
 
-    `cost` is by the providers' price lists.
-    """
-
+    __pydantic_config__ = VIEW
     group: str
     calls: int
     failed: int
@@ -123,8 +159,49 @@ class CallStats:
     input_tokens: int
     output_tokens: int
     cost: float
+    """By the providers' price lists."""
     first_at: datetime | None
     last_at: datetime | None
+
+
+@dataclass(frozen=True)
+class CallSummary:
+    """What calls sum up to."""
+
+    __pydantic_config__ = example(by="provider", total={**_FIGURES, "group": ""}, groups=[_FIGURES])
+    by: By
+    total: CallStats | None
+    """All of them together; null if there are none."""
+    groups: list[CallStats]
+
+
+@dataclass(frozen=True)
+class ModelStats:
+    """Figures of the calls of one model."""
+
+    __pydantic_config__ = VIEW
+    provider: str
+    model: str
+    figures: CallStats
+
+
+@dataclass(frozen=True)
+class CallSeries:
+    """Calls over time and by model. Its figures leave out when their first and last call was."""
+
+    __pydantic_config__ = example(
+        by="hour",
+        points=[{**_FIGURES, "group": "2026-11-22T10:00Z"}],
+        models=[{"provider": "openai", "model": "gpt-5-mini", "figures": _FIGURES}],
+        total={**_FIGURES, "group": ""},
+    )
+    by: By
+    """`hour` or `day`."""
+    points: list[CallStats]
+    """Every hour or day from the first to the last, also without any call; `group` is when it begins."""
+    models: list[ModelStats]
+    """Those with most calls first."""
+    total: CallStats
 
 
 def calls(
@@ -202,6 +279,16 @@ def stats(context: Context, which: CallFilter = CallFilter(), by: By | None = No
     )
     with context.db.read() as session:
         return [_stats(row) for row in session.execute(query)]
+
+
+def total(context: Context, which: CallFilter = CallFilter()) -> CallStats | None:
+    """Figures of all these calls together; None if there are none."""
+    return next(iter(stats(context, which)), None)
+
+
+def summary(context: Context, which: CallFilter = CallFilter(), by: By = By.PROVIDER) -> CallSummary:
+    """Figures by group, and of all groups together."""
+    return CallSummary(by, total(context, which), stats(context, which, by))
 
 
 def costs(context: Context, flow: str, scope_ids: Sequence[str]) -> dict[str, float]:

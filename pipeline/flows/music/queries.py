@@ -137,8 +137,7 @@ def run_figures(context: Context, run_id: str) -> RunFigures:
         by_song = count_by(session, SONGS.c.status, SONGS.c.run_id == run_id)
         by_batch = count_by(session, BATCHES.c.status, BATCHES.c.run_id == run_id)
         delayed = session.execute(select(func.count()).where(*_delayed(run_id, context.db.now()))).scalar_one()
-    found = calls.stats(context, CallFilter("music", run_id))
-    spent = found[0] if found else None
+    spent = calls.total(context, CallFilter("music", run_id))
     return RunFigures(
         run_id,
         by_song,

@@ -5,16 +5,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pipeline.engine.errors import ErrorKind, UserError
+from pipeline.engine.errors import OUTCOMES, UserError
 from pipeline.engine.views import money
-from pipeline.interfaces.cli.command import Json, Limit, ready_context
+from pipeline.interfaces.cli.command import Json, Limit, ready
 from pipeline.interfaces.cli.ids import whole_scope
 from pipeline.interfaces.cli.output import one_line, out, print_json, print_list, print_pairs
 from pipeline.interfaces.cli.times import Since, Until, local, moment, zone_of_here
 
 if TYPE_CHECKING:
     from pipeline.providers.calls import CallFilter, CallStats, CallView
-    from pipeline.storage.context import Context
 
 app = typer.Typer(
     help="Show calls to AI services: what was asked, how long it took, what it cost, how it ended.\n\n"
@@ -23,7 +22,6 @@ app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode="rich",
 )
-STATUSES = ("ok", "failed", *(kind.value for kind in ErrorKind))
 Flow = Annotated[str, typer.Option(help="Only this flow's: documents, music, screenshots.")]
 Scope = Annotated[
     str, typer.Option(metavar="ID", callback=whole_scope, help="Only those about this document, run or batch.")
@@ -31,7 +29,7 @@ Scope = Annotated[
 Provider = Annotated[str, typer.Option(metavar="NAME", help="Only this provider's.")]
 Model = Annotated[str, typer.Option(metavar="NAME", help="Only this model's.")]
 Kind = Annotated[str, typer.Option("--capability", metavar="KIND", help="Only vision, text or embeddings.")]
-Status = Annotated[str, typer.Option(help=f"Only those that ended so: {', '.join(STATUSES)}.")]
+Status = Annotated[str, typer.Option(help=f"Only those that ended so: {', '.join(OUTCOMES)}.")]
 
 
 def _filter(
@@ -42,7 +40,7 @@ def _filter(
 
     _one_of("--flow", flow, FLOWS)
     _one_of("--capability", capability, Capability)
-    _one_of("--status", status, STATUSES)
+    _one_of("--status", status, OUTCOMES)
     zone = zone_of_here()
     begin, end = moment(since, zone), moment(until, zone, "--until")
     if begin and end and begin >= end:
@@ -72,11 +70,11 @@ def list_(
 
     [bold]penstock calls list --provider openai --status failed --since 2h[/bold]
     """
-    from pipeline.providers import calls
+    from pipeline.operations import calls
 
     which = _filter(flow, scope, provider, model, capability, status, since, until)
-    context = ready_context()
-    found = calls.calls(context, which, limit=limit)
+    ready()
+    found = calls.list_calls(which, limit=limit)
 
     def row(call: "CallView") -> list[str]:
         about = f"{call.scope_id} {call.unit}".strip()
@@ -110,7 +108,7 @@ def list_(
         "COST>?",
         "ERROR~?",
     )
-    print_list(found, columns, row, as_json=as_json, none="" if found or as_json else _none(context))
+    print_list(found, columns, row, as_json=as_json, none="" if found or as_json else _none())
 
 
 @app.command()
@@ -118,9 +116,10 @@ def show(
     call_id: Annotated[int, typer.Argument(metavar="ID", help="See `penstock calls list`.")], as_json: Json = False
 ) -> None:
     """Show one call: what it was about, its figures, its error, and the beginning of the answer."""
-    from pipeline.providers import calls
+    from pipeline.operations import calls
 
-    call = calls.call(ready_context(), call_id)
+    ready()
+    call = calls.show(call_id)
     if as_json:
         print_json(call)
         return
@@ -166,26 +165,27 @@ def stats(
 
     [bold]penstock calls stats --by day --provider openai --since 7d[/bold]
     """
-    from pipeline.providers import calls
+    from pipeline.operations import calls
+    from pipeline.providers.calls import By
 
     which = _filter(flow, scope, provider, model, capability, status, since, until)
-    _one_of("--by", by, calls.By)
-    context = ready_context()
-    total, groups = calls.stats(context, which), calls.stats(context, which, calls.By(by))
+    _one_of("--by", by, By)
+    ready()
+    found = calls.summary(which, By(by))
     if as_json:
-        print_json({"by": by, "total": total[0] if total else None, "groups": groups})
+        print_json(found)
         return
 
     def row(one: "CallStats") -> list[str]:
         times = ("" if ms is None else f"{ms:,.0f}" for ms in (one.mean_ms, one.p50_ms, one.p95_ms))
-        name = one_line(one.group) if one in groups else "[bold]all[/bold]"
+        name = one_line(one.group) if one in found.groups else "[bold]all[/bold]"
         failed = f"{one.failed:,} ({one.failure_rate:.1%})" if one.failed else "0"
         tokens = (f"{one.input_tokens:,}", f"{one.output_tokens:,}")
         return [name, f"{one.calls:,}", failed, *times, *tokens, _cost(one.cost)]
 
     columns = (by.upper(), "CALLS>", "FAILED>", "MEAN MS>?", "P50 MS>", "P95 MS>", "TOKENS IN>?", "OUT>?", "COST>")
-    rows = [*groups, *(total if len(groups) > 1 else [])]
-    print_list(rows, columns, row, as_json=False, none="" if rows else _none(context))
+    rows = [*found.groups, *([found.total] if found.total and len(found.groups) > 1 else [])]
+    print_list(rows, columns, row, as_json=False, none="" if rows else _none())
 
 
 def _tokens(call: "CallView") -> str:
@@ -197,11 +197,11 @@ def _cost(cost: float) -> str:
     return money(cost) if cost else ""
 
 
-def _none(context: "Context") -> str:
+def _none() -> str:
     """Why there is nothing to show."""
-    from pipeline.providers.calls import By, stats
+    from pipeline.operations.calls import stats
 
-    known = stats(context, by=By.PROVIDER)
+    known = stats()
     if not known:
         return (
             "No calls on record. Calls are made once a provider is configured (docs/reference/settings.md); "

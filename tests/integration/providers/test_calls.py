@@ -83,13 +83,12 @@ def test_a_series_counts_every_hour_and_model_and_its_percentiles_are_nearly_rig
     for one in found.points:
         known = exact.get(one.group)
         assert (one.calls, one.failed) == ((known.calls, known.failed) if known else (0, 0))
-    assert list(found.models) == [("quick", "small"), ("slow", "big")]
-    slow = found.models["slow", "big"]
-    assert slow.p50_ms == pytest.approx(500, rel=0.2)
+    assert [(one.provider, one.model) for one in found.models] == [("quick", "small"), ("slow", "big")]
+    assert found.models[1].figures.p50_ms == pytest.approx(500, rel=0.2)
     assert (found.total.calls, found.total.failed, found.total.cost) == (24, 1, 10.0)
     assert [one.calls for one in series(recorded, which, By.DAY).points if one.calls] in ([3, 21], [3, 20, 1])
     nobody = series(recorded, CallFilter(provider="nobody"), By.DAY)
-    assert (nobody.models, nobody.total.calls, nobody.total.p50_ms) == ({}, 0, None)
+    assert (nobody.models, nobody.total.calls, nobody.total.p50_ms) == ([], 0, None)
 
 
 def test_each_filter_leaves_out_what_it_should(recorded: Context) -> None:

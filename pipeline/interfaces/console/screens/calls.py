@@ -11,27 +11,24 @@ from fastapi import APIRouter, Query, Request
 from fastapi.responses import HTMLResponse
 from pydantic import Field
 
-from pipeline.engine.errors import ErrorKind
+from pipeline.engine.errors import OUTCOMES
 from pipeline.flows import FLOWS
 from pipeline.interfaces.console import charts, live, words
 from pipeline.interfaces.console.charts import Chart
 from pipeline.interfaces.console.fields import BLANK, CursorText
 from pipeline.interfaces.console.page import piece, screen
 from pipeline.interfaces.http import pages
-from pipeline.interfaces.http.dependencies import ByCaller, InContext, reader
+from pipeline.interfaces.http.dependencies import ByCaller, reader
 from pipeline.interfaces.http.fields import CLEAN, Id, RowId
 from pipeline.interfaces.http.moments import At
 from pipeline.interfaces.http.places import place_of_call
-from pipeline.operations import documents
-from pipeline.providers import call_series
-from pipeline.providers import calls as record
-from pipeline.providers.call_series import CallSeries
-from pipeline.providers.calls import By, CallFilter, CallStats, CallView
+from pipeline.operations import calls, documents
+from pipeline.operations.caller import Caller
+from pipeline.providers.calls import By, CallFilter, CallSeries, CallStats, CallView
 from pipeline.storage.context import Context
 
 router = APIRouter(prefix="/console/calls", include_in_schema=False, dependencies=reader)
 ROWS = 50
-STATUSES = ("ok", "failed", *(kind.value for kind in ErrorKind))
 SPANS = {
     "day": ("24 hours", 1, By.HOUR),
     "week": ("7 days", 7, By.HOUR),
@@ -48,7 +45,7 @@ class CallsAsked(live.Asked):
     flow: Annotated[Literal[*FLOWS] | None, BLANK] = None  # type: ignore[valid-type]
     provider: Annotated[Model | None, BLANK] = None
     model: Annotated[Model | None, BLANK] = None
-    status: Annotated[Literal[*STATUSES] | None, BLANK] = None  # type: ignore[valid-type]
+    status: Annotated[Literal[*OUTCOMES] | None, BLANK] = None  # type: ignore[valid-type]
     scope_id: Annotated[Id | None, BLANK] = None
 
     def filter(self, now: datetime) -> CallFilter:
@@ -83,17 +80,17 @@ _keeping = Lock()
 _SHARE, _LEAST_S = 20, 3.0
 
 
-def _series(context: Context, asked: CallsAsked) -> CallSeries:
+def _series(caller: Caller, asked: CallsAsked) -> CallSeries:
     """The figures, not older than some seconds, or twenty times what they take: many calls take long to sum up."""
-    key = id(context), asked
+    key = id(caller.context), asked
     with _keeping:  # also: whoever asks for the same waits for it, instead of asking again
         found = _kept.get(key)
         if found and found.until > time.monotonic():
             return found.series
         began = time.monotonic()
         # Whatever the outcome: the share of those that failed is among what is shown.
-        which = replace(asked.filter(context.db.now()), status="")
-        series = call_series.series(context, which, SPANS[asked.span][2])
+        which = replace(asked.filter(caller.context.db.now()), status="")
+        series = calls.series.by(caller, which, SPANS[asked.span][2])
         took = time.monotonic() - began
         for old in [one for one, kept in _kept.items() if kept.until < began]:
             del _kept[old]
@@ -137,8 +134,8 @@ def _charts(series: CallSeries) -> dict[str, Chart]:
     }
 
 
-def _figures(context: Context, asked: CallsAsked) -> str:
-    series = _series(context, asked)
+def _figures(caller: Caller, asked: CallsAsked) -> str:
+    series = _series(caller, asked)
     return piece(
         "calls/_figures.html",
         series=series,
@@ -150,17 +147,17 @@ def _figures(context: Context, asked: CallsAsked) -> str:
     )
 
 
-def _names(calls: Sequence[CallView]) -> dict[str, str]:
+def _names(caller: Caller, found: Sequence[CallView]) -> dict[str, str]:
     """The files that these calls were for, by the document's id; deleted ones are left out."""
-    ids = {call.scope_id for call in calls if call.flow == "documents"}
-    return {one.id: one.filename for one in documents.several(ids)}
+    ids = {call.scope_id for call in found if call.flow == "documents"}
+    return {one.id: one.filename for one in documents.several.by(caller, ids)}
 
 
-def _list(context: Context, asked: CallsAsked, cursor: str | None = None) -> str:
-    after = pages.decode(cursor, At, int)
-    found = record.calls(context, asked.filter(context.db.now()), limit=ROWS + 1, after=after)
-    page = pages.page(found, ROWS, lambda call: call, lambda call: (call.created_at, call.id))
-    any_call = bool(page.items) or bool(record.calls(context, limit=1))
+def _list(caller: Caller, asked: CallsAsked, cursor: str | None = None) -> str:
+    which, after = asked.filter(caller.context.db.now()), pages.decode(cursor, At, int)
+    found = calls.list_calls.by(caller, which, limit=ROWS + 1, after=after)
+    page = pages.views(found, ROWS, lambda call: (call.created_at, call.id))
+    any_call = bool(page.items) or bool(calls.list_calls.by(caller, limit=1))
     return piece(
         "calls/_list.html",
         found=page,
@@ -168,50 +165,49 @@ def _list(context: Context, asked: CallsAsked, cursor: str | None = None) -> str
         any_call=any_call,
         cursor=cursor,
         about=place_of_call,
-        names=_names(page.items),
+        names=_names(caller, page.items),
     )
 
 
 @live.view("calls", every_s=5)
 def fragments(context: Context, asked: CallsAsked) -> dict[str, str]:
     """The charts, and the newest calls."""
-    return {"call-figures": _figures(context, asked), "call-list": _list(context, asked)}
+    caller = Caller(context)
+    return {"call-figures": _figures(caller, asked), "call-list": _list(caller, asked)}
 
 
 @router.get("")
-def list_calls(request: Request, context: InContext, page: Annotated[CallsPage, Query()]) -> HTMLResponse:
+def list_calls(request: Request, caller: ByCaller, page: Annotated[CallsPage, Query()]) -> HTMLResponse:
     """Charts, totals by model, and the calls, newest first."""
     asked, cursor = CallsAsked(**page.model_dump(exclude={"cursor"})), page.cursor
-    series = _series(context, CallsAsked(span=asked.span))
+    series = _series(caller, CallsAsked(span=asked.span))
     return screen(
         request,
         "calls/index.html",
         asked=asked,
         spans={name: one[0] for name, one in SPANS.items()},
         flows=FLOWS,
-        statuses=STATUSES,
-        models=sorted({model for _, model in series.models} | ({asked.model} - {None})),
-        providers=sorted({name for name, _ in series.models} | ({asked.provider} - {None})),
+        statuses=OUTCOMES,
+        models=sorted({one.model for one in series.models} | ({asked.model} - {None})),
+        providers=sorted({one.provider for one in series.models} | ({asked.provider} - {None})),
         cursor=cursor,
-        figures=_figures(context, asked),
-        calls=_list(context, asked, cursor),
+        figures=_figures(caller, asked),
+        calls=_list(caller, asked, cursor),
     )
 
 
 @router.get("/{call_id}")
-def show(request: Request, context: InContext, caller: ByCaller, call_id: RowId) -> HTMLResponse:
+def show(request: Request, caller: ByCaller, call_id: RowId) -> HTMLResponse:
     """One call. What the model said is for administrators alone."""
-    call = record.call(context, call_id)
+    call = calls.show.by(caller, call_id)
     beside = CallFilter(flow=call.flow, scope_id=call.scope_id)
-    others = record.calls(context, beside, limit=21) if call.scope_id else []
-    told = caller.is_admin
+    others = calls.list_calls.by(caller, beside, limit=21) if call.scope_id else []
     return screen(
         request,
         "calls/call.html",
-        call=call if told else replace(call, preview=""),
-        told=told,
+        call=call,
         about=place_of_call(call.flow, call.scope_id, call.unit),
         place_of_call=place_of_call,
-        names=_names([call]),
+        names=_names(caller, [call]),
         others=[one for one in others if one.id != call.id][:20],
     )

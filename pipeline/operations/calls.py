@@ -1,0 +1,64 @@
+"""Calls to AI services, as one may look at them: one by one, summed up, and over time."""
+
+from dataclasses import replace
+from datetime import datetime
+from typing import TypedDict, Unpack
+
+from pipeline.operations.caller import Caller
+from pipeline.operations.operation import operation, reads
+from pipeline.providers import call_series
+from pipeline.providers import calls as record
+from pipeline.providers.calls import By, CallFilter, CallStats, CallView
+from pipeline.storage.api_keys import Scope
+
+
+class Which(TypedDict, total=False):
+    """Which calls: the fields of `CallFilter`, as keywords."""
+
+    flow: str
+    scope_id: str
+    provider: str
+    model: str
+    capability: str
+    status: str
+    since: datetime | None
+    until: datetime | None
+
+
+@operation(Scope.READ)
+def list_calls(
+    caller: Caller,
+    chosen: CallFilter | None = None,
+    *,
+    limit: int = 50,
+    after: tuple[datetime, int] | None = None,
+    **which: Unpack[Which],
+) -> list[CallView]:
+    """Calls, newest first. `which`: fields of `CallFilter`, such as `provider="openai"`.
+
+    `after`: beyond the call with this moment and id. What models said is for administrators.
+    """
+    found = record.calls(caller.context, replace(chosen or CallFilter(), **which), limit=limit, after=after)
+    return found if caller.is_admin else [replace(call, preview=None) for call in found]
+
+
+@operation(Scope.READ)
+def show(caller: Caller, call_id: int) -> CallView:
+    """One call. Raises `UnknownCall`. What the model said is for administrators."""
+    call = record.call(caller.context, call_id)
+    return call if caller.is_admin else replace(call, preview=None)
+
+
+@operation(Scope.READ)
+def stats(caller: Caller, by: By | str = By.PROVIDER, **which: Unpack[Which]) -> list[CallStats]:
+    """Figures by provider, model, flow, capability, operation, status or day. `which`: fields of `CallFilter`."""
+    return record.stats(caller.context, CallFilter(**which), By(by))
+
+
+@operation(Scope.READ)
+def total(caller: Caller, **which: Unpack[Which]) -> CallStats | None:
+    """Figures of all these calls together; None if there are none. `which`: fields of `CallFilter`."""
+    return record.total(caller.context, CallFilter(**which))
+
+
+summary, series = reads(record.summary), reads(call_series.series)
