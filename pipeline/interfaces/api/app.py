@@ -1,4 +1,4 @@
-"""The application of the APIs: routers, and the layers around them."""
+"""The application of the APIs: routers, and the middleware around them."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -42,8 +42,8 @@ PREFIX = "/api/v1"
 _EVERYWHERE = (400, 401, 403, 408, 413, 421, 422, 429, 500, 503)
 _ABOUT = """Documents become Markdown, screenshots and music become searchable, knowledge bases answer.
 
-Errors are problem details (RFC 9457) with a `code`. Lists have cursors. What takes long is answered with 202, and
-`?wait=` waits for it. A POST with an `Idempotency-Key` is done once, however often it is sent."""
+Errors are problem details (RFC 9457) with a `code`. Lists have cursors. Long work answers with 202, and `?wait=` waits
+for it. The server acts once on a POST with an `Idempotency-Key`, however often a client sends it."""
 
 
 def create_app(context: Context | None = None, host: str | None = None) -> FastAPI:
@@ -55,7 +55,7 @@ def create_app(context: Context | None = None, host: str | None = None) -> FastA
     settings = context.settings.api
     quotas = Quotas(context)
     ending = Event()
-    """Set when the server begins to end: whoever waits or streams stops then."""
+    """Set when the server begins to shut down: long polls and streams end then."""
     keys_required = settings.require_key or not is_loopback(host or settings.host)
     counted, traces = Exposition(context), telemetry.begin("api")
     traced: TelemetryConfig = {
@@ -100,11 +100,11 @@ def create_app(context: Context | None = None, host: str | None = None) -> FastA
 
 @cache
 def _routes() -> list[BaseRoute]:
-    """All routes but those of an application's own. They take what they need from the application that calls them.
+    """The routes that all applications of a process share. They take their context from the application's state.
 
-    Kept, because FastAPI makes the models of a route again, at the first request, wherever it is included.
+    Cached, because FastAPI builds the models of a route again for every application that includes it.
     """
-    flows()  # flows that follow events hear of changes made here
+    flows()  # loads flows, so that their listeners follow changes made here
     apis = APIRouter(dependencies=known_query, generate_unique_id_function=_operation_id)
     apis.include_router(health.router, responses=documented(421, 422, 429, 500))
     apis.include_router(metrics.router, responses=documented(401, 403, 421, 422, 429, 500))
@@ -137,7 +137,7 @@ def _operation_id(route: APIRoute) -> str:
 
 
 def _describe_problems(app: FastAPI) -> None:
-    """Let the OpenAPI document define what its answers refer to."""
+    """Add the schema `Problem`, to which answers refer, to the OpenAPI document."""
     generate = app.openapi
 
     def openapi() -> dict[str, Any]:

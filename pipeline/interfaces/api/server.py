@@ -1,4 +1,4 @@
-"""Serving the API with uvicorn, patient with nobody: heads of requests, too, have a time-out here."""
+"""Serves the API with uvicorn, with a time-out for every phase of a request, heads included."""
 
 import os
 import socket
@@ -18,24 +18,23 @@ from pipeline.storage.context import Context
 
 log = structlog.get_logger(__name__)
 GRACE_S = 8
-"""How long requests under way may take when the server ends: less than the supervisor waits."""
+"""Seconds that requests under way may take when the server shuts down: less than the supervisor waits."""
 
 
 class NoKey(UserError):
-    """The API would be open to everybody."""
+    """The API would be open to every client on the network."""
 
     def __init__(self, host: str) -> None:
         super().__init__(
-            f"the API does not listen on {host} before there is a key: run `penstock keys create NAME`, or listen on "
-            "127.0.0.1",
+            f"the API needs a key before it listens on {host}: run `penstock keys create NAME`, or listen on 127.0.0.1",
             code="no_key",
         )
 
 
 def listen(context: Context, host: str, port: int) -> socket.socket:
-    """A socket that listens.
+    """A listening socket.
 
-    Raises `NoKey`, `NoTls`, `PortInUse`, or `UserError` for an address that is not this machine's.
+    Raises `NoKey`, `NoTls`, `PortInUse`, or `UserError` for an address that this machine does not have.
     """
     if not is_loopback(host) and not api_keys.any_usable(context):
         raise NoKey(host)
@@ -44,13 +43,13 @@ def listen(context: Context, host: str, port: int) -> socket.socket:
 
 
 def url(context: Context, listening: socket.socket) -> str:
-    """Where the API is, for people."""
+    """The API's address, for people."""
     host, port = listening.getsockname()[:2]
     return address_of(context.settings.api, host, port)
 
 
 def config(app: FastAPI, settings: ApiSettings) -> uvicorn.Config:
-    """How the application is served."""
+    """uvicorn's configuration for the application."""
     limits = {
         "head_s": settings.head_timeout_s,
         "most": settings.max_connections,

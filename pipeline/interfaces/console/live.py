@@ -225,7 +225,7 @@ async def follow(
     chosen: Annotated[tuple[View, Asked], Depends(_asked)],
 ) -> AsyncIterator[ServerSentEvent]:
     """The fragments of a view: all of them first, then those that change."""
-    feed.start((await feed.asked(events.kept)).last)
+    feed.start((await feed.run(events.kept)).last)
     shown, stay = board(request, feed), Stay(feed, caller, LONGEST_S)
     topic = shown.topic(*chosen)
     try:

@@ -1,4 +1,4 @@
-"""Bodies of requests and answers: limited in size, and in the time that the other side may take."""
+"""Limits on the bodies of requests and answers: their size, and the time that the client may take."""
 
 import asyncio
 import time
@@ -12,23 +12,23 @@ from pipeline.operations.refusal import Refused
 from pipeline.settings import ApiSettings
 
 _ENVELOPE_BYTES = 1_000_000
-"""What a multipart upload may have besides its file."""
+"""Bytes that a multipart upload may add to its file: boundaries, headers, fields."""
 _JSON_S = 60.0
-"""How long a body may take that is not an upload."""
+"""Seconds within which a body that is not an upload arrives."""
 _HELD, _HELD_EACH = 16, 4
-"""How many of the largest such bodies are held in memory at once, of all callers and of one."""
+"""How many such bodies of the largest size memory may hold: of all callers, of one caller."""
 _UPLOADS = ("multipart/form-data", "application/octet-stream", "application/pdf", "image/")
 
 
 def is_upload(headers: Headers) -> bool:
-    """Whether the body is a file, or a form with files: it may be large, and is never held in memory."""
+    """Whether the body is a file, or a form with files: it may be large, and goes to disk."""
     return headers.get("content-type", "").strip().lower().startswith(_UPLOADS)
 
 
 class BodyLimits:
-    """Raises `Refused`: 413 for bodies too large, at once where the head says so; 408 for those that do not come on.
+    """Raises `Refused`: 413 for a body too large, at once where the head declares it; 408 for a body that stalls.
 
-    Whoever does not read the answer is left alone after the idle time-out.
+    A client that stops reading the answer loses its connection after the idle time-out.
     """
 
     def __init__(self, app: ASGIApp, settings: ApiSettings) -> None:
@@ -57,7 +57,7 @@ class BodyLimits:
         try:
             await self._app(scope, incoming, sending)
         finally:
-            incoming.let_go()
+            incoming.release()
 
     def _limit(self, headers: Headers) -> int:
         return _of_uploads(self._settings) if is_upload(headers) else self._settings.max_json_mb * 1_000_000
@@ -72,16 +72,16 @@ class Held:
     by_caller: Counter[str] = field(default_factory=Counter)
 
     def add(self, caller: str, count: int) -> None:
-        """Count more bytes. Raises `Refused` if they are too many; the caller calls `let_go` even then."""
+        """Count more bytes. Raises `Refused` above a limit; call `release` even then."""
         self.by_caller[caller] += count
         if self.by_caller[caller] > self.each:
-            said = "too much of yours is being sent at the same time: wait for one request"
-            raise Refused(said, code="too_many_requests")
+            detail = "your requests send too much at the same time: wait until one of them ends"
+            raise Refused(detail, code="too_many_requests")
         if self.by_caller.total() > self.most:
-            raise Refused("too much is being sent at the same time: try again in a moment", code="busy")
+            raise Refused("all requests together send too much: try again in a moment", code="busy")
 
-    def let_go(self, caller: str, count: int) -> None:
-        """Subtract bytes that were counted."""
+    def release(self, caller: str, count: int) -> None:
+        """Subtract bytes that `add` counted."""
         self.by_caller[caller] -= count
         self.by_caller += Counter()  # drops callers with none
 
@@ -91,9 +91,9 @@ def _of_uploads(settings: ApiSettings) -> int:
 
 
 class Incoming:
-    """The body of one request, as it comes: small, and in memory, unless it is taken as an upload.
+    """The body of one request as it arrives: small, and in memory, until an endpoint calls `take_files`.
 
-    Whatever a body says of itself, endpoints that expect no files, or callers who may not send any, get no large one.
+    So an endpoint without files, or a caller without the right to send them, never receives a large body.
     """
 
     def __init__(self, scope: Scope, receive: Receive, settings: ApiSettings, held: Held) -> None:
@@ -108,7 +108,7 @@ class Incoming:
         self._whole = False
 
     async def __call__(self) -> Message:
-        if self._whole:  # from now on it only says when the client has gone
+        if self._whole:  # from now on, messages only report that the client disconnected
             return await self._receive()
         idle_s = self._settings.idle_timeout_s
         try:
@@ -131,20 +131,20 @@ class Incoming:
         return message
 
     def take_files(self) -> None:
-        """From now on it may be as large as uploads are, and take as long: whoever reads it writes it to disk."""
-        self.let_go()
+        """Allow the size and the time of an upload: the endpoint writes the body to disk."""
+        self.release()
         self._held = None
         self._limit, self._within_s = _of_uploads(self._settings), self._settings.body_timeout_s
 
-    def let_go(self) -> None:
-        """The request has been answered."""
+    def release(self) -> None:
+        """Subtract this body from the bytes held in memory."""
         if self._held:
-            self._held.let_go(self._caller, self._kept)
+            self._held.release(self._caller, self._kept)
             self._kept = 0
 
     @property
     def _caller(self) -> str:
-        """Who sends it: nothing is read before that is known."""
+        """The caller's id; `CallerMiddleware` sets it before anything reads the body."""
         caller = self._scope["state"].get("caller")
         return caller.id if caller else ""
 
@@ -154,14 +154,14 @@ def _too_large(limit: int) -> Refused:
 
 
 def _slow() -> Refused:
-    return Refused("the body did not come on", code="slow", headers={"Connection": "close"})
+    return Refused("the body arrived too slowly", code="slow", headers={"Connection": "close"})
 
 
-def again(body: bytes, receive: Receive) -> Receive:
+def replay(body: bytes, receive: Receive) -> Receive:
     """A `receive` that repeats the body, then passes on later messages."""
-    left: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
+    messages: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
 
-    async def receive_again() -> Message:
-        return left.pop() if left else await receive()
+    async def replayed() -> Message:
+        return messages.pop() if messages else await receive()
 
-    return receive_again
+    return replayed

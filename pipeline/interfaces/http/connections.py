@@ -1,4 +1,4 @@
-"""What our servers have in common: a socket to listen on, an orderly end, and little patience with the silent."""
+"""What our servers share: a listening socket, an orderly shutdown, and time-outs for silent clients."""
 
 import asyncio
 import socket
@@ -19,19 +19,20 @@ from pipeline.standalone.address import is_loopback
 
 KEEP_ALIVE_S = 15
 _DISCARD_S = 5.0
-"""How long the rest of a body that was refused is read, so that the client gets to read why."""
+"""Seconds for which the server reads the rest of a refused body, so that the client can read the answer."""
 BACKLOG = 512
 MAX_HEAD_BYTES = 32 * 1024
 _HEAD_TAKES_S = 1.0
-"""How long a head may be on its way before it counts among the slow ones of its address."""
+"""Seconds after which an incomplete head counts as one of its address's slow heads."""
 
 
 class PortInUse(UserError):
-    """Somebody else listens there."""
+    """Another process listens on the port."""
 
     def __init__(self, host: str, port: int, setting: str) -> None:
         super().__init__(
-            f"port {port} on {host} is in use: end what listens there, or set {setting}", code="port_in_use"
+            f"port {port} on {host} is in use: stop the process that listens there, or set {setting}",
+            code="port_in_use",
         )
 
 
@@ -46,7 +47,7 @@ def bind(host: str, port: int, setting: str) -> socket.socket:
     except OSError as error:
         if "in use" in str(error).lower():
             raise PortInUse(host, port, setting) from error
-        raise UserError(f"nobody can listen on {host} here: {error.strerror or error}", code="usage") from error
+        raise UserError(f"cannot listen on {host}: {error.strerror or error}", code="usage") from error
 
 
 def check_openness(host: str, settings: "Exposed", section: str) -> None:
@@ -78,15 +79,15 @@ class NoTls(UserError):
 
     def __init__(self, host: str, section: str) -> None:
         super().__init__(
-            f"nothing listens on {host} without TLS, since keys would cross the network in the clear: set "
-            f"PENSTOCK_{section}__TLS_CERTIFICATE and PENSTOCK_{section}__TLS_KEY, or, if a proxy before it speaks TLS "
-            f"and nobody gets past that, PENSTOCK_{section}__TLS_BY_PROXY=true",
+            f"keys would cross the network in the clear if this server listened on {host} without TLS: set "
+            f"PENSTOCK_{section}__TLS_CERTIFICATE and PENSTOCK_{section}__TLS_KEY or, if clients can reach the server "
+            f"only through a proxy that speaks TLS, PENSTOCK_{section}__TLS_BY_PROXY=true",
             code="no_tls",
         )
 
 
 class Server(uvicorn.Server):
-    """Tells those who wait or stream that it ends, so that they do not keep it."""
+    """Sets `ending` when it shuts down, so that long polls and streams end at once."""
 
     def __init__(self, config: uvicorn.Config, ending: Event) -> None:
         super().__init__(config)
@@ -94,7 +95,7 @@ class Server(uvicorn.Server):
         self._wake: Callable[[], object] = lambda: None
 
     async def main_loop(self) -> None:
-        """Wait for the signal to end. uvicorn's own looks ten times a second; the date of answers needs one."""
+        """Tick once a second, as the `Date` header needs, until a signal ends the server. uvicorn ticks ten times."""
         asked, loop = asyncio.Event(), asyncio.get_running_loop()
         self._wake = lambda: loop.call_soon_threadsafe(asked.set)
         while not await self.on_tick(0):
@@ -102,7 +103,7 @@ class Server(uvicorn.Server):
                 await asyncio.wait_for(asked.wait(), 1.0)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:  # noqa: ARG002
-        # Not uvicorn's own, which raises the signal again in the end: who was asked to end has not failed.
+        # uvicorn's own handler raises the signal again at the end, and the process would exit as if it had failed.
         self._ending.set()
         self.force_exit = self.should_exit
         self.should_exit = True
@@ -110,7 +111,7 @@ class Server(uvicorn.Server):
 
 
 def _plain(body: bytes, *more: tuple[bytes, bytes]) -> list[tuple[bytes, bytes]]:
-    """The headers of an answer that no application gives. The connection ends with it."""
+    """The headers of an answer that the server itself gives; the connection closes after it."""
     known = [(name.encode(), value.encode()) for name, value in SECURITY_HEADERS.items()]
     length = (b"content-length", str(len(body)).encode())
     return [*known, (b"content-type", PROBLEM.encode()), length, (b"connection", b"close"), *more]
@@ -122,16 +123,16 @@ def _address(connection: Any) -> str:
 
 
 def _waits(connection: Any) -> bool:
-    """Whether a connection has no request under way: it is idle, or its next head is not whole yet."""
+    """Whether a connection has no request under way: it is idle, or its next head is incomplete."""
     return isinstance(connection, Patience) and connection.conn.their_state is h11.IDLE
 
 
 class Patience(H11Protocol):
-    """Closes connections on which the head of a request, or the rest of a refused body, does not come to an end.
+    """Closes connections on which the head of a request, or the rest of a refused body, takes too long.
 
-    Limits requests under way: to `most` in all, and to `most_each` of one address, so that one client cannot block all
-    others. Further ones get 503, except health checks. Connections without a request block no other client: at the
-    limit, each new one closes the connection waiting longest. One address may have `heads_each` slow heads.
+    Allows `most` requests under way in all, and `most_each` of one address, so that one client cannot block all others.
+    Further requests get 503, except health checks. Idle connections block no client: at the limit, each new connection
+    closes the one that has waited longest. One address may have `heads_each` slow heads.
     """
 
     head_s = 10.0
@@ -140,7 +141,7 @@ class Patience(H11Protocol):
     health = frozenset({"/healthz", "/readyz"})
     waits_since = 0.0
     _is_slow = False
-    """Its head is on its way for longer than heads take."""
+    """The head has taken longer than `_HEAD_TAKES_S`."""
     _deadline: asyncio.TimerHandle | None = None
     _awaited: tuple[str, Any] | None = None
 
@@ -149,23 +150,24 @@ class Patience(H11Protocol):
         self.waits_since = self.loop.time()
         for most, here in ((self.most_each, self._of_this_address()), (self.most, self._open())):
             if len(here) > most:
-                _close_oldest([one for one in here if one is not self and _waits(one)])
+                _close_oldest([connection for connection in here if connection is not self and _waits(connection)])
         self._watch()
 
     def handle_events(self) -> None:
-        whole = self.app
+        application = self.app
         if self.conn.their_state is h11.IDLE and self._is_crowded():
             self.app = self._only_health
         try:
             super().handle_events()
         finally:
-            self.app = whole
+            self.app = application
 
     def _is_crowded(self) -> bool:
         if len(self.connections) <= min(self.most, self.most_each):
             return False
-        busy = [one for one in self.connections if one is not self and not _waits(one)]
-        return len(busy) >= self.most or sum(_address(one) == _address(self) for one in busy) >= self.most_each
+        busy = [connection for connection in self.connections if connection is not self and not _waits(connection)]
+        own = sum(_address(connection) == _address(self) for connection in busy)
+        return len(busy) >= self.most or own >= self.most_each
 
     async def _only_health(self, scope: Any, receive: Any, send: Any) -> None:
         if scope["path"] in self.health:
@@ -176,13 +178,13 @@ class Patience(H11Protocol):
         await send({"type": "http.response.body", "body": body})
 
     def _open(self) -> list[Any]:
-        return [one for one in self.connections if not one.transport.is_closing()]
+        return [connection for connection in self.connections if not connection.transport.is_closing()]
 
     def _of_this_address(self) -> list[Any]:
-        return [one for one in self._open() if _address(one) == _address(self)]
+        return [connection for connection in self._open() if _address(connection) == _address(self)]
 
-    def send_400_response(self, msg: str) -> None:  # noqa: ARG002  # h11's words quote what was sent
-        body = problem(400, "bad_request", "this is not HTTP as it should be")
+    def send_400_response(self, msg: str) -> None:  # noqa: ARG002  # h11's message quotes the request
+        body = problem(400, "bad_request", "malformed HTTP request")
         answer = h11.Response(status_code=400, headers=_plain(body), reason=b"Bad Request")
         whole = (answer, h11.Data(data=body), h11.EndOfMessage())
         self.transport.write(b"".join(self.conn.send(event) or b"" for event in whole))
@@ -209,7 +211,7 @@ class Patience(H11Protocol):
             self._await(None)
 
     def _await(self, what: tuple[str, Any] | None, within_s: float = 0) -> None:
-        """Begin to wait for this, unless that has begun already; None: for nothing."""
+        """Set the deadline for this part of a request; None: set none. Keep the deadline of the same part."""
         if what == self._awaited:
             return
         if self._deadline is not None:
@@ -221,14 +223,14 @@ class Patience(H11Protocol):
     def _head_is_slow(self) -> None:
         self._is_slow = True
         self._deadline = self.loop.call_later(max(0, self.head_s - _HEAD_TAKES_S), self.transport.close)
-        slow = [one for one in self._of_this_address() if getattr(one, "_is_slow", False)]
+        slow = [connection for connection in self._of_this_address() if getattr(connection, "_is_slow", False)]
         if len(slow) > self.heads_each:
             _close_oldest(slow)
 
 
 def _close_oldest(waiting: list[Patience]) -> None:
     if waiting:
-        min(waiting, key=lambda one: one.waits_since).transport.abort()
+        min(waiting, key=lambda connection: connection.waits_since).transport.abort()
 
 
 def configuration(app: Any, settings: Exposed, limits: Mapping[str, Any], **options: Any) -> uvicorn.Config:

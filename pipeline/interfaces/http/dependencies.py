@@ -1,4 +1,4 @@
-"""What endpoints ask for: the context, the caller, and the right to do what they do.
+"""Dependencies of endpoints: the context, the caller, and the caller's rights.
 
 Every router of `/api/v1` names `reader`, `writer` or `admin`; a test finds endpoints that name none.
 """
@@ -15,33 +15,33 @@ from pipeline.storage.api_keys import Scope
 from pipeline.storage.context import Context
 
 PATIENCE_S = 3.0
-"""How long a caller waits for a database that is away, before they are answered with 503."""
+"""Seconds for which a request waits for an unreachable database, before it gets 503."""
 
-# For the OpenAPI document alone: `CallerMiddleware` has looked at the key already.
+# For the OpenAPI document alone: `CallerMiddleware` has checked the key already.
 _SCHEMES = [
     Security(HTTPBearer(auto_error=False, description="A key from `penstock keys create`.")),
     Security(
-        APIKeyHeader(name="X-Api-Key", auto_error=False, description="The same key, where a client wants it here.")
+        APIKeyHeader(name="X-Api-Key", auto_error=False, description="The same key, for clients that send this header.")
     ),
 ]
 
 
 def context(request: Request) -> Context:
     """The context of this process."""
-    found: Context = request.app.state.context
-    return found
+    of_process: Context = request.app.state.context
+    return of_process
 
 
 def caller(request: Request) -> Caller:
-    """Who calls."""
-    found: Caller = request.state.caller
-    return found
+    """The caller of this request."""
+    of_request: Caller = request.state.caller
+    return of_request
 
 
 def quotas(request: Request) -> Quotas:
-    """What callers may have in a time."""
-    found: Quotas = request.app.state.quotas
-    return found
+    """The quotas of all callers."""
+    of_process: Quotas = request.app.state.quotas
+    return of_process
 
 
 def _require(needed: Scope, request: Request) -> None:
@@ -65,9 +65,9 @@ async def _seer(request: Request) -> None:
 
 
 def may_spend(request: Request) -> None:
-    """Raise `Refused` if another site led the caller here (403), or the caller has spent enough today (429). Blocks.
+    """Raise `Refused` if another site led the caller here (403), or the caller has reached today's spend cap (429).
 
-    Who always spends names `spender`.
+    Blocks. Endpoints that always spend name `spender`.
     """
     asked_here(request)
     request.state.caller.check_spending()
@@ -77,23 +77,23 @@ InContext = Annotated[Context, Depends(context)]
 ByCaller = Annotated[Caller, Depends(caller)]
 WithQuotas = Annotated[Quotas, Depends(quotas)]
 reader = [Depends(_reader), *_SCHEMES]
-"""`APIRouter(dependencies=reader)`, or of one endpoint: whoever may read. Also for a POST that only reads."""
+"""Requires the scope `read`: `APIRouter(dependencies=reader)`, or of one endpoint. Also for a POST that only reads."""
 writer = [Depends(_writer), *_SCHEMES]
-"""Whoever may change things; nobody in read-only mode."""
+"""Requires the scope `write`; refuses in read-only mode."""
 admin = [Depends(_admin), *_SCHEMES]
-"""Whoever may change how everything runs: queues, breakers, settings, keys."""
+"""Requires the scope `admin`, for changes of queues, breakers, settings and keys; refuses in read-only mode."""
 seeing = [Depends(_seer), *_SCHEMES]
 """Requires the scope `admin`, also in read-only mode: for endpoints that only show data to administrators."""
 
 spender = [Depends(may_spend)]
-"""Beside one of the others: whoever has not spent their money for today. For all that may lead to calls of AI services;
-what takes the work in reserves money for it."""
+"""Beside one of the others: refuses callers who have reached today's spend cap. For endpoints that may lead to calls of
+AI services; the operation reserves the money."""
 
 
 from_here = [Depends(asked_here)]
-"""Beside one of the others: requests that no other site led to. For a GET whose operation checks what was spent."""
+"""Beside one of the others: refuses requests that another site caused. For a GET whose operation checks spending."""
 
 
 def here(request: Request, path: str) -> str:
-    """A path of this API as clients reach it, for `Location`: with the prefix."""
+    """A path of this API with the prefix, for `Location`."""
     return f"{request.app.state.context.settings.api.prefix}{path}"

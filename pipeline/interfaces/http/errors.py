@@ -1,7 +1,7 @@
 """Errors as problem details (RFC 9457): `application/problem+json`, `detail` a string, `code` a word for programs.
 
-Endpoints raise what the services raise; one table says which status a code has. What a caller cannot mend, such as
-paths of this machine, is logged and not told.
+Endpoints raise the errors of the services; one table gives each code its status. The log, and not the answer, holds
+what a caller cannot mend, such as paths of this machine.
 """
 
 import json
@@ -27,7 +27,7 @@ from pipeline.storage.database import is_passing
 log = structlog.get_logger(__name__)
 MEDIA_TYPE = "application/problem+json"
 RETRY_S = 5
-"""What `Retry-After` says where nothing better is known."""
+"""Seconds in `Retry-After` for errors that name none."""
 
 STATUS: dict[str, int] = {
     **dict.fromkeys(("bad_cursor", "bad_request", "bad_multipart", "key_in_address"), 400),
@@ -76,14 +76,14 @@ STATUS: dict[str, int] = {
         503,
     ),
     "too_long": 504,
-    **dict.fromkeys(("unknown_provider", "unknown_model"), 422),  # of what was sent, not of the address
+    **dict.fromkeys(("unknown_provider", "unknown_model"), 422),  # the body names it, not the address
     "disk_full": 507,
 }
-"""By an error's code. Codes that begin with `unknown_` are 404, all others 422."""
+"""HTTP status by an error's code. Other codes that begin with `unknown_` get 404, all others 422."""
 
 _UNTOLD = {
-    "io_error": "a file cannot be read or written on the server; its log says which",
-    "io": "a file cannot be read or written on the server; its log says which",
+    "io_error": "the server cannot read or write a file; its log says which",
+    "io": "the server cannot read or write a file; its log says which",
     "permission": "the server may not read or write a file of its own; its log says which",
     "unreadable": "the server cannot read a file of its own; its log says which",
     "output": "the server cannot write a file of its own; its log says which",
@@ -91,11 +91,11 @@ _UNTOLD = {
     "installation": "the server's database and data folder do not belong together; its log says more",
     "schema": "the server's database is not up to date: run `penstock migrate` there",
 }
-"""What is said instead of messages that name paths."""
+"""Details that replace messages with paths, by code."""
 
 
 class Invalid(BaseModel):
-    """One thing that is wrong with a request."""
+    """One fault of a request."""
 
     where: str = Field(description="Part of the request and name there, such as `query.limit`.")
     detail: str
@@ -120,9 +120,9 @@ class Problem(BaseModel):
     type: str = "about:blank"
     title: str = Field(description="The status in words.")
     status: int
-    detail: str = Field(description="What is wrong, and what to do about it, for people.")
-    code: str = Field(description="What is wrong, for programs.")
-    errors: list[Invalid] | None = Field(default=None, description="With 422: each thing that is wrong.")
+    detail: str = Field(description="The fault and its remedy, for people.")
+    code: str = Field(description="The fault, for programs.")
+    errors: list[Invalid] | None = Field(default=None, description="With 422: each fault of the request.")
 
 
 class ProblemResponse(Response):
@@ -173,7 +173,7 @@ def handlers(answer: Callable[[Exception, Request], Response]) -> dict[int | typ
         if isinstance(error.__cause__, ClientDisconnect):
             raise error.__cause__
         if isinstance(error.__cause__, PenstockError | RequestValidationError):
-            error = error.__cause__  # FastAPI takes whatever ends a body for a body that cannot be parsed
+            error = error.__cause__  # FastAPI reports every exception while it reads a body as a parsing error
         elif isinstance(error, HTTPException) and error.status_code == 405:
             error.headers = {"Allow": ", ".join(_methods(request))}
         return answer(error, request)
@@ -182,7 +182,7 @@ def handlers(answer: Callable[[Exception, Request], Response]) -> dict[int | typ
 
 
 def _methods(request: Request) -> list[str]:
-    """What is possible at this address: starlette names the methods of the first of its routes only."""
+    """The methods that this address accepts: starlette names those of its first route only."""
 
     def possible(method: str) -> bool:
         scope = {**request.scope, "method": method}
@@ -192,7 +192,7 @@ def _methods(request: Request) -> list[str]:
 
 
 def response_for(error: Exception, method: str, path: str) -> ProblemResponse:
-    """The answer to any exception. A defect is logged, and nothing is told of it."""
+    """The answer to any exception. A defect goes to the log; the answer says only that there was one."""
     match error:
         case RequestValidationError():
             return _invalid(error)
@@ -204,7 +204,7 @@ def response_for(error: Exception, method: str, path: str) -> ProblemResponse:
         log.warning("api.unavailable", code="unavailable", reason=type(error).__name__)
         return ProblemResponse(503, f"{away}: try again in a moment", "unavailable", {"Retry-After": str(RETRY_S)})
     log.error("api.failed", method=method, path=path[:200], exc_info=error)
-    return ProblemResponse(500, "an error of the server; its log says more", "internal")
+    return ProblemResponse(500, "the server failed; its log says why", "internal")
 
 
 def _what_is_away(error: Exception) -> str:
@@ -229,19 +229,19 @@ def _expected(error: PenstockError) -> ProblemResponse:
 def _http(error: HTTPException, method: str) -> tuple[str, str]:
     match error.status_code:
         case 404:
-            return "there is nothing at this address; /openapi.json lists all there is", "not_found"
+            return "no such address; /openapi.json lists all addresses", "not_found"
         case 405:
-            return f"{method[:20]} is not possible here", "method_not_allowed"
+            return f"this address does not accept {method[:20]}", "method_not_allowed"
         case status:
             words = str(error.detail or HTTPStatus(status).phrase)
             return words, HTTPStatus(status).phrase.lower().replace(" ", "_")
 
 
 def _invalid(error: RequestValidationError) -> ProblemResponse:
-    """What is wrong, without what was sent: it may be a secret, or not be text."""
-    found = [
-        Invalid(where=".".join(str(part)[:60] for part in one["loc"]), detail=str(one["msg"])[:300])
-        for one in error.errors()[:20]
+    """The faults, without the values sent: they may be secrets, or not be text."""
+    faults = [
+        Invalid(where=".".join(str(part)[:60] for part in fault["loc"]), detail=str(fault["msg"])[:300])
+        for fault in error.errors()[:20]
     ]
-    detail = "; ".join(f"{one.where}: {one.detail}" for one in found) or "the request is not valid"
-    return ProblemResponse(422, detail, "invalid", errors=found)
+    detail = "; ".join(f"{fault.where}: {fault.detail}" for fault in faults) or "the request is not valid"
+    return ProblemResponse(422, detail, "invalid", errors=faults)

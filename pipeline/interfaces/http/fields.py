@@ -1,4 +1,4 @@
-"""Types of all that requests carry: bounded, and free of what SQL, logs and terminals refuse."""
+"""Types of the fields of requests: bounded, and free of characters that SQL, logs and terminals refuse."""
 
 import re
 from dataclasses import dataclass
@@ -46,12 +46,12 @@ def _base64(text: str) -> str:
 
 
 DROPPED = "dropped"
-"""In the metadata of a schema: whatever is sent there, only whether it is something gets through."""
+"""In the metadata of a schema: the model keeps only whether the field has a value, and drops the value."""
 
 
 @dataclass(frozen=True)
 class _Something:
-    """Reads anything as whether it is something, so that nothing of it gets any further."""
+    """Reads any value as its truth, and drops the value."""
 
     def __get_pydantic_core_schema__(self, source: type[bool], _: GetCoreSchemaHandler) -> CoreSchema:
         return core_schema.no_info_plain_validator_function(
@@ -60,27 +60,27 @@ class _Something:
 
 
 Given = Annotated[bool, _Something()]
-"""Whether something was given that means nothing here, or is refused."""
+"""Whether a request has a field that Penstock ignores or refuses."""
 CLEAN = AfterValidator(_line)
-"""For text with a length of its own: one line."""
+"""Allows one line, for text whose field limits its length."""
 Name = Annotated[str, StringConstraints(min_length=1, max_length=200, strip_whitespace=True), CLEAN]
-"""A name that people gave something: one line, not empty."""
+"""A name that people choose: one line, not empty."""
 Line = Annotated[str, StringConstraints(max_length=500), CLEAN]
 """One line, perhaps empty."""
 Url = Annotated[str, StringConstraints(min_length=1, max_length=4000), CLEAN]
-"""An address that a request names; whether it may be used is seen later."""
+"""An address that a request names. `reading.web` checks later whether Penstock may fetch it."""
 CLEAN_LINES = AfterValidator(clean_lines)
-"""For text with a length of its own: many lines."""
+"""Allows many lines, for text whose field limits its length."""
 Prose = Annotated[str, StringConstraints(max_length=100_000), CLEAN_LINES]
 """A text of many lines."""
 LongProse = Annotated[str, StringConstraints(max_length=5_000_000), CLEAN_LINES]
 """A text as long as a book."""
 Base64 = Annotated[str, StringConstraints(max_length=90_000_000), AfterValidator(_base64)]
-"""A file in a request. How large it may be is up to the limit of the body."""
+"""A file in a request. The limit of the body limits its size."""
 Word = Annotated[str, StringConstraints(min_length=1, max_length=120, pattern=r"^[A-Za-z0-9][A-Za-z0-9._:/@+-]*$")]
 """A technical name: a provider, a model, a queue, a setting."""
 Choice = Literal[""] | Word
-"""A provider or a model; empty: the usual one."""
+"""A provider or a model; empty: the default."""
 Id = Annotated[str, StringConstraints(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9_-]+$")]
 """An id that Penstock gave."""
 HexId = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{1,32}$")]
@@ -94,22 +94,22 @@ RowId = Annotated[int, Path(ge=1, le=2**53 - 1)]
 PageNumber = Annotated[int, Path(ge=1, le=1_000_000, description="A page's position in the result, from 1.")]
 
 CredentialName = Annotated[Name, Field(max_length=100)]
-"""Whose key or token it is."""
+"""The name of a key's or token's holder."""
 LifeDays = Annotated[float, Field(gt=0, le=36_600)] | None
-"""For how many days a key or token is good; None: until it is revoked."""
+"""Days until a key or token expires; None: never."""
 
 Limit = Annotated[int, Query(ge=1, le=MAX_LIMIT, description="At most this many.")]
 EventTypes = Annotated[list[Annotated[Line, Field(max_length=80)]], Field(max_length=50)]
 """Types of events that an endpoint of webhooks wants."""
-Search = Annotated[Line | None, Query(description="Only those with this text in their name.")]
+Search = Annotated[Line | None, Query(description="Only items with this text in their name.")]
 Wait = Annotated[
     float,
-    Query(ge=0, le=MAX_WAIT_S, description="Answer when there is nothing to wait for, or after this many seconds."),
+    Query(ge=0, le=MAX_WAIT_S, description="Answer when the work has ended, or after this many seconds."),
 ]
 
 
 class Strict(BaseModel):
-    """What a request holds. The first name that is not known ends its validation, however many follow."""
+    """The body of a request. The first unknown name ends its validation, however many follow."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -125,8 +125,8 @@ class Strict(BaseModel):
 
     @classmethod
     def _names(cls) -> set[str]:
-        found = set(cls.model_fields)
+        names = set(cls.model_fields)
         for field in cls.model_fields.values():
             alias = field.validation_alias
-            found |= {str(one) for one in (alias.choices if isinstance(alias, AliasChoices) else [alias])}
-        return found
+            names |= {str(name) for name in (alias.choices if isinstance(alias, AliasChoices) else [alias])}
+        return names

@@ -24,11 +24,11 @@ from pipeline.settings import ApiSettings
 
 log = structlog.get_logger(__name__)
 GONE = 499
-"""The status in the log of a request whose sender broke off the body: the server sends no answer."""
+"""The status in the log of a request whose client broke off the body: the server sends no answer."""
 
 
 class Guard:
-    """Refuses what other sites' pages make a browser send, and lets no exception out."""
+    """Refuses requests that a page of another site makes a browser send, and answers every exception."""
 
     def __init__(self, app: ASGIApp, settings: ApiSettings, answer: Callable[[Exception, Request], Response]) -> None:
         self._app = app
@@ -87,7 +87,7 @@ class Guard:
             )
         if holds_secret(scope):
             raise Refused(
-                "a key must not stand in an address, where logs keep it: revoke it, and send another as a header",
+                "logs keep addresses, so a key must not stand in one: revoke this key, and send another as a header",
                 code="key_in_address",
             )
         origin = headers.get("origin", "").lower().rstrip("/")
@@ -99,12 +99,12 @@ class Guard:
         if own and followed and scope["method"] in SAFE:
             return
         raise Refused(
-            "pages of other sites may neither change nor use anything here: see PENSTOCK_API__ALLOWED_ORIGINS",
+            "this server refuses requests from pages of other sites: see PENSTOCK_API__ALLOWED_ORIGINS",
             code="bad_origin",
         )
 
     def _log(self, scope: Scope, status: int, began: float) -> None:
-        # The path alone: a query may hold what somebody looked for.
+        # The path alone: a query may hold the words of a search.
         caller = scope["state"].get("caller")
         say = log.info if scope["method"] not in SAFE or status >= 500 else log.debug
         say(
@@ -118,14 +118,14 @@ class Guard:
 
 
 def _is_of_another_site(headers: Headers) -> bool:
-    """Whether a page of another site has a browser send this."""
+    """Whether a page of another site made the browser send this."""
     return headers.get("sec-fetch-site") in {"cross-site", "same-site"}
 
 
 def asked_here(request: Request) -> None:
-    """Raise `Refused` (403) where a link on a page of another site led here: for what spends although it is a GET.
+    """Raise `Refused` (403) where a link on a page of another site led here. For GETs that may spend money.
 
-    `Guard` has let through an `Origin` only if it is ours, or one that the settings allow.
+    `Guard` admits only our own `Origin` and those that the settings allow.
     """
     if _is_of_another_site(request.headers) and "origin" not in request.headers:
-        raise Refused("this may cost money, and another site asked for it: ask here", code="bad_origin")
+        raise Refused("this may cost money, and another site asked for it: repeat it here", code="bad_origin")

@@ -1,4 +1,4 @@
-"""What all our servers refuse and say: under which names they answer, keys in addresses, headers of every answer."""
+"""Rules of all our servers: the host names that they answer under, keys in addresses, security headers."""
 
 import ipaddress
 import json
@@ -19,14 +19,14 @@ SECURITY_HEADERS = {
     "content-security-policy": "default-src 'none'; frame-ancestors 'none'; sandbox",
     "cache-control": "no-store",
 }
-"""For answers that say nothing else of themselves."""
+"""Default headers of every answer."""
 PROBLEM = "application/problem+json"
 _SECRET = re.compile(rb"pst[knw]_[A-Za-z0-9_-]{20,}")
-"""A key or token of ours."""
+"""A key or token of Penstock."""
 
 
 def host_of(given: str) -> str:
-    """The name in a Host header, without its port; empty for nonsense."""
+    """The name in a Host header, without its port; empty if malformed."""
     try:
         return (urlsplit(f"//{given}").hostname or "").rstrip(".") if given.isascii() and "@" not in given else ""
     except ValueError:
@@ -34,7 +34,7 @@ def host_of(given: str) -> str:
 
 
 def netloc_of(origin: str) -> str:
-    """Host and port of an origin; empty for nonsense."""
+    """Host and port of an origin; empty if malformed."""
     try:
         return urlsplit(origin).netloc
     except ValueError:
@@ -42,27 +42,30 @@ def netloc_of(origin: str) -> str:
 
 
 def is_ours(host: str, scope: Scope, names: Collection[str] = ()) -> bool:
-    """Whether this is a name of ours: one of these, this machine, or the address that the connection came to, which no
-    site can have as its own name."""
+    """Whether the server answers under this host: one of `names`, loopback, or the address of the connection.
+
+    No other site can have an address of this machine as its name.
+    """
     address = scope["server"][0] if scope.get("server") else ""
     return host in LOOPBACK or host in names or "*" in names or (_is_address(host) and host == address)
 
 
 def holds_secret(scope: Scope) -> bool:
-    """Whether a key or token stands in the address, where logs and histories keep it."""
+    """Whether the address holds a key or token: logs and histories keep addresses."""
     raw = scope.get("raw_path") or scope["path"].encode()
     return bool(_SECRET.search(unquote_to_bytes(raw + b"?" + scope["query_string"])))
 
 
 def without_secrets(path: str) -> str:
-    """A path for the log: short, and without a key or token that stands in it."""
+    """A path for the log: shortened, with keys and tokens removed."""
     return _SECRET.sub(b"pst\xe2\x80\xa6", path[:200].encode(errors="replace")).decode(errors="replace")
 
 
 def problem(status: int, code: str, detail: str) -> bytes:
     """Problem details (RFC 9457) as JSON."""
-    said = {"type": "about:blank", "title": HTTPStatus(status).phrase, "status": status, "detail": detail, "code": code}
-    return json.dumps(said).encode()
+    title = HTTPStatus(status).phrase
+    fields = {"type": "about:blank", "title": title, "status": status, "detail": detail, "code": code}
+    return json.dumps(fields).encode()
 
 
 def _is_address(host: str) -> bool:

@@ -1,7 +1,7 @@
-"""`Idempotency-Key` for every POST and PATCH: done once, however often it is sent; the first answer is given again.
+"""`Idempotency-Key` for every POST and PATCH: the server acts once, and repeats its first answer to repeated requests.
 
-Uploads are recognised by what they hold, once it has come: a client that sends a form again draws another boundary. An
-error leaves the key free: nothing was done, or doing it again does no harm. So does an answer whose endpoint says
+The hash of an upload's content recognises it once it has arrived, because a client that repeats a form draws another
+boundary. An error leaves the key free: the server did nothing, or may do it again without harm. So does an answer with
 `Cache-Control: no-store`, since it holds a secret.
 """
 
@@ -18,7 +18,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from pipeline.interfaces.http.bodies import again, is_upload
+from pipeline.interfaces.http.bodies import is_upload, replay
 from pipeline.operations.refusal import Refused
 from pipeline.storage import idempotency
 from pipeline.storage.context import Context
@@ -26,12 +26,12 @@ from pipeline.storage.idempotency import Answer, Begun
 
 MAX_KEY = 255
 MAX_KEPT_BYTES = 1_000_000
-"""Longer answers are not kept: such a request is done again."""
+"""The database keeps no longer answer: a repeated request then acts again."""
 _KEPT_HEADERS = frozenset({"content-type", "location", "retry-after", "content-disposition"})
 
 
 class _Replayed(Exception):
-    """The request was answered before."""
+    """An earlier request with this key has an answer."""
 
     def __init__(self, answer: Answer) -> None:
         super().__init__()
@@ -49,20 +49,20 @@ class _Once:
         self._begun: Begun | None = None
 
     async def begin(self, content: str) -> None:
-        """Claim the request. Raises `_Replayed`, or what says that it is another one or still running."""
+        """Claim the key. Raises `_Replayed`, or the error of a key that another or a running request has."""
         fingerprint = hashlib.sha256(f"{self._what}\n{content}".encode()).hexdigest()
         keep = timedelta(hours=self._context.settings.api.idempotency_hours)
-        found = await run_sync(idempotency.begin, self._context, self._owner, self._key, fingerprint, keep)
-        if isinstance(found, Answer):
-            raise _Replayed(found)
-        self._begun = found
+        claim = await run_sync(idempotency.begin, self._context, self._owner, self._key, fingerprint, keep)
+        if isinstance(claim, Answer):
+            raise _Replayed(claim)
+        self._begun = claim
 
     async def end(self, answer: Answer | None) -> None:
-        """Keep the answer; None: leave the key free. Does nothing if it was never claimed."""
+        """Keep the answer; None: free the key. Does nothing without a claim."""
         begun, self._begun = self._begun, None
         if begun is None:
             return
-        with CancelScope(shield=True):  # a client that has gone must not leave the key claimed
+        with CancelScope(shield=True):  # a client that disconnects must not leave the key claimed
             if answer is None:
                 await run_sync(idempotency.release, self._context, begun)
             else:
@@ -70,14 +70,14 @@ class _Once:
 
 
 async def recognise(request: Request, content: str) -> None:
-    """An upload has come, and this is the hash of what it holds: go on only if it has not come before."""
+    """Claim the key of an upload by the hash of its content. Raises as `begin` does."""
     once: _Once | None = getattr(request.state, "once", None)
     if once is not None:
         await once.begin(content)
 
 
 class Idempotency:
-    """Gives the first answer again."""
+    """Repeats the first answer."""
 
     def __init__(self, app: ASGIApp, context: Context) -> None:
         self._app = app
@@ -96,12 +96,12 @@ class Idempotency:
             if not is_upload(Headers(scope=scope)):
                 body = await _whole(receive)
                 await once.begin(hashlib.sha256(body).hexdigest())
-                receive = again(body, receive)
+                receive = replay(body, receive)
             await self._app(scope, receive, kept)
         except _Replayed as replayed:
             await _response(replayed.answer)(scope, receive, send)
         finally:
-            await once.end(None)  # whatever was not kept
+            await once.end(None)  # frees the key unless an answer was kept
 
     def _key(self, scope: Scope) -> str | None:
         if scope["type"] != "http" or scope["method"] not in {"POST", "PATCH"}:
@@ -115,7 +115,7 @@ class Idempotency:
 
 
 class _Kept:
-    """Holds an answer back until it is on record. What is long or streams is let through, and not kept."""
+    """Holds an answer back until the database has it. Passes long answers and streams on, and keeps none of them."""
 
     def __init__(self, send: Send, once: _Once) -> None:
         self._send = send
@@ -134,16 +134,16 @@ class _Kept:
             await self._once.end(self._answer(self._held))
         if ended or self._bytes > MAX_KEPT_BYTES:
             held, self._held = self._held, None
-            for one in held:
-                await self._send(one)
+            for part in held:
+                await self._send(part)
 
     def _answer(self, held: list[MutableMapping[str, Any]]) -> Answer | None:
         if self._bytes > MAX_KEPT_BYTES or not 200 <= held[0]["status"] < 400:
             return None
         if Headers(scope=held[0]).get("cache-control") == "no-store":
-            return None  # it holds a secret, which is stored nowhere
+            return None  # it holds a secret
         headers = [(name, value) for name, value in Headers(scope=held[0]).items() if name in _KEPT_HEADERS]
-        return Answer(held[0]["status"], json.dumps(headers), b"".join(one.get("body", b"") for one in held))
+        return Answer(held[0]["status"], json.dumps(headers), b"".join(part.get("body", b"") for part in held))
 
 
 def _response(answer: Answer) -> Response:

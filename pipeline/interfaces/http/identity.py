@@ -1,7 +1,7 @@
-"""Who calls: found out before anything of the request is read, and how much they may ask for.
+"""Identifies the caller, and counts their requests, before anything reads the body.
 
-With a key: whoever holds it. Without one, where none is needed: whoever is on this machine, who may do everything, as
-on the command line.
+A key identifies its holder. Where the server needs no key, a request without one comes from this machine, and may do
+everything, as on the command line.
 """
 
 from dataclasses import replace
@@ -26,7 +26,7 @@ _MAX_SECRET = 200
 SESSION = "penstock_session"
 """The cookie that holds a session of the console."""
 LOGIN = "/console/login"
-"""The one address to which something is sent before there is a key."""
+"""The only address that takes a POST without a key."""
 
 
 class CallerMiddleware:
@@ -52,31 +52,31 @@ class CallerMiddleware:
         await self._app(scope, receive, send)
 
     def _check_change(self, caller: Caller, headers: Headers, path: str) -> None:
-        """Raise `Refused` before any of a body is read: without a key, or where a browser does not say that it is our
-        own page which sends its cookie."""
+        """Raise `Refused`, before anything reads the body, for a change without a key, or with a session's cookie from
+        another page than our own."""
         logs_in = path.removeprefix(self._context.settings.api.prefix) == LOGIN
         if caller.scope is None and not logs_in:
             raise keyless()
-        # An origin that is allowed by the settings has a key of its own, and no use of somebody's cookie.
+        # An origin that the settings allow has a key of its own, and no use for a session's cookie.
         ours = netloc_of(headers.get("origin", "").lower()) == headers.get("host", "").lower()
         if (caller.session or logs_in) and not (ours or headers.get("sec-fetch-site") == "same-origin"):
-            raise Refused("this was not sent by a page of this console: open it, and try again", code="bad_origin")
+            raise Refused("no page of this console sent this: open the console, and try again", code="bad_origin")
 
     def _caller(self, secret: str, session: str, address: str) -> Caller:
-        found = api_sessions.authenticate(self._context, session) if session and not secret else None
-        if found:
-            session_id, own = found
-            caller = self._known(own.id, own.name, own.scope, has_key=True, session=session_id)
+        in_session = api_sessions.authenticate(self._context, session) if session and not secret else None
+        if in_session:
+            session_id, key = in_session
+            caller = self._known(key.id, key.name, key.scope, has_key=True, session=session_id)
         elif not secret:
             caller = self._known(f"address:{address}", address, None if self._keys_required else KeyScope.ADMIN)
         else:
-            key = api_keys.authenticate(self._context, secret) if len(secret) <= _MAX_SECRET else None
-            if key is None:
+            presented_key = api_keys.authenticate(self._context, secret) if len(secret) <= _MAX_SECRET else None
+            if presented_key is None:
                 self._quotas.take(f"wrong:{address}", WRONG_KEYS, what="too many wrong keys")
                 raise Refused(
                     "this key is not valid: it is wrong, expired or revoked", code="unauthorized", headers=CHALLENGE
                 )
-            caller = self._known(key.id, key.name, key.scope, has_key=True)
+            caller = self._known(presented_key.id, presented_key.name, presented_key.scope, has_key=True)
         self._quotas.take_request(caller.id)
         return caller
 
@@ -89,5 +89,5 @@ def presented(headers: Headers) -> str:
 
 
 def _session(headers: Headers) -> str:
-    found: str = cookie_parser(headers.get("cookie", "")[:8000]).get(SESSION, "")
-    return found if len(found) <= _MAX_SECRET else ""
+    cookie: str = cookie_parser(headers.get("cookie", "")[:8000]).get(SESSION, "")
+    return cookie if len(cookie) <= _MAX_SECRET else ""

@@ -1,6 +1,6 @@
-"""Bodies of JSON: counted before they are parsed, and a large one read in a thread, one at a time of each caller.
+"""JSON bodies: `text_of` counts their parts before they are parsed; a thread parses a large one, one for each caller.
 
-Half a million names in four megabytes take seconds to parse and to refuse; the API would serve no other caller then.
+Half a million names in four megabytes take seconds to parse and to refuse; the event loop would serve no other caller.
 """
 
 import asyncio
@@ -19,11 +19,11 @@ from starlette.responses import Response
 
 from pipeline.operations.refusal import Refused
 
-Found = TypeVar("Found")
+Parsed = TypeVar("Parsed")
 MAX_PARTS = 20_000
-"""Names, lists, objects and items in one body. A thousand items with all that they may have are fewer."""
+"""Names, lists, objects and items in one body. A thousand items with all their fields have fewer."""
 _SMALL_BYTES = 4_000
-"""What so much may be made of is read at once."""
+"""Up to this size, the event loop parses a body itself."""
 
 
 def text_of(body: bytes, most: int = MAX_PARTS) -> str:
@@ -36,8 +36,8 @@ def text_of(body: bytes, most: int = MAX_PARTS) -> str:
     except UnicodeDecodeError:
         raise Refused("the body is not UTF-8", code="invalid") from None
     if _parts(text) > most and _parts(_outside_strings(text)) > most:
-        said = f"the body has more than {most:,} names, lists, objects and items"
-        raise Refused(said, code="too_large", headers={"Connection": "close"})
+        detail = f"the body has more than {most:,} names, lists, objects and items"
+        raise Refused(detail, code="too_large", headers={"Connection": "close"})
     return text
 
 
@@ -50,14 +50,14 @@ def _outside_strings(text: str) -> str:
 
 
 class Turns:
-    """Large bodies are read in threads: one of each caller at a time, and two of all."""
+    """Parses large bodies in threads: one of each caller at a time, and two of all."""
 
     def __init__(self) -> None:
         self._at_once = CapacityLimiter(2)
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
-    async def read(self, request: Request, body: bytes, work: Callable[[bytes], Found]) -> Found:
-        """What `work` makes of this body."""
+    async def read(self, request: Request, body: bytes, work: Callable[[bytes], Parsed]) -> Parsed:
+        """Return `work(body)`, called in the caller's turn."""
         if len(body) <= _SMALL_BYTES:
             return work(body)
         caller = request.state.caller.id
@@ -69,9 +69,9 @@ class Turns:
 
 
 def turns(request: Request) -> Turns:
-    """The application's."""
-    found: Turns = request.app.state.turns
-    return found
+    """The turns of this application."""
+    of_application: Turns = request.app.state.turns
+    return of_application
 
 
 class JsonRoute(APIRoute):
@@ -97,7 +97,7 @@ class _Request(Request):
 
 
 def _validated(field: Any, body: bytes) -> Any:
-    found, errors = field.validate(json.loads(text_of(body)), loc=("body",))
+    model, errors = field.validate(json.loads(text_of(body)), loc=("body",))
     if errors:
         raise RequestValidationError(errors)
-    return found
+    return model

@@ -1,4 +1,4 @@
-"""Long polls: an answer that waits until there is nothing more to wait for, without holding a thread meanwhile."""
+"""Long polls: an answer that waits until the work has ended, without holding a thread."""
 
 import time
 from collections.abc import Callable
@@ -10,35 +10,35 @@ from anyio.to_thread import run_sync
 from pipeline.operations.caller import Caller
 from pipeline.operations.quotas import AtOnce, TooManyAtOnce
 
-Found = TypeVar("Found")
+State = TypeVar("State")
 WAITS = AtOnce(100, 80, "requests that wait")
-"""Further ones are answered at once."""
-_FIRST_LOOK_S, _LONGEST_S = 0.05, 0.5
+"""Further requests get the present state at once."""
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 0.5
 
 
-async def wait_for(caller: Caller, look: Callable[[], Found], settled: Callable[[Found], bool], wait_s: float) -> Found:
-    """What `look` gives as soon as that is `settled`, or after `wait_s` seconds, or when the server or caller ends.
+async def wait_for(caller: Caller, read: Callable[[], State], settled: Callable[[State], bool], wait_s: float) -> State:
+    """Poll until the state that `read` returns is `settled`, `wait_s` seconds have passed, or server or client end.
 
-    `look` is called in a thread, again and again: it must be cheap.
+    A thread calls `read` up to twenty times a second: it must be cheap.
     """
-    found = await run_sync(look)
+    state = await run_sync(read)
     if wait_s <= 0:
-        return found
+        return state
     try:
         with WAITS.one(caller.id):
-            return await _wait(caller, look, settled, wait_s, found)
+            return await _wait(caller, read, settled, wait_s, state)
     except TooManyAtOnce:
-        return found
+        return state
 
 
 async def _wait(
-    caller: Caller, look: Callable[[], Found], settled: Callable[[Found], bool], wait_s: float, found: Found
-) -> Found:
-    deadline, pause_s = time.monotonic() + wait_s, _FIRST_LOOK_S
-    while not settled(found) and caller.goes_on() and (left_s := deadline - time.monotonic()) > 0:
+    caller: Caller, read: Callable[[], State], settled: Callable[[State], bool], wait_s: float, state: State
+) -> State:
+    deadline, pause_s = time.monotonic() + wait_s, _FIRST_PAUSE_S
+    while not settled(state) and caller.goes_on() and (left_s := deadline - time.monotonic()) > 0:
         await anyio.sleep(min(pause_s, left_s))
-        pause_s = min(pause_s * 1.5, _LONGEST_S)
+        pause_s = min(pause_s * 1.5, _LONGEST_PAUSE_S)
         if await caller.is_gone():
             break
-        found = await run_sync(look)
-    return found
+        state = await run_sync(read)
+    return state

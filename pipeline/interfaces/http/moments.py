@@ -1,4 +1,4 @@
-"""Moments in requests: with their zone, and within what every database can hold."""
+"""Moments in requests: with their zone, and within the range of every database."""
 
 import re
 from datetime import UTC, datetime
@@ -14,7 +14,7 @@ _EARLIEST, _LATEST = datetime(1970, 1, 1, tzinfo=UTC), datetime(3000, 1, 1, tzin
 
 
 def is_fit(moment: datetime) -> bool:
-    """Whether every database can be asked about it: near the calendar's ends there is no such moment in UTC."""
+    """Whether every database can compare with it: near the calendar's ends, the moment does not exist in UTC."""
     return moment.tzinfo is not None and _EARLIEST <= moment < _LATEST
 
 

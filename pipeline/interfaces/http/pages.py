@@ -1,5 +1,5 @@
-"""Lists, a page at a time. A cursor says after which item the next page begins, so that nothing is left out or shown
-twice while items come and go."""
+"""Lists, a page at a time. A cursor names the last item of a page, so that no page leaves out or repeats an item while
+others are added and deleted."""
 
 import base64
 import binascii
@@ -23,15 +23,15 @@ _MAX_CURSOR = 500
 
 Cursor = Annotated[
     Annotated[str, StringConstraints(max_length=_MAX_CURSOR), CLEAN] | None,
-    Query(description="`next_cursor` of the page before; none: the first page."),
+    Query(description="`next_cursor` of the previous page; none: the first page."),
 ]
 
 
 class Page(BaseModel, Generic[Item]):
-    """Some of a list."""
+    """A page of a list."""
 
     items: list[Item]
-    next_cursor: str | None = Field(default=None, description="Where the next page begins; null: this is the last one.")
+    next_cursor: str | None = Field(default=None, description="The cursor of the next page; null on the last page.")
 
 
 def encode(*key: str | int | float | datetime) -> str:
@@ -43,7 +43,7 @@ def encode(*key: str | int | float | datetime) -> str:
 def decode(cursor: str | None, *types: Any) -> tuple[Any, ...] | None:
     """The key in a cursor, its parts of these types; None for none. Raises `Refused` (400) for anything else.
 
-    A cursor is not signed: it holds no more than a filter could, and is checked as strictly.
+    A cursor needs no signature: it holds no more than a filter could, and passes the same checks.
     """
     if not cursor:
         return None
@@ -53,12 +53,12 @@ def decode(cursor: str | None, *types: Any) -> tuple[Any, ...] | None:
     except (ValueError, binascii.Error, ValidationError, RecursionError):
         parts = None
     if parts is None or any(_unfit(part) for part in parts):
-        raise Refused("this cursor was not given by this list: begin without one", code="bad_cursor")
+        raise Refused("this list gave no such cursor: begin without one", code="bad_cursor")
     return tuple(parts)
 
 
 def _unfit(part: Any) -> bool:
-    """Whether no database could be asked about this."""
+    """Whether some database could not compare with this value."""
     match part:
         case str():
             return storable(part) != part
@@ -72,15 +72,15 @@ def _unfit(part: Any) -> bool:
             return False
 
 
-def views(found: Sequence[Item], limit: int, key: Callable[[Item], Sequence[Any]]) -> Page[Item]:
-    """A page of what was found. Ask for `limit + 1` items: the one too many says that there is a next page."""
-    some = list(found[:limit])
-    return Page(items=some, next_cursor=encode(*key(some[-1])) if len(found) > limit else None)
+def views(items: Sequence[Item], limit: int, key: Callable[[Item], Sequence[Any]]) -> Page[Item]:
+    """A page of these items. Query `limit + 1` of them: the extra item shows that there is a next page."""
+    shown = list(items[:limit])
+    return Page(items=shown, next_cursor=encode(*key(shown[-1])) if len(items) > limit else None)
 
 
 def page(
-    found: Sequence[Item], limit: int, shown: Callable[[Item], Shown], key: Callable[[Item], Sequence[Any]]
+    items: Sequence[Item], limit: int, shown: Callable[[Item], Shown], key: Callable[[Item], Sequence[Any]]
 ) -> Page[Shown]:
-    """The same, of something that is shown for each item."""
-    some = views(found, limit, key)
-    return Page(items=[shown(item) for item in some.items], next_cursor=some.next_cursor)
+    """A page of `shown(item)` for each item; see `views`."""
+    part = views(items, limit, key)
+    return Page(items=[shown(item) for item in part.items], next_cursor=part.next_cursor)

@@ -1,7 +1,7 @@
-"""Pictures that are made when somebody asks: few at once, each once, and none for who has gone.
+"""Renders pictures on request: few at a time, each once, and none after its last client disconnects.
 
-Whoever scrolls through a long document asks for hundreds. Those that wait hold no thread, and leave when the caller
-does; pictures of the same page are one.
+A reader who scrolls through a long document requests hundreds. Waiting requests hold no thread, and end when their
+client disconnects; requests for the same picture share one rendering.
 """
 
 import asyncio
@@ -17,11 +17,11 @@ from pipeline.operations.refusal import Refused
 from pipeline.reading.sandbox.limits import Unwanted
 
 Make = Callable[[Callable[[], bool]], bytes]
-"""Makes a picture as long as it is wanted; in a thread."""
+"""Renders a picture in a thread; calls its argument now and then, and stops once that returns False."""
 AT_ONCE = 2
 MOST, EACH = 256, 128
 """Requests that wait for pictures, of all callers and of one."""
-_LOOK_S = 0.25
+_POLL_S = 0.25
 
 
 @dataclass
@@ -34,7 +34,7 @@ class _Picture:
 
 
 class Pictures:
-    """Those that are being made, or wait for that, in one process; for one event loop."""
+    """The pictures of one event loop that run or wait."""
 
     def __init__(self, ending: Event) -> None:
         """`ending` is set when the server begins to end."""
@@ -44,9 +44,9 @@ class Pictures:
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def get(self, caller: Caller, key: str, make: Make, *, urgent: bool) -> bytes | None:
-        """The picture of this key; None if the caller has gone. The `urgent` ones first, then the newest.
+        """The picture of this key; None if the caller has disconnected. Urgent pictures go first, then the newest.
 
-        Raises `Refused` if too many wait, and what `make` raises.
+        Raises `Refused` if too many wait, and the errors of `make`.
         """
         self._admit(caller.id)
         picture = self._known.get(key)
@@ -58,30 +58,30 @@ class Pictures:
         try:
             self._begin()
             while not picture.done.done():
-                await asyncio.wait([picture.done], timeout=_LOOK_S)
+                await asyncio.wait([picture.done], timeout=_POLL_S)
                 if not picture.done.done() and (self._ending.is_set() or await caller.is_gone()):
                     return None
             return picture.done.result()
         finally:
             picture.askers -= 1
             self._callers[caller.id] -= 1
-            self._callers += Counter()  # without those that have none
+            self._callers += Counter()  # drops callers with none
             if not picture.askers and not picture.running and self._known.get(key) is picture:
                 del self._known[key]
 
     def _admit(self, caller: str) -> None:
         if self._callers[caller] >= EACH:
-            said = f"{EACH} pictures of yours are being made already: wait for one"
-            raise Refused(said, code="too_many_requests", headers={"Retry-After": "1"})
+            detail = f"{EACH} of your requests wait for pictures: wait until one ends"
+            raise Refused(detail, code="too_many_requests", headers={"Retry-After": "1"})
         if self._callers.total() >= MOST:
-            said = "too many pictures are being made: try again in a moment"
-            raise Refused(said, code="busy", headers={"Retry-After": "2"})
+            detail = "too many requests wait for pictures: try again in a moment"
+            raise Refused(detail, code="busy", headers={"Retry-After": "2"})
 
     def _begin(self) -> None:
-        """Begin with as many as may be made at once."""
+        """Start waiting pictures until `AT_ONCE` run."""
         room = AT_ONCE - sum(picture.running for picture in self._known.values())
-        waiting = [one for one in reversed(self._known.items()) if not one[1].running]
-        for key, picture in sorted(waiting, key=lambda one: not one[1].urgent)[: max(0, room)]:
+        waiting = [(key, picture) for key, picture in reversed(self._known.items()) if not picture.running]
+        for key, picture in sorted(waiting, key=lambda entry: not entry[1].urgent)[: max(0, room)]:
             picture.running = True
             task = asyncio.create_task(self._make(key, picture))
             self._tasks.add(task)
@@ -91,10 +91,10 @@ class Pictures:
         try:
             made = await run_sync(picture.make, lambda: picture.askers > 0 and not self._ending.is_set())
         except Unwanted:
-            picture.running = False  # somebody may have asked again just now
-        except Exception as error:  # noqa: BLE001  # whoever asked is told
+            picture.running = False  # another request may wait for it by now
+        except Exception as error:  # noqa: BLE001  # the waiting requests answer with it
             picture.done.set_exception(error)
-            picture.done.exception()  # they may have gone: it is not left unlooked at
+            picture.done.exception()  # marks it as retrieved: the clients may have disconnected
         else:
             picture.done.set_result(made)
         if picture.done.done() or not picture.askers:

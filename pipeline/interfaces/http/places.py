@@ -1,4 +1,4 @@
-"""Where in the console something stands that a call, an event or a hit is about."""
+"""Addresses of the console's pages about the subject of a call, an event or a hit."""
 
 from urllib.parse import quote, urlencode
 
@@ -21,27 +21,24 @@ _PLACES = {
 
 
 def place(kind: str, subject: str) -> str:
-    """The address of what an event is about, without the prefix; empty for what has no page."""
+    """The address of an event's subject, without the prefix; empty for a subject without a page."""
     return _PLACES[kind].format(quote(subject, safe="")) if subject and kind in _PLACES else ""
 
 
 def place_of_call(flow: str, scope_id: str, unit: str) -> str:
-    """The address of what a call was made for: of the page, where it is known; empty for searches."""
-    found = place(_OF_FLOW.get(flow, ""), "" if scope_id == SEARCH else scope_id)
-    return f"{found}?page={unit}" if found and flow == "documents" and unit.isdecimal() else found
+    """The address of a call's subject, with the document's page if the call names one; empty for searches."""
+    address = place(_OF_FLOW.get(flow, ""), "" if scope_id == SEARCH else scope_id)
+    return f"{address}?page={unit}" if address and flow == "documents" and unit.isdecimal() else address
 
 
 def place_of_hit(hit: Hit, words: str = "") -> str:
-    """The address of what a search found, with its words marked where the page can do so."""
+    """The address of a hit, with the words of the search for pages that mark them."""
+    marked = {"q": words[:500]} if words else {}
     match hit.flow:
         case "documents":
-            return f"{place('document', hit.subject)}?{urlencode({'page': hit.number, **_sought(words)})}"
+            return f"{place('document', hit.subject)}?{urlencode({'page': hit.number, **marked})}"
         case "knowledge":
-            found = urlencode({"at": hit.number, **_sought(words)})
-            return f"{place('knowledge_item', hit.subject)}?{found}#chunk-{hit.number}"
+            query = urlencode({"at": hit.number, **marked})
+            return f"{place('knowledge_item', hit.subject)}?{query}#chunk-{hit.number}"
         case "screenshots":
             return place("screenshot_node", hit.subject)
-
-
-def _sought(words: str) -> dict[str, str]:
-    return {"q": words[:500]} if words else {}

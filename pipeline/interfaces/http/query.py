@@ -16,7 +16,7 @@ _FORM = "multipart/form-data"
 
 
 async def _known(request: Request) -> None:
-    """Raise `RequestValidationError` (422) for parameters that the route does not take, with the nearest names."""
+    """Raise `RequestValidationError` (422) for parameters that the route does not take; it names the nearest ones."""
     if not request.query_params:
         return
     parameters, fields, form_fields = _names(request.scope["route"])
@@ -33,8 +33,10 @@ async def _known(request: Request) -> None:
         else:
             near = get_close_matches(name[:60], sorted(parameters | form_fields | fields), n=1)
             meant = f"; did you mean {near[0]}?" if near else ""
-            takes = f"; this address takes {', '.join(sorted(parameters))}" if parameters else "; it takes none"
-            advice = f"there is no such parameter{meant or takes}"
+            takes = (
+                f"; this address takes {', '.join(sorted(parameters))}" if parameters else "; this address takes none"
+            )
+            advice = f"unknown parameter{meant or takes}"
         errors.append({"loc": ("query", name), "msg": advice})
     if errors:
         raise RequestValidationError(errors)

@@ -1,4 +1,4 @@
-"""Files that do not come as uploads: within the request itself, or at an address that it names."""
+"""Files that arrive inside a JSON body, or that the request names by address."""
 
 import math
 from collections.abc import AsyncIterator
@@ -16,17 +16,17 @@ from pipeline.reading.web.fetch import fetch
 from pipeline.storage import installation
 
 FETCH_S = 60.0
-"""How long a file that a request names may take to come."""
+"""Seconds within which a fetched file arrives."""
 
 
 @asynccontextmanager
 async def stored(caller: Caller, filename: str, content: bytes) -> AsyncIterator[File]:
-    """A file that is in the request itself, on disk as long as the context lasts. Raises `Refused` (429)."""
+    """A file from the request's body, on disk as long as the context lasts. Raises `Refused` (429)."""
     context, folder = caller.context, caller.context.settings.upload_dir
     file = File("files", filename, folder / f"incoming-{uuid4().hex}")
 
     def write() -> None:
-        # Before the first file: it would make a new folder look like one that is in use.
+        # Check before the first file: a file in a new folder would make it look used.
         installation.check(context.db, context.settings)
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         file.path.touch(mode=0o600)
@@ -43,7 +43,7 @@ async def stored(caller: Caller, filename: str, content: bytes) -> AsyncIterator
 
 @asynccontextmanager
 async def fetched(caller: Caller, url: str) -> AsyncIterator[File]:
-    """A file that the request names, fetched if that is allowed. Raises `Refused`, or `UnitError` that says why not."""
+    """A file that the request names. Raises `Refused` where the settings forbid fetching, `UnitError` if it fails."""
     settings = caller.context.settings.api
     if not settings.fetch:
         message = "this server fetches nothing (PENSTOCK_API__FETCH): send the file itself"
@@ -54,7 +54,7 @@ async def fetched(caller: Caller, url: str) -> AsyncIterator[File]:
 
         def get() -> None:
             fetch(url, limits, caller.goes_on, to=file.path, allow_private=settings.fetch_private)
-            file.look()
+            file.measure()
             _count(caller, file.size)
 
         with UPLOADS.one(caller.id):
@@ -63,6 +63,6 @@ async def fetched(caller: Caller, url: str) -> AsyncIterator[File]:
 
 
 def _count(caller: Caller, size: int) -> None:
-    """So much more of what this caller may send. Blocks."""
+    """Count these bytes against the caller's upload quota. Blocks."""
     if size and caller.quotas is not None:
         caller.quotas.take_upload(caller.id, math.ceil(size / 1e6))

@@ -1,5 +1,4 @@
-"""Frames as HTTP interfaces take them in and show them: forms with pictures, smaller pictures, names of what failed,
-pages of the timeline."""
+"""Frames in HTTP interfaces: forms with pictures, renditions, ids of failed units, pages of the timeline."""
 
 from datetime import datetime
 from typing import Annotated, Any
@@ -24,48 +23,49 @@ from pipeline.operations.screenshots import Taken
 
 LetterId = Annotated[str, StringConstraints(pattern=r"^(batch|merge|vector):[1-9][0-9]{0,14}$")]
 Pattern = Annotated[str, StringConstraints(min_length=1, max_length=200, strip_whitespace=True), CLEAN]
-"""Of a program or a window's title whose frames are never stored."""
+"""A pattern of programs or window titles whose frames Penstock never stores."""
 
 
 class FrameFields(Strict):
-    """What is known of a frame when it is captured."""
+    """The facts of a frame that its capture knows."""
 
     source: Line = Field(default="screen:0", description="Where it was captured: `screen:ID` or `window:ID`.")
     app: Line = Field(default="", description="The program in the picture, such as Firefox.")
     title: Line = Field(default="", description="The window's title.")
     ts: At | None = Field(
         default=None,
-        description="When it was captured, with its zone; none: now. With it, a frame sent twice is `known`.",
+        description="Time of capture, with its zone; none: now. With it, the server recognises a repeated frame.",
     )
 
 
 def take(caller: Caller, form: Form, file: File) -> Taken:
-    """Have a child process look at a picture of a form, and take it in with what the form says: blocks."""
+    """Have a child process inspect the picture of a form, then ingest it with the form's fields. Blocks."""
     given = {name: values[-1] for name, values in form.fields.items() if name != "wait"}
     try:
         fields = FrameFields.model_validate(given)
     except ValidationError as error:
-        raise RequestValidationError([{**one, "loc": ("body", *one["loc"])} for one in error.errors()]) from None
+        faults = [{**fault, "loc": ("body", *fault["loc"])} for fault in error.errors()]
+        raise RequestValidationError(faults) from None
     frame = Frame(fields.source, fields.ts or caller.context.db.now(), fields.app, fields.title)
     return screenshots.ingest_upload.by(caller, file.path, "the picture", frame)
 
 
 async def rendition(request: Request, shot_id: int, kind: Kind) -> tuple[str, bytes]:
-    """One of a frame's renditions by its name; in its turn if it has to be made. Raises `UserError`, `Refused`."""
+    """(name, content) of a frame's rendition, rendered in turn if needed. Raises `UserError`, `Refused`."""
     caller, pictures = request.state.caller, request.app.state.pictures
-    found = await run_sync(screenshots.find_rendition.by, caller, shot_id, kind)
-    content = found.content
+    stored = await run_sync(screenshots.find_rendition.by, caller, shot_id, kind)
+    content = stored.content
     if content is None:
         urgent = kind is not Kind.SMALL
         content = await pictures.get(
             caller,
-            found.name,
+            stored.name,
             lambda wanted: screenshots.rendition.by(caller, shot_id, kind, wanted),
             urgent=urgent,
         )
     if content is None:
-        raise Refused("nobody waits for this any more", code="busy")
-    return found.name, content
+        raise Refused("the client disconnected", code="busy")
+    return stored.name, content
 
 
 def hours_of(

@@ -1,4 +1,4 @@
-"""What answers are made of: the fields of views that callers get to see, with an example for the OpenAPI document."""
+"""Shapes of answers that differ from their views, and parts of the OpenAPI document."""
 
 from typing import Any
 
@@ -6,7 +6,7 @@ from pydantic import BaseModel, ConfigDict, JsonValue
 
 
 class Shape(BaseModel):
-    """Some fields of a view: `Shape.model_validate(view)`. What it does not name is not told."""
+    """Some fields of a view: `Shape.model_validate(view)`. The answer holds no other fields."""
 
     model_config = ConfigDict(from_attributes=True)
 
@@ -18,6 +18,6 @@ def example(**values: JsonValue) -> ConfigDict:
 
 
 def started(what: str) -> dict[str, Any]:
-    """The OpenAPI description of a 202: `what` was started, and where it is."""
-    location = {"description": "Where it is.", "schema": {"type": "string"}}
+    """The OpenAPI description of a 202 with its `Location`; `what`: what started."""
+    location = {"description": "The address of what started.", "schema": {"type": "string"}}
     return {"description": what, "headers": {"Location": location}}

@@ -1,7 +1,7 @@
-"""What streams of events are fed from: one reader of the database and of Redis for all of them.
+"""Feeds all streams of events of a process from one reader of the database and of Redis.
 
-It keeps the newest events and the newest progress. A stream takes what it has not sent yet; one that is further behind
-than what is kept reads the database itself: a slow client costs others nothing, and never more memory.
+The feed keeps the newest events and the newest progress. Each stream sends the events that it has not sent yet; one
+that lags behind the kept events reads the database itself. So a slow client costs other streams nothing, and no memory.
 """
 
 import asyncio
@@ -28,16 +28,16 @@ from pipeline.storage import api_keys, api_sessions
 from pipeline.storage.context import Context
 
 Result = TypeVar("Result")
-LOOK_S = 0.5
-"""How often the database is asked for what is new; Redis says at once what moves."""
+POLL_S = 0.5
+"""Seconds between queries for new events; Redis pushes progress at once."""
 KEPT = 2000
 KEY_S = 10.0
-"""How often a stream looks whether its key is still good."""
+"""Seconds between checks that a stream's key is still valid."""
 Progress = tuple[int, dict[str, str]]
 
 
 class Feed:
-    """One for each application."""
+    """The feed of one application."""
 
     def __init__(self, context: Context, ending: Ending, quotas: Quotas) -> None:
         self._context, self.ending, self._quotas = context, ending, quotas
@@ -52,7 +52,7 @@ class Feed:
 
     @contextmanager
     def stream(self, caller: str) -> Iterator[None]:
-        """A stream of this caller is open. Raises `Refused` (429) if there are too many."""
+        """Count an open stream of this caller. Raises `Refused` (429) if there are too many."""
         settings = self._quotas.settings
         if self._open.total() >= settings.streams or self._open[caller] >= settings.streams_per_key:
             raise Refused("too many streams of events are open: close one", code="too_many_requests")
@@ -61,48 +61,48 @@ class Feed:
             yield
         finally:
             self._open[caller] -= 1
-            self._open += Counter()  # without those that have none
+            self._open += Counter()  # drops callers with none
 
-    async def asked(self, what: Callable[..., Result], *arguments: object, **named: object) -> Result:
-        """The answer of a function of `operations.events`, in a thread."""
-        return await run_sync(partial(what, *arguments, context=self._context, **named), limiter=self._threads)
+    async def run(self, function: Callable[..., Result], *arguments: object, **named: object) -> Result:
+        """Call a function of `operations.events` in a thread."""
+        return await run_sync(partial(function, *arguments, context=self._context, **named), limiter=self._threads)
 
     def has_usable_key(self, caller: Caller) -> bool:
-        """Whether the caller's key is still good, and the session through which it is used. Blocks."""
+        """Whether the caller's key is still valid, and their session if they use one. Blocks."""
         if caller.session and not api_sessions.is_still_usable(self._context, caller.session):
             return False
         return api_keys.is_still_usable(self._context, caller.id)
 
     def start(self, last: int) -> None:
-        """See to it that somebody reads, for as long as streams are open. `last`: the newest event just now."""
+        """Start the reader, which runs while streams are open, unless it runs. `last`: number of the newest event."""
         if self._reading is None or self._reading.done():
             self._events.clear()
             self._last = last
             self._reading = asyncio.create_task(self._read())
 
     def since(self, seq: int) -> list[Event] | None:
-        """The events after this number; None if they begin before those that are kept here."""
+        """The events after this number; None if the feed no longer keeps the first of them."""
         if seq >= self._last:
             return []
         is_kept = self._events and self._events[0].seq <= seq + 1
-        return [one for one in self._events if one.seq > seq] if is_kept else None
+        return [event for event in self._events if event.seq > seq] if is_kept else None
 
     @property
     def last(self) -> int:
-        """The number of the newest event that was read."""
+        """The number of the newest event read."""
         return self._last
 
     @property
     def moved(self) -> int:
-        """The number of the newest progress."""
+        """The number of the newest progress message."""
         return self._moved
 
     def progress_since(self, number: int) -> list[Progress]:
-        """Progress after this number, as far as it is kept."""
-        return [one for one in self._progress if one[0] > number]
+        """The kept progress messages after this number."""
+        return [message for message in self._progress if message[0] > number]
 
     async def wait(self, seconds: float) -> None:
-        """Until there may be something new, or so long."""
+        """Wait until there may be news, at most this long."""
         try:
             async with asyncio.timeout(seconds):
                 await self._changed.wait()
@@ -112,35 +112,34 @@ class Feed:
     async def _read(self) -> None:
         position = ""
         while self._open and not self.ending.is_set():
-            found = await self.asked(events.after_if_possible, self._last)
-            if found:
-                self._events.extend(found)
-                self._last = found[-1].seq
-            position, moved = await self._look(position, 0.001 if found else LOOK_S)
-            if found or moved:
-                self._tell()
-        self._tell()
+            latest = await self.run(events.after_if_possible, self._last)
+            if latest:
+                self._events.extend(latest)
+                self._last = latest[-1].seq
+            position, moved = await self._read_progress(position, 0.001 if latest else POLL_S)
+            if latest or moved:
+                self._wake_streams()
+        self._wake_streams()
 
-    def _tell(self) -> None:
-        """Wake all streams."""
+    def _wake_streams(self) -> None:
         self._changed.set()
         self._changed = asyncio.Event()
 
-    async def _look(self, position: str, wait_s: float) -> tuple[str, bool]:
-        """Read progress, waiting for it for a while; where it stands, and whether there was any."""
+    async def _read_progress(self, position: str, wait_s: float) -> tuple[str, bool]:
+        """Wait up to `wait_s` for progress; return (the position to go on from, whether there was progress)."""
         if not self._context.online:
             await asyncio.sleep(wait_s)
             return "", False
         try:
-            position = position or await self.asked(events.progress_from)
-            found = await self.asked(events.progress, position, wait_s)
+            position = position or await self.run(events.progress_from)
+            messages = await self.run(events.progress, position, wait_s)
         except RedisError:
             await asyncio.sleep(wait_s)
             return "", False
-        for _, fields in found:
+        for _, fields in messages:
             self._moved += 1
             self._progress.append((self._moved, fields))
-        return (found[-1][0] if found else position), bool(found)
+        return (messages[-1][0] if messages else position), bool(messages)
 
 
 async def for_one(request: Request, caller: ByCaller) -> AsyncIterator[Feed]:
@@ -153,7 +152,7 @@ async def for_one(request: Request, caller: ByCaller) -> AsyncIterator[Feed]:
 
 
 class Stay:
-    """How long one stream may go on: so many seconds, while its key is good, until the server ends."""
+    """Limits one stream: `longest_s` seconds, while its key is valid, until the server shuts down."""
 
     def __init__(self, feed: Feed, caller: Caller, longest_s: float) -> None:
         self._feed, self._caller = feed, caller
@@ -161,7 +160,7 @@ class Stay:
         self._ends_at = self._looked_at + longest_s
 
     async def lasts(self) -> bool:
-        """Whether it goes on."""
+        """Whether the stream may go on."""
         now = time.monotonic()
         if self._caller.has_key and now - self._looked_at > KEY_S:
             self._looked_at = now

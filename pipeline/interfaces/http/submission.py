@@ -1,4 +1,4 @@
-"""How to convert a file, as requests say it."""
+"""The fields of requests that say how to convert a file."""
 
 from typing import Annotated, Any
 
@@ -22,17 +22,18 @@ class SubmitOptions(Strict):
     )
     provider: Choice = Field(default="", description="A configured provider; empty for the server's choice.")
     model: Choice = ""
-    allow_partial: bool = Field(default=False, description="Merge what there is when pages fail for good.")
+    allow_partial: bool = Field(default=False, description="Merge the completed pages though others failed.")
     use_cache: bool = True
     pictures: bool = Field(default=False, description="Keep the pictures on its pages; local conversion only.")
-    fresh: bool = Field(default=False, description="Make a new document even if the same file was submitted before.")
+    fresh: bool = Field(default=False, description="Make a new document even if one of the same file exists.")
 
 
 def options_of(form: Form) -> Options:
-    """How to convert what the form holds. Raises what is answered with 422."""
+    """The form's options. Raises `RequestValidationError` (422)."""
     given: dict[str, Any] = {name: values[-1] for name, values in form.fields.items() if name != "wait"}
     try:
         chosen = SubmitOptions.model_validate(given)
     except ValidationError as error:
-        raise RequestValidationError([{**one, "loc": ("body", *one["loc"])} for one in error.errors()]) from None
+        faults = [{**fault, "loc": ("body", *fault["loc"])} for fault in error.errors()]
+        raise RequestValidationError(faults) from None
     return Options(**chosen.model_dump())

@@ -1,7 +1,7 @@
 """Uploads: multipart forms, or a file as the body, streamed to disk with their SHA-256; memory stays flat.
 
-Starlette would spool into its own temporary files, and copy; here a file is written once, into the folder where it is
-needed next, and what nobody takes over is removed.
+Starlette would spool into its own temporary files, and copy. This module writes a file once, into the folder where an
+operation moves it from, and removes it with the request otherwise.
 """
 
 import errno
@@ -30,21 +30,21 @@ from pipeline.operations.refusal import Refused
 from pipeline.storage import installation
 
 MAX_FIELDS, MAX_FIELD_BYTES, MAX_HEADERS, MAX_HEADER_BYTES = 100, 64_000, 8, 4096
-"""Of a multipart form, and of each of its parts."""
+"""Limits of a multipart form, and of each of its parts."""
 UPLOADS = AtOnce(16, 12, "uploads")
-"""Also files within requests, and those that we fetch for somebody."""
+"""Includes files inside JSON bodies, and files that Penstock fetches for a request."""
 _BLOCK_BYTES = 1_000_000
-"""How much is gathered before it is written."""
+"""Bytes in memory that are written together."""
 _COUNTED_BYTES = 8_000_000
-"""After how much the quota is asked again."""
+"""Bytes that count against the quota together."""
 
 
 @dataclass
 class File:
-    """A file on its way to disk, and then there. `path` is ours: move it, or it is removed when the request ends."""
+    """A file that arrives, and is then on disk. Move it from `path`, or it is removed when the request ends."""
 
     name: str
-    """Of the form's field."""
+    """The name of the form's field."""
     filename: str
     path: Path
     size: int = 0
@@ -60,7 +60,7 @@ class File:
         self._pending.append(data)
 
     def write(self) -> None:
-        """Write what was gathered. Blocks: for a thread."""
+        """Write the bytes gathered. Blocks: for a thread."""
         block = b"".join(self._pending)
         self._pending.clear()
         with self.path.open("ab") as file:
@@ -68,8 +68,8 @@ class File:
         self._digest.update(block)
         self.size += len(block)
 
-    def look(self) -> None:
-        """Take note of what somebody else wrote to `path`. Blocks: for a thread."""
+    def measure(self) -> None:
+        """Count and hash a file that `fetch` wrote to `path`. Blocks: for a thread."""
         with self.path.open("rb") as file:
             while block := file.read(_BLOCK_BYTES):
                 self._digest.update(block)
@@ -82,36 +82,36 @@ class File:
 
 @dataclass
 class Form:
-    """What came: files, and the values of fields by name."""
+    """A form's files, and the values of its fields by name."""
 
     files: list[File] = field(default_factory=list)
     fields: dict[str, list[str]] = field(default_factory=dict)
 
     @property
     def digest(self) -> str:
-        """What makes it the same form, whatever the boundary between its parts."""
+        """The hash of the form's content: the same under any boundary between its parts."""
         parts = sorted((name, *values) for name, values in self.fields.items())
-        parts += [(one.name, one.filename, one.sha256) for one in self.files]
+        parts += [(file.name, file.filename, file.sha256) for file in self.files]
         return hashlib.sha256(repr(parts).encode("utf-8", "backslashreplace")).hexdigest()
 
 
 def of_folder(form: Form) -> tuple[list[tuple[Path, str]], str]:
-    """(the files with their names, the name of the folder that they are of, if it is given).
+    """(the files with their names, the name of their folder or an empty string).
 
-    Raises what is answered with 422.
+    Raises `Refused` or `RequestValidationError` (422).
     """
     if form.fields.keys() - {"groupName", "wait"} or not form.files:
-        raise Refused("send files, and the field `groupName` if they are those of a folder", code="invalid")
+        raise Refused("send files, and the field `groupName` to name their folder", code="invalid")
     try:
         folder = TypeAdapter(Name).validate_python(form.fields["groupName"][-1]) if "groupName" in form.fields else ""
     except ValidationError as error:
-        wrong = [{**one, "loc": ("body", "groupName", *one["loc"])} for one in error.errors()]
-        raise RequestValidationError(wrong) from None
+        faults = [{**fault, "loc": ("body", "groupName", *fault["loc"])} for fault in error.errors()]
+        raise RequestValidationError(faults) from None
     return [(file.path, file.filename) for file in form.files], folder
 
 
 def uploaded(max_files: int = 1) -> Callable[[Request], AsyncIterator[Form]]:
-    """A dependency: `Annotated[Form, Depends(uploaded())]`, for endpoints that take files. Name the right before it."""
+    """A dependency of endpoints that take files: `Annotated[Form, Depends(uploaded())]`. Name the scope before it."""
 
     async def form(request: Request) -> AsyncIterator[Form]:
         async with receive(request, max_files) as received:
@@ -129,7 +129,7 @@ async def receive(request: Request, max_files: int = 1) -> AsyncIterator[Form]:
     """
     form = Form()
     try:
-        # No longer than it comes: what becomes of it may take longer, as with `wait`.
+        # Hold the place only while the body arrives: the operation may take longer, as with `wait`.
         with UPLOADS.one(request.state.caller.id):
             await _receive(request, form, max_files)
         await idempotency.recognise(request, form.digest)
@@ -145,7 +145,7 @@ async def receive(request: Request, max_files: int = 1) -> AsyncIterator[Form]:
 
 async def _receive(request: Request, form: Form, max_files: int) -> None:
     state = request.app.state
-    # Before the first file: it would make a new folder look like one that is in use.
+    # Check before the first file: a file in a new folder would make it look used.
     await run_sync(installation.check, state.context.db, state.context.settings)
     kind, options = parse_options_header(request.headers.get("content-type", ""))
     receiver = _Receiver(request, form, max_files)
@@ -159,7 +159,7 @@ async def _receive(request: Request, form: Form, max_files: int) -> None:
 
 
 class _Receiver:
-    """Takes one request's body apart."""
+    """Parses one request's body into files and fields."""
 
     def __init__(self, request: Request, form: Form, max_files: int) -> None:
         self._request = request
@@ -172,7 +172,7 @@ class _Receiver:
         self._field_count = 0
 
     async def body(self) -> None:
-        """The whole body is the file."""
+        """Take the whole body as the file."""
         name = unquote(self._request.headers.get("x-filename", ""), errors="replace")[:1000]
         for key, value in self._request.query_params.multi_items()[:MAX_FIELDS]:
             self._form.fields.setdefault(key, []).append(value[:MAX_FIELD_BYTES])
@@ -183,7 +183,7 @@ class _Receiver:
         await self._flush(file)
 
     async def multipart(self, boundary: bytes) -> None:
-        """Files and fields between boundaries."""
+        """Take files and fields between boundaries."""
         if not boundary:
             raise Refused("the form names no boundary", code="bad_multipart")
         callbacks: Any = {
@@ -215,7 +215,7 @@ class _Receiver:
             await self._flush(file)
 
     async def _flush(self, file: File, beyond: int = 0) -> None:
-        """Write what was gathered if it is this much; without a number, whatever is left."""
+        """Write the bytes gathered if there are at least `beyond`."""
         if file.pending < beyond:
             return
         self._uncounted += file.pending
@@ -289,7 +289,7 @@ class _Receiver:
 
 @dataclass
 class _Part:
-    """The part of a form that is being read."""
+    """The part of a form that the parser reads."""
 
     name: str = ""
     disposition: bytes = b""

@@ -15,7 +15,7 @@ from anyio.to_thread import run_sync
 from starlette.requests import Request
 from starlette.types import Receive, Scope, Send
 
-from pipeline.interfaces.http.bodies import again
+from pipeline.interfaces.http.bodies import replay
 from pipeline.interfaces.http.json_bodies import text_of, turns
 from pipeline.interfaces.mcp.tool import Call, Report, may_use
 from pipeline.settings import ApiSettings
@@ -55,7 +55,7 @@ class Mcp:
         request = Request(scope)
         await turns(request).read(request, body, partial(text_of, most=MAX_PARTS))
         manager = await self._begun(writes=may_use(request.state.caller, writes=True, local=False))
-        await manager.handle_request(scope, again(body, receive), send)
+        await manager.handle_request(scope, replay(body, receive), send)
 
     async def _begun(self, *, writes: bool) -> "StreamableHTTPSessionManager":
         async with self._beginning:

@@ -55,7 +55,7 @@ async def follow(
     more: look at how things stand. `progress` has no id, and is not replayed.
     """
     known = _number(last_event_id, after)
-    found = await feed.asked(events.kept)
+    found = await feed.run(events.kept)
     feed.start(found.last)
     last = found.last if known is None else known
     moved, stay = feed.moved, Stay(feed, caller, LONGEST_S)
@@ -68,7 +68,7 @@ async def follow(
     while await stay.lasts():
         some = feed.since(last)
         if some is None:
-            some = await feed.asked(events.after_if_possible, last)
+            some = await feed.run(events.after_if_possible, last)
         for one in some:
             last = one.seq
             if wanted.matches(one):

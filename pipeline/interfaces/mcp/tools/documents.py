@@ -121,7 +121,7 @@ def _submit_path(call: Call, given: str, options: Options) -> Document:
     check_file(path, settings.documents)
     with files.incoming(settings, path) as copy:
         file = File("file", path.name, copy)
-        file.look()
+        file.measure()
         return _submit(call, file, options)
 
 

@@ -302,14 +302,14 @@ def test_one_caller_does_not_take_all_memory_for_bodies() -> None:
     with pytest.raises(Refused) as mine:
         held.add("a", 1)
     assert mine.value.code == "too_many_requests"
-    held.let_go("a", 1)
+    held.release("a", 1)
     for caller in "bcd":
         held.add(caller, 4)
     with pytest.raises(Refused) as busy:
         held.add("e", 1)
     assert busy.value.code == "busy"
     for caller, count in {"a": 4, "b": 4, "c": 4, "d": 4, "e": 1}.items():
-        held.let_go(caller, count)
+        held.release(caller, count)
     assert not held.by_caller
 
 
