@@ -1,4 +1,4 @@
-"""What the other APIs have in common: files of a request become documents, and someone waits for them."""
+"""The part that the other APIs share: submits a request's files as documents, and waits for them."""
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -21,15 +21,15 @@ MAX_FILES = 20
 
 @asynccontextmanager
 async def form_of(request: Request, max_files: int = MAX_FILES) -> AsyncIterator[Form]:
-    """The form that the request carries. Raises `Refused` if there is no file in it, or too many."""
+    """The request's form. Raises `Refused` for no file, or too many."""
     async with receive(request, max_files) as form:
         if not form.files:
-            raise Refused("there is no file: send it as `files` in multipart/form-data", code="invalid")
+            raise Refused("the form holds no file: send it as `files` in multipart/form-data", code="invalid")
         yield form
 
 
 def submit(caller: Caller, file: File, options: Options) -> str:
-    """Submit a file; returns the document's id. A page range that reaches beyond the last page ends with it. Blocks."""
+    """Submit a file; return the document's id. Cuts a page range that reaches beyond the last page. Blocks."""
 
     def send(options: Options) -> str:
         return documents.submit_upload.by(caller, file.path, file.filename, options, file.sha256).id
@@ -44,9 +44,9 @@ def submit(caller: Caller, file: File, options: Options) -> str:
 
 
 async def settled(caller: Caller, ids: Sequence[str], timeout_s: float) -> list[Document]:
-    """The documents once all are at rest, or after `timeout_s` as they are then."""
-    look = partial(documents.several.by, caller, ids)
-    return await wait_for(caller, look, lambda found: all(document.at_rest for document in found), timeout_s)
+    """Wait until all documents are at rest, at most `timeout_s`; return their state then."""
+    read = partial(documents.several.by, caller, ids)
+    return await wait_for(caller, read, lambda states: all(document.at_rest for document in states), timeout_s)
 
 
 def unfinished(task_id: str) -> Refused:

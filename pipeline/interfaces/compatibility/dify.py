@@ -20,7 +20,7 @@ _UNKNOWN_BASE = 2001
 
 
 class Unknown(BaseModel):
-    """Dify's own way to say that there is no such base."""
+    """Dify's error for an unknown base."""
 
     error_code: int
     error_msg: str
@@ -28,29 +28,29 @@ class Unknown(BaseModel):
 
 
 class RetrievalSetting(BaseModel):
-    """How much to find. A score of 1 is the best that there can be."""
+    """Limits of a search. The best score is 1."""
 
     top_k: int = Field(default=5, ge=1, le=MAX_LIMIT)
     score_threshold: Annotated[float, Field(ge=0, le=1)] | None = None
 
 
 class Conditions(BaseModel):
-    """Which metadata records must have."""
+    """Conditions on the metadata of records."""
 
     conditions: Given = False
 
 
 class Retrieval(BaseModel):
-    """What Dify asks."""
+    """Dify's request."""
 
     knowledge_id: Name = Field(description="A base, by its id or its name.")
     query: Prose
     retrieval_setting: RetrievalSetting = RetrievalSetting()
-    metadata_condition: Conditions | None = Field(default=None, description="Not possible here.")
+    metadata_condition: Conditions | None = Field(default=None, description="Not supported: leave it out.")
 
 
 class Record(BaseModel):
-    """A chunk that was found."""
+    """A matching chunk."""
 
     content: str
     score: float
@@ -59,26 +59,24 @@ class Record(BaseModel):
 
 
 class Records(BaseModel):
-    """What was found, best first."""
+    """Matching chunks, best first."""
 
     records: list[Record]
 
 
-@router.post(
-    "/retrieval", response_model=Records, responses={404: {"model": Unknown, "description": "There is no such base."}}
-)
+@router.post("/retrieval", response_model=Records, responses={404: {"model": Unknown, "description": "Unknown base."}})
 def retrieve(caller: ByCaller, asked: Retrieval) -> Records | JSONResponse:
     """Search a knowledge base as Dify does."""
     if asked.metadata_condition and asked.metadata_condition.conditions:
-        raise Refused("metadata_condition is not possible here: leave it out", code="unsupported_condition")
+        raise Refused("this server does not support metadata_condition: leave it out", code="unsupported_condition")
     setting = asked.retrieval_setting
     try:
-        found = knowledge.search.by(
+        matches = knowledge.search.by(
             caller, asked.knowledge_id, asked.query, limit=setting.top_k, min_score=setting.score_threshold
         )
     except UnknownBase as error:
         return JSONResponse({"error_code": _UNKNOWN_BASE, "error_msg": str(error), "detail": str(error)}, 404)
-    return Records(records=[_record(hit) for hit in found.hits])
+    return Records(records=[_record(hit) for hit in matches.hits])
 
 
 def _record(hit: Hit) -> Record:

@@ -1,4 +1,4 @@
-"""What Open WebUI's document loaders call: "external" and "mineru". Its third, "docling", calls docling-serve's API."""
+"""The APIs of Open WebUI's document loaders "external" and "mineru". Its third, "docling", calls docling-serve's."""
 
 from collections.abc import Mapping
 from importlib.metadata import version
@@ -41,8 +41,8 @@ _FORM: dict[str, Any] = {
                         "files": {"type": "array", "items": {"type": "string", "format": "binary"}},
                         "start_page_id": {"type": "integer", "description": "The first page, from 0."},
                         "end_page_id": {"type": "integer", "description": "The last page, from 0."},
-                        "provider": {"type": "string", "description": "Penstock's own."},
-                        "model": {"type": "string", "description": "Penstock's own."},
+                        "provider": {"type": "string", "description": "An addition of Penstock."},
+                        "model": {"type": "string", "description": "An addition of Penstock."},
                     },
                 }
             }
@@ -54,7 +54,7 @@ _LAST_PAGE = 99_999
 
 @router.put("/process", openapi_extra=_BODY)
 async def process(request: Request, caller: ByCaller, _filename: Filename = "") -> list[dict[str, Any]]:
-    """Convert the body, a file, and answer with the Markdown of each page that has any."""
+    """Convert the file in the body; answer with the Markdown of each page that has text."""
     async with conversion.form_of(request, 1) as form:
         file = form.files[0]
         document_id = await run_sync(conversion.submit, caller, file, Options(allow_partial=True))
@@ -64,7 +64,7 @@ async def process(request: Request, caller: ByCaller, _filename: Filename = "") 
 
 @router.post("/file_parse", openapi_extra=_FORM)
 async def file_parse(request: Request, caller: ByCaller) -> dict[str, Any]:
-    """Convert files as MinerU's API does, and answer with their Markdown."""
+    """Convert files in the manner of MinerU's API; answer with their Markdown."""
     async with conversion.form_of(request) as form:
         submission = _mineru_options(form.fields).submission(caller.context.settings.provider)
         ids = [await run_sync(conversion.submit, caller, file, submission) for file in form.files]
@@ -77,23 +77,23 @@ async def file_parse(request: Request, caller: ByCaller) -> dict[str, Any]:
 
 
 async def _converted(caller: Caller, ids: list[str]) -> list[Document]:
-    """The documents once they have results. Raises `Refused` if they fail, or take too long."""
+    """Wait for the documents' results. Raises `Refused` if conversion fails, or takes too long."""
     patience_s = caller.context.settings.api.max_sync_wait_s
-    found = {document.id: document for document in await conversion.settled(caller, ids, patience_s)}
+    by_id = {document.id: document for document in await conversion.settled(caller, ids, patience_s)}
     for document_id in ids:
-        document = found.get(document_id)
+        document = by_id.get(document_id)
         if document is None:
             raise Refused("the document was deleted while it was converted", code="unknown_document")
         if not document.at_rest:
             raise conversion.unfinished(document_id)
         if not has_result(document):
             raise Refused(f"{document.filename}: {message(document)}", code="not_converted")
-    return [found[document_id] for document_id in ids]
+    return [by_id[document_id] for document_id in ids]
 
 
 def _pages(caller: Caller, document: Document, filename: str) -> list[dict[str, Any]]:
     """A text for each page; Open WebUI counts pages from 0."""
-    found = [
+    pages = [
         {
             "page_content": text,
             "metadata": {"source": filename, "page": number - 1, "document_id": document.id},
@@ -101,13 +101,13 @@ def _pages(caller: Caller, document: Document, filename: str) -> list[dict[str, 
         for number, text in documents.page_texts.by(caller, document.id)
         if text.strip()
     ]
-    if not found:
+    if not pages:
         raise Refused(f"No extractable text in {filename}", code="no_text")
-    return found
+    return pages
 
 
 def _mineru_options(fields: Mapping[str, list[str]]) -> ConvertOptions:
-    """Which pages, and, as Penstock's own, `provider` and `model`; the other options choose among MinerU's models."""
+    """The page range, `provider` and `model` (additions of Penstock); other options choose among MinerU's models."""
     given = {name: values[-1] for name, values in fields.items() if values[-1]}
     own: dict[str, Any] = {name: given[name] for name in ("provider", "model") if name in given}
     try:

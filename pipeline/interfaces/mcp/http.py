@@ -1,7 +1,7 @@
 """`/mcp` of the API: the protocol's streamable HTTP, without sessions, so that any process may answer any request.
 
-The layers of the API have seen to hosts, origins, keys, quotas and sizes before. The protocol's package is imported
-when the first assistant calls: most servers never see one.
+The API's middleware has checked hosts, origins, keys, quotas and sizes before. The first call of an assistant imports
+the protocol's package: most servers never get one.
 """
 
 from collections.abc import AsyncIterator
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 
 PATH = "/mcp"
 MAX_PARTS = 2_000
-"""Of one message, which the protocol's package parses and validates on the event loop."""
+"""Limit for one message, which the protocol's package parses and validates on the event loop."""
 
 
 class Mcp:
-    """An ASGI application for one path. `running` is entered by the API's lifespan."""
+    """An ASGI application for one path. The API's lifespan enters `running`."""
 
     path = PATH
 
@@ -42,7 +42,7 @@ class Mcp:
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        """As long as the API runs; what is under way afterwards is cancelled."""
+        """Run while the API runs, and cancel calls under way at its end."""
         async with anyio.create_task_group() as self._tasks:
             try:
                 yield
@@ -50,7 +50,7 @@ class Mcp:
                 self._tasks.cancel_scope.cancel()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        scope["route"] = self  # for the metrics: a route for any application does not name itself
+        scope["route"] = self  # names the route for the metrics, as a mounted application does not
         body = await Request(scope, receive).body()  # `BodyLimits` has a limit for it
         request = Request(scope)
         await turns(request).read(request, body, partial(text_of, most=MAX_PARTS))
@@ -77,12 +77,12 @@ class Mcp:
 
         from pipeline.interfaces.mcp.server import make_server  # noqa: PLC0415
 
-        # When the server begins to end, whoever waits is answered, and not cut off.
+        # At shutdown, waiting calls get an answer; the package would cut them off.
         AppStatus.disable_automatic_graceful_drain()  # type: ignore[no-untyped-call]
         return StreamableHTTPSessionManager(
             make_server(_call, writes=writes, local=False),
             stateless=True,
-            # `Guard` has checked both, by names that are settings and by the address that the connection came to.
+            # `Guard` has checked host and origin, by the settings and the address of the connection.
             security_settings=TransportSecuritySettings(enable_dns_rebinding_protection=False),
             max_request_body_size=self._settings.max_json_mb * 1_000_000,
         )

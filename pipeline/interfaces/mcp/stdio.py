@@ -21,8 +21,8 @@ _INTERRUPTED = 130
 
 
 def serve(context: Context, *, write: bool) -> None:
-    """Answer one client until it closes our standard input, or has gone."""
-    # The thread that reads cannot be woken, so an interrupt ends the process; nothing that was begun is lost by that.
+    """Answer one client until it closes our standard input or disappears."""
+    # An interrupt cannot wake the reading thread, so it ends the process; work under way is in the database.
     signal.signal(signal.SIGINT, lambda *_: os._exit(_INTERRUPTED))
     context.db.patience_s = PATIENCE_S
     quotas, ending, scope = Quotas(context), threading.Event(), Scope.WRITE if write else Scope.READ

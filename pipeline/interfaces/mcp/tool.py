@@ -1,4 +1,4 @@
-"""What a tool is: a function with typed arguments and a typed result, and what it may do."""
+"""A tool: a function with typed arguments and a typed result, and its traits, such as whether it writes."""
 
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
@@ -20,17 +20,17 @@ Report = Callable[[float, float | None, str], Coroutine[Any, Any, None]]
 
 @cache
 def adapter(result: Any) -> TypeAdapter[Any]:
-    """Describes and writes results of this kind: a model or a view."""
+    """The schema and serializer of a tool's result, a model or a view."""
     return TypeAdapter(result)
 
 
 class Arguments(Strict):
-    """What a tool is asked. What it does not know is refused, so that nobody believes it was heeded."""
+    """The arguments of a tool. Refuses unknown names, so that an assistant notices its mistake."""
 
 
 @dataclass(frozen=True)
 class Picture:
-    """A result that is looked at, beside what is said of it."""
+    """A result with a picture. `about`: the structured result beside it."""
 
     png: bytes
     about: Any
@@ -42,13 +42,13 @@ class Call:
 
     caller: Caller
     pictures: Pictures
-    """Those that this process makes."""
+    """The pictures that this process renders."""
     base_url: str
-    """Where people see the console, without a slash at its end."""
+    """The console's address for people, without a slash at its end."""
     report: Report
-    """Tells the client how far it is, if it asked for that: (done, of how many, in words)."""
+    """Reports progress to a client that asked for it: (done, total, in words)."""
     local: bool = False
-    """The caller is a program of this machine's user, so paths name their files."""
+    """Whether the caller is a program of this machine's user, so that paths name the user's files."""
 
     @property
     def may_write(self) -> bool:
@@ -58,7 +58,7 @@ class Call:
 
 @dataclass(frozen=True)
 class Tool:
-    """A tool as it is listed, and the function behind it. One that is not async runs in a thread."""
+    """A tool as the server lists it, and its function. A function that is not async runs in a thread."""
 
     name: str
     title: str
@@ -66,15 +66,15 @@ class Tool:
     function: Callable[..., Any]
     arguments: type[Arguments]
     local_arguments: type[Arguments]
-    """Over stdio."""
+    """The arguments over stdio."""
     result: Any
     writes: bool = False
     spends: bool = False
-    """It may lead to calls of AI services."""
+    """Whether it may lead to calls of AI services."""
     destructive: bool = False
     idempotent: bool = True
     open_world: bool = False
-    """It may reach what is not Penstock: addresses elsewhere."""
+    """Whether it may fetch addresses outside Penstock."""
 
     def arguments_for(self, *, local: bool) -> type[Arguments]:
         return self.local_arguments if local else self.arguments
@@ -91,26 +91,26 @@ class Toolbox:
         title: str,
         *,
         result: Any = None,
-        asks: type[Arguments] | None = None,
-        asks_locally: type[Arguments] | None = None,
+        over_http: type[Arguments] | None = None,
+        over_stdio: type[Arguments] | None = None,
         **traits: bool,
     ) -> Callable[[Function], Function]:
-        """A decorator for `(call, asked) -> result`. Types say what it takes and gives, the docstring what it is for.
+        """A decorator for `(call, asked) -> result`. Annotations give the schemas, the docstring the description.
 
-        `result`: what is said beside a picture. `asks`, `asks_locally`: arguments over HTTP and stdio, if they differ.
+        `result`: the structured result beside a picture. `over_http`, `over_stdio`: arguments, where these differ.
         """
 
         def add(function: Function) -> Function:
             types = get_type_hints(function)
-            asked: type[Arguments] = asks or types["asked"]
+            arguments: type[Arguments] = over_http or types["asked"]
             self.tools.append(
                 Tool(
                     function.__name__,
                     title,
                     cleandoc(function.__doc__ or ""),
                     function,
-                    asked,
-                    asks_locally or asked,
+                    arguments,
+                    over_stdio or arguments,
                     result or types["return"],
                     **traits,
                 )
@@ -123,8 +123,8 @@ class Toolbox:
 def check(caller: Caller, *, writes: bool, local: bool) -> None:
     """Raise `Refused` unless the caller may use tools that write (`writes`) or tools that only read.
 
-    Without a key, whoever is on this machine may do everything by the API; what an assistant writes needs to be
-    allowed, since texts that it reads may tell it what to do.
+    A caller on this machine needs no key for the API. An assistant needs one to write, or a setting, since the texts
+    that it reads may instruct it.
     """
     if local and writes and caller.scope is Scope.READ:
         raise Refused("this assistant may only read: start it as `penstock mcp --write`", code="forbidden")

@@ -1,1 +1,1 @@
-"""What Prometheus reads: figures from the database and Redis, so restarts lose nothing: docs/reference/metrics.md."""
+"""Prometheus metrics from the database and Redis, so restarts lose nothing: docs/reference/metrics.md."""

@@ -21,7 +21,7 @@ _STATES = ("closed", "open", "half-open")
 
 
 def families(context: Context) -> list[Metric]:
-    """All of them. Raises `RedisError`."""
+    """All metrics from Redis. Raises `RedisError`."""
     if not context.online:
         raise RedisError("the embedded Redis is down")
     queues = list(context.gates.queues.values())
@@ -39,7 +39,7 @@ def _queues(context: Context) -> Iterator[Metric]:
     depth = Gauge("penstock_queue_messages", "Messages that wait in a queue.", labels=["queue"])
     oldest = Gauge(
         "penstock_queue_oldest_message_age_seconds",
-        "How long ago the message was sent that is next in a queue; 0 if none waits.",
+        "Age of the message that is next in a queue; 0 if none waits.",
         labels=["queue"],
     )
     names = context.gates.names
@@ -55,7 +55,7 @@ def _gates(context: Context, queues: list[GatedQueue]) -> Iterator[Metric]:
         "penstock_gate_closed", "1 if a queue's gate lets nothing through for this reason.", labels=["queue", "reason"]
     )
     scope = ["scope", "name"]
-    flight = Gauge("penstock_gate_in_flight", "Messages that were admitted and are not done.", labels=scope)
+    flight = Gauge("penstock_gate_in_flight", "Messages that a gate admitted and that are not done.", labels=scope)
     window = [*scope, "unit", "window_seconds"]
     limit = Gauge("penstock_gate_window_limit", "Requests or tokens allowed in a sliding window.", labels=window)
     used = Gauge("penstock_gate_window_used", "Requests or tokens used in a sliding window.", labels=window)
@@ -64,16 +64,16 @@ def _gates(context: Context, queues: list[GatedQueue]) -> Iterator[Metric]:
         state = gates.gate(context, queue.name).look()
         for reason in _CLOSED_BY:
             closed.put((queue.name, reason), state.closed_by == reason)
-        found = [("queue", queue.name, state.queue)]
+        loads = [("queue", queue.name, state.queue)]
         if queue.provider not in providers:
             providers.add(queue.provider)
-            found.append(("provider", queue.provider, state.provider))
-        for kind, name, of in found:
-            flight.put((kind, name), of.in_flight)
-            for each in of.windows:
-                labels = (kind, name, each.window.unit, f"{each.window.window_s:g}")
-                limit.put(labels, each.window.limit)
-                used.put(labels, each.used)
+            loads.append(("provider", queue.provider, state.provider))
+        for kind, name, load in loads:
+            flight.put((kind, name), load.in_flight)
+            for usage in load.windows:
+                labels = (kind, name, usage.window.unit, f"{usage.window.window_s:g}")
+                limit.put(labels, usage.window.limit)
+                used.put(labels, usage.used)
     yield from (closed, flight, limit, used)
 
 
@@ -82,17 +82,17 @@ def _breakers(context: Context) -> Iterator[Metric]:
     state = Gauge("penstock_breaker_state", "1 for the state that a breaker is in, else 0.", labels=[*by, "state"])
     failures = Gauge("penstock_breaker_failures", "Failures in a row that a closed breaker counts.", labels=by)
     for name in context.gates.breakers:
-        found = gates.breaker(context, name).look()
+        breaker = gates.breaker(context, name).look()
         provider, _, capability = name.partition(":")
-        for one in _STATES:
-            state.put((provider, capability, one), found.state == one)
-        failures.put((provider, capability), found.failures)
+        for possible in _STATES:
+            state.put((provider, capability, possible), breaker.state == possible)
+        failures.put((provider, capability), breaker.failures)
     yield from (state, failures)
 
 
 def _spent(context: Context, queues: list[GatedQueue]) -> Iterator[Metric]:
     spent = Gauge(
-        "penstock_provider_spent_today", "What a provider's calls have cost since its day began.", labels=["provider"]
+        "penstock_provider_spent_today", "Cost of a provider's calls since its day began.", labels=["provider"]
     )
     for provider in sorted({queue.provider for queue in queues}):
         spent.put((provider,), running_sum(context, provider, context.settings.providers[provider]))
@@ -100,9 +100,7 @@ def _spent(context: Context, queues: list[GatedQueue]) -> Iterator[Metric]:
 
 
 def _workers(context: Context) -> Iterator[Metric]:
-    alive = Gauge(
-        "penstock_workers", "Workers that live, by role: what stands before the @ in their names.", labels=["role"]
-    )
+    alive = Gauge("penstock_workers", "Live workers, by role: the part of their names before the @.", labels=["role"])
     counted = dict.fromkeys(needed(context.settings), 0)
     for worker in sorted(Presence(context.redis).alive()):
         role, at, _ = worker.partition("@")
@@ -114,10 +112,10 @@ def _workers(context: Context) -> Iterator[Metric]:
 
 
 def _server(context: Context) -> Iterator[Metric]:
-    swept = Gauge("penstock_sweep_age_seconds", "How long ago the last sweep ended; none if that is not known.")
+    swept = Gauge("penstock_sweep_age_seconds", "Seconds since the last sweep ended; none if unknown.")
     age_s = last_sweep_s(context.redis)
     if age_s is not None:
         swept.put((), age_s)
-    memory = Gauge("penstock_redis_memory_bytes", "What Redis holds in memory.")
+    memory = Gauge("penstock_redis_memory_bytes", "Memory that Redis uses.")
     memory.put((), float(context.redis.info("memory")["used_memory"]))
     yield from (swept, memory)

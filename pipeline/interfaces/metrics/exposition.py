@@ -1,4 +1,4 @@
-"""A scrape: all parts read at once, each bounded in time, and what the API's process knows by itself."""
+"""A scrape: reads all parts at once, each within a time limit, and adds the metrics of the API's process."""
 
 import shutil
 import time
@@ -18,9 +18,9 @@ from pipeline.interfaces.metrics.part import Part
 from pipeline.interfaces.metrics.requests import RequestMetrics
 from pipeline.storage.context import Context
 
-disable_created_metrics()  # type: ignore[no-untyped-call]  # a gauge beside each counter, which nobody asks for
+disable_created_metrics()  # type: ignore[no-untyped-call]  # else a `_created` gauge stands beside each counter
 PATIENCE_S = 4.0
-"""How long a scrape waits for database and Redis together: Prometheus gives it ten seconds."""
+"""Seconds that a scrape waits for database and Redis together: Prometheus allows ten."""
 
 
 class Exposition(Collector):
@@ -44,39 +44,39 @@ class Exposition(Collector):
         """(the text, its content type), in the format that the header `Accept` asks for."""
         try:
             encode, content_type = choose_encoder(accept)
-        except (TypeError, ValueError):  # it stumbles over versions that are none
+        except (TypeError, ValueError):  # it raises for malformed versions
             encode, content_type = choose_encoder("")
         return encode(self._registry), content_type
 
     def close(self) -> None:
-        """Read no more: the context is about to be closed. Waits for reads under way as long as a scrape does."""
+        """Stop reading before the context closes. Waits for reads under way as long as a scrape does."""
         deadline = time.monotonic() + self._patience_s
         for part in self._parts:
             part.close(deadline - time.monotonic())
 
     def collect(self) -> Iterator[Metric]:
-        """For the registry. What cannot be read now is missing, and `penstock_up` says so."""
+        """All metrics, for the registry. Omits a part that cannot be read; `penstock_up` says so."""
         deadline = time.monotonic() + self._patience_s
         up = Gauge("penstock_up", "1 if this part could be read, else 0.", labels=["part"])
-        took = Gauge("penstock_scrape_duration_seconds", "How long this part took to read, last time.", labels=["part"])
+        took = Gauge("penstock_scrape_duration_seconds", "Duration of this part's last read.", labels=["part"])
         for part in self._parts:
             part.begin()
         for part in self._parts:
-            found = part.families(deadline - time.monotonic())
-            up.put((part.name,), found is not None)
+            metrics = part.families(deadline - time.monotonic())
+            up.put((part.name,), metrics is not None)
             took.put((part.name,), part.took_s)
-            yield from found or ()
+            yield from metrics or ()
         yield from (up, took, *self._local())
 
     def _local(self) -> Iterator[Metric]:
         build = Gauge(
-            "penstock_build_info", "Always 1; its labels say what runs.", labels=["version", "python", "database"]
+            "penstock_build_info", "Always 1; its labels describe the build.", labels=["version", "python", "database"]
         )
         kind = "sqlite" if self._context.db.is_sqlite else "postgresql"
         build.put((version("penstock"), python_version(), kind), 1)
         yield build
-        free = Gauge("penstock_disk_free_bytes", "Room left where the data folder is.")
-        size = Gauge("penstock_disk_size_bytes", "Size of the disk that the data folder is on.")
+        free = Gauge("penstock_disk_free_bytes", "Free bytes on the data folder's disk.")
+        size = Gauge("penstock_disk_size_bytes", "Size of the data folder's disk.")
         try:
             disk = shutil.disk_usage(self._context.settings.data_dir)
         except OSError:

@@ -1,4 +1,4 @@
-"""One source of metrics, read in a thread of its own: seldom enough to cost little, and never waited for long."""
+"""One source of metrics. A thread of its own reads it seldom enough to cost little; scrapes wait for a limited time."""
 
 import threading
 import time
@@ -9,16 +9,16 @@ from prometheus_client.metrics_core import Metric
 
 log = structlog.get_logger(__name__)
 KEPT_S = 2.0
-"""How long what was read is served, at least."""
+"""Seconds for which scrapes reuse a read, at least."""
 LONGEST_KEPT_S = 60.0
 _SHARE = 9
-"""Rest this many times as long as reading took: scrapes cost a tenth of a processor at most, however large a table."""
+"""Rest this many times as long as reading took, so that scrapes cost at most a tenth of a processor."""
 
 
 class Part:
-    """Reads when it is asked, in the background, once at a time. If reading fails or takes too long, there is nothing.
+    """Reads a source in the background when a scrape asks, one read at a time.
 
-    A read that hangs is not waited for, and none other begins meanwhile.
+    A scrape gets no metrics from a read that fails or takes too long. While a read hangs, no other begins.
     """
 
     def __init__(self, name: str, read: Callable[[], Sequence[Metric]]) -> None:
@@ -31,23 +31,23 @@ class Part:
         self._found: Sequence[Metric] | None = None
         self._away = self._closed = False
         self.took_s = 0.0
-        """How long the last read took that ended."""
+        """Duration of the last completed read."""
 
     def begin(self) -> None:
-        """Start reading, unless that is under way, or was done a moment ago."""
+        """Start reading, unless a read is under way or recent."""
         with self._lock:
             if self._ended.is_set() and time.monotonic() >= self._due and not self._closed:
                 self._ended.clear()
                 threading.Thread(target=self._run, name=f"metrics-{self.name}", daemon=True).start()
 
     def families(self, patience_s: float) -> Sequence[Metric] | None:
-        """What was read, waiting for it for so long; None if the source is away, or too slow."""
+        """The metrics, after waiting for a read under way; None if reading failed or takes longer than `patience_s`."""
         if not self._ended.wait(max(0.0, patience_s)):
             return None
         return self._found
 
     def close(self, patience_s: float) -> None:
-        """Read no more, and wait so long for a read that is under way: what it reads from is about to be closed."""
+        """Stop reading, and wait up to `patience_s` for a read under way: its source closes next."""
         with self._lock:
             self._closed = True
         self._ended.wait(max(0.0, patience_s))
@@ -58,7 +58,7 @@ class Part:
         try:
             self._found = self._read()
             self._away = False
-        except Exception as error:  # the other parts are served
+        except Exception as error:  # scrapes still serve the other parts
             rest, self._found = 0, None
             if not self._away and not self._closed:
                 log.exception("metrics.part_away", part=self.name, error=type(error).__name__)

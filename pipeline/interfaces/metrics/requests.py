@@ -1,4 +1,4 @@
-"""Metrics of requests to the API, counted in its process: they begin anew with it."""
+"""Metrics of requests to the API, counted in its process: a restart resets them."""
 
 import time
 from collections.abc import Awaitable, Callable, MutableMapping
@@ -19,7 +19,7 @@ _BROKEN_OFF = 499
 
 
 class RequestMetrics:
-    """Counts requests by route template, never by path: nobody but the code makes labels."""
+    """Counts requests by route template, never by path: only the code makes labels."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         by = ["method", "route"]
@@ -43,13 +43,13 @@ class RequestMetrics:
         )
 
     def count(self, method: str, route: str, status: int, took_s: float) -> None:
-        """One request was answered."""
+        """Count one answered request."""
         method = method if method in _METHODS else UNKNOWN
         self._total.labels(method, route, f"{status // 100}xx").inc()
         self._took.labels(method, route).observe(took_s)
 
     def middleware(self, app: App) -> App:
-        """The application, its requests counted. The outermost: what others refuse counts as well."""
+        """Wrap the application to count its requests. The outermost layer: refused requests count as well."""
 
         async def counted(scope: Message, receive: Receive, send: Send) -> None:
             if scope["type"] != "http":
@@ -79,6 +79,6 @@ class RequestMetrics:
 
 def _route(scope: Message) -> str:
     """The template of the route that answered, with the prefixes of its routers: `/api/v1/documents/{id}`."""
-    # A route knows its own part alone; FastAPI keeps the whole path beside it.
-    found = (scope.get("fastapi") or {}).get("effective_route_context") or scope.get("route")
-    return str(getattr(found, "path", "") or UNKNOWN)
+    # A route holds only its own part of the path; FastAPI keeps the whole path beside it.
+    route = (scope.get("fastapi") or {}).get("effective_route_context") or scope.get("route")
+    return str(getattr(route, "path", "") or UNKNOWN)

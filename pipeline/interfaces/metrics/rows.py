@@ -1,4 +1,4 @@
-"""Metrics from the database: work by state, calls to AI services, what is allowed."""
+"""Metrics from the database: work by state, calls to AI services, limits."""
 
 from collections.abc import Callable, Iterable, Iterator
 from itertools import groupby
@@ -16,7 +16,7 @@ from pipeline.storage.tables import database_bytes
 
 
 def families(context: Context) -> list[Metric]:
-    """All of them. Raises what databases raise."""
+    """All metrics from the database. Raises the database's errors."""
     size = Gauge("penstock_database_size_bytes", "Size of the database, its indexes included.")
     size.put((), database_bytes(context.db))
     return [_units(context), *_calls(totals(context)), *_allowed(context), size]
@@ -33,52 +33,52 @@ def _units(context: Context) -> Metric:
     return units
 
 
-def _calls(found: list[Total]) -> Iterator[Metric]:
+def _calls(all_calls: list[Total]) -> Iterator[Metric]:
     by = ["flow", "provider", "capability"]
     calls = Counter("penstock_ai_calls", "Calls to AI services, by how they ended.", labels=[*by, "status"])
     tokens = Counter("penstock_ai_tokens", "Tokens of calls to AI services.", labels=[*by, "direction"])
     cost = Counter("penstock_ai_cost", "Cost of calls by the providers' price lists, in their currency.", labels=by)
-    for key, same in _grouped(found, lambda one: (one.flow, one.provider, one.capability, one.status)):
-        calls.put(key, sum(one.calls for one in same))
-    for key, same in _grouped(found, lambda one: (one.flow, one.provider, one.capability)):
-        tokens.put((*key, "input"), sum(one.input_tokens for one in same))
-        tokens.put((*key, "output"), sum(one.output_tokens for one in same))
-        cost.put(key, sum(one.cost_nano for one in same) / 10**9)
-    yield from (calls, tokens, cost, _durations(found))
+    for key, group in _grouped(all_calls, lambda total: (total.flow, total.provider, total.capability, total.status)):
+        calls.put(key, sum(total.calls for total in group))
+    for key, group in _grouped(all_calls, lambda total: (total.flow, total.provider, total.capability)):
+        tokens.put((*key, "input"), sum(total.input_tokens for total in group))
+        tokens.put((*key, "output"), sum(total.output_tokens for total in group))
+        cost.put(key, sum(total.cost_nano for total in group) / 10**9)
+    yield from (calls, tokens, cost, _durations(all_calls))
 
 
-def _durations(found: list[Total]) -> Metric:
+def _durations(all_calls: list[Total]) -> Metric:
     took = HistogramMetricFamily(
         "penstock_ai_call_duration_seconds",
-        "How long calls to AI services took that succeeded.",
+        "Duration of successful calls to AI services.",
         labels=["provider", "capability"],
     )
-    ok = [one for one in found if one.status == OK]
-    for key, same in _grouped(ok, lambda one: (one.provider, one.capability)):
+    ok = [total for total in all_calls if total.status == OK]
+    for key, group in _grouped(ok, lambda total: (total.provider, total.capability)):
         count, buckets = 0, []
         for edge in (*EDGES_MS, BEYOND):
-            count += sum(one.calls for one in same if one.le_ms == edge)
+            count += sum(total.calls for total in group if total.le_ms == edge)
             buckets.append(("+Inf" if edge == BEYOND else str(edge / 1000), count))
-        took.add_metric([label(name) for name in key], buckets, sum(one.latency_ms for one in same) / 1000)
+        took.add_metric([label(name) for name in key], buckets, sum(total.latency_ms for total in group) / 1000)
     return took
 
 
 def _grouped(
-    found: Iterable[Total], key: Callable[[Total], tuple[str, ...]]
+    calls: Iterable[Total], key: Callable[[Total], tuple[str, ...]]
 ) -> Iterator[tuple[tuple[str, ...], list[Total]]]:
-    for name, same in groupby(sorted(found, key=key), key):
-        yield name, list(same)
+    for name, group in groupby(sorted(calls, key=key), key):
+        yield name, list(group)
 
 
 def _allowed(context: Context) -> Iterator[Metric]:
-    """What live settings allow: in force on every worker, whatever Redis says."""
+    """The limits of live settings, which every worker follows, also while Redis is away."""
     values = gates.live_values(context)
     slots = Gauge(
-        "penstock_gate_concurrency_limit", "Calls that may be under way at once; 0: no limit.", labels=["scope", "name"]
+        "penstock_gate_concurrency_limit", "Calls allowed at the same time; 0: no limit.", labels=["scope", "name"]
     )
     cap = Gauge(
         "penstock_provider_daily_spend_cap",
-        "What a provider's calls may cost in a day, in its currency; 0: no cap.",
+        "Allowed cost of a provider's calls in a day, in its currency; 0: no cap.",
         labels=["provider"],
     )
     queues = context.gates.queues.values()

@@ -1,1 +1,1 @@
-"""docling-serve's API, version 1: its clients work against Penstock with nothing but another address."""
+"""docling-serve's API, version 1: its clients work against Penstock once their address changes."""

@@ -1,4 +1,4 @@
-"""What a client of docling-serve asks for: the options that mean something here. All others are ignored."""
+"""The options of docling-serve that Penstock supports. It ignores all others."""
 
 import re
 from collections.abc import Mapping
@@ -29,12 +29,12 @@ _STORAGE = (
 
 
 def _listed(value: object) -> object:
-    """One value where a list is expected is a list of one; `a,b` is a list of two."""
+    """Turn one value into a list of one, and `a,b` into a list of two."""
     return [part.strip() for part in value.split(",")] if isinstance(value, str) else value
 
 
 def _page_range(value: object) -> object:
-    """Two numbers, also if a form sends them as `1-3`, `[1, 3]` or one by one."""
+    """Turn `1-3` or `[1, 3]`, as forms send a range, into two numbers."""
     if isinstance(value, list) and len(value) == 1:
         value = value[0]
     return [int(number[:18]) for number in re.findall(r"[0-9]+", value[:100])] if isinstance(value, str) else value
@@ -60,16 +60,16 @@ Formats = Annotated[Annotated[list[Format], Field(min_length=1, max_length=20)],
 
 
 class ConvertOptions(BaseModel):
-    """The options of a conversion. `provider` and `model` are Penstock's own; forms may send them like any other."""
+    """The options of a conversion. `provider` and `model` are additions of Penstock."""
 
     to_formats: Formats = ["md"]
     page_range: PageRange | None = Field(default=None, description="First and last page, from 1.")
     document_timeout: float | None = Field(
-        default=None, gt=0, le=86_400, description="How long a synchronous call waits, at most."
+        default=None, gt=0, le=86_400, description="Longest wait of a synchronous call, in seconds."
     )
-    abort_on_error: bool = Field(default=False, description="No result at all if any page fails.")
+    abort_on_error: bool = Field(default=False, description="Give no result if any page fails.")
     image_export_mode: Literal["placeholder", "embedded", "referenced"] = Field(
-        default="placeholder", description="`embedded`: pictures as data URIs; only of local conversion."
+        default="placeholder", description="`embedded`: pictures as data URIs, after local conversion only."
     )
     md_page_break_placeholder: PageBreak = ""
     provider: Word | None = Field(default=None, description="A configured provider; default: the server's.")
@@ -78,13 +78,13 @@ class ConvertOptions(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _without_empty_values(cls, data: Any) -> Any:
-        """A form sends what is not set as an empty text."""
+        """Drop empty texts, which forms send for unset fields."""
         if not isinstance(data, dict):
             return data
         return {name: value for name, value in data.items() if value not in ("", [""], None)}
 
     def submission(self, default_provider: str) -> Options:
-        """What to submit. Pictures are kept only if they are wanted and can be had."""
+        """The options to submit. Keeps pictures only for `embedded` with local conversion."""
         provider = self.provider or ""
         embedded = self.image_export_mode == "embedded" and (provider or default_provider) == LOCAL
         return Options(
@@ -105,13 +105,13 @@ class ConvertOptions(BaseModel):
 
 
 class Target(BaseModel):
-    """Where results go: into the answer, as JSON or as a ZIP file."""
+    """The target of results: the answer, as JSON (`inbody`) or as a ZIP file (`zip`)."""
 
     kind: Line = "inbody"
 
 
 class HttpSource(BaseModel):
-    """A file to be fetched."""
+    """A file that the server fetches."""
 
     kind: Literal["http"]
     url: Url
@@ -121,7 +121,7 @@ class FileSource(BaseModel):
     """A file in the request itself."""
 
     kind: Literal["file"]
-    base64_string: Base64 = Field(description="The file; the whole request has to fit into `api.max_json_mb`.")
+    base64_string: Base64 = Field(description="The file; the whole request must fit into `api.max_json_mb`.")
     filename: Line
 
 
@@ -137,27 +137,27 @@ class ConvertRequest(BaseModel):
 
 
 def of_form(fields: Mapping[str, list[str]]) -> tuple[ConvertOptions, bool]:
-    """(options, whether a ZIP file is wanted) of a form's fields; those that mean a list may come repeatedly.
+    """(options, whether to answer with a ZIP file) from a form's fields; a form may repeat the fields of a list.
 
-    Raises `Refused` for values that cannot be.
+    Raises `Refused` for invalid values.
     """
-    found: dict[str, Any] = {name: values[-1] for name, values in fields.items()}
+    given: dict[str, Any] = {name: values[-1] for name, values in fields.items()}
     if formats := fields.get("to_formats"):
-        found["to_formats"] = ",".join(formats[:20])
+        given["to_formats"] = ",".join(formats[:20])
     if pages := fields.get("page_range"):
-        found["page_range"] = "-".join(pages[:3])
+        given["page_range"] = "-".join(pages[:3])
     try:
-        options = ConvertOptions.model_validate(found)
+        options = ConvertOptions.model_validate(given)
     except ValidationError as error:
-        said = "; ".join(f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors()[:5])
-        raise Refused(said[:1000], code="invalid") from None
-    return options, as_zip(found.get("target_type") or "inbody")
+        faults = "; ".join(f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}" for fault in error.errors()[:5])
+        raise Refused(faults[:1000], code="invalid") from None
+    return options, as_zip(given.get("target_type") or "inbody")
 
 
 def as_zip(target: str) -> bool:
-    """Whether a ZIP file is wanted. Raises `Refused` for targets elsewhere.
+    """Whether to answer with a ZIP file. Raises `Refused` for targets elsewhere.
 
-    docling-client asks for `presigned_url` first, and for `inbody` once it is told that there is no storage for it.
+    docling-client asks for `presigned_url` first, and for `inbody` once the server answers that it has no storage.
     """
     if target not in {"inbody", "zip"}:
         raise Refused(_STORAGE, code="unsupported_target")

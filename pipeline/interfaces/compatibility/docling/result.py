@@ -25,11 +25,11 @@ _MAX_EMBEDDED_BYTES = 20_000_000
 _SUFFIXES = {"md": ".md", "json": ".json", "html": ".html", "text": ".txt", "doctags": ".doctags"}
 _MEMORY_BYTES = 1_000_000
 _EXPORTS = AtOnce(16, 8, "exports of documents")
-"""Pages whose text a model wrote are parsed for each."""
+"""Each export parses the pages whose text a model wrote."""
 
 
 def body(caller: Caller, task: Task, document: Document) -> dict[str, Any]:
-    """The answer of `/v1/result`, and of synchronous calls: what was asked for, or why there is none."""
+    """The answer of `/v1/result`, and of synchronous calls: the result, or the reason why there is none."""
     made = contents(caller, task, document) if has_result(document) else {}
     took_s = 0.0
     if document.started_at and document.finished_at:
@@ -49,9 +49,9 @@ def body(caller: Caller, task: Task, document: Document) -> dict[str, Any]:
 def contents(caller: Caller, task: Task, document: Document) -> dict[str, Any]:
     """The document in each format that the task wants."""
     picture = _embedded(caller, document.id) if task.embedded else lambda _: None
-    found: dict[str, Any] = {}
+    by_format: dict[str, Any] = {}
     if "md" in task.formats:
-        found["md"] = markdown(caller, task, document, picture)
+        by_format["md"] = markdown(caller, task, document, picture)
     if task.formats - {"md"}:
         with _EXPORTS.one(caller.id):
             made = documents.docling.by(caller, document.id, picture)
@@ -61,40 +61,42 @@ def contents(caller: Caller, task: Task, document: Document) -> dict[str, Any]:
             "text": markup.text,
             "doctags": markup.doctags,
         }
-        found |= {name: make(made) for name, make in formats.items() if name in task.formats}
-    return found
+        by_format |= {name: make(made) for name, make in formats.items() if name in task.formats}
+    return by_format
 
 
 def markdown(caller: Caller, task: Task, document: Document, picture: Picture) -> str:
-    """The Markdown without page numbers, as Docling writes it; between pages with text, what the client asked for."""
-    # A table over two pages is one table, unless the client wants to tell the pages apart.
-    found = documents.page_texts.by(caller, document.id, joined=not task.page_break)
+    """The Markdown without page numbers, as Docling writes it, with the task's page break between pages with text."""
+    # A table over two pages is one table, unless the client asked for a page break.
+    pages = documents.page_texts.by(caller, document.id, joined=not task.page_break)
 
     def shown(link: re.Match[str]) -> str:
         uri = picture(link[1])
         return f"![Image]({uri})" if uri else "<!-- image -->"
 
-    texts = [_PICTURE.sub(shown, text).strip("\n") for _, text in found]
+    texts = [_PICTURE.sub(shown, text).strip("\n") for _, text in pages]
     between = f"\n\n{task.page_break}\n\n" if task.page_break else "\n\n"
     return between.join(text for text in texts if text.strip())
 
 
 def errors(caller: Caller, document: Document) -> list[dict[str, Any]]:
-    """What went wrong: with the whole document, or with each page that failed."""
+    """The errors of the whole document, or of each failed page."""
     if not document.at_rest or conversion_status(document) == "success":
         return []
     failed = documents.pages.by(caller, document.id, status=PageStatus.FAILED) if document.failed_count else []
-    found = [_error(f"page {page.page_source}: {page.error or 'not converted'}", page.page_source) for page in failed]
-    return found if has_result(document) else [_error(message(document), None), *found]
+    of_pages = [
+        _error(f"page {page.page_source}: {page.error or 'not converted'}", page.page_source) for page in failed
+    ]
+    return of_pages if has_result(document) else [_error(message(document), None), *of_pages]
 
 
-def archive(caller: Caller, task: Task, found: Sequence[Document]) -> IO[bytes]:
-    """A ZIP file with each result in each format, as docling-serve names them; of what failed, nothing."""
-    # SIM115: whoever sends it closes it.
+def archive(caller: Caller, task: Task, converted: Sequence[Document]) -> IO[bytes]:
+    """A ZIP file with each result in each format, named as by docling-serve; leaves out failed documents."""
+    # SIM115: the response closes it.
     file: IO[bytes] = tempfile.SpooledTemporaryFile(max_size=_MEMORY_BYTES)  # noqa: SIM115
     seen: Counter[str] = Counter()
     with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as target:
-        for document in filter(has_result, found):
+        for document in filter(has_result, converted):
             name = safe_stem(document.filename)
             seen[name] += 1
             name += f"-{seen[name]}" if seen[name] > 1 else ""
@@ -110,19 +112,19 @@ def _error(text: str, page: int | None) -> dict[str, Any]:
 
 
 def _embedded(caller: Caller, document_id: str) -> Picture:
-    """Links of the document's own pictures → `data:` URIs, until there is enough of them."""
+    """A function from links of the document's pictures to `data:` URIs, up to `_MAX_EMBEDDED_BYTES` in all."""
     folder = documents.pictures_folder.by(caller, document_id)
     known: dict[str, str] = {}
 
     def uri(link: str) -> str | None:
-        found = _LINK.fullmatch(link)
-        if found is None or folder is None:
+        match = _LINK.fullmatch(link)
+        if match is None or folder is None:
             return None
         if link not in known:
-            path = folder / found[1]
+            path = folder / match[1]
             try:
-                wanted = path.stat().st_size + sum(map(len, known.values())) <= _MAX_EMBEDDED_BYTES
-                known[link] = f"data:image/png;base64,{base64.b64encode(path.read_bytes()).decode()}" if wanted else ""
+                fits = path.stat().st_size + sum(map(len, known.values())) <= _MAX_EMBEDDED_BYTES
+                known[link] = f"data:image/png;base64,{base64.b64encode(path.read_bytes()).decode()}" if fits else ""
             except OSError:
                 known[link] = ""
         return known[link] or None

@@ -1,7 +1,7 @@
 """The endpoints of docling-serve, version 1.
 
-A document of Penstock is a task here; the same file under the same options is the same document. So a client whose
-synchronous call took too long may send the file again, and finds it done.
+A task here is one or more documents of Penstock; the same file with the same options is the same document. So a client
+whose synchronous call took too long may send the file again, and gets the result.
 """
 
 import base64
@@ -71,7 +71,7 @@ def health() -> dict[str, str]:
 
 @router.get("/version")
 def versions() -> dict[str, str]:
-    """Which program this is."""
+    """Name the program and its version."""
     return {"penstock": version("penstock"), "docling_serve_api": "v1"}
 
 
@@ -84,26 +84,26 @@ async def convert_file(request: Request, caller: ByCaller) -> Response:
 
 @router.post("/v1/convert/file/async", dependencies=[*writer, *spender], openapi_extra=_FORM)
 async def convert_file_async(request: Request, caller: ByCaller) -> dict[str, Any]:
-    """Begin to convert files."""
+    """Start to convert files."""
     task, _ = await _of_form(request, caller)
     return await run_sync(_status, caller, task)
 
 
 @router.post("/v1/convert/source", dependencies=[*writer, *spender])
 async def convert_source(caller: ByCaller, body: ConvertRequest) -> Response:
-    """Convert files that are in the request, or that it names, and wait for the result."""
+    """Convert files that the request holds or names, and wait for the result."""
     return await _wait(caller, await _of_sources(caller, body), body.options)
 
 
 @router.post("/v1/convert/source/async", dependencies=[*writer, *spender])
 async def convert_source_async(caller: ByCaller, body: ConvertRequest) -> dict[str, Any]:
-    """Begin to convert files that are in the request, or that it names."""
+    """Start to convert files that the request holds or names."""
     return await run_sync(_status, caller, await _of_sources(caller, body))
 
 
 @router.get("/v1/status/poll/{task_id}", dependencies=reader)
 async def poll(caller: ByCaller, task_id: TaskId, wait: PollWait = 0.0) -> dict[str, Any]:
-    """Say how a task is doing, at once or when it has ended."""
+    """Show the state of a task, at once or when it has ended."""
     task = Task.parse(task_id)
     if wait:
         await conversion.settled(caller, task.documents, min(wait, MAX_WAIT_S))
@@ -112,12 +112,12 @@ async def poll(caller: ByCaller, task_id: TaskId, wait: PollWait = 0.0) -> dict[
 
 @router.get("/v1/result/{task_id}", dependencies=reader)
 def fetch(caller: ByCaller, task_id: TaskId) -> Response:
-    """Fetch the result of a task that has ended, as often as you like: results are kept."""
+    """Fetch the result of a task that has ended, as often as you like: Penstock keeps results."""
     task = Task.parse(task_id)
-    found = documents_of(caller, task)
-    if not all(document.at_rest for document in found):
+    converted = documents_of(caller, task)
+    if not all(document.at_rest for document in converted):
         raise Refused("Task result not found. Please wait for a completion status.", code="not_found")
-    return _answer(caller, task, found)
+    return _answer(caller, task, converted)
 
 
 async def _of_form(request: Request, caller: Caller) -> tuple[Task, ConvertOptions]:
@@ -157,20 +157,20 @@ async def _wait(caller: Caller, task: Task, options: ConvertOptions) -> Response
     if options.document_timeout is not None:
         patience_s = min(patience_s, options.document_timeout)
     await conversion.settled(caller, task.documents, patience_s)
-    found = await run_sync(documents_of, caller, task)
-    if not all(document.at_rest for document in found):
+    converted = await run_sync(documents_of, caller, task)
+    if not all(document.at_rest for document in converted):
         raise conversion.unfinished(task.id)
-    return await run_sync(_answer, caller, task, found)
+    return await run_sync(_answer, caller, task, converted)
 
 
 def _status(caller: Caller, task: Task) -> dict[str, Any]:
     return status(task, documents_of(caller, task))
 
 
-def _answer(caller: Caller, task: Task, found: list[Document]) -> Response:
+def _answer(caller: Caller, task: Task, converted: list[Document]) -> Response:
     if not task.as_zip:
-        return JSONResponse(result.body(caller, task, found[0]))
-    file = result.archive(caller, task, found)
+        return JSONResponse(result.body(caller, task, converted[0]))
+    file = result.archive(caller, task, converted)
     headers = {"Content-Disposition": 'attachment; filename="converted_docs.zip"'}
     return StreamingResponse(_parts(file), media_type="application/zip", headers=headers)
 

@@ -1,7 +1,7 @@
-"""A task of docling-serve: one or more documents, and how their results are wanted.
+"""A task of docling-serve: one or more documents, and the formats of their results.
 
-Nothing is stored for it. Its id says all: the documents' ids with dots between, then after a dash the formats and, in
-hexadecimal digits, what goes between pages. The id of a document alone is a task as well.
+Penstock stores no task. The id holds all its parts: the documents' ids joined by dots, then after a dash the formats
+and, in hexadecimal digits, the page break. The id of a document alone is a task as well.
 """
 
 import re
@@ -29,7 +29,7 @@ _WAITING = frozenset({DocumentStatus.PENDING})
 class Task:
     """`embedded`: with pictures. `zipped`: as a ZIP file, even of one document.
 
-    `filename`: what a single file was called in this request; not part of the id.
+    `filename`: the name of a single file in this request; not part of the id.
     """
 
     documents: tuple[str, ...]
@@ -74,7 +74,7 @@ class Task:
 
 
 def unknown() -> Refused:
-    """There is no such task."""
+    """The error for an unknown task."""
     return Refused("Task not found.", code="not_found")
 
 

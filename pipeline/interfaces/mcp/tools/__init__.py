@@ -1,4 +1,4 @@
-"""All tools, in the order in which they are listed."""
+"""All tools, in the order of the list."""
 
 from pipeline.interfaces.mcp.tools import connector, documents, failures, knowledge, pages, screenshots
 

@@ -1,4 +1,4 @@
-"""`search` and `fetch`, as ChatGPT's connectors and deep research want them: one string each."""
+"""`search` and `fetch` with one string each, as ChatGPT's connectors and deep research require."""
 
 from collections.abc import Callable
 from typing import Annotated
@@ -15,11 +15,11 @@ from pipeline.operations.search import search as everything
 
 BOX = Toolbox()
 MAX_CHARS = 100_000
-"""Of what `fetch` gives."""
+"""Limit for the text that `fetch` returns."""
 
 
 class Query(Arguments):
-    """What to look for."""
+    """The words to search."""
 
     query: Annotated[str, StringConstraints(min_length=1, max_length=500), CLEAN_LINES] = Field(
         description="Words, or a question."
@@ -29,9 +29,9 @@ class Query(Arguments):
 class Result(BaseModel):
     """A hit."""
 
-    id: str = Field(description="For fetch.")
+    id: str = Field(description="The id to fetch.")
     title: str
-    url: str = Field(description="Where people see it.")
+    url: str = Field(description="The address for people.")
 
 
 class Results(BaseModel):
@@ -41,15 +41,15 @@ class Results(BaseModel):
 
 
 class Address(Arguments):
-    """What to read."""
+    """The text to read."""
 
     id: Annotated[str, StringConstraints(min_length=1, max_length=120, pattern=r"^[a-z]+:[A-Za-z0-9:]+$")] = Field(
-        description="Of a result of search."
+        description="The id of a result of search."
     )
 
 
 class Text(BaseModel):
-    """What was asked for, in full."""
+    """A result in full."""
 
     id: str
     title: str
@@ -60,7 +60,7 @@ class Text(BaseModel):
 
 @BOX.tool("Search everything", spends=True)
 def search(call: Call, asked: Query) -> Results:
-    """Search pages of converted documents, knowledge bases and what was on the screen. Read hits with fetch."""
+    """Search pages of converted documents, knowledge bases and screenshots. Read hits with fetch."""
     return Results(results=[_result(call, hit) for hit in everything.by(call.caller, asked.query).hits])
 
 
@@ -75,8 +75,8 @@ def _result(call: Call, hit: Hit) -> Result:
 
 @BOX.tool("Read a hit in full")
 def fetch(call: Call, asked: Address) -> Text:
-    """Read a result of search in full: a page of a document or all of it, a passage of a knowledge base with what is
-    around it, or something that happened on the screen."""
+    """Read a result of search in full: a page of a document or the whole document, a passage of a knowledge base with
+    its surroundings, or an activity on the screen."""
     kind, _, rest = asked.id.partition(":")
     if kind not in _KINDS:
         raise _unknown(asked.id)
@@ -86,11 +86,11 @@ def fetch(call: Call, asked: Address) -> Text:
     return Text(id=asked.id, title=title, text=text, url=url, metadata=metadata)
 
 
-Found = tuple[str, str, str, dict[str, JsonValue]]
+Fetched = tuple[str, str, str, dict[str, JsonValue]]
 """(title, text, address, metadata)."""
 
 
-def _page(call: Call, asked: str, rest: str) -> Found:
+def _page(call: Call, asked: str, rest: str) -> Fetched:
     document_id, _, number = rest.partition(":")
     page, document = documents.page(document_id, _number(asked, number)), documents.status(document_id)
     about: dict[str, JsonValue] = {
@@ -103,13 +103,13 @@ def _page(call: Call, asked: str, rest: str) -> Found:
     return f"{document.filename}, page {page.page}", page.content, url, about
 
 
-def _document(call: Call, _: str, rest: str) -> Found:
+def _document(call: Call, _: str, rest: str) -> Fetched:
     document = documents.status(rest)
     about: dict[str, JsonValue] = {"document_id": rest, "pages": document.pages, "status": document.status.name}
     return document.filename, document.read_text(), _url(call, place("document", rest)), about
 
 
-def _chunk(call: Call, asked: str, rest: str) -> Found:
+def _chunk(call: Call, asked: str, rest: str) -> Fetched:
     item_id, _, number = rest.partition(":")
     first = max(0, _number(asked, number) - 1)
     item, chunks = knowledge.item(item_id), knowledge.chunks(item_id, first=first, limit=3)
@@ -120,7 +120,7 @@ def _chunk(call: Call, asked: str, rest: str) -> Found:
     return item.title or item.name, text, _source(call, chunks[0].source or item.url or "", item_id), about
 
 
-def _node(call: Call, asked: str, rest: str) -> Found:
+def _node(call: Call, asked: str, rest: str) -> Fetched:
     node = screenshots.show(_number(asked, rest)).node
     about: dict[str, JsonValue] = {
         "kind": node.kind,
@@ -131,7 +131,7 @@ def _node(call: Call, asked: str, rest: str) -> Found:
     return node.title, node.summary, _url(call, place("screenshot_node", str(node.id))), about
 
 
-_KINDS: dict[str, Callable[[Call, str, str], Found]] = {
+_KINDS: dict[str, Callable[[Call, str, str], Fetched]] = {
     "page": _page,
     "document": _document,
     "chunk": _chunk,
@@ -146,15 +146,15 @@ def _number(asked: str, text: str) -> int:
 
 
 def _unknown(asked: str) -> Refused:
-    return Refused(f"there is nothing with the id {asked}: use one that search returned", code="not_found")
+    return Refused(f"no result has the id {asked}: use an id that search returned", code="not_found")
 
 
 def _url(call: Call, path: str) -> str:
-    """Where people see it: in the console."""
+    """The address of a page of the console."""
     return f"{call.base_url}{path}"
 
 
 def _source(call: Call, source: str, item_id: str) -> str:
-    """Where a text comes from: its own address if it has one."""
+    """The address of a text's source: its own, or the item's page in the console."""
     own = source.startswith(("http://", "https://"))
     return source if own else _url(call, place("knowledge_item", item_id))

@@ -1,4 +1,4 @@
-"""Converting a document, and how it stands."""
+"""Tools that convert a document, and show the state of documents and items."""
 
 from pathlib import Path
 from typing import Annotated, Any
@@ -21,7 +21,7 @@ from pipeline.interfaces.http.submission import PAGES, PageRange
 from pipeline.interfaces.http.uploads import File
 from pipeline.interfaces.mcp.tool import Arguments, Call, Toolbox
 from pipeline.interfaces.mcp.tools.pages import Excerpt, excerpt
-from pipeline.interfaces.mcp.tools.progress import WaitS, followed, nobody_works
+from pipeline.interfaces.mcp.tools.progress import WaitS, followed, no_worker
 from pipeline.operations import documents as flow
 from pipeline.operations import knowledge
 from pipeline.operations.documents import Document, explained
@@ -31,15 +31,15 @@ BOX = Toolbox()
 
 
 class Conversion(Arguments):
-    """What to convert, and how."""
+    """How to convert a file."""
 
     page_range: PageRange = Field(
         default="", description="Such as `1-5,7`; empty for all pages.", validation_alias=PAGES
     )
     provider: Choice = Field(default="", description="A configured provider; empty for the server's choice.")
     model: Choice = ""
-    fresh: bool = Field(default=False, description="Make a new document even if the same file was converted before.")
-    allow_partial: bool = Field(default=True, description="Merge what there is when pages fail for good.")
+    fresh: bool = Field(default=False, description="Make a new document even if one of the same file exists.")
+    allow_partial: bool = Field(default=True, description="Merge the completed pages though others failed.")
     wait_s: WaitS = 45
 
 
@@ -52,12 +52,12 @@ class Address(Conversion):
     @classmethod
     def _no_path(cls, given: Any) -> Any:
         if isinstance(given, dict) and "path" in given:
-            raise ValueError("paths would name files of the server, which nobody reads for you: give a url")
+            raise ValueError("a path would name a file of the server, which this tool does not read: give a url")
         return given
 
 
 class FileOrAddress(Conversion):
-    """A file on this machine, or one elsewhere."""
+    """A file on this machine, or at an address."""
 
     path: Line = Field(default="", description="The absolute path of a PDF or a picture on this machine.")
     url: Line = Field(default="", description="Instead of a path: http or https.")
@@ -70,11 +70,11 @@ class FileOrAddress(Conversion):
 
 
 class Status(BaseModel):
-    """How a document, or an item of a knowledge base, stands."""
+    """The state of a document, or of an item of a knowledge base."""
 
     document: DocumentView | None = None
     item: ShownItem | None = None
-    next: str = Field(description="What to do now.")
+    next: str = Field(description="The next step.")
 
 
 class Converted(BaseModel):
@@ -82,13 +82,13 @@ class Converted(BaseModel):
 
     document: DocumentView
     beginning: Excerpt | None = None
-    next: str = Field(description="What to do now.")
+    next: str = Field(description="The next step.")
 
 
 @BOX.tool(
     "Convert a document to Markdown",
-    asks=Address,
-    asks_locally=FileOrAddress,
+    over_http=Address,
+    over_stdio=FileOrAddress,
     writes=True,
     spends=True,
     open_world=True,
@@ -96,11 +96,11 @@ class Converted(BaseModel):
 async def convert_document(call: Call, asked: Address | FileOrAddress) -> Converted:
     """Convert a PDF or a picture (PNG, JPEG, WebP, TIFF) to Markdown, and wait for it up to wait_s seconds.
 
-    Returns the document with its id, and the beginning of its Markdown once it is ready. If it takes longer, go on with
-    get_status; conversion continues meanwhile. The same file with the same options is converted only once.
+    Returns the document with its id, and the beginning of its Markdown once that is ready. If conversion takes longer,
+    it continues: call get_status. Penstock converts the same file with the same options only once.
     """
     options = Options(**asked.model_dump(include={"page_range", "provider", "model", "fresh", "allow_partial"}))
-    await call.report(0, None, "looking at the file")
+    await call.report(0, None, "checking the file")
     if isinstance(asked, FileOrAddress) and asked.path:
         document = await run_sync(_submit_path, call, asked.path, options)
     else:
@@ -113,7 +113,7 @@ async def convert_document(call: Call, asked: Address | FileOrAddress) -> Conver
 
 
 def _submit_path(call: Call, given: str, options: Options) -> Document:
-    """As `penstock convert` would, by way of an upload: its checks, its child process and its quotas."""
+    """Submit a file as `penstock convert` does, as an upload: with its checks, its child process and its quotas."""
     path, settings = Path(given).expanduser(), call.caller.context.settings
     if not path.is_absolute():
         raise UserError(f"{given} is not an absolute path: write it from the root on", code="relative_path")
@@ -132,44 +132,43 @@ def _submit(call: Call, file: File, options: Options) -> Document:
 async def _settled(call: Call, document_id: str, wait_s: float) -> Document:
     def steps(now: Document) -> tuple[float, float | None, str]:
         done = now.completed_count + now.failed_count
-        return done, now.pages or None, f"{done} of {now.pages} pages" if now.pages else "looking at the pages"
+        return done, now.pages or None, f"{done} of {now.pages} pages" if now.pages else "counting the pages"
 
     return await followed(call, lambda: flow.status(document_id), lambda now: now.settled, steps, wait_s)
 
 
 def _shown(call: Call, document: Document) -> tuple[DocumentView, str]:
-    """(a document with the reason why it is as it is, what an assistant does with it now). Blocks."""
+    """(a document with the reason for its state, an assistant's next step). Blocks."""
     (shown,) = explained([document])
     reason = shown.reason
     if not document.settled:
         why = f": {reason.words}" if reason else ""
         done = f"{document.completed_count} of {document.pages or '?'} pages are converted{why}".rstrip(".")
         return shown, f"{done}. Call get_status with wait_s to wait for it."
-    see = "See list_failures, and retry" if call.may_write else "See list_failures; somebody tries again in the console"
+    see = "See list_failures, and retry" if call.may_write else "See list_failures; a person retries in the console"
     failed = f" {document.failed_count} pages failed. {see}." if document.failed_count else ""
     if document.merged_path:
         return shown, f"Read it with get_markdown.{failed}"
     if document.status is DocumentStatus.PAUSED:
-        return shown, "It is paused. Somebody resumes it in the console, or with `penstock documents resume`."
+        return shown, "It is paused. A person resumes it in the console, or with `penstock documents resume`."
     if document.status is DocumentStatus.CANCELLED:
-        again = "Use retry with all_pages" if call.may_write else "Somebody starts it again in the console"
-        return shown, f"It was cancelled. {again} to convert it after all."
+        restart = "Use retry with all_pages" if call.may_write else "A person restarts it in the console"
+        return shown, f"It was cancelled. {restart} to convert it after all."
     return shown, f"It is {document.status.name}.{failed or f' {see}.'}"
 
 
 class WhichStatus(Arguments):
-    """Which, and how long to wait for it."""
+    """The document or item, and how long to wait for it."""
 
-    id: HexId = Field(description="Of a document, or of an item of a knowledge base.")
+    id: HexId = Field(description="The id of a document, or of an item of a knowledge base.")
     wait_s: WaitS = 0
 
 
-@BOX.tool("Show how a document stands")
+@BOX.tool("Show the state of a document")
 async def get_status(call: Call, asked: WhichStatus) -> Status:
-    """Show how a document or an item of a knowledge base stands; with wait_s, wait until it is done."""
-    found = await run_sync(flow.several, [asked.id])
-    if found:
-        document = await _settled(call, found[0].id, asked.wait_s)
+    """Show the state of a document or an item of a knowledge base; with wait_s, wait until it is done."""
+    if await run_sync(flow.several, [asked.id]):
+        document = await _settled(call, asked.id, asked.wait_s)
         shown, now = await run_sync(_shown, call, document)
         return Status(document=shown, next=now)
     try:
@@ -180,7 +179,7 @@ async def get_status(call: Call, asked: WhichStatus) -> Status:
 
 
 async def settled_item(call: Call, item_id: str, wait_s: float) -> ShownItem:
-    """An item of a knowledge base, once it is done or the wait is over."""
+    """Wait for an item of a knowledge base, at most `wait_s`; return its state then."""
 
     def steps(now: ItemView) -> tuple[float, float | None, str]:
         return now.progress, 100, now.status
@@ -193,9 +192,9 @@ async def settled_item(call: Call, item_id: str, wait_s: float) -> ShownItem:
 
 
 def next_of_item(call: Call, item: ShownItem) -> str:
-    """What an assistant does with an item that stands like this. Blocks."""
+    """An assistant's next step with an item in this state. Blocks."""
     if item.status is ItemStatus.FAILED:
         return f"It failed: see its error{', and retry' if call.may_write else ''}."
     if item.status is ItemStatus.COMPLETED:
-        return "Ask search_knowledge."
-    return f"Call get_status with wait_s to wait for it. {nobody_works(call.caller.context)}".strip()
+        return "Call search_knowledge."
+    return f"Call get_status with wait_s to wait for it. {no_worker(call.caller.context)}".strip()

@@ -1,4 +1,4 @@
-"""What failed for good, and trying it again."""
+"""Tools that list failed work, and retry it."""
 
 from datetime import datetime
 from enum import StrEnum
@@ -20,7 +20,7 @@ Id = Annotated[str, StringConstraints(min_length=1, max_length=64, pattern=r"^[A
 
 
 class Kind(StrEnum):
-    """What failed."""
+    """The kind of failed work."""
 
     DOCUMENT = "document"
     KNOWLEDGE = "knowledge_item"
@@ -28,75 +28,76 @@ class Kind(StrEnum):
 
 
 class Failure(BaseModel):
-    """Something that was given up."""
+    """Work that failed for good."""
 
     kind: Kind
-    id: str = Field(description="Names it when it is tried again.")
+    id: str = Field(description="The id to retry.")
     name: str
     error: str
     at: datetime
-    pages: list[int] = Field(default_factory=list, description="Of a document: the first pages that failed.")
+    pages: list[int] = Field(default_factory=list, description="The first failed pages of a document.")
 
 
 class Failures(BaseModel):
-    """What failed, the latest first."""
+    """Failures, the latest first."""
 
     failures: list[Failure]
-    next: str = Field(description="What to do now.")
+    next: str = Field(description="The next step.")
 
 
 class Which(Arguments):
-    """Failures of what."""
+    """The failures to list."""
 
-    kind: Kind | None = Field(default=None, description="Null: of everything.")
+    kind: Kind | None = Field(default=None, description="Null: all kinds.")
     limit: int = Field(default=20, ge=1, le=100, description="At most this many of each kind.")
 
 
-@BOX.tool("List what failed")
+@BOX.tool("List failures")
 def list_failures(call: Call, asked: Which) -> Failures:
     """List documents, knowledge items and analyses of screenshots that failed for good, with the reasons."""
-    found = [
-        _failure(one)
+    failures = [
+        _failure(failure)
         for flow in flows()
         if flow.name in {"documents", "knowledge"}
-        for one in flow.failures(call.caller.context, asked.limit)
-        if asked.kind in {None, one.kind}
+        for failure in flow.failures(call.caller.context, asked.limit)
+        if asked.kind in {None, failure.kind}
     ]
     if asked.kind in {None, Kind.SCREENSHOTS}:
-        found += [
+        failures += [
             Failure(
                 kind=Kind.SCREENSHOTS,
-                id=f"{one.kind}:{one.id}",
-                name=f"{one.kind} {one.id}",
-                error=one.reason,
-                at=one.at,
+                id=f"{letter.kind}:{letter.id}",
+                name=f"{letter.kind} {letter.id}",
+                error=letter.reason,
+                at=letter.at,
             )
-            for one in screenshots.dead_letters(asked.limit)  # merges and vectors, too
+            for letter in screenshots.dead_letters(asked.limit)  # merges and vectors, too
         ]
-    found.sort(key=lambda failure: failure.at, reverse=True)
-    now = "Use retry with kind and id." if call.may_write else "Somebody tries again in the console."
-    return Failures(failures=found, next=now if found else "Nothing failed.")
+    failures.sort(key=lambda failure: failure.at, reverse=True)
+    step = "Use retry with kind and id." if call.may_write else "A person retries in the console."
+    return Failures(failures=failures, next=step if failures else "Nothing failed.")
 
 
-def _failure(one: backlog.Failure) -> Failure:
+def _failure(failure: backlog.Failure) -> Failure:
     pages = []
-    if one.kind == Kind.DOCUMENT:
-        pages = [page.page for page in documents.pages(one.id, status=PageStatus.FAILED, limit=_PAGES_OF_EACH)]
-    return Failure(kind=Kind(one.kind), id=one.id, name=one.name, error=one.words, at=one.at, pages=pages)
+    if failure.kind == Kind.DOCUMENT:
+        pages = [page.page for page in documents.pages(failure.id, status=PageStatus.FAILED, limit=_PAGES_OF_EACH)]
+    kind = Kind(failure.kind)
+    return Failure(kind=kind, id=failure.id, name=failure.name, error=failure.words, at=failure.at, pages=pages)
 
 
-class Again(Arguments):
-    """What to try again, and how."""
+class Retry(Arguments):
+    """The failed work to retry, and how."""
 
     kind: Kind = Kind.DOCUMENT
-    id: Id = Field(description="As list_failures says.")
+    id: Id = Field(description="The id that list_failures gives.")
     page: int | None = Field(default=None, ge=1, le=1_000_000, description="Only this page of a document.")
-    all_pages: bool = Field(default=False, description="The whole document from the start, also what did not fail.")
+    all_pages: bool = Field(default=False, description="The whole document from the start, completed pages included.")
     provider: Choice = Field(default="", description="Another provider for a document; empty: the same.")
     model: Choice = ""
 
     @model_validator(mode="after")
-    def _fits(self) -> "Again":
+    def _fits(self) -> "Retry":
         if self.kind is not Kind.DOCUMENT and (self.page or self.all_pages or self.provider or self.model):
             raise ValueError("page, all_pages, provider and model are for documents only")
         if self.page and self.all_pages:
@@ -105,34 +106,34 @@ class Again(Arguments):
 
 
 class Retried(BaseModel):
-    """What is under way again."""
+    """The work that runs again."""
 
     kind: Kind
     id: str
     status: str
-    next: str = Field(description="What to do now.")
+    next: str = Field(description="The next step.")
 
 
-@BOX.tool("Try again what failed", writes=True, spends=True, idempotent=False)
-def retry(call: Call, asked: Again) -> Retried:
-    """Try again what failed: the failed pages of a document, one page, all of it; a knowledge item; or an analysis of
+@BOX.tool("Retry failed work", writes=True, spends=True, idempotent=False)
+def retry(call: Call, asked: Retry) -> Retried:
+    """Retry failed work: the failed pages of a document, one page, or all pages; a knowledge item; or an analysis of
     screenshots. The old text of a page stays until the new one is ready."""
-    now = "Call get_status with wait_s to wait for it."
+    step = "Call get_status with wait_s to wait for it."
     match asked.kind:
         case Kind.DOCUMENT:
-            again = _retry_document(call, asked)
-            if again.settled:
-                now = "None of its pages had failed. Name a page, or all_pages, to convert it again all the same."
-            return Retried(kind=asked.kind, id=again.id, status=again.status.name, next=now)
+            document = _retry_document(call, asked)
+            if document.settled:
+                step = "None of its pages had failed. Name a page, or all_pages, to convert it again all the same."
+            return Retried(kind=asked.kind, id=document.id, status=document.status.name, next=step)
         case Kind.KNOWLEDGE:
             item = knowledge.reprocess.by(call.caller, asked.id)
-            return Retried(kind=asked.kind, id=item.id, status=item.status, next=now)
+            return Retried(kind=asked.kind, id=item.id, status=item.status, next=step)
         case Kind.SCREENSHOTS:
             _replay(call, asked.id)
             return Retried(kind=asked.kind, id=asked.id, status="pending", next="See list_failures in a while.")
 
 
-def _retry_document(call: Call, asked: Again) -> documents.Document:
+def _retry_document(call: Call, asked: Retry) -> documents.Document:
     caller, chosen = call.caller, {"provider": asked.provider, "model": asked.model}
     if asked.page:
         return documents.retry_page.by(caller, asked.id, asked.page, **chosen)
@@ -143,4 +144,4 @@ def _retry_document(call: Call, asked: Again) -> documents.Document:
 
 def _replay(call: Call, letter: str) -> None:
     if not screenshots.replay_letters.by(call.caller, [letter]).done:
-        raise Refused(f"nothing that failed has the id {letter}: use one of list_failures", code="not_found")
+        raise Refused(f"no failure has the id {letter}: use an id of list_failures", code="not_found")

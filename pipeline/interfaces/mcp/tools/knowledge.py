@@ -1,4 +1,4 @@
-"""Knowledge bases: asking them, and adding to them."""
+"""Tools that search knowledge bases, and add to them."""
 
 from typing import Annotated, Any, Literal
 
@@ -23,26 +23,26 @@ Text = Annotated[str, StringConstraints(min_length=1, max_length=4000), CLEAN_LI
 
 
 class Question(Arguments):
-    """What to look for, and where."""
+    """The words to search, and where."""
 
     query: Text = Field(description="A question or words.")
     bases: Annotated[list[Name], Field(max_length=50)] | None = Field(
         default=None, description="Names or ids of knowledge bases; null: all."
     )
     limit: int = Field(default=8, ge=1, le=30)
-    since: At | None = Field(default=None, description="Only of what was added since then.")
-    around: int = Field(default=0, ge=0, le=2, description="With so many chunks before and after each.")
+    since: At | None = Field(default=None, description="Only items added since then.")
+    around: int = Field(default=0, ge=0, le=2, description="Chunks to show before and after each hit.")
 
 
 class Passages(BaseModel):
-    """Hits, best first: `Hits` as tools give it."""
+    """Hits, best first: the wire format of `Hits` in tools."""
 
     hits: list[Hit]
     lexical: bool
     note: str
 
 
-@BOX.tool("Ask knowledge bases", spends=True)
+@BOX.tool("Search knowledge bases", spends=True)
 def search_knowledge(call: Call, asked: Question) -> Passages:
     """Find passages in knowledge bases that answer a question, best first, by words and by meaning."""
     found = knowledge.search.by(
@@ -57,32 +57,32 @@ def search_knowledge(call: Call, asked: Question) -> Passages:
 
 
 def _base(name: str) -> BaseView:
-    """A base by its name or id. Raises `Refused` with the names that there are."""
+    """A base by its name or id. Raises `Refused` with the names of the bases."""
     try:
         return knowledge.base(name)
     except UnknownBase:
         names = [base.name for base in knowledge.bases() if not base.deleting]
-        there = f"there are {', '.join(names[:30])}" if names else "there are none yet: `penstock kb create` makes one"
-        raise Refused(f"there is no knowledge base {name}; {there}", code="unknown_base") from None
+        bases = f"the bases are {', '.join(names[:30])}" if names else "`penstock kb create` makes the first one"
+        raise Refused(f"unknown knowledge base {name}; {bases}", code="unknown_base") from None
 
 
 class Addition(Arguments):
-    """What to add, and to which base."""
+    """The source to add, and its base."""
 
     base: Name = Field(description="The name or id of a knowledge base.")
     kind: Literal["note", "url", "sitemap"]
     text: Annotated[str, StringConstraints(max_length=1_000_000), CLEAN_LINES] = Field(
-        default="", description="Of a note, in Markdown."
+        default="", description="A note's text, in Markdown."
     )
-    url: Url | None = Field(default=None, description="Of a web page or a sitemap.")
-    name: Line = Field(default="", description="What to call it.")
+    url: Url | None = Field(default=None, description="The address of a web page or a sitemap.")
+    name: Line = Field(default="", description="The item's name.")
     wait_s: WaitS = 20
 
     @model_validator(mode="before")
     @classmethod
     def _no_path(cls, given: Any) -> Any:
         if isinstance(given, dict) and "path" in given:
-            raise ValueError("files are not added by path: convert a document, or add its text as a note")
+            raise ValueError("this tool takes no path: convert a document, or add its text as a note")
         return given
 
     @model_validator(mode="after")
@@ -95,11 +95,11 @@ class Addition(Arguments):
 
 
 class Added(BaseModel):
-    """What was added."""
+    """The item added."""
 
     item: ShownItem
     warnings: list[str]
-    next: str = Field(description="What to do now.")
+    next: str = Field(description="The next step.")
 
 
 @BOX.tool("Add to a knowledge base", writes=True, spends=True, open_world=True)

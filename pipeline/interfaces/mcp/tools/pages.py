@@ -1,4 +1,4 @@
-"""Reading a document: its Markdown by pages or piece by piece, and pages as pictures."""
+"""Tools that read a document: its Markdown by pages or piece by piece, and pages as pictures."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -20,9 +20,9 @@ from pipeline.reading.files.source import parse_page_range
 
 BOX = Toolbox()
 MAX_PAGES = 200
-"""That one call reads by their numbers."""
+"""Pages that one call reads by their numbers."""
 MAX_PICTURE_BYTES = 3_000_000
-"""Clients refuse larger pictures; such a page is shown with fewer dots."""
+"""Clients refuse larger pictures; the tool renders such a page at a lower resolution."""
 Characters = Annotated[int, Field(ge=100, le=100_000, description="At most this many characters.")]
 
 
@@ -30,8 +30,8 @@ class Excerpt(BaseModel):
     """A piece of a document's Markdown."""
 
     markdown: str
-    offset: int = Field(description="Where it begins, in characters.")
-    next_offset: int | None = Field(description="Where the next piece begins; null: this is the end.")
+    offset: int = Field(description="Start of this piece, in characters.")
+    next_offset: int | None = Field(description="Start of the next piece; null at the end.")
     total_characters: int
 
 
@@ -41,8 +41,8 @@ class Markdown(Excerpt):
     document_id: str
     filename: str
     status: str
-    pages: list[int] = Field(description="Of these pages, if pages were asked for.")
-    missing_pages: list[int] = Field(description="Pages that were asked for, and are not converted.")
+    pages: list[int] = Field(description="The requested pages in the text.")
+    missing_pages: list[int] = Field(description="The requested pages that are not converted.")
 
 
 def cut(text: str, offset: int = 0, limit: int = 20_000) -> Excerpt:
@@ -59,7 +59,7 @@ def excerpt(document: Document) -> Excerpt:
 
 
 class WhichText(Arguments):
-    """Which document, and what of it."""
+    """The document, and the part of its text."""
 
     document_id: HexId
     pages: PageRange = Field(default="", description="Such as `1-3,7`, by their place in the result; empty: all.")
@@ -71,7 +71,7 @@ class WhichText(Arguments):
 def get_markdown(call: Call, asked: WhichText) -> Markdown:
     """Read the Markdown of a document, or of some of its pages, a piece at a time.
 
-    With pages, also what is converted so far of a document that is not done. next_offset says where to go on.
+    With pages, it also reads the completed pages of an unfinished document. Continue at next_offset.
     """
     del call
     document = flow.status(asked.document_id)
@@ -95,20 +95,20 @@ def get_markdown(call: Call, asked: WhichText) -> Markdown:
 
 
 def _of_pages(document: Document, wanted: str) -> tuple[str, list[int], list[int]]:
-    """(the text, the pages that it is of, those that are not converted)."""
+    """(the text, the pages in it, the pages that are not converted)."""
     if not document.pages:
         raise Refused(f"document {document.id} is not split into pages yet", code="no_result")
     numbers = parse_page_range(wanted, document.pages)
     if len(numbers) > MAX_PAGES:
-        raise Refused(f"at most {MAX_PAGES} pages are read at once: name fewer", code="too_many_pages")
-    found = flow.pages(document.id, after=numbers[0] - 1, limit=numbers[-1] - numbers[0] + 1)
-    done = {page.page: page.content for page in found if page.status is PageStatus.COMPLETED or page.content}
+        raise Refused(f"one call reads at most {MAX_PAGES} pages: name fewer", code="too_many_pages")
+    pages = flow.pages(document.id, after=numbers[0] - 1, limit=numbers[-1] - numbers[0] + 1)
+    done = {page.page: page.content for page in pages if page.status is PageStatus.COMPLETED or page.content}
     shown = [number for number in numbers if number in done]
     return "\n\n".join(done[number] for number in shown), shown, [page for page in numbers if page not in done]
 
 
 class WhichPicture(Arguments):
-    """Which page, and how large."""
+    """The page, and the resolution."""
 
     document_id: HexId
     page: int = Field(ge=1, le=1_000_000, description="Its place in the result, from 1.")
@@ -116,7 +116,7 @@ class WhichPicture(Arguments):
 
 
 class AboutPicture(BaseModel):
-    """What the picture is of."""
+    """The subject of a picture."""
 
     document_id: str
     filename: str
@@ -128,7 +128,7 @@ class AboutPicture(BaseModel):
 
 @BOX.tool("Look at a page", result=AboutPicture)
 async def get_page_image(call: Call, asked: WhichPicture) -> Picture:
-    """Look at a page as it is in the file, as a PNG, to compare it with its Markdown."""
+    """Show a page of the file as a PNG, to compare it with its Markdown."""
     document = await run_sync(flow.status, asked.document_id)
     page = await run_sync(flow.page, asked.document_id, asked.page)
     dpi = asked.dpi
@@ -156,5 +156,5 @@ async def _picture(call: Call, document: Document, page: PageView, dpi: int) -> 
     key = f"mcp {document.id} {page.page_source} {dpi}"
     png: bytes | None = await call.pictures.get(call.caller, key, make, urgent=True)
     if png is None:
-        raise Refused("the server ends: ask again in a moment", code="ending")
+        raise Refused("the server is shutting down: try again in a moment", code="ending")
     return png

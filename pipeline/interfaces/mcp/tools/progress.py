@@ -1,4 +1,4 @@
-"""Waiting for work while the client hears how far it is, and what to do when the wait is over."""
+"""Waits for work while reporting its progress to the client."""
 
 import time
 from collections.abc import Callable
@@ -11,38 +11,38 @@ from pipeline.interfaces.mcp.tool import Call
 from pipeline.operations.overview import fleet
 from pipeline.storage.context import Context
 
-Found = TypeVar("Found")
+State = TypeVar("State")
 MAX_WAIT_S = 300
 WaitS = Annotated[
     float,
-    Field(ge=0, le=MAX_WAIT_S, description="Wait this many seconds for it to finish. Progress is reported meanwhile."),
+    Field(ge=0, le=MAX_WAIT_S, description="Wait this many seconds for it to finish, and report progress."),
 ]
-Steps = Callable[[Found], tuple[float, float | None, str]]
-"""How far something is: (done, of how many, in words)."""
+Steps = Callable[[State], tuple[float, float | None, str]]
+"""The progress of a state: (done, total, in words)."""
 
 
 async def followed(
-    call: Call, look: Callable[[], Found], settled: Callable[[Found], bool], steps: Steps[Found], wait_s: float
-) -> Found:
-    """What `look` gives once it is settled, or when the wait is over; each step on the way is reported."""
-    told, deadline = -1.0, time.monotonic() + wait_s
+    call: Call, read: Callable[[], State], settled: Callable[[State], bool], steps: Steps[State], wait_s: float
+) -> State:
+    """Poll until the state that `read` returns is settled or `wait_s` is over, and report each step."""
+    reported, deadline = -1.0, time.monotonic() + wait_s
 
-    def moved(now: Found) -> bool:
-        return settled(now) or steps(now)[0] > told
+    def moved(state: State) -> bool:
+        return settled(state) or steps(state)[0] > reported
 
     while True:
-        # Told from here and not by the thread that looks: one that waits for a client that has gone never ends.
-        found = await wait_for(call.caller, look, moved, deadline - time.monotonic())
-        done, total, words = steps(found)
-        if done <= told:  # the protocol wants progress to increase
-            return found
-        told = done
+        # Report here and not in the thread that reads: a report to a client that disappeared never ends.
+        state = await wait_for(call.caller, read, moved, deadline - time.monotonic())
+        done, total, words = steps(state)
+        if done <= reported:  # the protocol requires progress to increase
+            return state
+        reported = done
         await call.report(done, total, words)
-        if settled(found):
-            return found
+        if settled(state):
+            return state
 
 
-def nobody_works(context: Context) -> str:
-    """A sentence if no worker runs, which would be why nothing happens; else empty."""
+def no_worker(context: Context) -> str:
+    """A sentence if no worker runs, else empty."""
     now = fleet(context)
     return "" if now is not None and now.workers else "No worker is running: `penstock up` on the server starts one."

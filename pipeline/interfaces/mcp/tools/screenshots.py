@@ -1,4 +1,4 @@
-"""What was on the screen: searched by words and meaning, or shown in the order of time."""
+"""Tools that search screenshots by words and meaning, or show them in the order of time."""
 
 from typing import Annotated
 
@@ -20,7 +20,7 @@ _SINCE = Field(default=None, description="From this moment on, such as 2026-11-2
 
 
 class Question(Arguments):
-    """What to look for."""
+    """The words to search."""
 
     query: Words
     since: At | None = _SINCE
@@ -28,26 +28,26 @@ class Question(Arguments):
     limit: int = Field(default=10, ge=1, le=50)
 
 
-@BOX.tool("Search what was on the screen", spends=True)
+@BOX.tool("Search screenshots", spends=True)
 def search_screenshots(call: Call, asked: Question) -> Found:
-    """Find what the user saw or did on their screen, best first, by words and, where it is configured, by meaning."""
+    """Find the user's activities on the screen, best first, by words and, where it is configured, by meaning."""
     return screenshots.search.by(call.caller, asked.query, asked.since, asked.app, asked.limit)
 
 
 class Stretch(Arguments):
-    """Which stretch of time."""
+    """A stretch of time."""
 
     since: At | None = _SINCE
     until: At | None = Field(default=None, description="Before this moment.")
-    thread: Line = Field(default="", description="Only this course of activity, by its id.")
-    derived: bool = Field(default=False, description="Knowledge, state, procedures and plans, too.")
+    thread: Line = Field(default="", description="Only this thread of activity, by its id.")
+    derived: bool = Field(default=False, description="Include knowledge, state, procedures and plans.")
     limit: int = Field(default=50, ge=1, le=200)
     cursor: Annotated[Line, Field(min_length=1)] | None = Field(
-        default=None, description="next_cursor of the answer before: leads to what was earlier."
+        default=None, description="next_cursor of the previous answer: leads to earlier hours."
     )
 
 
 @BOX.tool("Show what happened on the screen")
 def timeline(call: Call, asked: Stretch) -> Page[Hour]:
-    """Show what happened on the user's screen, hour by hour, the latest last; next_cursor leads to what was before."""
+    """Show the user's activities on the screen, hour by hour, the latest last; next_cursor leads to earlier hours."""
     return hours_of(call.caller, **dict(asked))
