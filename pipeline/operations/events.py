@@ -18,9 +18,10 @@ from pipeline.engine.announced import wants
 from pipeline.engine.errors import UserError
 from pipeline.engine.outbox import Event
 from pipeline.flows import flows
-from pipeline.operations.caller import owner
+from pipeline.operations.caller import Caller
+from pipeline.operations.operation import operation
 from pipeline.operations.watch import Listener
-from pipeline.storage.context import Context
+from pipeline.storage.api_keys import Scope
 
 log = structlog.get_logger(__name__)
 PORTION = 500
@@ -72,58 +73,63 @@ class UnknownEvent(UserError):
         super().__init__(f"there is no event {seq}, or it is not kept any more", code="unknown_event")
 
 
-def kept(context: Context | None = None) -> Kept:
+@operation(Scope.READ)
+def kept(caller: Caller) -> Kept:
     """Which events are kept."""
-    with (context or owner().context).db.read() as session:
+    with caller.context.db.read() as session:
         return Kept(outbox.first_seq(session), outbox.last_seq(session))
 
 
-def after(seq: int, limit: int = PORTION, *, types: Sequence[str] = (), context: Context | None = None) -> list[Event]:
+@operation(Scope.READ)
+def after(caller: Caller, seq: int, limit: int = PORTION, *, types: Sequence[str] = ()) -> list[Event]:
     """Up to `limit` events after this number, in order; of these, those of the types wanted.
 
     Raises `UserError` for a type that no event has.
     """
     _wanted("", types, "")
-    with (context or owner().context).db.read() as session:
+    with caller.context.db.read() as session:
         return [one for one in outbox.after(session, seq, limit) if wants(types, one.type)]
 
 
-def newest(
-    wanted: Filter = Filter(), *, before: int | None = None, limit: int = 50, context: Context | None = None
-) -> list[Event]:
+@operation(Scope.READ)
+def newest(caller: Caller, wanted: Filter = Filter(), *, before: int | None = None, limit: int = 50) -> list[Event]:
     """The events that are kept, the newest first. `before`: only those with a lower number."""
-    with (context or owner().context).db.read() as session:
+    with caller.context.db.read() as session:
         return outbox.newest(
             session, flow=wanted.flow, patterns=wanted.types, scope_id=wanted.scope_id, before=before, limit=limit
         )
 
 
-def one(seq: int, context: Context | None = None) -> Event:
+@operation(Scope.READ)
+def one(caller: Caller, seq: int) -> Event:
     """One event by its number. Raises `UnknownEvent`."""
-    with (context or owner().context).db.read() as session:
+    with caller.context.db.read() as session:
         found = outbox.one(session, seq)
     if found is None:
         raise UnknownEvent(seq)
     return found
 
 
-def after_if_possible(seq: int, context: Context | None = None) -> list[Event]:
+@operation(Scope.READ)
+def after_if_possible(caller: Caller, seq: int) -> list[Event]:
     """Like `after`, and empty while the database is away: for those who will ask again."""
     try:
-        return after(seq, context=context)
+        return after.by(caller, seq)
     except SQLAlchemyError as error:
         log.warning("events.not_read", error=type(error).__name__)
         return []
 
 
-def progress_from(context: Context | None = None) -> str:
+@operation(Scope.READ)
+def progress_from(caller: Caller) -> str:
     """Where progress stands, from which to read on. Raises `RedisError`."""
-    return live.last_id((context or owner().context).redis)
+    return live.last_id(caller.context.redis)
 
 
-def progress(position: str, wait_s: float, context: Context | None = None) -> list[tuple[str, dict[str, str]]]:
+@operation(Scope.READ)
+def progress(caller: Caller, position: str, wait_s: float) -> list[tuple[str, dict[str, str]]]:
     """Progress of what is under way: (its position, its fields). Waits for the first. Raises `RedisError`."""
-    return list(live.read((context or owner().context).redis, position, wait_s))
+    return list(live.read(caller.context.redis, position, wait_s))
 
 
 def types() -> list[str]:

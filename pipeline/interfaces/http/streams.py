@@ -7,11 +7,11 @@ that lags behind the kept events reads the database itself. So a slow client cos
 import asyncio
 import time
 from collections import Counter, deque
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from functools import partial
 from threading import Event as Ending
-from typing import TypeVar
+from typing import ParamSpec, TypeVar
 
 from anyio import CapacityLimiter
 from anyio.to_thread import run_sync
@@ -22,11 +22,13 @@ from pipeline.engine.outbox import Event
 from pipeline.interfaces.http.dependencies import ByCaller
 from pipeline.operations import events
 from pipeline.operations.caller import Caller
+from pipeline.operations.operation import Operation
 from pipeline.operations.quotas import Quotas
 from pipeline.operations.refusal import Refused
 from pipeline.storage import api_keys, api_sessions
 from pipeline.storage.context import Context
 
+P = ParamSpec("P")
 Result = TypeVar("Result")
 POLL_S = 0.5
 """Seconds between queries for new events; Redis pushes progress at once."""
@@ -63,9 +65,9 @@ class Feed:
             self._open[caller] -= 1
             self._open += Counter()  # drops callers with none
 
-    async def run(self, function: Callable[..., Result], *arguments: object, **named: object) -> Result:
-        """Call a function of `operations.events` in a thread."""
-        return await run_sync(partial(function, *arguments, context=self._context, **named), limiter=self._threads)
+    async def run(self, operation: Operation[P, Result], *arguments: P.args, **named: P.kwargs) -> Result:
+        """Call an operation in a thread. The server is the caller: it reads once for all streams."""
+        return await run_sync(partial(operation.by, Caller(self._context), *arguments, **named), limiter=self._threads)
 
     def has_usable_key(self, caller: Caller) -> bool:
         """Whether the caller's key is still valid, and their session if they use one. Blocks."""

@@ -11,7 +11,7 @@ from pydantic import StringConstraints
 
 from pipeline.engine.outbox import Event
 from pipeline.interfaces.http import pages
-from pipeline.interfaces.http.dependencies import ByCaller, InContext, reader
+from pipeline.interfaces.http.dependencies import ByCaller, reader
 from pipeline.interfaces.http.errors import documented
 from pipeline.interfaces.http.fields import Id, Limit, Line, RowId, Word
 from pipeline.interfaces.http.pages import Cursor, Page
@@ -88,18 +88,18 @@ async def follow(
 
 @router.get("/log")
 def list_events(
-    context: InContext, wanted: Annotated[Filter, Depends(_filter)], limit: Limit = 50, cursor: Cursor = None
+    caller: ByCaller, wanted: Annotated[Filter, Depends(_filter)], limit: Limit = 50, cursor: Cursor = None
 ) -> Page[Event]:
     """List the stored events, the newest first. To follow events, use the stream."""
     (before,) = pages.decode(cursor, int) or (None,)
-    found = events.newest(wanted, before=before, limit=limit + 1, context=context)
+    found = events.newest.by(caller, wanted, before=before, limit=limit + 1)
     return pages.views(found, limit, lambda one: (one.seq,))
 
 
 @router.get("/log/{seq}", responses=documented(404))
-def show_event(context: InContext, seq: RowId) -> Event:
+def show_event(caller: ByCaller, seq: RowId) -> Event:
     """Show an event that is kept."""
-    return events.one(seq, context)
+    return events.one.by(caller, seq)
 
 
 def _number(last_event_id: str | None, after: int | None) -> int | None:

@@ -77,10 +77,9 @@ def spent(context: Context, cost: float) -> None:
 
 @dataclass(frozen=True)
 class Row:
-    """An operation: whom it is for, on a document in which state, how many pages it charges, and whether it spends."""
+    """An operation: on a document in which state, how many pages it charges, and whether it spends."""
 
     act: Callable[[Caller, str], Any]
-    scope: Scope = Scope.WRITE
     status: DocumentStatus = D.PARTIAL_FAILED
     pages: int = 0
     spends: bool = False
@@ -97,14 +96,14 @@ MATRIX: dict[str, Row] = {
     "delete": Row(documents.delete.by),
     "act: cancel": Row(lambda by, one: documents.act.by(by, Verb.CANCEL, [one]), status=D.PROCESSING),
     "act: retry": Row(lambda by, one: documents.act.by(by, Verb.RETRY, [one]), pages=2, spends=True),
-    "status": Row(documents.status.by, Scope.READ),
-    "several": Row(lambda by, one: documents.several.by(by, [one]), Scope.READ),
-    "list": Row(lambda by, _: documents.list_documents.by(by), Scope.READ),
-    "count": Row(lambda by, _: documents.count_documents.by(by, Filter()), Scope.READ),
-    "page": Row(lambda by, one: documents.page.by(by, one, 1), Scope.READ),
-    "attempts": Row(documents.attempts.by, Scope.READ),
-    "layout": Row(documents.layout.by, Scope.READ),
-    "search": Row(lambda by, _: documents.search.by(by, "text"), Scope.READ),
+    "status": Row(documents.status.by),
+    "several": Row(lambda by, one: documents.several.by(by, [one])),
+    "list": Row(lambda by, _: documents.list_documents.by(by)),
+    "count": Row(lambda by, _: documents.count_documents.by(by, Filter())),
+    "page": Row(lambda by, one: documents.page.by(by, one, 1)),
+    "attempts": Row(documents.attempts.by),
+    "layout": Row(documents.layout.by),
+    "search": Row(lambda by, _: documents.search.by(by, "text")),
 }
 
 
@@ -115,25 +114,6 @@ def row(request: pytest.FixtureRequest) -> Row:
 
 def made(context: Context, row: Row) -> str:
     return insert_document(context, row.status, [C, F])
-
-
-def test_a_lesser_scope_a_missing_key_and_a_read_only_server_are_refused(context: Context, row: Row) -> None:
-    mine = made(context, row)
-    refused: list[tuple[Scope | None, str]] = [(None, "unauthorized")]
-    if row.scope is Scope.WRITE:
-        refused.append((Scope.READ, "forbidden"))
-    for scope, code in refused:
-        with pytest.raises(Refused) as error:
-            row.act(caller(context, scope), mine)
-        assert error.value.code == code
-    context.settings.api.read_only = True
-    if row.scope is Scope.WRITE:
-        with pytest.raises(Refused) as error:
-            row.act(caller(context, Scope.ADMIN), mine)
-        assert error.value.code == "read_only"
-        assert document(context, mine).status == row.status, "nothing has changed"
-    context.settings.api.read_only = row.scope is Scope.READ
-    row.act(caller(context, row.scope), mine)
 
 
 def test_who_has_spent_enough_begins_nothing_that_costs_money(context: Context, row: Row) -> None:

@@ -1,7 +1,6 @@
 """Who may do what with knowledge bases, whichever interface they come by, and what is charged."""
 
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any, cast
 
 import pytest
@@ -12,7 +11,6 @@ from pipeline.flows.knowledge.states import ItemStatus
 from pipeline.operations import knowledge
 from pipeline.operations.caller import Caller
 from pipeline.operations.knowledge import Verb
-from pipeline.operations.operation import Operation
 from pipeline.operations.quotas import Quotas
 from pipeline.operations.refusal import Refused
 from pipeline.storage.api_keys import Scope
@@ -20,17 +18,6 @@ from pipeline.storage.context import Context
 from tests.support.knowledge import add_base, add_item
 from tests.support.knowledge_driver import Driver
 from tests.support.provider_server import ProviderServer
-
-READ = """base bases counts chunk_counts items matching item group_id tally standings chunks text original
-has_page_pictures page_picture queue get_status check search asks"""
-WRITE = "create_base edit_base delete_base delete cancel dismiss recover act"
-PAID = "add add_uploads reprocess reprocess_failed reprocess_stale"
-POLICY = {
-    name: policy
-    for names, *policy in ((READ, Scope.READ, False), (WRITE, Scope.WRITE, False), (PAID, Scope.WRITE, True))
-    for name in names.split()
-}
-"""The scope of each operation, and whether it always spends. `act` and `search` decide by their arguments."""
 
 
 class Spent:
@@ -60,32 +47,6 @@ def settings_env(provider: ProviderServer) -> dict[str, str]:
 def caller(context: Context, scope: Scope | None = Scope.WRITE, *, spent: bool = False) -> Caller:
     quotas = cast("Quotas", Spent()) if spent else Quotas(context)
     return Caller(context, "key", "key", scope, has_key=True, quotas=quotas)
-
-
-def refusal(operation: Operation[..., Any], who: Caller) -> str | None:
-    """Why they may not; None: they may."""
-    try:
-        operation.by(who)
-    except (Refused, OverCap) as error:
-        return error.code
-    return None
-
-
-def test_every_operation_needs_its_scope_and_only_what_spends_stops_who_has_spent_enough(
-    context: Context, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    found = {name: one for name, one in vars(knowledge).items() if isinstance(one, Operation)}
-    assert {name: [one.scope, one.spends] for name, one in found.items()} == POLICY
-    locked = context.settings.model_copy(update={"api": context.settings.api.model_copy(update={"read_only": True})})
-    for name, operation in found.items():
-        monkeypatch.setattr(operation, "_function", lambda _: None)
-        scope, spends = POLICY[name]
-        reads = scope is Scope.READ
-        assert refusal(operation, caller(context, None)) == "unauthorized", name
-        assert refusal(operation, caller(context, Scope.READ)) == (None if reads else "forbidden"), name
-        assert refusal(operation, caller(context)) is None, name
-        assert refusal(operation, caller(replace(context, settings=locked))) == (None if reads else "read_only"), name
-        assert refusal(operation, caller(context, spent=True)) == ("quota" if spends else None), name
 
 
 def test_a_search_is_paid_for_where_a_provider_made_the_vectors_and_it_asks_for_meaning(context: Context) -> None:

@@ -13,10 +13,11 @@ from pipeline.interfaces.console import live
 from pipeline.interfaces.console.fields import BLANK, CursorText
 from pipeline.interfaces.console.page import piece, screen
 from pipeline.interfaces.http import pages
-from pipeline.interfaces.http.dependencies import InContext, reader
+from pipeline.interfaces.http.dependencies import ByCaller, reader
 from pipeline.interfaces.http.fields import Id, RowId, Word
 from pipeline.interfaces.http.places import place
 from pipeline.operations import events as record
+from pipeline.operations.caller import Caller
 from pipeline.operations.events import Filter
 from pipeline.storage.context import Context
 
@@ -65,10 +66,10 @@ def _told(event: Event) -> str:
     return json.dumps(_SHOWN.dump_python(event, mode="json", by_alias=True), indent=2, ensure_ascii=False)
 
 
-def _list(context: Context, asked: EventsAsked, cursor: str | None = None) -> str:
+def _list(caller: Caller, asked: EventsAsked, cursor: str | None = None) -> str:
     (before,) = pages.decode(cursor, int) or (None,)
-    found = record.newest(asked.filter(), before=before, limit=ROWS + 1, context=context)
-    page = pages.page(found, ROWS, lambda event: event, lambda event: (event.seq,))
+    found = record.newest.by(caller, asked.filter(), before=before, limit=ROWS + 1)
+    page = pages.views(found, ROWS, lambda event: (event.seq,))
     return piece(
         "events/_list.html", found=page, asked=asked, cursor=cursor, css=_CSS, place=place, name=_name, told=_told
     )
@@ -77,11 +78,11 @@ def _list(context: Context, asked: EventsAsked, cursor: str | None = None) -> st
 @live.view("events", matches=lambda asked: asked.filter())
 def fragments(context: Context, asked: EventsAsked) -> dict[str, str]:
     """The newest events."""
-    return {"event-list": _list(context, asked)}
+    return {"event-list": _list(Caller(context), asked)}
 
 
 @router.get("")
-def list_events(request: Request, context: InContext, page: Annotated[EventsPage, Query()]) -> HTMLResponse:
+def list_events(request: Request, caller: ByCaller, page: Annotated[EventsPage, Query()]) -> HTMLResponse:
     """The events that are kept, newest first."""
     asked = EventsAsked(**page.model_dump(exclude={"cursor"}))
     types = record.types()
@@ -95,14 +96,14 @@ def list_events(request: Request, context: InContext, page: Annotated[EventsPage
         flows=flows,
         kinds=kinds,
         types=types,
-        events=_list(context, asked, page.cursor),
+        events=_list(caller, asked, page.cursor),
     )
 
 
 @router.get("/log/{seq}")
-def show(request: Request, context: InContext, seq: RowId) -> HTMLResponse:
+def show(request: Request, caller: ByCaller, seq: RowId) -> HTMLResponse:
     """One event, as it was told."""
-    event = record.one(seq, context)
+    event = record.one.by(caller, seq)
     return screen(
         request,
         "events/event.html",

@@ -9,9 +9,7 @@ from starlette.testclient import TestClient
 from pipeline.interfaces.api.app import PREFIX
 from pipeline.interfaces.http.pages import encode
 from pipeline.providers.calls import CALLS
-from pipeline.storage.api_keys import Scope
 from pipeline.storage.context import Context
-from tests.integration.interfaces.api.conftest import Connect
 from tests.integration.interfaces.api.test_skeleton import problem
 
 LIST, STATS = f"{PREFIX}/calls", f"{PREFIX}/calls/stats"
@@ -70,14 +68,6 @@ class TestOnOneDatabase:
     @pytest.fixture
     def database_url(self, sqlite_url: str) -> str:
         return sqlite_url
-
-    def test_previews_are_for_administrators_alone(self, connect: Connect, context: Context) -> None:
-        make(context, "ok")
-        for scope, preview in ((Scope.WRITE, None), (Scope.ADMIN, "what the model said")):
-            client = connect(scope)
-            [call] = client.get(LIST).json()["items"]
-            assert call["preview"] == preview
-            assert client.get(f"{LIST}/{call['id']}").json() == call
 
     def test_an_unknown_call_is_404(self, api: TestClient) -> None:
         assert "17" in problem(api.get(f"{LIST}/17"), 404, "unknown_call")

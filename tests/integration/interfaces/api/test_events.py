@@ -21,6 +21,7 @@ from pipeline.flows.documents.states import DOCUMENT, DocumentEvent, DocumentSta
 from pipeline.interfaces.api.app import create_app
 from pipeline.interfaces.http import streams as feed
 from pipeline.interfaces.rest import events
+from pipeline.operations.caller import Caller
 from pipeline.storage import api_keys
 from pipeline.storage.api_keys import Scope
 from pipeline.storage.context import Context
@@ -192,7 +193,7 @@ def test_events_that_are_committed_during_the_look_are_not_taken_for_gone(
         return last_seq(session)
 
     monkeypatch.setattr(outbox, "last_seq", meanwhile)
-    assert kept(context).first == 1
+    assert kept.by(Caller(context)).first == 1
 
 
 def test_what_a_stream_is_behind_is_read_from_the_database(

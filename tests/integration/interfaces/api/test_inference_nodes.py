@@ -6,9 +6,7 @@ from starlette.testclient import TestClient
 from pipeline.interfaces.api.app import PREFIX
 from pipeline.nodes import names, service, tokens
 from pipeline.nodes.tokens import TokenKind
-from pipeline.storage.api_keys import Scope
 from pipeline.storage.context import Context
-from tests.integration.interfaces.api.conftest import Connect
 from tests.integration.interfaces.api.test_skeleton import problem
 from tests.support.node_state import NodeStateDriver
 
@@ -105,21 +103,3 @@ def test_the_gateway_is_told_as_a_whole(api: TestClient, state: NodeStateDriver)
     found = api.get(f"{PREFIX}/gateway").json()
     assert [(one["instance_id"], one["alive"], one["sessions"]) for one in found["instances"]] == [("a", True, 1)]
     assert (found["nodes"]["connected"], found["slots"], found["used"], found["jobs"]["DISPATCHED"]) == (1, 2, 1, 1)
-
-
-def test_only_administrators_act_and_see_tokens_and_letters(connect: Connect, state: NodeStateDriver) -> None:
-    writes, administers = connect(Scope.WRITE), connect(Scope.ADMIN)
-    for path in (NODES, f"{NODES}/n", JOBS, f"{JOBS}/job", f"{PREFIX}/gateway"):
-        assert connect(Scope.READ).get(path).status_code == 200, path
-    for path in (f"{NODES}/tokens", DLQ):
-        problem(writes.get(path), 403, "forbidden")
-        assert administers.get(path).status_code == 200
-    for path in (
-        f"{NODES}/tokens",
-        f"{NODES}/n/drain",
-        f"{NODES}/n/revoke",
-        f"{JOBS}/job/cancel",
-        f"{DLQ}/a/1-0/replay",
-    ):
-        problem(writes.post(path, json={"name": "x"} if path.endswith("tokens") else None), 403, "forbidden")
-    problem(writes.delete(f"{DLQ}/a/1-0"), 403, "forbidden")

@@ -4,7 +4,6 @@ import pytest
 from starlette.testclient import TestClient
 
 from pipeline.interfaces.api.app import PREFIX
-from pipeline.storage.api_keys import Scope
 from tests.integration.interfaces.api.conftest import Connect
 from tests.integration.interfaces.api.test_skeleton import problem
 
@@ -51,23 +50,3 @@ def test_what_makes_no_key_is_refused(api: TestClient) -> None:
         problem(api.post(KEYS, json=wrong), 422, "invalid")
     problem(api.post(f"{KEYS}/{'0' * 16}/revoke"), 404, "unknown_key")
     assert api.get(KEYS).json()["items"] == []
-
-
-def test_only_administrators_see_and_make_keys(connect: Connect) -> None:
-    writes, administers = connect(Scope.WRITE), connect(Scope.ADMIN)
-    problem(writes.get(KEYS), 403, "forbidden")
-    problem(writes.post(KEYS, json={"name": "mine", "scope": "admin"}), 403, "forbidden")
-    [mine] = [one for one in administers.get(KEYS).json()["items"] if one["scope"] == "write"]
-    problem(writes.post(f"{KEYS}/{mine['id']}/revoke"), 403, "forbidden")
-    assert administers.post(f"{KEYS}/{mine['id']}/revoke").json()["revoked_at"]
-    assert writes.get(KEYS).status_code == 401
-
-
-class TestInReadOnlyMode:
-    @pytest.fixture
-    def settings_env(self) -> dict[str, str]:
-        return {"PENSTOCK_API__READ_ONLY": "true"}
-
-    def test_keys_are_listed_and_none_is_made(self, api: TestClient) -> None:
-        assert api.get(KEYS).json()["items"] == []
-        problem(api.post(KEYS, json={"name": "mine"}), 403, "read_only")

@@ -11,10 +11,8 @@ from pipeline.flows.documents.states import DOCUMENT, DocumentEvent, DocumentSta
 from pipeline.flows.webhooks import plan
 from pipeline.flows.webhooks.models import DELIVERIES as DELIVERY_ROWS
 from pipeline.flows.webhooks.states import DeliveryStatus
-from pipeline.storage.api_keys import Scope
 from pipeline.storage.context import Context
 from pipeline.storage.idempotency import REQUESTS
-from tests.integration.interfaces.api.conftest import Connect
 from tests.support.documents import insert_document
 
 ENDPOINTS, DELIVERIES = "/api/v1/webhooks/endpoints", "/api/v1/webhooks/deliveries"
@@ -100,12 +98,3 @@ def test_all_that_failed_is_sent_again_to_one_endpoint_or_all_that_are_active(
 def test_what_cannot_be_an_endpoint_is_refused(context: Context, api: TestClient, new: dict[str, object]) -> None:
     assert api.post(ENDPOINTS, json=new).status_code == 422
     assert api.get(ENDPOINTS).json()["items"] == []
-
-
-def test_only_an_admin_says_where_events_go(context: Context, connect: Connect) -> None:
-    writer, reader = connect(Scope.WRITE, "0.0.0.0"), connect(Scope.READ, "0.0.0.0")
-    assert writer.post(ENDPOINTS, json=NEW).status_code == 403
-    assert connect(Scope.ADMIN, "0.0.0.0").post(ENDPOINTS, json=NEW).status_code == 201
-    (endpoint,) = reader.get(ENDPOINTS).json()["items"]
-    assert reader.post(f"{ENDPOINTS}/{endpoint['id']}/test").status_code == 403
-    assert writer.post(f"{ENDPOINTS}/{endpoint['id']}/test").status_code == 202
