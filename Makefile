@@ -9,6 +9,9 @@ INSTALLED := $(VENV)/.installed
 DEMO := .demo
 ARGS ?=
 
+# Without it, each process of the tests compiles what it imports anew.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .PHONY: help setup lock demo test test-all test-fast acceptance clients simulate mutations fuzz endpoints snapshots lint prose bench quality clean
 
@@ -33,7 +36,7 @@ LOCKS := requirements.lock requirements-dev.lock
 INSTALLER ?= uv
 INSTALL := INSTALLER=$(INSTALLER) $(BIN)/python deploy/install.py
 
-# All is compiled here: several processes would compile it at once at the first start, and with PYTHONDONTWRITEBYTECODE at each.
+# All is compiled here: several processes would compile it at once at the first start.
 $(INSTALLED): pyproject.toml $(LOCKS) | $(BIN)/python
 	$(INSTALL) $(BIN)/python --compile --no-deps --require-hashes $(addprefix -r ,$(LOCKS)) -- --no-deps --no-build-isolation -e .
 	@$(BIN)/python -m compileall -q celeryconfig.py penstock_entry.py pipeline tasks

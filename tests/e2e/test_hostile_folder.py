@@ -1,7 +1,7 @@
 """The folder one stands in brings no modules into Penstock, whatever lies there and whatever PYTHONPATH says."""
 
-import ast
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -31,16 +31,7 @@ SETTINGS = {
     "APP": "another",
 }
 STARTS = "import re, sys; print(*{name.partition('.')[0] for name in sys.modules})"
-IMPORTS = """
-import importlib, pathlib, sys
-sys.path.insert(0, {root!r})
-for path in pathlib.Path({root!r}, "pipeline").rglob("*.py"):
-    if "migrations" not in path.parts and path.name != "__main__.py":
-        importlib.import_module(".".join(path.relative_to({root!r}).with_suffix("").parts).removesuffix(".__init__"))
-import celery.bin.celery, celery.concurrency.prefork, celery.concurrency.thread, celery.beat, kombu.transport.redis
-import tasks.app, tasks.consumer, celeryconfig
-print(*{{name.partition(".")[0] for name in sys.modules}})
-"""
+IMPORTED = re.compile(r"^\s*(?:import|from) (\w+)", re.MULTILINE)
 
 
 def printed(python: Path | str, program: str) -> set[str]:
@@ -53,25 +44,16 @@ def printed(python: Path | str, program: str) -> set[str]:
 
 @pytest.fixture(scope="module")
 def imported() -> set[str]:
-    """Every name at the top that Penstock imports: by all of its modules, or by a library."""
-    loaded = printed(sys.executable, IMPORTS.format(root=str(ROOT)))
+    """Every name at the top that Penstock may import, itself or by a library."""
     files = [path for folder in ("pipeline", "tasks") for path in (ROOT / folder).rglob("*.py")]
-    named = {name for path in files for name in _named(path)}
+    named = {name for path in files for name in IMPORTED.findall(path.read_text(encoding="utf-8"))}
     found = {
         name
-        for name in loaded | named | set(packages_distributions())
+        for name in named | sys.stdlib_module_names | set(packages_distributions())
         if name.isidentifier() and not name.startswith("__")
     }
     assert {"pipeline", "tasks", "celeryconfig", "redis", "json", "onnxruntime", "PIL"} <= found
     return found - set(sys.builtin_module_names)
-
-
-def _named(path: Path) -> Iterator[str]:
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.Import):
-            yield from (alias.name.partition(".")[0] for alias in node.names)
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            yield node.module.partition(".")[0]
 
 
 @pytest.fixture
@@ -103,10 +85,8 @@ def without_tasks(folder: Path) -> Path:
     return other
 
 
-@pytest.fixture(params=[pytest.param("wheel", marks=pytest.mark.xdist_group("wheel")), "checkout"])
-def installed(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Installed:
-    if request.param == "wheel":
-        return request.getfixturevalue("wheel")
+@pytest.fixture
+def checkout(tmp_path_factory: pytest.TempPathFactory) -> Installed:
     return install_checkout(tmp_path_factory.mktemp("checkout") / "venv")
 
 
@@ -118,12 +98,12 @@ def data_dir() -> Iterator[Path]:
     shutil.rmtree(folder, ignore_errors=True)
 
 
-def run_programs(installed: Installed, env: dict[str, str], folder: Path, log: Path) -> None:
+def run_programs(checkout: Installed, env: dict[str, str], folder: Path, log: Path) -> None:
     """Celery's programs, in `folder`; the worker starts itself anew in between."""
     with log.open("w") as written:
         programs = [
             subprocess.Popen(
-                [installed.penstock, *command],
+                [checkout.penstock, *command],
                 env=env,
                 cwd=folder,
                 stdin=subprocess.DEVNULL,
@@ -141,27 +121,46 @@ def run_programs(installed: Installed, env: dict[str, str], folder: Path, log: P
             process.wait(RUN_S)
 
 
-def test_a_stack_and_its_commands_import_nothing_from_the_folder_one_stands_in(
-    installed: Installed, hostile: Path, data_dir: Path
+@pytest.fixture
+def env(data_dir: Path) -> dict[str, str]:
+    made = {**environment(data_dir), **SETTINGS, "PENSTOCK_API__PORT": str(free_port())}
+    made.pop("PYTHONPATH", None)
+    return made
+
+
+def run(
+    installed: Installed, env: dict[str, str], folder: Path, *arguments: str | Path, path: str | None = None
+) -> subprocess.CompletedProcess[str]:
+    """`penstock` with these arguments, in `folder`, with this `PYTHONPATH`."""
+    env = env if path is None else {**env, "PYTHONPATH": path}
+    command = [str(installed.penstock), *map(str, arguments)]
+    return subprocess.run(command, env=env, cwd=folder, capture_output=True, text=True, timeout=RUN_S, check=False)
+
+
+def test_a_wheel_has_all_it_needs_and_imports_nothing_from_the_folder_one_stands_in(
+    wheel: Installed, hostile: Path, data_dir: Path, env: dict[str, str]
 ) -> None:
-    env = {**environment(data_dir), **SETTINGS, "PENSTOCK_API__PORT": str(free_port())}
-    env.pop("PYTHONPATH", None)
+    before_us(wheel.python, hostile)
+    report, out = new_pdf(data_dir / "report.pdf"), data_dir / "report.md"
+    done = run(wheel, env, hostile, "convert", report, "-o", out, path=":")
+    assert done.returncode == 0, done.stderr
+    assert out.read_text()
+    assert not (hostile / MARK).exists(), (hostile / MARK).read_text()
 
-    def run(*arguments: str | Path, path: str | None = None) -> subprocess.CompletedProcess[str]:
-        own = env if path is None else {**env, "PYTHONPATH": path}
-        command = [str(installed.penstock), *map(str, arguments)]
-        return subprocess.run(command, env=own, cwd=hostile, capture_output=True, text=True, timeout=RUN_S, check=False)
 
+def test_a_stack_and_its_commands_import_nothing_from_the_folder_one_stands_in(
+    checkout: Installed, hostile: Path, data_dir: Path, env: dict[str, str]
+) -> None:
     subprocess.run(
-        [installed.python, "-c", "import tasks"], env=env, cwd=hostile, stderr=subprocess.DEVNULL, check=False
+        [checkout.python, "-c", "import tasks"], env=env, cwd=hostile, stderr=subprocess.DEVNULL, check=False
     )
     (hostile / MARK).unlink()  # they do what they are there for
-    assert run("--help").returncode == 0
+    assert run(checkout, env, hostile, "--help").returncode == 0
     assert not (hostile / MARK).exists()
-    before_us(installed.python, hostile)
+    before_us(checkout.python, hostile)
 
     up = subprocess.Popen(
-        [str(installed.penstock), "up"],
+        [str(checkout.penstock), "up"],
         env={**env, "PYTHONPATH": ":"},
         cwd=hostile,
         stdin=subprocess.DEVNULL,
@@ -170,19 +169,19 @@ def test_a_stack_and_its_commands_import_nothing_from_the_folder_one_stands_in(
         start_new_session=True,
     )
     report, out = new_pdf(data_dir / "report.pdf"), data_dir / "report.md"
-    done = run("convert", report, "-o", out, path=".")
+    done = run(checkout, env, hostile, "convert", report, "-o", out, path=".")
     assert done.returncode == 0, done.stderr
     assert out.read_text()
     note = data_dir / "note.md"
     note.write_text("# A note\n\nIt is read by a process of its own.\n")
-    assert run("kb", "create", "notes").returncode == 0
-    done = run("kb", "add", "notes", note, "--wait", path=".:")
+    assert run(checkout, env, hostile, "kb", "create", "notes").returncode == 0
+    done = run(checkout, env, hostile, "kb", "add", "notes", note, "--wait", path=".:")
     assert done.returncode == 0, done.stderr
     for program in ("worker", "beat"):
-        assert f"Usage: celery {program}" in run(program, "--help", path=":").stdout
-    assert "cannot detach" in run("worker", "-Q", "cpu", "-DP", "threads").stderr
+        assert f"Usage: celery {program}" in run(checkout, env, hostile, program, "--help", path=":").stdout
+    assert "cannot detach" in run(checkout, env, hostile, "worker", "-Q", "cpu", "-DP", "threads").stderr
     celery = subprocess.run(
-        [installed.python, "-P", "-m", "celery", "-A", "tasks", "report"],
+        [checkout.python, "-P", "-m", "celery", "-A", "tasks", "report"],
         env=env,
         cwd=without_tasks(hostile),
         capture_output=True,
@@ -191,7 +190,7 @@ def test_a_stack_and_its_commands_import_nothing_from_the_folder_one_stands_in(
         check=False,
     )
     assert "celery:" in celery.stdout, celery.stderr
-    run_programs(installed, env, hostile, data_dir / "programs.log")
+    run_programs(checkout, env, hostile, data_dir / "programs.log")
     up.terminate()
     assert up.wait(RUN_S) == 0
     assert not (hostile / MARK).exists(), (hostile / MARK).read_text()

@@ -35,7 +35,7 @@ HEAVY = {
 
 def imported(cli: Cli, program: str, *arguments: str | Path) -> set[str]:
     """The modules that a program has at its end."""
-    done = cli.python(program, *arguments)
+    done = cli.real().python(program, *arguments)
     assert done.code == 0, done.err
     return set((cli.cwd / "modules").read_text().split())
 

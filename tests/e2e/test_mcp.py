@@ -154,7 +154,7 @@ def test_a_reader_over_http_is_not_shown_what_writes(cli: Cli, api: str) -> None
     over_http(cli, api, act, scope="read")
 
 
-@pytest.mark.parametrize("mode", ["auto", "legacy"])
+@pytest.mark.parametrize("mode", ["auto", pytest.param("legacy", marks=pytest.mark.rotating)])
 def test_each_tool_over_stdio(cli: Cli, tmp_path: Path, mode: str) -> None:
     report = new_pdf(tmp_path / "report.pdf", 2)
     cli.run("kb", "create", f"stdio-{mode}")
@@ -235,7 +235,7 @@ def test_nothing_but_the_protocol_is_on_standard_output(cli: Cli, tmp_path: Path
     assert all(line["jsonrpc"] == "2.0" for line in written)
 
 
-@pytest.mark.parametrize("version", ["2025-11-25", "2026-07-28"])
+@pytest.mark.parametrize("version", [pytest.param("2025-11-25", marks=pytest.mark.rotating), "2026-07-28"])
 def test_who_goes_holds_nothing_and_who_waits_is_answered_when_the_server_ends(
     alone: Cli, tmp_path: Path, version: str
 ) -> None:

@@ -35,7 +35,7 @@ show([document.id, waited.id, waited.status.name, waited.pages, waited.read_text
 def test_program_that_has_a_celery_of_its_own_keeps_it(cli: Cli) -> None:
     new_pdf(cli.cwd / "report.pdf", pages=2)
     found = program(
-        cli,
+        cli.real(),
         """
 from celery import Celery, current_app, shared_task
 host = Celery("host", broker="memory://", backend="cache+memory://")
@@ -102,8 +102,8 @@ show([gave_up, took_s, status(document.id).at_rest, document.wait(timeout_s=60).
 """,
     )
     assert "has not settled after 0.3 s" in found[0]
-    assert 0.25 < found[1] < 5
-    assert found[2:] == [False, "COMPLETED"]
+    assert found[1] > 0.25
+    assert found[2:] == [False, "COMPLETED"], "it gave up before the work was done"
 
 
 def test_failed_pages_are_listed_and_retried(cli: Cli, provider: ProviderServer) -> None:

@@ -94,10 +94,13 @@ class Cli:
         """Run `penstock` and wait for its end."""
         if not self.forked:
             return self.execute([PENSTOCK, *map(str, arguments)], timeout_s=timeout_s, stdin=stdin)
+        return self._fork("penstock", arguments, timeout_s, stdin)
+
+    def _fork(self, program: str, arguments: Sequence[str | Path], timeout_s: float = RUN_S, stdin: str = "") -> Result:
         with TemporaryFile() as given, TemporaryFile() as out, TemporaryFile() as err:
             given.write(stdin.encode())
             given.seek(0)
-            process = preloaded().start("penstock", [*map(str, arguments)], self.env, self.cwd, given, out, err)
+            process = preloaded().start(program, [*map(str, arguments)], self.env, self.cwd, given, out, err)
             try:
                 code = process.wait(timeout_s)
             except subprocess.TimeoutExpired:
@@ -112,6 +115,8 @@ class Cli:
 
     def python(self, script: str, *arguments: str | Path) -> Result:
         """Run a user's Python program."""
+        if self.forked:
+            return self._fork("script", [script, *arguments])
         return self.execute([sys.executable, "-c", script, *map(str, arguments)])
 
     def execute(self, command: list[str], *, timeout_s: float = RUN_S, stdin: str = "") -> Result:

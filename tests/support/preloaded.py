@@ -24,6 +24,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from types import ModuleType
 from typing import IO, Any, Self
 
 from pipeline.standalone.program import SHARED
@@ -246,6 +247,15 @@ def _python() -> None:
     runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
 
 
+def _script() -> None:
+    """`python -c PROGRAM …`"""
+    sys.path[0] = ""
+    program = sys.argv.pop(1)
+    sys.argv[0] = "-c"
+    sys.modules["__main__"] = ModuleType("__main__")
+    exec(compile(program, "<string>", "exec"), vars(sys.modules["__main__"]))
+
+
 def _penstock() -> None:
     from pipeline.interfaces.cli import main as penstock
 
@@ -260,6 +270,7 @@ def _supervisor() -> None:
 
 PROGRAMS: dict[str, Callable[[], None]] = {
     "python": _python,
+    "script": _script,
     "penstock": _penstock,
     forked_stack.SUPERVISOR: _supervisor,
 }

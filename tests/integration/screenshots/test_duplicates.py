@@ -3,6 +3,7 @@
 import os
 import stat
 import threading
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -135,16 +136,20 @@ def test_what_is_no_source_is_refused_before_anything_is_read(context: Context, 
 
 
 @pytest.mark.parametrize(
-    ("data", "code"),
+    ("make", "code"),
     [
-        (b"", "not_an_image"),
-        (b"%PDF-1.7\n", "not_an_image"),
-        (encoded(noise("one"))[:2000], "corrupt"),
-        (encoded(draw(), "JPEG")[:60_000], "corrupt"),
-        (encoded(Image.new("1", (20_000, 20_000))), "too_many_pixels"),
+        (lambda: b"", "not_an_image"),
+        (lambda: b"%PDF-1.7\n", "not_an_image"),
+        (lambda: encoded(noise("one"))[:2000], "corrupt"),
+        (lambda: encoded(draw(), "JPEG")[:60_000], "corrupt"),
+        (lambda: encoded(Image.new("1", (20_000, 20_000))), "too_many_pixels"),
     ],
+    ids=["nothing", "PDF", "cut PNG", "cut JPEG", "huge"],
 )
-def test_what_is_no_sound_picture_is_refused_and_the_ledger_says_why(context: Context, data: bytes, code: str) -> None:
+def test_what_is_no_sound_picture_is_refused_and_the_ledger_says_why(
+    context: Context, make: Callable[[], bytes], code: str
+) -> None:
+    data = make()
     for _ in range(2):
         with pytest.raises(UserError, match="screen:1") as error:
             take(context, data)

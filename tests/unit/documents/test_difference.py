@@ -30,9 +30,9 @@ def test_words_that_differ_are_found_within_their_line() -> None:
     ],
 )
 def test_any_texts_are_compared_in_time_and_nothing_is_lost(old: str, new: str) -> None:
-    began = time.process_time()
+    began = time.thread_time()
     found = difference(old, new)
-    assert time.process_time() - began < 5
+    assert time.thread_time() - began < 5
     before, after = texts(found)
     assert old.startswith(before)
     assert new.startswith(after)

@@ -1,10 +1,12 @@
 """Screens of which one thing changed, as files: what nobody needs twice is a duplicate, changed text never is."""
 
 import random
+from collections.abc import Callable, Iterable
 from io import BytesIO
 from typing import Any
 
 import pytest
+from _pytest.mark import ParameterSet
 from PIL import Image, ImageDraw
 
 from pipeline.flows.screenshots.rules.duplicates import Seen, differs, distance, judge
@@ -40,6 +42,15 @@ CHANGED: dict[str, dict[str, Any]] = {
 CORPUS = ("excel", "google_page", "onenote", "windows_multitab", "word")
 
 
+def first_of(values: Iterable[Any], count: int, ids: Callable[[Any], str] = str) -> list[ParameterSet]:
+    """The first of them; the others rotate."""
+    marks = pytest.mark.rotating
+    return [pytest.param(one, id=ids(one), marks=marks if n >= count else ()) for n, one in enumerate(values)]
+
+
+EACH_SCREEN = first_of(SCREENS, 2, lambda one: f"{one.size[1]}-{one.seed}")
+
+
 def seen(image: Image.Image, form: str) -> Fingerprint:
     return read_frame(encoded(image, form, **{"PNG": {"compress_level": 1}, "JPEG": {"quality": 80}}[form]))
 
@@ -53,7 +64,7 @@ def verdict(one: Fingerprint, other: Fingerprint, threshold: int) -> Verdict:
     return judge(other.phash, [frame], threshold, lambda _: not differs(one.sketch, other.sketch)).verdict
 
 
-@pytest.mark.parametrize("screen", SCREENS, ids=lambda one: f"{one.size[1]}-{one.seed}")
+@pytest.mark.parametrize("screen", EACH_SCREEN)
 def test_changed_text_is_never_a_duplicate_however_wide_the_threshold(screen: Desktop) -> None:
     before = in_forms(draw(screen))
     for what, change in CHANGED.items():
@@ -71,7 +82,7 @@ def test_a_clock_and_a_cursor_on_a_window_are_no_change(form: str) -> None:
         assert verdict(before, after, RULES.dedup_threshold) is Verdict.DUPLICATE
 
 
-@pytest.mark.parametrize("screen", SCREENS, ids=lambda one: f"{one.size[1]}-{one.seed}")
+@pytest.mark.parametrize("screen", EACH_SCREEN)
 def test_nor_are_they_on_any_screen_by_a_threshold_that_is_as_wide(screen: Desktop) -> None:
     before = in_forms(draw(screen))
     for what, change in SAME.items():
@@ -81,7 +92,7 @@ def test_nor_are_they_on_any_screen_by_a_threshold_that_is_as_wide(screen: Deskt
             assert verdict(before[one], after[other], 16) is Verdict.DUPLICATE, (what, one, other, apart)
 
 
-@pytest.mark.parametrize("name", CORPUS)
+@pytest.mark.parametrize("name", first_of(CORPUS, 2))
 def test_on_real_screens_too(name: str) -> None:
     with Image.open(BytesIO(corpus_file(f"screenshots/{name}.png").read_bytes())) as opened:
         before = opened.convert("RGB")

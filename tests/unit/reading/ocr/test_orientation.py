@@ -161,7 +161,7 @@ def test_text_up_the_page_keeps_its_width_as_size():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("turn", TURNS)
+@pytest.mark.parametrize("turn", [0, 90, *(pytest.param(turn, marks=pytest.mark.rotating) for turn in (180, 270))])
 def test_a_letter_put_in_the_wrong_way_is_read(tmp_path, turn):
     picture_of(LETTER).rotate(-turn, expand=True).save(tmp_path / "a.png")
     with LocalConverter(Settings()).open(tmp_path / "a.png") as reader:
@@ -170,7 +170,7 @@ def test_a_letter_put_in_the_wrong_way_is_read(tmp_path, turn):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("turn", [90, 270])
+@pytest.mark.parametrize("turn", [pytest.param(90, marks=pytest.mark.rotating), 270])
 def test_blocks_are_where_they_are_on_the_page_as_it_was_put_in(tmp_path, turn):
     boxes = []
     for name, degrees in (("upright.png", 0), ("turned.png", turn)):
@@ -183,7 +183,7 @@ def test_blocks_are_where_they_are_on_the_page_as_it_was_put_in(tmp_path, turn):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("lean", [-5, 2, 5])
+@pytest.mark.parametrize("lean", [-5, *(pytest.param(lean, marks=pytest.mark.rotating) for lean in (2, 5))])
 def test_a_leaning_letter_is_read_line_by_line(lean):
     picture = picture_of(LETTER, (1200, 700)).rotate(-lean, fillcolor="white", resample=Image.Resampling.BICUBIC)
     lines = recognition.recognise(picture, threads=1)

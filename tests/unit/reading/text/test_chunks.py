@@ -72,9 +72,9 @@ def test_all_text_is_in_a_chunk():
     ids=["nothing", "blank", "letter", "chinese", "brackets", "quotes", "headings", "fences"],
 )
 def test_odd_texts_are_split_in_bounded_time(text: str):
-    began = time.process_time()
+    began = time.thread_time()
     split(Reading("", [Section(text)]), 300, 30)
-    assert time.process_time() - began < 10
+    assert time.thread_time() - began < 10
 
 
 def test_sizes_that_make_no_sense_are_refused():
