@@ -31,6 +31,7 @@ from pipeline.flows.screenshots.graph.models import LINKS, NODES
 from pipeline.flows.screenshots.graph.nodes import Content
 from pipeline.flows.screenshots.graph.search import QueryVector
 from pipeline.flows.screenshots.models import SHOTS, SOURCES
+from pipeline.flows.screenshots.views import Found
 from pipeline.process import new_context
 from pipeline.providers import lexical
 from pipeline.providers.lexical import LexicalEmbeddings
@@ -182,7 +183,7 @@ def asked(count: int) -> Iterator[tuple[str, dict[str, Any]]]:
         yield words, filters[number % len(filters)]
 
 
-def ask(context: Context, words: str, **filters: Any) -> search.Ranking:
+def ask(context: Context, words: str, **filters: Any) -> Found:
     """One search as the CLI makes it: the query's vector is made here, too."""
     values = LexicalEmbeddings().embed([words]).vectors[0]
     return search.search(context, words, vector=QueryVector(MODEL, values), **filters)

@@ -1,5 +1,6 @@
 """Finding nodes for words: the query is embedded like the nodes; if it cannot be, only words are matched."""
 
+from dataclasses import replace
 from datetime import datetime
 
 from redis import RedisError
@@ -7,14 +8,13 @@ from sqlalchemy import or_, select
 
 from pipeline.engine.errors import PenstockError, UserError
 from pipeline.engine.tables import mentions
-from pipeline.engine.views import view_of
 from pipeline.flows.screenshots.graph import search
 from pipeline.flows.screenshots.graph.models import LINKS
 from pipeline.flows.screenshots.graph.search import QueryVector
 from pipeline.flows.screenshots.live_settings import SCREENSHOT_EMBEDDINGS
 from pipeline.flows.screenshots.models import SHOTS
 from pipeline.flows.screenshots.scopes import FLOW
-from pipeline.flows.screenshots.views import Found, Hit, NodeView
+from pipeline.flows.screenshots.views import Found, Hit
 from pipeline.flows.screenshots.work import embedding
 from pipeline.providers import lexical
 from pipeline.providers.query_vector import query_vector
@@ -48,30 +48,21 @@ def find(
     except (PenstockError, RedisError) as error:
         note = f"By words alone, without meaning: {error}"
     found = search.search(context, words, vector=vector, since=since, app=app, limit=limit)
-    hits = [
-        Hit(
-            view_of(NodeView, hit.node),
-            round(hit.score, 5),
-            hit.text_rank,
-            hit.vector_rank,
-            list(hit.apps),
-            *_excerpt(context, hit.node.id, words),
-        )
-        for hit in found.hits
-    ]
-    return Found(hits, found.screenshots, found.vectors, lexical, note)
+    hits = [_with_excerpt(context, hit, words) for hit in found.hits]
+    return replace(found, hits=hits, lexical=lexical, note=note)
 
 
-def _excerpt(context: Context, node_id: int, words: str) -> tuple[int | None, str, str]:
-    """(a frame on which one of the words was read, what stands around it, its file); (None, "", "") where none was."""
+def _with_excerpt(context: Context, hit: Hit, words: str) -> Hit:
+    """The hit with the latest frame that shows one of the words, the text around it, and its file, if there is one."""
     read = or_(*(mentions(SHOTS.c.ocr_text, word) for word in sought(words)))
     shown = select(SHOTS.c.id, SHOTS.c.ocr_text, SHOTS.c.original_path).join(LINKS, LINKS.c.shot_id == SHOTS.c.id)
-    latest = shown.where(LINKS.c.node_id == node_id, read).order_by(SHOTS.c.ts.desc(), SHOTS.c.id.desc()).limit(1)
+    latest = shown.where(LINKS.c.node_id == hit.node.id, read).order_by(SHOTS.c.ts.desc(), SHOTS.c.id.desc()).limit(1)
     with context.db.read() as session:
         row = session.execute(latest).one_or_none()
     if row is None:
-        return None, "", ""
-    return row.id, excerpt(row.ocr_text, words, EXCERPT_CHARS), row.original_path
+        return hit
+    around = excerpt(row.ocr_text, words, EXCERPT_CHARS)
+    return replace(hit, shot_id=row.id, excerpt=around, original_path=row.original_path)
 
 
 def _embedded(context: Context, words: str) -> QueryVector:

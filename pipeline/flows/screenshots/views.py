@@ -8,7 +8,6 @@ from typing import Annotated
 from pydantic import JsonValue
 
 from pipeline.engine.wire import HIDDEN, VIEW, example
-from pipeline.flows.screenshots.graph.search import Progress
 from pipeline.flows.screenshots.rules.provenance import Call
 from pipeline.flows.screenshots.states import NodeKind, Origin, WorkStatus
 
@@ -328,6 +327,15 @@ class DeadLetter:
     reason: str
     attempts: int
     at: datetime
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How many are done, how many wait or are under way, and how many failed for good."""
+
+    done: int
+    waiting: int
+    failed: int
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ from pipeline.flows.screenshots.rules.schemas import EntityMention
 from pipeline.flows.screenshots.scopes import FLOW
 from pipeline.flows.screenshots.search import find
 from pipeline.flows.screenshots.states import Origin
+from pipeline.flows.screenshots.views import Progress
 from pipeline.flows.screenshots.work import embedding, expansion
 from pipeline.storage.context import Context
 from pipeline.storage.fulltext import Text
@@ -134,8 +135,8 @@ def test_text_and_vectors_are_fused_and_say_how_much_is_indexed(context: Context
     found = search.search(context, "failing invoice", vector=asked)
     assert [hit.node.title for hit in found.hits] == ["Debugging", "写周报", "Review of invoices"]
     assert (found.hits[0].text_rank, found.hits[0].vector_rank) == (1, 2)
-    assert found.screenshots == search.Progress(5, 1, 0)
-    assert found.vectors == search.Progress(3, 0, 1)
+    assert found.screenshots == Progress(5, 1, 0)
+    assert found.vectors == Progress(3, 0, 1)
     assert titles("failing", vector=asked, app="terminal") == ["Debugging"]
 
 

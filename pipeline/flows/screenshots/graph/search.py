@@ -9,10 +9,12 @@ from sqlalchemy import Column, func, literal, select, union_all
 from sqlalchemy.orm import Session
 
 from pipeline.engine.errors import UserError
+from pipeline.engine.views import view_of
 from pipeline.flows.screenshots.graph import nodes
 from pipeline.flows.screenshots.graph.models import EMBEDDINGS, LINKS, NODES
 from pipeline.flows.screenshots.models import SHOTS
 from pipeline.flows.screenshots.states import WorkStatus
+from pipeline.flows.screenshots.views import Found, Hit, NodeView, Progress
 from pipeline.storage.context import Context
 from pipeline.storage.fusion import fuse, ranks
 
@@ -42,35 +44,6 @@ class QueryVector:
     """A node is a hit only if its cosine with the query is above this, however few hits there are."""
 
 
-@dataclass(frozen=True)
-class Progress:
-    """How many are done, how many wait or are under way, and how many failed for good."""
-
-    done: int
-    waiting: int
-    failed: int
-
-
-@dataclass(frozen=True)
-class Hit:
-    """A node that was found. `score` orders the hits of one search; ranks are from 1, None: not found that way."""
-
-    node: Any
-    score: float
-    text_rank: int | None
-    vector_rank: int | None
-    apps: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class Ranking:
-    """Hits, best first; how many frames are analysed, and how many nodes have a vector."""
-
-    hits: list[Hit]
-    screenshots: Progress
-    vectors: Progress
-
-
 def search(
     context: Context,
     words: str,
@@ -79,7 +52,7 @@ def search(
     since: datetime | None = None,
     app: str = "",
     limit: int = 10,
-) -> Ranking:
+) -> Found:
     """Nodes for these words, best first; without a vector, by full text alone. Raises `UserError` for no words."""
     if not words.strip():
         raise UserError("say what to look for", code="empty_query")
@@ -95,11 +68,11 @@ def search(
         best = fuse(text_rank, vector_rank)[: limit + _SPARE]
         facts = _facts(session, [node_id for node_id, _ in best])
         hits = [
-            Hit(facts[node_id][0], score, text_rank.get(node_id), vector_rank.get(node_id), facts[node_id][1])
+            Hit(facts[node_id][0], round(score, 5), text_rank.get(node_id), vector_rank.get(node_id), facts[node_id][1])
             for node_id, score in best
             if node_id in facts
         ][:limit]
-        return Ranking(hits, *_coverage(session))
+        return Found(hits, *_coverage(session), lexical=False)
 
 
 def _by_vector(session: Session, vector: QueryVector | None, depth: int, since: datetime | None, app: str) -> list[int]:
@@ -122,8 +95,8 @@ def _near(session: Session, vector: QueryVector, depth: int, among: Sequence[int
     return [hit.item_id for hit in hits if hit.score > vector.floor]
 
 
-def _facts(session: Session, ids: Sequence[int]) -> dict[int, tuple[Any, tuple[str, ...]]]:
-    """(row, apps) of the nodes that were not merged into others."""
+def _facts(session: Session, ids: Sequence[int]) -> dict[int, tuple[NodeView, list[str]]]:
+    """(node, apps) of the nodes that were not merged into others."""
     rows = session.execute(select(NODES).where(NODES.c.id.in_(ids))).all()
     seen = (
         select(LINKS.c.node_id, SHOTS.c.app, SHOTS.c.app_guess)
@@ -134,7 +107,9 @@ def _facts(session: Session, ids: Sequence[int]) -> dict[int, tuple[Any, tuple[s
     apps: dict[int, set[str]] = {}
     for node_id, app, guess in session.execute(seen):
         apps.setdefault(node_id, set()).update(filter(None, (app, guess)))
-    return {row.id: (row, tuple(sorted(apps.get(row.id, ())))) for row in rows if row.merged_into_id is None}
+    return {
+        row.id: (view_of(NodeView, row), sorted(apps.get(row.id, ()))) for row in rows if row.merged_into_id is None
+    }
 
 
 def _coverage(session: Session) -> tuple[Progress, Progress]:
