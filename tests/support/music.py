@@ -24,10 +24,12 @@ from pipeline.storage.context import Context
 from tests.support.provider_server import ProviderServer
 
 
-def services(provider_url: str, server_url: str) -> dict[str, str]:
-    """Settings that name an AI service, `ai`, and a music server."""
-    return {
+def services(provider_url: str, server_url: str = "http://127.0.0.1:9", *, embeds: bool = False) -> dict[str, str]:
+    """Settings that name an AI service, `ai`, and a music server; `embeds`: the service makes vectors, too."""
+    vectors = {"PENSTOCK_MUSIC__EMBEDDINGS_PROVIDER": "ai", "PENSTOCK_MUSIC__EMBEDDINGS_MODEL": "vectors"}
+    return (vectors if embeds else {}) | {
         "PENSTOCK_PROVIDERS__AI__BASE_URL": provider_url,
+        "PENSTOCK_PROVIDERS__AI__API_KEY": "k",
         "PENSTOCK_PROVIDERS__AI__MODEL": "writer",
         "PENSTOCK_MUSIC__PROVIDER": "ai",
         "PENSTOCK_MUSIC__SERVER_URL": server_url,

@@ -1,7 +1,8 @@
 """What `make test` leaves out, and who runs it when.
 
 Two things wait for their turn, since something shorter proves most of what they prove: tests marked `rotating`, and
-tests on PostgreSQL that run on SQLite anyway. `--rotating` says which of them run:
+tests on PostgreSQL that run on SQLite anyway. Tests of `ONE_DATABASE` have no such repetition: what their callees ask
+a database has tests of its own. `--rotating` says which of them run:
 
     none    the default
     3/8     the third eighth, by a hash of the test's id
@@ -25,6 +26,10 @@ from typing import Protocol, TypeVar
 import pytest
 
 PARTS = 8
+ONE_DATABASE = tuple(
+    f"tests/integration/{name}/" for name in ("deploy", "interfaces", "nodes", "operations", "standalone", "tasks")
+)
+"""Folders whose tests run on SQLite, unless they are marked `both_databases`."""
 
 
 class Named(Protocol):
@@ -130,7 +135,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     kinds: list[object] = ["sqlite"]
     if metafunc.definition.get_closest_marker("both_databases"):
         kinds.append("postgresql")
-    elif metafunc.config.stash[_ROTATION].tests != "none":
+    elif metafunc.config.stash[_ROTATION].tests != "none" and not metafunc.definition.nodeid.startswith(ONE_DATABASE):
         kinds.append(pytest.param("postgresql", marks=pytest.mark.rotating))
     metafunc.parametrize("database_url", kinds, indirect=True)
 

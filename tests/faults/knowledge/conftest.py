@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from pipeline.storage.context import Context
+from tests.faults.conftest import QUICK
 from tests.faults.knowledge.flow import Knowledge
 from tests.support.provider_server import ProviderServer
-from tests.support.stack import Stack
 
 
 @pytest.fixture
@@ -32,17 +32,9 @@ def settings_env(provider: ProviderServer, extra_env: dict[str, str]) -> dict[st
         "PENSTOCK_KNOWLEDGE__CHUNK_OVERLAP": "0",
         "PENSTOCK_KNOWLEDGE__BATCH_SIZE": "2",
         "PENSTOCK_KNOWLEDGE__BACKOFF_S": "[0.1,0.1]",
-        "PENSTOCK_SWEEP_INTERVAL_S": "1",
-        "PENSTOCK_PRESENCE_TTL_S": "3",
-        "PENSTOCK_PRESENCE_INTERVAL_S": "0.5",
-    } | extra_env
-
-
-@pytest.fixture
-def stack(data_dir: Path, context: Context, settings_env: dict[str, str]) -> Iterator[Stack]:
-    settings = context.settings
-    with Stack(data_dir, settings.database_url, settings.redis_url, **settings_env) as stack:
-        yield stack
+        **QUICK,
+        **extra_env,
+    }
 
 
 @pytest.fixture

@@ -32,8 +32,6 @@ from tests.support.documents import (
     write_output,
 )
 
-pytestmark = pytest.mark.both_databases
-
 D, P = DocumentStatus, PageStatus
 UNDER_WAY = [P.COMPLETED, P.FAILED, P.PENDING, P.PROCESSING]
 STATES = {
@@ -120,6 +118,7 @@ def everything(context: Context, document_id: str) -> tuple[Any, ...]:
 
 
 @pytest.mark.parametrize("command", list(COMMANDS))
+@pytest.mark.both_databases
 def test_in_every_state_a_command_does_what_it_may_or_changes_nothing(context: Context, command: str) -> None:
     act, expected = COMMANDS[command]
     for status in D:
@@ -336,6 +335,7 @@ def test_retrying_failed_pages_touches_no_other(context: Context) -> None:
     assert {row.provider for row in pages(context, document_id) if row.page != 2} == {"openai"}
 
 
+@pytest.mark.both_databases
 def test_retrying_what_failed_converts_pages_that_a_partial_result_left_out_untried(context: Context) -> None:
     document_id = insert_document(context, D.CANCELLED, [P.COMPLETED, P.PENDING])
     assert service.retry_failed(context, document_id).status is D.CANCELLED, "it was stopped on purpose"
@@ -378,6 +378,7 @@ def test_promoting_an_attempt_makes_its_text_the_page_s_and_fills_the_gap(contex
         assert caught.value.code == "unknown_attempt"
 
 
+@pytest.mark.both_databases
 def test_a_removed_document_leaves_neither_rows_nor_files_whatever_its_state(context: Context) -> None:
     other, *removed = [make(context, status) for status in (D.PROCESSING, *D)]
     folders = (files.upload_folder, files.temp_folder, files.output_folder)
@@ -394,6 +395,7 @@ def test_a_removed_document_leaves_neither_rows_nor_files_whatever_its_state(con
     assert everything(context, other) == kept
 
 
+@pytest.mark.both_databases
 def test_of_two_retries_at_once_one_is_told_that_it_came_too_late(context: Context) -> None:
     document_id = make(context, D.PARTIAL_FAILED)
 

@@ -33,6 +33,7 @@ from pipeline.flows.documents.work.document import MERGE, SPLIT, ClaimLost
 from pipeline.flows.documents.work.page import Attempt, PageUnit
 from pipeline.storage.context import Context
 from tests.support.documents import CLAIMED_STAGES, Worker, attempts, bad, document, good, insert_document, pages
+from tests.support.rotation import Rotation
 
 pytestmark = pytest.mark.both_databases
 
@@ -375,9 +376,10 @@ def audited(context: Context) -> Context:
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)  # a failure is made smaller for up to five minutes
-def test_a_document_keeps_its_promises_whatever_happens_in_whatever_order(audited: Context) -> None:
+def test_a_document_keeps_its_promises_whatever_happens_in_whatever_order(audited: Context, rotation: Rotation) -> None:
+    examples = 30 if rotation.tests == "all" else 10
     bounds = settings(
-        max_examples=30 if audited.db.is_sqlite else 6,
+        max_examples=examples if audited.db.is_sqlite else 4,
         stateful_step_count=STEPS,
         deadline=None,
         phases=[Phase.explicit, Phase.reuse, Phase.generate, Phase.shrink],

@@ -22,6 +22,8 @@ from pipeline.storage.context import Context
 from tests.support.documents import insert_document
 from tests.support.works import FACTORIES, Made, works
 
+pytestmark = pytest.mark.both_databases
+
 ALL = works()
 WAITING, FAILED, DONE = PageStatus.PENDING, PageStatus.FAILED, PageStatus.COMPLETED
 

@@ -23,11 +23,6 @@ from pipeline.standalone.demand import Demand
 from pipeline.storage.context import Context
 
 
-@pytest.fixture
-def database_url(sqlite_url: str) -> str:
-    return sqlite_url
-
-
 def test_a_provider_that_the_workers_do_not_know_is_refused_before_there_is_a_document(
     context: Context, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

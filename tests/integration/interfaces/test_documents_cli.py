@@ -3,7 +3,6 @@
 import json
 from pathlib import Path
 
-import pytest
 from structlog.testing import capture_logs
 from typer.testing import CliRunner, Result
 
@@ -13,11 +12,6 @@ from pipeline.storage.context import Context
 from tasks import documents
 from tests.support.documents import insert_document
 from tests.support.samples import text_pdf
-
-
-@pytest.fixture
-def database_url(sqlite_url: str) -> str:
-    return sqlite_url
 
 
 def penstock(*arguments: str, code: int = 0) -> Result:

@@ -14,11 +14,6 @@ from tasks import documents
 from tests.support.documents import insert_document
 
 
-@pytest.fixture
-def database_url(sqlite_url: str) -> str:
-    return sqlite_url
-
-
 def penstock(*arguments: str) -> str:
     with capture_logs():
         result = CliRunner().invoke(app, arguments)

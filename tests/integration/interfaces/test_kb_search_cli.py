@@ -13,11 +13,6 @@ from tests.support.knowledge_texts import publish
 
 
 @pytest.fixture
-def database_url(sqlite_url: str) -> str:
-    return sqlite_url
-
-
-@pytest.fixture
 def filled(context: Context) -> Context:
     for name in ("sea", "land"):
         publish(

@@ -15,11 +15,6 @@ from tasks import knowledge
 from tests.support.knowledge import add_base, add_item
 
 
-@pytest.fixture
-def database_url(sqlite_url: str) -> str:
-    return sqlite_url
-
-
 def penstock(*arguments: str | Path, code: int = 0, stdin: str = "") -> Result:
     with capture_logs():
         result = CliRunner().invoke(app, ["kb", *map(str, arguments)], input=stdin)

@@ -166,10 +166,6 @@ class TestFiles:
     """What ships with the metrics names no metric that is not there."""
 
     @pytest.fixture
-    def database_url(self, sqlite_url: str) -> str:
-        return sqlite_url
-
-    @pytest.fixture
     def found(self, busy: Context) -> dict[str, Metric]:
         with closing(Exposition(busy)) as exposition:
             exposition.requests.count("GET", "/api/v1/documents/{id}", 200, 0.1)
@@ -284,10 +280,6 @@ class TestFiles:
 
 class TestAway:
     """What cannot be read is missing, and everything else is served in time."""
-
-    @pytest.fixture
-    def database_url(self, sqlite_url: str) -> str:
-        return sqlite_url
 
     def test_without_redis_the_database_is_served(self, context: Context, redis_server: RedisServer) -> None:
         def scraped() -> Samples:

@@ -26,11 +26,6 @@ def settings_env(server: SubsonicServer) -> dict[str, str]:
     return services("http://127.0.0.1:9/v1", server.url)
 
 
-@pytest.fixture
-def database_url(sqlite_url: str) -> str:
-    return sqlite_url
-
-
 def penstock(*arguments: str, code: int = 0) -> Result:
     with capture_logs():
         result = CliRunner().invoke(app, ["music", *arguments])
@@ -40,13 +35,6 @@ def penstock(*arguments: str, code: int = 0) -> Result:
 
 def shown(*arguments: str) -> object:
     return json.loads(penstock(*arguments, "--json").stdout)
-
-
-def test_help_names_every_command(context: Context) -> None:
-    text = penstock("--help").output
-    for command in ("sync", "start", "pause", "resume", "stop", "status", "search", "show"):
-        assert command in text
-        assert penstock(command, "--help").output
 
 
 def test_sync_reports_and_status_has_the_contract(context: Context) -> None:

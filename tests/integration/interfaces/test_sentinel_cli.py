@@ -17,11 +17,6 @@ SECRET = "Zq9very"
 
 
 @pytest.fixture
-def database_url(sqlite_url: str) -> str:
-    return sqlite_url
-
-
-@pytest.fixture
 def redis_url() -> str:
     """Two sentinels, both away."""
     return f"sentinel://:{SECRET}@127.0.0.1:{free_port()},127.0.0.1:{free_port()}/0?master=m&sentinel_password={SECRET}"

@@ -4,7 +4,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-import pytest
 from structlog.testing import capture_logs
 from typer.testing import CliRunner, Result
 
@@ -16,11 +15,6 @@ from pipeline.storage.context import Context
 from tasks import documents
 from tests.support.knowledge import add_base, add_item
 from tests.support.samples import text_pdf
-
-
-@pytest.fixture
-def database_url(sqlite_url: str) -> str:
-    return sqlite_url
 
 
 def penstock(*arguments: str, code: int = 0) -> Result:

@@ -20,11 +20,6 @@ from tests.support.node_state import NodeStateDriver
 
 
 @pytest.fixture
-def database_url(sqlite_url: str) -> str:
-    return sqlite_url
-
-
-@pytest.fixture
 def settings_env() -> dict[str, str]:
     return {"PENSTOCK_PROVIDERS__AI__BASE_URL": "http://127.0.0.1:9/v1", "PENSTOCK_PROVIDERS__AI__MODEL": "m"}
 

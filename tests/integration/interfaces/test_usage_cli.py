@@ -8,11 +8,6 @@ from pipeline.interfaces.cli.main import main
 from pipeline.storage.context import Context
 
 
-@pytest.fixture
-def database_url(sqlite_url: str) -> str:
-    return sqlite_url
-
-
 def code(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
     monkeypatch.setattr(sys, "argv", ["penstock", *arguments])
     with pytest.raises(SystemExit) as ended:
@@ -22,29 +17,26 @@ def code(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
     return found
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ("convert", "x.pdf", "--provider", "nope"),
-        ("convert", "x.pdf", "--format", "html"),
-        ("kb", "create", " "),
-        ("convert", "x.pdf", "--pages", "abc"),
-        ("convert", "x.pdf", "--page-range", "5-1"),
-        ("kb", "create", "n", "--chunk-tokens", "5"),
-        ("search", " "),
-        ("documents", "search", " "),
-        ("screenshots", "search", " "),
-        ("settings", "set", "nope", "1"),
-        ("queues", "pause", "nope"),
-        ("webhooks", "create", "nowhere"),
-        ("keys", "create", "a", "--scope", "all"),
-        ("calls", "list", "--since", "never"),
-    ],
-)
-def test_wrong_usage_ends_with_two(
-    arguments: tuple[str, ...], context: Context, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert code(monkeypatch, *arguments) == 2
+WRONG: list[tuple[str, ...]] = [
+    ("convert", "x.pdf", "--provider", "nope"),
+    ("convert", "x.pdf", "--format", "html"),
+    ("kb", "create", " "),
+    ("convert", "x.pdf", "--pages", "abc"),
+    ("convert", "x.pdf", "--page-range", "5-1"),
+    ("kb", "create", "n", "--chunk-tokens", "5"),
+    ("search", " "),
+    ("documents", "search", " "),
+    ("screenshots", "search", " "),
+    ("settings", "set", "nope", "1"),
+    ("queues", "pause", "nope"),
+    ("webhooks", "create", "nowhere"),
+    ("keys", "create", "a", "--scope", "all"),
+    ("calls", "list", "--since", "never"),
+]
+
+
+def test_wrong_usage_ends_with_two(context: Context, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert {arguments: code(monkeypatch, *arguments) for arguments in WRONG} == dict.fromkeys(WRONG, 2)
 
 
 @pytest.mark.parametrize(

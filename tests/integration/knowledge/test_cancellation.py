@@ -25,8 +25,6 @@ from tests.support.knowledge import add_base
 from tests.support.knowledge_driver import Driver, long_text
 from tests.support.provider_server import ProviderServer
 
-pytestmark = pytest.mark.both_databases
-
 Finish = Callable[[], object]
 """What the work that is under way does when it comes back."""
 
@@ -140,6 +138,7 @@ def test_cancelled_in_any_state_stops_and_can_be_read_again(
 
 
 @pytest.mark.parametrize("state", STATES)
+@pytest.mark.both_databases
 def test_deleted_in_any_state_leaves_nothing(
     context: Context, driver: Driver, base: str, state: Callable[[Context, Driver, str], Finish]
 ) -> None:
@@ -200,6 +199,7 @@ def test_what_was_searchable_stays_so_when_reprocessing_is_cancelled(
     assert driver.texts(item_id) == before
 
 
+@pytest.mark.both_databases
 def test_base_deleted_while_a_hundred_items_run(context: Context, driver: Driver, base: str) -> None:
     """As many as may are under way, and the others wait in line."""
     ids = driver.note(base, *(long_text(f"note {number}", 3) for number in range(100)))

@@ -19,8 +19,6 @@ from tasks import knowledge
 from tests.support.knowledge import add_base, add_batches, add_item
 from tests.support.knowledge_driver import WORKER, Driver, long_text
 
-pytestmark = pytest.mark.both_databases
-
 
 @pytest.fixture
 def extra_env() -> dict[str, str]:
@@ -38,6 +36,7 @@ def standing(context: Context, item_id: str) -> Activity:
 
 
 @pytest.mark.usefixtures("alive")
+@pytest.mark.both_databases
 def test_items_in_line_know_their_place(context: Context, driver: Driver, base: str) -> None:
     ids = driver.note(base, *(f"note {number}" for number in range(5)))
     plan.due_steps(context, [LINE])
@@ -94,6 +93,7 @@ def test_item_that_waits_for_a_writer_is_no_orphan(context: Context, driver: Dri
 
 
 @pytest.mark.usefixtures("alive")
+@pytest.mark.both_databases
 def test_items_before_a_closed_gate_hold_up_their_own_base_alone(context: Context, base: str) -> None:
     now = context.db.now()
     stuck = {"space": "emb:m", "batches": 1, "batches_left": 1, "admitted_at": now}
@@ -130,6 +130,7 @@ def test_orphans_are_dismissed_as_failed_and_others_are_left_alone(context: Cont
     assert driver.row(orphan).admitted_at is None
 
 
+@pytest.mark.both_databases
 def test_recovery_takes_from_processes_that_are_gone_what_they_held(
     context: Context, driver: Driver, base: str, sent: Dispatch
 ) -> None:

@@ -18,6 +18,7 @@ from pipeline.flows.knowledge.service import CancelStatus
 from pipeline.flows.knowledge.states import LINE, ItemStatus
 from pipeline.flows.knowledge.work import batch, content, publication
 from pipeline.providers.traced_call import Tracer
+from pipeline.reading.sandbox.limits import Unwanted
 from pipeline.storage.context import Context
 from tests.support.knowledge_driver import WORKER, Driver, long_text, published
 from tests.support.provider_server import ProviderServer
@@ -202,7 +203,8 @@ class TestMessagesOfAnOldRun:
         assert old is not None
         service.reprocess(context, item_id)
         plan.due_steps(context, [LINE])
-        with pytest.raises(content.ClaimLost):
+        # On a busy machine reading takes so long that it looks whether it is wanted.
+        with pytest.raises((content.ClaimLost, Unwanted)):
             content._store(context, old, content._content(context, old))
         assert driver.rows(CHUNKS, item_id) == []
         content._fail(context, old, UnitError("late", kind=ErrorKind.PERMANENT))

@@ -6,7 +6,7 @@ import pytest
 
 from pipeline.storage.context import Context
 from tests.support import songs
-from tests.support.music import Driver, change
+from tests.support.music import Driver, change, services
 from tests.support.provider_server import ProviderServer
 
 
@@ -18,16 +18,7 @@ def provider() -> Iterator[ProviderServer]:
 
 @pytest.fixture
 def settings_env(provider: ProviderServer) -> dict[str, str]:
-    return {
-        "PENSTOCK_PROVIDERS__AI__BASE_URL": provider.base_url,
-        "PENSTOCK_PROVIDERS__AI__API_KEY": "k",
-        "PENSTOCK_PROVIDERS__AI__MODEL": "writer",
-        "PENSTOCK_MUSIC__PROVIDER": "ai",
-        "PENSTOCK_MUSIC__EMBEDDINGS_PROVIDER": "ai",
-        "PENSTOCK_MUSIC__EMBEDDINGS_MODEL": "vectors",
-        "PENSTOCK_MUSIC__SERVER_URL": "http://127.0.0.1:9",
-        "PENSTOCK_MUSIC__USER": "ann",
-    }
+    return services(provider.base_url, embeds=True)
 
 
 @pytest.fixture

@@ -18,12 +18,11 @@ from pipeline.providers import gates, queue_control, spend
 from pipeline.settings import ProviderProfile
 from pipeline.storage.context import Context
 from tests.support import songs
-from tests.support.music import CHAT, EMBED, Driver, add_songs, batch_rows, calls, change, states
+from tests.support.music import CHAT, EMBED, Driver, add_songs, batch_rows, calls, change, services, states
 from tests.support.provider_server import Fault, ProviderServer, Record, default_vector
 
-pytestmark = pytest.mark.both_databases
 
-
+@pytest.mark.both_databases
 def test_full_run_pays_two_calls_a_batch_and_every_song_has_its_own_vector(
     driver: Driver, provider: ProviderServer
 ) -> None:
@@ -138,6 +137,7 @@ def test_batch_that_kills_its_worker_three_times_fails(driver: Driver) -> None:
     assert queries.run(driver.context, run_id).outcome == "completed"
 
 
+@pytest.mark.both_databases
 def test_late_result_of_a_lost_claim_is_discarded_but_traced(driver: Driver, provider: ProviderServer) -> None:
     add_songs(driver.context, 5)
     run_id = driver.start()
@@ -182,12 +182,7 @@ def test_mood_search_asks_the_provider_through_the_gate(driver: Driver, provider
 class TestWithoutEmbeddings:
     @pytest.fixture
     def settings_env(self, provider: ProviderServer) -> dict[str, str]:
-        return {
-            "PENSTOCK_PROVIDERS__AI__BASE_URL": provider.base_url,
-            "PENSTOCK_PROVIDERS__AI__MODEL": "writer",
-            "PENSTOCK_PROVIDERS__AI__API_KEY": "k",
-            "PENSTOCK_MUSIC__PROVIDER": "ai",
-        }
+        return services(provider.base_url)
 
     @pytest.fixture
     def driver(self, context: Context) -> Driver:

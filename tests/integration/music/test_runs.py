@@ -24,8 +24,6 @@ from tests.support.commits import lose_answers
 from tests.support.music import CHAT, EMBED, Driver, add_songs, batch_rows, calls, change, states
 from tests.support.provider_server import ProviderServer, Record
 
-pytestmark = pytest.mark.both_databases
-
 
 def test_second_start_is_refused_and_enqueues_no_song_twice(driver: Driver) -> None:
     add_songs(driver.context, 15)
@@ -152,6 +150,7 @@ def test_run_whose_library_stays_unreachable_fails_after_three_tries(driver: Dri
     assert "cannot be reached" in str(run.error)
 
 
+@pytest.mark.both_databases
 def test_of_many_starts_at_once_one_run_begins_and_the_others_say_so(driver: Driver) -> None:
     add_songs(driver.context, 15)
     together = Barrier(6)
@@ -194,6 +193,7 @@ def test_a_command_whose_commit_was_not_answered_says_that_it_was_done(
     assert command(driver.context).id == run_id
 
 
+@pytest.mark.both_databases
 def test_stop_frees_a_large_run_in_a_few_statements(driver: Driver) -> None:
     add_songs(driver.context, 3000)
     driver.run(driver.start(), launches=1)
@@ -214,6 +214,7 @@ def _prune(context: Context) -> dict[str, int]:
     return {name: removed for name, (_, removed) in found.items() if removed}
 
 
+@pytest.mark.both_databases
 def test_batches_that_ended_go_by_their_own_settings_but_for_what_the_last_run_did(driver: Driver) -> None:
     def age(days: float) -> None:
         ended = driver.context.db.now() - timedelta(days=days)
@@ -231,6 +232,7 @@ def test_batches_that_ended_go_by_their_own_settings_but_for_what_the_last_run_d
     assert batch_rows(driver.context) == []
 
 
+@pytest.mark.both_databases
 def test_of_failed_batches_the_newest_are_kept(driver: Driver) -> None:
     add_songs(driver.context, 30)
     driver.run(driver.start(), launches=1)

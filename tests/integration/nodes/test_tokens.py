@@ -9,6 +9,8 @@ from pipeline.nodes.tokens import NODE_TOKENS, PREFIX, TokenKind
 from pipeline.storage import api_keys
 from pipeline.storage.context import Context
 
+pytestmark = pytest.mark.both_databases
+
 
 def test_a_token_is_good_for_its_kind_alone(context: Context) -> None:
     secret, token = tokens.create(context, "desk", TokenKind.NODE)

@@ -35,11 +35,6 @@ KEY = "key-1"
 
 
 @pytest.fixture
-def database_url(sqlite_url: str) -> str:
-    return sqlite_url
-
-
-@pytest.fixture
 def settings_env() -> dict[str, str]:
     own = "PENSTOCK_PROVIDERS__OPENAI__"
     prices = '{"dear": {"input": 9}, "*": {"input": 1}}'

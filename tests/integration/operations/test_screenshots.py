@@ -34,11 +34,6 @@ class Spent:
 
 
 @pytest.fixture
-def database_url(sqlite_url: str) -> str:
-    return sqlite_url
-
-
-@pytest.fixture
 def hand(context: Context, tmp_path: Path) -> Hand:
     return Hand(context, tmp_path)
 

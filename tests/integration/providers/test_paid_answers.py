@@ -61,18 +61,9 @@ def provider() -> Iterator[ProviderServer]:
 
 @pytest.fixture
 def settings_env(provider: ProviderServer) -> dict[str, str]:
-    prices = '{"*": {"input": 1.0, "output": 1.0}}'
-    return {
-        "PENSTOCK_PROVIDERS__AI__BASE_URL": provider.base_url,
-        "PENSTOCK_PROVIDERS__AI__MODEL": "m",
-        "PENSTOCK_PROVIDERS__AI__API_KEY": "k",
+    return music_support.services(provider.base_url, embeds=True) | {
         "PENSTOCK_PROVIDERS__AI__CONCURRENCY": "64",
-        "PENSTOCK_PROVIDERS__AI__PRICES": prices,
-        "PENSTOCK_MUSIC__PROVIDER": "ai",
-        "PENSTOCK_MUSIC__EMBEDDINGS_PROVIDER": "ai",
-        "PENSTOCK_MUSIC__EMBEDDINGS_MODEL": "vectors",
-        "PENSTOCK_MUSIC__SERVER_URL": "http://127.0.0.1:9",
-        "PENSTOCK_MUSIC__USER": "ann",
+        "PENSTOCK_PROVIDERS__AI__PRICES": '{"*": {"input": 1.0, "output": 1.0}}',
         "PENSTOCK_KNOWLEDGE__EMBEDDINGS_PROVIDER": "ai",
     }
 

@@ -15,8 +15,6 @@ from pipeline.flows.screenshots.work.shard import ShardUnit
 from pipeline.storage.context import Context
 from tests.integration.screenshots.conftest import ME, Evidence, Hand, as_expansion, draft, rows_of
 
-pytestmark = pytest.mark.both_databases
-
 OTHER = Owner("there:2:b", "request-2")
 
 
@@ -91,6 +89,7 @@ def test_only_the_failed_shard_runs_again(context: Context, hand: Hand) -> None:
     assert read == ["text 0", None, "text 1", None, "text 2"]
 
 
+@pytest.mark.both_databases
 def test_a_batch_counts_attempts_over_its_whole_life_and_its_run_time_without_waits(
     context: Context, hand: Hand
 ) -> None:
@@ -145,6 +144,7 @@ def test_a_shard_that_is_under_way_keeps_its_batch_open(context: Context, hand: 
     assert statuses(context, BATCHES) == ["running"]
 
 
+@pytest.mark.both_databases
 def test_a_result_whose_claim_was_taken_away_changes_nothing(context: Context, hand: Hand) -> None:
     batch, shots = hand.batch()
     analysis.claim(context, batch)
@@ -163,6 +163,7 @@ def test_a_result_whose_claim_was_taken_away_changes_nothing(context: Context, h
     assert statuses(context, BATCHES) == ["pending"]
 
 
+@pytest.mark.both_databases
 def test_two_that_finish_a_batch_finish_it_once(context: Context, hand: Hand) -> None:
     batch, shots = hand.batch()
     hand.look_at_all(batch, {shots[0]: Evidence("读到的文字 Ann", ["File"], ["Ann", "Bob"], "Code")})
@@ -258,6 +259,7 @@ def dead_batch(context: Context, hand: Hand) -> int:
     return batch
 
 
+@pytest.mark.both_databases
 def test_replaying_some_or_all_and_nothing_when_one_is_no_dead_letter(context: Context, hand: Hand) -> None:
     ids = [dead_batch(context, hand) for _ in range(3)]
     with pytest.raises(UserError, match="999"):

@@ -26,8 +26,6 @@ from pipeline.storage import vectors
 from pipeline.storage.context import Context
 from tests.integration.screenshots.conftest import BEGIN, ME, Draft, Hand, as_expansion, both, draft, row_of
 
-pytestmark = pytest.mark.both_databases
-
 OTHER = Owner("there:2:b", "request-2")
 
 
@@ -51,6 +49,7 @@ def two_batches(hand: Hand) -> tuple[int, int]:
     return first, second
 
 
+@pytest.mark.both_databases
 def test_nodes_are_written_once_by_their_origin_key(context: Context, hand: Hand) -> None:
     batch, shots = hand.batch()
     drafts = [draft("a", shots[:2], thread="t"), draft("b", shots[2:], thread="t"), draft("c", kind="plan")]
@@ -147,6 +146,7 @@ def test_a_merge_whose_claim_was_taken_away_changes_nothing(context: Context, ha
     assert queries.show(context, first).node.title == "first"
 
 
+@pytest.mark.both_databases
 def test_merges_into_one_node_at_once_lose_no_update_and_make_no_duplicate(context: Context, hand: Hand) -> None:
     thread = None
     for number in range(3):
@@ -235,6 +235,7 @@ def test_later_batches_are_told_of_threads_and_entities(context: Context, hand: 
     assert set(pack.thread_ids) == {row.thread_id for row in rows(context)}
 
 
+@pytest.mark.both_databases
 def test_batches_that_name_the_same_entities_do_not_wait_for_each_other(context: Context, hand: Hand) -> None:
     names = [f"name {number}" for number in range(40)]
     owners = (Owner("here:1:a", "one"), Owner("here:1:b", "two"))
@@ -255,6 +256,7 @@ def test_batches_that_name_the_same_entities_do_not_wait_for_each_other(context:
     assert not [line for line in logs if line["event"] == "database.retry"]
 
 
+@pytest.mark.both_databases
 def test_deleting_and_merging_do_not_wait_for_each_other(
     context: Context, hand: Hand, monkeypatch: pytest.MonkeyPatch
 ) -> None:

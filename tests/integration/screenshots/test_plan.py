@@ -28,8 +28,6 @@ from tasks.flow import send
 from tasks.screenshots import canvas
 from tests.integration.screenshots.conftest import ME, Hand, rows_of
 
-pytestmark = pytest.mark.both_databases
-
 HOUR = timedelta(hours=1)
 
 
@@ -98,6 +96,7 @@ def waiting_in(context: Context, *queues: str) -> list[int]:
     return list(queue_depths(context.redis, list(queues)).values())
 
 
+@pytest.mark.both_databases
 def test_each_step_asks_for_messages_in_its_queue(context: Context, hand: Hand, new: Callable[..., list[int]]) -> None:
     (batch,) = new(1)
     assert asks(context, batch) == [], "its turn has not come"
@@ -116,6 +115,7 @@ def test_each_step_asks_for_messages_in_its_queue(context: Context, hand: Hand, 
     assert asks(context, batch) == []
 
 
+@pytest.mark.both_databases
 def test_a_chain_that_was_cut_off_after_its_shards_goes_on_from_the_rows(
     context: Context, hand: Hand, new: Callable[..., list[int]]
 ) -> None:
@@ -197,6 +197,7 @@ def test_the_turn_outlives_a_plan_and_a_lost_one_begins_anew(context: Context, n
     assert [batch in old for batch in sent(context)] == [False]
 
 
+@pytest.mark.both_databases
 def test_an_empty_lane_leaves_its_places_to_the_other(context: Context, new: Callable[..., list[int]]) -> None:
     old = new(9, HOUR)
     first = sent(context)
@@ -245,6 +246,7 @@ def test_what_was_tried_before_is_in_the_recovery_lane_however_new(
     assert len(fresh) == 7
 
 
+@pytest.mark.both_databases
 def test_half_of_what_is_sent_is_the_newest_and_half_the_oldest(
     context: Context, new: Callable[..., list[int]]
 ) -> None:

@@ -19,8 +19,6 @@ from pipeline.flows.screenshots.work import analysis, expansion, merge, retry, s
 from pipeline.storage.context import Context
 from tests.integration.screenshots.conftest import ME, Hand, draft
 
-pytestmark = pytest.mark.both_databases
-
 OTHER = Owner("there:2:b", "request-2")
 
 
@@ -113,6 +111,7 @@ def test_merge_whose_last_attempt_is_lost_is_a_dead_letter_that_can_be_replayed(
     assert hand.merge_all() == 1
 
 
+@pytest.mark.both_databases
 def test_shard_whose_last_attempt_is_lost_ends_its_batch_though_nobody_is_left_to_settle_it(
     context: Context, hand: Hand
 ) -> None:
@@ -129,6 +128,7 @@ def test_shard_whose_last_attempt_is_lost_ends_its_batch_though_nobody_is_left_t
     assert batch_ids(plan.runnable(context, ())) == []
 
 
+@pytest.mark.both_databases
 def test_worker_that_ends_gives_back_all_it_holds_without_an_attempt(context: Context, hand: Hand) -> None:
     node = waiting_merge(hand)
     expanding, _ = hand.batch()
@@ -180,6 +180,7 @@ def test_dead_letter_of_a_batch_does_not_bring_back_frames_whose_files_are_gone(
     assert states == ["failed_permanent", *["pending"] * 4]
 
 
+@pytest.mark.both_databases
 def test_what_is_asked_every_few_seconds_reads_no_whole_table(context: Context, hand: Hand) -> None:
     if not context.db.is_sqlite:
         pytest.skip("PostgreSQL decides by how much there is")

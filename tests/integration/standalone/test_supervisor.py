@@ -4,19 +4,12 @@ import sqlite3
 import threading
 from contextlib import closing
 
-import pytest
-
 from pipeline.flows.documents.states import PageStatus
 from pipeline.standalone.locks import supervisor_lock
 from pipeline.standalone.supervisor import Supervisor
 from pipeline.storage.context import Context
 from tests.support.documents import insert_document, pages
 from tests.support.waiting import wait_until
-
-
-@pytest.fixture
-def database_url(sqlite_url: str) -> str:
-    return sqlite_url
 
 
 def test_a_database_that_stays_locked_does_not_keep_the_stack_from_ending(context: Context) -> None:

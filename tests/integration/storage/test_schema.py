@@ -269,12 +269,12 @@ def test_processes_that_migrate_at_once_do_it_once(database_url: str, db: Databa
             stderr=subprocess.PIPE,
             text=True,
         )
-        for _ in range(4)
+        for _ in range(2)
     ]
-    with ThreadPoolExecutor(4) as pool:
+    with ThreadPoolExecutor(2) as pool:
         done = list(pool.map(lambda process: process.communicate(timeout=60), processes))
-    assert [error for _, error in done] == [""] * 4
-    assert sorted(output.strip() for output, _ in done) == ["False", "False", "False", "True"]
+    assert [error for _, error in done] == [""] * 2
+    assert sorted(output.strip() for output, _ in done) == ["False", "True"]
     assert schema.current(db) == schema.HEAD
 
 

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.both_databases
 
 NOW = datetime.now(UTC)
 DIMS = 64
-KINDS = [f"kb:{number:016x}" for number in range(60)]
+KINDS = [f"kb:{number:016x}" for number in range(30)]
 EACH = 20
 
 
@@ -200,7 +200,7 @@ def test_many_threads_search_and_write_without_a_miss_or_a_deadlock(filled: Cont
         kinds = [KINDS[place] for place in order]
         while rounds < 5 or not ended.is_set():
             rounds += 1
-            assert named(find(filled.db, kinds[: 30 + number], rows[order[0], number], 1)) == [(kinds[0], number)]
+            assert named(find(filled.db, kinds[: 15 + number], rows[order[0], number], 1)) == [(kinds[0], number)]
         return rounds
 
     with ThreadPoolExecutor(4) as pool:

@@ -22,7 +22,7 @@ from tasks.knowledge import canvas as knowledge
 from tasks.music import canvas as music
 from tasks.screenshots import canvas as screenshots
 from tests.support.documents import insert_document
-from tests.support.music import Driver, add_songs
+from tests.support.music import Driver, add_songs, services
 
 DOCUMENT = {
     DocumentStatus.PENDING: "chain(documents.split, documents.convert)",
@@ -47,20 +47,10 @@ SONGS = "chain(music.metadata, music.embed, music.save)"
 
 
 @pytest.fixture
-def database_url(sqlite_url: str) -> str:
-    return sqlite_url
-
-
-@pytest.fixture
 def settings_env() -> dict[str, str]:
-    return {
-        "PENSTOCK_PROVIDERS__AI__BASE_URL": "http://127.0.0.1:9/v1",
-        "PENSTOCK_PROVIDERS__AI__API_KEY": "k",
-        "PENSTOCK_PROVIDERS__AI__MODEL": "any",
+    return services("http://127.0.0.1:9/v1", embeds=True) | {
         "PENSTOCK_SCREENSHOTS__TEXT_PROVIDER": "ai",
         "PENSTOCK_SCREENSHOTS__CAPTURE_SOURCES": '["screen:*"]',
-        "PENSTOCK_MUSIC__PROVIDER": "ai",
-        "PENSTOCK_MUSIC__EMBEDDINGS_PROVIDER": "ai",
     }
 
 

@@ -32,11 +32,6 @@ def settings_env() -> dict[str, str]:
 
 
 @pytest.fixture
-def database_url(sqlite_url: str) -> str:
-    return sqlite_url
-
-
-@pytest.fixture
 def app(context: Context, redis_url: str, monkeypatch: pytest.MonkeyPatch) -> Celery:
     """An application with production's consumer, whose task makes one call and notes its number."""
     monkeypatch.setattr(identity, "begin", lambda _hostname: None)

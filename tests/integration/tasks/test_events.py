@@ -17,11 +17,6 @@ WAIT_S = 30
 
 
 @pytest.fixture
-def database_url(sqlite_url: str) -> str:
-    return sqlite_url
-
-
-@pytest.fixture
 def document(context: Context, tmp_path: Path) -> documents.Document:
     assert context.online
     return documents.submit(text_pdf(tmp_path / "report.pdf", [["one"]]))

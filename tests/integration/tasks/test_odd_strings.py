@@ -4,6 +4,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 
+import pytest
 from sqlalchemy import update
 
 from pipeline.engine.errors import MAX_MESSAGE_CHARS, PenstockError
@@ -15,6 +16,8 @@ from pipeline.flows.music.queries import songs as songs_with
 from pipeline.storage.context import Context
 from tasks import calls, documents, knowledge, music, queues, screenshots, webhooks
 from tests.support.samples import text_pdf
+
+pytestmark = pytest.mark.both_databases
 
 LONG = "Long 100 %_\\ " * 5_000 + "end"
 """65,000 characters: more than a pattern of LIKE may have on SQLite."""

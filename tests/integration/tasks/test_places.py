@@ -21,11 +21,6 @@ from tests.support.waiting import wait_until
 PLACE = Place("sim:a", "cpu")
 
 
-@pytest.fixture
-def database_url(sqlite_url: str) -> str:
-    return sqlite_url
-
-
 @pytest.mark.parametrize("error", [RedisConnectionError, SoftTimeLimitExceeded])
 def test_a_place_that_could_not_be_left_is_left_when_redis_is_back(
     context: Context, monkeypatch: pytest.MonkeyPatch, error: type[Exception]

@@ -25,11 +25,6 @@ def settings_env() -> dict[str, str]:
 
 
 @pytest.fixture
-def database_url(sqlite_url: str) -> str:
-    return sqlite_url
-
-
-@pytest.fixture
 def child() -> Iterator[subprocess.Popen[bytes]]:
     """A process as one of a pool."""
     with subprocess.Popen(["sleep", "600"]) as process:

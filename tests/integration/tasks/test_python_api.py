@@ -17,11 +17,6 @@ from tasks import calls, documents, events, knowledge, music, queues, screenshot
 from tests.support.samples import text_pdf
 
 
-@pytest.fixture
-def database_url(sqlite_url: str) -> str:
-    return sqlite_url
-
-
 class TestWithoutASchema:
     @pytest.fixture
     def migrated(self) -> bool:

@@ -21,11 +21,6 @@ PRESENCE_TTL_S = 0.5
 
 
 @pytest.fixture
-def database_url(sqlite_url: str) -> str:
-    return sqlite_url
-
-
-@pytest.fixture
 def settings_env() -> dict[str, str]:
     return {
         "PENSTOCK_SWEEP_INTERVAL_S": "0.01",

@@ -29,11 +29,6 @@ def settings_env() -> dict[str, str]:
 
 
 @pytest.fixture
-def database_url(sqlite_url: str) -> str:
-    return sqlite_url
-
-
-@pytest.fixture
 def told(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
     """What everybody was told, one entry each time."""
     found: list[list[str]] = []

@@ -28,9 +28,8 @@ from tests.integration.webhooks.conftest import Driver
 from tests.support.waiting import wait_until
 from tests.support.webhook_receiver import Receiver, Reply
 
-pytestmark = pytest.mark.both_databases
 
-
+@pytest.mark.both_databases
 def test_an_event_arrives_signed_as_the_specification_says(
     context: Context, driver: Driver, receiver: Receiver
 ) -> None:
@@ -93,6 +92,7 @@ def test_an_endpoint_gets_only_what_it_wants_from_when_it_was_made(
     assert got == {"/all": both, "/one": both[1:], "/kind": both, "/other": []}
 
 
+@pytest.mark.both_databases
 def test_nothing_is_lost_and_nothing_fanned_out_twice_however_many_do_it_at_once(
     context: Context, driver: Driver, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -242,6 +242,7 @@ def test_a_retry_after_one_503_waits_for_no_dead_endpoint(context: Context, driv
     assert not delivery.send(context, driver.owner()).done, "dead ones have one place in all"
 
 
+@pytest.mark.both_databases
 def test_deliveries_behind_others_of_their_endpoint_say_so(
     context: Context, driver: Driver, receiver: Receiver
 ) -> None:
@@ -376,6 +377,7 @@ def test_an_event_that_is_gone_before_it_was_sent_fails_its_delivery_and_not_the
     assert queries.endpoints(context)[0].failures == 0
 
 
+@pytest.mark.both_databases
 def test_while_very_many_wait_the_cursor_stays(context: Context, driver: Driver, receiver: Receiver) -> None:
     webhooks_of(context.settings).max_waiting = 2
     service.create(context, receiver.url())
@@ -409,6 +411,7 @@ def test_a_deleted_endpoint_leaves_nothing_also_while_something_is_sent_to_it(
             assert session.execute(select(func.count()).select_from(table)).scalar_one() == 0
 
 
+@pytest.mark.both_databases
 def test_ended_deliveries_go_when_their_time_is_over(context: Context, driver: Driver, receiver: Receiver) -> None:
     service.create(context, receiver.url())
     driver.event()

@@ -41,6 +41,7 @@ def make(context: Context, *errors: str) -> None:
     context.db.run(lambda session: session.execute(insert(CALLS), rows))
 
 
+@pytest.mark.both_databases
 def test_pages_follow_one_another_newest_first_also_within_one_moment(api: TestClient, context: Context) -> None:
     make(context, *["ok"] * 5)
     seen, cursor = [], None
@@ -51,6 +52,7 @@ def test_pages_follow_one_another_newest_first_also_within_one_moment(api: TestC
     assert (seen, cursor) == (["4", "3", "2", "1", "0"], None)
 
 
+@pytest.mark.both_databases
 def test_calls_are_filtered_and_summed_up(api: TestClient, context: Context) -> None:
     make(context, "ok", "ok", "rate_limited", "permanent")
     failed = api.get(LIST, params={"status": "failed", "flow": "documents"}).json()["items"]
@@ -64,43 +66,40 @@ def test_calls_are_filtered_and_summed_up(api: TestClient, context: Context) -> 
     assert api.get(STATS, params={"provider": "other"}).json() == {"by": "provider", "total": None, "groups": []}
 
 
-class TestOnOneDatabase:
-    @pytest.fixture
-    def database_url(self, sqlite_url: str) -> str:
-        return sqlite_url
+def test_an_unknown_call_is_404(api: TestClient) -> None:
+    assert "17" in problem(api.get(f"{LIST}/17"), 404, "unknown_call")
+    problem(api.get(f"{LIST}/0"), 422, "invalid")
+    problem(api.get(f"{LIST}/{2**63}"), 422, "invalid")
 
-    def test_an_unknown_call_is_404(self, api: TestClient) -> None:
-        assert "17" in problem(api.get(f"{LIST}/17"), 404, "unknown_call")
-        problem(api.get(f"{LIST}/0"), 422, "invalid")
-        problem(api.get(f"{LIST}/{2**63}"), 422, "invalid")
 
-    @pytest.mark.parametrize(
-        "query",
-        [
-            {"flow": "fishing"},
-            {"status": "bad"},
-            {"capability": "smell"},
-            {"since": "yesterday"},
-            {"since": "2026-11-22T10:00:00"},
-            {"since": "0001-01-01T00:00:00+14:00"},
-            {"limit": 201},
-            {"until": "9999-12-31T23:59:59-14:00"},
-            {"provider": "a'b"},
-            {"scope_id": "x" * 65},
-        ],
-    )
-    def test_a_filter_that_makes_no_sense_is_refused(self, api: TestClient, query: dict[str, str]) -> None:
-        for path in (LIST, STATS) if "limit" not in query else (LIST,):
-            assert f"query.{next(iter(query))}" in problem(api.get(path, params=query), 422, "invalid")
+@pytest.mark.parametrize(
+    "query",
+    [
+        {"flow": "fishing"},
+        {"status": "bad"},
+        {"capability": "smell"},
+        {"since": "yesterday"},
+        {"since": "2026-11-22T10:00:00"},
+        {"since": "0001-01-01T00:00:00+14:00"},
+        {"limit": 201},
+        {"until": "9999-12-31T23:59:59-14:00"},
+        {"provider": "a'b"},
+        {"scope_id": "x" * 65},
+    ],
+)
+def test_a_filter_that_makes_no_sense_is_refused(api: TestClient, query: dict[str, str]) -> None:
+    for path in (LIST, STATS) if "limit" not in query else (LIST,):
+        assert f"query.{next(iter(query))}" in problem(api.get(path, params=query), 422, "invalid")
 
-    def test_ranges_and_cursors_are_checked(self, api: TestClient) -> None:
-        ends = {"since": "2026-11-22T10:00:00Z", "until": "2026-11-22T11:00:00+02:00"}
-        problem(api.get(LIST, params=ends), 422, "bad_range")
-        for cursor in (
-            "junk",
-            encode("a", 1),
-            encode("0001-01-01T00:00:00+14:00", 1),
-            encode("2026-11-22T10:00:00", 1),
-        ):
-            problem(api.get(LIST, params={"cursor": cursor}), 400, "bad_cursor")
-        problem(api.get(STATS, params={"by": "colour"}), 422, "invalid")
+
+def test_ranges_and_cursors_are_checked(api: TestClient) -> None:
+    ends = {"since": "2026-11-22T10:00:00Z", "until": "2026-11-22T11:00:00+02:00"}
+    problem(api.get(LIST, params=ends), 422, "bad_range")
+    for cursor in (
+        "junk",
+        encode("a", 1),
+        encode("0001-01-01T00:00:00+14:00", 1),
+        encode("2026-11-22T10:00:00", 1),
+    ):
+        problem(api.get(LIST, params={"cursor": cursor}), 400, "bad_cursor")
+    problem(api.get(STATS, params={"by": "colour"}), 422, "invalid")

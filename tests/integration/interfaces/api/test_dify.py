@@ -6,9 +6,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from pipeline.flows.knowledge.states import ItemType
-from pipeline.storage.api_keys import Scope
 from pipeline.storage.context import Context
-from tests.integration.interfaces.api.conftest import Connect
 from tests.support.knowledge import add_base
 from tests.support.knowledge_texts import publish
 
@@ -52,9 +50,3 @@ def test_unknown_base_and_conditions_are_refused_so_that_dify_shows_why(api: Tes
     assert refused.status_code == 422
     assert api.post("/retrieval", json={**asked(base, "lantern"), "metadata_condition": None}).status_code == 200
     assert api.post("/retrieval", json=asked(base, " ")).status_code == 422
-
-
-def test_key_that_may_read_is_enough(connect: Connect, base: str) -> None:
-    body = asked(base, "lantern")
-    assert connect(host="0.0.0.0").post("/retrieval", json=body).status_code == 401
-    assert connect(Scope.READ, host="0.0.0.0").post("/retrieval", json=body).status_code == 200

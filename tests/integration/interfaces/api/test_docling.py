@@ -19,9 +19,7 @@ from pipeline.flows.documents.files import output_folder
 from pipeline.flows.documents.models import DOCUMENTS, LAYOUTS, PAGES
 from pipeline.flows.documents.states import DocumentStatus, PageStatus
 from pipeline.interfaces.http.long_poll import WAITS
-from pipeline.storage.api_keys import Scope
 from pipeline.storage.context import Context
-from tests.integration.interfaces.api.conftest import Connect
 from tests.support.cli import new_pdf
 from tests.support.documents import insert_document, write_output
 from tests.support.waiting import wait_until
@@ -272,16 +270,6 @@ def test_unknown_task_is_told_in_the_words_that_clients_know(api: TestClient, ta
     for path in ("status/poll", "result"):
         answer = api.get(f"/v1/{path}/{task}")
         assert (answer.status_code, answer.json()["detail"]) == (404, "Task not found.")
-
-
-def test_keys_are_asked_for_as_everywhere(connect: Connect, context: Context, pdf: Path) -> None:
-    document_id = merged(context, DONE)
-    stranger = connect(host="0.0.0.0")
-    assert stranger.get("/health").json() == {"status": "ok"}
-    assert stranger.get(f"/v1/result/{document_id}").status_code == 401
-    reader = connect(Scope.READ, host="0.0.0.0")
-    assert reader.get(f"/v1/result/{document_id}").status_code == 200
-    assert upload(reader, "/v1/convert/file/async", pdf).status_code == 403
 
 
 def test_nothing_is_left_behind_by_requests(api: TestClient, context: Context, pdf: Path) -> None:

@@ -19,12 +19,6 @@ class Quiet(SimpleHTTPRequestHandler):
 
 
 @pytest.fixture
-def database_url(sqlite_url: str) -> str:
-    """Nothing here depends on which database it is."""
-    return sqlite_url
-
-
-@pytest.fixture
 def served(tmp_path: Path) -> Iterator[str]:
     """Where a PDF can be fetched, on this machine."""
     text_pdf(tmp_path / "report.pdf", [["text"]])

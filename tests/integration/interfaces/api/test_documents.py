@@ -11,7 +11,6 @@ from starlette.testclient import TestClient
 
 from pipeline.flows.documents.flow import FLOW
 from pipeline.flows.documents.states import DocumentStatus, PageStatus
-from pipeline.storage.api_keys import Scope
 from pipeline.storage.context import Context
 from tests.integration.interfaces.api.conftest import Connect
 from tests.integration.interfaces.api.test_skeleton import DOCUMENTS, problem
@@ -98,6 +97,7 @@ def test_broken_forms_are_refused(api: TestClient, context: Context, tmp_path: P
     assert not left_behind(context)
 
 
+@pytest.mark.both_databases
 def test_lists_are_filtered_and_go_on_after_the_cursor(api: TestClient, context: Context) -> None:
     now = context.db.now()
     ids = [
@@ -269,18 +269,12 @@ def test_waiting_ends_with_the_document_or_the_time(api: TestClient, context: Co
     problem(api.get(f"{DOCUMENTS}/{open_}", params={"wait": 61}), 422, "invalid")
 
 
-def test_who_may_only_read_changes_nothing(connect: Connect, context: Context, pdf: Path) -> None:
-    client, mine = connect(Scope.READ), insert_document(context, DocumentStatus.COMPLETED, [C])
-    assert client.get(DOCUMENTS).status_code == 200
-    for answer in (send(client, pdf), client.post(f"{DOCUMENTS}/{mine}/cancel"), client.delete(f"{DOCUMENTS}/{mine}")):
-        problem(answer, 403, "forbidden")
-
-
 def test_one_s_own_key_is_needed_for_an_upload_before_it_is_read(connect: Connect, context: Context, pdf: Path) -> None:
     problem(send(connect(host="0.0.0.0"), pdf), 401, "unauthorized")
     assert not context.settings.upload_dir.exists()
 
 
+@pytest.mark.both_databases
 def test_pages_are_found_by_their_words(api: TestClient, context: Context) -> None:
     merged: dict[str, Any] = {"finished_at": context.db.now(), "unindexed": True, "source_path": "/home/me/a.pdf"}
     made = insert_document(context, DocumentStatus.COMPLETED, [C, C], **merged)

@@ -38,6 +38,7 @@ def settings_env() -> dict[str, str]:
     return {"PENSTOCK_API__STREAMS_PER_KEY": "2"}
 
 
+@pytest.mark.both_databases
 def test_what_is_kept_is_listed_newest_first_by_flow_type_and_subject(context: Context, connect: Connect) -> None:
     api, log = connect(), "/api/v1/events/log"
     assert api.get(log).json() == {"items": [], "next_cursor": None}
@@ -183,6 +184,7 @@ def test_a_client_is_told_that_what_it_missed_is_not_kept(context: Context, serv
         assert (reset["event"], reset["id"]) == ("reset", "4")
 
 
+@pytest.mark.both_databases
 def test_events_that_are_committed_during_the_look_are_not_taken_for_gone(
     context: Context, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -196,6 +198,7 @@ def test_events_that_are_committed_during_the_look_are_not_taken_for_gone(
     assert kept.by(Caller(context)).first == 1
 
 
+@pytest.mark.both_databases
 def test_what_a_stream_is_behind_is_read_from_the_database(
     context: Context, server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -68,14 +68,15 @@ def cursor(text: str) -> str:
     return base64.urlsafe_b64encode(text.encode()).decode().rstrip("=")
 
 
+@pytest.mark.both_databases
 def test_no_list_stumbles_over_its_cursor(api: TestClient, context: Context) -> None:
     def has_cursor(operation: dict[str, Any]) -> bool:
         return any(one["name"] == "cursor" for one in operation.get("parameters", []))
 
     lists = [at(path, context) for _, path, operation in operations(api) if has_cursor(operation)]
     assert len(lists) >= 6
-    for path in lists:
-        for junk in JUNK:
+    for number, path in enumerate(lists):
+        for junk in JUNK if path == DOCUMENTS else JUNK[number % 3 :: 3]:
             answer = api.get(path, params={"cursor": cursor(junk)})
             assert answer.status_code in {200, 400, 404, 422}, (path, junk, answer.text)
     for junk in JUNK:
@@ -84,6 +85,7 @@ def test_no_list_stumbles_over_its_cursor(api: TestClient, context: Context) -> 
 
 
 @pytest.mark.parametrize("moment", EXTREMES)
+@pytest.mark.both_databases
 def test_moments_that_no_database_knows_are_refused(api: TestClient, moment: str) -> None:
     for name in ("created_from", "created_before"):
         problem(api.get(DOCUMENTS, params={name: moment}), 422, "invalid")

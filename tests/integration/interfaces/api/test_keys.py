@@ -1,6 +1,5 @@
 """`/api/v1/keys`: keys are made once, listed without their secrets, and end at once."""
 
-import pytest
 from starlette.testclient import TestClient
 
 from pipeline.interfaces.api.app import PREFIX
@@ -8,11 +7,6 @@ from tests.integration.interfaces.api.conftest import Connect
 from tests.integration.interfaces.api.test_skeleton import problem
 
 KEYS = f"{PREFIX}/keys"
-
-
-@pytest.fixture
-def database_url(sqlite_url: str) -> str:
-    return sqlite_url
 
 
 def test_a_key_is_made_used_and_revoked(api: TestClient, connect: Connect) -> None:

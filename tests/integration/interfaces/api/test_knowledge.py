@@ -7,9 +7,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from pipeline.flows.knowledge.states import ItemStatus
-from pipeline.storage.api_keys import Scope
 from pipeline.storage.context import Context
-from tests.integration.interfaces.api.conftest import Connect
 from tests.integration.interfaces.api.test_skeleton import problem
 from tests.support import samples
 from tests.support.knowledge import add_base, add_item
@@ -226,12 +224,7 @@ def test_search_and_chunks_of_bases_without_text_are_empty(api: TestClient, cont
     problem(api.post(f"{BASES}/{base}/search", json={"query": " "}), 422, "empty_query")
 
 
-def test_without_the_prefix_keys_are_asked_for_too(connect: Connect, base: str) -> None:
-    assert connect(Scope.READ, host="0.0.0.0").get(f"{BASES}/{base}/items").status_code == 200
-    problem(connect(Scope.READ, host="0.0.0.0").post(f"{BASES}/{base}/items", json={}), 403, "forbidden")
-    problem(connect(host="0.0.0.0").get(f"{BASES}/{base}/items"), 401, "unauthorized")
-
-
+@pytest.mark.both_databases
 def test_items_are_found_by_words_of_their_names(api: TestClient, context: Context, base: str) -> None:
     pump = add_item(context, base, ItemStatus.FAILED, name="Pump.pdf")
     add_item(context, base, ItemStatus.FAILED, name="valve.pdf", title="100 % of it")

@@ -27,12 +27,6 @@ from tests.support.samples import Sheet, pdf_bytes
 from tests.support.waiting import wait_until
 
 
-@pytest.fixture
-def database_url(sqlite_url: str) -> str:
-    """Nothing here depends on which database it is."""
-    return sqlite_url
-
-
 class TestNames:
     @pytest.fixture
     def settings_env(self) -> dict[str, str]:
@@ -131,18 +125,6 @@ def test_nothing_is_read_of_whoever_has_no_key(context: Context) -> None:
     }
     anyio.run(create_app(context, "0.0.0.0"), scope, receive, send)
     assert answered[0]["status"] == 401
-
-
-class TestReadOnly:
-    @pytest.fixture
-    def settings_env(self) -> dict[str, str]:
-        return {"PENSTOCK_API__READ_ONLY": "true"}
-
-    def test_nothing_can_be_changed(self, connect: Connect) -> None:
-        client = connect(Scope.ADMIN)
-        assert client.get(DOCUMENTS).status_code == 200
-        problem(client.post(DOCUMENTS, files={"file": b"1"}), 403, "read_only")
-        problem(client.delete(f"{DOCUMENTS}/0123456789abcdef"), 403, "read_only")
 
 
 class TestPrefix:

@@ -133,66 +133,64 @@ def test_tools_say_what_they_take_give_and_do(writer: TestClient) -> None:
         assert field["type"] == "string", "ChatGPT gives one string"
 
 
-@pytest.mark.parametrize(
-    ("tool", "arguments", "part"),
-    [
-        ("nope", {}, "unknown tool"),
-        ("get_status", {"id": "../../etc"}, "id: is not an id; search"),
-        ("get_status", {"id": "abc"}, "Use search to find documents"),
-        ("get_status", {"id": "abc", "wait_s": 1e9}, "wait_s: "),
-        ("get_status", {"id": "abc", "wait_s": "soon"}, "wait_s: "),
-        ("get_markdown", {"document_id": "abc\x00"}, "document_id: "),
-        ("get_markdown", {"document_id": "abc", "pages": "1; DROP"}, "pages: "),
-        ("get_markdown", {"document_id": "abc", "limit": 10**9}, "limit: "),
-        ("get_markdown", {"document_id": "abc", "offset": -1}, "offset: "),
-        ("get_page_image", {"document_id": "abc", "page": 0}, "page: "),
-        ("get_page_image", {"document_id": "abc", "page": 1, "dpi": 10_000}, "dpi: "),
-        ("list_failures", {"limit": 10_000}, "limit: "),
-        ("list_failures", {"kind": "secrets"}, "kind: "),
-        ("search_screenshots", {"query": ""}, "query: "),
-        ("search_screenshots", {"query": "a\x1b[2J"}, "control characters"),
-        ("search_screenshots", {"query": "a", "since": "2026"}, "since: "),
-        ("timeline", {"since": "2026-11-22T10:00:00Z", "until": "2026-11-21T10:00:00Z"}, "ends before it begins"),
-        ("timeline", {"cursor": "!!"}, "cursor"),
-        ("search_knowledge", {"query": "x" * 5000}, "query: "),
-        ("search_knowledge", {"query": "x", "bases": ["nope"]}, "unknown knowledge base nope"),
-        ("search", {"query": "x" * 501}, "query: "),
-        ("search", {}, "query: is needed"),
-        ("search", {"query": "x", "limit": 5}, "limit: is not an argument of this tool, which takes query"),
-        ("fetch", {"id": "page:abc:1"}, "there is no"),
-        ("fetch", {"id": "file:etc"}, "use an id that search returned"),
-        ("fetch", {"id": "page:abc:x"}, "use an id that search returned"),
-        ("fetch", {"id": "node:99999999999999999999"}, "use an id that search returned"),
-        ("fetch", {"id": "chunk:abc:0"}, "there is no"),
-        ("fetch", {"id": "/etc/passwd"}, "id: "),
-    ],
-)
-def test_nonsense_is_answered_with_what_to_do(api: TestClient, tool: str, arguments: Any, part: str) -> None:
-    said = refused(api, tool, **arguments)
-    assert part in said, said
+NONSENSE: list[tuple[str, dict[str, Any], str]] = [
+    ("nope", {}, "unknown tool"),
+    ("get_status", {"id": "../../etc"}, "id: is not an id; search"),
+    ("get_status", {"id": "abc"}, "Use search to find documents"),
+    ("get_status", {"id": "abc", "wait_s": 1e9}, "wait_s: "),
+    ("get_status", {"id": "abc", "wait_s": "soon"}, "wait_s: "),
+    ("get_markdown", {"document_id": "abc\x00"}, "document_id: "),
+    ("get_markdown", {"document_id": "abc", "pages": "1; DROP"}, "pages: "),
+    ("get_markdown", {"document_id": "abc", "limit": 10**9}, "limit: "),
+    ("get_markdown", {"document_id": "abc", "offset": -1}, "offset: "),
+    ("get_page_image", {"document_id": "abc", "page": 0}, "page: "),
+    ("get_page_image", {"document_id": "abc", "page": 1, "dpi": 10_000}, "dpi: "),
+    ("list_failures", {"limit": 10_000}, "limit: "),
+    ("list_failures", {"kind": "secrets"}, "kind: "),
+    ("search_screenshots", {"query": ""}, "query: "),
+    ("search_screenshots", {"query": "a\x1b[2J"}, "control characters"),
+    ("search_screenshots", {"query": "a", "since": "2026"}, "since: "),
+    ("timeline", {"since": "2026-11-22T10:00:00Z", "until": "2026-11-21T10:00:00Z"}, "ends before it begins"),
+    ("timeline", {"cursor": "!!"}, "cursor"),
+    ("search_knowledge", {"query": "x" * 5000}, "query: "),
+    ("search_knowledge", {"query": "x", "bases": ["nope"]}, "unknown knowledge base nope"),
+    ("search", {"query": "x" * 501}, "query: "),
+    ("search", {}, "query: is needed"),
+    ("search", {"query": "x", "limit": 5}, "limit: is not an argument of this tool, which takes query"),
+    ("fetch", {"id": "page:abc:1"}, "there is no"),
+    ("fetch", {"id": "file:etc"}, "use an id that search returned"),
+    ("fetch", {"id": "page:abc:x"}, "use an id that search returned"),
+    ("fetch", {"id": "node:99999999999999999999"}, "use an id that search returned"),
+    ("fetch", {"id": "chunk:abc:0"}, "there is no"),
+    ("fetch", {"id": "/etc/passwd"}, "id: "),
+]
 
 
-@pytest.mark.parametrize(
-    ("tool", "arguments", "part"),
-    [
-        ("convert_document", {"path": "/etc/passwd"}, "does not read"),
-        ("convert_document", {"url": "file:///etc/passwd"}, "PENSTOCK_API__FETCH"),
-        ("convert_document", {"url": "https://example.com/a.pdf", "provider": "../x"}, "provider"),
-        ("convert_document", {}, "url: "),
-        ("retry", {"id": "abc"}, "Use search to find documents"),
-        ("retry", {"id": "abc", "page": 1, "all_pages": True}, "either a page or all_pages"),
-        ("retry", {"kind": "screenshots", "id": "batch:9"}, "use an id of list_failures"),
-        ("retry", {"kind": "screenshots", "id": "x"}, "use an id of list_failures"),
-        ("retry", {"kind": "knowledge_item", "id": "abc"}, "there is no"),
-        ("add_to_knowledge", {"base": "nope", "kind": "note", "text": "x"}, "unknown knowledge base nope"),
-        ("add_to_knowledge", {"base": "nope", "kind": "note"}, "a note needs text"),
-        ("add_to_knowledge", {"base": "nope", "kind": "file", "path": "/etc/passwd"}, "takes no path"),
-        ("add_to_knowledge", {"base": "nope", "kind": "url", "text": "x"}, "needs a url"),
-    ],
-)
-def test_nonsense_writes_nothing(writer: TestClient, tool: str, arguments: Any, part: str) -> None:
-    said = refused(writer, tool, **arguments)
-    assert part in said, said
+def test_nonsense_is_answered_with_what_to_do(api: TestClient) -> None:
+    for tool, arguments, part in NONSENSE:
+        assert part in refused(api, tool, **arguments), (tool, arguments)
+
+
+WRONG: list[tuple[str, dict[str, Any], str]] = [
+    ("convert_document", {"path": "/etc/passwd"}, "does not read"),
+    ("convert_document", {"url": "file:///etc/passwd"}, "PENSTOCK_API__FETCH"),
+    ("convert_document", {"url": "https://example.com/a.pdf", "provider": "../x"}, "provider"),
+    ("convert_document", {}, "url: "),
+    ("retry", {"id": "abc"}, "Use search to find documents"),
+    ("retry", {"id": "abc", "page": 1, "all_pages": True}, "either a page or all_pages"),
+    ("retry", {"kind": "screenshots", "id": "batch:9"}, "use an id of list_failures"),
+    ("retry", {"kind": "screenshots", "id": "x"}, "use an id of list_failures"),
+    ("retry", {"kind": "knowledge_item", "id": "abc"}, "there is no"),
+    ("add_to_knowledge", {"base": "nope", "kind": "note", "text": "x"}, "unknown knowledge base nope"),
+    ("add_to_knowledge", {"base": "nope", "kind": "note"}, "a note needs text"),
+    ("add_to_knowledge", {"base": "nope", "kind": "file", "path": "/etc/passwd"}, "takes no path"),
+    ("add_to_knowledge", {"base": "nope", "kind": "url", "text": "x"}, "needs a url"),
+]
+
+
+def test_nonsense_writes_nothing(writer: TestClient) -> None:
+    for tool, arguments, part in WRONG:
+        assert part in refused(writer, tool, **arguments), (tool, arguments)
 
 
 def test_messages_that_are_none_are_refused_by_the_protocol(api: TestClient) -> None:
@@ -283,6 +281,7 @@ def test_what_was_on_the_screen_is_found_shown_and_fetched(api: TestClient, cont
     assert fetched["url"].startswith("http://127.0.0.1/console/")
 
 
+@pytest.mark.rotating
 def test_the_protocol_is_imported_by_nobody_who_does_not_speak_it() -> None:
     code = (
         "import sys; import pipeline.interfaces.cli.main, pipeline.interfaces.api.app;"

@@ -10,11 +10,6 @@ from tests.integration.interfaces.api.conftest import Connect
 SECRET = "6f6e6c792d796f7521"
 
 
-@pytest.fixture
-def database_url(sqlite_url: str) -> str:
-    return sqlite_url
-
-
 def requests(api: TestClient) -> dict[tuple[str, str, str], float]:
     """(method, route, class of status) → how many."""
     return {

@@ -53,6 +53,7 @@ def paged(api: TestClient, path: str, key: str, limit: int) -> list[Any]:
     return seen
 
 
+@pytest.mark.both_databases
 def test_lists_are_paged_without_gaps_and_filtered(api: TestClient, context: Context) -> None:
     run_id = add_run(context, PipelineState.RUNNING, songs=5)
     assert paged(api, "songs", "title", 2) == [f"Song {n}" for n in range(1, 6)]
@@ -68,93 +69,93 @@ def test_lists_are_paged_without_gaps_and_filtered(api: TestClient, context: Con
     assert paged(api, "runs", "id", 1) == [second, run_id]
 
 
-class TestOnOneDatabase:
-    @pytest.fixture
-    def database_url(self, sqlite_url: str) -> str:
-        return sqlite_url
+def test_a_run_is_started_once_paused_resumed_and_stopped(api: TestClient, context: Context) -> None:
+    add_songs(context, 3)
+    begun = api.post(f"{MUSIC}/runs", json={"mode": "metadata", "skip_sync": True, "limit": 2})
+    assert begun.status_code == 202
+    run = begun.json()
+    assert begun.headers["location"] == f"{MUSIC}/runs/{run['id']}"
+    assert begun.headers["retry-after"]
+    assert (run["mode"], run["song_limit"], run["outcome"]) == ("metadata", 2, None)
+    assert run["id"] in problem(api.post(f"{MUSIC}/runs"), 409, "already_running")
+    problem(api.post(f"{MUSIC}/resume"), 409, "illegal_state")
+    assert api.post(f"{MUSIC}/pause").json()["status"] == "paused"
+    waited = api.get(f"{MUSIC}/runs/{run['id']}", params={"wait": 30})
+    assert waited.json()["status"] == "paused", "a paused run is not waited for"
+    resumed = api.post(f"{MUSIC}/resume")
+    assert (resumed.status_code, resumed.headers["location"]) == (202, begun.headers["location"])
+    assert api.post(f"{MUSIC}/stop").json()["outcome"] == "stopped"
+    problem(api.post(f"{MUSIC}/stop"), 409, "idle")
+    assert api.get(begun.headers["location"]).json()["outcome"] == "stopped"
 
-    def test_a_run_is_started_once_paused_resumed_and_stopped(self, api: TestClient, context: Context) -> None:
-        add_songs(context, 3)
-        begun = api.post(f"{MUSIC}/runs", json={"mode": "metadata", "skip_sync": True, "limit": 2})
-        assert begun.status_code == 202
-        run = begun.json()
-        assert begun.headers["location"] == f"{MUSIC}/runs/{run['id']}"
-        assert begun.headers["retry-after"]
-        assert (run["mode"], run["song_limit"], run["outcome"]) == ("metadata", 2, None)
-        assert run["id"] in problem(api.post(f"{MUSIC}/runs"), 409, "already_running")
-        problem(api.post(f"{MUSIC}/resume"), 409, "illegal_state")
-        assert api.post(f"{MUSIC}/pause").json()["status"] == "paused"
-        waited = api.get(f"{MUSIC}/runs/{run['id']}", params={"wait": 30})
-        assert waited.json()["status"] == "paused", "a paused run is not waited for"
-        resumed = api.post(f"{MUSIC}/resume")
-        assert (resumed.status_code, resumed.headers["location"]) == (202, begun.headers["location"])
-        assert api.post(f"{MUSIC}/stop").json()["outcome"] == "stopped"
-        problem(api.post(f"{MUSIC}/stop"), 409, "idle")
-        assert api.get(begun.headers["location"]).json()["outcome"] == "stopped"
 
-    def test_status_sync_and_estimate_say_what_is_there(self, api: TestClient, provider: ProviderServer) -> None:
-        estimate = api.post(f"{MUSIC}/estimate").json()
-        assert (estimate["songs"], estimate["new_songs"], estimate["cost"]) == (3, 3, None)
-        assert api.get(f"{MUSIC}/status").json()["totalSongs"] == 0
-        synced = api.post(f"{MUSIC}/sync").json()
-        assert (synced["seen"], synced["added"], synced["complete"]) == (3, 3, True)
-        found = api.get(f"{MUSIC}/status").json()
-        assert (found["pendingSongs"], found["pipelineState"], found["run"]) == (3, "idle", None)
-        assert not provider.records, "nothing was paid for"
+def test_status_sync_and_estimate_say_what_is_there(api: TestClient, provider: ProviderServer) -> None:
+    estimate = api.post(f"{MUSIC}/estimate").json()
+    assert (estimate["songs"], estimate["new_songs"], estimate["cost"]) == (3, 3, None)
+    assert api.get(f"{MUSIC}/status").json()["totalSongs"] == 0
+    synced = api.post(f"{MUSIC}/sync").json()
+    assert (synced["seen"], synced["added"], synced["complete"]) == (3, 3, True)
+    found = api.get(f"{MUSIC}/status").json()
+    assert (found["pendingSongs"], found["pipelineState"], found["run"]) == (3, "idle", None)
+    assert not provider.records, "nothing was paid for"
 
-    def test_songs_are_found_by_mood_and_by_likeness(self, api: TestClient, context: Context) -> None:
-        add_songs(context, 4)
-        assert api.get(f"{MUSIC}/search", params={"q": "night"}).json() == {
-            "matches": [],
-            "lexical": True,
-            "searched": 0,
-            "songs": 4,
-            "any_word": False,
-        }
-        [first] = api.get(f"{MUSIC}/songs", params={"limit": 1}).json()["items"]
-        problem(api.get(f"{MUSIC}/songs/{first['id']}/similar"), 422, "no_vector")
-        driver = Driver(context)
-        driver.run(driver.start())
-        found = api.get(f"{MUSIC}/search", params={"q": "sound of song 2", "limit": 2}).json()
-        assert (len(found["matches"]), found["searched"], found["lexical"]) == (2, 4, True)
-        assert found["matches"][0]["song"]["title"] == "Song 2"
-        like = api.get(f"{MUSIC}/songs/{first['id']}/similar", params={"limit": 3}).json()["matches"]
-        assert first["id"] not in {match["song"]["id"] for match in like}
-        song = api.get(f"{MUSIC}/songs/{first['id']}").json()
-        assert (song["status"], song["analysis"]["id"]) == ("COMPLETED", song["server_id"])
-        assert "path" not in song
 
-    def test_figures_of_a_run_are_its_songs_batches_and_calls(self, api: TestClient, context: Context) -> None:
-        add_songs(context, 12)
-        driver = Driver(context)
-        run = driver.start(limit=10)
-        driver.run(run)
-        found = api.get(f"{MUSIC}/runs/{run}/figures").json()
-        assert (found["songs"], found["batches"], found["delayed"]) == ({"COMPLETED": 10}, {"COMPLETED": 1}, 0)
-        assert (found["calls"], found["failed_calls"]) == (1, 0)
-        assert found["output_tokens"] > 0
-        assert api.get(f"{MUSIC}/status").json()["songsWithVector"] == 10
-        assert len(titles(api.get(f"{MUSIC}/songs", params={"run_id": run}))) == 10
-        assert titles(api.get(f"{MUSIC}/songs", params={"has_vector": False})) == ["Song 11", "Song 12"]
-        problem(api.get(f"{MUSIC}/runs/abc/figures"), 404, "unknown_run")
+def test_songs_are_found_by_mood_and_by_likeness(api: TestClient, context: Context) -> None:
+    add_songs(context, 4)
+    assert api.get(f"{MUSIC}/search", params={"q": "night"}).json() == {
+        "matches": [],
+        "lexical": True,
+        "searched": 0,
+        "songs": 4,
+        "any_word": False,
+    }
+    [first] = api.get(f"{MUSIC}/songs", params={"limit": 1}).json()["items"]
+    problem(api.get(f"{MUSIC}/songs/{first['id']}/similar"), 422, "no_vector")
+    driver = Driver(context)
+    driver.run(driver.start())
+    found = api.get(f"{MUSIC}/search", params={"q": "sound of song 2", "limit": 2}).json()
+    assert (len(found["matches"]), found["searched"], found["lexical"]) == (2, 4, True)
+    assert found["matches"][0]["song"]["title"] == "Song 2"
+    like = api.get(f"{MUSIC}/songs/{first['id']}/similar", params={"limit": 3}).json()["matches"]
+    assert first["id"] not in {match["song"]["id"] for match in like}
+    song = api.get(f"{MUSIC}/songs/{first['id']}").json()
+    assert (song["status"], song["analysis"]["id"]) == ("COMPLETED", song["server_id"])
+    assert "path" not in song
 
-    def test_unknown_ids_are_404_also_where_another_song_is_called_like_the_number(
-        self, api: TestClient, context: Context
-    ) -> None:
-        add_songs(context, 1)
-        for path in ("songs/999", "songs/999/similar"):
-            assert "999" in problem(api.get(f"{MUSIC}/{path}"), 404, "unknown_song")
-        problem(api.get(f"{MUSIC}/songs/s1"), 422, "invalid")
-        problem(api.get(f"{MUSIC}/runs/abc"), 404, "unknown_run")
-        problem(api.get(f"{MUSIC}/runs/nonsense"), 422, "invalid")
 
-    def test_what_makes_no_sense_is_refused(self, api: TestClient) -> None:
-        for body in ({"mode": "fast"}, {"limit": 0}, {"limits": 3}, {"limit": 10**30}):
-            problem(api.post(f"{MUSIC}/runs", json=body), 422, "invalid")
-        queries: tuple[dict[str, Any], ...]
-        queries = ({"q": ""}, {"q": "a\x00"}, {"q": "x" * 501}, {"q": "a", "limit": 201}, {})
-        for query in queries:
-            problem(api.get(f"{MUSIC}/search", params=query), 422, "invalid")
-        problem(api.get(f"{MUSIC}/search", params={"q": "  "}), 422, "empty_query")
-        problem(api.get(f"{MUSIC}/songs", params={"cursor": encode("x")}), 400, "bad_cursor")
-        assert api.get(f"{MUSIC}/status").json()["run"] is None
+def test_figures_of_a_run_are_its_songs_batches_and_calls(api: TestClient, context: Context) -> None:
+    add_songs(context, 12)
+    driver = Driver(context)
+    run = driver.start(limit=10)
+    driver.run(run)
+    found = api.get(f"{MUSIC}/runs/{run}/figures").json()
+    assert (found["songs"], found["batches"], found["delayed"]) == ({"COMPLETED": 10}, {"COMPLETED": 1}, 0)
+    assert (found["calls"], found["failed_calls"]) == (1, 0)
+    assert found["output_tokens"] > 0
+    assert api.get(f"{MUSIC}/status").json()["songsWithVector"] == 10
+    assert len(titles(api.get(f"{MUSIC}/songs", params={"run_id": run}))) == 10
+    assert titles(api.get(f"{MUSIC}/songs", params={"has_vector": False})) == ["Song 11", "Song 12"]
+    problem(api.get(f"{MUSIC}/runs/abc/figures"), 404, "unknown_run")
+
+
+def test_unknown_ids_are_404_also_where_another_song_is_called_like_the_number(
+    api: TestClient, context: Context
+) -> None:
+    add_songs(context, 1)
+    for path in ("songs/999", "songs/999/similar"):
+        assert "999" in problem(api.get(f"{MUSIC}/{path}"), 404, "unknown_song")
+    problem(api.get(f"{MUSIC}/songs/s1"), 422, "invalid")
+    problem(api.get(f"{MUSIC}/runs/abc"), 404, "unknown_run")
+    problem(api.get(f"{MUSIC}/runs/nonsense"), 422, "invalid")
+
+
+def test_what_makes_no_sense_is_refused(api: TestClient) -> None:
+    for body in ({"mode": "fast"}, {"limit": 0}, {"limits": 3}, {"limit": 10**30}):
+        problem(api.post(f"{MUSIC}/runs", json=body), 422, "invalid")
+    queries: tuple[dict[str, Any], ...]
+    queries = ({"q": ""}, {"q": "a\x00"}, {"q": "x" * 501}, {"q": "a", "limit": 201}, {})
+    for query in queries:
+        problem(api.get(f"{MUSIC}/search", params=query), 422, "invalid")
+    problem(api.get(f"{MUSIC}/search", params={"q": "  "}), 422, "empty_query")
+    problem(api.get(f"{MUSIC}/songs", params={"cursor": encode("x")}), 400, "bad_cursor")
+    assert api.get(f"{MUSIC}/status").json()["run"] is None

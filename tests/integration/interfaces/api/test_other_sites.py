@@ -28,11 +28,6 @@ PAID = [f"{PREFIX}/screenshots/search", f"{PREFIX}/music/search", "/console/scre
 
 
 @pytest.fixture
-def database_url(sqlite_url: str) -> str:
-    return sqlite_url
-
-
-@pytest.fixture
 def settings_env() -> dict[str, str]:
     return {"PENSTOCK_API__REQUESTS_PER_MIN": "0"}
 
@@ -77,7 +72,8 @@ def test_a_link_of_another_site_spends_and_changes_nothing_on_any_route(
     assert set(PAID) <= paths
     client.get("/console/")  # writes down the settings of a new database
     changes.clear()
-    for path in sorted(paths):
+    # With a session, every route; without a key, the same dependency decides, so those that may spend are enough.
+    for path in sorted(paths) if has_session else PAID:
         client.get(re.sub(r"\{[^}]*\}", "1", path), params={"q": "x"}, headers=LINK, follow_redirects=False)
         assert (spending, changes) == ([], []), path
     assert len(paths) > 80

@@ -15,12 +15,6 @@ STRANGE = "no-such-parameter"
 
 
 @pytest.fixture
-def database_url(sqlite_url: str) -> str:
-    """Nothing here reaches a database but for the key."""
-    return sqlite_url
-
-
-@pytest.fixture
 def settings_env() -> dict[str, str]:
     return {"PENSTOCK_API__REQUESTS_PER_MIN": "0", "PENSTOCK_API__FETCH": "true"}
 

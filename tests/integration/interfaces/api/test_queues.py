@@ -15,11 +15,6 @@ SETTING = f"{PREFIX}/settings/{LIMITS}"
 
 
 @pytest.fixture
-def database_url(sqlite_url: str) -> str:
-    return sqlite_url
-
-
-@pytest.fixture
 def settings_env() -> dict[str, str]:
     return {
         "PENSTOCK_PROVIDERS__FAKE__BASE_URL": "http://127.0.0.1:9",

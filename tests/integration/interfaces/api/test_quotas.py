@@ -118,21 +118,6 @@ class TestMoney:
         wait_until(lambda: retry(client, mine).status_code == 202, 60, "the new cap is in force")
 
 
-class TestModels:
-    @pytest.fixture
-    def settings_env(self) -> dict[str, str]:
-        own = "PENSTOCK_PROVIDERS__OPENAI__"
-        prices = '{"dear": {"input": 9}, "*": {"input": 1}}'
-        profile = {f"{own}API_KEY": "x", f"{own}MODEL": "small", f"{own}PRICES": prices}
-        return {**profile, "PENSTOCK_PROVIDER": "openai"}
-
-    def test_only_those_that_the_configuration_names(self, connect: Connect, context: Context) -> None:
-        writer = connect(KeyScope.WRITE)
-        mine = insert_document(context, DocumentStatus.PARTIAL_FAILED, FAILED, "openai")
-        problem(writer.post(f"{DOCUMENTS}/{mine}/retry", json={"model": "o9"}), 422, "unknown_model")
-        problem(writer.post(f"{DOCUMENTS}/{mine}/retry", json={"model": "*"}), 422, "invalid")
-
-
 class TestMegabytes:
     @pytest.fixture
     def settings_env(self) -> dict[str, str]:

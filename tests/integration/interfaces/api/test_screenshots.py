@@ -55,6 +55,7 @@ def give_up(context: Context, batch_id: int) -> None:
     analysis.settle(context, batch_id)
 
 
+@pytest.mark.both_databases
 def test_pages_of_every_list_follow_one_another_without_gaps(api: TestClient, context: Context, hand: Hand) -> None:
     batches = [hand.batch()[0] for _ in range(3)]
     for title, batch in zip("ab", batches, strict=False):
@@ -77,182 +78,185 @@ def test_pages_of_every_list_follow_one_another_without_gaps(api: TestClient, co
     assert [len(page) for page in paged(api, "dead-letters", 3, kind="merge")] == [3, 1]
 
 
-class TestOnOneDatabase:
-    @pytest.fixture
-    def database_url(self, sqlite_url: str) -> str:
-        return sqlite_url
+def test_a_frame_is_taken_in_once_and_its_picture_given_back(api: TestClient, context: Context) -> None:
+    fields = {"source": "screen:2", "app": "Firefox", "title": "Invoices", "ts": "2026-03-01T10:00:00+01:00"}
+    sent = send(api, "desk", **fields)
+    assert (sent.status_code, sent.json()["outcome"], sent.json()["status"]) == (202, "accepted", "pending")
+    assert sent.headers["location"] == f"{SHOTS}/{sent.json()['id']}"
+    shot = api.get(sent.headers["location"]).json()
+    assert (shot["source_key"], shot["app"], shot["window_title"]) == ("screen:2", "Firefox", "Invoices")
+    assert (shot["ts"], "path" in shot) == ("2026-03-01T09:00:00Z", False)
+    picture = api.get(f"{sent.headers['location']}/picture")
+    assert (picture.headers["content-type"], picture.content) == ("image/png", encoded(noise("desk")))
+    assert picture.headers["x-content-type-options"] == "nosniff"
+    again = send(api, "desk", **fields)
+    assert (again.json()["outcome"], again.json()["id"]) == ("known", shot["id"])
+    raw = {"content-type": "image/png"}
+    twin = api.post(SHOTS, content=encoded(noise("desk")), params={"source": "screen:2"}, headers=raw)
+    assert (twin.status_code, twin.json()["outcome"], twin.json()["nearest_id"]) == (200, "duplicate", shot["id"])
+    folder = context.settings.upload_dir
+    assert not [path for path in folder.iterdir() if path.name.startswith("incoming-")]
+    (context.settings.screenshot_dir / next(context.settings.screenshot_dir.iterdir()).name).unlink()
+    problem(api.get(f"{sent.headers['location']}/picture"), 404, "no_picture")
 
-    def test_a_frame_is_taken_in_once_and_its_picture_given_back(self, api: TestClient, context: Context) -> None:
-        fields = {"source": "screen:2", "app": "Firefox", "title": "Invoices", "ts": "2026-03-01T10:00:00+01:00"}
-        sent = send(api, "desk", **fields)
-        assert (sent.status_code, sent.json()["outcome"], sent.json()["status"]) == (202, "accepted", "pending")
-        assert sent.headers["location"] == f"{SHOTS}/{sent.json()['id']}"
-        shot = api.get(sent.headers["location"]).json()
-        assert (shot["source_key"], shot["app"], shot["window_title"]) == ("screen:2", "Firefox", "Invoices")
-        assert (shot["ts"], "path" in shot) == ("2026-03-01T09:00:00Z", False)
-        picture = api.get(f"{sent.headers['location']}/picture")
-        assert (picture.headers["content-type"], picture.content) == ("image/png", encoded(noise("desk")))
-        assert picture.headers["x-content-type-options"] == "nosniff"
-        again = send(api, "desk", **fields)
-        assert (again.json()["outcome"], again.json()["id"]) == ("known", shot["id"])
-        raw = {"content-type": "image/png"}
-        twin = api.post(SHOTS, content=encoded(noise("desk")), params={"source": "screen:2"}, headers=raw)
-        assert (twin.status_code, twin.json()["outcome"], twin.json()["nearest_id"]) == (200, "duplicate", shot["id"])
-        folder = context.settings.upload_dir
-        assert not [path for path in folder.iterdir() if path.name.startswith("incoming-")]
-        (context.settings.screenshot_dir / next(context.settings.screenshot_dir.iterdir()).name).unlink()
-        problem(api.get(f"{sent.headers['location']}/picture"), 404, "no_picture")
 
-    def test_waiting_ends_with_the_analysis_or_with_the_time(self, api: TestClient, hand: Hand) -> None:
-        at = [f"2026-03-01T09:00:0{number}Z" for number in range(5)]
-        sent = [send(api, f"desk {number}", ts=ts).json() for number, ts in enumerate(at)]
-        assert len(batch_ready(hand.context)) == 1
-        [batch] = api.get(f"{SHOTS}/batches").json()["items"]
-        waited = api.post(SHOTS, params={"wait": 0.1}, files={"file": encoded(noise("desk 0"))}, data={"ts": at[0]})
-        assert (waited.status_code, waited.json()["status"]) == (202, "pending")
-        assert waited.headers["retry-after"]
-        hand.analyse(batch["id"], [draft("Paying bills")])
-        known = send(api, "desk 0", ts=at[0])
-        assert (known.status_code, known.json()["outcome"], known.json()["status"]) == (200, "known", "succeeded")
-        assert known.json()["id"] == sent[0]["id"]
+def test_waiting_ends_with_the_analysis_or_with_the_time(api: TestClient, hand: Hand) -> None:
+    at = [f"2026-03-01T09:00:0{number}Z" for number in range(5)]
+    sent = [send(api, f"desk {number}", ts=ts).json() for number, ts in enumerate(at)]
+    assert len(batch_ready(hand.context)) == 1
+    [batch] = api.get(f"{SHOTS}/batches").json()["items"]
+    waited = api.post(SHOTS, params={"wait": 0.1}, files={"file": encoded(noise("desk 0"))}, data={"ts": at[0]})
+    assert (waited.status_code, waited.json()["status"]) == (202, "pending")
+    assert waited.headers["retry-after"]
+    hand.analyse(batch["id"], [draft("Paying bills")])
+    known = send(api, "desk 0", ts=at[0])
+    assert (known.status_code, known.json()["outcome"], known.json()["status"]) == (200, "known", "succeeded")
+    assert known.json()["id"] == sent[0]["id"]
 
-    def test_only_a_child_process_looks_at_pictures(self, api: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
-        def refuse(_: bytes) -> None:
-            raise AssertionError("in the process of the API")
 
-        monkeypatch.setattr(fingerprint, "read_frame", refuse)
-        first = send(api, "desk").json()
-        again = send(api, "desk").json()
-        assert (again["outcome"], again["nearest_id"]) == ("duplicate", first["id"])
+def test_only_a_child_process_looks_at_pictures(api: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_: bytes) -> None:
+        raise AssertionError("in the process of the API")
 
-    def test_frames_of_a_source_that_is_off_are_refused_and_listed(self, api: TestClient) -> None:
-        assert api.put(f"{SHOTS}/sources/window:7", json={"active": False}).json()["active"] is False
-        refused = send(api, "desk", source="window:7")
-        assert (refused.status_code, refused.json()["outcome"], refused.json()["id"]) == (200, "inactive", None)
-        [listed] = api.get(f"{SHOTS}/rejected", params={"source": "window:7"}).json()["items"]
-        assert listed["reason"] == "inactive"
-        assert api.get(f"{SHOTS}/rejected", params={"source": "screen:0"}).json()["items"] == []
-        assert api.put(f"{SHOTS}/sources/window:7", json={"active": True}).json()["active"] is True
-        assert send(api, "desk", source="window:7").json()["outcome"] == "accepted"
-        [source] = api.get(f"{SHOTS}/sources").json()["items"]
-        assert (source["frames"], source["rejected"]) == (1, 1)
-        problem(api.put(f"{SHOTS}/sources/kitchen", json={"active": True}), 422, "bad_source")
+    monkeypatch.setattr(fingerprint, "read_frame", refuse)
+    first = send(api, "desk").json()
+    again = send(api, "desk").json()
+    assert (again["outcome"], again["nearest_id"]) == ("duplicate", first["id"])
 
-    @pytest.mark.parametrize(
-        ("content", "fields", "code"),
-        [
-            (b"hello", {}, "not_an_image"),
-            (encoded(noise("x"))[:900], {}, "corrupt"),
-            (None, {"source": "kitchen"}, "bad_source"),
-            (None, {"ts": "2026-03-01T10:00:00"}, "invalid"),
-            (None, {"ts": "0001-01-01T00:00:00+14:00"}, "invalid"),
-            (None, {"app": "a\x1bb"}, "invalid"),
-            (None, {"colour": "red"}, "invalid"),
-        ],
-    )
-    def test_what_is_no_frame_is_refused_without_a_word_of_the_server(
-        self, api: TestClient, context: Context, content: bytes | None, fields: dict[str, str], code: str
-    ) -> None:
-        body = encoded(noise("desk")) if content is None else content
-        detail = problem(api.post(SHOTS, files={"file": ("desk.png", body)}, data=fields), 422, code)
-        assert str(context.settings.data_dir) not in detail
-        assert "incoming-" not in detail
-        listed = api.get(f"{SHOTS}/rejected").json()["items"]
-        assert [one["reason"] for one in listed] == (["refused"] if content else [])
 
-    def test_what_was_understood_is_found_and_shown_with_what_it_rests_on(self, api: TestClient, hand: Hand) -> None:
-        batch, shots = hand.batch(app="Firefox")
-        evidence = {shots[0]: Evidence("Invoice 17 of March")}
-        [node_id] = hand.analyse(batch, [draft("Paying bills", [shots[0]], summary="three of March")], evidence)
-        found = api.get(f"{SHOTS}/search", params={"q": "invoice", "app": "Firefox"}).json()
-        [hit] = found["hits"]
-        assert (hit["node"]["id"], hit["shot_id"], found["lexical"]) == (node_id, shots[0], True)
-        assert "Invoice 17" in hit["excerpt"]
-        assert api.get(f"{SHOTS}/search", params={"q": "invoice", "app": "Code"}).json()["hits"] == []
-        shown = api.get(f"{SHOTS}/nodes/{node_id}").json()
-        assert (shown["node"]["title"], [shot["id"] for shot in shown["screenshots"]]) == ("Paying bills", [shots[0]])
-        assert (shown["calls"][0]["model"], "path" in shown["screenshots"][0]) == ("m", False)
-        made = api.get(f"{SHOTS}/batches/{batch}").json()
-        assert (made["id"], made["total_attempts"], shown["screenshots"][0]["vlm_attempts"]) == (batch, 1, 1)
-        problem(api.get(f"{SHOTS}/batches/99"), 404, "unknown_batch")
-        later = api.get(f"{SHOTS}/timeline", params={"since": RANGE["until"]}).json()
-        assert later == {"items": [], "next_cursor": None}
-        status = api.get(f"{SHOTS}/status").json()
-        assert (status["made_by"], status["screenshots"]) == ({"model": 1}, {"succeeded": 5})
+def test_frames_of_a_source_that_is_off_are_refused_and_listed(api: TestClient) -> None:
+    assert api.put(f"{SHOTS}/sources/window:7", json={"active": False}).json()["active"] is False
+    refused = send(api, "desk", source="window:7")
+    assert (refused.status_code, refused.json()["outcome"], refused.json()["id"]) == (200, "inactive", None)
+    [listed] = api.get(f"{SHOTS}/rejected", params={"source": "window:7"}).json()["items"]
+    assert listed["reason"] == "inactive"
+    assert api.get(f"{SHOTS}/rejected", params={"source": "screen:0"}).json()["items"] == []
+    assert api.put(f"{SHOTS}/sources/window:7", json={"active": True}).json()["active"] is True
+    assert send(api, "desk", source="window:7").json()["outcome"] == "accepted"
+    [source] = api.get(f"{SHOTS}/sources").json()["items"]
+    assert (source["frames"], source["rejected"]) == (1, 1)
+    problem(api.put(f"{SHOTS}/sources/kitchen", json={"active": True}), 422, "bad_source")
 
-    def test_dead_letters_are_replayed_by_id_or_all_that_match(
-        self, api: TestClient, context: Context, hand: Hand
-    ) -> None:
-        act = f"{SHOTS}/dead-letters/actions/replay"
-        batch = hand.batch()[0]
-        give_up(context, batch)
-        [letter] = api.get(f"{SHOTS}/dead-letters").json()["items"]
-        assert (letter["id"], letter["reason"]) == (f"batch:{batch}", "shard 1: no key")
-        done = api.post(act, json={"ids": [letter["id"], "batch:99", "merge:1"]}).json()
-        assert (done["matched"], done["done"]) == (3, 1)
-        assert [one["id"] for one in done["skipped"]] == ["batch:99", "merge:1"]
-        assert api.get(f"{SHOTS}/batches", params={"status": "pending"}).json()["items"][0]["id"] == batch
-        give_up(context, batch)
-        assert api.post(act, json={"filter": {"kind": "vector"}, "all_matching": True}).json()["done"] == 0
-        assert api.post(act, json={"all_matching": True}).json() == {"matched": 1, "done": 1, "skipped": []}
-        for wrong in ({}, {"ids": ["4"]}, {"ids": ["batch:0"]}, {"ids": [], "all_matching": True}, {"ids": ["x:1"]}):
-            problem(api.post(act, json=wrong), 422, "invalid")
 
-    def test_a_range_of_time_is_measured_then_deleted(self, api: TestClient, hand: Hand) -> None:
-        batch, shots = hand.batch()
-        [node_id] = hand.analyse(batch, [draft("Paying bills")])
-        extent = api.get(f"{SHOTS}/extent", params=RANGE).json()
-        assert (extent["screenshots"], extent["nodes"]) == (5, 1)
-        problem(api.delete(SHOTS), 422, "invalid")
-        problem(api.delete(SHOTS, params={"since": RANGE["until"], "until": RANGE["since"]}), 422, "bad_range")
-        gone = api.delete(SHOTS, params=RANGE).json()
-        assert gone == {"screenshots": 5, "nodes": 1, "restored": 0}
-        problem(api.get(f"{SHOTS}/nodes/{node_id}"), 404, "unknown_node")
-        problem(api.get(f"{SHOTS}/{shots[0]}"), 404, "unknown_screenshot")
-        problem(api.get(f"{SHOTS}/{shots[0]}/picture"), 404, "unknown_screenshot")
+@pytest.mark.parametrize(
+    ("content", "fields", "code"),
+    [
+        (b"hello", {}, "not_an_image"),
+        (encoded(noise("x"))[:900], {}, "corrupt"),
+        (None, {"source": "kitchen"}, "bad_source"),
+        (None, {"ts": "2026-03-01T10:00:00"}, "invalid"),
+        (None, {"ts": "0001-01-01T00:00:00+14:00"}, "invalid"),
+        (None, {"app": "a\x1bb"}, "invalid"),
+        (None, {"colour": "red"}, "invalid"),
+    ],
+)
+def test_what_is_no_frame_is_refused_without_a_word_of_the_server(
+    api: TestClient, context: Context, content: bytes | None, fields: dict[str, str], code: str
+) -> None:
+    body = encoded(noise("desk")) if content is None else content
+    detail = problem(api.post(SHOTS, files={"file": ("desk.png", body)}, data=fields), 422, code)
+    assert str(context.settings.data_dir) not in detail
+    assert "incoming-" not in detail
+    listed = api.get(f"{SHOTS}/rejected").json()["items"]
+    assert [one["reason"] for one in listed] == (["refused"] if content else [])
 
-    def test_questions_that_make_no_sense_are_refused(self, api: TestClient) -> None:
-        queries: tuple[dict[str, Any], ...]
-        queries = ({}, {"q": ""}, {"q": "a\x00"}, {"q": "a", "limit": 201}, {"q": "a", "since": "monday"})
-        for query in queries:
-            problem(api.get(f"{SHOTS}/search", params=query), 422, "invalid")
-        problem(api.get(f"{SHOTS}/search", params={"q": " "}), 422, "empty_query")
-        for path in ("batches", "rejected", "dead-letters", "timeline"):
-            problem(api.get(f"{SHOTS}/{path}", params={"cursor": encode("x")}), 400, "bad_cursor")
-        for path in ("desk", "nodes/x", "0", f"nodes/{2**60}"):
-            problem(api.get(f"{SHOTS}/{path}"), 422, "invalid")
 
-    def test_frames_are_listed_shown_smaller_and_their_words_have_places(self, api: TestClient, tmp_path: Path) -> None:
-        path = desk(tmp_path / "desk.png", "Invoice 4711 of March")
-        fields = {"source": "screen:2", "app": "Firefox", "ts": "2026-03-01T10:00:00Z"}
-        sent = api.post(SHOTS, files={"file": ("desk.png", path.read_bytes(), "image/png")}, data=fields).json()
-        send(api, "later", ts="2026-03-01T11:00:00Z")
-        assert [[shot["app"] for shot in page] for page in paged(api, "", 1)] == [[""], ["Firefox"]]
-        [only] = api.get(SHOTS, params={"app": "fire", "source": "screen:2", "status": "pending"}).json()["items"]
-        assert only["id"] == sent["id"]
-        assert api.get(SHOTS, params={"until": "2026-03-01T09:00:00Z"}).json()["items"] == []
-        where = f"{SHOTS}/{sent['id']}"
-        small = api.get(f"{where}/picture", params={"size": "small"})
-        assert (small.headers["content-type"], small.content[:3]) == ("image/jpeg", b"\xff\xd8\xff")
-        again = api.get(f"{where}/picture", params={"size": "small"}, headers={"if-none-match": small.headers["etag"]})
-        assert (again.status_code, again.content) == (304, b"")
-        assert len(api.get(f"{where}/picture", params={"size": "large"}).content) > len(small.content)
-        lines = api.get(f"{where}/text", params={"q": "invoice"}).json()["items"]
-        assert [word["text"] for line in lines for word in line["words"]] == ["Invoice"]
-        assert all(0 <= line["left"] < line["right"] <= 1 for line in lines)
-        assert api.get(f"{where}/nodes").json()["items"] == []
-        problem(api.get(f"{where}/picture", params={"size": "huge"}), 422, "invalid")
-        for path_of in ("nodes", "text", "picture?size=small"):
-            problem(api.get(f"{SHOTS}/999/{path_of}"), 404, "unknown_screenshot")
+def test_what_was_understood_is_found_and_shown_with_what_it_rests_on(api: TestClient, hand: Hand) -> None:
+    batch, shots = hand.batch(app="Firefox")
+    evidence = {shots[0]: Evidence("Invoice 17 of March")}
+    [node_id] = hand.analyse(batch, [draft("Paying bills", [shots[0]], summary="three of March")], evidence)
+    found = api.get(f"{SHOTS}/search", params={"q": "invoice", "app": "Firefox"}).json()
+    [hit] = found["hits"]
+    assert (hit["node"]["id"], hit["shot_id"], found["lexical"]) == (node_id, shots[0], True)
+    assert "Invoice 17" in hit["excerpt"]
+    assert api.get(f"{SHOTS}/search", params={"q": "invoice", "app": "Code"}).json()["hits"] == []
+    shown = api.get(f"{SHOTS}/nodes/{node_id}").json()
+    assert (shown["node"]["title"], [shot["id"] for shot in shown["screenshots"]]) == ("Paying bills", [shots[0]])
+    assert (shown["calls"][0]["model"], "path" in shown["screenshots"][0]) == ("m", False)
+    made = api.get(f"{SHOTS}/batches/{batch}").json()
+    assert (made["id"], made["total_attempts"], shown["screenshots"][0]["vlm_attempts"]) == (batch, 1, 1)
+    problem(api.get(f"{SHOTS}/batches/99"), 404, "unknown_batch")
+    later = api.get(f"{SHOTS}/timeline", params={"since": RANGE["until"]}).json()
+    assert later == {"items": [], "next_cursor": None}
+    status = api.get(f"{SHOTS}/status").json()
+    assert (status["made_by"], status["screenshots"]) == ({"model": 1}, {"succeeded": 5})
 
-    def test_exclusions_are_shown_and_changed(self, api: TestClient) -> None:
-        changed = api.put(f"{SHOTS}/exclusions", json={"apps": ["Signal"], "titles": ["*private*"]})
-        assert changed.json() == {"apps": ["Signal"], "titles": ["*private*"], "fixed_apps": [], "fixed_titles": []}
-        assert send(api, "desk", app="signal").json()["outcome"] == "excluded"
-        assert api.put(f"{SHOTS}/exclusions", json={"titles": []}).json()["apps"] == ["Signal"]
-        assert api.get(f"{SHOTS}/exclusions").json()["titles"] == []
-        problem(api.put(f"{SHOTS}/exclusions", json={"apps": ["*"]}), 422, "bad_value")
-        problem(api.put(f"{SHOTS}/exclusions", json={"apps": [""]}), 422, "invalid")
-        rejected = api.get(f"{SHOTS}/rejected", params={"reason": "excluded"}).json()["items"]
-        assert [one["reason"] for one in rejected] == ["excluded"]
-        assert api.get(f"{SHOTS}/rejected", params={"reason": "duplicate"}).json()["items"] == []
+
+def test_dead_letters_are_replayed_by_id_or_all_that_match(api: TestClient, context: Context, hand: Hand) -> None:
+    act = f"{SHOTS}/dead-letters/actions/replay"
+    batch = hand.batch()[0]
+    give_up(context, batch)
+    [letter] = api.get(f"{SHOTS}/dead-letters").json()["items"]
+    assert (letter["id"], letter["reason"]) == (f"batch:{batch}", "shard 1: no key")
+    done = api.post(act, json={"ids": [letter["id"], "batch:99", "merge:1"]}).json()
+    assert (done["matched"], done["done"]) == (3, 1)
+    assert [one["id"] for one in done["skipped"]] == ["batch:99", "merge:1"]
+    assert api.get(f"{SHOTS}/batches", params={"status": "pending"}).json()["items"][0]["id"] == batch
+    give_up(context, batch)
+    assert api.post(act, json={"filter": {"kind": "vector"}, "all_matching": True}).json()["done"] == 0
+    assert api.post(act, json={"all_matching": True}).json() == {"matched": 1, "done": 1, "skipped": []}
+    for wrong in ({}, {"ids": ["4"]}, {"ids": ["batch:0"]}, {"ids": [], "all_matching": True}, {"ids": ["x:1"]}):
+        problem(api.post(act, json=wrong), 422, "invalid")
+
+
+def test_a_range_of_time_is_measured_then_deleted(api: TestClient, hand: Hand) -> None:
+    batch, shots = hand.batch()
+    [node_id] = hand.analyse(batch, [draft("Paying bills")])
+    extent = api.get(f"{SHOTS}/extent", params=RANGE).json()
+    assert (extent["screenshots"], extent["nodes"]) == (5, 1)
+    problem(api.delete(SHOTS), 422, "invalid")
+    problem(api.delete(SHOTS, params={"since": RANGE["until"], "until": RANGE["since"]}), 422, "bad_range")
+    gone = api.delete(SHOTS, params=RANGE).json()
+    assert gone == {"screenshots": 5, "nodes": 1, "restored": 0}
+    problem(api.get(f"{SHOTS}/nodes/{node_id}"), 404, "unknown_node")
+    problem(api.get(f"{SHOTS}/{shots[0]}"), 404, "unknown_screenshot")
+    problem(api.get(f"{SHOTS}/{shots[0]}/picture"), 404, "unknown_screenshot")
+
+
+def test_questions_that_make_no_sense_are_refused(api: TestClient) -> None:
+    queries: tuple[dict[str, Any], ...]
+    queries = ({}, {"q": ""}, {"q": "a\x00"}, {"q": "a", "limit": 201}, {"q": "a", "since": "monday"})
+    for query in queries:
+        problem(api.get(f"{SHOTS}/search", params=query), 422, "invalid")
+    problem(api.get(f"{SHOTS}/search", params={"q": " "}), 422, "empty_query")
+    for path in ("batches", "rejected", "dead-letters", "timeline"):
+        problem(api.get(f"{SHOTS}/{path}", params={"cursor": encode("x")}), 400, "bad_cursor")
+    for path in ("desk", "nodes/x", "0", f"nodes/{2**60}"):
+        problem(api.get(f"{SHOTS}/{path}"), 422, "invalid")
+
+
+def test_frames_are_listed_shown_smaller_and_their_words_have_places(api: TestClient, tmp_path: Path) -> None:
+    path = desk(tmp_path / "desk.png", "Invoice 4711 of March")
+    fields = {"source": "screen:2", "app": "Firefox", "ts": "2026-03-01T10:00:00Z"}
+    sent = api.post(SHOTS, files={"file": ("desk.png", path.read_bytes(), "image/png")}, data=fields).json()
+    send(api, "later", ts="2026-03-01T11:00:00Z")
+    assert [[shot["app"] for shot in page] for page in paged(api, "", 1)] == [[""], ["Firefox"]]
+    [only] = api.get(SHOTS, params={"app": "fire", "source": "screen:2", "status": "pending"}).json()["items"]
+    assert only["id"] == sent["id"]
+    assert api.get(SHOTS, params={"until": "2026-03-01T09:00:00Z"}).json()["items"] == []
+    where = f"{SHOTS}/{sent['id']}"
+    small = api.get(f"{where}/picture", params={"size": "small"})
+    assert (small.headers["content-type"], small.content[:3]) == ("image/jpeg", b"\xff\xd8\xff")
+    again = api.get(f"{where}/picture", params={"size": "small"}, headers={"if-none-match": small.headers["etag"]})
+    assert (again.status_code, again.content) == (304, b"")
+    assert len(api.get(f"{where}/picture", params={"size": "large"}).content) > len(small.content)
+    lines = api.get(f"{where}/text", params={"q": "invoice"}).json()["items"]
+    assert [word["text"] for line in lines for word in line["words"]] == ["Invoice"]
+    assert all(0 <= line["left"] < line["right"] <= 1 for line in lines)
+    assert api.get(f"{where}/nodes").json()["items"] == []
+    problem(api.get(f"{where}/picture", params={"size": "huge"}), 422, "invalid")
+    for path_of in ("nodes", "text", "picture?size=small"):
+        problem(api.get(f"{SHOTS}/999/{path_of}"), 404, "unknown_screenshot")
+
+
+def test_exclusions_are_shown_and_changed(api: TestClient) -> None:
+    changed = api.put(f"{SHOTS}/exclusions", json={"apps": ["Signal"], "titles": ["*private*"]})
+    assert changed.json() == {"apps": ["Signal"], "titles": ["*private*"], "fixed_apps": [], "fixed_titles": []}
+    assert send(api, "desk", app="signal").json()["outcome"] == "excluded"
+    assert api.put(f"{SHOTS}/exclusions", json={"titles": []}).json()["apps"] == ["Signal"]
+    assert api.get(f"{SHOTS}/exclusions").json()["titles"] == []
+    problem(api.put(f"{SHOTS}/exclusions", json={"apps": ["*"]}), 422, "bad_value")
+    problem(api.put(f"{SHOTS}/exclusions", json={"apps": [""]}), 422, "invalid")
+    rejected = api.get(f"{SHOTS}/rejected", params={"reason": "excluded"}).json()["items"]
+    assert [one["reason"] for one in rejected] == ["excluded"]
+    assert api.get(f"{SHOTS}/rejected", params={"reason": "duplicate"}).json()["items"] == []

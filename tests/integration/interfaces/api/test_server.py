@@ -26,12 +26,6 @@ from tests.support.tls import certificate
 from tests.support.waiting import wait_until
 
 
-@pytest.fixture
-def database_url(sqlite_url: str) -> str:
-    """Nothing here depends on which database it is."""
-    return sqlite_url
-
-
 def with_settings(context: Context, **changed: object) -> Context:
     """The same context, but for these settings of the API."""
     return new_context(context.settings.model_copy(update={"api": ApiSettings.model_validate(changed)}))

@@ -1,5 +1,6 @@
 import re
 import socket
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -19,6 +20,11 @@ from tests.support import endpoints
 
 DOCUMENTS = f"{PREFIX}/documents"
 MISSING = f"{DOCUMENTS}/0123456789abcdef"
+
+
+@pytest.fixture
+def settings_env() -> dict[str, str]:
+    return {"PENSTOCK_API__REQUESTS_PER_MIN": "0"}
 
 
 def problem(response: Any, status: int, code: str) -> str:
@@ -58,14 +64,38 @@ def test_every_endpoint_asks_for_a_right() -> None:
     assert [route.path for route in routes if not asks(route.dependant)] == []
 
 
-def test_a_key_of_a_lower_scope_than_the_docs_say_is_refused_by_every_endpoint(connect: Connect) -> None:
-    lower = {"read": connect(host="0.0.0.0"), "write": connect(Scope.READ), "admin": connect(Scope.WRITE)}
+ENDLESS = f"{PREFIX}/events"
+
+
+def documented() -> Iterator[tuple[str, str, str]]:
+    """The method, a path and the scope of each endpoint."""
     rows = re.findall(r"^\| `(\w+) (\S+)` \| .* \| (\w+) \|$", endpoints.PAGE.read_text(), re.MULTILINE)
     for method, path, scope in rows:
-        own = "" if path.startswith(OTHER_APIS) else PREFIX
-        answer = lower[scope].request(method, own + re.sub(r"\{\w+\}", "1", path))
+        yield method, ("" if path.startswith(OTHER_APIS) else PREFIX) + re.sub(r"\{\w+\}", "1", path), scope
+
+
+def test_every_endpoint_takes_a_key_of_the_scope_in_the_docs_and_refuses_a_lower_one(
+    connect: Connect,
+) -> None:
+    lower = {"read": connect(host="0.0.0.0"), "write": connect(Scope.READ), "admin": connect(Scope.WRITE)}
+    enough = {scope.name.lower(): connect(scope, host="0.0.0.0") for scope in Scope}
+    count = 0
+    for method, path, scope in documented():
+        answer = lower[scope].request(method, path)
         assert answer.status_code == (401 if scope == "read" else 403), (method, path)
-    assert len(rows) > 150
+        if path != ENDLESS:
+            answer = enough[scope].request(method, path)
+            assert answer.status_code not in {401, 403}, (method, path, answer.text)
+        count += 1
+    assert count > 150
+
+
+def test_a_read_only_server_refuses_every_change(connect: Connect, context: Context) -> None:
+    context.settings.api.read_only = True
+    client = connect(Scope.ADMIN)
+    for method, path, scope in documented():
+        if scope != "read" and method != "GET":
+            problem(client.request(method, path), 403, "read_only")
 
 
 def test_elsewhere_a_key_is_needed_and_a_revoked_one_ends_at_once(context: Context, connect: Connect) -> None:

@@ -13,14 +13,8 @@ from pipeline.interfaces.cli.main import app as cli
 from pipeline.providers import queue_control
 from pipeline.standalone.doctor import checks
 from pipeline.storage.context import Context
-from tests.integration.interfaces.api.conftest import Connect
 from tests.integration.interfaces.api.test_skeleton import problem
 from tests.support.redis_server import RedisServer
-
-
-@pytest.fixture
-def database_url(sqlite_url: str) -> str:
-    return sqlite_url
 
 
 @pytest.fixture
@@ -85,8 +79,3 @@ def test_while_redis_is_down_the_rows_are_told_and_workers_are_not_guessed(
     found = api.get(f"{PREFIX}/status").json()
     assert (tuple(found["counted"]), found["fleet"]) == (FLOWS, None)
     problem(api.get(f"{PREFIX}/workers"), 503, "offline")
-
-
-def test_who_has_no_key_is_told_nothing(connect: Connect) -> None:
-    for path in ("status", "workers"):
-        problem(connect(host="0.0.0.0").get(f"{PREFIX}/{path}"), 401, "unauthorized")

@@ -14,11 +14,6 @@ SECRET = "what-somebody-looked-for"
 
 
 @pytest.fixture
-def database_url(sqlite_url: str) -> str:
-    return sqlite_url
-
-
-@pytest.fixture
 def collector(monkeypatch: pytest.MonkeyPatch) -> Iterator[Collector]:
     with Collector() as running:
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", running.endpoint)

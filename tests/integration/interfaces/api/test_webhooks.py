@@ -19,11 +19,6 @@ ENDPOINTS, DELIVERIES = "/api/v1/webhooks/endpoints", "/api/v1/webhooks/deliveri
 NEW = {"url": "https://example.com/hook", "types": ["document.*"]}
 
 
-@pytest.fixture
-def database_url(sqlite_url: str) -> str:
-    return sqlite_url
-
-
 def changes(context: Context, count: int) -> None:
     for _ in range(count):
         document_id = insert_document(context, DocumentStatus.PENDING)

@@ -2,7 +2,6 @@
 
 from datetime import timedelta
 
-import pytest
 from sqlalchemy import insert
 from starlette.testclient import TestClient
 
@@ -16,11 +15,6 @@ from tests.support.documents import insert_document
 PAGE = {"accept": "text/html"}
 CALLS_AT = "/console/calls"
 HOSTILE = "<img src=x onerror=alert(1)>"
-
-
-@pytest.fixture
-def database_url(sqlite_url: str) -> str:
-    return sqlite_url
 
 
 def make(context: Context, count: int = 1, **values: object) -> None:

@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from html import unescape
 from typing import Any
 
-import pytest
 from sqlalchemy import insert, update
 from starlette.testclient import TestClient
 
@@ -27,11 +26,6 @@ BLOCKS = [
     {"page": 1, "type": "list_item", "text": "inner", "bbox": [90.0, 130.0, 300.0, 142.0], "marker": "-", "depth": 1},
 ]
 TEXT = "# Pumps\n\nCheck the \\<valve>.\n\n    - inner"
-
-
-@pytest.fixture
-def database_url(sqlite_url: str) -> str:
-    return sqlite_url
 
 
 def at(document_id: str, **query: Any) -> str:

@@ -28,11 +28,6 @@ HOSTILE = "<img src=x onerror=alert(1)>\"'{{7*7}}.pdf"
 
 
 @pytest.fixture
-def database_url(sqlite_url: str) -> str:
-    return sqlite_url
-
-
-@pytest.fixture
 def small_pages(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two rows on a page, two documents a request."""
     monkeypatch.setattr(documents, "ROWS", 2)

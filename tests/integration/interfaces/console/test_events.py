@@ -1,6 +1,5 @@
 """The log of events, and webhooks with their deliveries, as people use them."""
 
-import pytest
 from sqlalchemy import update
 from starlette.testclient import TestClient
 
@@ -20,11 +19,6 @@ PAGE = {"accept": "text/html"}
 LOG, HOOKS, SENT = "/console/events", "/console/events/webhooks", "/console/events/deliveries"
 HOSTILE = "<img src=x onerror=alert(1)>.pdf"
 URL = "https://desk.example.com/hook"
-
-
-@pytest.fixture
-def database_url(sqlite_url: str) -> str:
-    return sqlite_url
 
 
 def paused(context: Context, filename: str = "report.pdf") -> str:

@@ -28,11 +28,6 @@ HOSTILE = "<img src=x onerror=alert(1)>"
 
 
 @pytest.fixture
-def database_url(sqlite_url: str) -> str:
-    return sqlite_url
-
-
-@pytest.fixture
 def base(context: Context) -> str:
     return add_base(context, "manuals", chunk_tokens=32, chunk_overlap=0)
 

@@ -30,11 +30,6 @@ E = DocumentEvent
 
 
 @pytest.fixture
-def database_url(sqlite_url: str) -> str:
-    return sqlite_url
-
-
-@pytest.fixture
 def settings_env() -> dict[str, str]:
     return {"PENSTOCK_API__STREAMS_PER_KEY": "40"}
 

@@ -26,11 +26,6 @@ HOSTILE = "<img src=x onerror=alert(1)>"
 
 
 @pytest.fixture
-def database_url(sqlite_url: str) -> str:
-    return sqlite_url
-
-
-@pytest.fixture
 def provider() -> Iterator[ProviderServer]:
     with ProviderServer(answer=songs.answer) as server:
         yield server

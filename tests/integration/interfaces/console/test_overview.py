@@ -25,11 +25,6 @@ WAITING, FAILED, DONE = PageStatus.PENDING, PageStatus.FAILED, PageStatus.COMPLE
 
 
 @pytest.fixture
-def database_url(sqlite_url: str) -> str:
-    return sqlite_url
-
-
-@pytest.fixture
 def settings_env() -> dict[str, str]:
     provider = {"base_url": "http://127.0.0.1:9/v1", "model": "m", "daily_spend_cap": 5}
     return {"PENSTOCK_PROVIDERS": json.dumps({"openai": provider})}

@@ -22,11 +22,6 @@ SECRET = "sk-very-secret-7"
 
 
 @pytest.fixture
-def database_url(sqlite_url: str) -> str:
-    return sqlite_url
-
-
-@pytest.fixture
 def settings_env() -> dict[str, str]:
     return {"PENSTOCK_PROVIDERS__FIXED__BASE_URL": "http://127.0.0.1:9", "PENSTOCK_PROVIDERS__FIXED__MODEL": "m"}
 

@@ -27,11 +27,6 @@ HOSTILE = "<img src=x onerror=alert(1)>"
 
 
 @pytest.fixture
-def database_url(sqlite_url: str) -> str:
-    return sqlite_url
-
-
-@pytest.fixture
 def settings_env() -> dict[str, str]:
     provider = {"base_url": "http://127.0.0.1:9/v1", "model": "m", "limits": "3/min, 5000 tokens/min"}
     return {"PENSTOCK_PROVIDERS": json.dumps({"openai": provider})}

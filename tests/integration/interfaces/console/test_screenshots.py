@@ -29,11 +29,6 @@ EVIL = "<img src=x onerror=alert(1)>\"'</script>{{7*7}}"
 
 
 @pytest.fixture
-def database_url(sqlite_url: str) -> str:
-    return sqlite_url
-
-
-@pytest.fixture
 def hand(context: Context, tmp_path: Path) -> Hand:
     return Hand(context, tmp_path)
 

@@ -5,7 +5,6 @@ import re
 from html import unescape
 from pathlib import Path
 
-import pytest
 from starlette.testclient import TestClient
 from typer.testing import CliRunner
 
@@ -19,11 +18,6 @@ from tests.support.knowledge import add_base
 from tests.support.knowledge_texts import publish
 
 PAGE = {"accept": "text/html"}
-
-
-@pytest.fixture
-def database_url(sqlite_url: str) -> str:
-    return sqlite_url
 
 
 def test_one_search_finds_documents_knowledge_and_screenshots_everywhere(

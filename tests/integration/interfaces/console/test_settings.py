@@ -21,11 +21,6 @@ HOSTILE = "<img src=x onerror=alert(1)>"
 
 
 @pytest.fixture
-def database_url(sqlite_url: str) -> str:
-    return sqlite_url
-
-
-@pytest.fixture
 def settings_env() -> dict[str, str]:
     return {
         "PENSTOCK_PROVIDERS__FAKE__BASE_URL": "http://127.0.0.1:9",

@@ -3,7 +3,6 @@
 import re
 from datetime import timedelta
 
-import pytest
 from starlette.testclient import TestClient
 
 from pipeline.interfaces.console import addresses
@@ -14,11 +13,6 @@ from tests.integration.interfaces.api.conftest import Connect
 
 PAGE = {"accept": "text/html"}
 BROWSER = {**PAGE, "origin": "http://127.0.0.1", "sec-fetch-site": "same-origin"}
-
-
-@pytest.fixture
-def database_url(sqlite_url: str) -> str:
-    return sqlite_url
 
 
 def log_in(client: TestClient, secret: str, to: str = "/console/documents") -> None:

@@ -40,11 +40,6 @@ def settings_env() -> dict[str, str]:
 
 
 @pytest.fixture
-def database_url(sqlite_url: str) -> str:
-    return sqlite_url
-
-
-@pytest.fixture
 def shots(tmp_path: Path) -> list[Path]:
     """Five pictures, ten seconds apart."""
     folder = tmp_path / "shots"

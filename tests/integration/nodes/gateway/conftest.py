@@ -24,11 +24,6 @@ class Tokens:
 
 
 @pytest.fixture
-def database_url(sqlite_url: str) -> str:
-    return sqlite_url
-
-
-@pytest.fixture
 def secrets(context: Context) -> Tokens:
     return Tokens(token(context, TokenKind.NODE, "nodes"), token(context, TokenKind.SESSION, "sessions"))
 

@@ -1,18 +1,11 @@
 """What operators ask for reaches nodes, sessions and jobs: the services on one side, raw connections on the other."""
 
-import pytest
-
 from pipeline.nodes import service
 from pipeline.nodes.job import JobState
 from pipeline.nodes.tokens import TokenKind
 from pipeline.storage.context import Context
 from tests.support.gateway import GatewayThread, RawNode, RawSession, token
 from tests.support.waiting import wait_until
-
-
-@pytest.fixture
-def database_url(sqlite_url: str) -> str:
-    return sqlite_url
 
 
 def test_a_drained_node_is_told_why_and_gets_no_more(context: Context) -> None:

@@ -18,8 +18,6 @@ from tests.integration.screenshots.conftest import BEGIN, ME, Hand, draft
 from tests.support.provider_server import Fault, ProviderServer, Record
 from tests.support.screens import EMBED, Driver
 
-pytestmark = pytest.mark.both_databases
-
 
 @pytest.fixture
 def made(hand: Hand) -> list[int]:
@@ -151,6 +149,7 @@ def test_reply_with_too_few_vectors_stores_none(
     assert states(context) == ["pending"] * 4
 
 
+@pytest.mark.both_databases
 def test_vector_of_a_text_that_changed_meanwhile_is_discarded(
     context: Context, driver: Driver, provider: ProviderServer, made: list[int]
 ) -> None:
@@ -168,6 +167,7 @@ def test_vector_of_a_text_that_changed_meanwhile_is_discarded(
     assert "cherries" in provider.records[1].prompt
 
 
+@pytest.mark.both_databases
 def test_nodes_that_a_message_has_are_left_alone_by_others(
     context: Context, driver: Driver, provider: ProviderServer, made: list[int]
 ) -> None:

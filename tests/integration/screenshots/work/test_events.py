@@ -16,13 +16,12 @@ from tests.integration.screenshots.work.conftest import NewBatch
 from tests.support.provider_server import ProviderServer
 from tests.support.screens import Driver
 
-pytestmark = pytest.mark.both_databases
-
 
 def told_of(context: Context) -> list[dict[str, str]]:
     return [fields for _, fields in events.read(context.redis, "0", 0.01) if fields["flow"] == "screenshots"]
 
 
+@pytest.mark.both_databases
 def test_batch_is_announced_when_it_begins_and_when_it_is_done_with_its_times(
     context: Context, driver: Driver, provider: ProviderServer, new_batch: NewBatch
 ) -> None:

@@ -24,8 +24,6 @@ from tests.support.commits import lose_answers
 from tests.support.provider_server import Fault, ProviderServer
 from tests.support.screens import Driver, Models, expanded, lost_at, paint, seen
 
-pytestmark = pytest.mark.both_databases
-
 
 @pytest.fixture
 def analysed(driver: Driver, new_batch: NewBatch, provider: ProviderServer) -> Callable[[], int]:
@@ -55,6 +53,7 @@ def expansions(context: Context) -> list[Any]:
         return list(session.execute(select(CALLS).where(CALLS.c.operation == "text_expand").order_by(CALLS.c.id)))
 
 
+@pytest.mark.both_databases
 def test_model_makes_nodes_and_edges_and_they_name_it(
     context: Context, driver: Driver, analysed: Callable[[], int]
 ) -> None:
@@ -288,6 +287,7 @@ def test_segments_made_by_rules_are_told_from_those_of_a_model(
     assert row_of(context, batch).made_by == "rules"
 
 
+@pytest.mark.both_databases
 def test_batches_of_one_window_that_were_not_told_of_each_other_are_one_thread_by_rules(
     context: Context, driver: Driver, hand: Hand, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -355,6 +355,7 @@ def test_error_that_nobody_foresaw_makes_a_dead_letter_and_holds_no_claim(
     assert driver.expand(batch).done
 
 
+@pytest.mark.both_databases
 def test_commits_that_are_not_answered_book_each_call_once(
     context: Context, driver: Driver, new_batch: NewBatch, provider: ProviderServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -23,8 +23,6 @@ from tests.integration.screenshots.conftest import BEGIN, Draft, Hand, row_of
 from tests.support.provider_server import Fault, ProviderServer
 from tests.support.screens import Driver, lost_at, told
 
-pytestmark = pytest.mark.both_databases
-
 
 def said(title: str, *keywords: str) -> Content:
     return Content(title, f"About {title}.", keywords, importance=len(keywords))
@@ -168,6 +166,7 @@ def test_merge_of_a_worker_that_was_lost_is_done_once_by_another(
     assert [call.attempt for call in merged_calls(context)] == [1]
 
 
+@pytest.mark.both_databases
 def test_two_messages_at_once_on_one_target_lose_nothing(
     context: Context, driver: Driver, provider: ProviderServer, hand: Hand
 ) -> None:

@@ -24,8 +24,6 @@ from tests.integration.screenshots.work.conftest import NewBatch
 from tests.support.provider_server import Fault, ProviderServer
 from tests.support.screens import Driver, Models, seen, told
 
-pytestmark = pytest.mark.both_databases
-
 
 def shard_rows(context: Context) -> list[Any]:
     with context.db.read() as session:
@@ -53,6 +51,7 @@ def titles(context: Context) -> list[str]:
     return [segment["event"]["title"] for segment in index["segments"]]
 
 
+@pytest.mark.both_databases
 def test_good_replies_are_stored_with_what_they_rest_on(
     context: Context, driver: Driver, provider: ProviderServer, new_batch: NewBatch
 ) -> None:
@@ -277,6 +276,7 @@ def test_without_a_provider_text_is_recognised_here_and_the_batch_says_so(
     }
 
 
+@pytest.mark.both_databases
 def test_what_a_provider_says_of_an_error_fits_every_database(
     context: Context, driver: Driver, new_batch: NewBatch, models: Models
 ) -> None:
@@ -286,6 +286,7 @@ def test_what_a_provider_says_of_an_error_fits_every_database(
     assert all("odd" in row.error and "\x00" not in row.error for row in shard_rows(context))
 
 
+@pytest.mark.both_databases
 def test_what_a_database_says_of_an_error_holds_nothing_of_the_screen(context: Context) -> None:
     with pytest.raises(DBAPIError) as failed, context.db.transaction() as session:
         session.execute(text("SELECT :secret FROM nowhere"), {"secret": "what was read on the screen"})
