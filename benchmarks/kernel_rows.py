@@ -13,6 +13,7 @@ from benchmarks.support import PROVIDER, BenchmarkError, embedded_redis, progres
 from pipeline.engine import work
 from pipeline.engine.claims import Owner
 from pipeline.engine.metrics import queue_depths
+from pipeline.engine.transaction import Tx
 from pipeline.flows.documents.models import DOCUMENTS, PAGES
 from pipeline.flows.documents.states import DocumentStatus, PageStatus
 from pipeline.flows.documents.work.page import CONVERT
@@ -171,11 +172,8 @@ def _claim_each(context: Context, document: str, count: int) -> list[float]:
     """Milliseconds of each of so many claims of one page, each in a transaction of its own."""
     owner = Owner("benchmark:1:a", "message")
 
-    def claim(session: Session) -> None:
-        now = context.db.now()
-        CONVERT.lock(session, document)
-        mine = work.new_claim(CONVERT, owner, context.settings, now)
-        if len(work.claim(session, CONVERT, document, mine, now, PAGES.c.provider == LOCAL)) != 1:
+    def claim(tx: Tx) -> None:
+        if len(work.claim(tx, CONVERT, CONVERT.lock(tx, document), owner, PAGES.c.provider == LOCAL)) != 1:
             raise BenchmarkError("there is nothing to claim")
 
     return [_timed(lambda: context.db.run(claim)) for _ in range(count)]

@@ -24,6 +24,7 @@ from benchmarks.support import (
     users_of,
     wait_until,
 )
+from pipeline.engine.transaction import Tx
 from pipeline.process import get_context, new_context
 from pipeline.settings import get_settings
 from pipeline.storage.context import Context
@@ -255,7 +256,6 @@ def _base_row(context: Context) -> str:
 def _write(context: Context, base_id: str, name: str, chunks: Sequence[Any], made: Sequence[Any]) -> None:
     """An item, its chunks, their texts and vectors in one transaction."""
     from sqlalchemy import insert, select
-    from sqlalchemy.orm import Session
 
     from pipeline.flows.knowledge.models import CHUNKS, FULL_TEXT
     from pipeline.flows.knowledge.states import ItemStatus
@@ -266,7 +266,7 @@ def _write(context: Context, base_id: str, name: str, chunks: Sequence[Any], mad
 
     item_id, now = add_item(context, base_id, ItemStatus.COMPLETED, name=name), context.db.now()
 
-    def act(session: Session) -> None:
+    def act(session: Tx) -> None:
         rows = [
             {
                 "item_id": item_id,
@@ -288,7 +288,7 @@ def _write(context: Context, base_id: str, name: str, chunks: Sequence[Any], mad
             select(CHUNKS.c.id).where(CHUNKS.c.item_id == item_id).order_by(CHUNKS.c.number)
         ).scalars()
         stored = list(zip(ids, made, strict=True))
-        vectors.upsert(session, kind_of(base_id), "bare", stored, now)
+        vectors.upsert(session, kind_of(base_id), "bare", stored)
         texts = [
             Text(chunk_id, head=name, apps=base_id, body=chunk.text)
             for (chunk_id, _), chunk in zip(stored, chunks, strict=True)

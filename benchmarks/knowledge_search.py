@@ -141,7 +141,7 @@ def _publish(context: Context, base: str, ids: range, portion: Sequence[MadeUp],
         session.execute(insert(ITEMS), items)
         session.execute(insert(CHUNKS), chunks)
         FULL_TEXT.put(session, texts)
-        vectors.upsert(session, kind_of(base), SPACE, list(zip(ids, map(hashed.vector, portion), strict=True)), NOW)
+        vectors.upsert(session, kind_of(base), SPACE, list(zip(ids, map(hashed.vector, portion), strict=True)))
 
 
 def asked_for(count: int) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -165,7 +165,7 @@ def _warm(context: Context, bases: Sequence[str]) -> Figures:
         with context.db.transaction() as session:
             kind = kind_of(bases[number % len(bases)])
             vectors.remove(session, kind, [10**9 + number - 1])
-            vectors.upsert(session, kind, SPACE, [(10**9 + number, HashedWords().vector(node))], NOW)
+            vectors.upsert(session, kind, SPACE, [(10**9 + number, HashedWords().vector(node))])
         begun = time.perf_counter()
         search(context, bases, words)
         after_change.append((time.perf_counter() - begun) * 1000)

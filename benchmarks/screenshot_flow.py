@@ -111,7 +111,7 @@ def fill(context: Context, count: int, at: datetime, source: str = "screen:1") -
                 session.execute(insert(SHOTS).values(row).returning(SHOTS)).one() for row in rows[start : start + BATCH]
             ]
             shots, times = [shot_of(row) for row in some], [row.ts for row in some]
-            made.append(buffer.make(session, source, shots, times, at, context.settings.screenshots))
+            made.append(buffer.make(session, source, shots, times, context.settings.screenshots))
         return [batch for batch in made if batch is not None]
 
     return context.db.run(work)

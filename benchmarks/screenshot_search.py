@@ -89,7 +89,7 @@ def fill(context: Context, count: int) -> None:
             session.execute(insert(LINKS), [{"origin_id": i, "shot_id": i, "node_id": i} for i in ids])
             nodes.FULL_TEXT.put(session, [_text(*pair) for pair in zip(ids, portion, strict=True)])
             rows = zip(ids, map(hashed.vector, portion), strict=True)
-            vectors.upsert(session, nodes.KIND, MODEL, rows, NOW)
+            vectors.upsert(session, nodes.KIND, MODEL, rows)
 
 
 def _shot(number: int, node: MadeUp) -> dict[str, Any]:
@@ -203,7 +203,7 @@ def _warm(context: Context, count: int) -> Figures:
     for words in screenshot_texts.queries(40, seed=9):
         with context.db.transaction() as session:
             node = next(screenshot_texts.nodes(1, seed=len(after_change)))
-            vectors.upsert(session, nodes.KIND, MODEL, [(1, HashedWords().vector(node))], NOW)
+            vectors.upsert(session, nodes.KIND, MODEL, [(1, HashedWords().vector(node))])
         begun = time.perf_counter()
         ask(context, words)
         after_change.append(_ms_since(begun))

@@ -6,12 +6,12 @@ from typing import Any
 from uuid import uuid4
 
 import structlog
-from sqlalchemy.orm import Session
 
 from pipeline.engine import kept_answers, traces
 from pipeline.engine.isolation import isolated
 from pipeline.engine.leases import Leases
 from pipeline.engine.presence import Presence, sweep_ended
+from pipeline.engine.transaction import Tx
 from pipeline.flows import flows
 from pipeline.operations import retention
 from pipeline.process import get_context
@@ -106,9 +106,9 @@ def record_late_calls(context: Context) -> None:
         return
     for kept in late:
 
-        def record(session: Session, call: dict[str, Any] = kept.trace) -> None:
-            if traces.record(session, call):
-                charge[call["flow"]](session, call["scope_id"], call["cost"])
+        def record(tx: Tx, call: dict[str, Any] = kept.trace) -> None:
+            if traces.record(tx, call):
+                charge[call["flow"]](tx, call["scope_id"], call["cost"])
 
         with isolated("call.not_recorded", scope=kept.trace["scope_id"]):
             context.db.run(record)

@@ -31,6 +31,7 @@ from sqlalchemy.orm import Mapped, Session, mapped_column
 from pipeline.engine import live_settings as live
 from pipeline.engine.errors import UserError
 from pipeline.engine.tables import Base, RowId, UtcDateTime, portions, table_of
+from pipeline.engine.transaction import ReadTx, Tx
 from pipeline.settings import Settings
 
 CALLER: ContextVar[str] = ContextVar("api_caller", default="")
@@ -127,11 +128,11 @@ def day_of(now: datetime) -> datetime:
     return now.astimezone().replace(hour=0, minute=0, second=0, microsecond=0)
 
 
-def cap(session: Session, settings: Settings) -> float:
+def cap(tx: ReadTx) -> float:
     """What each caller may spend in a day now; 0: no cap."""
-    own = settings.api
+    own = tx.settings.api
     known = live.of_fields("api", own, {"spend_per_day": own.LIVE["spend_per_day"]})
-    return live.with_changes(own, live.values(session, known)).spend_per_day
+    return live.with_changes(own, live.values(tx, known)).spend_per_day
 
 
 def hold_s(settings: Settings) -> float:
@@ -139,12 +140,12 @@ def hold_s(settings: Settings) -> float:
     return max((profile.timeout_s for profile in settings.providers.values()), default=0.0) + _MARGIN_S
 
 
-def balance(session: Session, owner: str, now: datetime) -> Balance:
+def balance(tx: ReadTx, owner: str) -> Balance:
     """How this caller's account stands."""
-    since = day_of(now)
+    since = day_of(tx.now)
     spent = select(func.coalesce(func.sum(CHARGES.c.cost), 0.0)).where(CHARGES.c.owner == owner, CHARGES.c.at >= since)
-    reserved = select(func.coalesce(func.sum(_REST), 0.0)).where(RESERVATIONS.c.owner == owner, counts(now))
-    return Balance(float(session.execute(spent).scalar_one()), float(session.execute(reserved).scalar_one()), since)
+    reserved = select(func.coalesce(func.sum(_REST), 0.0)).where(RESERVATIONS.c.owner == owner, counts(tx.now))
+    return Balance(float(tx.execute(spent).scalar_one()), float(tx.execute(reserved).scalar_one()), since)
 
 
 _LEFT = RESERVATIONS.c.amount - RESERVATIONS.c.charged
@@ -162,67 +163,58 @@ def amount_of(parts: Iterable[Part], most: float) -> float:
     return sum(part.units * (min(part.each, most) if most else part.each) for part in parts)
 
 
-def check(session: Session, now: datetime, owner: str, most: float, amount: float = 0.0) -> None:
+def check(tx: ReadTx, owner: str, most: float, amount: float = 0.0) -> None:
     """Raise `OverCap` if this caller, who may spend `most` in a day (0: no cap), cannot pay so much today."""
     if not most:
         return
-    stands = balance(session, owner, now)
+    stands = balance(tx, owner)
     ends = stands.since + timedelta(days=1)
     until = f"{ends:%Y-%m-%d %H:%M} ({ends:%Z}, the server's local time)"
     if stands.spent >= most:
         raise OverCap(
             f"this key has spent its {most:g} for today ({stands.spent:.4g}): what may cost money is not begun for it "
             f"before {until}; what is under way goes on",
-            (ends - now).total_seconds() + 1,
+            (ends - tx.now).total_seconds() + 1,
         )
     if amount and stands.spent + stands.reserved + amount > most + _ROUNDING:
         raise OverCap(
             f"this may cost {amount:.4g}, and this key may spend {most:g} a day: {stands.spent:.4g} is spent and "
             f"{stands.reserved:.4g} is reserved for what is under way. Ask for less, try again when that has ended or "
             f"after {until}, or ask for a higher api.spend_per_day",
-            _RETRY_S if stands.reserved else (ends - now).total_seconds() + 1,
+            _RETRY_S if stands.reserved else (ends - tx.now).total_seconds() + 1,
         )
 
 
 def admit(
-    session: Session,
-    settings: Settings,
-    now: datetime,
-    flow: str,
-    wanted: Mapping[str, Sequence[Part]],
-    *,
-    unit: str = "",
-    lasts_s: float | None = None,
+    tx: Tx, flow: str, wanted: Mapping[str, Sequence[Part]], *, unit: str = "", lasts_s: float | None = None
 ) -> None:
     """Reserve money for these items of a flow, in the transaction that takes them in: the current caller pays for them.
 
     Raises `OverCap`, with nothing reserved, if the day's cap does not cover all of them. What was reserved for the same
     work before ends; see `cut_off` for calls under way. `lasts_s`: it ends by itself then; None: with the work.
     """
-    end(session, now, flow, wanted, unit=unit)
+    end(tx, flow, wanted, unit=unit)
     owner = CALLER.get()
     if not owner:
-        _take_over(session, now, flow, wanted, unit)
+        _take_over(tx, flow, wanted, unit)
         return
-    most = cap(session, settings)
+    most = cap(tx)
     amounts = {item: amount_of(parts, most) for item, parts in wanted.items()}
-    _one_at_a_time(session, owner, most)
-    check(session, now, owner, most, sum(amounts.values()))
-    ends_at = None if lasts_s is None else now + timedelta(seconds=lasts_s)
+    _one_at_a_time(tx, owner, most)
+    check(tx, owner, most, sum(amounts.values()))
+    ends_at = None if lasts_s is None else tx.now + timedelta(seconds=lasts_s)
     rows = [
-        _row(owner, flow, item, unit, now, sum(part.units for part in parts), amounts[item]) | {"ends_at": ends_at}
+        _row(owner, flow, item, unit, tx.now, sum(part.units for part in parts), amounts[item]) | {"ends_at": ends_at}
         for item, parts in wanted.items()
     ]
-    _insert(session, rows)
+    _insert(tx, rows)
 
 
-def _take_over(session: Session, now: datetime, flow: str, items: Iterable[str], unit: str) -> None:
+def _take_over(tx: Tx, flow: str, items: Iterable[str], unit: str) -> None:
     """A command on this machine asks for the work of a caller: no account pays for its calls from now on."""
     for some in portions(items):
         known = select(RESERVATIONS.c.item_id).where(RESERVATIONS.c.flow == flow, RESERVATIONS.c.item_id.in_(some))
-        _insert(
-            session, [_row("", flow, item, unit, now, 0, 0.0) for item in sorted(set(session.execute(known).scalars()))]
-        )
+        _insert(tx, [_row("", flow, item, unit, tx.now, 0, 0.0) for item in sorted(set(tx.execute(known).scalars()))])
 
 
 def _row(owner: str, flow: str, item: str, unit: str, now: datetime, units: int, amount: float) -> dict[str, Any]:
@@ -244,32 +236,30 @@ def _insert(session: Session, rows: list[dict[str, Any]]) -> None:
         session.execute(insert(RESERVATIONS), rows)
 
 
-def end(session: Session, now: datetime, flow: str, items: Iterable[str], *, unit: str = "") -> None:
+def end(tx: Tx, flow: str, items: Iterable[str], *, unit: str = "") -> None:
     """End what is reserved for these items, or for one unit of them: nothing more is called for it."""
-    _end(session, flow, items, unit, ends_at=now)
+    _end(tx, flow, items, unit, ends_at=tx.now)
 
 
-def close(session: Session, now: datetime, flow: str, item: str) -> None:
+def close(tx: Tx, flow: str, item: str) -> None:
     """End what was reserved for an item until a moment that has not come."""
     mine = (RESERVATIONS.c.flow == flow, RESERVATIONS.c.item_id == item)
-    session.execute(update(RESERVATIONS).where(*mine).values(ends_at=now))
+    tx.execute(update(RESERVATIONS).where(*mine).values(ends_at=tx.now))
 
 
-def cut_off(
-    session: Session, settings: Settings, now: datetime, flow: str, items: Iterable[str], under_way: int | None = None
-) -> None:
+def cut_off(tx: Tx, flow: str, items: Iterable[str], under_way: int | None = None) -> None:
     """The same for work that was cut off while calls for so many units of each item were under way (None: for all).
 
     These are paid for within `hold_s`: so much stays reserved until then.
     """
     if under_way == 0:
-        end(session, now, flow, items)
+        end(tx, flow, items)
         return
-    values: dict[str, Any] = {"ends_at": now + timedelta(seconds=hold_s(settings))}
+    values: dict[str, Any] = {"ends_at": tx.now + timedelta(seconds=hold_s(tx.settings))}
     if under_way is not None:
         part = RESERVATIONS.c.charged + RESERVATIONS.c.amount * under_way / RESERVATIONS.c.units
         values["amount"] = case((RESERVATIONS.c.units > under_way, part), else_=RESERVATIONS.c.amount)
-    _end(session, flow, items, "", **values)
+    _end(tx, flow, items, "", **values)
 
 
 def _end(session: Session, flow: str, items: Iterable[str], unit: str, **values: Any) -> None:
@@ -296,26 +286,26 @@ def ended(
     return found
 
 
-def release(session: Session, now: datetime, reservations: Iterable[int]) -> None:
+def release(tx: Tx, reservations: Iterable[int]) -> None:
     """End these reservations."""
     for some in portions(reservations):
-        session.execute(update(RESERVATIONS).where(RESERVATIONS.c.id.in_(some)).values(ends_at=now))
+        tx.execute(update(RESERVATIONS).where(RESERVATIONS.c.id.in_(some)).values(ends_at=tx.now))
 
 
-def revise(session: Session, settings: Settings, now: datetime, flow: str, item: str, parts: Sequence[Part]) -> None:
+def revise(tx: Tx, flow: str, item: str, parts: Sequence[Part]) -> None:
     """Reserve for an item what its work turned out to need, before anything is called for it.
 
     Raises `OverCap` if that is more than was reserved, and the caller's cap does not cover it.
     """
     mine = (RESERVATIONS.c.flow == flow, RESERVATIONS.c.item_id == item, RESERVATIONS.c.ends_at.is_(None))
-    for row in session.execute(select(RESERVATIONS).where(*mine)).all():
-        most = cap(session, settings)
+    for row in tx.execute(select(RESERVATIONS).where(*mine)).all():
+        most = cap(tx)
         amount = amount_of(parts, most)
         if amount > row.amount:
-            _one_at_a_time(session, row.owner, most)
-            check(session, now, row.owner, most, amount - row.amount)
+            _one_at_a_time(tx, row.owner, most)
+            check(tx, row.owner, most, amount - row.amount)
         values = {"amount": amount, "units": sum(part.units for part in parts)}
-        session.execute(update(RESERVATIONS).where(RESERVATIONS.c.id == row.id).values(**values))
+        tx.execute(update(RESERVATIONS).where(RESERVATIONS.c.id == row.id).values(**values))
 
 
 def _one_at_a_time(session: Session, owner: str, most: float) -> None:
@@ -324,17 +314,17 @@ def _one_at_a_time(session: Session, owner: str, most: float) -> None:
         session.execute(select(func.pg_advisory_xact_lock(func.hashtextextended(f"spend:{owner}", 0))))
 
 
-def carry(session: Session, now: datetime, flow: str, items: Collection[str], into: str) -> None:
+def carry(tx: Tx, flow: str, items: Collection[str], into: str) -> None:
     """What was asked for one by one is done together from now on: those who asked pay for it by their numbers."""
-    newest = _newest(session, flow, [(item, "") for item in items], None)
+    newest = _newest(tx, flow, [(item, "") for item in items], None)
     units, amounts = Counter({"": len(items) - len(newest)}), Counter[str]()
     for row in (row for rows in newest.values() for row in rows):
         units[row.owner] += row.units or 1
         amounts[row.owner] += row.amount
-    end(session, now, flow, items)
+    end(tx, flow, items)
     if newest:
-        rows = [_row(owner, flow, into, "", now, units[owner], amounts[owner]) for owner in units if units[owner]]
-        session.execute(insert(RESERVATIONS), rows)
+        rows = [_row(owner, flow, into, "", tx.now, units[owner], amounts[owner]) for owner in units if units[owner]]
+        tx.execute(insert(RESERVATIONS), rows)
 
 
 def rest(session: Session, flow: str, item: str) -> list[Part]:

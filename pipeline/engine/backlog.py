@@ -9,6 +9,7 @@ from sqlalchemy import ColumnElement, FromClause, func, select
 from sqlalchemy.orm import Session
 
 from pipeline.engine.claims import in_states
+from pipeline.engine.transaction import ReadTx
 from pipeline.engine.wire import VIEW
 from pipeline.engine.work import Work
 
@@ -62,10 +63,9 @@ class Failure:
 
 
 def waiting(
-    session: Session,
+    tx: ReadTx,
     work: Work,
     kind: str,
-    now: datetime,
     *where: ColumnElement[bool],
     by: ColumnElement[Any] | None = None,
     within: FromClause | None = None,
@@ -82,10 +82,10 @@ def waiting(
     group = [] if by is None else [by]
     all_ = select(*group, func.count()).select_from(table).where(states, *work.where, *where).group_by(*group)
     late = (
-        select(*group, func.count(), func.min(due)).select_from(table).where(work.waits(due > now), *where)
+        select(*group, func.count(), func.min(due)).select_from(table).where(work.waits(due > tx.now), *where)
     ).group_by(*group)
-    later = {(*value,): (count, first) for *value, count, first in session.execute(late)}
-    for *value, count in session.execute(all_):
+    later = {(*value,): (count, first) for *value, count, first in tx.execute(late)}
+    for *value, count in tx.execute(all_):
         if count:
             put_off, first = later.get((*value,), (0, None))
             yield value[0] if value else None, Waiting(kind, count, later=put_off, next_at=first)

@@ -218,11 +218,6 @@ def is_due(table: Table, now: datetime | BindParameter[Any]) -> ColumnElement[bo
     return or_(table.c.next_run_at.is_(None), table.c.next_run_at <= now)
 
 
-def held_by(table: Table, claim: Claim) -> ColumnElement[bool]:
-    """The fence: the row is still held under this very claim."""
-    return table.c.claim_id == claim.id
-
-
 def anything(claimed: Iterable[Table], *open_: tuple[Table, ColumnElement[bool]]) -> Select[bool]:
     """Whether a row of these tables is claimed, or one of a table meets its condition in `open_`. Make it once.
 

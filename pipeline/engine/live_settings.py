@@ -16,6 +16,7 @@ from sqlalchemy.orm import Mapped, Session, mapped_column
 from pipeline.engine.errors import UserError
 from pipeline.engine.limits import format_windows, parse_windows
 from pipeline.engine.tables import Base, UtcDateTime, table_of, upsert
+from pipeline.engine.transaction import Tx
 from pipeline.engine.wire import VIEW
 
 VERSION = "version"
@@ -178,9 +179,9 @@ def _note_of(rows: Mapping[str, str], key: str) -> dict[str, Any]:
         return {}
 
 
-def note(session: Session, key: str, reason: str, by: str, now: datetime) -> None:
+def note(tx: Tx, key: str, reason: str, by: str) -> None:
     """Write down who changed a setting, and why."""
-    put(session, NOTE + key, {"at": now.isoformat(), "by": by, "reason": reason}, now)
+    put(tx, NOTE + key, {"at": tx.now.isoformat(), "by": by, "reason": reason})
 
 
 def unknown(key: str, known: Iterable[str]) -> UserError:
@@ -190,7 +191,7 @@ def unknown(key: str, known: Iterable[str]) -> UserError:
     return UserError(f"there is no live setting {key}{meant}; see `penstock settings list`", code="unknown_setting")
 
 
-def change(session: Session, known: Mapping[str, Live], key: str, text: str, now: datetime) -> Any:
+def change(tx: Tx, known: Mapping[str, Live], key: str, text: str) -> Any:
     """Set a live setting from its text; the value. Raises `UserError` for an unknown key or a bad value."""
     if key not in known:
         raise unknown(key, known)
@@ -198,16 +199,16 @@ def change(session: Session, known: Mapping[str, Live], key: str, text: str, now
         value = known[key].read(text.strip())
     except ValueError as error:
         raise UserError(f"{key}: {error}", code="bad_value") from error
-    put(session, key, value, now)
+    put(tx, key, value)
     return value
 
 
-def publish_defaults(session: Session, defaults: Mapping[str, Any], now: datetime) -> bool:
+def publish_defaults(tx: Tx, defaults: Mapping[str, Any]) -> bool:
     """Make these defaults the fleet's, beside those of other keys that were published; whether that changed any."""
-    if _defaults(stored(session)).items() >= defaults.items():
+    if _defaults(stored(tx)).items() >= defaults.items():
         return False
-    bump(session, now)  # holds others off until this is committed
-    put(session, DEFAULTS, _defaults(stored(session)) | dict(defaults), now)
+    bump(tx)  # holds others off until this is committed
+    put(tx, DEFAULTS, _defaults(stored(tx)) | dict(defaults))
     return True
 
 
@@ -218,27 +219,27 @@ def _defaults(rows: Mapping[str, str]) -> dict[str, Any]:
         return {}
 
 
-def bump(session: Session, now: datetime) -> None:
+def bump(tx: Tx) -> None:
     """Give the rows a higher version, before they are changed: who changes rows at the same time, waits here.
 
     It begins with the time, so that a new database is newer than one that was deleted.
     """
-    insert: Any = sqlite.insert if session.get_bind().dialect.name == "sqlite" else postgresql.insert
+    insert: Any = sqlite.insert if tx.get_bind().dialect.name == "sqlite" else postgresql.insert
     table = table_of(SystemSetting)
     higher = cast(cast(table.c.value, BigInteger) + 1, Text)
-    row = {"key": VERSION, "value": str(int(now.timestamp() * 1000)), "updated_at": now}
-    changed = {"value": higher, "updated_at": now}
-    session.execute(insert(table).values(row).on_conflict_do_update(index_elements=["key"], set_=changed))
+    row = {"key": VERSION, "value": str(int(tx.now.timestamp() * 1000)), "updated_at": tx.now}
+    changed = {"value": higher, "updated_at": tx.now}
+    tx.execute(insert(table).values(row).on_conflict_do_update(index_elements=["key"], set_=changed))
 
 
-def put(session: Session, key: str, value: Any, now: datetime) -> None:
+def put(tx: Tx, key: str, value: Any) -> None:
     """Write one row."""
-    bump(session, now)
+    bump(tx)
     # An upsert, since several may write at once: whoever makes a call notes its breaker.
-    upsert(session, table_of(SystemSetting), [{"key": key, "value": json.dumps(value), "updated_at": now}])
+    upsert(tx, table_of(SystemSetting), [{"key": key, "value": json.dumps(value), "updated_at": tx.now}])
 
 
-def drop(session: Session, key: str, now: datetime) -> None:
+def drop(tx: Tx, key: str) -> None:
     """Delete one row: the default is in force again."""
-    bump(session, now)
-    session.execute(delete(SystemSetting).where(SystemSetting.key == key))
+    bump(tx)
+    tx.execute(delete(SystemSetting).where(SystemSetting.key == key))

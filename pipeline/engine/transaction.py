@@ -1,4 +1,4 @@
-"""A transaction that may write, and what it asks to be sent once it has committed."""
+"""Transactions, and what it asks to be sent once it has committed."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -59,13 +59,8 @@ class Dispatch:
         return bool(self.launches or self.news or self.wakes_s or self.gates)
 
 
-class Tx(Session):
-    """A transaction that may write: a session that knows the settings and the time.
-
-    What it asks to be launched, told or woken, the context's launcher sends after the commit, and never after a
-    rollback. If a try of the transaction was repeated, what the earlier try asked for is sent as well: it may have been
-    committed though the answer was lost.
-    """
+class ReadTx(Session):
+    """A transaction that may read: a session that knows the settings and the time."""
 
     def __init__(self, *args: Any, settings: Settings, clock: Callable[[], datetime], **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -76,6 +71,15 @@ class Tx(Session):
     def now(self) -> datetime:
         """The database's time when this was first asked for: ask after locking."""
         return self._clock()
+
+
+class Tx(ReadTx):
+    """A transaction that may write as well.
+
+    What it asks to be launched, told or woken, the context's launcher sends after the commit, and never after a
+    rollback. If a try of the transaction was repeated, what the earlier try asked for is sent as well: it may have been
+    committed though the answer was lost.
+    """
 
     def launch(self, flow: str, *scopes: str) -> None:
         """After the commit, send what these scopes' rows ask for and what is not on its way."""

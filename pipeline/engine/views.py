@@ -15,7 +15,7 @@ PASSING = "passing"
 """In a field's metadata: it is of the moment, and no part of the view as JSON."""
 
 
-def view_of(kind: type[View], row: Any, **more: Any) -> View:
+def view_of(kind: type[View], row: Any, /, **more: Any) -> View:
     """The row, or any object with its names, as a view of this class. `more` wins over the row.
 
     A field's type says how its column is read: an enum from its value, a list or dict from JSON. A field that the row

@@ -2,18 +2,19 @@
 
 A unit is a row with `engine.claims.ClaimColumns`. Units belong to a scope (a document, a batch, a run), whose row is
 locked before its units: so claims, results, counters and a user's commands on one scope come one after another, and
-exactly one transaction sees its last unit settled.
+exactly one transaction sees its last unit settled. A claimed unit is its row as the claim left it.
 """
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from enum import StrEnum
 from functools import cache, cached_property
 from types import MappingProxyType
-from typing import Any, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
+from uuid import uuid4
 
 from sqlalchemy import BindParameter, ColumnElement, Table, and_, bindparam, func, select, update
 from sqlalchemy.exc import DBAPIError
@@ -21,12 +22,13 @@ from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.orm import Session
 
 from pipeline.engine import claims, journal, kept_answers
-from pipeline.engine.claims import FREE, Claim, Owner, held_by
+from pipeline.engine.claims import FREE, Owner
 from pipeline.engine.errors import ErrorKind, UnitError
 from pipeline.engine.isolation import isolated
 from pipeline.engine.retry import Drop, GiveUp, Past, Policy, Release, RetryAt, decide
 from pipeline.engine.states import Machine
 from pipeline.engine.traces import message_of
+from pipeline.engine.transaction import ReadTx, Tx
 
 Result = TypeVar("Result")
 REFUSED_AT_ONCE = 500
@@ -37,14 +39,11 @@ Condition = Callable[[datetime], ColumnElement[bool]]
 class Transactions(Protocol):
     """What makes transactions: `storage.database.Database`."""
 
-    def run(self, work: Callable[[Session], Result], *, patience_s: float = ...) -> Result:
+    def run(self, work: Callable[[Tx], Result], *, patience_s: float = ...) -> Result:
         """Run `work` in a transaction, again if the database was away."""
 
-    def read(self) -> AbstractContextManager[Session]:
+    def read(self) -> AbstractContextManager[ReadTx]:
         """A transaction that only reads."""
-
-    def now(self) -> datetime:
-        """The database's time."""
 
 
 @dataclass(frozen=True)
@@ -75,8 +74,14 @@ class Changes:
         return bool(self.ids)
 
 
-def _no_consequence(_session: Session, _scope: Any, _changes: Changes, _now: datetime) -> None:
+def _no_consequence(_tx: Tx, _scope: Any, _changes: Changes) -> None:
     """Nothing follows from units that were settled."""
+
+
+class Scope(NamedTuple):
+    """A scope that has no row."""
+
+    id: Any
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,7 +99,7 @@ class Work:
     scope: ColumnElement[Any]
     """The column that names a unit's scope."""
     lock: Callable[[Session, Any], Any | None]
-    """Locks the row of a scope until the transaction ends, and returns it; None if it is gone."""
+    """Locks the row of a scope, by its `id`, until the transaction ends, and returns it; None if it is gone."""
     order: tuple[ColumnElement[Any], ...]
     """In which order units of a scope are claimed."""
     policy: Callable[[Any], Policy]
@@ -103,7 +108,7 @@ class Work:
     """How long a claim holds, by the settings: longer than any call takes."""
     lost: str
     """What a unit's row says after its worker was lost."""
-    after: Callable[[Session, Any, Changes, datetime], None] = _no_consequence
+    after: Callable[[Tx, Any, Changes], None] = _no_consequence
     """What follows for the scope, in the same transaction: counters, and its own next state after its last unit."""
     given_back: Mapping[str, Any] = field(default_factory=dict)
     """Further columns of a unit that goes back."""
@@ -138,46 +143,55 @@ class Work:
         return self.scope.is_(None) if scope_id is None else self.scope == scope_id
 
 
+class Unit(Protocol):
+    """A claimed unit: its row, or what a flow made of it."""
+
+    @property
+    def id(self) -> Any:
+        """Its row's id."""
+
+    @property
+    def attempts(self) -> int:
+        """Its attempts, with this one."""
+
+    @property
+    def claim_id(self) -> str:
+        """The claim that its outcome must name."""
+
+
 @dataclass(frozen=True)
 class Outcome:
-    """How one unit ended, under the claim that it was claimed with. `event`: where it is not simply done."""
+    """How a claimed unit ended. `event`: where it is not simply done."""
 
-    id: Any
-    attempt: int
-    claim: Claim
+    unit: Unit
     error: UnitError | None = None
     event: StrEnum | None = None
     values: Mapping[str, Any] = field(default_factory=dict)
     """Further columns of the row."""
 
 
-def new_claim(work: Work, owner: Owner, settings: Any, now: datetime) -> Claim:
-    """A claim for units of this kind."""
-    return claims.new_claim(owner, now, work.lease_s(settings))
-
-
 def claim(
-    session: Session,
+    tx: Tx,
     work: Work,
-    scope_id: Any,
-    claim_as: Claim,
-    now: datetime,
+    scope: Any,
+    owner: Owner,
     *where: ColumnElement[bool],
     limit: int = 1,
     parameters: Mapping[str, Any] = MappingProxyType({}),
     **values: Any,
 ) -> list[Any]:
-    """Claim up to `limit` due units of a scope that the caller has locked; their rows, in the order of claiming.
+    """Claim up to `limit` due units of a locked scope; their rows, in the order of claiming.
 
     Of several, those that were tried before are claimed one at a time: a unit that kills its worker must not spend the
     attempts of others that were claimed beside it. `parameters`: see `engine.claims.take`.
     """
-    mine, untried = _conditions_of_claim(work, scope_id is None)
-    given = parameters if scope_id is None else {**parameters, "of_scope": scope_id}
+    mine, untried = _conditions_of_claim(work, scope.id is None)
+    given = parameters if scope.id is None else {**parameters, "of_scope": scope.id}
+    claim_as = claims.new_claim(owner, tx.now, work.lease_s(tx.settings))
 
     def take(most: int, *further: ColumnElement[bool]) -> list[Any]:
         return claims.take(
-            session,
+            tx,
             work.table,
             work.machine,
             work.claim,
@@ -187,15 +201,22 @@ def claim(
             claim=claim_as,
             order_by=work.order,
             limit=most,
-            now=now,
+            now=tx.now,
             parameters=given,
-            updated_at=now,
+            updated_at=tx.now,
             **values,
         )
 
     rows = take(1) if limit == 1 else take(limit, untried) or take(1)
-    journal.claimed(session, work.name, scope_id, rows, by=work.order[-1].name)
+    journal.claimed(tx, work.name, scope.id, rows, by=work.order[-1].name)
     return sorted(rows, key=lambda row: tuple(getattr(row, column.name) for column in work.order))
+
+
+def claim_next(tx: Tx, work: Work, scope: Any, owner: Owner, *where: ColumnElement[bool], **values: Any) -> Any | None:
+    """Claim the next due unit of a locked scope, after giving back what an earlier delivery of the owner's message left
+    behind there; None if none is due."""
+    give_back_earlier(tx, work, scope, owner)
+    return next(iter(claim(tx, work, scope, owner, *where, **values)), None)
 
 
 @cache
@@ -208,76 +229,73 @@ def _conditions_of_claim(work: Work, is_unscoped: bool) -> tuple[tuple[ColumnEle
 def held(session: Session, work: Work, outcomes: Sequence[Outcome]) -> set[Any]:
     """The ids of the units that are still held under the claims they were claimed with."""
     table = work.table
-    fences = {one.claim.id for one in outcomes}
+    fences = {one.unit.claim_id for one in outcomes}
     mine = select(table.c.id).where(
-        table.c.id.in_([one.id for one in outcomes]), table.c.claim_id.in_(fences), work.working
+        table.c.id.in_([one.unit.id for one in outcomes]), table.c.claim_id.in_(fences), work.working
     )
     return set(session.execute(mine).scalars())
 
 
-def settle(
-    session: Session, work: Work, scope: Any, outcomes: Sequence[Outcome], settings: Any, now: datetime
-) -> Changes:
+def settle(tx: Tx, work: Work, scope: Any, *outcomes: Outcome) -> Changes:
     """Write how units of a locked scope ended, if their claims still hold; then what follows for the scope."""
     # The UPDATE of one alone names its claim, and says whether it still held: nobody need ask before.
-    mine = held(session, work, outcomes) if len(outcomes) > 1 else {one.id for one in outcomes}
-    policy = work.policy(settings)
-    pasts = _pasts(session, work, outcomes, now)
+    mine = held(tx, work, outcomes) if len(outcomes) > 1 else {one.unit.id for one in outcomes}
+    pasts = _pasts(tx, work, outcomes)
     found: dict[str, list[Any]] = {"done": [], "failed": [], "waiting": [], "freed": [], "moved": []}
     groups: dict[tuple[StrEnum, tuple[str, ...]], list[dict[str, Any]]] = {}
     waits, error = [], ""
     for one in outcomes:
-        if one.id not in mine:
+        unit = one.unit
+        if unit.id not in mine:
             continue
-        what, event, values = _consequence(work, one, policy, now, pasts.get(one.id, Past()))
-        found[what].append(one.id)
+        what, event, values = _consequence(tx, work, one, pasts.get(unit.id, Past()))
+        found[what].append(unit.id)
         error = values.get("error") or error
         if values.get("next_run_at") is not None:
-            waits.append(max(0.0, (values["next_run_at"] - now).total_seconds()))
-        row = {"id": one.id, "claim_id": one.claim.id, "updated_at": now, **values, **one.values}
+            waits.append(max(0.0, (values["next_run_at"] - tx.now).total_seconds()))
+        row = {"id": unit.id, "claim_id": unit.claim_id, "updated_at": tx.now, **values, **one.values}
         groups.setdefault((event, tuple(row)), []).append(row)
     for (event, _), rows in groups.items():
-        if not _move(session, work, event, rows):
+        if not _move(tx, work, event, rows):
             return Changes()
     ids = {what: tuple(each) for what, each in found.items()}
     changes = Changes(**ids, retry_in_s=min(waits, default=None), error=error)
     if changes:
-        work.after(session, scope, changes, now)
+        work.after(tx, scope, changes)
     return changes
 
 
-def _pasts(session: Session, work: Work, outcomes: Sequence[Outcome], now: datetime) -> dict[Any, Past]:
+def _pasts(tx: Tx, work: Work, outcomes: Sequence[Outcome]) -> dict[Any, Past]:
     """The releases of the units whose call to a provider failed."""
-    ids = [one.id for one in outcomes if one.error is not None and one.error.health is not None]
+    ids = [one.unit.id for one in outcomes if one.error is not None and one.error.health is not None]
     if not ids:
         return {}
     c = work.table.c
-    rows = session.execute(select(c.id, c.releases, c.released_at).where(c.id.in_(ids)))
+    rows = tx.execute(select(c.id, c.releases, c.released_at).where(c.id.in_(ids)))
     return {
-        row.id: Past(row.releases, (now - row.released_at).total_seconds() if row.released_at else None) for row in rows
+        row.id: Past(row.releases, (tx.now - row.released_at).total_seconds() if row.released_at else None)
+        for row in rows
     }
 
 
-def _consequence(
-    work: Work, one: Outcome, policy: Policy, now: datetime, past: Past
-) -> tuple[str, StrEnum, dict[str, Any]]:
+def _consequence(tx: Tx, work: Work, one: Outcome, past: Past) -> tuple[str, StrEnum, dict[str, Any]]:
     """What became of a unit (a field of `Changes`), the event, and columns of its row."""
     if one.error is None:
         return ("moved" if one.event else "done"), one.event or work.done, {"error": None, "next_run_at": None}
-    text = message_of(one.error)
-    match decide(one.error, one.attempt, now, policy, past):
+    text, attempts = message_of(one.error), one.unit.attempts
+    match decide(one.error, attempts, tx.now, work.policy(tx.settings), past):
         case RetryAt(at=at):
             return "waiting", work.wait, {"next_run_at": at, "error": text}
         case Release(at=at):
-            values = {"next_run_at": at if at > now else None, "error": text, "attempts": one.attempt - 1}
+            values = {"next_run_at": at if at > tx.now else None, "error": text, "attempts": attempts - 1}
             if one.error.health is not None:  # a call was made
-                values |= {"releases": past.releases + 1, "released_at": now}
+                values |= {"releases": past.releases + 1, "released_at": tx.now}
             return "waiting", work.give_back, values
         case Drop():
-            return "freed", work.give_back, {"next_run_at": None, "error": None, "attempts": one.attempt - 1}
+            return "freed", work.give_back, {"next_run_at": None, "error": None, "attempts": attempts - 1}
         case GiveUp():
-            tries = f" (after {one.attempt} attempts)" if one.error.kind is not ErrorKind.PERMANENT else ""
-            return "failed", work.fail, {"next_run_at": None, "error": text + tries, **_ended(work, now)}
+            tries = f" (after {attempts} attempts)" if one.error.kind is not ErrorKind.PERMANENT else ""
+            return "failed", work.fail, {"next_run_at": None, "error": text + tries, **_ended(work, tx.now)}
 
 
 def _ended(work: Work, now: datetime) -> dict[str, Any]:
@@ -308,80 +326,60 @@ def _move(session: Session, work: Work, event: StrEnum, rows: list[dict[str, Any
 
 
 def give_back(
-    session: Session,
-    work: Work,
-    scope: Any,
-    which: ColumnElement[bool],
-    settings: Any,
-    now: datetime,
-    *,
-    counts: bool = True,
-    reason: str = "",
+    tx: Tx, work: Work, scope: Any, which: ColumnElement[bool], *, counts: bool = True, reason: str = ""
 ) -> Changes:
     """Give back the held units that match `which`; of those whose attempts are used up, give up. The scope is locked.
 
     `counts`: whether the attempt counts. It does not if the unit did not fail, for example when a worker ends. The
     attempt of a unit whose paid answer is kept never counts.
     """
-    table, machine, policy = work.table, work.machine, work.policy(settings)
+    table, machine, most, now = work.table, work.machine, work.policy(tx.settings).max_attempts, tx.now
     columns = (table.c.id, table.c.attempts, table.c.status, table.c.claim_id)
-    rows = session.execute(select(*columns).where(work.working, which).with_for_update()).all()
+    rows = tx.execute(select(*columns).where(work.working, which).with_for_update()).all()
     if not rows:
         return Changes()
-    answered = kept_answers.claims(settings.answer_dir) if counts else set()
+    answered = kept_answers.claims(tx.settings.answer_dir) if counts else set()
     counted = {row.id: row.attempts for row in rows if counts and row.claim_id not in answered}
-    spent = tuple(unit for unit, attempts in counted.items() if attempts >= policy.max_attempts)
-    again = tuple(unit for unit, attempts in counted.items() if attempts < policy.max_attempts)
+    spent = tuple(unit for unit, attempts in counted.items() if attempts >= most)
+    again = tuple(unit for unit, attempts in counted.items() if attempts < most)
     uncounted = tuple(row.id for row in rows if row.id not in counted)
     why = reason or work.lost
-    error = f"{why} (after {policy.max_attempts} attempts)" if spent else why
+    error = f"{why} (after {most} attempts)" if spent else why
     if spent:
         values = {**_alike(work, work.fail), **_ended(work, now), "error": error, "next_run_at": None}
-        machine.move(session, table, work.fail, table.c.id.in_(spent), **values, updated_at=now)
+        machine.move(tx, table, work.fail, table.c.id.in_(spent), **values, updated_at=now)
     for freed, told in ((again, {"error": why}), (uncounted, {"attempts": table.c.attempts - 1})):
         if freed:
             values = {**_alike(work, work.give_back), **told, "next_run_at": None}
-            machine.move(session, table, work.give_back, table.c.id.in_(freed), **values, updated_at=now)
+            machine.move(tx, table, work.give_back, table.c.id.in_(freed), **values, updated_at=now)
     stuck = tuple(machine.word(row.status) for row in rows)
     changes = Changes(failed=spent, freed=again + uncounted, error=error if counted else "", stuck=stuck)
-    work.after(session, scope, changes, now)
+    work.after(tx, scope, changes)
     return changes
 
 
-def refuse(
-    session: Session,
-    work: Work,
-    scope: Any,
-    scope_id: Any,
-    owner: Owner,
-    error: UnitError,
-    settings: Any,
-    now: datetime,
-    *where: ColumnElement[bool],
-) -> tuple[Any, ...]:
+def refuse(tx: Tx, work: Work, scope: Any, error: UnitError, *where: ColumnElement[bool]) -> tuple[Any, ...]:
     """Give up the due units of a locked scope that match, since nobody can do them; their ids."""
-    mine = new_claim(work, owner, settings, now)
     outcomes: list[Outcome] = []
-    while rows := claim(session, work, scope_id, mine, now, *where, limit=REFUSED_AT_ONCE):
-        outcomes += [Outcome(row.id, row.attempts, mine, error) for row in rows]
-    return settle(session, work, scope, outcomes, settings, now).failed if outcomes else ()
+    nobody = Owner(f"none:0:{uuid4().hex[:6]}", "")
+    while rows := claim(tx, work, scope, nobody, *where, limit=REFUSED_AT_ONCE):
+        outcomes += [Outcome(row, error) for row in rows]
+    return settle(tx, work, scope, *outcomes).failed if outcomes else ()
 
 
-def give_back_earlier(
-    session: Session, work: Work, scope: Any, scope_id: Any, owner: Owner, settings: Any, now: datetime
-) -> Changes:
-    """Give back what an earlier delivery of the owner's message left behind: its process has certainly ended.
+def give_back_earlier(tx: Tx, work: Work, scope: Any, owner: Owner) -> Changes:
+    """Give back what an earlier delivery of the owner's message left behind in a locked scope: its process has
+    certainly ended.
 
     What a living process holds is left alone: it may be in its call, which must not be paid for again.
     """
-    left = claims.left_behind(session, work.table, owner)
+    left = claims.left_behind(tx, work.table, owner)
     if not left:
         return Changes()
-    earlier = and_(work.table.c.claim_id.in_(left), work.in_scope(scope_id))
-    return give_back(session, work, scope, earlier, settings, now)
+    return give_back(tx, work, scope, and_(work.table.c.claim_id.in_(left), work.in_scope(scope.id)))
 
 
-def free_lost(db: Transactions, work: Work, absent: Iterable[str], settings: Any) -> dict[Any, Counter[str]]:
+def free_lost(db: Transactions, work: Work, absent: Iterable[str]) -> dict[Any, Counter[str]]:
     """Give back what these absent processes hold, and what is beyond its lease; how many units of which scope were
     stuck in which state.
 
@@ -394,19 +392,19 @@ def free_lost(db: Transactions, work: Work, absent: Iterable[str], settings: Any
     freed: dict[Any, Counter[str]] = {}
     for condition in conditions:  # one after the other: for an OR, databases read the whole table
         with db.read() as session:
-            scopes = _scopes(session, work, condition(db.now()))
+            scopes = _scopes(session, work, condition(session.now))
         for scope in scopes:
             with isolated("claims.not_given_back", DBAPIError, PoolTimeout, work=work.name, scope=str(scope)):
-                if stuck := _free(db, work, scope, condition, settings, counts=True).stuck:
+                if stuck := _free(db, work, scope, condition, counts=True).stuck:
                     freed.setdefault(scope, Counter()).update(stuck)
     return freed
 
 
-def release(db: Transactions, work: Work, processes: Iterable[str], settings: Any, *, patience_s: float = 5.0) -> None:
+def release(db: Transactions, work: Work, processes: Iterable[str], *, patience_s: float = 5.0) -> None:
     """Give back everything that these processes, which are ending, still hold; no attempt counts."""
     mine = work.table.c.worker_id.in_(sorted(processes))
-    for scope_id in db.run(lambda session: _scopes(session, work, mine), patience_s=patience_s):
-        _free(db, work, scope_id, lambda _now: mine, settings, counts=False, patience_s=patience_s)
+    for scope_id in db.run(lambda tx: _scopes(tx, work, mine), patience_s=patience_s):
+        _free(db, work, scope_id, lambda _now: mine, counts=False, patience_s=patience_s)
 
 
 def _scopes(session: Session, work: Work, condition: ColumnElement[bool]) -> list[Any]:
@@ -416,31 +414,22 @@ def _scopes(session: Session, work: Work, condition: ColumnElement[bool]) -> lis
 
 
 def _free(
-    db: Transactions,
-    work: Work,
-    scope_id: Any,
-    condition: Condition,
-    settings: Any,
-    *,
-    counts: bool,
-    patience_s: float = 60.0,
+    db: Transactions, work: Work, scope_id: Any, condition: Condition, *, counts: bool, patience_s: float = 60.0
 ) -> Changes:
-    def act(session: Session) -> Changes:
-        scope = work.lock(session, scope_id)
+    def act(tx: Tx) -> Changes:
+        scope = work.lock(tx, scope_id)
         if scope is None:
             return Changes()
-        now = db.now()
-        which = and_(work.in_scope(scope_id), condition(now))
-        return give_back(session, work, scope, which, settings, now, counts=counts)
+        return give_back(tx, work, scope, and_(work.in_scope(scope_id), condition(tx.now)), counts=counts)
 
     return db.run(act, patience_s=patience_s)
 
 
-def renew(session: Session, work: Work, unit_id: Any, claim_as: Claim, until: datetime) -> bool:
-    """Extend a claim's lease; False if the claim was taken away."""
-    table = work.table
-    mine = update(table).where(table.c.id == unit_id, held_by(table, claim_as)).values(lease_until=until)
-    return session.execute(mine.returning(table.c.id)).first() is not None
+def renew(tx: Tx, work: Work, unit: Unit) -> bool:
+    """Extend a claim by its lease; False if the claim was taken away."""
+    c, until = work.table.c, tx.now + timedelta(seconds=work.lease_s(tx.settings))
+    mine = update(work.table).where(c.id == unit.id, c.claim_id == unit.claim_id).values(lease_until=until)
+    return tx.execute(mine.returning(c.id)).first() is not None
 
 
 def holders(session: Session, work: Work) -> set[str]:
@@ -450,9 +439,9 @@ def holders(session: Session, work: Work) -> set[str]:
     return {name for name in session.execute(query).scalars() if name}
 
 
-def next_due(session: Session, work: Work, now: datetime, *where: ColumnElement[bool]) -> float | None:
+def next_due(tx: ReadTx, work: Work, *where: ColumnElement[bool]) -> float | None:
     """Seconds until the next unit that waits is due; None if none waits."""
     table = work.table
-    query = select(func.min(table.c.next_run_at)).where(work.waits(table.c.next_run_at > now), *where)
-    first = session.execute(query).scalar()
-    return (first - now).total_seconds() if first else None
+    query = select(func.min(table.c.next_run_at)).where(work.waits(table.c.next_run_at > tx.now), *where)
+    first = tx.execute(query).scalar()
+    return (first - tx.now).total_seconds() if first else None

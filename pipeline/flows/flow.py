@@ -89,7 +89,7 @@ class Flow:
         """Give back what these absent processes hold, and what is beyond its lease; how many scopes that concerned."""
         freed = 0
         for work in self.works:
-            found = free_lost(context.db, work, absent, context.settings)
+            found = free_lost(context.db, work, absent)
             if found:
                 stuck = sum(found.values(), Counter[str]())
                 scopes = [str(one) for one in islice(found, MAX_IDS)]
@@ -104,12 +104,12 @@ class Flow:
         with context.db.read() as session:
             over = accounts.ended(session, self.name, unfinished, owner)
         if over:
-            context.db.run(lambda session: accounts.release(session, context.db.now(), over))
+            context.db.run(lambda tx: accounts.release(tx, over))
 
     def release_all(self, context: Context, processes: Collection[str]) -> None:
         """Give back what these processes, which are ending, still hold; no attempt is counted."""
         for work in self.works:
-            release(context.db, work, processes, context.settings)
+            release(context.db, work, processes)
 
     def holders(self, context: Context) -> set[str]:
         """Every process that holds a claim."""

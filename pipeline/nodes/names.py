@@ -8,10 +8,11 @@ from datetime import datetime
 
 import structlog
 from sqlalchemy import ForeignKey, String, delete, func, select, update
-from sqlalchemy.orm import Mapped, Session, mapped_column
+from sqlalchemy.orm import Mapped, mapped_column
 
 from pipeline.engine.errors import UserError
 from pipeline.engine.tables import Base, UtcDateTime, insert_if_absent, table_of
+from pipeline.engine.transaction import Tx
 from pipeline.nodes import tokens
 from pipeline.nodes.tokens import TokenView
 from pipeline.storage.context import Context
@@ -41,16 +42,16 @@ def take(context: Context, node_id: str, token: TokenView, most: int) -> None:
     usable = [known for known in tokens.list_tokens(context) if known.usable(now)]
     entitled = {known.id for known in usable if known.node_id == node_id} or {known.id for known in usable}
 
-    def work(session: Session) -> None:
+    def work(tx: Tx) -> None:
         columns, this = NODE_NAMES.c, NODE_NAMES.c.node_id == node_id
-        is_new = insert_if_absent(session, NODE_NAMES, {"node_id": node_id, "token_id": token.id, "since": now})
-        owner = session.execute(select(columns.token_id).where(this).with_for_update()).scalar_one()
+        is_new = insert_if_absent(tx, NODE_NAMES, {"node_id": node_id, "token_id": token.id, "since": now})
+        owner = tx.execute(select(columns.token_id).where(this).with_for_update()).scalar_one()
         if token.id not in entitled or (owner != token.id and owner in entitled):
             log.warning("node.name_refused", node=node_id, token=token.id, owner=owner)
             raise UserError("the name of this node belongs to another token", code="name_taken")
         if is_new or owner != token.id:
-            session.execute(update(NODE_NAMES).where(this).values(token_id=token.id, since=now))
-            names = session.execute(select(func.count()).where(columns.token_id == token.id)).scalar_one()
+            tx.execute(update(NODE_NAMES).where(this).values(token_id=token.id, since=now))
+            names = tx.execute(select(func.count()).where(columns.token_id == token.id)).scalar_one()
             if names > most:
                 raise UserError(f"this token has {most} names of nodes already", code="too_many_names")
 
@@ -68,4 +69,4 @@ def all_names(context: Context) -> dict[str, str]:
 
 def free(context: Context, node_id: str) -> None:
     """Free a name: the next token that registers a node by it owns it. Harmless if no token owns it."""
-    context.db.run(lambda session: session.execute(delete(NODE_NAMES).where(NODE_NAMES.c.node_id == node_id)))
+    context.db.run(lambda tx: tx.execute(delete(NODE_NAMES).where(NODE_NAMES.c.node_id == node_id)))

@@ -11,7 +11,7 @@ def check(context: Context, owner: str) -> None:
     """Raise `OverCap` if this caller has spent enough today."""
     _release(context, owner)
     with context.db.read() as session:
-        accounts.check(session, context.db.now(), owner, accounts.cap(session, context.settings))
+        accounts.check(session, owner, accounts.cap(session))
 
 
 def statement(context: Context, owner: str, *, limit: int = 50, before: int | None = None) -> Statement:

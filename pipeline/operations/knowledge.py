@@ -250,7 +250,7 @@ def recover(caller: Caller, base_id: str) -> list[str]:
     context, found = caller.context, queries.queue(caller.context, base_id)
     if gone := _gone(context, service.held_up(context, found.base_id)):
         FLOW.free_lost(context, gone)
-    context.db.run(lambda session: session.launch(FLOW.name, LINE, *found.orphan_item_ids))
+    context.db.run(lambda tx: tx.launch(FLOW.name, LINE, *found.orphan_item_ids))
     return found.orphan_item_ids
 
 

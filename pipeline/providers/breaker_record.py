@@ -7,10 +7,10 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 
 from sqlalchemy import func, select
-from sqlalchemy.orm import Session
 
 from pipeline.engine import live_settings as live
 from pipeline.engine.traces import AiCall
+from pipeline.engine.transaction import Tx
 from pipeline.engine.wire import VIEW
 from pipeline.settings import ProviderProfile
 
@@ -73,14 +73,14 @@ def profile_digest(profile: ProviderProfile) -> str:
     return hashlib.sha256(facts.encode()).hexdigest()[:6]
 
 
-def write(session: Session, name: str, until: int, reason: str, now: datetime, profile: str = "") -> None:
+def write(tx: Tx, name: str, until: int, reason: str, profile: str = "") -> None:
     """Record that a breaker opened, or with `until` 0 that it closed."""
-    live.bump(session, now)  # holds others off: whoever reads the newest call after this finds what this wrote
-    newest = session.execute(select(func.coalesce(func.max(AiCall.id), 0))).scalar_one()
-    rows = live.stored(session)
+    live.bump(tx)  # holds others off: whoever reads the newest call after this finds what this wrote
+    newest = tx.execute(select(func.coalesce(func.max(AiCall.id), 0))).scalar_one()
+    rows = live.stored(tx)
     known = json.loads(rows.get(HISTORY + name, "[]"))
     # A closed one is closed again by each of several successes.
     if until or (known and known[-1][1]):
-        known.append([int(now.timestamp() * 1000), until, reason])
-        live.put(session, HISTORY + name, known[-REMEMBERED:], now)
-    live.put(session, PREFIX + name, asdict(BreakerRecord(until, reason, newest, profile)), now)
+        known.append([int(tx.now.timestamp() * 1000), until, reason])
+        live.put(tx, HISTORY + name, known[-REMEMBERED:])
+    live.put(tx, PREFIX + name, asdict(BreakerRecord(until, reason, newest, profile)))

@@ -6,6 +6,7 @@ from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from pipeline.engine.traces import AiCall
+from pipeline.engine.transaction import ReadTx
 from pipeline.providers import registry
 from pipeline.settings import Settings
 
@@ -22,16 +23,16 @@ _TYPICAL: Final = {
 CHARS_A_TOKEN = 4
 
 
-def of_call(session: Session, settings: Settings, provider: str, model: str, operation: str) -> float:
+def of_call(tx: ReadTx, provider: str, model: str, operation: str) -> float:
     """The estimate for one call of this operation: what its largest of late used, at this model's price.
 
     Takes the dearest of the provider and its fallbacks. 0: none of them has a price.
     """
     dearest, seen = 0.0, set[str]()
-    while (profile := settings.providers.get(provider)) is not None and provider not in seen:
+    while (profile := tx.settings.providers.get(provider)) is not None and provider not in seen:
         seen.add(provider)
-        if price := profile.price(model or registry.model_name(settings, provider)):
-            dearest = max(dearest, price.of(*_tokens(session, provider, operation)))
+        if price := profile.price(model or registry.model_name(tx.settings, provider)):
+            dearest = max(dearest, price.of(*_tokens(tx, provider, operation)))
         provider, model = profile.fallback, ""
     return dearest
 

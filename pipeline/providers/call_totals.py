@@ -14,6 +14,7 @@ from sqlalchemy.orm import Session
 
 from pipeline.engine.tables import insert_if_absent, table_of
 from pipeline.engine.traces import AiCall, CallCursor, CallTotal
+from pipeline.engine.transaction import Tx
 from pipeline.storage.context import Context
 
 CALLS, TOTALS, CURSOR = table_of(AiCall), table_of(CallTotal), table_of(CallCursor)
@@ -75,7 +76,7 @@ def advance(context: Context) -> int:
         if newest <= place[0]:
             return moved
         before = tuple(place)
-        step = context.db.run(lambda session, newest=newest: _advance(session, newest))  # type: ignore[misc]
+        step = context.db.run(lambda tx, newest=newest: _advance(tx, newest))  # type: ignore[misc]
         if step[:2] == before:
             return moved
         moved += max(0, step[0] - before[0])
@@ -84,15 +85,15 @@ def advance(context: Context) -> int:
 def removed(context: Context, ids: Sequence[int], still: ColumnElement[bool]) -> int:
     """Delete calls, if they match `still`; how many. Those that the totals lack are added to them."""
 
-    def act(session: Session) -> int:
-        counted, next_to, _ = _locked(session)
+    def act(tx: Tx) -> int:
+        counted, next_to, _ = _locked(tx)
         going = and_(CALLS.c.id.in_(ids), still)
-        _add(session, and_(going, CALLS.c.id > counted))
-        gone = len(session.execute(delete(CALLS).where(going).returning(CALLS.c.id)).all())
+        _add(tx, and_(going, CALLS.c.id > counted))
+        gone = len(tx.execute(delete(CALLS).where(going).returning(CALLS.c.id)).all())
         # SQLite gives the ids of the newest rows again, once these are gone.
-        newest = session.execute(select(func.coalesce(func.max(CALLS.c.id), 0))).scalar_one()
+        newest = tx.execute(select(func.coalesce(func.max(CALLS.c.id), 0))).scalar_one()
         if newest < next_to:
-            session.execute(update(CURSOR).values(counted_to=min(counted, newest), next_to=newest))
+            tx.execute(update(CURSOR).values(counted_to=min(counted, newest), next_to=newest))
         return gone
 
     return context.db.run(act)

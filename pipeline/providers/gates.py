@@ -116,7 +116,7 @@ def publish_defaults(context: Context) -> None:
     known = context.gates.live_settings
     shared = {queue.limits_setting for queue in context.gates.queues.values()}
     own = {key: live.default for key, live in known.items() if key.startswith(("queue.", "provider.")) or key in shared}
-    context.db.run(lambda session: live.publish_defaults(session, own, context.db.now()))
+    context.db.run(lambda tx: live.publish_defaults(tx, own))
     if not context.settings.keyless:
         close_after_changes(context)
 
@@ -143,7 +143,7 @@ def sync(context: Context) -> bool:
     with context.db.read() as session:
         rows = live.stored(session)
     if live.VERSION not in rows:
-        context.db.run(lambda session: live.bump(session, context.db.now()))
+        context.db.run(live.bump)
         return sync(context)
     found = _in_force(context, live.values_in(rows, context.gates.live_settings))
     queues = context.gates.queues
@@ -249,7 +249,7 @@ def remember_breaker(
     now = context.db.now()
     until = 0 if state is None else int((now.timestamp() + state.left_s) * 1000)
     reason = why if state is None else state.reason
-    context.db.run(lambda session: breaker_record.write(session, name, until, reason, now, profile))
+    context.db.run(lambda tx: breaker_record.write(tx, name, until, reason, profile))
     publish_breaker(context, name, "closed" if state is None else state.state, reason)
 
 

@@ -7,12 +7,12 @@ from uuid import uuid4
 
 from redis import RedisError
 from sqlalchemy.exc import SQLAlchemyError
-from sqlalchemy.orm import Session
 
 from pipeline.engine import accounts, traces
 from pipeline.engine.accounts import CALLER, Part
 from pipeline.engine.guarded_call import GateClosed
 from pipeline.engine.kept_answers import Subject
+from pipeline.engine.transaction import Tx
 from pipeline.providers import call_cost, gates
 from pipeline.providers.protocols import Embeddings
 from pipeline.providers.traced_call import Tracer
@@ -52,7 +52,7 @@ def query_vector(
                     with suppress(RedisError):
                         guarded.leave()
                 with suppress(SQLAlchemyError):  # a sweep records it later: do not delay the search for it
-                    context.db.run(lambda session: traces.record(session, tracer.trace), patience_s=RECORD_S)
+                    context.db.run(lambda tx: traces.record(tx, tracer.trace), patience_s=RECORD_S)
 
 
 @contextmanager
@@ -60,11 +60,11 @@ def _reserved(context: Context, flow: str, maker: Embeddings) -> Iterator[tuple[
     """Money for one call, on the current caller's account: what the call is for. Raises `OverCap`."""
     search = uuid4().hex
 
-    def admit(session: Session) -> bool:
-        each = call_cost.of_call(session, context.settings, maker.name, maker.model, OPERATION)
+    def admit(tx: Tx) -> bool:
+        each = call_cost.of_call(tx, maker.name, maker.model, OPERATION)
         if each:
             wanted, lasts_s = {search: [Part(1, each)]}, accounts.hold_s(context.settings)
-            accounts.admit(session, context.settings, context.db.now(), flow, wanted, lasts_s=lasts_s)
+            accounts.admit(tx, flow, wanted, lasts_s=lasts_s)
         return bool(each)
 
     if not (CALLER.get() and context.db.run(admit, patience_s=RECORD_S)):
@@ -74,4 +74,4 @@ def _reserved(context: Context, flow: str, maker: Embeddings) -> Iterator[tuple[
         yield ((search, ""),)
     finally:
         with suppress(SQLAlchemyError):  # it ends by itself
-            context.db.run(lambda session: accounts.close(session, context.db.now(), flow, search), patience_s=RECORD_S)
+            context.db.run(lambda tx: accounts.close(tx, flow, search), patience_s=RECORD_S)

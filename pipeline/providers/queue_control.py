@@ -5,10 +5,9 @@ Each is a row, so it holds for workers that start later, too; then the gates in 
 
 from typing import Any
 
-from sqlalchemy.orm import Session
-
 from pipeline.engine import live_settings as live
 from pipeline.engine.gate import FOR_EVER
+from pipeline.engine.transaction import Tx
 from pipeline.providers import gates
 from pipeline.storage.context import Context
 
@@ -18,14 +17,14 @@ def pause(context: Context, queue: str, seconds: float | None = None, reason: st
     context.gates.require(queue)
     now = context.db.now()
     until = FOR_EVER if seconds is None else int((now.timestamp() + seconds) * 1000)
-    context.db.run(lambda session: live.put(session, f"pause.{queue}", {"until": until, "reason": reason}, now))
+    context.db.run(lambda tx: live.put(tx, f"pause.{queue}", {"until": until, "reason": reason}))
     _apply_if_online(context, queue)
 
 
 def resume(context: Context, queue: str) -> None:
     """End an operator's pause, never a breaker's."""
     context.gates.require(queue)
-    context.db.run(lambda session: live.drop(session, f"pause.{queue}", context.db.now()))
+    context.db.run(lambda tx: live.drop(tx, f"pause.{queue}"))
     _apply_if_online(context, queue)
 
 
@@ -51,10 +50,9 @@ def change_setting(context: Context, key: str, text: str, *, reason: str = "", b
     """Set a live setting; the value in force. Who did it, and why, is kept beside it. Raises `UserError`."""
     known = context.gates.live_settings
 
-    def act(session: Session) -> Any:
-        now = context.db.now()
-        value = live.change(session, known, key, text, now)
-        live.note(session, key, reason, by, now)
+    def act(tx: Tx) -> Any:
+        value = live.change(tx, known, key, text)
+        live.note(tx, key, reason, by)
         return value
 
     value = context.db.run(act)
@@ -66,10 +64,9 @@ def reset_setting(context: Context, key: str, *, reason: str = "", by: str = "")
     """Return a live setting to its default, and give that. Raises `UserError`."""
     gates.live_setting(context, key)
 
-    def act(session: Session) -> None:
-        now = context.db.now()
-        live.drop(session, key, now)
-        live.note(session, key, reason, by, now)
+    def act(tx: Tx) -> None:
+        live.drop(tx, key)
+        live.note(tx, key, reason, by)
 
     context.db.run(act)
     _apply_if_online(context, *context.gates.queues)

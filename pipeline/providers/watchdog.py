@@ -19,6 +19,7 @@ from pipeline.engine import live_settings as live
 from pipeline.engine.breaker import RATE_LIMIT_S
 from pipeline.engine.errors import ErrorKind
 from pipeline.engine.traces import AiCall
+from pipeline.engine.transaction import Tx
 from pipeline.providers import breaker_record, gates
 from pipeline.providers.breaker_record import BreakerRecord
 from pipeline.providers.spend import next_reset
@@ -117,13 +118,12 @@ def _open(context: Context, name: str) -> bool:
     """Open a breaker, unless somebody opened or closed it meanwhile."""
     profile = context.settings.providers[name.partition(":")[0]]
 
-    def work(session: Session) -> Opening | None:
-        now = context.db.now()
-        live.bump(session, now)  # holds others off
-        found = _opening(context, name, *_recent(session, context, name))
+    def work(tx: Tx) -> Opening | None:
+        live.bump(tx)  # holds others off
+        found = _opening(context, name, *_recent(tx, context, name))
         if found:
-            until = int((now.timestamp() + (found.seconds or profile.breaker_cool_down_s)) * 1000)
-            breaker_record.write(session, name, until, found.reason, now, breaker_record.profile_digest(profile))
+            until = int((tx.now.timestamp() + (found.seconds or profile.breaker_cool_down_s)) * 1000)
+            breaker_record.write(tx, name, until, found.reason, breaker_record.profile_digest(profile))
         return found
 
     found = context.db.run(work)
@@ -136,12 +136,11 @@ def _open(context: Context, name: str) -> bool:
 def _close(context: Context, name: str, record: BreakerRecord) -> bool:
     """Close a half-open breaker, unless somebody opened or closed it meanwhile."""
 
-    def work(session: Session) -> bool:
-        now = context.db.now()
-        live.bump(session, now)
-        if breaker_record.read(live.stored(session), name) != record:
+    def work(tx: Tx) -> bool:
+        live.bump(tx)
+        if breaker_record.read(live.stored(tx), name) != record:
             return False
-        breaker_record.write(session, name, 0, "", now)
+        breaker_record.write(tx, name, 0, "")
         return True
 
     breaker = gates.breaker(context, name)
@@ -183,14 +182,14 @@ def end_what_is_over(context: Context) -> list[str]:
         gates.publish_breaker(context, name, "half-open")
     now = context.db.now()
 
-    def work(session: Session) -> list[str]:
+    def work(tx: Tx) -> list[str]:
         over = [
             key
-            for key, row in live.stored(session).items()
+            for key, row in live.stored(tx).items()
             if key.startswith("pause.") and 0 <= json.loads(row)["until"] < now.timestamp() * 1000
         ]
         for key in over:
-            live.drop(session, key, now)
+            live.drop(tx, key)
         return over
 
     ended = [key.removeprefix("pause.") for key in context.db.run(work)]

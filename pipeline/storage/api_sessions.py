@@ -39,7 +39,7 @@ _SESSIONS = Credentials(API_SESSIONS, SessionView, PREFIX, noun="session", listi
 def begin(context: Context, key: KeyView, lasts: timedelta) -> str:
     """The secret of a new session of this key. It ends with the key, at the latest. Drops those that are over."""
     over = delete(API_SESSIONS).where(API_SESSIONS.c.expires_at < context.db.now())
-    context.db.run(lambda session: session.execute(over))
+    context.db.run(lambda tx: tx.execute(over))
     return _SESSIONS.create(context, key.name, lasts, key_id=key.id)[0]
 
 

@@ -15,10 +15,11 @@ from uuid import uuid4
 
 from sqlalchemy import ColumnElement, String, Table, insert, or_, select, text, update
 from sqlalchemy.exc import SQLAlchemyError
-from sqlalchemy.orm import Mapped, Session, mapped_column
+from sqlalchemy.orm import Mapped, mapped_column
 
 from pipeline.engine.errors import UserError
 from pipeline.engine.tables import UtcDateTime, portions
+from pipeline.engine.transaction import Tx
 from pipeline.engine.views import view_of
 from pipeline.engine.wire import VIEW
 from pipeline.storage.context import Context
@@ -96,25 +97,25 @@ class Credentials(Generic[View]):
             **more,
         }
 
-        def work(session: Session) -> View:
+        def work(tx: Tx) -> View:
             mine = select(self.table).where(self.table.c.id == row["id"])
-            found = session.execute(mine.where(self.table.c.secret_hash == row["secret_hash"])).one_or_none()
+            found = tx.execute(mine.where(self.table.c.secret_hash == row["secret_hash"])).one_or_none()
             if found is None:  # else a commit whose answer was lost
                 if self.names_are_unique:
-                    self._check_name(session, name, now)
-                session.execute(insert(self.table).values(row))
-                found = session.execute(mine).one()
+                    self._check_name(tx, name)
+                tx.execute(insert(self.table).values(row))
+                found = tx.execute(mine).one()
             return view_of(self.view, found)
 
         return secret, context.db.run(work)
 
-    def _check_name(self, session: Session, name: str, now: datetime) -> None:
+    def _check_name(self, tx: Tx, name: str) -> None:
         """Raise `UserError` if a usable credential has the name: lists and logs could not tell the two apart."""
-        if session.get_bind().dialect.name == "postgresql":  # SQLite has one writer at a time
-            session.execute(text(f"LOCK TABLE {self.table.name} IN SHARE ROW EXCLUSIVE MODE"))
+        if tx.get_bind().dialect.name == "postgresql":  # SQLite has one writer at a time
+            tx.execute(text(f"LOCK TABLE {self.table.name} IN SHARE ROW EXCLUSIVE MODE"))
         same = select(self.table).where(self.table.c.name == name)
-        for row in session.execute(same):
-            if view_of(self.view, row).usable(now):
+        for row in tx.execute(same):
+            if view_of(self.view, row).usable(tx.now):
                 raise UserError(
                     f"there is a {self.noun} called {name} already ({row.id}): choose another name, or revoke that one",
                     code="exists",
@@ -175,7 +176,7 @@ class Credentials(Generic[View]):
         """End one now, as `find` finds it. Harmless if it was revoked before."""
         found = self.find(context, name_or_id)
         ended = update(self.table).where(self.table.c.id == found.id, self.table.c.revoked_at.is_(None))
-        context.db.run(lambda session: session.execute(ended.values(revoked_at=context.db.now())))
+        context.db.run(lambda tx: tx.execute(ended.values(revoked_at=tx.now)))
         return self._find(context, self.table.c.id == found.id)[0]
 
     def _find(self, context: Context, *conditions: ColumnElement[bool]) -> list[View]:
@@ -187,7 +188,7 @@ class Credentials(Generic[View]):
         used = self.table.c.last_used_at
         earlier = or_(used.is_(None), used < now - timedelta(seconds=_NOTED_S))
         noted = update(self.table).where(self.table.c.id == credential_id, earlier).values(last_used_at=now)
-        context.db.run(lambda session: session.execute(noted))
+        context.db.run(lambda tx: tx.execute(noted))
 
 
 def _hash(secret: str) -> str:

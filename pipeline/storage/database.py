@@ -9,13 +9,13 @@ from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from threading import Lock
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 import structlog
 from sqlalchemy import Engine, create_engine, event, func, select
 from sqlalchemy.exc import DataError, DBAPIError, InterfaceError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
-from sqlalchemy.orm import Session, sessionmaker
+from sqlalchemy.orm import sessionmaker
 
 from pipeline.engine import (
     outbox,  # noqa: F401  # writes down events before a commit
@@ -23,7 +23,7 @@ from pipeline.engine import (
 )
 from pipeline.engine.claims import Tries
 from pipeline.engine.errors import UserError
-from pipeline.engine.transaction import Dispatch, Tx
+from pipeline.engine.transaction import Dispatch, ReadTx, Tx
 from pipeline.settings import Settings
 from pipeline.storage import database_url
 
@@ -43,8 +43,8 @@ _PATIENCE = "patience_s"
 _MOST_SHOWN = 200
 
 
-class _Reading(Session):
-    """A session that tries each statement again while the database is unavailable: reading twice does no harm."""
+class _Reading(ReadTx):
+    """One that tries each statement again while the database is unavailable: reading twice does no harm."""
 
     def execute(self, *args: Any, **kwargs: Any) -> Any:
         return _riding_over(lambda: super(_Reading, self).execute(*args, **kwargs), self.info[_PATIENCE], self.rollback)
@@ -71,15 +71,14 @@ class Database:
         """How long to try again while the database is unavailable, unless told otherwise."""
         self.is_sqlite = self.url.get_backend_name() == "sqlite"
         self.engine = self._sqlite(threads) if self.is_sqlite else self._server(threads)
-        known = cast("Settings", settings)
-        self._session = sessionmaker(
-            self.engine, class_=self.transactions, expire_on_commit=False, settings=known, clock=self.now
-        )
+        # The clock is looked up each time: tests set it.
+        knows: dict[str, Any] = {"settings": settings, "clock": lambda: self.now(), "expire_on_commit": False}  # noqa: PLW0108
+        self._session = sessionmaker(self.engine, class_=self.transactions, **knows)
         self.send = send
         read_only = self.engine.execution_options(read_only=True)
         self._clock = -math.inf, datetime.min.replace(tzinfo=UTC)
         self._asking = Lock()
-        self._reading = sessionmaker(read_only, class_=_Reading, expire_on_commit=False)
+        self._reading = sessionmaker(read_only, class_=_Reading, **knows)
 
     def _sqlite(self, threads: int) -> Engine:
         if self.url.database:
@@ -117,7 +116,7 @@ class Database:
             yield session
 
     @contextmanager
-    def read(self, *, patience_s: float | None = None) -> Iterator[Session]:
+    def read(self, *, patience_s: float | None = None) -> Iterator[ReadTx]:
         """A transaction that only reads: on SQLite it neither waits for a writer nor stops one.
 
         Each statement is tried again for up to `patience_s` (default: the database's) while the database is busy or

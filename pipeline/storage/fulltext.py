@@ -31,6 +31,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.orm import Session
 
+from pipeline.engine.transaction import Tx
 from pipeline.storage.database import Database
 from pipeline.storage.letters import plain
 from pipeline.storage.lists import one_of
@@ -200,12 +201,12 @@ class FullText:
         # Below zero begins a merge of everything; the steps after it continue. Fewer than two changes: it is done.
         pages = -_MERGED_PAGES
 
-        def merge(session: Session) -> int:
+        def merge(tx: Tx) -> int:
             counted = text("SELECT total_changes()")
-            before: int = session.execute(counted).scalar_one()
+            before: int = tx.execute(counted).scalar_one()
             command = text(f"INSERT INTO {self.table} ({self.table}, rank) VALUES ('merge', :pages)")  # noqa: S608  # ours
-            session.execute(command, {"pages": pages})
-            after: int = session.execute(counted).scalar_one()
+            tx.execute(command, {"pages": pages})
+            after: int = tx.execute(counted).scalar_one()
             return after - before
 
         while db.run(merge) >= _FEWEST_CHANGES:

@@ -7,10 +7,11 @@ from typing import Any
 from uuid import uuid4
 
 from sqlalchemy import Index, LargeBinary, String, Text, delete, func, or_, select, update
-from sqlalchemy.orm import Mapped, Session, mapped_column
+from sqlalchemy.orm import Mapped, mapped_column
 
 from pipeline.engine.errors import UserError
 from pipeline.engine.tables import Base, UtcDateTime, insert_if_absent, table_of
+from pipeline.engine.transaction import Tx
 from pipeline.storage.context import Context
 from pipeline.storage.retention import Retention
 
@@ -81,19 +82,19 @@ def begin(context: Context, owner: str, key: str, fingerprint: str, keep: timede
     fresh = {"fingerprint": fingerprint, **running, "created_at": now, "expires_at": now + keep}
     mine = [REQUESTS.c.owner == owner, REQUESTS.c.key == key]
 
-    def work(session: Session) -> Begun | Answer:
-        session.execute(delete(REQUESTS).where(*mine, REQUESTS.c.expires_at <= now))
+    def work(tx: Tx) -> Begun | Answer:
+        tx.execute(delete(REQUESTS).where(*mine, REQUESTS.c.expires_at <= now))
         row = None
         while row is None:  # on PostgreSQL, a twin may be released between the two
-            insert_if_absent(session, REQUESTS, {"owner": owner, "key": key, "headers": "", "body": b"", **fresh})
-            row = session.execute(select(REQUESTS).where(*mine)).one_or_none()
+            insert_if_absent(tx, REQUESTS, {"owner": owner, "key": key, "headers": "", "body": b"", **fresh})
+            row = tx.execute(select(REQUESTS).where(*mine)).one_or_none()
         if row.fingerprint != fingerprint:
             raise AnotherRequest
         if row.status is not None:
             return Answer(row.status, row.headers, row.body)
         free = or_(REQUESTS.c.claim_id == claim_id, REQUESTS.c.running_until <= now)
         taken = update(REQUESTS).where(*mine, REQUESTS.c.status.is_(None), free).values(**running)
-        if not session.execute(taken.returning(REQUESTS.c.key)).first():
+        if not tx.execute(taken.returning(REQUESTS.c.key)).first():
             raise StillRunning
         return Begun(owner, key, claim_id)
 
@@ -103,12 +104,12 @@ def begin(context: Context, owner: str, key: str, fingerprint: str, keep: timede
 def settle(context: Context, begun: Begun, answer: Answer) -> None:
     """Keep the answer for those who ask again. Does nothing if the claim was lost."""
     values = {"status": answer.status, "headers": answer.headers, "body": answer.body, "claim_id": None}
-    context.db.run(lambda session: session.execute(update(REQUESTS).where(*_own(begun)).values(**values)))
+    context.db.run(lambda tx: tx.execute(update(REQUESTS).where(*_own(begun)).values(**values)))
 
 
 def release(context: Context, begun: Begun) -> None:
     """Forget the request: nothing was done, so that the same key may be tried again."""
-    context.db.run(lambda session: session.execute(delete(REQUESTS).where(*_own(begun))))
+    context.db.run(lambda tx: tx.execute(delete(REQUESTS).where(*_own(begun))))
 
 
 def _own(begun: Begun) -> Sequence[Any]:
@@ -125,7 +126,7 @@ def expired(context: Context) -> Retention:
 
     def remove(context: Context) -> int:
         gone = delete(REQUESTS).where(over).returning(REQUESTS.c.key)
-        return context.db.run(lambda session: len(session.execute(gone).all()))
+        return context.db.run(lambda tx: len(tx.execute(gone).all()))
 
     kept = context.settings.api.idempotency_hours
     return Retention("answers to idempotent requests", f"{kept:g} hours", due, remove)

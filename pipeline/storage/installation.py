@@ -113,7 +113,7 @@ def check(db: Database, settings: Settings) -> None:
         return
     if pair.database is None:
         row = {"only": 1, "id": uuid4().hex, "bound": False, "created_at": datetime.now(UTC)}
-        db.run(lambda session: insert_if_absent(session, INSTALLATION, row))
+        db.run(lambda tx: insert_if_absent(tx, INSTALLATION, row))
         pair = look(db, settings)
     if pair.new:
         _write(mark(settings), pair.database or "")
@@ -123,7 +123,7 @@ def check(db: Database, settings: Settings) -> None:
         pair = look(db, settings)
     if not pair.fits:
         raise ForeignFolder(pair.problem)
-    db.run(lambda session: session.execute(update(INSTALLATION).values(bound=True)))
+    db.run(lambda tx: tx.execute(update(INSTALLATION).values(bound=True)))
 
 
 def belong_together(context: Context) -> bool:

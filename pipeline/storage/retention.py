@@ -6,8 +6,8 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from sqlalchemy import Column, ColumnElement, and_, delete, false, func, or_, select
-from sqlalchemy.orm import Session
 
+from pipeline.engine.transaction import ReadTx
 from pipeline.storage.context import Context
 
 PORTION = 500
@@ -59,18 +59,18 @@ def rows(
 
     def due(context: Context) -> int:
         with context.db.read() as session:
-            over = _over(session, context.db.now(), rule, key, at, may_go, least)
+            over = _over(session, rule, key, at, may_go, least)
             return int(session.execute(select(func.count()).select_from(key.table).where(over)).scalar_one())
 
     def remove(context: Context) -> int:
         with context.db.read() as session:
-            over = _over(session, context.db.now(), rule, key, at, may_go, least)
+            over = _over(session, rule, key, at, may_go, least)
         some = select(key).where(over).order_by(at, key).limit(portion)
 
         def next_portion() -> int:
             if discard is None:
                 gone = delete(key.table).where(key.in_(some)).returning(key)
-                return context.db.run(lambda session: len(session.execute(gone).all()))
+                return context.db.run(lambda tx: len(tx.execute(gone).all()))
             with context.db.read() as session:
                 keys = list(session.execute(some).scalars())
             return discard(context, keys, over) if keys else 0
@@ -84,8 +84,7 @@ def rows(
 
 
 def _over(
-    session: Session,
-    now: datetime,
+    tx: ReadTx,
     rule: Rule,
     key: Column[Any],
     at: ColumnElement[datetime],
@@ -95,10 +94,10 @@ def _over(
     """The rows beyond the rule now. Fixed moments and keys, so that it means the same while rows go and come."""
     beyond: list[ColumnElement[bool]] = []
     if rule.days:
-        beyond.append(at < now - timedelta(days=rule.days))
+        beyond.append(at < tx.now - timedelta(days=rule.days))
     if rule.count:
         newest = select(at, key).where(*may_go).order_by(at.desc(), key.desc())
-        first = session.execute(newest.offset(rule.count).limit(1)).first()
+        first = tx.execute(newest.offset(rule.count).limit(1)).first()
         if first is not None:
             beyond.append(or_(at < first[0], and_(at == first[0], key <= first[1])))
-    return and_(or_(false(), *beyond), at <= now - least, *may_go)
+    return and_(or_(false(), *beyond), at <= tx.now - least, *may_go)

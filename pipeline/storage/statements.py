@@ -76,10 +76,10 @@ def statement(context: Context, owner: str, limit: int, before: int | None = Non
     older = [CHARGES.c.id < before] if before is not None else []
     charged = select(CHARGES).where(CHARGES.c.owner == owner, *older).order_by(CHARGES.c.id.desc()).limit(limit)
     with context.db.read() as session:
-        stands = accounts.balance(session, owner, now)
+        stands = accounts.balance(session, owner)
         return Statement(
             owner,
-            accounts.cap(session, context.settings),
+            accounts.cap(session),
             stands.spent,
             stands.reserved,
             stands.since,

@@ -37,6 +37,3 @@ def send(self: Any, number: int) -> None:
         settled = delivery.send(context, owner(self))
         if settled.done and number < plan.places(context):
             place.again(send.si(number))
-    TASKS.wake_in(settled.retry_in_s)
-    if settled.done:
-        TASKS.wake_in(plan.next_wait_s(context))

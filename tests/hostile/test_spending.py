@@ -403,13 +403,13 @@ def test_searches_at_once_are_reserved_before_they_are_made(context: Context, an
 
     def admit(session: Any, search: str) -> None:
         wanted = {search: [Part(1, 0.6)]}
-        accounts.admit(session, context.settings, context.db.now(), "knowledge", wanted, lasts_s=60)
+        accounts.admit(session, "knowledge", wanted, lasts_s=60)
 
     context.db.run(lambda session: admit(session, "one"))
     with pytest.raises(OverCap):
         context.db.run(lambda session: admit(session, "two"))
     call(context, traces.SEARCH, ann.id, 0.1, flow="knowledge", of=(("one", ""),))
-    context.db.run(lambda session: accounts.close(session, context.db.now(), "knowledge", "one"))
+    context.db.run(lambda session: accounts.close(session, "knowledge", "one"))
     context.db.run(lambda session: admit(session, "two"))
     assert (ann.spent, ann.reserved) == (pytest.approx(0.1), pytest.approx(0.6))
 

@@ -5,16 +5,15 @@ from contextlib import contextmanager
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy.orm import Session
-
 from pipeline.engine import traces
 from pipeline.engine import work as kernel
 from pipeline.engine.breaker import BreakerState
-from pipeline.engine.claims import Claim, Owner
+from pipeline.engine.claims import Owner
 from pipeline.engine.errors import ErrorKind, UnitError
 from pipeline.engine.guarded_call import GuardedCall
 from pipeline.engine.lanes import Batch, run_lane
 from pipeline.engine.launch import Place
+from pipeline.engine.transaction import Tx
 from pipeline.engine.work import Changes, Outcome, Work
 from tasks.flow import AtWork, at_work, expect, once
 from tests.simulation import provider
@@ -131,32 +130,26 @@ class _Hop:
 
     def exchange(self, outcomes: Sequence[Outcome], want: int, untried: Sequence[Any]) -> Batch[Any]:
         """Settle, give back what an earlier delivery left, and claim: one transaction, safe to repeat."""
-        work, db, settings = self.work, self.fleet.db, self.fleet.context.settings
-        back = [
-            Outcome(row.id, row.attempts, claim, UnitError("not tried", kind=ErrorKind.CANCELLED))
-            for row, claim in untried
-        ]
+        work = self.work
+        back = [Outcome(row, UnitError("not tried", kind=ErrorKind.CANCELLED)) for row in untried]
 
-        def act(session: Session) -> tuple[list[Any], Claim, Changes, str, bool]:
-            scope = work.lock(session, self._scope_id)
-            now = db.now()
-            held = kernel.new_claim(work, self._owner, None, now)
-            changes = kernel.settle(session, work, scope, [*outcomes, *back], settings, now)
-            traces.record_all(session, self._calls)
-            kernel.give_back_earlier(session, work, scope, self._scope_id, self._owner, settings, now)
-            rows = kernel.claim(session, work, self._scope_id, held, now, limit=want) if want else []
-            return rows, held, changes, *stands(session, work, self._scope_id, now)
+        def act(tx: Tx) -> tuple[list[Any], Changes, str, bool]:
+            scope = work.lock(tx, self._scope_id)
+            changes = kernel.settle(tx, work, scope, *outcomes, *back)
+            traces.record_all(tx, self._calls)
+            kernel.give_back_earlier(tx, work, scope, self._owner)
+            rows = kernel.claim(tx, work, scope, self._owner, limit=want) if want else []
+            return rows, changes, *stands(tx, work, self._scope_id)
 
-        rows, held, changes, status, more = db.run(act)
+        rows, changes, status, more = self.fleet.db.run(act)
         self._calls = []
         if changes.retry_in_s is not None:
             self.retry_in_s = min(changes.retry_in_s, self.retry_in_s or changes.retry_in_s)
         self.ready = bool(changes.done or changes.failed) and status == ScopeState.READY
-        return Batch([(row, held) for row in rows], more)
+        return Batch(rows, more)
 
-    def perform(self, unit: tuple[Any, Claim]) -> Outcome:
+    def perform(self, row: Any) -> Outcome:
         """Do one unit."""
-        row, claim = unit
         world = self.world
         world.note("performs", unit=row.id, attempt=row.attempts)
         try:
@@ -181,11 +174,11 @@ class _Hop:
             else:
                 self._compute(row)
         except UnitError as error:
-            return Outcome(row.id, row.attempts, claim, error)
+            return Outcome(row, error)
         if world.chance(world.faults.freeze):
             world.note("is frozen", unit=row.id)
             world.sleep(world.rng.uniform(35, 80))
-        return Outcome(row.id, row.attempts, claim, values={"result": "done"} if self.work is PAGES else {})
+        return Outcome(row, values={"result": "done"} if self.work is PAGES else {})
 
     def _compute(self, row: Any) -> None:
         world = self.world

@@ -11,9 +11,8 @@ from typing import Any
 
 from sqlalchemy import Engine, create_engine, event
 from sqlalchemy.exc import OperationalError
-from sqlalchemy.orm import Session
 
-from pipeline.engine.transaction import Tx
+from pipeline.engine.transaction import ReadTx, Tx
 from pipeline.settings import Settings
 from pipeline.storage.database import Database, _begin_sqlite
 from tests.simulation.world import World
@@ -56,8 +55,12 @@ class SimulatedDatabase(Database):
     def now(self) -> datetime:
         return self.world.now()
 
+    def go_by(self, settings: Settings) -> None:
+        """Transactions know these settings: each seed has its own."""
+        self._session.configure(settings=settings)
+
     @contextmanager
-    def read(self, *, patience_s: float | None = None) -> Iterator[Session]:
+    def read(self, *, patience_s: float | None = None) -> Iterator[ReadTx]:
         self.world.point("before reading")
         with super().read(patience_s=patience_s) as session:
             yield session

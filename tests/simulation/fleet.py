@@ -120,6 +120,7 @@ class Fleet:
             settings=Settings.model_construct(),
             gates=SimpleNamespace(queues=(provider.QUEUE,)),
         )
+        db.go_by(self.context.settings)
         self.launching: dict[Any, int] = {}
         self.queue_of: dict[str, str] = {}
         self.kinds: dict[int, str] = {}

@@ -14,6 +14,7 @@ from pipeline.engine.launch import Wanted
 from pipeline.engine.retry import Policy
 from pipeline.engine.states import Machine
 from pipeline.engine.tables import UtcDateTime, table_of
+from pipeline.engine.transaction import Tx
 from pipeline.engine.work import Changes, Work
 from pipeline.flows.flow import Flow
 
@@ -128,19 +129,19 @@ def lock(session: Session, scope_id: Any) -> Any | None:
     return session.execute(_LOCK, {"scope": scope_id}).first()
 
 
-def _count(session: Session, scope: Any, changes: Changes, now: datetime) -> None:
+def _count(tx: Tx, scope: Any, changes: Changes) -> None:
     done, failed = len(changes.done), len(changes.failed)
     if not done and not failed:
         return
     counted = {"scope": scope.id, "more": done, "worse": failed}
-    all_done, all_failed, total = session.connection().execute(_COUNT, counted).one()
+    all_done, all_failed, total = tx.connection().execute(_COUNT, counted).one()
     if all_done + all_failed >= total:
-        SCOPE.move(session, SCOPES, Event.READY, SCOPES.c.id == scope.id, updated_at=now)
+        SCOPE.move(tx, SCOPES, Event.READY, SCOPES.c.id == scope.id, updated_at=tx.now)
 
 
-def _merged(session: Session, scope: Any, changes: Changes, now: datetime) -> None:
+def _merged(tx: Tx, scope: Any, changes: Changes) -> None:
     if changes.done:
-        session.connection().execute(_MERGE, {"scope": scope.id})
+        tx.connection().execute(_MERGE, {"scope": scope.id})
 
 
 def _policy(_settings: Any) -> Policy:
@@ -199,7 +200,7 @@ def _due(context: Any) -> Iterator[str]:
 
 def _next_wait_s(context: Any) -> float | None:
     with context.db.read() as session:
-        return kernel.next_due(session, PAGES, context.db.now())
+        return kernel.next_due(session, PAGES)
 
 
 def _runnable(context: Any, shut: Collection[str]) -> Iterator[str]:
@@ -234,9 +235,9 @@ _STANDS = {
 }
 
 
-def stands(session: Session, work: Work, scope_id: str, now: datetime) -> tuple[str, bool]:
+def stands(tx: Tx, work: Work, scope_id: str) -> tuple[str, bool]:
     """A scope's state, and whether any of its units is due."""
-    status, more = session.execute(_STANDS[work], {"scope": scope_id, "now": now}).one()
+    status, more = tx.execute(_STANDS[work], {"scope": scope_id, "now": tx.now}).one()
     return status, more
 
 

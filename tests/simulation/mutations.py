@@ -112,7 +112,7 @@ MUTATIONS = (
         rare=True,
         names={
             "pipeline.engine.work._move": _unfenced(work._move),
-            "pipeline.engine.work.held": lambda session, work, outcomes: {one.id for one in outcomes},
+            "pipeline.engine.work.held": lambda session, work, outcomes: {one.unit.id for one in outcomes},
         },
     ),
     Mutation(

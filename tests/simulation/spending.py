@@ -12,6 +12,7 @@ from pipeline.engine import accounts
 from pipeline.engine.accounts import CALLER, CHARGES, RESERVATIONS, Part
 from pipeline.engine.live_settings import SystemSetting
 from pipeline.engine.tables import table_of
+from pipeline.engine.transaction import Tx
 from tests.simulation import provider
 from tests.simulation.flow import SCOPES, ScopeState
 from tests.simulation.world import Violation
@@ -39,16 +40,15 @@ class Spending:
         """Of a call."""
         return PRICE if self.is_capped else 0.0
 
-    def admit(self, session: Session, scope_id: str, queue: str, units: int) -> None:
+    def admit(self, tx: Tx, scope_id: str, queue: str, units: int) -> None:
         """As a request does that hands in a scope. Raises `OverCap`; once faults are over, there is no cap."""
         if not self.is_capped or queue != provider.QUEUE:
             return
-        db, settings = self._fleet.db, self._fleet.context.settings
-        settings.api.spend_per_day = 0 if self._fleet.world.calm else CAP
+        tx.settings.api.spend_per_day = 0 if self._fleet.world.calm else CAP
         CALLER.set(self.owner_of[scope_id])
         try:
-            accounts.release(session, db.now(), accounts.ended(session, "sim", unfinished))
-            accounts.admit(session, settings, db.now(), "sim", {scope_id: [Part(min(units, int(CAP)), PRICE)]})
+            accounts.release(tx, accounts.ended(tx, "sim", unfinished))
+            accounts.admit(tx, "sim", {scope_id: [Part(min(units, int(CAP)), PRICE)]})
         finally:
             CALLER.set("")
 

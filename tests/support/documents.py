@@ -11,6 +11,7 @@ from sqlalchemy import insert, select, update
 
 from pipeline.engine.claims import Owner, new_claim
 from pipeline.engine.errors import ErrorKind, UnitError
+from pipeline.engine.transaction import Tx
 from pipeline.flows.documents import files
 from pipeline.flows.documents.models import ATTEMPTS, DOCUMENTS, PAGES
 from pipeline.flows.documents.plan import CPU, provider_of
@@ -153,20 +154,13 @@ class Worker:
         self, tried: Sequence[Attempt] = (), want: int = 0, later_s: float = 0, untried: Sequence[PageUnit] = ()
     ) -> PageBatch | None:
         """Settle and claim in one transaction, as a lane does."""
-        now = datetime.now(UTC) + timedelta(seconds=later_s)
-        return self._context.db.run(
-            lambda session: page.settle_and_claim(
-                session,
-                self._document_id,
-                [provider_of(self._queue)],
-                tried,
-                want,
-                self.owner,
-                settings=self._context.settings,
-                now=now,
-                untried=untried,
-            )
-        )
+
+        def act(tx: Tx) -> PageBatch | None:
+            tx.now = datetime.now(UTC) + timedelta(seconds=later_s)
+            providers = [provider_of(self._queue)]
+            return page.settle_and_claim(tx, self._document_id, providers, tried, want, self.owner, untried=untried)
+
+        return self._context.db.run(act)
 
     def claim(self, want: int = 1, later_s: float = 0) -> Sequence[PageUnit]:
         done = self.settle_and_claim(want=want, later_s=later_s)

@@ -5,8 +5,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from sqlalchemy import insert, select
-from sqlalchemy.orm import Session
 
+from pipeline.engine.transaction import Tx
 from pipeline.flows.knowledge.models import CHUNKS, FULL_TEXT
 from pipeline.flows.knowledge.states import ItemStatus
 from pipeline.flows.knowledge.work.known import kind_of
@@ -45,7 +45,7 @@ def publish(
 
 
 def add_chunks(
-    session: Session,
+    session: Tx,
     context: Context,
     base_id: str,
     item_id: str,
@@ -80,4 +80,4 @@ def add_chunks(
     ids = session.execute(mine.order_by(CHUNKS.c.number)).scalars().all()
     head = " ".join([title, *heading])
     FULL_TEXT.put(session, [Text(one, head, base_id, text) for one, text in zip(ids, texts, strict=True)])
-    vectors.upsert(session, kind_of(base_id), space, list(zip(ids, embed(texts), strict=True)), now)
+    vectors.upsert(session, kind_of(base_id), space, list(zip(ids, embed(texts), strict=True)))

@@ -11,6 +11,7 @@ from sqlalchemy.orm import Session
 from pipeline.engine import live_settings
 from pipeline.engine.claims import Owner
 from pipeline.engine.settled import Settled
+from pipeline.engine.transaction import Tx
 from pipeline.flows.music import fulltext, plan, routes, service
 from pipeline.flows.music.flow import FLOW
 from pipeline.flows.music.models import BATCHES, RUNS, SONGS
@@ -68,7 +69,7 @@ def add_songs(context: Context, count: int, first: int = 1) -> None:
 
 def change(context: Context, key: str, value: str) -> None:
     known = context.gates.live_settings
-    context.db.run(lambda session: live_settings.change(session, known, key, value, datetime.now(UTC)))
+    context.db.run(lambda session: live_settings.change(session, known, key, value))
     gates.sync(context)
 
 
@@ -92,10 +93,10 @@ def add_run(context: Context, status: PipelineState, songs: int = 0) -> str:
         add_songs(context, songs)
     run_id = uuid4().hex
 
-    def work(session: Session) -> None:
+    def work(session: Tx) -> None:
         now = context.db.now()
         session.execute(insert(RUNS).values(id=run_id, status=status, active=1, created_at=now, updated_at=now))
-        selection.make_batches(session, run_id, list(session.execute(select(SONGS.c.id)).scalars()), Mode.FULL, 1, now)
+        selection.make_batches(session, run_id, list(session.execute(select(SONGS.c.id)).scalars()), Mode.FULL, 1)
 
     context.db.run(work)
     return run_id

@@ -7,6 +7,7 @@ from typing import Any
 from sqlalchemy import insert, update
 from sqlalchemy.orm import Session
 
+from pipeline.engine.transaction import Tx
 from pipeline.engine.work import Work
 from pipeline.flows import flows
 from pipeline.flows.documents.states import DocumentStatus, PageStatus
@@ -105,7 +106,7 @@ def _screenshots(context: Context, shards: int, nodes: int = 0, thread: str | No
         **made,
     }
 
-    def act(session: Session) -> int:
+    def act(session: Tx) -> int:
         batch_id = int(session.execute(insert(Batch).values(**batch).returning(Batch.id)).scalar_one())
         for number in range(shards):
             session.execute(insert(Shard).values(batch_id=batch_id, number=number, **shard))
@@ -113,7 +114,7 @@ def _screenshots(context: Context, shards: int, nodes: int = 0, thread: str | No
             session.execute(insert(Thread).values(id=thread, first_at=now, last_at=now, created_at=now))
         for number in range(nodes):
             added = insert(Node).values(origin_key=str(number), **node).returning(Node.id)
-            graph_nodes.want_vectors(session, [session.execute(added).scalar_one()], now)
+            graph_nodes.want_vectors(session, [session.execute(added).scalar_one()])
         return batch_id
 
     return context.db.run(act)

@@ -25,14 +25,11 @@ _FAILED = (DocumentStatus.FAILED, DocumentStatus.PARTIAL_FAILED)
 
 def waiting(context: Context) -> Iterator[Waiting]:
     """Documents that wait to be split or merged, and pages by who converts them now."""
-    now = context.db.now()
     left = func.sum(DOCUMENTS.c.pages - DOCUMENTS.c.completed_count - DOCUMENTS.c.failed_count)
     converted = and_(PAGES.c.document_id == DOCUMENTS.c.id, DOCUMENTS.c.status == DocumentStatus.PROCESSING)
     with context.db.read() as session:
-        whole = [one for kind in (SPLIT, MERGE) for _, one in counted(session, kind, "documents", now)]
-        pages = list(
-            counted(session, CONVERT, "pages", now, by=PAGES.c.provider, within=PAGES.join(DOCUMENTS, converted))
-        )
+        whole = [one for kind in (SPLIT, MERGE) for _, one in counted(session, kind, "documents")]
+        pages = list(counted(session, CONVERT, "pages", by=PAGES.c.provider, within=PAGES.join(DOCUMENTS, converted)))
         paused, unsplit = session.execute(
             select(left, func.count().filter(DOCUMENTS.c.pages == 0)).where(DOCUMENTS.c.status == DocumentStatus.PAUSED)
         ).one()

@@ -180,7 +180,7 @@ def due(context: Context) -> list[str]:
 def next_wait_s(context: Context) -> float | None:
     """Seconds until the next page is due; None if no page waits."""
     with context.db.read() as session:
-        return work.next_due(session, CONVERT, context.db.now(), _is_processing())
+        return work.next_due(session, CONVERT, _is_processing())
 
 
 def _is_processing() -> ColumnElement[bool]:

@@ -4,15 +4,13 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
-from uuid import uuid4
 
 import structlog
 from sqlalchemy import ColumnElement, delete, func, select
-from sqlalchemy.orm import Session
 
 from pipeline.engine import work
-from pipeline.engine.claims import Owner
 from pipeline.engine.errors import ErrorKind, UnitError
+from pipeline.engine.transaction import Tx
 from pipeline.flows.documents import files, service
 from pipeline.flows.documents.models import ATTEMPTS, DOCUMENTS, PAGES
 from pipeline.flows.documents.states import AT_REST, DocumentStatus
@@ -56,13 +54,11 @@ def _fail(context: Context, document_id: str, provider: str) -> int:
     )
     error = UnitError(what, kind=ErrorKind.PERMANENT, code="unknown_provider")
 
-    def act(session: Session) -> int:
-        document = lock(session, document_id)
+    def act(tx: Tx) -> int:
+        document = lock(tx, document_id)
         if document is None or document.status != DocumentStatus.PROCESSING:
             return 0
-        nobody, mine = Owner(f"none:0:{uuid4().hex[:6]}", ""), PAGES.c.provider == provider
-        now = context.db.now()
-        return len(work.refuse(session, CONVERT, document, document_id, nobody, error, context.settings, now, mine))
+        return len(work.refuse(tx, CONVERT, document, error, PAGES.c.provider == provider))
 
     failed = context.db.run(act)
     log.error("pages.without_provider", document=document_id, provider=provider, pages=failed)
@@ -103,14 +99,14 @@ def _discard(context: Context, ids: Sequence[str], over: ColumnElement[bool]) ->
             select(ATTEMPTS.c.id).where(ATTEMPTS.c.document_id == document_id, still.exists()).limit(retention.PORTION)
         )
         portion = delete(ATTEMPTS).where(ATTEMPTS.c.id.in_(some)).returning(ATTEMPTS.c.id)
-        while context.db.run(lambda session, portion=portion: len(session.execute(portion).all())):  # type: ignore[misc]
+        while context.db.run(lambda tx, portion=portion: len(tx.execute(portion).all())):  # type: ignore[misc]
             pass
         text_index.forget_ahead(context, document_id)
 
-        def act(session: Session, document_id: str = document_id, still: Any = still) -> bool:
-            due = session.execute(still.with_for_update()).first() is not None
+        def act(tx: Tx, document_id: str = document_id, still: Any = still) -> bool:
+            due = tx.execute(still.with_for_update()).first() is not None
             if due:
-                service.remove_rows(session, document_id)
+                service.remove_rows(tx, document_id)
             return due
 
         if context.db.run(act):

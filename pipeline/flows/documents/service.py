@@ -6,7 +6,6 @@ Source 001, section 6. What is launched is derived from the row then: see `plan`
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Any
 
 from sqlalchemy import and_, delete, func, select, update
@@ -18,7 +17,7 @@ from pipeline.engine.claims import FREE
 from pipeline.engine.errors import UserError
 from pipeline.engine.tables import storable
 from pipeline.engine.traces import AiCall
-from pipeline.engine.transaction import Tx
+from pipeline.engine.transaction import ReadTx, Tx
 from pipeline.flows.documents import files
 from pipeline.flows.documents.models import ATTEMPTS, DOCUMENTS, LAYOUTS, PAGES
 from pipeline.flows.documents.queries import UnknownDocument, document_view, no_page
@@ -75,12 +74,12 @@ class Choice:
 def cancel(context: Context, document_id: str) -> DocumentView:
     """Stop a document in whatever state. Releases its pages, and their results are discarded."""
 
-    def act(session: Session, document: Any, now: datetime) -> None:
+    def act(tx: Tx, document: Any) -> None:
         if document.status != DocumentStatus.CANCELLED:
-            _move(session, document, DocumentEvent.CANCEL, now, **FREE, finished_at=now)
-            _cut_off(context, session, document_id, now)
+            _move(tx, document, DocumentEvent.CANCEL, **FREE, finished_at=tx.now)
+            _cut_off(tx, document_id)
             mine = CONVERT.in_scope(document_id)
-            work.give_back(session, CONVERT, document, mine, context.settings, now, counts=False)
+            work.give_back(tx, CONVERT, document, mine, counts=False)
 
     view = _change(context, document_id, act)
     files.remove_temp(context.settings, document_id)
@@ -90,10 +89,10 @@ def cancel(context: Context, document_id: str) -> DocumentView:
 def pause(context: Context, document_id: str, by: str = "") -> DocumentView:
     """Finish the pages under way and start no others. Harmless if it is paused already. `by`: whose key asked."""
 
-    def act(session: Session, document: Any, now: datetime) -> None:
+    def act(tx: Tx, document: Any) -> None:
         if document.status != DocumentStatus.PAUSED:
             # Drop the document's own claim: a split or merge under way starts over.
-            _move(session, document, DocumentEvent.PAUSE, now, **FREE, paused_by=storable(by)[:200], paused_at=now)
+            _move(tx, document, DocumentEvent.PAUSE, **FREE, paused_by=storable(by)[:200], paused_at=tx.now)
 
     return _change(context, document_id, act)
 
@@ -101,15 +100,15 @@ def pause(context: Context, document_id: str, by: str = "") -> DocumentView:
 def resume(context: Context, document_id: str) -> DocumentView:
     """Go on with whatever a paused document still needs."""
 
-    def act(session: Session, document: Any, now: datetime) -> None:
+    def act(tx: Tx, document: Any) -> None:
         if document.status != DocumentStatus.PAUSED:
             raise UserError(f"document {document_id} is not paused: it is {_name(document)}", code="illegal_state")
         event = resume_event(
             document.pages, document.completed_count, document.failed_count, allow_partial=document.allow_partial
         )
-        ended = end_of_pages(session, document, DOCUMENT.target(DocumentStatus.PAUSED, event), now)
-        _move(session, document, event, now, attempts=0, **ended)
-        _admit(context, session, document, now)
+        ended = end_of_pages(tx, document, DOCUMENT.target(DocumentStatus.PAUSED, event))
+        _move(tx, document, event, attempts=0, **ended)
+        _admit(tx, document)
 
     return _change(context, document_id, act)
 
@@ -122,8 +121,8 @@ def retry(
     `fresh`: ask the provider even for pages in the cache.
     """
 
-    def act(session: Session, document: Any, now: datetime) -> None:
-        _start_over(context, session, now, document, choice, fresh=fresh)
+    def act(tx: Tx, document: Any) -> None:
+        _start_over(tx, document, choice, fresh=fresh)
         charge(document.pages)
 
     return _change(context, document_id, act)
@@ -134,11 +133,11 @@ def retry_page(
 ) -> DocumentView:
     """Convert one COMPLETED or FAILED page again, without the cache. Its text stays until there is a new one."""
 
-    def act(session: Session, document: Any, now: datetime) -> None:
-        row = _page(session, document_id, page)
+    def act(tx: Tx, document: Any) -> None:
+        row = _page(tx, document_id, page)
         columns = choice.columns(context.settings, row.provider)
         PAGE.target(PageStatus(row.status), PageEvent.RETRY)
-        _retry_pages(context, session, now, document, PAGES.c.id == row.id, {**columns, "use_cache": False})
+        _retry_pages(tx, document, PAGES.c.id == row.id, {**columns, "use_cache": False})
         charge(1)
 
     return _change(context, document_id, act)
@@ -151,26 +150,26 @@ def retry_failed(
     document again, or start it over. Harmless if nothing failed. Source 001, section 6.2.
     """
 
-    def act(session: Session, document: Any, now: datetime) -> None:
+    def act(tx: Tx, document: Any) -> None:
         is_partial = document.status == DocumentStatus.PARTIAL_FAILED
         untried = is_partial and document.completed_count + document.failed_count < document.pages
         if not document.failed_count and not untried:
             if document.status != DocumentStatus.FAILED:
                 return
             if document.pages and document.completed_count == document.pages:
-                _remerge(session, now, document, allow_partial=document.allow_partial)
+                _remerge(tx, document, allow_partial=document.allow_partial)
                 return
-            _start_over(context, session, now, document, choice)
+            _start_over(tx, document, choice)
             charge(document.pages)
             return
         failed = PAGES.c.status == PageStatus.FAILED
         missing = and_(
             PAGES.c.document_id == document_id, PAGES.c.status != PageStatus.COMPLETED if untried else failed
         )
-        providers = session.execute(select(PAGES.c.provider).where(missing).distinct())
+        providers = tx.execute(select(PAGES.c.provider).where(missing).distinct())
         if columns := choice.columns(context.settings, *providers.scalars()):
-            session.execute(update(PAGES).where(missing).values(**columns))
-        _retry_pages(context, session, now, document, failed, {})
+            tx.execute(update(PAGES).where(missing).values(**columns))
+        _retry_pages(tx, document, failed, {})
         charge(document.failed_count)  # untried pages were charged when they were submitted
 
     return _change(context, document_id, act)
@@ -179,7 +178,7 @@ def retry_failed(
 def remerge(context: Context, document_id: str, *, allow_partial: bool = False) -> DocumentView:
     """Merge the pages again. With `allow_partial`, mark a gap where a page failed."""
 
-    def act(session: Session, document: Any, now: datetime) -> None:
+    def act(tx: Tx, document: Any) -> None:
         missing = document.pages - document.completed_count
         if not document.completed_count:
             raise UserError(f"document {document_id} has no converted pages to merge", code="nothing_to_do")
@@ -189,7 +188,7 @@ def remerge(context: Context, document_id: str, *, allow_partial: bool = False) 
                 f"(`penstock documents retry {document_id} --failed`) or merge with --allow-partial",
                 code="incomplete",
             )
-        _remerge(session, now, document, allow_partial=allow_partial or document.allow_partial)
+        _remerge(tx, document, allow_partial=allow_partial or document.allow_partial)
 
     return _change(context, document_id, act)
 
@@ -197,13 +196,13 @@ def remerge(context: Context, document_id: str, *, allow_partial: bool = False) 
 def promote(context: Context, document_id: str, page: int, attempt_id: int) -> DocumentView:
     """Use the text of an older attempt as the page's text, and merge again if no page is missing."""
 
-    def act(session: Session, document: Any, now: datetime) -> None:
+    def act(tx: Tx, document: Any) -> None:
         if document.status not in AT_REST:
             raise UserError(
                 f"document {document_id} is {_name(document)}: wait for it or cancel it first", code="illegal_state"
             )
-        row = _page(session, document_id, page)
-        tried = session.execute(
+        row = _page(tx, document_id, page)
+        tried = tx.execute(
             select(ATTEMPTS.c.text, ATTEMPTS.c.status).where(
                 ATTEMPTS.c.id == attempt_id, ATTEMPTS.c.document_id == document_id, ATTEMPTS.c.page == page
             )
@@ -218,16 +217,16 @@ def promote(context: Context, document_id: str, page: int, attempt_id: int) -> D
         mine = PAGES.c.id == row.id
         unknown = {"confidence": None, "uncertain_share": None}
         text = {"content": tried.text, **unknown, "doubtful": is_doubtful(tried.text, None)}
-        PAGE.move(session, PAGES, PageEvent.PROMOTE, mine, **text, error=None, updated_at=now)
-        session.execute(delete(LAYOUTS).where(LAYOUTS.c.page_id == row.id))
+        PAGE.move(tx, PAGES, PageEvent.PROMOTE, mine, **text, error=None, updated_at=tx.now)
+        tx.execute(delete(LAYOUTS).where(LAYOUTS.c.page_id == row.id))
         was_failed = row.status == PageStatus.FAILED
         completed = document.completed_count + was_failed
         counts = {"completed_count": completed, "failed_count": document.failed_count - was_failed}
-        session.execute(update(DOCUMENTS).where(DOCUMENTS.c.id == document_id).values(**counts, updated_at=now))
+        tx.execute(update(DOCUMENTS).where(DOCUMENTS.c.id == document_id).values(**counts, updated_at=tx.now))
         if completed == document.pages and document.status != DocumentStatus.CANCELLED:
-            _remerge(session, now, document, allow_partial=document.allow_partial)
+            _remerge(tx, document, allow_partial=document.allow_partial)
         elif was_failed and not document.completed_count and document.status == DocumentStatus.FAILED:
-            _move(session, document, DocumentEvent.PROMOTE_PAGE, now, error=None)
+            _move(tx, document, DocumentEvent.PROMOTE_PAGE, error=None)
 
     return _change(context, document_id, act)
 
@@ -238,29 +237,28 @@ def revive(context: Context, document_id: str, *, allow_partial: bool = False) -
     Leaves a document alone that is not at rest, or that is COMPLETED and has its file.
     """
 
-    def act(session: Session, document: Any, now: datetime) -> None:
+    def act(tx: Tx, document: Any) -> None:
         path = files.output_path(context.settings, document_id, document.filename)
         done = document.status == DocumentStatus.COMPLETED and document.merged_path is not None and path.exists()
         partial = allow_partial or document.allow_partial
         if document.status not in AT_REST or done:
-            session.execute(update(DOCUMENTS).where(DOCUMENTS.c.id == document_id).values(allow_partial=partial))
+            tx.execute(update(DOCUMENTS).where(DOCUMENTS.c.id == document_id).values(allow_partial=partial))
         elif document.pages == 0:
             _move(
-                session,
+                tx,
                 document,
                 DocumentEvent.RETRY,
-                now,
                 allow_partial=partial,
                 attempts=0,
                 error=None,
                 finished_at=None,
             )
-            _admit(context, session, document, now)
+            _admit(tx, document)
         elif document.completed_count == document.pages:
-            _remerge(session, now, document, allow_partial=partial)
+            _remerge(tx, document, allow_partial=partial)
         else:
             failed = PAGES.c.status == PageStatus.FAILED
-            _retry_pages(context, session, now, document, failed, {}, allow_partial=partial)
+            _retry_pages(tx, document, failed, {}, allow_partial=partial)
 
     return _change(context, document_id, act)
 
@@ -270,13 +268,13 @@ def remove(context: Context, document_id: str) -> None:
 
     removed = False
 
-    def work(session: Session) -> None:
+    def work(tx: Tx) -> None:
         nonlocal removed
-        if removed and lock(session, document_id) is None:
+        if removed and lock(tx, document_id) is None:
             return  # an earlier try did it, and its commit had no answer
-        _lock(session, document_id)
-        _cut_off(context, session, document_id, context.db.now())
-        remove_rows(session, document_id)
+        _lock(tx, document_id)
+        _cut_off(tx, document_id)
+        remove_rows(tx, document_id)
         removed = True
 
     text_index.forget_ahead(context, document_id)
@@ -295,20 +293,20 @@ def remove_rows(session: Session, document_id: str) -> None:
     traces.unsay(session, AiCall.flow == "documents", AiCall.scope_id == document_id)
 
 
-def _change(context: Context, document_id: str, act: Callable[[Session, Any, datetime], None]) -> DocumentView:
+def _change(context: Context, document_id: str, act: Callable[[Tx, Any], None]) -> DocumentView:
     """Lock the document, `act` on it, and return its new state, all in one transaction.
 
     If an earlier try of the transaction committed without an answer, the document is in the state that it left: done.
     """
     left: Any = None
 
-    def work(session: Tx) -> DocumentView:
+    def work(tx: Tx) -> DocumentView:
         nonlocal left
-        document = _lock(session, document_id)
+        document = _lock(tx, document_id)
         if document != left:
-            act(session, document, context.db.now())
-            left = _lock(session, document_id)
-        session.launch(FLOW, document_id)
+            act(tx, document)
+            left = _lock(tx, document_id)
+        tx.launch(FLOW, document_id)
         return document_view(context, left)
 
     return context.db.run(work)
@@ -321,18 +319,15 @@ def _lock(session: Session, document_id: str) -> Any:
     return document
 
 
-def _start_over(
-    context: Context, session: Session, now: datetime, document: Any, choice: Choice, *, fresh: bool = False
-) -> None:
-    columns = choice.columns(context.settings, document.provider)
+def _start_over(tx: Tx, document: Any, choice: Choice, *, fresh: bool = False) -> None:
+    columns = choice.columns(tx.settings, document.provider)
     if columns:
         provider = columns.get("provider", document.provider)
-        columns["model_name"] = registry.model_name(context.settings, provider, choice.model)
+        columns["model_name"] = registry.model_name(tx.settings, provider, choice.model)
     _move(
-        session,
+        tx,
         document,
         DocumentEvent.RETRY,
-        now,
         **columns,
         pages=0,
         completed_count=0,
@@ -342,15 +337,13 @@ def _start_over(
         finished_at=None,
         use_cache=document.use_cache and not fresh,
     )
-    text_index.forget(session, document.id)
-    session.execute(delete(PAGES).where(PAGES.c.document_id == document.id))
-    moved = _lock(session, document.id)
-    _admit(context, session, moved, now, count=document.pages)
+    text_index.forget(tx, document.id)
+    tx.execute(delete(PAGES).where(PAGES.c.document_id == document.id))
+    moved = _lock(tx, document.id)
+    _admit(tx, moved, count=document.pages)
 
 
-def _admit(
-    context: Context, session: Session, document: Any, now: datetime, *, count: int = 0, pages: Sequence[int] = ()
-) -> None:
+def _admit(tx: Tx, document: Any, *, count: int = 0, pages: Sequence[int] = ()) -> None:
     """Have the caller pay for what is still to be converted, or only for these `pages` of it.
 
     `count`: how many pages it has, as far as that is known before it is split.
@@ -359,55 +352,43 @@ def _admit(
     kinds = (PAGES.c.provider, PAGES.c.model)
     for page in pages or [0]:
         which = and_(mine, PAGES.c.page == page) if page else mine
-        found = session.execute(select(*kinds, func.count()).where(which).group_by(*kinds)).all()
-        parts = [Part(units, page_cost(context, session, provider, model)) for provider, model, units in found]
+        found = tx.execute(select(*kinds, func.count()).where(which).group_by(*kinds)).all()
+        parts = [Part(units, page_cost(tx, provider, model)) for provider, model, units in found]
         if not parts and not document.pages:  # not split yet
-            each = page_cost(context, session, document.provider, document.model)
-            left = accounts.rest(session, "documents", document.id)
+            each = page_cost(tx, document.provider, document.model)
+            left = accounts.rest(tx, "documents", document.id)
             parts = [Part(count, each)] if count else left or [Part(1, each)]
         if parts:
             unit = str(page) if page else ""
-            accounts.admit(session, context.settings, now, "documents", {document.id: parts}, unit=unit)
+            accounts.admit(tx, "documents", {document.id: parts}, unit=unit)
 
 
-def page_cost(context: Context, session: Session, provider: str, model: str) -> float:
+def page_cost(tx: ReadTx, provider: str, model: str) -> float:
     """What converting a page may cost."""
-    return call_cost.of_call(session, context.settings, provider, model, PAGE_OPERATION)
+    return call_cost.of_call(tx, provider, model, PAGE_OPERATION)
 
 
-def _cut_off(context: Context, session: Session, document_id: str, now: datetime) -> None:
+def _cut_off(tx: Tx, document_id: str) -> None:
     """Nothing more is called for a document; what is under way is still paid for."""
     claimed = and_(PAGES.c.document_id == document_id, PAGES.c.claim_id.is_not(None))
-    under_way = session.execute(select(func.count()).select_from(PAGES).where(claimed)).scalar_one()
-    accounts.cut_off(session, context.settings, now, "documents", [document_id], under_way)
+    under_way = tx.execute(select(func.count()).select_from(PAGES).where(claimed)).scalar_one()
+    accounts.cut_off(tx, "documents", [document_id], under_way)
 
 
-def _retry_pages(
-    context: Context,
-    session: Session,
-    now: datetime,
-    document: Any,
-    which: Any,
-    columns: dict[str, Any],
-    *,
-    allow_partial: bool = False,
-) -> None:
+def _retry_pages(tx: Tx, document: Any, which: Any, columns: dict[str, Any], *, allow_partial: bool = False) -> None:
     """Make the matching pages RETRYING, stop counting them, and let the document process them."""
     if not document.pages:
         raise UserError(
             f"document {document.id} has no pages yet: use `penstock documents retry`", code="illegal_state"
         )
     mine = and_(PAGES.c.document_id == document.id, which)
-    rows = session.execute(select(PAGES.c.page, PAGES.c.status).where(mine)).all()
+    rows = tx.execute(select(PAGES.c.page, PAGES.c.status).where(mine)).all()
     counted = Counter(row.status for row in rows)
-    PAGE.move(
-        session, PAGES, PageEvent.RETRY, mine, **columns, attempts=0, next_run_at=None, error=None, updated_at=now
-    )
+    PAGE.move(tx, PAGES, PageEvent.RETRY, mine, **columns, attempts=0, next_run_at=None, error=None, updated_at=tx.now)
     _move(
-        session,
+        tx,
         document,
         DocumentEvent.RETRY_PAGES,
-        now,
         error=None,
         attempts=0,
         finished_at=None,
@@ -417,15 +398,14 @@ def _retry_pages(
     )
     # Others may have asked for the rest of a document that is at work: they pay for that.
     at_work = document.status in {DocumentStatus.PROCESSING, DocumentStatus.READY_TO_MERGE}
-    _admit(context, session, document, now, pages=[row.page for row in rows] if at_work else ())
+    _admit(tx, document, pages=[row.page for row in rows] if at_work else ())
 
 
-def _remerge(session: Session, now: datetime, document: Any, *, allow_partial: bool) -> None:
+def _remerge(tx: Tx, document: Any, *, allow_partial: bool) -> None:
     _move(
-        session,
+        tx,
         document,
         DocumentEvent.REMERGE,
-        now,
         allow_partial=allow_partial,
         error=None,
         attempts=0,
@@ -433,18 +413,18 @@ def _remerge(session: Session, now: datetime, document: Any, *, allow_partial: b
     )
 
 
-def _move(session: Session, document: Any, event: DocumentEvent, now: datetime, **values: Any) -> None:
+def _move(tx: Tx, document: Any, event: DocumentEvent, **values: Any) -> None:
     """Move a locked document, or raise `IllegalTransition`, which tells the user why not."""
     status = DOCUMENT.target(DocumentStatus(document.status), event)
     completed = values.get("completed_count", document.completed_count)
     values = {
         "progress": progress(status, values.get("pages", document.pages), completed, document.progress),
-        "updated_at": now,
+        "updated_at": tx.now,
         **values,
     }
     if event in _RENEWS:
         values["outdated"] = document.merged_path is not None
-    DOCUMENT.move(session, DOCUMENTS, event, DOCUMENTS.c.id == document.id, **values)
+    DOCUMENT.move(tx, DOCUMENTS, event, DOCUMENTS.c.id == document.id, **values)
 
 
 def _page(session: Session, document_id: str, page: int) -> Any:

@@ -133,14 +133,14 @@ def _store(context: Context, copy: Path, row: dict[str, Any], pages: int) -> Doc
     """Move the file to its place, then insert the row; or find the document of a twin, submitted at the same time."""
     document_id, key = uuid4().hex[:16], row["submission_key"]
 
-    def work(session: Tx) -> DocumentView:
+    def work(tx: Tx) -> DocumentView:
         # Repeated after a commit whose answer was lost, it finds its own row.
-        if insert_if_absent(session, DOCUMENTS, {"id": document_id, **row}, "submission_key") and CALLER.get():
-            each = service.page_cost(context, session, row["provider"], row["model"])
+        if insert_if_absent(tx, DOCUMENTS, {"id": document_id, **row}, "submission_key") and CALLER.get():
+            each = service.page_cost(tx, row["provider"], row["model"])
             wanted = {document_id: [Part(pages, each)]}
-            accounts.admit(session, context.settings, row["created_at"], "documents", wanted)
-        document = session.execute(select(DOCUMENTS).where(DOCUMENTS.c.submission_key == key)).one()
-        session.launch(service.FLOW, document.id)
+            accounts.admit(tx, "documents", wanted)
+        document = tx.execute(select(DOCUMENTS).where(DOCUMENTS.c.submission_key == key)).one()
+        tx.launch(service.FLOW, document.id)
         return document_view(context, document)
 
     try:
@@ -160,7 +160,7 @@ def _remove_unowned(context: Context, document_id: str) -> None:
     """Remove the files of a document that has no row. Where nobody can tell, they stay until clean-up finds them."""
     mine = select(DOCUMENTS.c.id).where(DOCUMENTS.c.id == document_id)
     try:
-        owned = context.db.run(lambda session: session.execute(mine).first(), patience_s=PATIENCE_S)
+        owned = context.db.run(lambda tx: tx.execute(mine).first(), patience_s=PATIENCE_S)
     except SQLAlchemyError:
         return
     if not owned:

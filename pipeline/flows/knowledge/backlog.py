@@ -2,17 +2,15 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
-from uuid import uuid4
 
 import structlog
 from sqlalchemy import and_, func, select
-from sqlalchemy.orm import Session
 
 from pipeline.engine import work
 from pipeline.engine.backlog import Failure, Waiting
 from pipeline.engine.backlog import waiting as counted
-from pipeline.engine.claims import Owner
 from pipeline.engine.errors import ErrorKind, UnitError
+from pipeline.engine.transaction import Tx
 from pipeline.flows.knowledge.live_settings import CONTROL, IO, embeddings_queue
 from pipeline.flows.knowledge.models import BATCHES, ITEMS
 from pipeline.flows.knowledge.settings import own
@@ -33,18 +31,15 @@ PORTION = 500
 
 def waiting(context: Context) -> Iterator[Waiting]:
     """Items in line, those that are read or written next, and batches of chunks by who makes their vectors."""
-    now = context.db.now()
     embedded = and_(BATCHES.c.item_id == ITEMS.c.id, ITEMS.c.status == ItemStatus.EMBEDDING)
     with context.db.read() as session:
         in_line = session.execute(select(func.count()).select_from(ITEMS).where(IN_LINE)).scalar_one()
         found = [
             replace(one, queue=queue)
             for kind, queue in ((READ, IO), (WRITE, CONTROL))
-            for _, one in counted(session, kind, "items", now)
+            for _, one in counted(session, kind, "items")
         ]
-        chunks = counted(
-            session, EMBED, "chunk_batches", now, by=BATCHES.c.provider, within=BATCHES.join(ITEMS, embedded)
-        )
+        chunks = counted(session, EMBED, "chunk_batches", by=BATCHES.c.provider, within=BATCHES.join(ITEMS, embedded))
         found += [replace(one, queue=embeddings_queue(provider)) for provider, one in chunks]
     if in_line:
         yield Waiting("items", in_line, why="for their turn: only some are read at once")
@@ -82,12 +77,11 @@ def _fail(context: Context, item_id: str, provider: str) -> bool:
         what = f"{provider} makes no vectors any more: name it in PENSTOCK_KNOWLEDGE__FURTHER_PROVIDERS"
     error = UnitError(what, kind=ErrorKind.PERMANENT, code="unknown_provider")
 
-    def act(session: Session) -> bool:
-        row, now = items.lock(session, item_id), context.db.now()
+    def act(tx: Tx) -> bool:
+        row = items.lock(tx, item_id)
         if row is None or row.status != ItemStatus.EMBEDDING:
             return False
-        nobody, mine = Owner(f"none:0:{uuid4().hex[:6]}", ""), BATCHES.c.provider == provider
-        return bool(work.refuse(session, EMBED, row, item_id, nobody, error, context.settings, now, mine))
+        return bool(work.refuse(tx, EMBED, row, error, BATCHES.c.provider == provider))
 
     failed = context.db.run(act)
     if failed:

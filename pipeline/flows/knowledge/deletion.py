@@ -30,15 +30,15 @@ def remove(context: Context, base_id: str) -> bool:
         with context.db.read() as session:
             found = session.execute(query).scalars().all()
         for item_id in found:
-            while context.db.run(lambda session, item_id=item_id: _chunks(session, base_id, item_id)):  # type: ignore[misc]
+            while context.db.run(lambda tx, item_id=item_id: _chunks(tx, base_id, item_id)):  # type: ignore[misc]
                 pass
-            context.db.run(lambda session, item_id=item_id: _item(session, item_id))  # type: ignore[misc]
+            context.db.run(lambda tx, item_id=item_id: _item(tx, item_id))  # type: ignore[misc]
             files.remove(context.settings, item_id)
             kept_answers.unsay(context.settings.answer_dir, FLOW, item_id)
             if time.monotonic() > until:
                 return True
         if not found:
-            context.db.run(lambda session: session.execute(gone))
+            context.db.run(lambda tx: tx.execute(gone))
             return False
 
 

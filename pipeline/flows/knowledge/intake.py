@@ -169,7 +169,7 @@ def _renew(context: Context, row: Any, source: Source, limits: KnowledgeSettings
         else:
             added.failed.append(_duplicate(source, row))
     if source.group_id and not row.group_id:
-        context.db.run(lambda session: _join(session, row.id, source))
+        context.db.run(lambda tx: _join(tx, row.id, source))
 
 
 def _join(session: Session, item_id: str, source: Source) -> None:
@@ -250,7 +250,7 @@ def _note(
 def _discard_unowned(context: Context, item_id: str) -> None:
     """Remove what was stored for an item that got no row."""
     mine = select(ITEMS.c.id).where(ITEMS.c.id == item_id)
-    if context.db.run(lambda session: session.execute(mine).first()) is None:
+    if context.db.run(lambda tx: tx.execute(mine).first()) is None:
         files.remove(context.settings, item_id)
 
 
@@ -289,11 +289,10 @@ def _store(
     if not rows:
         return
 
-    def act(session: Tx) -> tuple[list[Any], list[Refused]]:
-        base = queries.base_row(session, base_id, lock=True)
-        there = _alike(session, base_id, [row for _, row in rows])
-        waiting = int(session.execute(select(func.count()).select_from(ITEMS).where(IN_LINE)).scalar_one())
-        now = context.db.now()
+    def act(tx: Tx) -> tuple[list[Any], list[Refused]]:
+        base = queries.base_row(tx, base_id, lock=True)
+        there = _alike(tx, base_id, [row for _, row in rows])
+        waiting = int(tx.execute(select(func.count()).select_from(ITEMS).where(IN_LINE)).scalar_one())
         new: list[dict[str, Any]] = []
         refused: list[Refused] = []
         for source, row in rows:
@@ -301,7 +300,7 @@ def _store(
             if other is not None and other.id != row["id"]:
                 refused.append(_duplicate(source, other))
                 if not other.deleting and not other.origin:
-                    _join(session, other.id, source)
+                    _join(tx, other.id, source)
             elif waiting + len(new) >= limits.max_queue_size:
                 what = f"{limits.max_queue_size:,} items wait already (knowledge.max_queue_size): add it later"
                 refused.append(Refused(source.label, what, "queue_full"))
@@ -314,20 +313,20 @@ def _store(
                         **_UNTOUCHED,
                         "base_id": base_id,
                         "position": position,
-                        "created_at": now,
-                        "updated_at": now,
+                        "created_at": tx.now,
+                        "updated_at": tx.now,
                     }
                 )
         if new:
-            session.execute(insert(ITEMS), new)
+            tx.execute(insert(ITEMS), new)
             if CALLER.get():
                 wanted = {row["id"]: service.estimate(context, base, row) for row in new}
-                accounts.admit(session, context.settings, now, FLOW, wanted)
-            announced.note(session, ITEMS, [row["id"] for row in new])
-            service.advance(session, base_id, len(new))
-            session.launch(FLOW, LINE)
+                accounts.admit(tx, FLOW, wanted)
+            announced.note(tx, ITEMS, [row["id"] for row in new])
+            service.advance(tx, base_id, len(new))
+            tx.launch(FLOW, LINE)
         mine = select(ITEMS).where(ITEMS.c.id.in_([row["id"] for _, row in rows])).order_by(ITEMS.c.position)
-        return list(session.execute(mine)), refused
+        return list(tx.execute(mine)), refused
 
     created, refused = context.db.run(act)
     added.created += [queries.item_view(row) for row in created]

@@ -1,10 +1,9 @@
 """The queues of the knowledge flow, and what of its settings can be changed while it runs."""
 
-from sqlalchemy.orm import Session
-
 from pipeline.engine import live_settings as live
 from pipeline.engine.gate_registry import GatedQueue
 from pipeline.engine.live_settings import Live
+from pipeline.engine.transaction import ReadTx
 from pipeline.flows.knowledge.settings import KnowledgeSettings, own
 from pipeline.settings import LOCAL, Settings
 from pipeline.storage.context import Context
@@ -47,9 +46,9 @@ def live_settings(settings: Settings) -> dict[str, Live]:
 def in_force(context: Context) -> KnowledgeSettings:
     """The flow's settings with what was changed live. A change holds for what begins after it."""
     with context.db.read() as session:
-        return in_force_in(session, context.settings)
+        return in_force_in(session)
 
 
-def in_force_in(session: Session, settings: Settings) -> KnowledgeSettings:
+def in_force_in(tx: ReadTx) -> KnowledgeSettings:
     """The same, as this transaction sees them."""
-    return live.with_changes(own(settings), live.values(session, live_settings(settings)))
+    return live.with_changes(own(tx.settings), live.values(tx, live_settings(tx.settings)))

@@ -76,7 +76,7 @@ def _to_write(context: Context, ids: Sequence[str], *, all_: bool) -> list[str]:
     with context.db.read() as session:
         if not all_ and session.execute(select(ITEMS.c.id).where(ITEMS.c.id.in_(ids), due).limit(1)).first() is None:
             return []
-        limits = live_settings.in_force_in(session, context.settings)
+        limits = live_settings.in_force_in(session)
         room = admission.waiting_to_write(session, limits, due)
     return [item_id for item_id in room if all_ or item_id in ids]
 
@@ -155,6 +155,5 @@ def due(context: Context) -> list[str]:
 def next_wait_s(context: Context) -> float | None:
     """Seconds until the next item or batch is due; None if none waits."""
     with context.db.read() as session:
-        now = context.db.now()
-        waits = [work.next_due(session, kind, now) for kind in (READ, EMBED, WRITE)]
+        waits = [work.next_due(session, kind) for kind in (READ, EMBED, WRITE)]
     return min((wait for wait in waits if wait is not None), default=None)

@@ -1,7 +1,6 @@
 """Reads of bases, items, chunks and queues."""
 
 from collections.abc import Mapping, Sequence
-from datetime import datetime
 from typing import Any, TypedDict, Unpack
 
 from redis import RedisError
@@ -13,6 +12,7 @@ from pipeline.engine.errors import UserError
 from pipeline.engine.launch import Places
 from pipeline.engine.presence import Presence
 from pipeline.engine.tables import mentions, portions
+from pipeline.engine.transaction import ReadTx
 from pipeline.engine.views import view_of
 from pipeline.flows.knowledge import live_settings
 from pipeline.flows.knowledge.live_settings import embeddings_queue
@@ -201,9 +201,9 @@ def standings(context: Context, item_ids: Sequence[str]) -> dict[str, Standing]:
             rows += session.execute(select(*columns).where(ITEMS.c.id.in_(some), in_states(ITEMS, OPEN), PRESENT)).all()
         under_way = [row.id for row in rows if row.admitted_at is not None]
         workers = _workers(session, rows, under_way)
-        waits = _waits(session, under_way, context.db.now())
+        waits = _waits(session, under_way)
         places = {row.id: _place(session, row) for row in rows if row.admitted_at is None}
-        crowded = _crowded_out(context, session, rows)
+        crowded = _crowded_out(session, rows)
     alive, sent = _fleet(context, {name for names in workers.values() for name in names}, under_way)
     found = {}
     for row in rows:
@@ -234,26 +234,26 @@ def _workers(session: Session, rows: Sequence[Any], under_way: Sequence[str]) ->
     return found
 
 
-def _waits(session: Session, under_way: Sequence[str], now: datetime) -> dict[str, str]:
+def _waits(tx: ReadTx, under_way: Sequence[str]) -> dict[str, str]:
     """Items of which a batch is tried again later, and why."""
     waits = select(BATCHES.c.item_id, BATCHES.c.error).where(
-        BATCHES.c.next_run_at > now, BATCHES.c.item_id.in_(under_way)
+        BATCHES.c.next_run_at > tx.now, BATCHES.c.item_id.in_(under_way)
     )
-    return {item_id: error or "" for item_id, error in session.execute(waits)}
+    return {item_id: error or "" for item_id, error in tx.execute(waits)}
 
 
-def _crowded_out(context: Context, session: Session, rows: Sequence[Any]) -> set[str]:
+def _crowded_out(tx: ReadTx, rows: Sequence[Any]) -> set[str]:
     """Items that wait until others are written. See `knowledge.write_concurrency`."""
     ready = {row.id for row in rows if row.status == ItemStatus.EMBEDDING and row.batches_left == 0}
     if not ready:
         return ready
     writable = (ITEMS.c.admitted_at.is_not(None), ITEMS.c.status == ItemStatus.EMBEDDING, ITEMS.c.batches_left == 0)
     busy = select(func.count()).select_from(ITEMS).where(*writable, ITEMS.c.claim_id.is_not(None))
-    most = live_settings.in_force_in(session, context.settings).write_concurrency
-    room = max(0, most - int(session.execute(busy).scalar_one()))
+    most = live_settings.in_force_in(tx).write_concurrency
+    room = max(0, most - int(tx.execute(busy).scalar_one()))
     first = select(ITEMS.c.id).where(*writable, ITEMS.c.claim_id.is_(None))
     order = (ITEMS.c.admitted_at, ITEMS.c.position, ITEMS.c.id)
-    return ready - set(session.execute(first.order_by(*order).limit(room)).scalars())
+    return ready - set(tx.execute(first.order_by(*order).limit(room)).scalars())
 
 
 def _place(session: Session, row: Any) -> int:

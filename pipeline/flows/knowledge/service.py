@@ -4,7 +4,6 @@ Source 003: "取消与去重", "删除/取消一致性", "reprocess 语义", "�
 """
 
 from collections.abc import Collection, Mapping, Sequence
-from datetime import datetime
 from enum import StrEnum
 from typing import Any
 from uuid import uuid4
@@ -78,7 +77,7 @@ def create_base(
     _check(context, row)
     try:
         # By its id: a commit whose answer was lost is repeated.
-        context.db.run(lambda session: insert_if_absent(session, BASES, row))
+        context.db.run(lambda tx: insert_if_absent(tx, BASES, row))
     except IntegrityError:
         raise UserError(f"there is a knowledge base called {row['name']} already", code="exists") from None
     return queries.base(context, str(row["id"]))
@@ -95,14 +94,14 @@ def edit_base(context: Context, base_id: str, **changes: Any) -> BaseView:
     if "description" in wanted:
         wanted["description"] = storable(wanted["description"])
 
-    def act(session: Session) -> BaseView:
-        row = queries.base_row(session, base_id, lock=True)
+    def act(tx: Tx) -> BaseView:
+        row = queries.base_row(tx, base_id, lock=True)
         if "provider" in wanted and "model" not in wanted and wanted["provider"] != row.provider:
             wanted["model"] = ""
         new = {**row._asdict(), **wanted}
         _check(context, new)
-        session.execute(update(BASES).where(BASES.c.id == row.id).values(**wanted, updated_at=context.db.now()))
-        return view_of(BaseView, session.execute(select(BASES).where(BASES.c.id == row.id)).one())
+        tx.execute(update(BASES).where(BASES.c.id == row.id).values(**wanted, updated_at=tx.now))
+        return view_of(BaseView, tx.execute(select(BASES).where(BASES.c.id == row.id)).one())
 
     try:
         return context.db.run(act)
@@ -133,13 +132,13 @@ def _check(context: Context, row: dict[str, Any]) -> None:
 def delete_base(context: Context, base_id: str) -> None:
     """Delete a base and all of its items. Both are shown as being deleted until nothing of them is left."""
 
-    def act(session: Tx) -> None:
-        row, now = queries.base_row(session, base_id, lock=True), context.db.now()
+    def act(tx: Tx) -> None:
+        row, now = queries.base_row(tx, base_id, lock=True), tx.now
         # The name is free at once: no base that people name begins with a space.
         mine = update(BASES).where(BASES.c.id == row.id)
-        session.execute(mine.values(deleting=True, name=f" {row.id}", updated_at=now))
-        _mark(context, session, now, ITEMS.c.base_id == row.id)
-        session.launch(FLOW, LINE, removal_of(row.id))
+        tx.execute(mine.values(deleting=True, name=f" {row.id}", updated_at=now))
+        _mark(tx, ITEMS.c.base_id == row.id)
+        tx.launch(FLOW, LINE, removal_of(row.id))
 
     context.db.run(act)
 
@@ -147,29 +146,29 @@ def delete_base(context: Context, base_id: str) -> None:
 def delete_items(context: Context, *item_ids: str) -> int:
     """Delete items with their chunks and vectors, and skip unknown ids; returns how many bases lost some."""
 
-    def act(session: Tx) -> int:
+    def act(tx: Tx) -> int:
         found: set[str] = set()
         for some in portions(item_ids):
-            found |= set(_mark(context, session, context.db.now(), ITEMS.c.id.in_(some)))
-        session.launch(FLOW, LINE, *map(removal_of, sorted(found)))
+            found |= set(_mark(tx, ITEMS.c.id.in_(some)))
+        tx.launch(FLOW, LINE, *map(removal_of, sorted(found)))
         return len(found)
 
     return context.db.run(act)
 
 
-def _mark(context: Context, session: Session, now: datetime, which: Any) -> list[str]:
+def _mark(tx: Tx, which: Any) -> list[str]:
     """Whoever works on these finds its claim gone, and stops before its next call."""
-    in_work = session.execute(select(ITEMS.c.id).where(which, in_states(ITEMS, OPEN))).scalars()
-    accounts.cut_off(session, context.settings, now, FLOW, in_work)
-    marked = update(ITEMS).where(which).values(deleting=True, admitted_at=None, updated_at=now, **FREE)
-    return list(session.execute(marked.returning(ITEMS.c.base_id)).scalars())
+    in_work = tx.execute(select(ITEMS.c.id).where(which, in_states(ITEMS, OPEN))).scalars()
+    accounts.cut_off(tx, FLOW, in_work)
+    marked = update(ITEMS).where(which).values(deleting=True, admitted_at=None, updated_at=tx.now, **FREE)
+    return list(tx.execute(marked.returning(ITEMS.c.base_id)).scalars())
 
 
 def cancel(context: Context, item_id: str) -> CancelStatus:
     """Stop an item; `ignored` if it had ended. What was searchable of it stays so. Raises `UnknownItem`."""
 
-    def act(session: Tx) -> CancelStatus:
-        return _cancel(context, session, _locked(session, item_id), CANCELLED, context.db.now())
+    def act(tx: Tx) -> CancelStatus:
+        return _cancel(tx, _locked(tx, item_id), CANCELLED)
 
     return context.db.run(act)
 
@@ -189,15 +188,15 @@ def _base_of(session: Session, item_id: str) -> str:
     return found
 
 
-def _cancel(context: Context, session: Tx, row: Any, reason: str, now: datetime) -> CancelStatus:
+def _cancel(tx: Tx, row: Any, reason: str) -> CancelStatus:
     if row.status not in OPEN:
         return CancelStatus.IGNORED
-    values = {"error": reason, "admitted_at": None, "next_run_at": None, "finished_at": now, "updated_at": now}
-    ITEM.move(session, ITEMS, ItemEvent.CANCEL, ITEMS.c.id == row.id, **values, **FREE)
+    values = {"error": reason, "admitted_at": None, "next_run_at": None, "finished_at": tx.now, "updated_at": tx.now}
+    ITEM.move(tx, ITEMS, ItemEvent.CANCEL, ITEMS.c.id == row.id, **values, **FREE)
     claimed = select(func.count()).where(BATCHES.c.item_id == row.id, BATCHES.c.claim_id.is_not(None))
-    under_way = session.execute(claimed).scalar_one()
-    accounts.cut_off(session, context.settings, now, FLOW, [row.id], under_way)
-    session.launch(FLOW, LINE)
+    under_way = tx.execute(claimed).scalar_one()
+    accounts.cut_off(tx, FLOW, [row.id], under_way)
+    tx.launch(FLOW, LINE)
     return CancelStatus.CANCELLED
 
 
@@ -208,12 +207,12 @@ def reprocess(context: Context, item_id: str, **changes: Any) -> ItemView:
     `changes`: further columns, such as those of a file's new content.
     """
 
-    def act(session: Tx) -> ItemView:
+    def act(tx: Tx) -> ItemView:
         # The base before its items: so does everybody who locks both.
-        base = queries.base_row(session, _base_of(session, item_id), lock=True)
-        row, now = _locked(session, item_id), context.db.now()
-        _cancel(context, session, row, CANCELLED, now)
-        advance(session, base.id, 1)
+        base = queries.base_row(tx, _base_of(tx, item_id), lock=True)
+        row, now = _locked(tx, item_id), tx.now
+        _cancel(tx, row, CANCELLED)
+        advance(tx, base.id, 1)
         values: dict[str, Any] = {
             "position": base.next_position,
             "progress": 0,
@@ -227,11 +226,11 @@ def reprocess(context: Context, item_id: str, **changes: Any) -> ItemView:
             "updated_at": now,
             **changes,
         }
-        ITEM.move(session, ITEMS, ItemEvent.REPROCESS, ITEMS.c.id == item_id, **values)
+        ITEM.move(tx, ITEMS, ItemEvent.REPROCESS, ITEMS.c.id == item_id, **values)
         wanted = {item_id: estimate(context, base, {**row._asdict(), **changes})}
-        accounts.admit(session, context.settings, now, FLOW, wanted)
-        session.launch(FLOW, LINE)
-        return queries.item_view(session.execute(select(ITEMS).where(ITEMS.c.id == item_id)).one())
+        accounts.admit(tx, FLOW, wanted)
+        tx.launch(FLOW, LINE)
+        return queries.item_view(tx.execute(select(ITEMS).where(ITEMS.c.id == item_id)).one())
 
     return context.db.run(act)
 
@@ -284,9 +283,9 @@ def dismiss(context: Context, base_id: str, item_ids: Sequence[str] | None = Non
     orphans = queries.queue(context, base_id).orphan_item_ids
     wanted = orphans if item_ids is None else [item_id for item_id in item_ids if item_id in set(orphans)]
 
-    def act(session: Tx) -> list[str]:
-        rows = [row for item_id in wanted if (row := items.lock(session, item_id)) is not None]
-        ended = [(row.id, _cancel(context, session, row, INTERRUPTED, context.db.now())) for row in rows]
+    def act(tx: Tx) -> list[str]:
+        rows = [row for item_id in wanted if (row := items.lock(tx, item_id)) is not None]
+        ended = [(row.id, _cancel(tx, row, INTERRUPTED)) for row in rows]
         return [item_id for item_id, status in ended if status is CancelStatus.CANCELLED]
 
     return context.db.run(act)

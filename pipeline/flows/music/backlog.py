@@ -17,15 +17,15 @@ from pipeline.storage.context import Context
 
 def waiting(context: Context) -> Iterator[Waiting]:
     """The active run's sync, and its batches by the queue of their next step."""
-    routes, now, found = current_routes(context), context.db.now(), list[Waiting]()
+    routes, found = current_routes(context), list[Waiting]()
     with context.db.read() as session:
         run = session.execute(select(RUNS.c.id, RUNS.c.mode, RUNS.c.status).where(RUNS.c.active == 1)).one_or_none()
         if run is None:
             return
-        syncs = counted(session, SYNC_WORK, "music_runs", now, RUNS.c.id == run.id)
+        syncs = counted(session, SYNC_WORK, "music_runs", RUNS.c.id == run.id)
         found += [replace(one, queue=CONTROL) for _, one in syncs]
         mine = BATCHES.c.run_id == run.id
-        for step, one in counted(session, BATCH_WORK, "song_batches", now, mine, by=BATCHES.c.step):
+        for step, one in counted(session, BATCH_WORK, "song_batches", mine, by=BATCHES.c.step):
             found.append(replace(one, queue=routes.queue(Mode(run.mode), Step(step))))
     if run.status == PipelineState.PAUSED:
         yield from (replace(one, queue="", why="the run is paused", is_paused=True) for one in found)

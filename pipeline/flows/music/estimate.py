@@ -95,7 +95,7 @@ def estimate_run(context: Context, options: StartOptions) -> Estimate:
 def parts(context: Context, options: StartOptions) -> list[Part]:
     """What a run may cost the caller who asks for it, for their account; the library is only read if there is a cap."""
     with context.db.read() as session:
-        capped = bool(CALLER.get()) and accounts.cap(session, context.settings) > 0
+        capped = bool(CALLER.get()) and accounts.cap(session) > 0
     if not capped:
         return []
     try:

@@ -1,14 +1,13 @@
 """What the pipeline's rows ask for now. Start, resume, retry and recovery all end here."""
 
 from dataclasses import dataclass, field
-from datetime import datetime
 from typing import Any
 
 import structlog
 from sqlalchemy import select
-from sqlalchemy.orm import Session
 
 from pipeline.engine.claims import is_due
+from pipeline.engine.transaction import Tx
 from pipeline.flows.music import live_settings, runs
 from pipeline.flows.music.models import BATCHES
 from pipeline.flows.music.routes import Routes, current_routes
@@ -54,51 +53,50 @@ def plan(context: Context, run_id: str) -> Plan:
     width, size = live_settings.concurrency(context), live_settings.batch_size(context)
     routes = current_routes(context)
 
-    def work(session: Session) -> Plan:
-        run = runs.lock(session, run_id)
+    def work(tx: Tx) -> Plan:
+        run = runs.lock(tx, run_id)
         if run is None:
             return Plan()
-        now = context.db.now()
         match run.status:
             case PipelineState.SYNCING:
-                return Plan(sync=run.claim_id is None and (not run.next_run_at or run.next_run_at <= now))
+                return Plan(sync=run.claim_id is None and (not run.next_run_at or run.next_run_at <= tx.now))
             case PipelineState.ENQUEUING:
                 return Plan(enqueue=True)
             case PipelineState.RUNNING | PipelineState.BREAKER:
-                if _end_if_done(session, run, size, now):
+                if _end_if_done(tx, run, size):
                     return Plan()
-                _begin_batches(session, run, width, now)
+                _begin_batches(tx, run, width)
                 queued = select(BATCHES).where(BATCHES.c.run_id == run.id, BATCHES.c.status == BatchStatus.QUEUED)
-                rows = session.execute(queued.order_by(BATCHES.c.id))
+                rows = tx.execute(queued.order_by(BATCHES.c.id))
                 return Plan(batches=[BatchLaunch.of(row, routes) for row in rows])
         return Plan()
 
     return context.db.run(work)
 
 
-def _end_if_done(session: Session, run: Any, size: int, now: datetime) -> bool:
+def _end_if_done(tx: Tx, run: Any, size: int) -> bool:
     """End the run if all its batches have ended; songs that replies left out make new ones. Whether it ended."""
-    if runs.has_open(session, run.id):
+    if runs.has_open(tx, run.id):
         return False
-    songs = left_out_songs(session, run.id, MAX_LEFT_OUT_SONGS)
+    songs = left_out_songs(tx, run.id, MAX_LEFT_OUT_SONGS)
     if songs:
-        make_batches(session, run.id, songs, Mode(run.mode), size, now)
+        make_batches(tx, run.id, songs, Mode(run.mode), size)
         return False
-    runs.end(session, run, PipelineEvent.COMPLETE, "completed", now)
+    runs.end(tx, run, PipelineEvent.COMPLETE, "completed")
     log.info("music.run_completed", run=run.id)
     return True
 
 
-def _begin_batches(session: Session, run: Any, width: int, now: datetime) -> None:
+def _begin_batches(tx: Tx, run: Any, width: int) -> None:
     """Let pending batches take their turn, as many as may be under way."""
-    room = width - runs.count_under_way(session, run.id)
+    room = width - runs.count_under_way(tx, run.id)
     # Step by step: so the index of what can be claimed has them in this order, however many wait.
     waiting = (BATCHES.c.run_id == run.id, BATCH_WORK.claimable, BATCHES.c.status == BatchStatus.PENDING)
     chosen: list[int] = []
     for step in PAID_FIRST:
         if room > len(chosen):
-            here = select(BATCHES.c.id).where(*waiting, BATCHES.c.step == step, is_due(BATCHES, now))
-            chosen += session.execute(here.order_by(BATCHES.c.id).limit(room - len(chosen))).scalars()
+            here = select(BATCHES.c.id).where(*waiting, BATCHES.c.step == step, is_due(BATCHES, tx.now))
+            chosen += tx.execute(here.order_by(BATCHES.c.id).limit(room - len(chosen))).scalars()
     if chosen:
         mine = BATCHES.c.id.in_(chosen)
-        BATCH.move(session, BATCHES, BatchEvent.LAUNCH, mine, next_run_at=None, updated_at=now)
+        BATCH.move(tx, BATCHES, BatchEvent.LAUNCH, mine, next_run_at=None, updated_at=tx.now)

@@ -5,9 +5,9 @@ from collections.abc import Collection
 import structlog
 from redis import RedisError
 from sqlalchemy import ColumnElement, or_, select
-from sqlalchemy.orm import Session
 
 from pipeline.engine.claims import anything
+from pipeline.engine.transaction import Tx
 from pipeline.engine.work import next_due
 from pipeline.flows.music import runs
 from pipeline.flows.music.models import BATCHES, RUNS
@@ -44,9 +44,8 @@ def _active(context: Context, *which: ColumnElement[bool]) -> list[str]:
 
 def next_wait_s(context: Context) -> float | None:
     """Seconds until the next batch or sync is due, if one waits."""
-    now = context.db.now()
     with context.db.read() as session:
-        waits = [next_due(session, kind, now) for kind in (BATCH_WORK, SYNC_WORK)]
+        waits = [next_due(session, kind) for kind in (BATCH_WORK, SYNC_WORK)]
     return min((wait for wait in waits if wait is not None), default=None)
 
 
@@ -70,10 +69,10 @@ def reflect_breakers(context: Context) -> str:
     event = PipelineEvent.BREAK if reasons else PipelineEvent.MEND
     before = PipelineState.RUNNING if reasons else PipelineState.BREAKER
 
-    def work(session: Session) -> None:
-        run = runs.lock_active(session)
+    def work(tx: Tx) -> None:
+        run = runs.lock_active(tx)
         if run is not None and run.status == before:
-            runs.move(session, run, event, context.db.now())
+            runs.move(tx, run, event)
 
     if found.status == before:
         context.db.run(work)

@@ -4,13 +4,13 @@ Every transaction on a run's batches locks the run first. So starts, claims, res
 after another, and exactly one of them sees the last batch settled.
 """
 
-from datetime import datetime
 from typing import Any
 
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from pipeline.engine.claims import FREE
+from pipeline.engine.transaction import Tx
 from pipeline.flows.music.models import BATCHES, RUNS
 from pipeline.flows.music.states import OPEN, PIPELINE, BatchStatus, PipelineEvent, PipelineState
 
@@ -25,19 +25,17 @@ def lock_active(session: Session) -> Any | None:
     return session.execute(select(RUNS).where(RUNS.c.active == 1).with_for_update()).one_or_none()
 
 
-def move(session: Session, run: Any, event: PipelineEvent, now: datetime, **values: Any) -> None:
+def move(tx: Tx, run: Any, event: PipelineEvent, **values: Any) -> None:
     """Move a run that the caller has locked. Raises `IllegalTransition`."""
     PIPELINE.target(PipelineState(run.status), event)
     mine = (RUNS.c.id == run.id, RUNS.c.status == run.status)
-    moved = PIPELINE.move(session, RUNS, event, *mine, updated_at=now, **values)
+    moved = PIPELINE.move(tx, RUNS, event, *mine, updated_at=tx.now, **values)
     assert moved == 1, "the caller has not locked the run"
 
 
-def end(
-    session: Session, run: Any, event: PipelineEvent, outcome: str, now: datetime, error: str | None = None
-) -> None:
+def end(tx: Tx, run: Any, event: PipelineEvent, outcome: str, error: str | None = None) -> None:
     """End a run that the caller has locked: the next one may start."""
-    move(session, run, event, now, **FREE, active=None, next_run_at=None, outcome=outcome, error=error, finished_at=now)
+    move(tx, run, event, **FREE, active=None, next_run_at=None, outcome=outcome, error=error, finished_at=tx.now)
 
 
 def has_open(session: Session, run_id: str) -> bool:

@@ -102,14 +102,13 @@ def start(context: Context, options: StartOptions, expected: Sequence[Part] = ()
     check(context.settings, options)
     run_id = uuid4().hex
 
-    def work(session: Tx) -> RunView:
-        active = runs.lock_active(session)
+    def work(tx: Tx) -> RunView:
+        active = runs.lock_active(tx)
         if active is not None and active.id == run_id:
-            return _view(session, run_id)  # repeated after a commit whose answer was lost
+            return _view(tx, run_id)  # repeated after a commit whose answer was lost
         if active is not None:
             raise AlreadyRunning(active.id, active.status)
-        now = context.db.now()
-        session.execute(
+        tx.execute(
             insert(RUNS).values(
                 id=run_id,
                 status=PipelineState.IDLE,
@@ -117,17 +116,17 @@ def start(context: Context, options: StartOptions, expected: Sequence[Part] = ()
                 mode=options.mode,
                 song_limit=options.limit,
                 synced=options.skip_sync,
-                created_at=now,
-                updated_at=now,
+                created_at=tx.now,
+                updated_at=tx.now,
             )
         )
         if options.failed:
-            SONG.move(session, SONGS, SongEvent.RETRY, attempts=0, error=None, updated_at=now)
+            SONG.move(tx, SONGS, SongEvent.RETRY, attempts=0, error=None, updated_at=tx.now)
         event = PipelineEvent.START_WITHOUT_SYNC if options.skip_sync else PipelineEvent.START
-        runs.move(session, runs.lock(session, run_id), event, now)
-        accounts.admit(session, context.settings, now, "music", {run_id: expected})
-        session.launch("music", run_id)
-        return _view(session, run_id)
+        runs.move(tx, runs.lock(tx, run_id), event)
+        accounts.admit(tx, "music", {run_id: expected})
+        tx.launch("music", run_id)
+        return _view(tx, run_id)
 
     try:
         view = context.db.run(work)
@@ -143,14 +142,14 @@ def start(context: Context, options: StartOptions, expected: Sequence[Part] = ()
 def pause(context: Context) -> RunView:
     """Let calls under way end, and begin no others. Harmless if the run is paused."""
 
-    def work(session: Session) -> RunView:
-        run, now = _active(session), context.db.now()
+    def work(tx: Tx) -> RunView:
+        run = _active(tx)
         if run.status != PipelineState.PAUSED:
-            runs.move(session, run, PipelineEvent.PAUSE, now, **FREE)
+            runs.move(tx, run, PipelineEvent.PAUSE, **FREE)
             # Their messages find nothing to do, or are there when the run is resumed.
             mine = and_(BATCHES.c.run_id == run.id, BATCHES.c.status == BatchStatus.QUEUED)
-            BATCH.move(session, BATCHES, BatchEvent.GIVE_BACK, mine, updated_at=now)
-        return _view(session, run.id)
+            BATCH.move(tx, BATCHES, BatchEvent.GIVE_BACK, mine, updated_at=tx.now)
+        return _view(tx, run.id)
 
     return context.db.run(work)
 
@@ -159,21 +158,20 @@ def resume(context: Context, expected: Sequence[Part] = ()) -> RunView:
     """Go on with a paused run, wherever it was. `expected`: what the rest may cost, if nobody's account says that."""
     resumed: list[str] = []  # by an earlier try, whose commit had no answer
 
-    def work(session: Tx) -> RunView:
-        run = _active(session)
+    def work(tx: Tx) -> RunView:
+        run = _active(tx)
         if run.status != PipelineState.PAUSED and run.id in resumed:
-            return _view(session, run.id)
+            return _view(tx, run.id)
         if run.status != PipelineState.PAUSED:
             raise UserError(f"the music pipeline is not paused: it is {run.status}", code="illegal_state")
         event = PipelineEvent.RESUME_RUN if run.all_enqueued else PipelineEvent.RESUME_ENQUEUE
         event = event if run.synced else PipelineEvent.RESUME_SYNC
-        now = context.db.now()
-        runs.move(session, run, event, now)
-        left = accounts.rest(session, "music", run.id) or expected
-        accounts.admit(session, context.settings, now, "music", {run.id: left})
-        session.launch("music", run.id)
+        runs.move(tx, run, event)
+        left = accounts.rest(tx, "music", run.id) or expected
+        accounts.admit(tx, "music", {run.id: left})
+        tx.launch("music", run.id)
         resumed.append(run.id)
-        return _view(session, run.id)
+        return _view(tx, run.id)
 
     return context.db.run(work)
 
@@ -190,14 +188,14 @@ def stop(context: Context) -> RunView:
     """End the run. Calls under way end, and their results are kept; other songs are pending again."""
     stopped: list[str] = []  # by an earlier try, whose commit had no answer
 
-    def work(session: Session) -> RunView:
-        if stopped and runs.lock_active(session) is None:
-            return _view(session, stopped[0])
-        run, now = _active(session), context.db.now()
-        runs.end(session, run, PipelineEvent.STOP, "stopped", now)
-        result.cancel_idle(session, run.id, now)
+    def work(tx: Tx) -> RunView:
+        if stopped and runs.lock_active(tx) is None:
+            return _view(tx, stopped[0])
+        run = _active(tx)
+        runs.end(tx, run, PipelineEvent.STOP, "stopped")
+        result.cancel_idle(tx, run.id)
         stopped.append(run.id)
-        return _view(session, run.id)
+        return _view(tx, run.id)
 
     return context.db.run(work)
 

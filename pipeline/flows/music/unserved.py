@@ -2,8 +2,8 @@
 
 import structlog
 from sqlalchemy import select
-from sqlalchemy.orm import Session
 
+from pipeline.engine.transaction import Tx
 from pipeline.flows.music import runs
 from pipeline.flows.music.models import BATCHES
 from pipeline.flows.music.routes import METADATA_STEPS
@@ -23,15 +23,15 @@ def fail_unserved(context: Context) -> list[str]:
     if context.settings.music.provider:
         return []
 
-    def work(session: Session) -> list[str]:
-        run, now = runs.lock_active(session), context.db.now()
+    def work(tx: Tx) -> list[str]:
+        run = runs.lock_active(tx)
         if run is None or run.status not in LIVE:
             return []
         waits = (BATCHES.c.run_id == run.id, BATCHES.c.status.in_(OPEN), BATCHES.c.step.in_(METADATA_STEPS))
-        if session.execute(select(BATCHES.c.id).where(*waits).limit(1)).first() is None:
+        if tx.execute(select(BATCHES.c.id).where(*waits).limit(1)).first() is None:
             return []
-        runs.end(session, run, PipelineEvent.STOP, "failed", now, ERROR)
-        result.cancel_idle(session, run.id, now)
+        runs.end(tx, run, PipelineEvent.STOP, "failed", ERROR)
+        result.cancel_idle(tx, run.id)
         return [run.id]
 
     ended = context.db.run(work)

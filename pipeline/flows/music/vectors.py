@@ -2,12 +2,11 @@
 
 import json
 from collections.abc import Collection
-from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import update
-from sqlalchemy.orm import Session
 
+from pipeline.engine.transaction import Tx
 from pipeline.flows.music.models import SONGS
 from pipeline.providers import registry
 from pipeline.providers.protocols import Embeddings
@@ -44,10 +43,10 @@ def paid_vectors(batch: Any) -> "dict[int, Floats]":
     return dict(zip(ids, vectors.unpack(batch.vectors, len(ids)), strict=True)) if ids else {}
 
 
-def keep_vectors(session: Session, batch: Any, members: Collection[int], now: datetime) -> set[int]:
+def keep_vectors(tx: Tx, batch: Any, members: Collection[int]) -> set[int]:
     """Give a batch's paid vectors to those of its songs that are still in it; their ids."""
     found = {song_id: vector for song_id, vector in paid_vectors(batch).items() if song_id in members}
-    vectors.upsert(session, KIND, batch.vector_model, found.items(), now)
+    vectors.upsert(tx, KIND, batch.vector_model, found.items())
     if found:
-        session.execute(update(SONGS).where(SONGS.c.id.in_(list(found))).values(vector_model=batch.vector_model))
+        tx.execute(update(SONGS).where(SONGS.c.id.in_(list(found))).values(vector_model=batch.vector_model))
     return set(found)

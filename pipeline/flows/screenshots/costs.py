@@ -6,12 +6,12 @@ from sqlalchemy import and_, or_, select
 from sqlalchemy.orm import Session
 
 from pipeline.engine.accounts import Part
+from pipeline.engine.transaction import ReadTx
 from pipeline.flows.screenshots.graph.models import NODES
 from pipeline.flows.screenshots.models import BATCHES, SHOTS
 from pipeline.flows.screenshots.rules.provenance import Operation
 from pipeline.flows.screenshots.states import WorkStatus
 from pipeline.providers import call_cost
-from pipeline.settings import Settings
 
 _FRAME = "frame:"
 _OPEN = [WorkStatus.PENDING, WorkStatus.FAILED, WorkStatus.RUNNING]
@@ -22,26 +22,26 @@ def frame(shot_id: int) -> str:
     return f"{_FRAME}{shot_id}"
 
 
-def of_frames(session: Session, settings: Settings, count: int) -> list[Part]:
+def of_frames(tx: ReadTx, count: int) -> list[Part]:
     """So many frames, each as if it were a batch of its own."""
-    own = settings.screenshots
+    own = tx.settings.screenshots
     calls = (
         (own.vision_provider, own.vision_model, Operation.ANALYSE.value),
         (own.text_provider, own.text_model, Operation.EXPAND.value),
         (own.text_provider, own.text_model, Operation.MERGE.value),
         (own.embeddings_provider, own.embeddings_model, "embed_nodes"),
     )
-    return [Part(count, sum(call_cost.of_call(session, settings, *call) for call in calls))]
+    return [Part(count, sum(call_cost.of_call(tx, *call) for call in calls))]
 
 
-def of_letters(session: Session, settings: Settings, kind: str) -> list[Part]:
+def of_letters(tx: ReadTx, kind: str) -> list[Part]:
     """One dead letter of a kind other than a batch."""
-    own = settings.screenshots
+    own = tx.settings.screenshots
     asked = {
         "merge": (own.text_provider, own.text_model, Operation.MERGE.value),
         "vector": (own.embeddings_provider, own.embeddings_model, "embed_nodes"),
     }
-    return [Part(1, call_cost.of_call(session, settings, *asked[kind]))]
+    return [Part(1, call_cost.of_call(tx, *asked[kind]))]
 
 
 def unfinished(session: Session, items: Collection[str]) -> set[str]:

@@ -55,12 +55,12 @@ def forget(context: Context, since: datetime, until: datetime) -> Forgotten:
             ids = list(session.execute(select(SHOTS.c.id).where(within).order_by(SHOTS.c.id).limit(_PORTION)).scalars())
         if not ids:
             break
-        done, gone = context.db.run(lambda session, ids=ids: _forget(context, session, ids, context.db.now()))  # type: ignore[misc]
+        done, gone = context.db.run(lambda tx, ids=ids: _forget(tx, ids))  # type: ignore[misc]
         files.discard(context.settings, gone)
         total = Forgotten(
             total.screenshots + done.screenshots, total.nodes + done.nodes, total.restored + done.restored
         )
-    context.db.run(lambda session: _forget_ledgers(session, since, until))
+    context.db.run(lambda tx: _forget_ledgers(tx, since, until))
     kept_answers.unsay(context.settings.answer_dir, FLOW)
     nodes.FULL_TEXT.purge(context.db)
     context.db.checkpoint()
@@ -68,44 +68,44 @@ def forget(context: Context, since: datetime, until: datetime) -> Forgotten:
     return total
 
 
-def _forget(context: Context, session: Tx, ids: Sequence[int], now: datetime) -> tuple[Forgotten, list[str]]:
+def _forget(tx: Tx, ids: Sequence[int]) -> tuple[Forgotten, list[str]]:
     # Nobody puts these frames into a batch meanwhile.
     sources = select(SHOTS.c.source_key).where(SHOTS.c.id.in_(ids))
     locked = select(SOURCES.c.key).where(SOURCES.c.key.in_(sources)).order_by(SOURCES.c.key).with_for_update()
-    keys = session.execute(locked).scalars().all()
+    keys = tx.execute(locked).scalars().all()
     # What was merged with something that is gone is merged anew, and frames of broken-up batches are batched again.
-    session.launch(FLOW, *map(buffer_of, keys), *Scope.all())
-    session.wake_in(FLOW, context.settings.screenshots.batch_timeout_s)
+    tx.launch(FLOW, *map(buffer_of, keys), *Scope.all())
+    tx.wake_in(FLOW, tx.settings.screenshots.batch_timeout_s)
     in_work = and_(BATCHES.c.status != WorkStatus.SUCCEEDED, BATCHES.c.id == SHOTS.c.batch_id, SHOTS.c.id.in_(ids))
-    cut = {str(one) for one in session.execute(select(BATCHES.c.id).where(in_work)).scalars()}
-    accounts.cut_off(session, context.settings, now, FLOW, cut)
-    _forget_batches(session, ids, now)
-    doomed = set(session.execute(select(LINKS.c.origin_id).where(LINKS.c.shot_id.in_(ids))).scalars())
-    concerned = _concerned(session, doomed)
+    cut = {str(one) for one in tx.execute(select(BATCHES.c.id).where(in_work)).scalars()}
+    accounts.cut_off(tx, FLOW, cut)
+    _forget_batches(tx, ids)
+    doomed = set(tx.execute(select(LINKS.c.origin_id).where(LINKS.c.shot_id.in_(ids))).scalars())
+    concerned = _concerned(tx, doomed)
     # In the order of ids; nobody else locks more than one thread: no two can wait for each other.
     threads = select(NODES.c.thread_id).where(NODES.c.id.in_(concerned | doomed), NODES.c.thread_id.is_not(None))
-    names = sorted(set(session.execute(threads).scalars()))
-    session.execute(select(THREADS.c.id).where(THREADS.c.id.in_(names)).order_by(THREADS.c.id).with_for_update()).all()
+    names = sorted(set(tx.execute(threads).scalars()))
+    tx.execute(select(THREADS.c.id).where(THREADS.c.id.in_(names)).order_by(THREADS.c.id).with_for_update()).all()
     # Calls of a merge were told of both nodes.
     told = and_(AiCall.flow == FLOW, AiCall.unit.in_([merge.trace_unit(node_id) for node_id in concerned]))
-    traces.unsay(session, told)
+    traces.unsay(tx, told)
     # First, the frames that doomed nodes hold of others go back to those.
     back = update(LINKS).where(LINKS.c.node_id.in_(doomed), LINKS.c.origin_id.not_in(doomed))
-    session.execute(back.values(node_id=LINKS.c.origin_id))
-    nodes.unindex(session, sorted(doomed))
-    session.execute(delete(NODES).where(NODES.c.id.in_(doomed)))
+    tx.execute(back.values(node_id=LINKS.c.origin_id))
+    nodes.unindex(tx, sorted(doomed))
+    tx.execute(delete(NODES).where(NODES.c.id.in_(doomed)))
     restored = sorted(concerned - doomed)
     said = select(NODES.c.own).where(NODES.c.id.in_(restored))
-    nodes.keep_entities(session, [nodes.load(own).entities for own in session.execute(said).scalars()], now)
+    nodes.keep_entities(tx, [nodes.load(own).entities for own in tx.execute(said).scalars()])
     for node_id in restored:
-        _restore(session, node_id, now)
-    nodes.reindex(session, restored)
-    gone = list(session.execute(delete(SHOTS).where(SHOTS.c.id.in_(ids)).returning(SHOTS.c.file)).scalars())
+        _restore(tx, node_id)
+    nodes.reindex(tx, restored)
+    gone = list(tx.execute(delete(SHOTS).where(SHOTS.c.id.in_(ids)).returning(SHOTS.c.file)).scalars())
     used = select(NODES.c.id).where(NODES.c.thread_id == THREADS.c.id).exists()
-    session.execute(delete(THREADS).where(THREADS.c.id.in_(names), ~used))
-    _rename(session, names)
+    tx.execute(delete(THREADS).where(THREADS.c.id.in_(names), ~used))
+    _rename(tx, names)
     mentioned = select(MENTIONS.c.node_id).where(MENTIONS.c.entity_id == ENTITIES.c.id).exists()
-    session.execute(delete(ENTITIES).where(~mentioned))
+    tx.execute(delete(ENTITIES).where(~mentioned))
     return Forgotten(len(gone), len(doomed), len(restored)), gone
 
 
@@ -122,15 +122,15 @@ def _concerned(session: Session, doomed: set[int]) -> set[int]:
     return found
 
 
-def _restore(session: Session, node_id: int, now: datetime) -> None:
+def _restore(tx: Tx, node_id: int) -> None:
     """Let a node say again what it said before any merge, and wait to be merged again."""
-    row = session.execute(select(NODES).where(NODES.c.id == node_id)).one()
+    row = tx.execute(select(NODES).where(NODES.c.id == node_id)).one()
     content = nodes.load(row.own)
-    session.execute(update(LINKS).where(LINKS.c.origin_id == node_id).values(node_id=node_id))
+    tx.execute(update(LINKS).where(LINKS.c.origin_id == node_id).values(node_id=node_id))
     latest = select(func.max(SHOTS.c.ts)).join(LINKS, LINKS.c.shot_id == SHOTS.c.id).where(LINKS.c.origin_id == node_id)
-    at = session.execute(latest).scalar() or row.event_time
+    at = tx.execute(latest).scalar() or row.event_time
     NODE.move(
-        session,
+        tx,
         NODES,
         WorkEvent.REOPEN,
         NODES.c.id == node_id,
@@ -143,13 +143,13 @@ def _restore(session: Session, node_id: int, now: datetime) -> None:
         attempts=0,
         next_run_at=None,
         error=None,
-        updated_at=now,
+        updated_at=tx.now,
     )
-    nodes.want_vectors(session, [node_id], now)
-    nodes.mention(session, node_id, content.entities)
-    vectors.remove(session, nodes.KIND, [node_id])
+    nodes.want_vectors(tx, [node_id])
+    nodes.mention(tx, node_id, content.entities)
+    vectors.remove(tx, nodes.KIND, [node_id])
     merged = and_(PROVENANCE.c.node_id == node_id, PROVENANCE.c.act == "merged")
-    session.execute(delete(PROVENANCE).where(merged))
+    tx.execute(delete(PROVENANCE).where(merged))
 
 
 def _rename(session: Session, names: Sequence[str]) -> None:
@@ -162,28 +162,28 @@ def _rename(session: Session, names: Sequence[str]) -> None:
             session.execute(update(THREADS).where(mine).values(title=row.title, first_at=row.event_time))
 
 
-def _forget_batches(session: Session, ids: Sequence[int], now: datetime) -> None:
+def _forget_batches(tx: Tx, ids: Sequence[int]) -> None:
     """Take apart batches that are not done, claimed or not; those that are done lose what they stored."""
     has = select(SHOTS.c.batch_id).where(SHOTS.c.id.in_(ids), SHOTS.c.batch_id.is_not(None)).distinct()
     found = select(BATCHES).where(BATCHES.c.id.in_(has)).order_by(BATCHES.c.id).with_for_update()
-    rows = session.execute(found).all()
+    rows = tx.execute(found).all()
     done = [row.id for row in rows if row.status == WorkStatus.SUCCEEDED]
     apart = [row.id for row in rows if row.status != WorkStatus.SUCCEEDED]
     units = [str(row.id) for row in rows]
     calls = and_(AiCall.flow == FLOW, AiCall.scope_id.in_(units))
-    traces.unsay(session, calls)
-    outbox.unsay(session, BATCHES, [row.id for row in rows])
+    traces.unsay(tx, calls)
+    outbox.unsay(tx, BATCHES, [row.id for row in rows])
     unsaid: dict[str, Any] = {"reply": None, "notes": "[]", "error": None}
-    session.execute(update(SHARDS).where(SHARDS.c.batch_id.in_(done)).values(result=None, **unsaid))
+    tx.execute(update(SHARDS).where(SHARDS.c.batch_id.in_(done)).values(result=None, **unsaid))
     stored = update(BATCHES).where(BATCHES.c.id.in_(done))
-    session.execute(stored.values(index_json=None, history_pack="{}", **unsaid))
+    tx.execute(stored.values(index_json=None, history_pack="{}", **unsaid))
     # Frames whose files are gone stay as they are: they cannot be analysed, and no batch would take them.
     there = and_(SHOTS.c.batch_id.in_(apart), SHOTS.c.storage_state == "stored")
     for event in (WorkEvent.GIVE_BACK, WorkEvent.RETRY, WorkEvent.REOPEN):
-        SCREENSHOT.move(session, SHOTS, event, there, error=None, vlm_next_run_at=None, updated_at=now)
-    session.execute(update(SHOTS).where(SHOTS.c.batch_id.in_(apart)).values(batch_id=None))
-    session.execute(delete(BATCHES).where(BATCHES.c.id.in_(apart)))
-    announced.note(session, BATCHES, apart)
+        SCREENSHOT.move(tx, SHOTS, event, there, error=None, vlm_next_run_at=None, updated_at=tx.now)
+    tx.execute(update(SHOTS).where(SHOTS.c.batch_id.in_(apart)).values(batch_id=None))
+    tx.execute(delete(BATCHES).where(BATCHES.c.id.in_(apart)))
+    announced.note(tx, BATCHES, apart)
 
 
 def _forget_ledgers(session: Session, since: datetime, until: datetime) -> None:

@@ -9,9 +9,9 @@ from typing import Any
 
 from redis import RedisError
 from sqlalchemy import ColumnElement, and_, case, func, or_, select, update
-from sqlalchemy.orm import Session
 
 from pipeline.engine.claims import anything, in_states, is_due
+from pipeline.engine.transaction import ReadTx, Tx
 from pipeline.flows.screenshots.frames import buffer
 from pipeline.flows.screenshots.graph.models import EMBEDDINGS, NODES
 from pipeline.flows.screenshots.live_settings import (
@@ -171,8 +171,8 @@ def take_turns(context: Context) -> list[int]:
     rules = screenshots_in_force(context)
     turn = _turn(context)
 
-    def act(session: Session) -> tuple[list[int], int]:
-        return _to_analyse(session, rules, turn, context.db.now())
+    def act(tx: Tx) -> tuple[list[int], int]:
+        return _to_analyse(tx, rules, turn)
 
     picked, after = context.db.run(act)
     if after != turn and context.online:
@@ -200,27 +200,29 @@ def places(rules: ScreenshotSettings) -> int:
     return rules.batch_workers + math.ceil(rules.vision_concurrency / shards)
 
 
-def _to_analyse(session: Session, rules: ScreenshotSettings, turn: int, now: datetime) -> tuple[list[int], int]:
+def _to_analyse(tx: ReadTx, rules: ScreenshotSettings, turn: int) -> tuple[list[int], int]:
     """Pick batches for the places that are free, half from the newest and half from the oldest."""
-    free = places(rules) - _under_way(session, Step.ANALYSE, now)
-    behind = _under_way(session, Step.EXPAND, now) - places(rules) - rules.text_concurrency
+    free = places(rules) - _under_way(tx, Step.ANALYSE)
+    behind = _under_way(tx, Step.EXPAND) - places(rules) - rules.text_concurrency
     free = min(free, -behind)
     if free <= 0:
         return [], turn
     columns = (BATCHES.c.id, BATCHES.c.attempts, BATCHES.c.created_at)
     limit = max(rules.scan_limit, 2 * free)
-    query = select(*columns).where(_unpicked(now)).limit(limit)
-    newest = session.execute(query.order_by(BATCHES.c.created_at.desc(), BATCHES.c.id.desc())).all()
-    oldest = session.execute(query.order_by(BATCHES.c.created_at, BATCHES.c.id)).all()
+    query = select(*columns).where(_unpicked(tx.now)).limit(limit)
+    newest = tx.execute(query.order_by(BATCHES.c.created_at.desc(), BATCHES.c.id.desc())).all()
+    oldest = tx.execute(query.order_by(BATCHES.c.created_at, BATCHES.c.id)).all()
     rows: list[Any] = scanned(newest, oldest, limit)
     weights = {Track.REALTIME: rules.realtime_weight, Track.RECOVERY: rules.recovery_weight}
-    picked, after = pick(rows, free, now, rules.recovery_age_s, weights, turn)
+    picked, after = pick(rows, free, tx.now, rules.recovery_age_s, weights, turn)
     # Beside new batches, an old one has a turn of its own and is as urgent, or it might wait in a queue for ever.
-    filler = all(track_of(row.attempts, row.created_at, now, rules.recovery_age_s) is Track.RECOVERY for row in rows)
+    filler = all(track_of(row.attempts, row.created_at, tx.now, rules.recovery_age_s) is Track.RECOVERY for row in rows)
     urgency = FILLER if filler else URGENT
     # Looked at again: somebody else may have picked them just now.
-    mine = update(BATCHES).where(BATCHES.c.id.in_([row.id for row in picked]), _unpicked(now)).values(urgency=urgency)
-    taken = set(session.execute(mine.returning(BATCHES.c.id)).scalars()) if picked else set()
+    mine = (
+        update(BATCHES).where(BATCHES.c.id.in_([row.id for row in picked]), _unpicked(tx.now)).values(urgency=urgency)
+    )
+    taken = set(tx.execute(mine.returning(BATCHES.c.id)).scalars()) if picked else set()
     return [row.id for row in picked if row.id in taken], after
 
 
@@ -235,13 +237,13 @@ def _waiting_in(step: Step) -> ColumnElement[bool]:
     return and_(claimable, BATCHES.c.urgency.is_not(None)) if step is Step.ANALYSE else claimable
 
 
-def _under_way(session: Session, step: Step, now: datetime) -> int:
+def _under_way(tx: ReadTx, step: Step) -> int:
     """Batches in this step that somebody works on, or that ask for it."""
     mine = BATCHES.c.step == step
-    waiting = and_(mine, _waiting_in(step), is_due(BATCHES, now))
+    waiting = and_(mine, _waiting_in(step), is_due(BATCHES, tx.now))
     running = and_(mine, BATCHES.c.status == WorkStatus.RUNNING)
     # One after the other: for an OR, databases read the whole table.
-    counts = (session.execute(select(func.count()).where(which)).scalar_one() for which in (waiting, running))
+    counts = (tx.execute(select(func.count()).where(which)).scalar_one() for which in (waiting, running))
     return sum(counts)
 
 

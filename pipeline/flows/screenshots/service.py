@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from typing import Any
 
 from sqlalchemy import and_, func, select, update
-from sqlalchemy.orm import Session
 
 from pipeline.engine import accounts
 from pipeline.engine import live_settings as live
@@ -43,7 +42,7 @@ _NEXT = {"batch": Scope.BATCHES, "merge": Scope.MERGES, "vector": Scope.VECTORS}
 
 def batch_now(context: Context, source: str) -> None:
     """Have a source's frames looked at without waiting for more of them, when nothing is to follow soon."""
-    context.db.run(lambda session: session.launch(FLOW, buffer_of(source, flush=True)))
+    context.db.run(lambda tx: tx.launch(FLOW, buffer_of(source, flush=True)))
 
 
 def replay(context: Context, kind: str, ids: Sequence[int] | None = None, *, strict: bool = True) -> list[int]:
@@ -54,43 +53,41 @@ def replay(context: Context, kind: str, ids: Sequence[int] | None = None, *, str
     if kind not in DEAD_LETTERS:
         raise UserError(f"{kind} is not a kind of dead letter: {', '.join(DEAD_LETTERS)}", code="usage")
 
-    def act(session: Tx) -> list[int]:
-        now = context.db.now()
-        again: dict[str, Any] = {"error": None, "attempts": 0, "next_run_at": None, "updated_at": now}
+    def act(tx: Tx) -> list[int]:
+        again: dict[str, Any] = {"error": None, "attempts": 0, "next_run_at": None, "updated_at": tx.now}
         table, machine = DEAD_LETTERS[kind]
         if kind == "batch":
             again |= {"attempts_before": BATCHES.c.attempts_before + BATCHES.c.attempts, "finished_at": None}
         which = [table.c.id.in_(ids)] if ids is not None else []
-        done = sorted(row.id for row in machine.move_returning(session, table, WorkEvent.RETRY, *which, **again))
+        done = sorted(row.id for row in machine.move_returning(tx, table, WorkEvent.RETRY, *which, **again))
         missing = sorted(set(ids or ()) - set(done))
         if missing and strict:
             raise UserError(f"not dead letters: {', '.join(map(str, missing))}", code="unknown_dead_letter")
         if kind == "batch":
             # Frames whose files are gone stay as they are: there is nothing to analyse.
             there = and_(SHOTS.c.batch_id.in_(done), SHOTS.c.storage_state == "stored")
-            SCREENSHOT.move(session, SHOTS, WorkEvent.RETRY, there, error=None, vlm_attempts=0, updated_at=now)
+            SCREENSHOT.move(tx, SHOTS, WorkEvent.RETRY, there, error=None, vlm_attempts=0, updated_at=tx.now)
             unfinished = and_(SHARDS.c.batch_id.in_(done), SHARDS.c.status != WorkStatus.SUCCEEDED)
-            session.execute(update(SHARDS).where(unfinished).values(attempts=0, next_run_at=None))
-        _admit(context, session, kind, done)
-        session.launch(FLOW, _NEXT[kind], *(map(scope_of, done) if kind == "batch" else ()))
+            tx.execute(update(SHARDS).where(unfinished).values(attempts=0, next_run_at=None))
+        _admit(tx, kind, done)
+        tx.launch(FLOW, _NEXT[kind], *(map(scope_of, done) if kind == "batch" else ()))
         return done
 
     return context.db.run(act)
 
 
-def _admit(context: Context, session: Session, kind: str, ids: Sequence[int]) -> None:
+def _admit(tx: Tx, kind: str, ids: Sequence[int]) -> None:
     """Have the caller pay for these dead letters, which are tried again."""
-    settings, now = context.settings, context.db.now()
     if kind == "batch":
         shots = select(SHOTS.c.batch_id, func.count()).where(SHOTS.c.batch_id.in_(ids)).group_by(SHOTS.c.batch_id)
-        wanted = {str(one): costs.of_frames(session, settings, count) for one, count in session.execute(shots)}
-        accounts.admit(session, settings, now, FLOW, wanted)
+        wanted = {str(one): costs.of_frames(tx, count) for one, count in tx.execute(shots)}
+        accounts.admit(tx, FLOW, wanted)
         return
     name = {"merge": merge, "vector": embedding}[kind].trace_unit
     of = select(NODES.c.id, NODES.c.batch_id).where(NODES.c.id.in_(ids), NODES.c.batch_id.is_not(None))
-    for node_id, batch_id in session.execute(of).all():
-        one = {str(batch_id): costs.of_letters(session, settings, kind)}
-        accounts.admit(session, settings, now, FLOW, one, unit=name(node_id))
+    for node_id, batch_id in tx.execute(of).all():
+        one = {str(batch_id): costs.of_letters(tx, kind)}
+        accounts.admit(tx, FLOW, one, unit=name(node_id))
 
 
 def exclusions(context: Context) -> Exclusions:
@@ -113,12 +110,12 @@ def exclude(
     if any(";" in pattern for said in given.values() for pattern in said or ()):
         raise UserError("a pattern cannot hold a semicolon: write ? for it", code="bad_value")
 
-    def act(session: Session) -> None:
+    def act(tx: Tx) -> None:
         for what, said in given.items():
             if said is not None:
-                key, now = f"screenshots.excluded_{what}", context.db.now()
-                live.change(session, known, key, "; ".join(said), now)
-                live.note(session, key, "", by, now)  # else the one before seems to have done it
+                key = f"screenshots.excluded_{what}"
+                live.change(tx, known, key, "; ".join(said))
+                live.note(tx, key, "", by)  # else the one before seems to have done it
 
     context.db.run(act)
     return exclusions(context)

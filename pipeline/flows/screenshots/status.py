@@ -6,7 +6,6 @@
 import json
 from collections.abc import Iterator
 from dataclasses import replace
-from datetime import datetime
 
 from redis import RedisError
 from sqlalchemy import func, select
@@ -17,6 +16,7 @@ from pipeline.engine.backlog import waiting as counted
 from pipeline.engine.claims import in_states, is_due
 from pipeline.engine.metrics import count_by
 from pipeline.engine.presence import Presence
+from pipeline.engine.transaction import ReadTx
 from pipeline.flows.screenshots import live_settings, queries
 from pipeline.flows.screenshots.frames import buffer
 from pipeline.flows.screenshots.graph.models import EMBEDDINGS, NODES
@@ -28,7 +28,6 @@ from pipeline.flows.screenshots.states import CLAIMABLE, Step, WorkStatus
 from pipeline.flows.screenshots.views import Retry, Status
 from pipeline.flows.screenshots.work import embedding, expansion, merge, shard
 from pipeline.providers import gates
-from pipeline.settings import Settings
 from pipeline.storage.context import Context
 
 LEXICAL_NOTE = (
@@ -52,8 +51,8 @@ def status(context: Context, *, makers: bool = True) -> Status:
         rejected = count_by(session, REJECTIONS.c.reason)
         made_by = count_by(session, NODES.c.made_by) if makers else {}
         vectors = count_by(session, EMBEDDINGS.c.status)
-        notes = _notes(session, context.settings, any_frames=bool(shots))
-        again = _retries(session, context.db.now())
+        notes = _notes(session, any_frames=bool(shots))
+        again = _retries(session)
     counted = {"batch": batches, "merge": merges, "vector": vectors}
     gave_up = {kind: by.get(WorkStatus.FAILED_PERMANENT, 0) for kind, by in counted.items()}
     return Status(
@@ -79,18 +78,18 @@ def status(context: Context, *, makers: bool = True) -> Status:
 def retries(context: Context) -> list[Retry]:
     """What failed and will be tried again, with the latest reason."""
     with context.db.read() as session:
-        return _retries(session, context.db.now())
+        return _retries(session)
 
 
-def _retries(session: Session, now: datetime) -> list[Retry]:
+def _retries(tx: ReadTx) -> list[Retry]:
     found = []
     for kind, table in (("batch", BATCHES), ("merge", NODES)):
         waits = table.c.status == WorkStatus.FAILED
-        count, due = session.execute(select(func.count(), func.min(table.c.next_run_at)).where(waits)).one()
+        count, due = tx.execute(select(func.count(), func.min(table.c.next_run_at)).where(waits)).one()
         if count:
             latest = select(table.c.error).where(waits, table.c.error.is_not(None)).order_by(table.c.updated_at.desc())
-            reason = session.execute(latest.limit(1)).scalar() or ""
-            found.append(Retry(kind, count, max(0.0, (due - now).total_seconds()) if due else 0.0, reason))
+            reason = tx.execute(latest.limit(1)).scalar() or ""
+            found.append(Retry(kind, count, max(0.0, (due - tx.now).total_seconds()) if due else 0.0, reason))
     return found
 
 
@@ -98,15 +97,15 @@ def _in_order(counted: dict[str, int]) -> dict[str, int]:
     return {state.value: counted[state] for state in WorkStatus if state in counted}
 
 
-def _notes(session: Session, settings: Settings, *, any_frames: bool) -> list[str]:
+def _notes(tx: ReadTx, *, any_frames: bool) -> list[str]:
     """What is done without a model by these settings, then what the latest batches say; each note once."""
-    rules = settings.screenshots
+    rules = tx.settings.screenshots
     wanted = ((rules.vision_provider, heuristics.NOTE), (rules.text_provider, heuristics.TEXT_NOTE))
     # Without frames, nothing was done by rules yet.
     found = [note for provider, note in wanted if not provider and any_frames]
     found += [] if rules.embeddings_provider else [LEXICAL_NOTE]
     late = select(BATCHES.c.notes).where(BATCHES.c.notes != "[]").order_by(BATCHES.c.id.desc()).limit(LATE_BATCHES)
-    found += [note for notes in session.execute(late).scalars() for note in json.loads(notes)]
+    found += [note for notes in tx.execute(late).scalars() for note in json.loads(notes)]
     return list(dict.fromkeys(found))[:MAX_NOTES]
 
 
@@ -145,9 +144,7 @@ def waiting(context: Context) -> Iterator[Waiting]:
             (merge.WORK, "merges", to.merge),
             (embedding.WORK, "vectors", to.embed),
         )
-        found = [
-            replace(one, queue=queue) for kind, name, queue in kinds for _, one in counted(session, kind, name, now)
-        ]
+        found = [replace(one, queue=queue) for kind, name, queue in kinds for _, one in counted(session, kind, name)]
     if frames:
         yield Waiting("screenshots", frames, why="until there are enough for a batch, or long enough no other came")
     if turns:

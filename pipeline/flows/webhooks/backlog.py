@@ -24,7 +24,7 @@ def waiting(context: Context) -> Iterator[Waiting]:
         c = ENDPOINTS.c
         standing = case((~c.active, "off"), (c.failures > 0, "failing"), (c.id.in_(busy), "busy"), else_="well")
         joined = DELIVERIES.join(ENDPOINTS, c.id == DELIVERIES.c.endpoint_id)
-        found = list(counted(session, WORK, "webhook_deliveries", context.db.now(), by=standing, within=joined))
+        found = list(counted(session, WORK, "webhook_deliveries", by=standing, within=joined))
     for standing, one in found:
         if standing == "off":
             yield replace(one, why="their endpoints are switched off", is_paused=True)

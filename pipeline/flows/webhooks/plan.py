@@ -34,7 +34,7 @@ def places(context: Context) -> int:
     """How many deliveries should be under way now."""
     rules = webhooks_of(context.settings)
     with context.db.read() as session:
-        found = delivery.ready(session, context.settings, context.db.now())
+        found = delivery.ready(session)
     well, silent = sum(not row.failures for row in found), sum(bool(row.silent) for row in found)
     return min(rules.width, rules.per_endpoint * well + (len(found) - well - silent) + bool(silent))
 
@@ -42,7 +42,7 @@ def places(context: Context) -> int:
 def next_wait_s(context: Context) -> float | None:
     """Seconds until something that waits is due."""
     with context.db.read() as session:
-        return delivery.next_due_s(session, context.db.now())
+        return delivery.next_due_s(session)
 
 
 def hears(context: Context) -> bool:

@@ -53,9 +53,8 @@ def create(context: Context, url: str, types: Sequence[str] = (), description: s
     endpoint_id, secret = f"ep_{uuid4().hex[:16]}", message.new_secret()
     most = webhooks_of(context.settings).max_endpoints
 
-    def act(session: Tx) -> EndpointView:
-        now = context.db.now()
-        if session.execute(select(func.count()).select_from(ENDPOINTS)).scalar_one() >= most:
+    def act(tx: Tx) -> EndpointView:
+        if tx.execute(select(func.count()).select_from(ENDPOINTS)).scalar_one() >= most:
             raise UserError(f"there are {most} webhook endpoints already (webhooks.max_endpoints)", code="too_many")
         row = {
             "id": endpoint_id,
@@ -64,14 +63,14 @@ def create(context: Context, url: str, types: Sequence[str] = (), description: s
             "types": json.dumps(list(types)),
             "active": True,
             "description": description,
-            "cursor": outbox.last_seq(session),
+            "cursor": outbox.last_seq(tx),
             "missed": 0,
             "failures": 0,
-            "created_at": now,
-            "updated_at": now,
+            "created_at": tx.now,
+            "updated_at": tx.now,
         }
-        insert_if_absent(session, ENDPOINTS, row)
-        return view_of(EndpointView, lock(session, endpoint_id))
+        insert_if_absent(tx, ENDPOINTS, row)
+        return view_of(EndpointView, lock(tx, endpoint_id))
 
     return Created(context.db.run(act), secret)
 
@@ -91,16 +90,16 @@ def change(
     _check_types(types or ())
     _check_text("description", description or "", MAX_DESCRIPTION)
 
-    def act(session: Tx) -> EndpointView:
-        row, now = _lock(session, endpoint_id), context.db.now()
+    def act(tx: Tx) -> EndpointView:
+        row, now = _lock(tx, endpoint_id), tx.now
         told = {"url": url, "types": None if types is None else json.dumps(list(types)), "description": description}
         values: dict[str, Any] = {name: value for name, value in told.items() if value is not None}
         if active is not None and active != row.active:
-            well = {"failures": 0, "failing_since": None, "paused_until": None, "cursor": outbox.last_seq(session)}
+            well = {"failures": 0, "failing_since": None, "paused_until": None, "cursor": outbox.last_seq(tx)}
             values |= {"active": active, "disabled_because": None if active else "by hand", **(well if active else {})}
-        session.execute(update(ENDPOINTS).where(ENDPOINTS.c.id == endpoint_id).values(**values, updated_at=now))
-        session.launch("webhooks", SEND)
-        return view_of(EndpointView, _lock(session, endpoint_id))
+        tx.execute(update(ENDPOINTS).where(ENDPOINTS.c.id == endpoint_id).values(**values, updated_at=now))
+        tx.launch("webhooks", SEND)
+        return view_of(EndpointView, _lock(tx, endpoint_id))
 
     return context.db.run(act)
 
@@ -109,13 +108,13 @@ def exchange_secret(context: Context, endpoint_id: str) -> Created:
     """Give an endpoint a new secret. For a day the former one signs as well; earlier ones stop at once."""
     secret = message.new_secret()
 
-    def act(session: Tx) -> EndpointView:
-        row, now = _lock(session, endpoint_id), context.db.now()
+    def act(tx: Tx) -> EndpointView:
+        row, now = _lock(tx, endpoint_id), tx.now
         if row.secret != secret:  # else an earlier try did it, and its commit had no answer
             until = now + timedelta(days=FORMER_SECRET_DAYS)
             values = {"secret": secret, "former_secret": row.secret, "former_until": until, "updated_at": now}
-            session.execute(update(ENDPOINTS).where(ENDPOINTS.c.id == endpoint_id).values(**values))
-        return view_of(EndpointView, _lock(session, endpoint_id))
+            tx.execute(update(ENDPOINTS).where(ENDPOINTS.c.id == endpoint_id).values(**values))
+        return view_of(EndpointView, _lock(tx, endpoint_id))
 
     return Created(context.db.run(act), secret)
 
@@ -123,9 +122,9 @@ def exchange_secret(context: Context, endpoint_id: str) -> Created:
 def remove(context: Context, endpoint_id: str) -> None:
     """Delete an endpoint with its deliveries. What is being sent to it finds no row left."""
 
-    def act(session: Tx) -> None:
-        _lock(session, endpoint_id)
-        session.execute(delete(ENDPOINTS).where(ENDPOINTS.c.id == endpoint_id))
+    def act(tx: Tx) -> None:
+        _lock(tx, endpoint_id)
+        tx.execute(delete(ENDPOINTS).where(ENDPOINTS.c.id == endpoint_id))
 
     context.db.run(act)
 
@@ -134,15 +133,15 @@ def test(context: Context, endpoint_id: str) -> DeliveryView:
     """Send the endpoint a test, whatever types it wants."""
     made: list[int] = []
 
-    def act(session: Tx) -> DeliveryView:
-        row, now = _lock(session, endpoint_id), context.db.now()
+    def act(tx: Tx) -> DeliveryView:
+        row, now = _lock(tx, endpoint_id), tx.now
         if not row.active:
             raise UserError(f"endpoint {endpoint_id} is disabled: {row.disabled_because}", code="illegal_state")
         values = {"endpoint_id": endpoint_id, "type": message.TEST, "created_at": now, "updated_at": now}
-        made[:] = [session.execute(insert(DELIVERIES).values(**values).returning(DELIVERIES.c.id)).scalar_one()]
-        session.execute(update(ENDPOINTS).where(ENDPOINTS.c.id == endpoint_id).values(paused_until=None))
-        session.launch("webhooks", SEND)
-        return view_of(DeliveryView, session.execute(select(DELIVERIES).where(DELIVERIES.c.id == made[0])).one())
+        made[:] = [tx.execute(insert(DELIVERIES).values(**values).returning(DELIVERIES.c.id)).scalar_one()]
+        tx.execute(update(ENDPOINTS).where(ENDPOINTS.c.id == endpoint_id).values(paused_until=None))
+        tx.launch("webhooks", SEND)
+        return view_of(DeliveryView, tx.execute(select(DELIVERIES).where(DELIVERIES.c.id == made[0])).one())
 
     return context.db.run(act)
 
@@ -150,15 +149,15 @@ def test(context: Context, endpoint_id: str) -> DeliveryView:
 def replay(context: Context, delivery_id: int) -> DeliveryView:
     """Send one delivery again, however it ended; one that waits is sent at once."""
 
-    def act(session: Tx) -> DeliveryView:
+    def act(tx: Tx) -> DeliveryView:
         mine = select(DELIVERIES).where(DELIVERIES.c.id == delivery_id)
-        row = session.execute(mine).one_or_none()
-        if row is None or lock(session, row.endpoint_id) is None:
+        row = tx.execute(mine).one_or_none()
+        if row is None or lock(tx, row.endpoint_id) is None:
             raise UnknownDelivery(delivery_id)
-        row = session.execute(mine).one()
-        if not _again(session, DELIVERIES.c.id == delivery_id, now=context.db.now()):
+        row = tx.execute(mine).one()
+        if not _again(tx, DELIVERIES.c.id == delivery_id):
             DELIVERY.target(DeliveryStatus(row.status), DeliveryEvent.REPLAY)
-        return view_of(DeliveryView, session.execute(mine).one())
+        return view_of(DeliveryView, tx.execute(mine).one())
 
     return context.db.run(act)
 
@@ -177,7 +176,7 @@ def replay_range(context: Context, endpoint_id: str, since: datetime, until: dat
         found = outbox.between(session, since, until or context.db.now())
         # Beyond the cursor: they come anyway.
         wanted = [(one.seq, one.type) for one in found if one.seq <= row.cursor and announced.wants(patterns, one.type)]
-    return sum(context.db.run(partial(_replay, context, endpoint_id, some)) for some in portions(wanted))
+    return sum(context.db.run(partial(_replay, endpoint_id=endpoint_id, wanted=some)) for some in portions(wanted))
 
 
 def replay_failed(context: Context, endpoint_id: str | None = None) -> int:
@@ -190,11 +189,11 @@ def replay_failed(context: Context, endpoint_id: str | None = None) -> int:
     for row in found:
         _check_active(row)
 
-    def act(session: Tx, endpoint: str) -> int:
-        if lock(session, endpoint) is None:
+    def act(tx: Tx, endpoint: str) -> int:
+        if lock(tx, endpoint) is None:
             return 0
         failed = (DELIVERIES.c.endpoint_id == endpoint, DELIVERIES.c.status == DeliveryStatus.FAILED)
-        return _again(session, *failed, now=context.db.now())
+        return _again(tx, *failed)
 
     return sum(context.db.run(partial(act, endpoint=row.id)) for row in found)
 
@@ -248,31 +247,30 @@ def _check_active(row: Any) -> None:
         raise UserError(f"endpoint {row.id} is disabled: enable it first", code="illegal_state")
 
 
-def _lock(session: Tx, endpoint_id: str) -> Any:
-    row = lock(session, endpoint_id)
+def _lock(tx: Tx, endpoint_id: str) -> Any:
+    row = lock(tx, endpoint_id)
     if row is None:
         raise UnknownEndpoint(endpoint_id)
     return row
 
 
-def _again(session: Tx, *which: Any, now: datetime) -> int:
-    session.launch("webhooks", SEND)
-    values = {"attempts": 0, "next_run_at": None, "error": None, "finished_at": None, "updated_at": now}
-    return DELIVERY.move(session, DELIVERIES, DeliveryEvent.REPLAY, *which, **values)
+def _again(tx: Tx, *which: Any) -> int:
+    tx.launch("webhooks", SEND)
+    values = {"attempts": 0, "next_run_at": None, "error": None, "finished_at": None, "updated_at": tx.now}
+    return DELIVERY.move(tx, DELIVERIES, DeliveryEvent.REPLAY, *which, **values)
 
 
-def _replay(context: Context, endpoint_id: str, wanted: Sequence[tuple[int, str]], session: Tx) -> int:
-    if lock(session, endpoint_id) is None:
+def _replay(tx: Tx, endpoint_id: str, wanted: Sequence[tuple[int, str]]) -> int:
+    if lock(tx, endpoint_id) is None:
         return 0
-    now = context.db.now()
     mine = (DELIVERIES.c.endpoint_id == endpoint_id, DELIVERIES.c.seq.in_([seq for seq, _ in wanted]))
-    there = set(session.scalars(select(DELIVERIES.c.seq).where(*mine)))
+    there = set(tx.scalars(select(DELIVERIES.c.seq).where(*mine)))
     new = [
-        {"endpoint_id": endpoint_id, "seq": seq, "type": kind, "created_at": now, "updated_at": now}
+        {"endpoint_id": endpoint_id, "seq": seq, "type": kind, "created_at": tx.now, "updated_at": tx.now}
         for seq, kind in wanted
         if seq not in there
     ]
-    again = _again(session, *mine, now=now)
+    again = _again(tx, *mine)
     if new:
-        session.execute(insert(DELIVERIES), new)
+        tx.execute(insert(DELIVERIES), new)
     return again + len(new)

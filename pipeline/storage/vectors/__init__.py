@@ -4,13 +4,13 @@ numpy comes with the first vector: flows that have some are also asked what wait
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from datetime import datetime
 from typing import TYPE_CHECKING
 
 from sqlalchemy import delete, func, select
 from sqlalchemy.orm import Session
 
 from pipeline.engine import tables
+from pipeline.engine.transaction import Tx
 from pipeline.storage.lists import pairs
 from pipeline.storage.vectors import changes
 from pipeline.storage.vectors.models import CODES, VECTORS
@@ -39,9 +39,7 @@ def unpack(data: bytes, count: int) -> "Floats":
     return np.frombuffer(data, dtype="<f4").reshape(count, -1)
 
 
-def upsert(
-    session: Session, kind: str, model: str, rows: Iterable[tuple[int, "Sequence[float] | Floats"]], now: datetime
-) -> int:
+def upsert(tx: Tx, kind: str, model: str, rows: Iterable[tuple[int, "Sequence[float] | Floats"]]) -> int:
     """Store vectors of items, in the caller's transaction; how many."""
     import numpy as np
 
@@ -51,13 +49,13 @@ def upsert(
     for start in range(0, len(values), _PORTION):
         portion = values[start : start + _PORTION]
         key = [{"kind": kind, "item_id": item_id, "model": model, "dims": len(vector)} for item_id, vector in portion]
-        data = [{"data": vector.tobytes(), "updated_at": now} for _, vector in portion]
+        data = [{"data": vector.tobytes(), "updated_at": tx.now} for _, vector in portion]
         coded = [
             {"code": code, "version": changes.UNSTAMPED} for code in codes.encode_any([vector for _, vector in portion])
         ]
-        tables.upsert(session, VECTORS, [a | b for a, b in zip(key, data, strict=True)])
-        tables.upsert(session, CODES, [a | b for a, b in zip(key, coded, strict=True)])
-        changes.note(session, kind)
+        tables.upsert(tx, VECTORS, [a | b for a, b in zip(key, data, strict=True)])
+        tables.upsert(tx, CODES, [a | b for a, b in zip(key, coded, strict=True)])
+        changes.note(tx, kind)
     return len(values)
 
 

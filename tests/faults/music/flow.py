@@ -1,11 +1,9 @@
 """The music flow as a fault test sees it."""
 
 from collections import Counter
-from datetime import UTC, datetime
-
-from sqlalchemy.orm import Session
 
 from pipeline.engine import live_settings
+from pipeline.engine.transaction import Tx
 from pipeline.process import get_context
 from pipeline.providers import gates
 from tasks import music
@@ -20,9 +18,9 @@ def change(**settings: str) -> None:
     """Set live settings."""
     known = get_context().gates.live_settings
 
-    def work(session: Session) -> None:
+    def work(session: Tx) -> None:
         for key, value in settings.items():
-            live_settings.change(session, known, key, value, datetime.now(UTC))
+            live_settings.change(session, known, key, value)
 
     get_context().db.run(work)
     gates.sync(get_context())

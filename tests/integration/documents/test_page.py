@@ -49,7 +49,7 @@ def test_pages_are_claimed_in_order_and_only_once(context: Context) -> None:
     first = Worker(context, document_id).claim(2)
     second = Worker(context, document_id, "w2").claim(5)
     assert [unit.page for unit in (*first, *second)] == [1, 2, 3, 4, 5]
-    assert {unit.attempt for unit in (*first, *second)} == {1}
+    assert {unit.attempts for unit in (*first, *second)} == {1}
     assert Worker(context, document_id, "w3").claim() == []
 
 
@@ -179,7 +179,7 @@ def test_a_transient_error_waits_in_its_row_and_counts(context: Context) -> None
     assert timedelta(seconds=5) <= row.next_run_at - before <= timedelta(seconds=7)
     assert worker.claim() == []
     (unit,) = worker.claim(later_s=7)
-    assert unit.attempt == 2
+    assert unit.attempts == 2
     assert counters(context, document_id)[:3] == (D.PROCESSING, 0, 0)
 
 
@@ -209,7 +209,7 @@ def test_a_rate_limit_uses_up_no_attempt_however_often_it_comes(context: Context
     worker = Worker(context, document_id)
     for tries in range(6):
         (unit,) = worker.claim(later_s=100 * tries)
-        assert unit.attempt == 1
+        assert unit.attempts == 1
         done = worker.settle_and_claim([bad(unit, ErrorKind.RATE_LIMITED, retry_after_s=30)], later_s=100 * tries)
         assert done is not None
         assert done.more, "it waits before the gate, not in its row"
@@ -231,7 +231,7 @@ def test_a_dropped_page_is_free_again_and_no_attempt_counts(context: Context) ->
     worker = Worker(context, document_id)
     worker.settle(bad(only(worker.claim()), ErrorKind.CANCELLED))
     (unit,) = worker.claim()
-    assert unit.attempt == 1
+    assert unit.attempts == 1
 
 
 def test_pages_that_were_claimed_but_never_begun_go_back_uncounted_and_unrecorded(context: Context) -> None:
@@ -242,7 +242,7 @@ def test_pages_that_were_claimed_but_never_begun_go_back_uncounted_and_unrecorde
     assert done is not None
     assert done.more
     assert page_states(context, document_id) == [P.COMPLETED, P.PENDING, P.PENDING]
-    assert [unit.attempt for unit in worker.claim(3)] == [1, 1]
+    assert [unit.attempts for unit in worker.claim(3)] == [1, 1]
     assert len(attempts(context, document_id)) == 1
     worker.settle_and_claim(untried=[two])
     assert page_states(context, document_id)[1] is P.PROCESSING, "that claim has been replaced by another"
@@ -329,7 +329,7 @@ def test_a_page_beyond_its_lease_is_free_again_at_once(context: Context) -> None
     Worker(context, document_id).claim(later_s=-1000)
     assert FLOW.free_lost(context, set()) == 1
     (unit,) = Worker(context, document_id).claim()
-    assert unit.attempt == 2
+    assert unit.attempts == 2
 
 
 def test_what_a_worker_holds_when_it_ends_goes_back_uncounted(context: Context) -> None:

@@ -159,7 +159,7 @@ def test_cancel_takes_back_pages_under_way_and_their_results_are_discarded(conte
     assert worker.claim() == []
 
 
-def claim(context: Context, document_id: str, kind: Work) -> tuple[Any, Any]:
+def claim(context: Context, document_id: str, kind: Work) -> Any:
     claimed = stage.claim(context, kind, document_id, Owner("w1", "r:0"))
     assert claimed is not None
     return claimed
@@ -168,10 +168,10 @@ def claim(context: Context, document_id: str, kind: Work) -> tuple[Any, Any]:
 @pytest.mark.parametrize("stop", [service.cancel, service.pause, service.remove])
 def test_a_stop_wins_over_a_merge_that_is_nearly_done(context: Context, stop: Callable[[Context, str], Any]) -> None:
     document_id = insert_document(context, D.READY_TO_MERGE, [P.COMPLETED])
-    row, held = claim(context, document_id, MERGE)
+    row = claim(context, document_id, MERGE)
     stop(context, document_id)
     with pytest.raises(stage.ClaimLost):
-        merge.write_result(context, row, held)
+        merge.write_result(context, row)
     output = files.output_path(context.settings, document_id, row.filename)
     assert not output.exists()
 

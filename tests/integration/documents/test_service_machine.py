@@ -18,7 +18,7 @@ from hypothesis.stateful import (
 )
 from sqlalchemy import text, update
 
-from pipeline.engine.claims import Claim, Owner
+from pipeline.engine.claims import Owner
 from pipeline.engine.errors import ErrorKind, UserError
 from pipeline.engine.work import Work
 from pipeline.flows.documents import files, plan, service
@@ -75,7 +75,7 @@ class DocumentMachine(RuleBasedStateMachine):
         super().__init__()
         self.context = context
         self.id = insert_document(context, D.PENDING, [])
-        self.stages: list[tuple[Any, Claim]] = []
+        self.stages: list[Any] = []
         self.units: list[PageUnit] = []
         self.texts = 0
         self.contents: dict[int, str] = {}
@@ -158,15 +158,15 @@ class DocumentMachine(RuleBasedStateMachine):
         waits = self.status is D.PENDING
         self.claim_stage(worker, SPLIT if waits else MERGE)
         if page_count:
-            self.commit_stage(*self.stages[-1], page_count, fails=False)
+            self.commit_stage(self.stages[-1], page_count, fails=False)
 
     @precondition(lambda self: self.stages)
     @rule(back=late, page_count=st.integers(1, 3), fails=st.sampled_from([False, False, False, True]))
     def finish_stage(self, back: int, page_count: int, fails: bool) -> None:
-        row, claim = self.stages[-1 - min(back, len(self.stages) - 1)]
-        holds = document(self.context, self.id).claim_id == claim.id
+        row = self.stages[-1 - min(back, len(self.stages) - 1)]
+        holds = document(self.context, self.id).claim_id == row.claim_id
         try:
-            self.by_itself(lambda: self.commit_stage(row, claim, page_count, fails))
+            self.by_itself(lambda: self.commit_stage(row, page_count, fails))
         except ClaimLost:
             assert not holds
         else:
@@ -181,14 +181,14 @@ class DocumentMachine(RuleBasedStateMachine):
         if page_count:
             self.finish_stage(1, page_count, fails=False)
 
-    def commit_stage(self, row: Any, claim: Claim, page_count: int, fails: bool) -> None:
+    def commit_stage(self, row: Any, page_count: int, fails: bool) -> None:
         if fails:
-            stage.fail(self.context, MERGE if row.status == D.MERGING else SPLIT, row, claim, UserError("it failed"))
+            stage.fail(self.context, MERGE if row.status == D.MERGING else SPLIT, row, UserError("it failed"))
         elif row.status == D.MERGING:
-            merge.write_result(self.context, row, claim)
+            merge.write_result(self.context, row)
         else:
             images: list[tuple[int, Path | None]] = [(number, None) for number in range(1, page_count + 1)]
-            self.context.db.run(lambda session: split.insert_pages(session, self.context, row, claim, images))
+            self.context.db.run(lambda tx: split.insert_pages(tx, row, images))
 
     @precondition(lambda self: self.seen in {D.PROCESSING, D.PAUSED})
     @rule(worker=workers, queue=queues, want=st.integers(1, 3), later_s=shifts)
@@ -200,13 +200,13 @@ class DocumentMachine(RuleBasedStateMachine):
     @rule(data=st.data(), worker=workers, want=st.integers(0, 2))
     def finish_pages(self, data: st.DataObject, worker: str, want: int) -> None:
         """Commit what was claimed together, or a part of it."""
-        claim = data.draw(st.sampled_from(self.units[-6:])).claim
-        together = [unit for unit in self.units if unit.claim == claim]
+        claim = data.draw(st.sampled_from(self.units[-6:])).claim_id
+        together = [unit for unit in self.units if unit.claim_id == claim]
         units = data.draw(st.lists(st.sampled_from(together), min_size=1, unique=True))
         results = [self.outcome(unit, data.draw(outcomes)) for unit in units]
         held = {(row.id, row.claim_id) for row in self.everything()[1]}
         expected = sum(
-            (result.unit.id, result.unit.claim.id) in held and result.answer is not None for result in results
+            (result.unit.id, result.unit.claim_id) in held and result.answer is not None for result in results
         )
         before = self.completions()
         done = self.by_itself(lambda: Worker(self.context, self.id, worker).settle_and_claim(results, want))
@@ -347,7 +347,7 @@ class DocumentMachine(RuleBasedStateMachine):
         kind = SPLIT if due is plan.Stage.SPLIT else MERGE
         claimed = stage.claim(self.context, kind, self.id, Owner("w1", "last:0"))
         assert claimed is not None
-        self.commit_stage(*claimed, 2, fails=False)
+        self.commit_stage(claimed, 2, fails=False)
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy import func, select
 from sqlalchemy.exc import OperationalError
 
-from pipeline.engine.claims import Claim, Owner
+from pipeline.engine.claims import Owner
 from pipeline.engine.errors import UserError
 from pipeline.flows.documents import files, queries, service
 from pipeline.flows.documents.models import DOCUMENTS
@@ -321,9 +321,8 @@ def test_a_merger_that_was_overtaken_leaves_no_file(context: Context) -> None:
     document_id = insert_document(context, D.MERGING, [P.COMPLETED])
     claimed = document(context, document_id)
     service.cancel(context, document_id)
-    claim = Claim(Owner("holder", "holder-request:0"), claimed.lease_until, claimed.claim_id)
     with pytest.raises(stage.ClaimLost):
-        merge.write_result(context, claimed, claim)
+        merge.write_result(context, claimed)
     assert list(files.output_folder(context.settings, document_id).iterdir()) == []
     assert D(document(context, document_id).status) is D.CANCELLED
 

@@ -3,17 +3,18 @@
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from datetime import datetime, timedelta
+from datetime import timedelta
 from threading import Barrier
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from sqlalchemy import select, text, update
-from sqlalchemy.orm import Session
 
 from pipeline.engine import work as kernel
-from pipeline.engine.claims import Claim, Owner
+from pipeline.engine.claims import Owner
 from pipeline.engine.errors import ErrorKind, UnitError
+from pipeline.engine.transaction import Tx
 from pipeline.engine.work import Changes, Outcome, Work
 from pipeline.flows import flows
 from pipeline.storage.context import Context
@@ -45,26 +46,22 @@ def test_every_kind_of_work_is_tried_here() -> None:
     assert set(FACTORIES) == set(ALL)
 
 
-def _claim(context: Context, work: Work, made: Made, owner: Owner = ONE, limit: int = 1) -> tuple[Claim, list[Any]]:
-    held = kernel.new_claim(work, owner, context.settings, context.db.now())
-
-    def act(session: Session) -> list[Any]:
-        work.lock(session, made.scope)
-        return kernel.claim(session, work, made.scope, held, context.db.now(), limit=limit)
-
-    return held, context.db.run(act)
-
-
-def _settle(context: Context, work: Work, made: Made, *outcomes: Outcome) -> Changes:
-    def act(session: Session) -> Changes:
-        scope = work.lock(session, made.scope)
-        return kernel.settle(session, work, scope, outcomes, context.settings, context.db.now())
+def _claim(context: Context, work: Work, made: Made, owner: Owner = ONE, limit: int = 1) -> list[Any]:
+    def act(tx: Tx) -> list[Any]:
+        return kernel.claim(tx, work, work.lock(tx, made.scope), owner, limit=limit)
 
     return context.db.run(act)
 
 
-def _done(made: Made, held: Claim, row: Any) -> Outcome:
-    return Outcome(row.id, row.attempts, held, values=made.done)
+def _settle(context: Context, work: Work, made: Made, *outcomes: Outcome) -> Changes:
+    def act(tx: Tx) -> Changes:
+        return kernel.settle(tx, work, work.lock(tx, made.scope), *outcomes)
+
+    return context.db.run(act)
+
+
+def _done(made: Made, row: Any) -> Outcome:
+    return Outcome(row, values=made.done)
 
 
 def _row(context: Context, work: Work, unit_id: Any) -> Any:
@@ -93,7 +90,7 @@ def _spent(context: Context, work: Work, ids: list[Any]) -> None:
 def test_each_unit_is_claimed_once_however_many_ask_at_once(context: Context, work: Work, made: Made) -> None:
     def some() -> list[Any]:
         found = []
-        while rows := _claim(context, work, made, limit=2)[1]:
+        while rows := _claim(context, work, made, limit=2):
             found += [row.id for row in rows]
         return found
 
@@ -102,22 +99,22 @@ def test_each_unit_is_claimed_once_however_many_ask_at_once(context: Context, wo
 
 
 def test_a_result_under_a_claim_that_was_taken_away_changes_nothing(context: Context, work: Work, made: Made) -> None:
-    held, (row, *_) = _claim(context, work, made)
-    assert kernel.free_lost(context.db, work, {ONE.worker_id}, context.settings).keys() == {made.scope}
+    row, *_ = _claim(context, work, made)
+    assert kernel.free_lost(context.db, work, {ONE.worker_id}).keys() == {made.scope}
     again = {"next_run_at": None}
     context.db.run(lambda session: session.execute(update(work.table).where(work.table.c.id == row.id).values(**again)))
-    newer, (taken, *_) = _claim(context, work, made, OTHER, limit=1)
+    taken, *_ = _claim(context, work, made, OTHER, limit=1)
     before = _row(context, work, taken.id)
-    stale = Outcome(taken.id, taken.attempts, held, values=made.done)
+    stale = Outcome(SimpleNamespace(id=taken.id, attempts=taken.attempts, claim_id=row.claim_id), values=made.done)
     assert not _settle(context, work, made, stale)
     assert _row(context, work, taken.id) == before
-    assert _settle(context, work, made, _done(made, newer, taken)).done == (taken.id,)
+    assert _settle(context, work, made, _done(made, taken)).done == (taken.id,)
 
 
 def test_a_unit_that_fails_counts_its_attempt_once_and_waits(context: Context, work: Work, made: Made) -> None:
-    held, (row, *_) = _claim(context, work, made)
+    row, *_ = _claim(context, work, made)
     assert row.attempts == 1
-    failed = Outcome(row.id, row.attempts, held, UnitError("it broke"))
+    failed = Outcome(row, UnitError("it broke"))
     changes = _settle(context, work, made, failed)
     after = _row(context, work, row.id)
     assert after.claim_id is None
@@ -131,57 +128,52 @@ def test_a_unit_that_fails_counts_its_attempt_once_and_waits(context: Context, w
 
 
 def test_what_a_gate_refuses_uses_no_attempt(context: Context, work: Work, made: Made) -> None:
-    held, (row, *_) = _claim(context, work, made)
-    refused = Outcome(row.id, row.attempts, held, UnitError("closed", kind=ErrorKind.RATE_LIMITED))
+    row, *_ = _claim(context, work, made)
+    refused = Outcome(row, UnitError("closed", kind=ErrorKind.RATE_LIMITED))
     assert _settle(context, work, made, refused).waiting == (row.id,)
     assert _row(context, work, row.id).attempts == 0
-    assert _claim(context, work, made, limit=1)[1], "it can be claimed again at once"
+    assert _claim(context, work, made, limit=1), "it can be claimed again at once"
 
 
 def test_a_permanent_error_fails_the_unit_at_once(context: Context, work: Work, made: Made) -> None:
-    held, (row, *_) = _claim(context, work, made)
-    bad = Outcome(row.id, row.attempts, held, UnitError("nonsense", kind=ErrorKind.PERMANENT))
+    row, *_ = _claim(context, work, made)
+    bad = Outcome(row, UnitError("nonsense", kind=ErrorKind.PERMANENT))
     assert _settle(context, work, made, bad).failed == (row.id,)
     assert "nonsense" in _row(context, work, row.id).error
-    assert row.id not in {one.id for one in _claim(context, work, made, limit=UNITS)[1]}
+    assert row.id not in {one.id for one in _claim(context, work, made, limit=UNITS)}
 
 
 def test_units_that_end_at_once_are_each_counted_once(context: Context, work: Work, made: Made) -> None:
     counted: list[Any] = []
 
-    def after(session: Session, scope: Any, changes: Changes, now: datetime) -> None:
-        work.after(session, scope, changes, now)
+    def after(tx: Tx, scope: Any, changes: Changes) -> None:
+        work.after(tx, scope, changes)
         counted.extend(changes.done)
 
     spied = replace(work, after=after)
     claimed = []
-    while rows := _claim(context, work, made)[1]:
+    while rows := _claim(context, work, made):
         claimed += rows
-    held = [Outcome(row.id, row.attempts, _held(row), values=made.done) for row in claimed]
-    acts = [lambda one=one: _settle(context, spied, made, one) for one in held]
+    acts = [lambda row=row: _settle(context, spied, made, _done(made, row)) for row in claimed]
     _at_once([*acts, *acts[:2]])
     assert sorted(counted) == sorted(row.id for row in claimed)
-
-
-def _held(row: Any) -> Claim:
-    return Claim(Owner(row.worker_id, row.request_id), row.lease_until, row.claim_id)
 
 
 def test_a_unit_that_was_tried_before_is_claimed_alone(context: Context, work: Work, made: Made) -> None:
     if made.count == 1:
         pytest.skip("a unit of this kind is its own scope")
-    ids = [row.id for row in _claim(context, work, made, limit=2)[1]]
-    kernel.free_lost(context.db, work, {ONE.worker_id}, context.settings)
+    ids = [row.id for row in _claim(context, work, made, limit=2)]
+    kernel.free_lost(context.db, work, {ONE.worker_id})
     context.db.run(lambda session: session.execute(update(work.table).values(next_run_at=None)))
-    fresh = [row.id for row in _claim(context, work, made, OTHER, limit=UNITS)[1]]
+    fresh = [row.id for row in _claim(context, work, made, OTHER, limit=UNITS)]
     assert not set(fresh) & set(ids)
-    tried = [[row.id for row in _claim(context, work, made, OTHER, limit=UNITS)[1]] for _ in ids]
+    tried = [[row.id for row in _claim(context, work, made, OTHER, limit=UNITS)] for _ in ids]
     assert sorted(tried) == sorted([unit] for unit in ids)
 
 
 def test_what_a_living_process_holds_is_given_back_by_nobody(context: Context, work: Work, made: Made) -> None:
-    _, (row, *_) = _claim(context, work, made)
-    assert kernel.free_lost(context.db, work, {"w:9:z"}, context.settings) == {}
+    row, *_ = _claim(context, work, made)
+    assert kernel.free_lost(context.db, work, {"w:9:z"}) == {}
     sibling = Owner("w:2:a", ONE.request_id)  # the message was delivered again, to a sibling of a living process
     assert not _give_back_earlier(context, work, made, sibling)
     assert _row(context, work, row.id).claim_id is not None
@@ -191,18 +183,17 @@ def test_what_a_living_process_holds_is_given_back_by_nobody(context: Context, w
 
 
 def _give_back_earlier(context: Context, work: Work, made: Made, owner: Owner) -> Changes:
-    def act(session: Session) -> Changes:
-        scope = work.lock(session, made.scope)
-        return kernel.give_back_earlier(session, work, scope, made.scope, owner, context.settings, context.db.now())
+    def act(tx: Tx) -> Changes:
+        return kernel.give_back_earlier(tx, work, work.lock(tx, made.scope), owner)
 
     return context.db.run(act)
 
 
 def test_a_lease_that_is_over_is_given_back_once(context: Context, work: Work, made: Made) -> None:
-    _, (row, *_) = _claim(context, work, made)
+    row, *_ = _claim(context, work, made)
     past = context.db.now() - timedelta(seconds=1)
     context.db.run(lambda session: session.execute(update(work.table).values(lease_until=past)))
-    freed = _at_once([lambda: kernel.free_lost(context.db, work, (), context.settings)] * 3)
+    freed = _at_once([lambda: kernel.free_lost(context.db, work, ())] * 3)
     assert sorted(map(list, freed)) == [[], [], [made.scope]]
     assert {sum(each[made.scope].values()) for each in freed if each} == {1}
     after = _row(context, work, row.id)
@@ -215,39 +206,39 @@ def test_a_scope_that_cannot_be_freed_keeps_no_other_from_it(context: Context) -
     for made in (bad, good):
         _claim(context, work, made)
 
-    def after(session: Session, scope: Any, changes: Changes, now: datetime) -> None:
-        freed = session.execute(select(work.scope).where(work.table.c.id == changes.freed[0])).scalar_one()
+    def after(tx: Tx, scope: Any, changes: Changes) -> None:
+        freed = tx.execute(select(work.scope).where(work.table.c.id == changes.freed[0])).scalar_one()
         assert freed != bad.scope, "its rows are broken"
-        work.after(session, scope, changes, now)
+        work.after(tx, scope, changes)
 
-    found = kernel.free_lost(context.db, replace(work, after=after), {ONE.worker_id}, context.settings)
+    found = kernel.free_lost(context.db, replace(work, after=after), {ONE.worker_id})
     assert found == {good.scope: {"PROCESSING": 1}}
 
 
 def test_a_unit_that_loses_its_worker_every_time_fails(context: Context, work: Work, made: Made) -> None:
-    _, (row, *_) = _claim(context, work, made)
+    row, *_ = _claim(context, work, made)
     _spent(context, work, [row.id])
-    kernel.free_lost(context.db, work, {ONE.worker_id}, context.settings)
+    kernel.free_lost(context.db, work, {ONE.worker_id})
     after = _row(context, work, row.id)
     assert after.claim_id is None
     assert work.lost in after.error
     assert "attempts" in after.error
-    assert row.id not in {one.id for one in _claim(context, work, made, limit=UNITS)[1]}
+    assert row.id not in {one.id for one in _claim(context, work, made, limit=UNITS)}
 
 
 def test_what_a_worker_gives_back_at_its_end_uses_no_attempt(context: Context, work: Work, made: Made) -> None:
-    _, (row, *_) = _claim(context, work, made)
-    kernel.release(context.db, work, {ONE.worker_id}, context.settings)
+    row, *_ = _claim(context, work, made)
+    kernel.release(context.db, work, {ONE.worker_id})
     assert _row(context, work, row.id).attempts == 0
-    _, rows = _claim(context, work, made, OTHER)
+    rows = _claim(context, work, made, OTHER)
     assert [row.attempts for row in rows] == [1]
 
 
 def test_holders_are_those_who_hold(context: Context, work: Work, made: Made) -> None:
-    held, (row, *_) = _claim(context, work, made)
+    row, *_ = _claim(context, work, made)
     with context.db.read() as session:
         assert kernel.holders(session, work) == {ONE.worker_id}
-    _settle(context, work, made, _done(made, held, row))
+    _settle(context, work, made, _done(made, row))
     with context.db.read() as session:
         assert kernel.holders(session, work) == set()
 
@@ -263,19 +254,18 @@ def test_the_sweeper_passes_by_no_flow_with_units_that_are_held_or_wait(
     context.db.run(lambda session: session.execute(update(work.table).values(next_run_at=later)))
     assert not flow.is_at_rest(context), "a unit waits for its time"
     context.db.run(lambda session: session.execute(update(work.table).values(next_run_at=None)))
-    assert len(_claim(context, work, made)[1]) == 1
+    assert len(_claim(context, work, made)) == 1
     assert not flow.is_at_rest(context), "a unit is held"
 
 
 def test_a_claim_that_is_renewed_lasts_longer_unless_it_was_taken_away(
     context: Context, work: Work, made: Made
 ) -> None:
-    held, (row, *_) = _claim(context, work, made)
-    until = context.db.now() + timedelta(days=1)
-    assert context.db.run(lambda session: kernel.renew(session, work, row.id, held, until))
-    assert _row(context, work, row.id).lease_until == until
-    kernel.free_lost(context.db, work, {ONE.worker_id}, context.settings)
-    assert not context.db.run(lambda session: kernel.renew(session, work, row.id, held, until))
+    row, *_ = _claim(context, work, made)
+    assert context.db.run(lambda tx: kernel.renew(tx, work, row))
+    assert _row(context, work, row.id).lease_until > row.lease_until
+    kernel.free_lost(context.db, work, {ONE.worker_id})
+    assert not context.db.run(lambda tx: kernel.renew(tx, work, row))
 
 
 def test_no_statement_of_a_claim_reads_the_whole_table(context: Context, work: Work, made: Made) -> None:

@@ -6,11 +6,11 @@ from typing import cast
 
 import pytest
 import structlog
-from sqlalchemy.orm import Session
 
 from pipeline.engine import work as kernel
 from pipeline.engine.claims import Owner
 from pipeline.engine.logs import configure, sign
+from pipeline.engine.transaction import Tx
 from pipeline.flows.documents.flow import FLOW
 from pipeline.storage.context import Context
 from tests.support.works import FACTORIES, works
@@ -64,11 +64,9 @@ def test_claims_and_what_the_sweeper_gives_back_are_told_once_they_are_committed
     context: Context, journal: Written
 ) -> None:
     made = FACTORIES["documents.page"](context, 3)
-    held = kernel.new_claim(WORK, ONE, context.settings, context.db.now())
 
-    def claim(session: Session) -> list[str]:
-        WORK.lock(session, made.scope)
-        found = kernel.claim(session, WORK, made.scope, held, context.db.now(), limit=2)
+    def claim(tx: Tx) -> list[str]:
+        found = kernel.claim(tx, WORK, WORK.lock(tx, made.scope), ONE, limit=2)
         assert not journal.lines(), "told before the commit"
         return [str(row.id) for row in found]
 
@@ -109,11 +107,9 @@ def test_at_info_only_what_people_follow_is_told(context: Context, journal: Writ
     for name, work in works_.items():
         made = FACTORIES[name](context, 1)
         journal.lines()
-        held = kernel.new_claim(work, ONE, context.settings, context.db.now())
 
-        def claim(session: Session, work: kernel.Work = work, scope: str = made.scope) -> object:
-            work.lock(session, scope)
-            return kernel.claim(session, work, scope, held, context.db.now())  # noqa: B023
+        def claim(tx: Tx, work: kernel.Work = work, scope: str = made.scope) -> object:
+            return kernel.claim(tx, work, work.lock(tx, scope), ONE)
 
         context.db.run(claim)
         told = [(line["kind"], line["from"], line["to"], line["id"]) for line in journal.lines()]

@@ -20,6 +20,7 @@ from pipeline.engine import announced, outbox
 from pipeline.engine import work as kernel
 from pipeline.engine.claims import Owner
 from pipeline.engine.outbox import EVENTS, Event
+from pipeline.engine.transaction import Tx
 from pipeline.engine.work import Work
 from pipeline.flows import flows
 from pipeline.flows.documents import service, submission
@@ -102,7 +103,7 @@ def test_a_batch_that_is_taken_apart_is_told_and_its_words_go(context: Context) 
     assert {json.dumps(one.data) for one in told(context)} == {"{}"}
 
 
-def deletion_of(session: Session, batch_id: int, now: datetime) -> None:
+def deletion_of(session: Tx, batch_id: int, now: datetime) -> None:
     from pipeline.flows.screenshots.models import SHOTS, SOURCES
 
     session.execute(insert(SOURCES).values(key="screen:1", created_at=now, seen_at=now))
@@ -118,17 +119,11 @@ def deletion_of(session: Session, batch_id: int, now: datetime) -> None:
         "updated_at": now,
     }
     shot_id = session.execute(insert(SHOTS).values(**shot).returning(SHOTS.c.id)).scalar_one()
-    deletion._forget_batches(session, [shot_id], now)
+    deletion._forget_batches(session, [shot_id])
 
 
 def kernel_claim(context: Context, work: Work, scope: Any) -> list[Any]:
-    mine = kernel.new_claim(work, Owner("w:1:a", "m1"), context.settings, context.db.now())
-
-    def act(session: Session) -> list[Any]:
-        work.lock(session, scope)
-        return kernel.claim(session, work, scope, mine, context.db.now())
-
-    return context.db.run(act)
+    return context.db.run(lambda tx: kernel.claim(tx, work, work.lock(tx, scope), Owner("w:1:a", "m1")))
 
 
 @pytest.mark.parametrize("name", sorted(FOLLOWED_WORKS))
@@ -146,7 +141,7 @@ def test_whatever_claims_settles_or_frees_a_followed_row_tells_it(context: Conte
     for _ in range(2):
         (row,) = kernel_claim(context, work, made.scope)
         said.append(status())
-        kernel.free_lost(context.db, work, {"w:1:a"}, context.settings)
+        kernel.free_lost(context.db, work, {"w:1:a"})
         said.append(status())
         last = row.id
     changes = [after for before, after in pairwise(said) if before != after]
@@ -207,10 +202,10 @@ def test_a_reader_by_number_misses_none_of_many_writers(context: Context) -> Non
         for step in range(EACH):
             change = DocumentEvent.PAUSE if step % 2 == 0 else DocumentEvent.RESUME_SPLIT
 
-            def act(session: Session, change: DocumentEvent = change) -> None:
+            def act(session: Tx, change: DocumentEvent = change) -> None:
                 acts: list[Callable[[], Any]] = [
                     lambda: DOCUMENT.move(session, DOCUMENTS, change, DOCUMENTS.c.id.in_(own[number])),
-                    lambda: vectors.upsert(session, rng.choice("ab"), "m", [(number, [1.0, 0.5])], context.db.now()),
+                    lambda: vectors.upsert(session, rng.choice("ab"), "m", [(number, [1.0, 0.5])]),
                 ]
                 rng.shuffle(acts)
                 for one in acts:
@@ -256,9 +251,9 @@ def test_the_stamp_of_vectors_comes_before_that_of_events_whoever_is_imported_fi
     def note(_c: Any, _cursor: Any, statement: str, *_: Any) -> None:
         order.extend(name for name in ("vector_versions", "event_counter") if f"INTO {name}" in statement)
 
-    def act(session: Session) -> None:
+    def act(session: Tx) -> None:
         DOCUMENT.move(session, DOCUMENTS, DocumentEvent.PAUSE)
-        vectors.upsert(session, "k", "m", [(1, [1.0, 0.5])], context.db.now())
+        vectors.upsert(session, "k", "m", [(1, [1.0, 0.5])])
 
     event.listen(context.db.engine, "before_cursor_execute", note)
     context.db.run(act)

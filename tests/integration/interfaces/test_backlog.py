@@ -59,13 +59,7 @@ def test_what_may_be_claimed_waits_and_what_is_claimed_is_told_by_worker(context
 def _claim(context: Context, work: Work, made: Made) -> Any:
     """One unit for a process of the worker's pool."""
     owner = Owner("ai@desk:43:1f09ab", "m1")
-    held = kernel.new_claim(work, owner, context.settings, context.db.now())
-
-    def act(session: Any) -> Any:
-        work.lock(session, made.scope)
-        return kernel.claim(session, work, made.scope, held, context.db.now())[0]
-
-    return context.db.run(act)
+    return context.db.run(lambda tx: kernel.claim_next(tx, work, work.lock(tx, made.scope), owner))
 
 
 def test_pages_wait_for_a_worker_then_for_a_free_one_then_for_their_provider(context: Context) -> None:

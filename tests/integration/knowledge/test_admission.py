@@ -26,8 +26,7 @@ def limit(context: Context, **values: int) -> None:
     """Set live settings of the flow."""
     known = live_settings(context.settings)
     for name, value in values.items():
-        now = context.db.now()
-        context.db.run(lambda session, n=name, v=value, t=now: live.change(session, known, f"knowledge.{n}", str(v), t))
+        context.db.run(lambda session, n=name, v=value: live.change(session, known, f"knowledge.{n}", str(v)))
 
 
 def fill(context: Context, *counts: int, **columns: Any) -> dict[str, list[str]]:

@@ -78,14 +78,14 @@ def embedding(context: Context, driver: Driver, item_id: str) -> Finish:
     plan.due_steps(context, [LINE])
     driver.read(item_id)
     driver.embed(item_id)
-    claimed = context.db.run(lambda session: batch._claim(session, context, item_id, "emb", driver.owner()))
+    claimed = context.db.run(lambda session: batch._claim(session, item_id, "emb", driver.owner()))
     assert claimed is not None
     tracer = Tracer(context, gates.guarded_call(context, "knowledge.emb", "message"))
 
     def finish() -> None:
         made = batch._vectors(context, tracer, claimed)
-        outcome = Outcome(claimed.row.id, claimed.row.attempts, claimed.claim, values={"vectors": made})
-        settled = batch._settle(context, claimed, outcome, tracer)
+        outcome = Outcome(claimed.row, values={"vectors": made})
+        settled = batch._settle(context, outcome, tracer)
         assert (settled.done, settled.again) == (0, False)
 
     return finish
@@ -96,14 +96,13 @@ def writing(context: Context, driver: Driver, item_id: str) -> Finish:
     driver.read(item_id)
     while driver.embed(item_id).again:
         pass
-    found = context.db.run(lambda session: publication._claim(session, context, item_id, driver.owner()))
-    assert found is not None
-    row, claim = found
-    context.db.run(lambda session: publication._write(session, context.db.now(), row=row, numbers=[0]))
+    row = context.db.run(lambda session: publication._claim(session, item_id, driver.owner()))
+    assert row is not None
+    context.db.run(lambda session: publication._write(session, row=row, numbers=[0]))
 
     def finish() -> None:
         with pytest.raises(content.ClaimLost):
-            publication._publish(context, row, claim)
+            publication._publish(context, row)
 
     return finish
 

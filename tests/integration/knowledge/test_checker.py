@@ -28,10 +28,9 @@ def test_nothing_is_found_where_all_is_well(context: Context, item_id: str) -> N
 
 def test_each_orphan_is_found(context: Context, driver: Driver, item_id: str, base: str) -> None:
     first, second, third = (row.id for row in driver.rows(CHUNKS, item_id))
-    now = context.db.now()
     kind = f"kb:{base}"
     with context.db.transaction() as session:
-        vectors.upsert(session, kind, "emb:embedder", [(9001, [1.0, 2.0])], now)
+        vectors.upsert(session, kind, "emb:embedder", [(9001, [1.0, 2.0])])
     assert found(context) == {"vectors_without_chunk": 1}
     with context.db.transaction() as session:
         session.execute(delete(VECTORS).where(VECTORS.c.item_id == 9001))
@@ -49,14 +48,14 @@ def test_each_orphan_is_found(context: Context, driver: Driver, item_id: str, ba
     assert found(context) == {"published_without_text": 1, "published_without_vector": 1}
     with context.db.transaction() as session:
         FULL_TEXT.put(session, [Text(first, head="h", apps=base, body="b")])
-        vectors.upsert(session, kind, "another:model", [(second, [1.0] * 8)], now)
+        vectors.upsert(session, kind, "another:model", [(second, [1.0] * 8)])
     assert found(context) == {"published_without_vector": 1}, "a vector of another model is none"
     with context.db.transaction() as session:
-        vectors.upsert(session, kind, "emb:embedder", [(second, [1.0] * 8)], now)
+        vectors.upsert(session, kind, "emb:embedder", [(second, [1.0] * 8)])
         session.execute(delete(CODES).where(CODES.c.kind == kind, CODES.c.item_id == third))
     assert found(context) == {"vectors_without_code": 1}
     with context.db.transaction() as session:
-        vectors.upsert(session, kind, "emb:embedder", [(third, [1.0] * 8)], now)
+        vectors.upsert(session, kind, "emb:embedder", [(third, [1.0] * 8)])
         session.execute(update(CHUNKS).where(CHUNKS.c.id == third).values(generation=9))
     assert found(context) == {"drafts_of_completed": 1, "completed_with_other_count": 1}
 

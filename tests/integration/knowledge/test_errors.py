@@ -122,13 +122,11 @@ def test_vectors_of_another_length_than_the_items_others_fail_it(
     context: Context, driver: Driver, item_id: str, provider: ProviderServer
 ) -> None:
     """Also if both calls were under way at once, so that neither knew of the other."""
-    claims = [context.db.run(lambda s: batch._claim(s, context, item_id, "emb", driver.owner())) for _ in range(2)]
+    claims = [context.db.run(lambda s: batch._claim(s, item_id, "emb", driver.owner())) for _ in range(2)]
     for claimed, length in zip(claims, (8, 9), strict=True):
         assert claimed is not None
-        outcome = Outcome(
-            claimed.row.id, 1, claimed.claim, values={"vectors": b"\0" * (4 * length * len(claimed.texts))}
-        )
-        batch._settle(context, claimed, outcome, Tracer(context, None))
+        outcome = Outcome(claimed.row, values={"vectors": b"\0" * (4 * length * len(claimed.texts))})
+        batch._settle(context, outcome, Tracer(context, None))
     assert driver.status(item_id) is ItemStatus.FAILED
     assert "others of this item have 8" in driver.row(item_id).error
     assert published(context) == []

@@ -56,7 +56,7 @@ def test_item_that_is_read_or_embedded_by_a_living_process_is_running(
     plan.due_steps(context, [LINE])
     driver.read(embedded)
     context.db.run(lambda session: content._claim(session, context, read, driver.owner()))
-    context.db.run(lambda session: batch._claim(session, context, embedded, "emb", driver.owner()))
+    context.db.run(lambda session: batch._claim(session, embedded, "emb", driver.owner()))
     assert {standing(context, read), standing(context, embedded)} == {Activity.RUNNING}
     assert queries.queue(context, base).orphan_item_ids == []
     Presence(context.redis).leave(WORKER)
@@ -84,7 +84,7 @@ def test_item_that_waits_for_a_writer_is_no_orphan(context: Context, driver: Dri
         for at, base_id in enumerate(bases)
     ]
     for item_id in ids[:2]:
-        assert context.db.run(lambda session, one=item_id: publication._claim(session, context, one, driver.owner()))
+        assert context.db.run(lambda session, one=item_id: publication._claim(session, one, driver.owner()))
     found = queries.standings(context, ids)
     assert [found[item_id].activity for item_id in ids] == [Activity.RUNNING, Activity.RUNNING, Activity.WAITING]
     assert found[ids[2]].reason
@@ -138,7 +138,7 @@ def test_recovery_takes_from_processes_that_are_gone_what_they_held(
     plan.due_steps(context, [LINE])
     driver.read(embedded)
     context.db.run(lambda session: content._claim(session, context, read, driver.owner()))
-    context.db.run(lambda session: batch._claim(session, context, embedded, "emb", driver.owner()))
+    context.db.run(lambda session: batch._claim(session, embedded, "emb", driver.owner()))
     assert sorted(knowledge.recover(base)) == sorted([read, embedded])
     assert (driver.row(read).status, driver.row(read).claim_id) == (ItemStatus.PENDING, None)
     assert {LINE, read, embedded} <= sent.launches["knowledge"].keys()

@@ -2,12 +2,12 @@
 old run disturbs the new one."""
 
 from contextlib import suppress
-from datetime import datetime
 from typing import Any
 
 import pytest
 from sqlalchemy import select
 
+from pipeline.engine import work as kernel
 from pipeline.engine.errors import ErrorKind, UnitError
 from pipeline.engine.work import Outcome
 from pipeline.flows.knowledge import check as checking
@@ -123,7 +123,7 @@ class TestMessagesOfAnOldRun:
     @staticmethod
     def _claim(context: Context, driver: Driver, item_id: str) -> batch.Claimed:
         owner = driver.owner()
-        claimed = context.db.run(lambda session: batch._claim(session, context, item_id, "emb", owner))
+        claimed = context.db.run(lambda session: batch._claim(session, item_id, "emb", owner))
         assert claimed is not None
         return claimed
 
@@ -131,8 +131,8 @@ class TestMessagesOfAnOldRun:
     def _end(context: Context, claimed: batch.Claimed, error: UnitError | None = None) -> None:
         """The call ends, well or badly."""
         made = {} if error else {"vectors": b"\0" * 4 * 8 * len(claimed.texts)}
-        outcome = Outcome(claimed.row.id, claimed.row.attempts, claimed.claim, error, values=made)
-        batch._settle(context, claimed, outcome, Tracer(context, None))
+        outcome = Outcome(claimed.row, error, values=made)
+        batch._settle(context, outcome, Tracer(context, None))
 
     def test_answer_is_kept_and_leaves_the_new_runs_progress_alone(
         self, context: Context, driver: Driver, item_id: str, claimed: batch.Claimed, provider: ProviderServer
@@ -222,13 +222,12 @@ def test_vectors_of_a_write_that_was_cancelled_halfway_go_when_it_is_read_again(
     driver.read(item_id)
     for _ in range(3):
         driver.embed(item_id)
-    found = context.db.run(lambda session: publication._claim(session, context, item_id, driver.owner()))
-    assert found is not None
-    row, claim = found
-    context.db.run(lambda session: publication._write(session, context.db.now(), row=row, numbers=[0]))
+    row = context.db.run(lambda session: publication._claim(session, item_id, driver.owner()))
+    assert row is not None
+    context.db.run(lambda session: publication._write(session, row=row, numbers=[0]))
     service.cancel(context, item_id)
     with pytest.raises(content.ClaimLost):
-        publication._publish(context, row, claim)
+        publication._publish(context, row)
     assert driver.texts(item_id) == []
     rewrite(context, driver, item_id, "quite another text")
     service.reprocess(context, item_id)
@@ -247,15 +246,15 @@ def test_item_whose_writer_is_lost_after_any_small_step_is_found_whole(
     item_id = driver.completed(base, long_text("old", 7))
     rewrite(context, driver, item_id, long_text("new", 7))
     service.reprocess(context, item_id)
-    held, steps = publication._held, iter(range(after))
+    renew, steps = kernel.renew, iter(range(after))
 
-    def lost(*arguments: Any) -> datetime:
+    def lost(*arguments: Any) -> bool:
         if next(steps, None) is None:
             raise SystemExit
-        return held(*arguments)
+        return renew(*arguments)
 
     with monkeypatch.context() as patch:
-        patch.setattr(publication, "_held", lost)
+        patch.setattr(kernel, "renew", lost)
         with suppress(SystemExit):
             driver.work_off()
     words = {text.split()[0] for text in driver.texts(item_id)}

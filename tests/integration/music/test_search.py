@@ -76,7 +76,7 @@ class TestWithoutProvider:
         assert _found(context, "freeloader") == ["Freddie Freeloader"]
         assert _found(context, "what") == []
         now = context.db.now()
-        context.db.run(lambda session: library.flag_missing(session, library.FOLDER, now, now))
+        context.db.run(lambda session: library.flag_missing(session, library.FOLDER, now))
         assert _found(context, "davis") == []
 
     def test_a_song_that_comes_back_under_another_id_is_found_once(self, context: Context) -> None:

@@ -313,16 +313,16 @@ def test_of_the_same_picture_taken_in_at_once_by_several_one_is_accepted(context
 def test_a_threshold_that_is_changed_live_holds_from_the_next_frame_on(context: Context) -> None:
     assert take(context, draw(EDITOR)).threshold == 10
     known = live_settings(context.settings)
-    context.db.run(lambda session: live.change(session, known, "screenshots.dedup_threshold", "0", BEGIN))
+    context.db.run(lambda session: live.change(session, known, "screenshots.dedup_threshold", "0"))
     assert take(context, draw(EDITOR.but(seed=9)), 1).threshold == 0
 
 
 def test_the_ledger_is_kept_for_its_days_only(context: Context) -> None:
     now = datetime.now(UTC)
-    with context.db.transaction() as session:
-        for age_days in (1, 29, 31):
-            then = now - timedelta(days=age_days)
-            intake.note_rejection(session, "screen:1", then, "duplicate", then, sha256=str(age_days))
+    for age_days in (1, 29, 31):
+        with context.db.transaction() as tx:
+            tx.now = now - timedelta(days=age_days)
+            intake.note_rejection(tx, "screen:1", tx.now, "duplicate", sha256=str(age_days))
     assert retention.ledger(context).due(context) == 1
     assert retention.ledger(context).remove(context) == 1
     with context.db.read() as session:

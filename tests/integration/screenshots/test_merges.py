@@ -55,7 +55,7 @@ def test_nodes_are_written_once_by_their_origin_key(context: Context, hand: Hand
     drafts = [draft("a", shots[:2], thread="t"), draft("b", shots[2:], thread="t"), draft("c", kind="plan")]
     made = hand.analyse(batch, drafts)
     with context.db.transaction() as session:
-        assert nodes.write(session, batch, as_expansion(batch, shots, drafts), "m", BEGIN) == []
+        assert nodes.write(session, batch, as_expansion(batch, shots, drafts), "m") == []
     assert [row.id for row in rows(context)] == made
 
 
@@ -82,7 +82,7 @@ def test_nodes_are_written_with_their_threads_frames_and_what_they_are_derived_f
 def test_a_merge_moves_links_keeps_origins_and_asks_for_a_new_vector(context: Context, hand: Hand) -> None:
     first, second = two_batches(hand)
     with context.db.transaction() as session:
-        vectors.upsert(session, nodes.KIND, "m", [(first, [1.0]), (second, [1.0])], BEGIN)
+        vectors.upsert(session, nodes.KIND, "m", [(first, [1.0]), (second, [1.0])])
         session.execute(update(EMBEDDINGS).values(status=WorkStatus.SUCCEEDED))
     assert hand.merge_all() == 1
     detail = queries.show(context, second)

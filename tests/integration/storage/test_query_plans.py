@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 from sqlalchemy import event
-from sqlalchemy.orm import Session
 
 from pipeline.engine import work as kernel
 from pipeline.engine.claims import Owner
+from pipeline.engine.transaction import Tx
 from pipeline.engine.work import Outcome
 from pipeline.flows import flows
 from pipeline.flows.documents import catalog, queries, reasons, search
@@ -61,22 +61,20 @@ def _recorded(context: Context) -> Iterator[list[tuple[str, Any]]]:
 def _claims(context: Context) -> None:
     """A page is claimed and settled, others are lost, released and looked for."""
     page = works()["documents.page"]
-    now, settings = context.db.now(), context.settings
 
-    def hop(session: Session) -> None:
-        document = page.lock(session, WAITING)
-        mine = kernel.new_claim(page, OWNER, settings, now)
-        rows = kernel.claim(session, page, WAITING, mine, now, page.table.c.provider == "one", limit=8)
-        kernel.settle(session, page, document, [Outcome(row.id, row.attempts, mine) for row in rows], settings, now)
-        kernel.give_back_earlier(session, page, document, WAITING, OWNER, settings, now)
+    def hop(tx: Tx) -> None:
+        document = page.lock(tx, WAITING)
+        rows = kernel.claim(tx, page, document, OWNER, page.table.c.provider == "one", limit=8)
+        kernel.settle(tx, page, document, *map(Outcome, rows))
+        kernel.give_back_earlier(tx, page, document, OWNER)
 
     context.db.run(hop)
     for each in works().values():
-        kernel.free_lost(context.db, each, {"w:1:a"}, settings)
-        kernel.release(context.db, each, {"w:1:a"}, settings)
+        kernel.free_lost(context.db, each, {"w:1:a"})
+        kernel.release(context.db, each, {"w:1:a"})
         with context.db.read() as session:
             kernel.holders(session, each)
-            kernel.next_due(session, each, now)
+            kernel.next_due(session, each)
 
 
 def _sweeps(_: Context) -> None:

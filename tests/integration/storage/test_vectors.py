@@ -29,7 +29,7 @@ DIMS = 1024
 
 def put(db: Database, rows: "list[tuple[int, Floats]]", *, kind: str = "song", model: str = "m") -> None:
     with db.transaction() as session:
-        vectors.upsert(session, kind, model, rows, NOW)
+        vectors.upsert(session, kind, model, rows)
 
 
 def find(db: Database, vector: "Floats", limit: int = 5, *, model: str = "m") -> list[Hit]:
@@ -62,10 +62,10 @@ def test_nearest_come_first_and_other_kinds_models_and_lengths_never(context: Co
     random = np.random.default_rng(1)
     rows = random.normal(size=(9000, 8)).astype("<f4")
     with context.db.transaction() as session:
-        vectors.upsert(session, "song", "m", [(n, row) for n, row in enumerate(rows)], NOW)
-        vectors.upsert(session, "other", "m", [(1, rows[0])], NOW)
-        vectors.upsert(session, "song", "old", [(9001, rows[0])], NOW)
-        vectors.upsert(session, "song", "m", [(9002, [1.0, 2.0])], NOW)
+        vectors.upsert(session, "song", "m", [(n, row) for n, row in enumerate(rows)])
+        vectors.upsert(session, "other", "m", [(1, rows[0])])
+        vectors.upsert(session, "song", "old", [(9001, rows[0])])
+        vectors.upsert(session, "song", "m", [(9002, [1.0, 2.0])])
     with context.db.read() as session:
         found = nearest.search(session, "song", "m", rows[4321], 5)
         without = nearest.search(session, "song", "m", rows[4321], 5, without=4321)
@@ -77,8 +77,8 @@ def test_nearest_come_first_and_other_kinds_models_and_lengths_never(context: Co
 
 def test_new_vector_replaces_the_old_one_and_removed_ones_are_gone(context: Context) -> None:
     with context.db.transaction() as session:
-        vectors.upsert(session, "song", "a", [(1, [1.0, 0.0])], NOW)
-        vectors.upsert(session, "song", "b", [(1, [0.0, 1.0, 0.0])], NOW)
+        vectors.upsert(session, "song", "a", [(1, [1.0, 0.0])])
+        vectors.upsert(session, "song", "b", [(1, [0.0, 1.0, 0.0])])
         assert nearest.search(session, "song", "a", [1.0, 0.0], 3) == []
         found = vectors.get(session, "song", 1)
         assert found is not None
@@ -89,7 +89,7 @@ def test_new_vector_replaces_the_old_one_and_removed_ones_are_gone(context: Cont
 
 def test_zeros_and_nothing_find_nothing(context: Context) -> None:
     with context.db.transaction() as session:
-        vectors.upsert(session, "song", "a", [(1, [0.0, 0.0]), (2, [1.0, 0.0])], NOW)
+        vectors.upsert(session, "song", "a", [(1, [0.0, 0.0]), (2, [1.0, 0.0])])
         assert nearest.search(session, "song", "a", [0.0, 0.0], 3) == []
         assert ids(nearest.search(session, "song", "a", [1.0, 0.0], 3)) == [2, 1]
     with context.db.read() as session:
@@ -155,7 +155,7 @@ def test_changes_of_others_are_seen_by_the_next_search(context: Context, other: 
     assert 1 not in ids(find(context.db, rows[1], 600))
     with other.transaction() as session:
         vectors.remove(session, "song", [0, 2])
-        vectors.upsert(session, "song", "new", [(3, rows[3])], NOW)
+        vectors.upsert(session, "song", "new", [(3, rows[3])])
     assert ids(find(context.db, rows[0], 1)) == [MANY]
     assert find(context.db, rows[2], 1)[0].item_id != 2
     assert find(context.db, rows[3], 1)[0].item_id != 3
@@ -171,7 +171,6 @@ def test_another_process_sees_and_changes_the_same(context: Context, rows: "Floa
     assert ids(find(context.db, rows[9], 1)) == [9]
     program = (
         "import numpy as np\n"
-        "from datetime import UTC, datetime\n"
         "from pipeline.storage import vectors\n"
         "from pipeline.storage.vectors import nearest\n"
         "from pipeline.process import get_context\n"
@@ -180,7 +179,7 @@ def test_another_process_sees_and_changes_the_same(context: Context, rows: "Floa
         "    found = vectors.get(session, 'song', 9)[1]\n"
         "    print(nearest.search(session, 'song', 'm', found, 1)[0].item_id)\n"
         "    vectors.remove(session, 'song', [9])\n"
-        f"    vectors.upsert(session, 'song', 'm', [({MANY}, found)], datetime.now(UTC))\n"
+        f"    vectors.upsert(session, 'song', 'm', [({MANY}, found)])\n"
         "db.dispose()\n"
     )
     command = [sys.executable, "-W", "error", "-c", program]
@@ -192,7 +191,7 @@ def test_another_process_sees_and_changes_the_same(context: Context, rows: "Floa
 def test_what_is_rolled_back_was_never_there(context: Context, rows: "Floats") -> None:
     put(context.db, list(enumerate(rows)))
     with context.db.transaction() as session:
-        vectors.upsert(session, "song", "m", [(MANY, rows[0])], NOW)
+        vectors.upsert(session, "song", "m", [(MANY, rows[0])])
         vectors.remove(session, "song", [0])
         assert ids(nearest.search(session, "song", "m", rows[0], 1)) == [MANY]
         session.rollback()
@@ -205,7 +204,7 @@ def test_what_is_rolled_back_was_never_there(context: Context, rows: "Floats") -
 def test_nobody_else_sees_what_is_not_committed(context: Context, other: Database, rows: "Floats") -> None:
     put(context.db, list(enumerate(rows)))
     with other.transaction() as session:
-        vectors.upsert(session, "song", "m", [(MANY, rows[0] * 2)], NOW)
+        vectors.upsert(session, "song", "m", [(MANY, rows[0] * 2)])
         assert ids(nearest.search(session, "song", "m", rows[0], 2)) == [0, MANY]
         assert MANY not in ids(find(context.db, rows[0], 2))
     assert ids(find(context.db, rows[0], 2)) == [0, MANY]
@@ -241,7 +240,7 @@ def test_a_writer_of_two_kinds_does_not_stop_a_writer_of_the_other_order(context
         for number in range(20):
             with context.db.transaction() as session:
                 for kind in kinds:
-                    vectors.upsert(session, kind, "m", [(first + number, vector)], NOW)
+                    vectors.upsert(session, kind, "m", [(first + number, vector)])
 
     with ThreadPoolExecutor(2) as pool:
         for future in [pool.submit(write, ("a", "b"), 0), pool.submit(write, ("b", "a"), 100)]:
@@ -275,7 +274,7 @@ def test_memory_is_bounded_by_bytes_and_what_was_used_last_stays(
     kinds = [f"kb:{number}" for number in range(40)]
     with context.db.transaction() as tx:
         for number, kind in enumerate(kinds):
-            vectors.upsert(tx, kind, "m", [(number, rows[number])], NOW)
+            vectors.upsert(tx, kind, "m", [(number, rows[number])])
 
     def kept() -> list[str]:
         return [of.kind for of in memory._kept[context.db.engine.pool].indexes]

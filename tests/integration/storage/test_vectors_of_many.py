@@ -41,7 +41,7 @@ def filled(context: Context, rows: "Floats") -> Context:
     """Items have the same ids in every kind."""
     with context.db.transaction() as session:
         for kind, own in zip(KINDS, rows, strict=True):
-            vectors.upsert(session, kind, "m", list(enumerate(own)), NOW)
+            vectors.upsert(session, kind, "m", list(enumerate(own)))
     return context
 
 
@@ -112,9 +112,9 @@ def test_changes_of_others_in_several_kinds_are_seen_at_once(filled: Context, ot
     assert named(find(filled.db, KINDS, rows[0, 0], 1)) == [(KINDS[0], 0)]
     with other.transaction() as session:
         vectors.remove(session, KINDS[0], [0])
-        vectors.upsert(session, KINDS[1], "m", [(500, rows[0, 0]), (1, -rows[1, 1])], NOW)
-        vectors.upsert(session, KINDS[2], "new", [(2, rows[2, 2])], NOW)
-        vectors.upsert(session, "kb:new", "m", [(1, rows[0, 0])], NOW)
+        vectors.upsert(session, KINDS[1], "m", [(500, rows[0, 0]), (1, -rows[1, 1])])
+        vectors.upsert(session, KINDS[2], "new", [(2, rows[2, 2])])
+        vectors.upsert(session, "kb:new", "m", [(1, rows[0, 0])])
     asked = [*KINDS, "kb:new"]
     assert named(find(filled.db, asked, rows[0, 0], 2)) == [("kb:new", 1), (KINDS[1], 500)]
     everything = set(named(find(filled.db, asked, rows[0, 0], 5000)))
@@ -126,7 +126,7 @@ def test_changes_of_others_in_several_kinds_are_seen_at_once(filled: Context, ot
 
 def test_what_a_transaction_wrote_itself_is_found_among_many(filled: Context, rows: "Floats") -> None:
     with filled.db.transaction() as session:
-        vectors.upsert(session, KINDS[4], "m", [(500, rows[9, 9] * 2)], NOW)
+        vectors.upsert(session, KINDS[4], "m", [(500, rows[9, 9] * 2)])
         vectors.remove(session, KINDS[9], [9])
         hits = nearest.search_many(session, KINDS, "m", rows[9, 9], 1)
         assert named(hits) == [(KINDS[4], 500)]
@@ -142,7 +142,7 @@ def test_what_was_removed_takes_no_places_from_what_is_left(
     query = np.ones(DIMS, np.float32)
     near = query + np.random.default_rng(4).normal(size=(400, DIMS)).astype(np.float32) / 8
     with other.transaction() as session:
-        vectors.upsert(session, KINDS[3], "m", [(1000 + n, row) for n, row in enumerate(near)], NOW)
+        vectors.upsert(session, KINDS[3], "m", [(1000 + n, row) for n, row in enumerate(near)])
     assert all(hit.item_id >= 1000 for hit in find(filled.db, KINDS, query, 30))
     with other.transaction() as session:
         vectors.remove(session, KINDS[3], range(1000, 1390))
@@ -166,7 +166,7 @@ def test_a_transaction_that_began_earlier_sees_what_was_there_then(
         for number in range(3):
             with other.transaction() as session:
                 vectors.remove(session, KINDS[0], [0])
-                vectors.upsert(session, KINDS[0], "m", [(500 + number, rows[0, 0]), (1, rows[0, 1] * -1)], NOW)
+                vectors.upsert(session, KINDS[0], "m", [(500 + number, rows[0, 0]), (1, rows[0, 1] * -1)])
             assert find(filled.db, KINDS, rows[0, 0], 1)[0].item_id == 500
         kept = memory._kept[filled.db.engine.pool].indexes
         newest = {of: each.version for of, each in kept.items()}
@@ -210,7 +210,7 @@ def test_many_threads_search_and_write_without_a_miss_or_a_deadlock(filled: Cont
                 with filled.db.transaction() as session:
                     for kind in KINDS[number::9]:
                         vectors.remove(session, kind, [100 + number - 1])
-                        vectors.upsert(session, kind, "m", [(100 + number, rows[number, 10] * -1)], NOW)
+                        vectors.upsert(session, kind, "m", [(100 + number, rows[number, 10] * -1)])
                 assert find(filled.db, KINDS, rows[number, 10] * -1, 1)[0].item_id == 100 + number
         finally:
             ended.set()

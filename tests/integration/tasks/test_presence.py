@@ -99,8 +99,8 @@ def test_a_message_that_comes_again_takes_nothing_from_a_process_that_lives(
         for name in (_of(identity, child), _of(Identity(), child), identity.process_id)
     }
     units = {name: worker.claim()[0] for name, worker in holders.items()}
-    own = units[identity.process_id].claim.id
-    sibling = units[_of(identity, child)].claim.id
+    own = units[identity.process_id].claim_id
+    sibling = units[_of(identity, child)].claim_id
     again = Owner(identity.process_id, "lane:message", identity.gone)
     with context.db.read() as session:
         assert left_behind(session, PAGES, again) == [own]

@@ -60,7 +60,7 @@ def bounded(answer: Answer, page: int) -> Answer:
 
 
 def _subject(unit: PageUnit) -> Subject:
-    return Subject("documents", unit.document_id, str(unit.page), unit.claim.id)
+    return Subject("documents", unit.document_id, str(unit.page), unit.claim_id)
 
 
 class PageConversion:

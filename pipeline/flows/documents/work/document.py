@@ -1,6 +1,5 @@
 """Claims on a whole document, for the two stages that handle it as one: splitting and merging."""
 
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +8,7 @@ from sqlalchemy import bindparam, select
 from sqlalchemy.orm import Session
 
 from pipeline.engine import work
-from pipeline.engine.claims import Claim, Owner
+from pipeline.engine.claims import Owner
 from pipeline.engine.errors import ErrorKind, PenstockError, UnitError, UserError
 from pipeline.engine.retry import Policy
 from pipeline.engine.traces import message_of
@@ -82,50 +81,38 @@ MERGE = _stage(
 """READY_TO_MERGE → MERGING → COMPLETED, or PARTIAL_FAILED."""
 
 
-def claim(context: Context, kind: Work, document_id: str, owner: Owner) -> tuple[Any, Claim] | None:
-    """Claim the document for a stage. Returns its row and the claim, or None if it does not wait for that stage.
+def claim(context: Context, kind: Work, document_id: str, owner: Owner) -> Any | None:
+    """Claim the document for a stage. Returns its row, or None if it does not wait for that stage.
 
     A redelivered message first gives back what its earlier delivery held.
     """
 
-    def act(session: Tx) -> tuple[Any, Claim] | None:
-        document, now = lock(session, document_id), context.db.now()
+    def act(tx: Tx) -> Any | None:
+        document = lock(tx, document_id)
         if document is None:
             return None
-        work.give_back_earlier(session, kind, document, document_id, owner, context.settings, now)
-        mine = work.new_claim(kind, owner, context.settings, now)
-        splitting: dict[str, Any] = {"started_at": now, "progress": progress(DocumentStatus.SPLITTING, 0, 0, 0)}
+        splitting: dict[str, Any] = {"started_at": tx.now, "progress": progress(DocumentStatus.SPLITTING, 0, 0, 0)}
         begun = splitting if kind.claim is DocumentEvent.CLAIM_SPLIT else {}
-        rows = work.claim(session, kind, document_id, mine, now, **begun)
-        if not rows:
-            session.launch("documents", document_id)  # something else may be due
-        return (rows[0], mine) if rows else None
+        claimed = work.claim_next(tx, kind, document, owner, **begun)
+        if claimed is None:
+            tx.launch("documents", document_id)  # something else may be due
+        return claimed
 
     return context.db.run(act)
 
 
-def renew(context: Context, kind: Work, document_id: str, claim: Claim) -> None:
+def renew(context: Context, kind: Work, document: Any) -> None:
     """Extend the claim's lease. Raises `ClaimLost`."""
-    until = context.db.now() + timedelta(seconds=kind.lease_s(context.settings))
-    if not context.db.run(lambda session: work.renew(session, kind, document_id, claim, until)):
+    if not context.db.run(lambda tx: work.renew(tx, kind, document)):
         raise ClaimLost
 
 
-def settle(
-    session: Session,
-    context: Context,
-    kind: Work,
-    document: Any,
-    claim: Claim,
-    event: DocumentEvent | None = None,
-    **values: Any,
-) -> None:
+def settle(tx: Tx, kind: Work, document: Any, event: DocumentEvent | None = None, **values: Any) -> None:
     """End the stage, with `event` where it is not simply done. Raises `ClaimLost`."""
-    done = Outcome(document.id, document.attempts, claim, event=event, values={"attempts": 0, **values})
-    _settle(session, context, kind, done)
+    _settle(tx, kind, Outcome(document, event=event, values={"attempts": 0, **values}))
 
 
-def fail(context: Context, kind: Work, document: Any, claim: Claim, error: Exception) -> None:
+def fail(context: Context, kind: Work, document: Any, error: Exception) -> None:
     """End the stage with `error`: retry it later if the error is passing, else set the document to FAILED.
 
     Harmless if the claim was lost.
@@ -138,22 +125,21 @@ def fail(context: Context, kind: Work, document: Any, claim: Claim, error: Excep
         passes = error.code in PASSING
         cause = UnitError(str(error), kind=ErrorKind.TRANSIENT if passes else ErrorKind.PERMANENT, code=error.code)
     else:
-        log.error("document.crashed", document=document.id, worker=claim.owner.worker_id, exc_info=error)
+        log.error("document.crashed", document=document.id, worker=document.worker_id, exc_info=error)
         cause = UnitError(f"unexpected {type(error).__name__}: {message_of(error)}", kind=ErrorKind.PERMANENT)
-    ended = Outcome(document.id, document.attempts, claim, cause)
     try:
-        changes = context.db.run(lambda session: _settle(session, context, kind, ended))
+        changes = context.db.run(lambda tx: _settle(tx, kind, Outcome(document, cause)))
     except ClaimLost:
         return
     word = "document.failed" if changes.failed else "document.waits"
-    log.warning(word, document=document.id, worker=claim.owner.worker_id, error=changes.error)
+    log.warning(word, document=document.id, worker=document.worker_id, error=changes.error)
     if changes.failed:
         files.remove_temp(context.settings, document.id)
 
 
-def _settle(session: Session, context: Context, kind: Work, ended: Outcome) -> Changes:
-    row = lock(session, ended.id)
-    changes = row and work.settle(session, kind, row, [ended], context.settings, context.db.now())
+def _settle(tx: Tx, kind: Work, ended: Outcome) -> Changes:
+    row = lock(tx, ended.unit.id)
+    changes = row and work.settle(tx, kind, row, ended)
     if not changes:
         raise ClaimLost
     return changes

@@ -4,9 +4,9 @@ import json
 from typing import Any
 
 import structlog
-from sqlalchemy.orm import Session
 
-from pipeline.engine.claims import Claim, Owner
+from pipeline.engine.claims import Owner
+from pipeline.engine.transaction import Tx
 from pipeline.engine.views import plain, view_of
 from pipeline.flows.documents import files, queries
 from pipeline.flows.documents.rules.result import joinable, manifest, merge_markdown
@@ -23,24 +23,23 @@ log = structlog.get_logger(__name__)
 
 def merge_document(context: Context, document_id: str, owner: Owner) -> bool:
     """Merge the document if it waits for that. Returns whether it did; a failure ends up on the row."""
-    claimed = stage.claim(context, stage.MERGE, document_id, owner)
-    if claimed is None:
+    document = stage.claim(context, stage.MERGE, document_id, owner)
+    if document is None:
         return False
-    document, claim = claimed
     try:
-        write_result(context, document, claim)
+        write_result(context, document)
     except ClaimLost:
         log.info("document.merge_discarded", document=document_id, worker=owner.worker_id)
         return False
     except Exception as error:  # noqa: BLE001  # whatever it is, it must end up on the row
-        stage.fail(context, stage.MERGE, document, claim, error)
+        stage.fail(context, stage.MERGE, document, error)
         return False
     files.remove_temp(context.settings, document_id)
     log.info("document.merged", document=document_id, pages=document.pages, worker=owner.worker_id)
     return True
 
 
-def write_result(context: Context, document: Any, claim: Claim) -> None:
+def write_result(context: Context, document: Any) -> None:
     """End the stage: put Markdown and manifest in place, and settle the document. Raises `ClaimLost`, `OSError`."""
     path = files.output_path(context.settings, document.id, document.filename)
     partial = document.completed_count < document.pages
@@ -61,8 +60,8 @@ def write_result(context: Context, document: Any, claim: Claim) -> None:
     costs = [plain(cost) for cost in queries.costs(context, document.id)]
     facts = json.dumps(manifest(plain(after), pages, attempts, costs), indent=2, ensure_ascii=False)
 
-    def commit(session: Session) -> None:
-        stage.settle(session, context, stage.MERGE, document, claim, event, unindexed=True, **values)
+    def commit(tx: Tx) -> None:
+        stage.settle(tx, stage.MERGE, document, event, unindexed=True, **values)
         # Before the commit, under the row's lock: no COMPLETED row lacks its file, and a merger that lost its claim
         # places none.
         place_text()

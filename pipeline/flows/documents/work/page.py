@@ -15,7 +15,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import Session
 
 from pipeline.engine import traces, work
-from pipeline.engine.claims import Claim, Owner
+from pipeline.engine.claims import Owner
 from pipeline.engine.errors import UnitError
 from pipeline.engine.guarded_call import GateClosed
 from pipeline.engine.lanes import Batch
@@ -23,7 +23,7 @@ from pipeline.engine.retry import Policy
 from pipeline.engine.settled import Settled
 from pipeline.engine.tables import storable, upsert
 from pipeline.engine.traces import message_of, preview
-from pipeline.engine.transaction import Dispatch
+from pipeline.engine.transaction import Tx
 from pipeline.engine.views import view_of
 from pipeline.engine.work import Changes, Outcome, Work
 from pipeline.flows.documents.models import ATTEMPTS, DOCUMENTS, LAYOUTS, PAGES
@@ -50,7 +50,7 @@ PAGE_OPERATION = "page_to_markdown"
 
 @dataclass(frozen=True)
 class PageUnit:
-    """A claimed page: what converting it takes, and the claim that its result must name."""
+    """A claimed page: what converting it takes, and who claimed it."""
 
     id: int
     document_id: str
@@ -60,8 +60,9 @@ class PageUnit:
     model: str
     image_path: str | None
     use_cache: bool
-    attempt: int
-    claim: Claim
+    attempts: int
+    claim_id: str
+    worker_id: str
 
 
 @dataclass(frozen=True)
@@ -142,7 +143,7 @@ _COUNT = (
 )
 
 
-def _count(session: Session, document: Any, changes: Changes, now: datetime) -> None:
+def _count(tx: Tx, document: Any, changes: Changes) -> None:
     """Add to the document's counters, and move it on if no page is outstanding."""
     if not (changes.done or changes.failed):
         return
@@ -151,27 +152,27 @@ def _count(session: Session, document: Any, changes: Changes, now: datetime) -> 
         "completed_count": found.completed,
         "failed_count": found.failed,
         "progress": found.progress,
-        "updated_at": now,
+        "updated_at": tx.now,
     }
     mine = DOCUMENTS.c.id == document.id
     if found.progress != document.progress:
-        Dispatch.of(session).tell("documents", [document.id])
+        tx.tell("documents", document.id)
     if found.event is None:
-        session.connection().execute(
+        tx.connection().execute(
             _COUNT, {"of_document": document.id, **{f"new_{name}": values[name] for name in values}}
         )
     else:
-        ended = end_of_pages(session, document, found.status, now)
-        DOCUMENT.move(session, DOCUMENTS, found.event, mine, **values, **ended)
+        ended = end_of_pages(tx, document, found.status)
+        DOCUMENT.move(tx, DOCUMENTS, found.event, mine, **values, **ended)
 
 
-def end_of_pages(session: Session, document: Any, status: DocumentStatus, now: datetime) -> dict[str, Any]:
+def end_of_pages(tx: Tx, document: Any, status: DocumentStatus) -> dict[str, Any]:
     """The columns of a document that reaches `status` because its pages have ended."""
     if status is DocumentStatus.PARTIAL_FAILED:
-        return {"finished_at": now}
+        return {"finished_at": tx.now}
     if status is DocumentStatus.FAILED:
         pages = f"all {document.pages:,} pages" if document.pages > 1 else "its page"
-        return {"finished_at": now, "error": f"{pages} failed: {commonest_error(session, document.id)}"}
+        return {"finished_at": tx.now, "error": f"{pages} failed: {commonest_error(tx, document.id)}"}
     return {}
 
 
@@ -196,15 +197,13 @@ CONVERT = Work(
 
 
 def settle_and_claim(
-    session: Session,
+    tx: Tx,
     document_id: str,
     providers: Collection[str],
     attempts: Sequence[Attempt],
     want: int,
     owner: Owner,
     *,
-    settings: Settings,
-    now: datetime,
     untried: Sequence[PageUnit] = (),
     again: bool = False,
 ) -> PageBatch | None:
@@ -213,27 +212,26 @@ def settle_and_claim(
     `again`: first give back what an earlier delivery of the owner's message left behind. None if the document was
     deleted.
     """
-    row = lock(session, document_id)
+    row = lock(tx, document_id)
     if row is None:
         return None
-    if again and work.give_back_earlier(session, CONVERT, row, document_id, owner, settings, now):
-        row = lock(session, document_id)
+    if again and work.give_back_earlier(tx, CONVERT, row, owner):
+        row = lock(tx, document_id)
         assert row is not None
     if untried:
-        fences = {unit.claim.id for unit in untried}
+        fences = {unit.claim_id for unit in untried}
         mine = and_(PAGES.c.id.in_([unit.id for unit in untried]), PAGES.c.claim_id.in_(fences))
-        work.give_back(session, CONVERT, row, mine, settings, now, counts=False)
-    changes = _settle(session, row, attempts, settings, now) if attempts else Changes()
+        work.give_back(tx, CONVERT, row, mine, counts=False)
+    changes = _settle(tx, row, attempts) if attempts else Changes()
     after = _counted(row, changes) if changes else row
     document = Standing(row, DocumentStatus(after.status), after.progress)
     if document.status is not DocumentStatus.PROCESSING:
         # Paused: nobody needs to wake up for its waits.
         return PageBatch([], False, document, Settled(len(changes.done)))
     settled = Settled(len(changes.done), retry_in_s=changes.retry_in_s)
-    if changes.retry_in_s is not None:
-        Dispatch.of(session).wake_in("documents", changes.retry_in_s)
-    units = _claim(session, document_id, providers, want, owner, settings, now) if want else []
-    more = bool(units) if want else _has_claimable(session, document_id, providers, now)
+    tx.wake_in("documents", changes.retry_in_s)
+    units = _claim(tx, row, providers, want, owner) if want else []
+    more = bool(units) if want else _has_claimable(tx, document_id, providers)
     return PageBatch(units, more, document, settled)
 
 
@@ -246,53 +244,35 @@ _DUE_OF_ONE = (
 )
 
 
-def _has_claimable(session: Session, document_id: str, providers: Collection[str], now: datetime) -> bool:
+def _has_claimable(tx: Tx, document_id: str, providers: Collection[str]) -> bool:
     def asks(provider: str) -> bool:
-        given = {"of_document": document_id, "due_by": now, "of_provider": provider}
-        return session.execute(_DUE_OF_ONE, given).first() is not None
+        given = {"of_document": document_id, "due_by": tx.now, "of_provider": provider}
+        return tx.execute(_DUE_OF_ONE, given).first() is not None
 
     return any(map(asks, providers))
 
 
-def _claim(
-    session: Session,
-    document_id: str,
-    providers: Collection[str],
-    want: int,
-    owner: Owner,
-    settings: Settings,
-    now: datetime,
-) -> list[PageUnit]:
-    mine = work.new_claim(CONVERT, owner, settings, now)
+def _claim(tx: Tx, document: Any, providers: Collection[str], want: int, owner: Owner) -> list[PageUnit]:
     # Of one provider, the index gives them in the order of claiming.
     if len(providers) == 1:
         (provider,) = providers
         given = {"of_provider": provider}
-        rows = work.claim(session, CONVERT, document_id, mine, now, _OF_ONE, limit=want, parameters=given)
+        rows = work.claim(tx, CONVERT, document, owner, _OF_ONE, limit=want, parameters=given)
     else:
-        rows = work.claim(session, CONVERT, document_id, mine, now, PAGES.c.provider.in_(providers), limit=want)
-    return [view_of(PageUnit, row, attempt=row.attempts, claim=mine) for row in rows]
+        rows = work.claim(tx, CONVERT, document, owner, PAGES.c.provider.in_(providers), limit=want)
+    return [view_of(PageUnit, row) for row in rows]
 
 
-def _settle(session: Session, document: Any, attempts: Sequence[Attempt], settings: Settings, now: datetime) -> Changes:
+def _settle(tx: Tx, document: Any, attempts: Sequence[Attempt]) -> Changes:
     """Write the attempts whose claims still hold, count them, and move the document on if they were the last.
 
     An attempt whose claim was lost changes no page, but goes into the ledger: it may have been paid for.
     """
-    outcomes = [
-        Outcome(
-            one.unit.id,
-            one.unit.attempt,
-            one.unit.claim,
-            one.error,
-            values=_text_of(one.answer) if one.answer else {},
-        )
-        for one in attempts
-    ]
-    changes = work.settle(session, CONVERT, document, outcomes, settings, now)
+    outcomes = [Outcome(one.unit, one.error, values=_text_of(one.answer) if one.answer else {}) for one in attempts]
+    changes = work.settle(tx, CONVERT, document, *outcomes)
     held = changes.ids
-    _record(session, [attempt for attempt in attempts if not isinstance(attempt.error, GateClosed)], held, now)
-    _store_layouts(session, [attempt for attempt in attempts if attempt.unit.id in held])
+    _record(tx, [attempt for attempt in attempts if not isinstance(attempt.error, GateClosed)], held)
+    _store_layouts(tx, [attempt for attempt in attempts if attempt.unit.id in held])
     return changes
 
 
@@ -334,7 +314,7 @@ def _ledger(*, is_sqlite: bool) -> Any:
 _LEDGER = {is_sqlite: _ledger(is_sqlite=is_sqlite) for is_sqlite in (False, True)}
 
 
-def _record(session: Session, attempts: Sequence[Attempt], held: Collection[int], now: datetime) -> None:
+def _record(tx: Tx, attempts: Sequence[Attempt], held: Collection[int]) -> None:
     """Write the ledger and a trace of each call to a service, and add the cost of new calls to the document."""
     rows = []
     for attempt in attempts:
@@ -361,16 +341,16 @@ def _record(session: Session, attempts: Sequence[Attempt], held: Collection[int]
                 "output_tokens": partial.usage.output_tokens if partial else 0,
                 "latency_ms": attempt.latency_ms,
                 "cost": attempt.cost,
-                "worker_id": unit.claim.owner.worker_id,
-                "created_at": now,
+                "worker_id": unit.worker_id,
+                "created_at": tx.now,
             }
         )
     if rows:
-        session.connection().execute(_LEDGER[session.get_bind().dialect.name == "sqlite"], rows)
+        tx.connection().execute(_LEDGER[tx.get_bind().dialect.name == "sqlite"], rows)
     paid = [attempt for attempt in attempts if attempt.call_id]
-    new = traces.record_all(session, [trace_of(attempt, now) | {"kept": attempt.kept} for attempt in paid])
+    new = traces.record_all(tx, [trace_of(attempt, tx.now) | {"kept": attempt.kept} for attempt in paid])
     if cost := sum(attempt.cost for attempt in paid if attempt.call_id in new):
-        charge(session, paid[0].unit.document_id, cost)
+        charge(tx, paid[0].unit.document_id, cost)
 
 
 def charge(session: Session, document_id: str, cost: float) -> None:

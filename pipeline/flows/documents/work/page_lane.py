@@ -10,7 +10,6 @@ import structlog
 from redis import RedisError
 from sqlalchemy import and_
 from sqlalchemy.exc import SQLAlchemyError
-from sqlalchemy.orm import Session
 
 from pipeline.engine import work
 from pipeline.engine.claims import Owner
@@ -19,6 +18,7 @@ from pipeline.engine.lanes import Batch, run_lane
 from pipeline.engine.metrics import queue_depths
 from pipeline.engine.settled import Settled
 from pipeline.engine.traces import message_of
+from pipeline.engine.transaction import Tx
 from pipeline.flows.documents import files
 from pipeline.flows.documents.models import PAGES
 from pipeline.flows.documents.states import AT_REST, DocumentStatus
@@ -89,29 +89,19 @@ class PageLane:
             CONVERT.in_scope(self._document_id),
         )
 
-        def act(session: Session) -> None:
-            document = CONVERT.lock(session, self._document_id)
+        def act(tx: Tx) -> None:
+            document = CONVERT.lock(tx, self._document_id)
             if document is not None:
-                db, settings = self._context.db, self._context.settings
-                work.give_back(session, CONVERT, document, which, settings, db.now(), reason=reason)
+                work.give_back(tx, CONVERT, document, which, reason=reason)
 
         self._context.db.run(act)
 
     def _settle_and_claim(self, attempts: Sequence[Attempt], want: int, untried: Sequence[PageUnit]) -> Batch[PageUnit]:
-        settings, is_first = self._context.settings, self._after is None
+        is_first = self._after is None
 
-        def act(session: Session) -> PageBatch | None:
+        def act(tx: Tx) -> PageBatch | None:
             return page.settle_and_claim(
-                session,
-                self._document_id,
-                self._providers,
-                attempts,
-                want,
-                self._owner,
-                settings=settings,
-                now=self._context.db.now(),
-                untried=untried,
-                again=is_first,
+                tx, self._document_id, self._providers, attempts, want, self._owner, untried=untried, again=is_first
             )
 
         done = self._context.db.run(act)
@@ -122,7 +112,7 @@ class PageLane:
         self._after = done.document
         if done.document.status in AT_REST:
             # PARTIAL_FAILED or CANCELLED. A retry renders the images again.
-            files.remove_temp(settings, self._document_id)
+            files.remove_temp(self._context.settings, self._document_id)
         self._done += done.settled.done
         for attempt in attempts:
             _log_attempt(attempt)
@@ -146,9 +136,9 @@ def _log_attempt(attempt: Attempt) -> None:
     fields = {
         "document": unit.document_id,
         "page": unit.page,
-        "attempt": unit.attempt,
+        "attempt": unit.attempts,
         "took_ms": attempt.latency_ms,
-        "worker": unit.claim.owner.worker_id,
+        "worker": unit.worker_id,
     }
     if attempt.error:
         log.warning("page.failed", **fields, kind=str(attempt.error.kind), error=message_of(attempt.error))

@@ -7,10 +7,10 @@ from typing import Any
 
 import structlog
 from sqlalchemy import delete, insert
-from sqlalchemy.orm import Session
 
-from pipeline.engine.claims import Claim, Owner
+from pipeline.engine.claims import Owner
 from pipeline.engine.errors import UnitError
+from pipeline.engine.transaction import Tx
 from pipeline.flows.documents import files
 from pipeline.flows.documents.models import PAGES
 from pipeline.flows.documents.states import DocumentStatus, PageStatus, progress
@@ -33,19 +33,18 @@ RENEW_EVERY_S = 5.0
 
 def split_document(context: Context, document_id: str, owner: Owner) -> bool:
     """Split the document if it waits for that. Returns whether it did; a failure ends up on the row."""
-    claimed = stage.claim(context, stage.SPLIT, document_id, owner)
-    if claimed is None:
+    document = stage.claim(context, stage.SPLIT, document_id, owner)
+    if document is None:
         return False
-    document, claim = claimed
     try:
-        images = _page_images(context, document, claim)
+        images = _page_images(context, document)
         text_index.forget_ahead(context, document_id)
-        context.db.run(lambda session: insert_pages(session, context, document, claim, images))
+        context.db.run(lambda tx: insert_pages(tx, document, images))
     except ClaimLost:
         log.info("document.split_discarded", document=document_id, worker=owner.worker_id)
         return False
     except Exception as error:  # noqa: BLE001  # whatever it is, it must end up on the row
-        stage.fail(context, stage.SPLIT, document, claim, error)
+        stage.fail(context, stage.SPLIT, document, error)
         return False
     log.info("document.split", document=document_id, pages=len(images), worker=owner.worker_id)
     return True
@@ -54,10 +53,9 @@ def split_document(context: Context, document_id: str, owner: Owner) -> bool:
 class _Watch:
     """Looks after a split while children read the file: renews the claim, and ends what takes too long."""
 
-    def __init__(self, context: Context, document_id: str, claim: Claim) -> None:
+    def __init__(self, context: Context, document: Any) -> None:
         self._context = context
-        self._document_id = document_id
-        self._claim = claim
+        self._document = document
         self._renew_at = time.monotonic() + RENEW_EVERY_S
         self._allowed_s = context.settings.documents.split_timeout_s
         self._ends = time.monotonic() + self._allowed_s
@@ -73,16 +71,16 @@ class _Watch:
         if self.is_over:
             raise refused(f"Splitting takes more than {self._allowed_s:g} s; convert it in parts.", "too_slow")
         if now > self._renew_at:
-            stage.renew(self._context, stage.SPLIT, self._document_id, self._claim)
+            stage.renew(self._context, stage.SPLIT, self._document)
             self._renew_at = now + RENEW_EVERY_S
         return True
 
 
-def _page_images(context: Context, document: Any, claim: Claim) -> list[tuple[int, Path | None]]:
+def _page_images(context: Context, document: Any) -> list[tuple[int, Path | None]]:
     """For each page to convert: its page of the source, and its picture if one is needed. Surveys the document, too."""
     settings = context.settings
     source = files.source_path(settings, document.id, document.type)
-    watch = _Watch(context, document.id, claim)
+    watch = _Watch(context, document)
     info = inspection.inspect(source, document.filename, settings.documents, watch)
     numbers = parse_page_range(document.page_range, info.pages)
     converter = registry.page_converter(settings, document.provider, document.model)
@@ -124,24 +122,19 @@ def _survey(context: Context, document: Any, converter: PageConverter, numbers: 
         path.unlink(missing_ok=True)
 
 
-def insert_pages(
-    session: Session, context: Context, document: Any, claim: Claim, images: list[tuple[int, Path | None]]
-) -> None:
+def insert_pages(tx: Tx, document: Any, images: list[tuple[int, Path | None]]) -> None:
     """End the stage: replace the document's page rows, and make it PROCESSING. Raises `ClaimLost`."""
-    now = context.db.now()
     stage.settle(
-        session,
-        context,
+        tx,
         stage.SPLIT,
         document,
-        claim,
         pages=len(images),
         completed_count=0,
         failed_count=0,
         progress=progress(DocumentStatus.PROCESSING, len(images), 0, 0),
     )
-    text_index.forget(session, document.id)
-    session.execute(delete(PAGES).where(PAGES.c.document_id == document.id))
+    text_index.forget(tx, document.id)
+    tx.execute(delete(PAGES).where(PAGES.c.document_id == document.id))
     rows = [
         {
             "document_id": document.id,
@@ -152,9 +145,9 @@ def insert_pages(
             "model": document.model,
             "use_cache": document.use_cache,
             "image_path": str(image) if image else None,
-            "created_at": now,
-            "updated_at": now,
+            "created_at": tx.now,
+            "updated_at": tx.now,
         }
         for place, (number, image) in enumerate(images, 1)
     ]
-    session.connection().execute(insert(PAGES), rows)
+    tx.connection().execute(insert(PAGES), rows)

@@ -12,6 +12,7 @@ from sqlalchemy import select, update
 from sqlalchemy.orm import Session
 
 from pipeline.engine.isolation import isolated
+from pipeline.engine.transaction import Tx
 from pipeline.flows.documents.models import DOCUMENTS, FULL_TEXT, PAGES
 from pipeline.flows.documents.rules.result import has_text
 from pipeline.flows.documents.states import PageStatus
@@ -34,7 +35,7 @@ def index(context: Context, document_id: str) -> int:
     if merged_at is None:
         return 0
     done = after = 0
-    while rows := context.db.run(lambda session: _portion(session, document_id, merged_at, after)):  # noqa: B023
+    while rows := context.db.run(lambda tx: _portion(tx, document_id, merged_at, after)):  # noqa: B023
         done, after = done + len(rows), rows[-1].page
     return done
 
@@ -80,14 +81,14 @@ def forget_ahead(context: Context, document_id: str) -> None:
     """
     after = 0
 
-    def portion(session: Session) -> int:
-        document = lock(session, document_id)
+    def portion(tx: Tx) -> int:
+        document = lock(tx, document_id)
         if document is None or document.merged_path is None:
             return 0
-        session.execute(update(DOCUMENTS).where(DOCUMENTS.c.id == document_id).values(unindexed=True))
+        tx.execute(update(DOCUMENTS).where(DOCUMENTS.c.id == document_id).values(unindexed=True))
         some = select(PAGES.c.id, PAGES.c.page).where(PAGES.c.document_id == document_id, PAGES.c.page > after)
-        rows = session.execute(some.order_by(PAGES.c.page).limit(_PORTION)).all()
-        FULL_TEXT.remove(session, [row.id for row in rows])
+        rows = tx.execute(some.order_by(PAGES.c.page).limit(_PORTION)).all()
+        FULL_TEXT.remove(tx, [row.id for row in rows])
         return rows[-1].page if rows else 0
 
     while after := context.db.run(portion):

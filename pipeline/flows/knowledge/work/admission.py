@@ -5,7 +5,6 @@ Source 003, "轮询与公平策略". An item is under way from its admission unt
 
 from collections import Counter
 from collections.abc import Container, Sequence
-from datetime import datetime
 from typing import Any
 
 import structlog
@@ -13,6 +12,7 @@ from sqlalchemy import ColumnElement, and_, func, select, update
 from sqlalchemy.orm import Session
 
 from pipeline.engine.claims import in_states
+from pipeline.engine.transaction import Tx
 from pipeline.flows.knowledge import live_settings
 from pipeline.flows.knowledge.models import BASES, ITEMS
 from pipeline.flows.knowledge.rules import workload
@@ -40,7 +40,7 @@ def admit(context: Context) -> list[str]:
         waits = session.execute(select(ITEMS.c.id).where(IN_LINE).limit(1)).first() is not None
         if not waits or _room(session.execute(_under_way()).all(), limits, shut) <= 0:
             return []
-    return context.db.run(lambda session: _admit(session, limits, shut, context.db.now()))
+    return context.db.run(lambda tx: _admit(tx, limits, shut))
 
 
 def _shut(context: Context) -> set[str]:
@@ -67,19 +67,19 @@ def _room(under_way: Sequence[Any], limits: KnowledgeSettings, shut: Container[s
     return int(min(limits.global_concurrency - len(under_way) + stuck, limits.io_concurrency - read))
 
 
-def _admit(session: Session, limits: KnowledgeSettings, shut: Container[str], now: datetime) -> list[str]:
-    turn = item.take_turn(session)
-    rows = session.execute(_under_way()).all()
+def _admit(tx: Tx, limits: KnowledgeSettings, shut: Container[str]) -> list[str]:
+    turn = item.take_turn(tx)
+    rows = tx.execute(_under_way()).all()
     room, of_base = _room(rows, limits, shut), Counter(row.base_id for row in rows)
     large = sum(workload.is_large(row.workload, limits.large_mb) for row in rows)
     admitted: list[str] = []
     while room > 0:
-        first = _next(session, [base for base, n in of_base.items() if n >= limits.per_base_concurrency])
+        first = _next(tx, [base for base, n in of_base.items() if n >= limits.per_base_concurrency])
         found = None
         for base_id in first:
             # The base before its items: so does everybody who locks both.
-            session.execute(select(BASES.c.id).where(BASES.c.id == base_id).with_for_update())
-            row = _oldest(session, base_id)
+            tx.execute(select(BASES.c.id).where(BASES.c.id == base_id).with_for_update())
+            row = _oldest(tx, base_id)
             is_large = row is not None and workload.is_large(row.workload, limits.large_mb)
             if row is None or (is_large and large >= workload.most_large(limits.global_concurrency)):
                 continue
@@ -87,8 +87,8 @@ def _admit(session: Session, limits: KnowledgeSettings, shut: Container[str], no
             break
         if found is None:
             break
-        session.execute(update(ITEMS).where(ITEMS.c.id == found.id).values(admitted_at=now, updated_at=now))
-        session.execute(update(BASES).where(BASES.c.id == found.base_id).values(turn=turn * 1000 + len(admitted)))
+        tx.execute(update(ITEMS).where(ITEMS.c.id == found.id).values(admitted_at=tx.now, updated_at=tx.now))
+        tx.execute(update(BASES).where(BASES.c.id == found.base_id).values(turn=turn * 1000 + len(admitted)))
         of_base[found.base_id] += 1
         admitted.append(found.id)
         room -= 1

@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from datetime import datetime
 from typing import Any
 
 import structlog
@@ -12,13 +11,13 @@ from sqlalchemy import func, select, update
 from sqlalchemy.orm import Session
 
 from pipeline.engine import traces, work
-from pipeline.engine.claims import Claim, Owner
+from pipeline.engine.claims import Owner
 from pipeline.engine.errors import ErrorKind, UnitError
 from pipeline.engine.guarded_call import GuardedCall
 from pipeline.engine.kept_answers import Subject
 from pipeline.engine.retry import Policy
 from pipeline.engine.settled import Settled
-from pipeline.engine.transaction import Dispatch, Tx
+from pipeline.engine.transaction import Tx
 from pipeline.engine.work import Changes, Outcome, Work
 from pipeline.flows.knowledge.models import BATCHES, CHUNKS, ITEMS
 from pipeline.flows.knowledge.rules.passage import embedded_text
@@ -41,7 +40,7 @@ def _policy(settings: Settings) -> Policy:
     return Policy(tuple(min(wait, found.longest_wait_s) for wait in found.backoff_s))
 
 
-def _count(session: Session, row: Any, changes: Changes, now: datetime) -> None:
+def _count(tx: Tx, row: Any, changes: Changes) -> None:
     """Count the item's batches down; one that failed for good fails the item. Source 003, "批次失败处理".
 
     Only while it is EMBEDDING. Else the batch is of a run that was cancelled: its vectors are kept for the next one.
@@ -50,12 +49,12 @@ def _count(session: Session, row: Any, changes: Changes, now: datetime) -> None:
         return
     mine = ITEMS.c.id == row.id
     if changes.failed:
-        ended = {"error": changes.error, "finished_at": now, "admitted_at": None, "updated_at": now}
-        ITEM.move(session, ITEMS, ItemEvent.FAIL, mine, **ended)
-        Dispatch.of(session).launch(FLOW, [LINE])
+        ended = {"error": changes.error, "finished_at": tx.now, "admitted_at": None, "updated_at": tx.now}
+        ITEM.move(tx, ITEMS, ItemEvent.FAIL, mine, **ended)
+        tx.launch(FLOW, LINE)
     elif changes.done:
         left = row.batches_left - len(changes.done)
-        session.execute(update(ITEMS).where(mine).values(batches_left=left, updated_at=now))
+        tx.execute(update(ITEMS).where(mine).values(batches_left=left, updated_at=tx.now))
 
 
 EMBED = Work(
@@ -84,7 +83,6 @@ class Claimed:
 
     row: Any
     item: Any
-    claim: Claim
     texts: Sequence[str]
 
 
@@ -92,7 +90,7 @@ def embed(context: Context, item_id: str, provider: str, owner: Owner, guarded: 
     """Make the vectors of the item's next batch that waits for this provider, if one does."""
     tracer = Tracer(context, guarded)
     try:
-        claimed = context.db.run(lambda session: _claim(session, context, item_id, provider, owner))
+        claimed = context.db.run(lambda tx: _claim(tx, item_id, provider, owner))
         if claimed is None:
             return Settled()
         try:
@@ -101,11 +99,8 @@ def embed(context: Context, item_id: str, provider: str, owner: Owner, guarded: 
             if not isinstance(raised, UnitError):
                 log.exception("batch.not_embedded", item=item_id)
             error = items.as_unit_error(raised, lambda text: UnitError(text, kind=ErrorKind.PERMANENT))
-            return _settle(
-                context, claimed, Outcome(claimed.row.id, claimed.row.attempts, claimed.claim, error), tracer
-            )
-        done = Outcome(claimed.row.id, claimed.row.attempts, claimed.claim, values={"vectors": made})
-        return _settle(context, claimed, done, tracer)
+            return _settle(context, Outcome(claimed.row, error), tracer)
+        return _settle(context, Outcome(claimed.row, values={"vectors": made}), tracer)
     finally:
         # Even if there was nothing to do: a place that is kept would keep others out.
         if guarded is not None:
@@ -113,21 +108,19 @@ def embed(context: Context, item_id: str, provider: str, owner: Owner, guarded: 
                 guarded.leave()
 
 
-def _claim(session: Session, context: Context, item_id: str, provider: str, owner: Owner) -> Claimed | None:
-    row, now, settings = items.lock(session, item_id), context.db.now(), context.settings
-    if row is None or row.status != ItemStatus.EMBEDDING:
+def _claim(tx: Tx, item_id: str, provider: str, owner: Owner) -> Claimed | None:
+    item = items.lock(tx, item_id)
+    if item is None or item.status != ItemStatus.EMBEDDING:
         return None
-    work.give_back_earlier(session, EMBED, row, item_id, owner, settings, now)
-    mine = work.new_claim(EMBED, owner, settings, now)
-    rows = work.claim(session, EMBED, item_id, mine, now, BATCHES.c.provider == provider)
-    if not rows:
+    row = work.claim_next(tx, EMBED, item, owner, BATCHES.c.provider == provider)
+    if row is None:
         return None
-    chunks = session.execute(
+    chunks = tx.execute(
         select(CHUNKS.c.heading, CHUNKS.c.text)
-        .where(CHUNKS.c.item_id == item_id, CHUNKS.c.generation == rows[0].generation, CHUNKS.c.batch == rows[0].number)
+        .where(CHUNKS.c.item_id == item_id, CHUNKS.c.generation == row.generation, CHUNKS.c.batch == row.number)
         .order_by(CHUNKS.c.number)
     ).all()
-    return Claimed(rows[0], row, mine, [embedded_text(heading_of(chunk.heading), chunk.text) for chunk in chunks])
+    return Claimed(row, item, [embedded_text(heading_of(chunk.heading), chunk.text) for chunk in chunks])
 
 
 def _vectors(context: Context, tracer: Tracer, claimed: Claimed) -> bytes:
@@ -137,7 +130,7 @@ def _vectors(context: Context, tracer: Tracer, claimed: Claimed) -> bytes:
     maker = registry.embeddings(context.settings, provider, "" if provider == LOCAL else model)
     if provider == LOCAL:
         return vectors.pack(maker.embed(texts).vectors)
-    subject = Subject(FLOW, claimed.row.item_id, str(claimed.row.number), claimed.claim.id)
+    subject = Subject(FLOW, claimed.row.item_id, str(claimed.row.number), claimed.row.claim_id)
     made = tracer.call(
         subject, "embeddings", "embed_chunks", maker.name, maker.model, texts, lambda: maker.embed(texts)
     ).vectors
@@ -166,23 +159,23 @@ def _checked(session: Session, row: Any, ended: Outcome) -> Outcome:
     return replace(ended, error=UnitError(what, kind=ErrorKind.PERMANENT, code="bad_reply"), values={})
 
 
-def _settle(context: Context, claimed: Claimed, ended: Outcome, tracer: Tracer) -> Settled:
-    settings, row = context.settings, claimed.row
+def _settle(context: Context, ended: Outcome, tracer: Tracer) -> Settled:
+    row: Any = ended.unit
 
-    def act(session: Tx) -> Settled:
-        item, now = items.lock(session, row.item_id), context.db.now()
-        traces.record(session, tracer.trace, gone=item is None)
+    def act(tx: Tx) -> Settled:
+        item = items.lock(tx, row.item_id)
+        traces.record(tx, tracer.trace, gone=item is None)
         if item is None:
             return Settled()
-        changes = work.settle(session, EMBED, item, [_checked(session, row, ended)], settings, now)
+        changes = work.settle(tx, EMBED, item, _checked(tx, row, ended))
         if not changes or item.status != ItemStatus.EMBEDDING:
             return Settled()
         left = item.batches_left - len(changes.done)
-        percent = embed_progress(own(settings).read_weight, item.batches, left)
+        percent = embed_progress(own(tx.settings).read_weight, item.batches, left)
         if changes.done and percent > item.progress:
-            session.execute(update(ITEMS).where(ITEMS.c.id == item.id).values(progress=percent))
-            session.tell(FLOW, item.id)
-        session.wake_in(FLOW, changes.retry_in_s)
+            tx.execute(update(ITEMS).where(ITEMS.c.id == item.id).values(progress=percent))
+            tx.tell(FLOW, item.id)
+        tx.wake_in(FLOW, changes.retry_in_s)
         return Settled(
             len(changes.done),
             again=left > 0 and not changes.failed,

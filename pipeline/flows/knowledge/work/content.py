@@ -13,10 +13,11 @@ from sqlalchemy.orm import Session
 
 from pipeline.engine import accounts, work
 from pipeline.engine.accounts import Part
-from pipeline.engine.claims import Claim, Owner, held_by
+from pipeline.engine.claims import Owner
 from pipeline.engine.errors import ErrorKind, PenstockError, UnitError
 from pipeline.engine.settled import Settled
 from pipeline.engine.tables import portions, storable
+from pipeline.engine.transaction import Tx
 from pipeline.engine.work import Outcome, Work
 from pipeline.flows.knowledge import files, live_settings
 from pipeline.flows.knowledge.models import BASES, BATCHES, CHUNKS, ITEMS, MAX_NAME
@@ -57,7 +58,7 @@ READ = Work(
     policy=items.lost_policy,
     lease_s=items.read_lease_s,
     lost="the worker was lost while it read this",
-    after=lambda session, row, changes, _: items.make_room(session, row, changes, ended=bool(changes.failed)),
+    after=lambda tx, row, changes: items.make_room(tx, row, changes, ended=bool(changes.failed)),
     where=(ITEMS.c.admitted_at.is_not(None),),
 )
 """Reading an item. Its own errors are not tried again (source 003, "重试策略"), only lost workers are."""
@@ -70,8 +71,9 @@ class ClaimLost(PenstockError):
 class Checkpoint:
     """Whether an item is still wanted while it is read, and how far that is: asked and told not too often."""
 
-    def __init__(self, context: Context, item_id: str, claim: Claim, weight: int) -> None:
-        self._context, self._item_id, self._claim, self._weight = context, item_id, claim, weight
+    def __init__(self, context: Context, row: Any) -> None:
+        self._context, self._weight = context, own(context.settings).read_weight
+        self._held = and_(ITEMS.c.id == row.id, ITEMS.c.claim_id == row.claim_id)
         self._wanted = True
         self._looked_at = self._told_at = time.monotonic()
         self._told = 0
@@ -81,9 +83,7 @@ class Checkpoint:
         now = time.monotonic()
         if self._wanted and now - self._looked_at >= LOOK_S:
             self._looked_at = now
-            mine = select(ITEMS.c.id).where(
-                ITEMS.c.id == self._item_id, held_by(ITEMS, self._claim), ITEMS.c.deleting.is_(False)
-            )
+            mine = select(ITEMS.c.id).where(self._held, ITEMS.c.deleting.is_(False))
             try:
                 with self._context.db.read() as session:
                     self._wanted = session.execute(mine).first() is not None
@@ -97,10 +97,9 @@ class Checkpoint:
         if percent <= self._told or now - self._told_at < TELL_S:
             return
         self._told, self._told_at = percent, now
-        mine = (ITEMS.c.id == self._item_id, held_by(ITEMS, self._claim), ITEMS.c.progress < percent)
-        further = update(ITEMS).where(*mine).values(progress=percent)
+        further = update(ITEMS).where(self._held, ITEMS.c.progress < percent).values(progress=percent)
         try:
-            self._context.db.run(lambda session: session.execute(further), patience_s=1)
+            self._context.db.run(lambda tx: tx.execute(further), patience_s=1)
         except SQLAlchemyError:
             return  # the next one tells
 
@@ -111,13 +110,12 @@ class Claimed:
 
     row: Any
     base: Any
-    claim: Claim
     checkpoint: Checkpoint
 
 
 def read(context: Context, item_id: str, owner: Owner) -> Settled:
     """Read and chunk the item if that is due. Whatever goes wrong ends up on the row."""
-    claimed = context.db.run(lambda session: _claim(session, context, item_id, owner))
+    claimed = context.db.run(lambda tx: _claim(tx, context, item_id, owner))
     if claimed is None:
         return Settled()
     try:
@@ -131,18 +129,14 @@ def read(context: Context, item_id: str, owner: Owner) -> Settled:
     return Settled(1, status=ItemStatus.EMBEDDING)
 
 
-def _claim(session: Session, context: Context, item_id: str, owner: Owner) -> Claimed | None:
-    row, now, settings = items.lock(session, item_id), context.db.now(), context.settings
-    if row is None:
+def _claim(tx: Tx, context: Context, item_id: str, owner: Owner) -> Claimed | None:
+    item = items.lock(tx, item_id)
+    if item is None:
         return None
-    work.give_back_earlier(session, READ, row, item_id, owner, settings, now)
-    mine = work.new_claim(READ, owner, settings, now)
     # Each reading builds a generation of its own: what a lost one left is told apart.
-    rows = work.claim(session, READ, item_id, mine, now, building=row.building + 1, started_at=now)
-    base = session.execute(select(BASES).where(BASES.c.id == row.base_id)).one_or_none()
-    if not rows or base is None:
-        return None
-    return Claimed(rows[0], base, mine, Checkpoint(context, item_id, mine, own(settings).read_weight))
+    row = work.claim_next(tx, READ, item, owner, building=item.building + 1, started_at=tx.now)
+    base = tx.execute(select(BASES).where(BASES.c.id == item.base_id)).one_or_none()
+    return Claimed(row, base, Checkpoint(context, row)) if row and base else None
 
 
 def _content(context: Context, claimed: Claimed) -> Reading:
@@ -187,7 +181,7 @@ def _store(context: Context, claimed: Claimed, reading: Reading) -> None:
     groups = grouped(digests, known, live_settings.in_force(context).batch_size)
     rows = _chunk_rows(context, row, chunks, digests, groups.batch_of)
     for portion in portions(rows, PORTION):
-        _under_claim(context, claimed, lambda session, portion=portion: session.execute(insert(CHUNKS), portion))  # type: ignore[misc]
+        _under_claim(context, claimed, lambda tx, portion=portion: tx.execute(insert(CHUNKS), portion))  # type: ignore[misc]
     batches = _batch_rows(context, row, base.provider, groups.sizes, groups.known)
     for at in range(groups.known):
         of_batch = [digest for digest, number in zip(digests, groups.batch_of, strict=True) if number == at]
@@ -207,27 +201,25 @@ def _store(context: Context, claimed: Claimed, reading: Reading) -> None:
     characters = sum(len(chunk.text) for chunk, digest in zip(chunks, digests, strict=True) if digest not in known)
     each = call_cost.of_text(context.settings, base.provider, base.model, characters) / max(1, left)
 
-    def settle(session: Session) -> None:
-        now = context.db.now()
-        accounts.revise(session, context.settings, now, FLOW, row.id, [Part(left, each)])
-        _forget_drafts(session, row)
+    def settle(tx: Tx) -> None:
+        accounts.revise(tx, FLOW, row.id, [Part(left, each)])
+        _forget_drafts(tx, row)
         for some in portions(batches, 50):
-            session.execute(insert(BATCHES), some)
-        done = Outcome(row.id, row.attempts, claimed.claim, values=values)
-        if not work.settle(session, READ, row, [done], context.settings, context.db.now()):
+            tx.execute(insert(BATCHES), some)
+        if not work.settle(tx, READ, row, Outcome(row, values=values)):
             raise ClaimLost
 
     _under_claim(context, claimed, settle)
 
 
-def _under_claim(context: Context, claimed: Claimed, act: Callable[[Session], object]) -> None:
+def _under_claim(context: Context, claimed: Claimed, act: Callable[[Tx], object]) -> None:
     """Do something to the item in one transaction. Raises `ClaimLost`."""
 
-    def run(session: Session) -> None:
-        row = items.lock(session, claimed.row.id)
-        if row is None or row.claim_id != claimed.claim.id:
+    def run(tx: Tx) -> None:
+        row = items.lock(tx, claimed.row.id)
+        if row is None or row.claim_id != claimed.row.claim_id:
             raise ClaimLost
-        act(session)
+        act(tx)
 
     context.db.run(run)
 
@@ -288,10 +280,9 @@ def _fail(context: Context, claimed: Claimed, raised: Exception) -> Settled:
         error = UnitError(str(error), kind=ErrorKind.PERMANENT, code=error.code)
     log.warning("item.not_read", item=claimed.row.id, code=error.code, error=str(error), exc_info=_defect(raised))
 
-    def act(session: Session) -> Any:
-        row = items.lock(session, claimed.row.id)
-        failed = Outcome(claimed.row.id, claimed.row.attempts, claimed.claim, error)
-        return work.settle(session, READ, row, [failed], context.settings, context.db.now()) if row else None
+    def act(tx: Tx) -> Any:
+        row = items.lock(tx, claimed.row.id)
+        return work.settle(tx, READ, row, Outcome(claimed.row, error)) if row else None
 
     changes = context.db.run(act)
     return Settled(status=ItemStatus.FAILED if changes else None)

@@ -9,7 +9,7 @@ from sqlalchemy.orm import Session
 from pipeline.engine.errors import PenstockError, UnitError
 from pipeline.engine.retry import Policy
 from pipeline.engine.tables import insert_if_absent
-from pipeline.engine.transaction import Dispatch
+from pipeline.engine.transaction import Tx
 from pipeline.engine.work import Changes
 from pipeline.flows.knowledge.models import ITEMS, TURNS
 from pipeline.flows.knowledge.settings import own
@@ -38,17 +38,15 @@ def take_turn(session: Session) -> int:
     return number
 
 
-def make_room(session: Session, item: Any, changes: Changes, *, ended: bool) -> None:
+def make_room(tx: Tx, item: Any, changes: Changes, *, ended: bool) -> None:
     """After a unit of the item: launch the items that wait for room, and plan the wake-up of a retry.
 
     `ended`: the item, one way or the other, so it is not under way any more.
     """
     if ended:
-        session.execute(update(ITEMS).where(ITEMS.c.id == item.id).values(admitted_at=None))
-    dispatch = Dispatch.of(session)
-    dispatch.launch(FLOW, [LINE])
-    if changes.retry_in_s is not None:
-        dispatch.wake_in(FLOW, changes.retry_in_s)
+        tx.execute(update(ITEMS).where(ITEMS.c.id == item.id).values(admitted_at=None))
+    tx.launch(FLOW, LINE)
+    tx.wake_in(FLOW, changes.retry_in_s)
 
 
 def lost_policy(_: Settings) -> Policy:

@@ -9,6 +9,7 @@ from sqlalchemy import CursorResult, and_, delete, func, insert, select, update
 from sqlalchemy.orm import Session
 
 from pipeline.engine.errors import UserError
+from pipeline.engine.transaction import Tx
 from pipeline.engine.wire import HIDDEN, VIEW
 from pipeline.flows.music import fulltext
 from pipeline.flows.music.models import SONGS, Song
@@ -226,10 +227,10 @@ def windows(session: Session, library: str, started: datetime) -> list[range]:
     return [range(start, start + _WINDOW) for start in range(low, high + 1, _WINDOW)] if low is not None else []
 
 
-def flag_missing(session: Session, library: str, started: datetime, now: datetime) -> int:
+def flag_missing(tx: Tx, library: str, started: datetime) -> int:
     """Flag songs that this complete listing did not have; how many are newly flagged. Nothing is deleted."""
     gone = and_(SONGS.c.library == library, SONGS.c.seen_at < started, SONGS.c.missing_since.is_(None))
-    flagged = session.execute(update(SONGS).where(gone).values(missing_since=now, updated_at=now))
+    flagged = tx.execute(update(SONGS).where(gone).values(missing_since=tx.now, updated_at=tx.now))
     return cast("CursorResult[Any]", flagged).rowcount
 
 

@@ -100,8 +100,7 @@ def _relink(context: Context, name: str, started: datetime) -> int:
 
 def _flag(context: Context, source: Source, started: datetime, report: SyncReport, why: str) -> None:
     if not why:
-        now = context.db.now()
-        report.missing = context.db.run(lambda session: songs.flag_missing(session, source.name, started, now))
+        report.missing = context.db.run(lambda tx: songs.flag_missing(tx, source.name, started))
         return
     with context.db.read() as session:
         unseen = songs.count_unseen(session, source.name, started)

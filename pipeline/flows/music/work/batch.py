@@ -2,18 +2,17 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from datetime import datetime
 from typing import Any
 
 from sqlalchemy import select
-from sqlalchemy.orm import Session
 
 from pipeline.engine import traces, work
-from pipeline.engine.claims import Claim, Owner
+from pipeline.engine.claims import Owner
 from pipeline.engine.errors import UnitError
 from pipeline.engine.retry import Policy
 from pipeline.engine.settled import Settled
 from pipeline.engine.transaction import Tx
+from pipeline.engine.views import view_of
 from pipeline.engine.work import Changes, Outcome, Work
 from pipeline.flows.music import runs
 from pipeline.flows.music.models import BATCHES, SONGS
@@ -37,14 +36,14 @@ def _lease_s(settings: Settings) -> float:
     return max([settings.music.lease_s, *(timeout_s + 60 for timeout_s in timeouts)])
 
 
-def _after(session: Session, run: Any, changes: Changes, now: datetime) -> None:
+def _after(tx: Tx, run: Any, changes: Changes) -> None:
     """Songs follow their batch; what goes back to a run that has ended meanwhile is cancelled."""
     for batch_id in changes.done:
-        result.save(session, batch_id, now)
+        result.save(tx, batch_id)
     for batch_id in changes.failed:
-        result.fail_songs(session, batch_id, changes.error, now)
+        result.fail_songs(tx, batch_id, changes.error)
     if not run.active:
-        result.cancel(session, [*changes.waiting, *changes.freed, *changes.moved], now)
+        result.cancel(tx, [*changes.waiting, *changes.freed, *changes.moved])
 
 
 BATCH_WORK = Work(
@@ -68,20 +67,16 @@ BATCH_WORK = Work(
 
 @dataclass(frozen=True)
 class BatchUnit:
-    """A claimed batch: what its step needs, and the claim to settle it with."""
+    """A claimed batch: what its step needs, and what it is settled with."""
 
     id: int
     run_id: str
     mode: Mode
     step: Step
-    attempt: int
+    attempts: int
+    claim_id: str
     songs: list[SongFacts]
-    claim: Claim
     row: Any = field(repr=False)
-
-    def ended(self, values: dict[str, Any], error: UnitError | None = None, event: BatchEvent | None = None) -> Outcome:
-        """How its step ended, under its claim."""
-        return Outcome(self.id, self.attempt, self.claim, error, event, values)
 
 
 def claim(context: Context, batch_id: int, steps: tuple[Step, ...], owner: Owner) -> BatchUnit | None:
@@ -90,27 +85,23 @@ def claim(context: Context, batch_id: int, steps: tuple[Step, ...], owner: Owner
     A message that comes again takes up at once what its earlier delivery, whose process has died, left behind.
     """
 
-    def act(session: Session) -> BatchUnit | None:
-        run_id = session.execute(select(BATCHES.c.run_id).where(BATCHES.c.id == batch_id)).scalar()
-        run = runs.lock(session, run_id) if run_id else None
+    def act(tx: Tx) -> BatchUnit | None:
+        run_id = tx.execute(select(BATCHES.c.run_id).where(BATCHES.c.id == batch_id)).scalar()
+        run = runs.lock(tx, run_id) if run_id else None
         if run is None:
             return None
-        now, settings = context.db.now(), context.settings
-        back = work.give_back_earlier(session, BATCH_WORK, run, run.id, owner, settings, now)
+        back = work.give_back_earlier(tx, BATCH_WORK, run, owner)
         if run.status not in LIVE:
             return None
-        held = work.new_claim(BATCH_WORK, owner, settings, now)
         mine = [BATCHES.c.id == batch_id, BATCHES.c.step.in_(steps)]
         if not back.freed:
             # A message that is one too many does not begin a batch whose turn has not come.
             mine.append(BATCHES.c.status == BatchStatus.QUEUED)
-        rows = work.claim(session, BATCH_WORK, run.id, held, now, *mine)
-        if not rows:
-            return None
-        SONG.move(session, SONGS, SongEvent.BEGIN, SONGS.c.batch_id == batch_id, updated_at=now)
-        songs = result.song_facts(session, batch_id)
-        row = rows[0]
-        return BatchUnit(batch_id, row.run_id, Mode(row.mode), Step(row.step), row.attempts, songs, held, row)
+        for row in work.claim(tx, BATCH_WORK, run, owner, *mine):
+            SONG.move(tx, SONGS, SongEvent.BEGIN, SONGS.c.batch_id == batch_id, updated_at=tx.now)
+            songs = result.song_facts(tx, batch_id)
+            return view_of(BatchUnit, row, songs=songs, row=row)
+        return None
 
     return context.db.run(act)
 
@@ -125,11 +116,11 @@ def settle(
 
     def ended(run: Any) -> Outcome:
         if after is None:
-            return unit.ended({"finished_at": context.db.now()})
+            return Outcome(unit, values={"finished_at": context.db.now()})
         # A reply that needs a repair takes its place in the queue again: one message, one call.
         go_on = run.status in LIVE and chain_goes_on(unit.mode, unit.step, after)
         event = BatchEvent.STEP_DONE if go_on else BatchEvent.GIVE_BACK
-        return unit.ended({**values, "step": after, "attempts": 0}, event=event)
+        return Outcome(unit, event=event, values={**values, "step": after, "attempts": 0})
 
     return _settle(context, unit, ended, trace)
 
@@ -137,7 +128,7 @@ def settle(
 def fail(context: Context, unit: BatchUnit, error: UnitError, trace: dict[str, Any] | None, **values: Any) -> Settled:
     """A step ended in an error: the batch waits, goes back, or fails with its songs. What was paid for stays."""
 
-    return _settle(context, unit, lambda _run: unit.ended(values, error), trace)
+    return _settle(context, unit, lambda _run: Outcome(unit, error, values=values), trace)
 
 
 def _settle(
@@ -145,19 +136,19 @@ def _settle(
 ) -> Settled:
     """Write how a step ended. Where its chain ends, whatever follows is launched from the rows."""
 
-    def act(session: Tx) -> Settled:
-        run = runs.lock(session, unit.run_id)
-        traces.record(session, trace)  # even if the result is discarded: it was paid for
+    def act(tx: Tx) -> Settled:
+        run = runs.lock(tx, unit.run_id)
+        traces.record(tx, trace)  # even if the result is discarded: it was paid for
         if run is None:
             return Settled()
-        changes = work.settle(session, BATCH_WORK, run, [ended(run)], context.settings, context.db.now())
+        changes = work.settle(tx, BATCH_WORK, run, ended(run))
         now_is = select(BATCHES.c.status).where(BATCHES.c.id == unit.id)
-        status = BatchStatus(session.execute(now_is).scalar_one()) if changes else None
+        status = BatchStatus(tx.execute(now_is).scalar_one()) if changes else None
         goes_on = status is BatchStatus.QUEUED
-        session.wake_in("music", changes.retry_in_s)
+        tx.wake_in("music", changes.retry_in_s)
         if not goes_on:
-            session.launch("music", run.id)
-            session.tell("music", run.id)
+            tx.launch("music", run.id)
+            tx.tell("music", run.id)
         return Settled(len(changes.done) + len(changes.moved), goes_on, changes.retry_in_s, status)
 
     return context.db.run(act)

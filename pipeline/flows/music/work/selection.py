@@ -3,7 +3,6 @@
 import json
 import time
 from collections.abc import Sequence
-from datetime import datetime
 
 import structlog
 from sqlalchemy import ColumnElement, and_, insert, select, update
@@ -52,7 +51,7 @@ def left_out_songs(session: Session, run_id: str, limit: int) -> list[int]:
     return list(session.execute(select(SONGS.c.id).where(pending).order_by(SONGS.c.id).limit(limit)).scalars())
 
 
-def make_batches(session: Session, run_id: str, songs: Sequence[int], mode: Mode, size: int, now: datetime) -> None:
+def make_batches(tx: Tx, run_id: str, songs: Sequence[int], mode: Mode, size: int) -> None:
     """Put songs (ids) into new batches of the run, `size` in each, in the caller's transaction."""
     for start in range(0, len(songs), size):
         members = songs[start : start + size]
@@ -64,13 +63,13 @@ def make_batches(session: Session, run_id: str, songs: Sequence[int], mode: Mode
             "status": BatchStatus.PENDING,
             "song_ids": json.dumps(members),
             "songs": len(members),
-            "created_at": now,
-            "updated_at": now,
+            "created_at": tx.now,
+            "updated_at": tx.now,
         }
-        batch_id = session.execute(insert(BATCHES).values(**values).returning(BATCHES.c.id)).scalar_one()
+        batch_id = tx.execute(insert(BATCHES).values(**values).returning(BATCHES.c.id)).scalar_one()
         # A song that is in a batch cannot be put into another: so starting twice never asks for it twice.
         free = and_(SONGS.c.id.in_(members), SONGS.c.batch_id.is_(None))
-        session.execute(update(SONGS).where(free).values(batch_id=batch_id, run_id=run_id, updated_at=now))
+        tx.execute(update(SONGS).where(free).values(batch_id=batch_id, run_id=run_id, updated_at=tx.now))
 
 
 def enqueue(context: Context, run_id: str) -> None:
@@ -87,26 +86,25 @@ def _enqueue_portion(context: Context, run_id: str) -> bool:
     size = batch_size(context)
     space = vector_space(context.settings)
 
-    def work(session: Tx) -> bool:
-        session.launch("music", run_id)
-        run = runs.lock(session, run_id)
+    def work(tx: Tx) -> bool:
+        tx.launch("music", run_id)
+        run = runs.lock(tx, run_id)
         if run is None or run.status != PipelineState.ENQUEUING:
             return False
-        now = context.db.now()
         mode = Mode(run.mode)
         left = size * PORTION if run.song_limit is None else min(size * PORTION, run.song_limit - run.enqueued)
         taken = 0
         for batch_mode, which in ((Mode.EMBEDDING, needs_vector_only(mode)), (mode, ~needs_vector_only(mode))):
             wanted = select(SONGS.c.id).where(wanted_songs(mode, space), which)
             wanted = wanted.order_by(SONGS.c.id).limit(left - taken).with_for_update(skip_locked=True)
-            songs = list(session.execute(wanted).scalars()) if left > taken else []
-            make_batches(session, run_id, songs, batch_mode, size, now)
+            songs = list(tx.execute(wanted).scalars()) if left > taken else []
+            make_batches(tx, run_id, songs, batch_mode, size)
             taken += len(songs)
         if taken:
             total = run.enqueued + taken
-            session.execute(update(RUNS).where(RUNS.c.id == run_id).values(enqueued=total, updated_at=now))
+            tx.execute(update(RUNS).where(RUNS.c.id == run_id).values(enqueued=total, updated_at=tx.now))
             return True
-        runs.move(session, run, PipelineEvent.ENQUEUE_COMPLETE, now, all_enqueued=True)
+        runs.move(tx, run, PipelineEvent.ENQUEUE_COMPLETE, all_enqueued=True)
         log.info("music.enqueued", run=run_id, songs=run.enqueued)
         return False
 

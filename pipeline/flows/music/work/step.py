@@ -186,4 +186,4 @@ class StepWork:
 
 
 def _subject(unit: BatchUnit) -> Subject:
-    return Subject("music", unit.run_id, str(unit.id), unit.claim.id)
+    return Subject("music", unit.run_id, str(unit.id), unit.claim_id)

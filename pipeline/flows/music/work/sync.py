@@ -2,14 +2,12 @@
 
 import json
 from dataclasses import asdict
-from datetime import datetime, timedelta
-from typing import Any, NamedTuple
+from typing import Any
 
 from sqlalchemy import update
-from sqlalchemy.orm import Session
 
 from pipeline.engine import work
-from pipeline.engine.claims import Claim, Owner
+from pipeline.engine.claims import Owner
 from pipeline.engine.errors import ErrorKind, PenstockError, UnitError, UserError
 from pipeline.engine.transaction import Tx
 from pipeline.engine.work import Changes, Outcome, Work
@@ -27,10 +25,10 @@ def _lease_s(settings: Settings) -> float:
     return settings.music.lease_s
 
 
-def _after(session: Session, run: Any, changes: Changes, _now: datetime) -> None:
+def _after(tx: Tx, run: Any, changes: Changes) -> None:
     """A run whose sync failed has ended: the next one may start."""
     if changes.failed:
-        session.execute(update(RUNS).where(RUNS.c.id == run.id).values(active=None, outcome="failed"))
+        tx.execute(update(RUNS).where(RUNS.c.id == run.id).values(active=None, outcome="failed"))
 
 
 SYNC_WORK = Work(
@@ -56,57 +54,44 @@ class ClaimLost(PenstockError):
     """The run was stopped, paused or taken over meanwhile. The songs that were read stay."""
 
 
-class SyncUnit(NamedTuple):
-    """A run whose sync is claimed."""
-
-    run_id: str
-    attempt: int
-    claim: Claim
-
-
 def sync_run(context: Context, run_id: str, owner: Owner) -> None:
     """Sync for a run if it waits for that. Failures end on the row."""
-    unit = claim(context, run_id, owner)
-    if unit is None:
+    run = claim(context, run_id, owner)
+    if run is None:
         return
     try:
-        report = sync_libraries(context, lambda seen, total: _renew(context, unit))  # noqa: ARG005
+        report = sync_libraries(context, lambda seen, total: _renew(context, run))  # noqa: ARG005
         values = {"synced": True, "attempts": 0, "sync_report": json.dumps(asdict(report))}
-        ended = Outcome(*unit, values=values)
+        ended = Outcome(run, values=values)
     except ClaimLost:
         return
     except UserError as error:
         passes = isinstance(error, LibraryError) and error.transient
         kind = ErrorKind.TRANSIENT if passes else ErrorKind.PERMANENT
-        ended = Outcome(*unit, UnitError(str(error), kind=kind, code=error.code))
+        ended = Outcome(run, UnitError(str(error), kind=kind, code=error.code))
     _settle(context, ended)
 
 
-def claim(context: Context, run_id: str, owner: Owner) -> SyncUnit | None:
+def claim(context: Context, run_id: str, owner: Owner) -> Any | None:
     """Claim a run that waits for its sync; None if it does not."""
 
-    def act(session: Tx) -> SyncUnit | None:
-        run = runs.lock(session, run_id)
+    def act(tx: Tx) -> Any | None:
+        run = runs.lock(tx, run_id)
         if run is None:
             return None
-        now, settings = context.db.now(), context.settings
-        work.give_back_earlier(session, SYNC_WORK, run, run_id, owner, settings, now)
-        held = work.new_claim(SYNC_WORK, owner, settings, now)
-        rows = work.claim(session, SYNC_WORK, run_id, held, now)
-        if not rows:
-            session.launch("music", run_id)  # something else may be due
-        return SyncUnit(run_id, rows[0].attempts, held) if rows else None
+        claimed = work.claim_next(tx, SYNC_WORK, run, owner)
+        if claimed is None:
+            tx.launch("music", run_id)  # something else may be due
+        return claimed
 
     return context.db.run(act)
 
 
-def _renew(context: Context, unit: SyncUnit) -> None:
-    until = context.db.now() + timedelta(seconds=_lease_s(context.settings))
-
-    def act(session: Tx) -> bool:
-        holds = work.renew(session, SYNC_WORK, unit.run_id, unit.claim, until)
+def _renew(context: Context, run: Any) -> None:
+    def act(tx: Tx) -> bool:
+        holds = work.renew(tx, SYNC_WORK, run)
         if not holds:
-            session.launch("music", unit.run_id)  # a resume could not launch it: this message held its place
+            tx.launch("music", run.id)  # a resume could not launch it: this message held its place
         return holds
 
     if not context.db.run(act):
@@ -116,11 +101,11 @@ def _renew(context: Context, unit: SyncUnit) -> None:
 def _settle(context: Context, outcome: Outcome) -> None:
     """Write how the sync ended, if its claim still holds. The run goes on, or is woken for another try."""
 
-    def act(session: Tx) -> None:
-        run = runs.lock(session, outcome.id)
+    def act(tx: Tx) -> None:
+        run = runs.lock(tx, outcome.unit.id)
         if run is not None:
-            changes = work.settle(session, SYNC_WORK, run, [outcome], context.settings, context.db.now())
-            session.launch("music", run.id)
-            session.wake_in("music", changes.retry_in_s)
+            changes = work.settle(tx, SYNC_WORK, run, outcome)
+            tx.launch("music", run.id)
+            tx.wake_in("music", changes.retry_in_s)
 
     context.db.run(act)

@@ -92,12 +92,7 @@ def _older(now: datetime, age_s: float) -> ColumnElement[bool]:
 
 
 def make(
-    session: Session,
-    source: str,
-    shots: Sequence[Shot],
-    times: Sequence[datetime],
-    now: datetime,
-    rules: ScreenshotSettings,
+    tx: Tx, source: str, shots: Sequence[Shot], times: Sequence[datetime], rules: ScreenshotSettings
 ) -> int | None:
     """A batch of these frames, in the order of `shots`; `times`: when they were taken.
 
@@ -112,21 +107,21 @@ def make(
         "ts_start": min(times),
         "ts_end": max(times),
         "idempotency_key": key,
-        "history_pack": history.pack(session, min(times), rules).model_dump_json(),
+        "history_pack": history.pack(tx, min(times), rules).model_dump_json(),
         "status": WorkStatus.PENDING,
         "step": Step.ANALYSE,
         "attempts": 0,
-        "created_at": now,
-        "updated_at": now,
+        "created_at": tx.now,
+        "updated_at": tx.now,
     }
-    is_new = insert_if_absent(session, BATCHES, row, "idempotency_key")
-    batch_id = session.execute(select(BATCHES.c.id).where(BATCHES.c.idempotency_key == key)).scalar_one()
+    is_new = insert_if_absent(tx, BATCHES, row, "idempotency_key")
+    batch_id = tx.execute(select(BATCHES.c.id).where(BATCHES.c.idempotency_key == key)).scalar_one()
     free = and_(SHOTS.c.id.in_(ids), SHOTS.c.batch_id.is_(None))
-    put = update(SHOTS).where(free).values(batch_id=batch_id, updated_at=now).returning(SHOTS.c.id)
-    if len(session.execute(put).all()) != len(ids):
+    put = update(SHOTS).where(free).values(batch_id=batch_id, updated_at=tx.now).returning(SHOTS.c.id)
+    if len(tx.execute(put).all()) != len(ids):
         raise StaleClaim(f"{source}: frames were put into another batch, so the source was not locked")
     frames = [costs.frame(shot_id) for shot_id in ids]
-    accounts.carry(session, now, FLOW, frames, str(batch_id))
+    accounts.carry(tx, FLOW, frames, str(batch_id))
     return batch_id if is_new else None
 
 
@@ -159,18 +154,18 @@ def waiting(context: Context) -> list[Waiting]:
     return found
 
 
-def ask_for_batch(session: Tx, source: str, pressed: Pressure, now: datetime) -> bool:
+def ask_for_batch(tx: Tx, source: str, pressed: Pressure) -> bool:
     """After the commit, have a source's frames batched: at once, or when they have waited long enough.
 
     Whether they are those of a whole batch.
     """
     mine = select(SHOTS.c.created_at).where(buffered(), SHOTS.c.source_key == source).limit(pressed.batch_size)
-    came = session.execute(mine).scalars().all()
+    came = tx.execute(mine).scalars().all()
     if len(came) == pressed.batch_size:
-        session.launch(FLOW, buffer_of(source))
+        tx.launch(FLOW, buffer_of(source))
         return True
     if came:
-        session.wake_in(FLOW, (due_at(min(came), pressed.batch_timeout_s, now) - now).total_seconds())
+        tx.wake_in(FLOW, (due_at(min(came), pressed.batch_timeout_s, tx.now) - tx.now).total_seconds())
     return False
 
 
@@ -192,9 +187,9 @@ def _batch(
     `orphans`: only frames that should have been batched.
     """
 
-    def portion(session: Tx) -> list[int]:
-        source, now = lock_source(session, key), context.db.now()
-        pressed = pressure_on(session, source, rules)
+    def portion(tx: Tx) -> list[int]:
+        source, now = lock_source(tx, key), tx.now
+        pressed = pressure_on(tx, source, rules)
         size, timeout_s = pressed.batch_size, 0 if orphans or all_at_once else pressed.batch_timeout_s
         which = and_(buffered(), SHOTS.c.source_key == key)
         if orphans:
@@ -202,15 +197,15 @@ def _batch(
         # In the order they came; of very many, as many whole batches as one search reads.
         # Not by the column alone: for that, SQLite would read every frame that the source ever had.
         waiting = select(SHOTS).where(which).order_by(SHOTS.c.id + 0).limit(size * max(1, rules.scan_limit // size))
-        by_id = {row.id: row for row in session.execute(waiting)}
+        by_id = {row.id: row for row in tx.execute(waiting)}
         batches = ready([shot_of(row) for row in by_id.values()], size, timeout_s, now)
-        made = [make(session, key, shots, [by_id[shot.id].ts for shot in shots], now, rules) for shots in batches]
+        made = [make(tx, key, shots, [by_id[shot.id].ts for shot in shots], rules) for shots in batches]
         new = [batch_id for batch_id in made if batch_id is not None]
         if new:
             # The buffer, too: frames that arrived during the batch found the place taken.
-            session.launch(FLOW, Scope.BATCHES, buffer_of(key))
+            tx.launch(FLOW, Scope.BATCHES, buffer_of(key))
         else:
-            ask_for_batch(session, key, pressed, now)
+            ask_for_batch(tx, key, pressed)
         return new
 
     total: list[int] = []

@@ -15,7 +15,7 @@ from pipeline.engine import accounts
 from pipeline.engine.accounts import CALLER
 from pipeline.engine.errors import ErrorKind, UnitError, UserError
 from pipeline.engine.tables import insert_if_absent, storable
-from pipeline.engine.transaction import Tx
+from pipeline.engine.transaction import ReadTx, Tx
 from pipeline.flows.screenshots import costs
 from pipeline.flows.screenshots.frames import buffer, files
 from pipeline.flows.screenshots.frames.buffer import Pressure
@@ -101,8 +101,7 @@ def ingest(
         raise UserError("the time of a frame must be from 1970 to 2999", code="bad_time")
     if rule := excluded_by(frame.app, frame.window_title, screenshots_in_force(context)):
         # Nothing of it is kept, nor even read: a hash tells whether two were alike.
-        now = context.db.now()
-        context.db.run(lambda session: note_rejection(session, frame.source, frame.ts, "excluded", now, detail=rule))
+        context.db.run(lambda tx: note_rejection(tx, frame.source, frame.ts, "excluded", detail=rule))
         taken = Taken(False, reason="excluded")
     else:
         taken = _judged(context, picture, frame, wanted, name)
@@ -114,8 +113,7 @@ def ingest(
 
 def leave_out(context: Context, frame: Frame) -> None:
     """Note in the ledger that a frame was not even captured, since a person excluded what it would have shown."""
-    now = context.db.now()
-    context.db.run(lambda session: note_rejection(session, frame.source, frame.ts, "excluded", now))
+    context.db.run(lambda tx: note_rejection(tx, frame.source, frame.ts, "excluded"))
 
 
 def _judged(context: Context, picture: Path | bytes, frame: Frame, wanted: Wanted, name: str) -> Taken:
@@ -140,11 +138,9 @@ def _judged(context: Context, picture: Path | bytes, frame: Frame, wanted: Wante
     except UnitError as error:
         if error.kind is not ErrorKind.PERMANENT:
             raise
-        now, why = context.db.now(), ": ".join(filter(None, (Path(frame.original_path).name, str(error))))
+        why = ": ".join(filter(None, (Path(frame.original_path).name, str(error))))
         context.db.run(
-            lambda session: note_rejection(
-                session, frame.source, frame.ts, Verdict.REFUSED, now, sha256=sha256, detail=why
-            )
+            lambda tx: note_rejection(tx, frame.source, frame.ts, Verdict.REFUSED, sha256=sha256, detail=why)
         )
         log.info("screenshot.refused", source=frame.source, code=error.code)
         name = name or (str(picture) if isinstance(picture, Path) else f"the frame of {frame.source}")
@@ -152,11 +148,10 @@ def _judged(context: Context, picture: Path | bytes, frame: Frame, wanted: Wante
 
 
 def note_rejection(
-    session: Session,
+    tx: Tx,
     source: str,
     ts: datetime,
     reason: str,
-    now: datetime,
     *,
     sha256: str = "",
     phash: str = "",
@@ -170,7 +165,7 @@ def note_rejection(
         REJECTIONS.c.sha256 == sha256,
         REJECTIONS.c.reason == reason,
     )
-    if session.execute(same.limit(1)).first() is not None:
+    if tx.execute(same.limit(1)).first() is not None:
         return
     row: dict[str, Any] = {
         "source_key": source,
@@ -179,11 +174,11 @@ def note_rejection(
         "detail": detail[:MAX_DETAIL],
         "sha256": sha256,
         "phash": phash,
-        "created_at": now,
+        "created_at": tx.now,
     }
     if judged is not None:
         row |= {"threshold": judged.threshold, "distance": judged.distance, "nearest_id": judged.nearest}
-    session.execute(insert(REJECTIONS).values(**row))
+    tx.execute(insert(REJECTIONS).values(**row))
 
 
 def _plain(text: str) -> str:
@@ -207,11 +202,11 @@ class Candidate:
     def take(self) -> Taken:
         settings, db = self.context.settings, self.context.db
         file = files.place(self.copy, self.seen.format) if self._looks_new() else ""
-        taken = db.run(lambda session: self._decide(session, file))
+        taken = db.run(lambda tx: self._decide(tx, file))
         if taken is None:
             # Meanwhile, what it resembled became too old, or its source active again.
             file = files.place(self.copy, self.seen.format)
-            taken = db.run(lambda session: self._decide(session, file))
+            taken = db.run(lambda tx: self._decide(tx, file))
         assert taken is not None
         # After an error the file stays: the row may have been committed. If not, `remove_orphans` finds the file.
         if taken.accepted:
@@ -229,31 +224,31 @@ class Candidate:
             if not source.active or self._known(session) is not None:
                 return False
             pressed = buffer.pressure_on(session, source, self.rules)
-            return self._judge(session, pressed, self.context.db.now()).verdict is Verdict.ACCEPTED
+            return self._judge(session, pressed).verdict is Verdict.ACCEPTED
 
-    def _decide(self, session: Tx, file: str) -> Taken | None:
+    def _decide(self, tx: Tx, file: str) -> Taken | None:
         """What becomes of it, under the source's lock. None: it is accepted, but its file is still missing.
 
         A frame that is kept gets its batch: now, or when it has waited long enough.
         """
-        now, frame = self.context.db.now(), self.frame
-        _keep_source(session, frame.source, now)
-        source = buffer.lock_source(session, frame.source)
-        if (known := self._known(session)) is not None:
+        frame = self.frame
+        _keep_source(tx, frame.source)
+        source = buffer.lock_source(tx, frame.source)
+        if (known := self._known(tx)) is not None:
             # Our own row, if the transaction is repeated after a commit whose answer was lost: then the file is wanted.
             made = bool(file) and known.file == file
             if frame.original_path:  # it may have been moved
-                session.execute(update(SHOTS).where(SHOTS.c.id == known.id).values(original_path=frame.original_path))
-            session.launch(FLOW, buffer_of(frame.source), Scope.BATCHES)
+                tx.execute(update(SHOTS).where(SHOTS.c.id == known.id).values(original_path=frame.original_path))
+            tx.launch(FLOW, buffer_of(frame.source), Scope.BATCHES)
             return Taken(made, known.id, "" if made else "known", ready=True)
-        pressed = buffer.pressure_on(session, source, self.rules)
-        session.execute(update(SOURCES).where(SOURCES.c.key == source.key).values(seen_at=now, pressure=pressed.level))
+        pressed = buffer.pressure_on(tx, source, self.rules)
+        tx.execute(update(SOURCES).where(SOURCES.c.key == source.key).values(seen_at=tx.now, pressure=pressed.level))
         if not source.active:
-            self._reject(session, "inactive", None, now)
+            self._reject(tx, "inactive", None)
             return Taken(False, reason="inactive")
-        judged = self._judge(session, pressed, now)
+        judged = self._judge(tx, pressed)
         if judged.verdict is Verdict.DUPLICATE:
-            self._reject(session, judged.verdict, judged, now)
+            self._reject(tx, judged.verdict, judged)
             return Taken(False, None, "duplicate", judged.distance, judged.nearest, judged.threshold)
         if not file:
             return None
@@ -267,14 +262,14 @@ class Candidate:
             "app": frame.app,
             "window_title": frame.window_title,
             "original_path": frame.original_path,
-            "created_at": now,
-            "updated_at": now,
+            "created_at": tx.now,
+            "updated_at": tx.now,
         }
-        shot_id: int = session.execute(insert(SHOTS).values(**row).returning(SHOTS.c.id)).scalar_one()
+        shot_id: int = tx.execute(insert(SHOTS).values(**row).returning(SHOTS.c.id)).scalar_one()
         if CALLER.get():
-            wanted = {costs.frame(shot_id): costs.of_frames(session, self.context.settings, 1)}
-            accounts.admit(session, self.context.settings, now, FLOW, wanted)
-        ready = buffer.ask_for_batch(session, frame.source, pressed, now)
+            wanted = {costs.frame(shot_id): costs.of_frames(tx, 1)}
+            accounts.admit(tx, FLOW, wanted)
+        ready = buffer.ask_for_batch(tx, frame.source, pressed)
         return Taken(True, shot_id, "", judged.distance, judged.nearest, judged.threshold, ready)
 
     def _known(self, session: Session) -> Any:
@@ -283,24 +278,23 @@ class Candidate:
         )
         return session.execute(same).one_or_none()
 
-    def _reject(self, session: Session, reason: str, judged: Judgement | None, now: datetime) -> None:
+    def _reject(self, tx: Tx, reason: str, judged: Judgement | None) -> None:
         note_rejection(
-            session,
+            tx,
             self.frame.source,
             self.frame.ts,
             reason,
-            now,
             sha256=self.sha256,
             phash=self.seen.phash,
             judged=judged,
         )
 
-    def _judge(self, session: Session, pressed: Pressure, now: datetime) -> Judgement:
+    def _judge(self, tx: ReadTx, pressed: Pressure) -> Judgement:
         columns = (SHOTS.c.id, SHOTS.c.phash, SHOTS.c.created_at, SHOTS.c.file, SHOTS.c.sha256)
         late = select(*columns).where(SHOTS.c.source_key == self.frame.source).order_by(SHOTS.c.id.desc())
-        rows = {row.id: row for row in session.execute(late.limit(self.rules.dedup_frames))}
+        rows = {row.id: row for row in tx.execute(late.limit(self.rules.dedup_frames))}
         seen = [Seen(row.id, row.phash, row.created_at) for row in rows.values()]
-        frames = recent(seen, now, self.rules.dedup_window_s, self.rules.dedup_frames)
+        frames = recent(seen, tx.now, self.rules.dedup_window_s, self.rules.dedup_frames)
         return judge(self.seen.phash, frames, pressed.threshold, lambda frame: self._same(rows[frame.id]))
 
     def _same(self, row: Any) -> bool:
@@ -317,16 +311,16 @@ class Candidate:
         return not differs(self.seen.sketch, sketch)
 
 
-def _keep_source(session: Session, key: str, now: datetime, *, active: bool = True) -> None:
-    insert_if_absent(session, SOURCES, {"key": key, "active": active, "created_at": now, "seen_at": now})
+def _keep_source(tx: Tx, key: str, *, active: bool = True) -> None:
+    insert_if_absent(tx, SOURCES, {"key": key, "active": active, "created_at": tx.now, "seen_at": tx.now})
 
 
 def set_active(context: Context, key: str, active: bool) -> None:
     """From now on take frames of this source, or refuse them. Its buffer is batched either way."""
     check_source(key)
 
-    def work(session: Session) -> None:
-        _keep_source(session, key, context.db.now(), active=active)
-        session.execute(update(SOURCES).where(SOURCES.c.key == key).values(active=active))
+    def work(tx: Tx) -> None:
+        _keep_source(tx, key, active=active)
+        tx.execute(update(SOURCES).where(SOURCES.c.key == key).values(active=active))
 
     context.db.run(work)

@@ -5,9 +5,9 @@ from pathlib import Path
 from typing import Any
 
 from sqlalchemy import ColumnElement, and_, func, select, update
-from sqlalchemy.orm import Session
 
 from pipeline.engine.errors import UnitError
+from pipeline.engine.transaction import Tx
 from pipeline.flows.screenshots.frames import files
 from pipeline.flows.screenshots.models import REJECTIONS, SHOTS
 from pipeline.flows.screenshots.states import SCREENSHOT, WorkEvent, WorkStatus
@@ -34,7 +34,7 @@ def expire(context: Context) -> int:
     """Delete the original frames that are due; how many. The row says so first: no row claims a file that is gone."""
     total = 0
     while True:
-        expired = context.db.run(lambda session: _due(session, context.db.now()))
+        expired = context.db.run(_due)
         files.discard(context.settings, expired)
         total += len(expired)
         if len(expired) < PORTION:
@@ -52,12 +52,12 @@ def _is_due(now: datetime) -> ColumnElement[bool]:
     return and_(stored, over, SHOTS.c.status == WorkStatus.SUCCEEDED)
 
 
-def _due(session: Session, now: datetime) -> list[str]:
-    due = select(SHOTS.c.id).where(_is_due(now)).order_by(SHOTS.c.retention_expires_at).limit(PORTION)
-    ids = list(session.execute(due).scalars())
+def _due(tx: Tx) -> list[str]:
+    due = select(SHOTS.c.id).where(_is_due(tx.now)).order_by(SHOTS.c.retention_expires_at).limit(PORTION)
+    ids = list(tx.execute(due).scalars())
     gone = update(SHOTS).where(SHOTS.c.id.in_(ids), SHOTS.c.storage_state == "stored")
-    values = {"storage_state": "deleted", "updated_at": now}
-    return list(session.execute(gone.values(**values).returning(SHOTS.c.file)).scalars())
+    values = {"storage_state": "deleted", "updated_at": tx.now}
+    return list(tx.execute(gone.values(**values).returning(SHOTS.c.file)).scalars())
 
 
 def image_of(context: Context, shot: Any) -> Path | None:
@@ -77,11 +77,10 @@ def image_of(context: Context, shot: Any) -> Path | None:
 def give_up(context: Context, shot: Any, why: str) -> None:
     """Give up a frame that cannot be analysed; its batch continues without it."""
 
-    def work(session: Session) -> None:
-        now = context.db.now()
+    def work(tx: Tx) -> None:
         mine = SHOTS.c.id == shot.id
         stored = update(SHOTS).where(mine, SHOTS.c.storage_state == "stored")
-        session.execute(stored.values(storage_state="missing", updated_at=now))
-        SCREENSHOT.move(session, SHOTS, WorkEvent.FAIL, mine, error=why, vlm_next_run_at=None, updated_at=now)
+        tx.execute(stored.values(storage_state="missing", updated_at=tx.now))
+        SCREENSHOT.move(tx, SHOTS, WorkEvent.FAIL, mine, error=why, vlm_next_run_at=None, updated_at=tx.now)
 
     context.db.run(work)

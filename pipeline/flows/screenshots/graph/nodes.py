@@ -13,6 +13,7 @@ from sqlalchemy.orm import Session
 
 from pipeline.engine.claims import FREE
 from pipeline.engine.tables import insert_if_absent
+from pipeline.engine.transaction import Tx
 from pipeline.flows.screenshots.graph.models import (
     EDGES,
     EMBEDDINGS,
@@ -63,7 +64,7 @@ def stored_key(key: str) -> str:
     return f"{key[: MAX_KEY - 65]}:{hashlib.sha256(key.encode()).hexdigest()}"
 
 
-def write(session: Session, batch_id: int, expansion: Expansion, model: str, now: datetime) -> list[int]:
+def write(tx: Tx, batch_id: int, expansion: Expansion, model: str) -> list[int]:
     """Write a batch's nodes with threads, links, entities, edges, provenance and full text; the ids of new ones.
 
     A node that exists is left alone: it may have been merged since.
@@ -72,8 +73,8 @@ def write(session: Session, batch_id: int, expansion: Expansion, model: str, now
     new: list[int] = []
     # In one order everywhere: two batches that continue the same threads must not wait for each other.
     for node in sorted(expansion.nodes, key=lambda node: node.thread_id):
-        _keep_thread(session, node, now)
-    keep_entities(session, [node.entities for node in expansion.nodes], now)
+        _keep_thread(tx, node)
+    keep_entities(tx, [node.entities for node in expansion.nodes])
     for node in expansion.nodes:
         key = stored_key(node.origin_key)
         content = said_by(node)
@@ -89,21 +90,21 @@ def write(session: Session, batch_id: int, expansion: Expansion, model: str, now
             "status": WorkStatus.PENDING,
             "merged_from_ids": "[]",
             "attempts": 0,
-            "created_at": now,
-            "updated_at": now,
+            "created_at": tx.now,
+            "updated_at": tx.now,
             **columns(content),
         }
-        is_new = insert_if_absent(session, NODES, row, "origin_key")
-        ids[node.origin_key] = session.execute(select(NODES.c.id).where(NODES.c.origin_key == key)).scalar_one()
+        is_new = insert_if_absent(tx, NODES, row, "origin_key")
+        ids[node.origin_key] = tx.execute(select(NODES.c.id).where(NODES.c.origin_key == key)).scalar_one()
         if is_new:
             new.append(ids[node.origin_key])
-            _attach(session, ids[node.origin_key], batch_id, node, model, now)
-    want_vectors(session, new, now)
+            _attach(tx, ids[node.origin_key], batch_id, node, model)
+    want_vectors(tx, new)
     for edge in expansion.edges:
         ends = ids[edge.from_key], ids[edge.to_key]
         if ends[0] != ends[1] and not set(ends).isdisjoint(new):
-            add_edge(session, *ends, edge.edge_type)
-    reindex(session, new)
+            add_edge(tx, *ends, edge.edge_type)
+    reindex(tx, new)
     return new
 
 
@@ -112,30 +113,30 @@ def at_ms(moment_ms: int) -> datetime:
     return datetime.fromtimestamp(moment_ms / 1000, UTC)
 
 
-def _keep_thread(session: Session, node: PendingNode, now: datetime) -> None:
+def _keep_thread(tx: Tx, node: PendingNode) -> None:
     at = at_ms(node.event_time_ms)
-    row = {"id": node.thread_id, "title": node.title[:MAX_TITLE], "first_at": at, "last_at": at, "created_at": now}
-    if not insert_if_absent(session, THREADS, row):
+    row = {"id": node.thread_id, "title": node.title[:MAX_TITLE], "first_at": at, "last_at": at, "created_at": tx.now}
+    if not insert_if_absent(tx, THREADS, row):
         # Clocks go backwards: a thread begins with its earliest node and ends with its latest, in any order.
         first = case((THREADS.c.first_at > at, at), else_=THREADS.c.first_at)
         last = case((THREADS.c.last_at < at, at), else_=THREADS.c.last_at)
-        session.execute(update(THREADS).where(THREADS.c.id == node.thread_id).values(first_at=first, last_at=last))
+        tx.execute(update(THREADS).where(THREADS.c.id == node.thread_id).values(first_at=first, last_at=last))
 
 
-def _attach(session: Session, node_id: int, batch_id: int, node: PendingNode, model: str, now: datetime) -> None:
+def _attach(tx: Tx, node_id: int, batch_id: int, node: PendingNode, model: str) -> None:
     links = [{"origin_id": node_id, "shot_id": shot_id, "node_id": node_id} for shot_id in node.screenshot_ids]
     if links:
-        session.execute(insert(LINKS), links)
-    mention(session, node_id, node.entities)
+        tx.execute(insert(LINKS), links)
+    mention(tx, node_id, node.entities)
     made = {
         "node_id": node_id,
         "act": "made",
         "batch_id": batch_id,
         "method": node.made_by.value,
         "model": model[:120] if node.made_by is Origin.MODEL else "",
-        "created_at": now,
+        "created_at": tx.now,
     }
-    session.execute(insert(PROVENANCE).values(**made))
+    tx.execute(insert(PROVENANCE).values(**made))
 
 
 def add_edge(session: Session, from_id: int, to_id: int, kind: str) -> None:
@@ -143,7 +144,7 @@ def add_edge(session: Session, from_id: int, to_id: int, kind: str) -> None:
     insert_if_absent(session, EDGES, {"from_id": from_id, "to_id": to_id, "type": kind[:40]})
 
 
-def keep_entities(session: Session, said: Iterable[Sequence[EntityMention]], now: datetime) -> None:
+def keep_entities(tx: Tx, said: Iterable[Sequence[EntityMention]]) -> None:
     """Write and lock the rows of all entities that a transaction is going to mention.
 
     In one order everywhere, and for all of its nodes at once: two transactions that add the same names must not wait
@@ -151,10 +152,10 @@ def keep_entities(session: Session, said: Iterable[Sequence[EntityMention]], now
     """
     found = {key: entity for entities in said for key, entity in _distinct(entities).items()}
     for key, kind in sorted(found):
-        row = {"name": found[key, kind].name.strip()[:200], "name_key": key, "type": kind, "seen_at": now}
-        insert_if_absent(session, ENTITIES, row, "name_key", "type")
+        row = {"name": found[key, kind].name.strip()[:200], "name_key": key, "type": kind, "seen_at": tx.now}
+        insert_if_absent(tx, ENTITIES, row, "name_key", "type")
         mine = (ENTITIES.c.name_key == key, ENTITIES.c.type == kind)
-        session.execute(update(ENTITIES).where(*mine).values(seen_at=now))
+        tx.execute(update(ENTITIES).where(*mine).values(seen_at=tx.now))
 
 
 def mention(session: Session, node_id: int, entities: Sequence[EntityMention]) -> None:
@@ -256,19 +257,19 @@ def root(session: Session, node_id: int) -> int | None:
     return min(seen)
 
 
-def want_vectors(session: Session, node_ids: Sequence[int], now: datetime) -> None:
+def want_vectors(tx: Tx, node_ids: Sequence[int]) -> None:
     """Request vectors of the nodes' current texts. A vector of an older text is discarded when it arrives."""
     for node_id in sorted(node_ids):
-        row = {"id": node_id, "status": WorkStatus.PENDING, "attempts": 0, "created_at": now, "updated_at": now}
-        insert_if_absent(session, EMBEDDINGS, row)
-    again = {**FREE, "attempts": 0, "next_run_at": None, "error": None, "updated_at": now}
-    EMBEDDING.move(session, EMBEDDINGS, WorkEvent.REOPEN, EMBEDDINGS.c.id.in_(node_ids), **again)
+        row = {"id": node_id, "status": WorkStatus.PENDING, "attempts": 0, "created_at": tx.now, "updated_at": tx.now}
+        insert_if_absent(tx, EMBEDDINGS, row)
+    again = {**FREE, "attempts": 0, "next_run_at": None, "error": None, "updated_at": tx.now}
+    EMBEDDING.move(tx, EMBEDDINGS, WorkEvent.REOPEN, EMBEDDINGS.c.id.in_(node_ids), **again)
 
 
-def replace_vector(session: Session, target_id: int, node_id: int, now: datetime) -> None:
+def replace_vector(tx: Tx, target_id: int, node_id: int) -> None:
     """A node went into another: that one's vector is to be made anew, and the node has none any more."""
     both = EMBEDDINGS.c.id.in_([target_id, node_id])
     # In one order everywhere: two transactions must not wait for each other.
-    session.execute(select(EMBEDDINGS.c.id).where(both).order_by(EMBEDDINGS.c.id).with_for_update()).all()
-    session.execute(delete(EMBEDDINGS).where(EMBEDDINGS.c.id == node_id))
-    want_vectors(session, [target_id], now)
+    tx.execute(select(EMBEDDINGS.c.id).where(both).order_by(EMBEDDINGS.c.id).with_for_update()).all()
+    tx.execute(delete(EMBEDDINGS).where(EMBEDDINGS.c.id == node_id))
+    want_vectors(tx, [target_id])

@@ -10,7 +10,6 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from sqlalchemy import and_, select, update
-from sqlalchemy.orm import Session
 
 from pipeline.engine.claims import is_due
 from pipeline.engine.errors import UnitError
@@ -61,41 +60,40 @@ def claim(context: Context, batch_id: int) -> Analysis | None:
     """
     shard_size = screenshots_in_force(context).shard_size
 
-    def act(session: Session) -> Analysis | None:
-        now = context.db.now()
-        row = batch.lock(session, batch_id)
+    def act(tx: Tx) -> Analysis | None:
+        row = batch.lock(tx, batch_id)
         if row is None or row.step != Step.ANALYSE:
             return None
         mine = BATCHES.c.id == batch_id
         claimed = BATCH.move_returning(
-            session,
+            tx,
             BATCHES,
             WorkEvent.CLAIM,
             mine,
-            is_due(BATCHES, now),
+            is_due(BATCHES, tx.now),
             attempts=BATCHES.c.attempts + 1,
             next_run_at=None,
             error=None,
-            started_at=row.started_at or now,
-            updated_at=now,
+            started_at=row.started_at or tx.now,
+            updated_at=tx.now,
             rests_since=None,
-            waited_ms=waited_ms(row, now),
+            waited_ms=waited_ms(row, tx.now),
         )
         if not claimed and row.status != WorkStatus.RUNNING:
             return None
         if claimed:
-            _plan_shards(session, row, shard_size, now)
-            _begin_frames(session, batch_id, now)
-        shards = session.execute(select(SHARDS).where(SHARDS.c.batch_id == batch_id)).all()
-        due = [one for one in shards if one.status in CLAIMABLE and (one.next_run_at or now) <= now]
+            _plan_shards(tx, row, shard_size)
+            _begin_frames(tx, batch_id)
+        shards = tx.execute(select(SHARDS).where(SHARDS.c.batch_id == batch_id)).all()
+        due = [one for one in shards if one.status in CLAIMABLE and (one.next_run_at or tx.now) <= tx.now]
         return Analysis(claimed[0] if claimed else row, len(due), bool(claimed))
 
     return context.db.run(act)
 
 
-def _plan_shards(session: Session, row: Any, size: int, now: datetime) -> None:
+def _plan_shards(tx: Tx, row: Any, size: int) -> None:
     mine = SHARDS.c.batch_id == row.id
-    if session.execute(select(SHARDS.c.id).where(mine).limit(1)).first() is None:
+    if tx.execute(select(SHARDS.c.id).where(mine).limit(1)).first() is None:
         for number, part in enumerate(portions(json.loads(row.shot_ids), size)):
             shard = {
                 "batch_id": row.id,
@@ -106,24 +104,24 @@ def _plan_shards(session: Session, row: Any, size: int, now: datetime) -> None:
                 "ask": Ask.FIRST,
                 "notes": "[]",
                 "model": "",
-                "created_at": now,
-                "updated_at": now,
+                "created_at": tx.now,
+                "updated_at": tx.now,
             }
-            insert_if_absent(session, SHARDS, shard, "batch_id", "number")
+            insert_if_absent(tx, SHARDS, shard, "batch_id", "number")
     # Given up before: somebody wants the batch tried again.
-    SHARD.move(session, SHARDS, WorkEvent.RETRY, mine, attempts=0, ask=Ask.FIRST, next_run_at=None, updated_at=now)
-    session.execute(update(SHARDS).where(mine, SHARDS.c.status == WorkStatus.FAILED).values(next_run_at=None))
+    SHARD.move(tx, SHARDS, WorkEvent.RETRY, mine, attempts=0, ask=Ask.FIRST, next_run_at=None, updated_at=tx.now)
+    tx.execute(update(SHARDS).where(mine, SHARDS.c.status == WorkStatus.FAILED).values(next_run_at=None))
 
 
-def _begin_frames(session: Session, batch_id: int, now: datetime) -> None:
+def _begin_frames(tx: Tx, batch_id: int) -> None:
     """The batch's frames are looked at with it; those of a shard that succeeded are not asked about again."""
     SCREENSHOT.move(
-        session, SHOTS, WorkEvent.CLAIM, SHOTS.c.batch_id == batch_id, updated_at=now, error=None, vlm_next_run_at=None
+        tx, SHOTS, WorkEvent.CLAIM, SHOTS.c.batch_id == batch_id, updated_at=tx.now, error=None, vlm_next_run_at=None
     )
     asked = select(SHARDS.c.shot_ids).where(SHARDS.c.batch_id == batch_id, SHARDS.c.status != WorkStatus.SUCCEEDED)
-    ids = [shot_id for shot_ids in session.execute(asked).scalars() for shot_id in json.loads(shot_ids)]
+    ids = [shot_id for shot_ids in tx.execute(asked).scalars() for shot_id in json.loads(shot_ids)]
     mine = and_(SHOTS.c.id.in_(ids), SHOTS.c.status == WorkStatus.RUNNING)
-    session.execute(update(SHOTS).where(mine).values(vlm_attempts=SHOTS.c.vlm_attempts + 1))
+    tx.execute(update(SHOTS).where(mine).values(vlm_attempts=SHOTS.c.vlm_attempts + 1))
 
 
 def settle(context: Context, batch_id: int) -> Settled:
@@ -135,16 +133,15 @@ def settle(context: Context, batch_id: int) -> Settled:
     """
     in_force = screenshots_in_force(context)
 
-    def act(session: Tx) -> Settled:
-        now = context.db.now()
-        row = batch.lock(session, batch_id)
+    def act(tx: Tx) -> Settled:
+        row = batch.lock(tx, batch_id)
         if row is None or row.step != Step.ANALYSE or row.status != WorkStatus.RUNNING:
             return Settled()
-        session.launch(FLOW, Scope.BATCHES)  # the next one may take this one's place
-        shards = session.execute(select(SHARDS).where(SHARDS.c.batch_id == batch_id).order_by(SHARDS.c.number)).all()
+        tx.launch(FLOW, Scope.BATCHES)  # the next one may take this one's place
+        shards = tx.execute(select(SHARDS).where(SHARDS.c.batch_id == batch_id).order_by(SHARDS.c.number)).all()
         states = {WorkStatus(shard.status) for shard in shards}
         if states <= {WorkStatus.SUCCEEDED}:
-            _merge(in_force, session, row, shards, now)
+            _merge(in_force, tx, row, shards)
             return Settled(1, status=WorkStatus.PENDING)
         if WorkStatus.RUNNING in states or WorkStatus.PENDING in states:
             return Settled()  # whoever ends the last one sends the next message
@@ -153,36 +150,36 @@ def settle(context: Context, batch_id: int) -> Settled:
         errors = [shard.error for shard in shards if shard.status == WorkStatus.FAILED and shard.error]
         error = UnitError(errors[0] if errors else "a shard failed")
         rules = retry.policy(context.settings)
-        if WorkStatus.FAILED_PERMANENT in states or isinstance(decide(error, row.attempts, now, rules), GiveUp):
-            _fail(session, row, WorkEvent.FAIL, shards, now)
+        if WorkStatus.FAILED_PERMANENT in states or isinstance(decide(error, row.attempts, tx.now, rules), GiveUp):
+            _fail(tx, row, WorkEvent.FAIL, shards)
             return Settled(status=WorkStatus.FAILED_PERMANENT)
         # The longest: what a server asked for is not cut short by a sibling's wait.
         due = max((shard.next_run_at for shard in shards if shard.next_run_at is not None), default=None)
-        _fail(session, row, WorkEvent.WAIT, shards, now, next_run_at=due)
-        wait_s = max(0.0, (due - now).total_seconds()) if due else 0.0
-        session.wake_in(FLOW, wait_s)
+        _fail(tx, row, WorkEvent.WAIT, shards, next_run_at=due)
+        wait_s = max(0.0, (due - tx.now).total_seconds()) if due else 0.0
+        tx.wake_in(FLOW, wait_s)
         return Settled(retry_in_s=wait_s, status=WorkStatus.FAILED)
 
     return context.db.run(act)
 
 
-def _merge(rules: ScreenshotSettings, session: Session, row: Any, shards: Sequence[Any], now: datetime) -> None:
+def _merge(rules: ScreenshotSettings, tx: Tx, row: Any, shards: Sequence[Any]) -> None:
     parts = [VlmIndex.model_validate_json(shard.result) for shard in shards]
     index = merge_shards(parts, rules.max_segments_per_batch)
-    _keep_evidence(session, row.id, index, now)
-    expires = now + timedelta(days=rules.retention_days)
+    _keep_evidence(tx, row.id, index)
+    expires = tx.now + timedelta(days=rules.retention_days)
     SCREENSHOT.move(
-        session,
+        tx,
         SHOTS,
         WorkEvent.DONE,
         SHOTS.c.batch_id == row.id,
         retention_expires_at=expires,
-        updated_at=now,
+        updated_at=tx.now,
         error=None,
     )
     notes = [note for shard in shards for note in json.loads(shard.notes)]
     BATCH.move(
-        session,
+        tx,
         BATCHES,
         WorkEvent.STEP_DONE,
         BATCHES.c.id == row.id,
@@ -192,14 +189,14 @@ def _merge(rules: ScreenshotSettings, session: Session, row: Any, shards: Sequen
         attempts_before=row.attempts_before + row.attempts - 1,
         index_json=index.model_dump_json(),
         notes=batch.as_notes(notes),
-        vlm_ms=_vlm_ms(row, now),
-        updated_at=now,
+        vlm_ms=_vlm_ms(row, tx.now),
+        updated_at=tx.now,
     )
     # Merged: kept once is enough.
-    session.execute(update(SHARDS).where(SHARDS.c.batch_id == row.id).values(result=None, reply=None))
+    tx.execute(update(SHARDS).where(SHARDS.c.batch_id == row.id).values(result=None, reply=None))
 
 
-def _keep_evidence(session: Session, batch_id: int, index: VlmIndex, now: datetime) -> None:
+def _keep_evidence(tx: Tx, batch_id: int, index: VlmIndex) -> None:
     for seen in index.screenshots:
         text = "\n".join([seen.ocr_text, *seen.ui_text_snippets]).casefold()
         named = [name for name in index.entities if name.casefold() in text]
@@ -208,11 +205,11 @@ def _keep_evidence(session: Session, batch_id: int, index: VlmIndex, now: dateti
             **_app_guess(seen.app_guess),
             "ui_text_snippets": json.dumps(seen.ui_text_snippets, ensure_ascii=False),
             "detected_entities": json.dumps(named, ensure_ascii=False),
-            "updated_at": now,
+            "updated_at": tx.now,
         }
         # Only frames of this batch: a model may answer about one that it was not asked about.
         mine = and_(SHOTS.c.id == seen.screenshot_id, SHOTS.c.batch_id == batch_id)
-        session.execute(update(SHOTS).where(mine).values(**values))
+        tx.execute(update(SHOTS).where(mine).values(**values))
 
 
 def _app_guess(guess: AppGuess | None) -> dict[str, Any]:
@@ -221,29 +218,29 @@ def _app_guess(guess: AppGuess | None) -> dict[str, Any]:
     return {"app_guess": guess.name[:200], "app_guess_confidence": guess.confidence}
 
 
-def _fail(session: Session, row: Any, event: WorkEvent, shards: Sequence[Any], now: datetime, **values: Any) -> None:
+def _fail(tx: Tx, row: Any, event: WorkEvent, shards: Sequence[Any], **values: Any) -> None:
     bad = [shard for shard in shards if shard.status != WorkStatus.SUCCEEDED and shard.error]
     error = "; ".join(f"shard {shard.number + 1}: {shard.error}" for shard in bad)[:MAX_ERROR_CHARS]
     BATCH.move(
-        session,
+        tx,
         BATCHES,
         event,
         BATCHES.c.id == row.id,
         error=error,
-        updated_at=now,
+        updated_at=tx.now,
         urgency=None,
-        rests_since=now,
-        vlm_ms=_vlm_ms(row, now),
+        rests_since=tx.now,
+        vlm_ms=_vlm_ms(row, tx.now),
         **values,
     )
     # Frames go where their batch went, lest they be stuck in `running`.
     SCREENSHOT.move(
-        session,
+        tx,
         SHOTS,
         event,
         SHOTS.c.batch_id == row.id,
         error=error or None,
-        updated_at=now,
+        updated_at=tx.now,
         vlm_next_run_at=values.get("next_run_at"),
     )
 

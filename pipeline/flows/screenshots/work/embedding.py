@@ -13,14 +13,14 @@ from sqlalchemy.orm import Session
 
 from pipeline.engine import traces
 from pipeline.engine import work as units
-from pipeline.engine.claims import Claim, Owner, left_behind
+from pipeline.engine.claims import Owner, left_behind
 from pipeline.engine.errors import ErrorKind, UnitError
 from pipeline.engine.guarded_call import GuardedCall
 from pipeline.engine.kept_answers import Subject
 from pipeline.engine.settled import Settled
 from pipeline.engine.traces import message_of
 from pipeline.engine.transaction import Tx
-from pipeline.engine.work import Changes, Outcome
+from pipeline.engine.work import Changes, Outcome, Scope
 from pipeline.flows.screenshots.graph import nodes
 from pipeline.flows.screenshots.graph.models import EMBEDDINGS, NODES
 from pipeline.flows.screenshots.scopes import FLOW
@@ -36,6 +36,7 @@ from pipeline.storage.context import Context
 log = structlog.get_logger(__name__)
 SCOPE = "vectors"
 """All vectors are of one scope."""
+ALL = Scope(SCOPE)
 MAX_CHARS = 2000
 PORTION = 64
 """Nodes whose vectors are made in one call."""
@@ -49,11 +50,11 @@ def trace_unit(node_id: int) -> str:
     return f"vector {node_id}"
 
 
-def lock(session: Session, _scope: str) -> bool:
+def lock(session: Session, _scope: str = "") -> Scope:
     """Lock all vectors that are being made, in one order: they are settled and freed one transaction after another."""
     held = select(EMBEDDINGS.c.id).where(EMBEDDINGS.c.claim_id.is_not(None)).order_by(EMBEDDINGS.c.id)
     session.execute(held.with_for_update()).all()
-    return True
+    return ALL
 
 
 WORK = batch.kind("vector", EMBEDDINGS, EMBEDDING, literal_column(f"'{SCOPE}'", String()), lock, (EMBEDDINGS.c.id,))
@@ -63,7 +64,6 @@ WORK = batch.kind("vector", EMBEDDINGS, EMBEDDING, literal_column(f"'{SCOPE}'", 
 class Portion:
     """Claimed nodes whose vectors are made in one call, with their texts."""
 
-    claim: Claim
     rows: Sequence[Any] = field(repr=False)
     texts: Sequence[str] = field(repr=False)
     of: tuple[tuple[str, str], ...] = ()
@@ -71,7 +71,7 @@ class Portion:
 
     def ended(self, error: UnitError | None = None, **event: Any) -> list[Outcome]:
         """All of them ended alike."""
-        return [Outcome(row.id, row.attempts, self.claim, error, **event) for row in self.rows]
+        return [Outcome(row, error, **event) for row in self.rows]
 
 
 def embeddings(settings: Settings) -> Embeddings:
@@ -96,15 +96,13 @@ def waiting(context: Context) -> bool:
 def claim(context: Context, owner: Owner, portion: int = PORTION) -> Portion | None:
     """Claim the next nodes that wait for a vector, the oldest first; None if there are none."""
 
-    def act(session: Session) -> Portion | None:
-        now = context.db.now()
-        if left_behind(session, EMBEDDINGS, owner):
-            units.give_back_earlier(session, WORK, lock(session, SCOPE), SCOPE, owner, context.settings, now)
-        held = units.new_claim(WORK, owner, context.settings, now)
-        rows = units.claim(session, WORK, SCOPE, held, now, limit=portion)
-        said = {row.id: row for row in session.execute(select(NODES).where(NODES.c.id.in_([row.id for row in rows])))}
+    def act(tx: Tx) -> Portion | None:
+        if left_behind(tx, EMBEDDINGS, owner):
+            units.give_back_earlier(tx, WORK, lock(tx), owner)
+        rows = units.claim(tx, WORK, ALL, owner, limit=portion)
+        said = {row.id: row for row in tx.execute(select(NODES).where(NODES.c.id.in_([row.id for row in rows])))}
         of = tuple((str(said[row.id].batch_id or ""), trace_unit(row.id)) for row in rows)
-        return Portion(held, rows, [_text_of(said[row.id]) for row in rows], of) if rows else None
+        return Portion(rows, [_text_of(said[row.id]) for row in rows], of) if rows else None
 
     return context.db.run(act)
 
@@ -121,10 +119,10 @@ def settle(
     """Store vectors; how many. Those of a text that has changed, or of a node that is gone, are left out."""
     space = space_of(context.settings)
 
-    def act(session: Session) -> int:
-        changes = _settle(session, context, portion.ended(), trace)
+    def act(tx: Tx) -> int:
+        changes = _settle(tx, portion.ended(), trace)
         kept = [(row.id, vector) for row, vector in zip(portion.rows, made, strict=True) if row.id in changes.done]
-        return vectors.upsert(session, nodes.KIND, space, kept, context.db.now())
+        return vectors.upsert(tx, nodes.KIND, space, kept)
 
     return context.db.run(act)
 
@@ -142,28 +140,29 @@ def fail(context: Context, portion: Portion, error: UnitError, trace: dict[str, 
     elif size > 1:
         settled = Settled(again=True, size=size // 2)
 
-    def act(session: Tx) -> None:
-        session.wake_in(FLOW, settled.retry_in_s)
-        waits = context.db.now() + timedelta(seconds=settled.retry_in_s) if settled.retry_in_s is not None else None
+    def act(tx: Tx) -> None:
+        tx.wake_in(FLOW, settled.retry_in_s)
+        waits = tx.now + timedelta(seconds=settled.retry_in_s) if settled.retry_in_s is not None else None
         if waits is None and size == 1:
             outcomes = portion.ended(error)
         else:
-            outcomes = [_back(one, error, next_run_at=waits) for one in portion.ended()]
-        _settle(session, context, outcomes, trace)
+            # The error may be the provider's: no attempt counts.
+            outcomes = [_back(row, error, next_run_at=waits) for row in portion.rows]
+        _settle(tx, outcomes, trace)
 
     context.db.run(act)
     return settled
 
 
-def _back(one: Outcome, error: UnitError, **values: Any) -> Outcome:
-    values |= {"attempts": one.attempt - 1, "error": message_of(error)}
-    return Outcome(one.id, one.attempt, one.claim, event=WorkEvent.GIVE_BACK, values=values)
+def _back(row: Any, error: UnitError, **values: Any) -> Outcome:
+    values |= {"attempts": row.attempts - 1, "error": message_of(error)}
+    return Outcome(row, event=WorkEvent.GIVE_BACK, values=values)
 
 
-def _settle(session: Session, context: Context, outcomes: Sequence[Outcome], trace: dict[str, Any] | None) -> Changes:
-    scope = lock(session, SCOPE)
-    traces.record(session, trace)
-    return units.settle(session, WORK, scope, outcomes, context.settings, context.db.now())
+def _settle(tx: Tx, outcomes: Sequence[Outcome], trace: dict[str, Any] | None) -> Changes:
+    scope = lock(tx)
+    traces.record(tx, trace)
+    return units.settle(tx, WORK, scope, *outcomes)
 
 
 def embed(context: Context, owner: Owner, guarded: GuardedCall | None, portion: int = PORTION) -> Settled:
@@ -192,7 +191,7 @@ def _vectors(context: Context, tracer: Tracer, wanted: Portion) -> list[list[flo
     maker, texts = embeddings(context.settings), wanted.texts
     if not context.settings.screenshots.embeddings_provider:
         return maker.embed(texts).vectors
-    subject = Subject(FLOW, "", SCOPE, wanted.claim.id, wanted.of)
+    subject = Subject(FLOW, "", SCOPE, wanted.rows[0].claim_id, wanted.of)
     made = tracer.call(
         subject, "embeddings", "embed_nodes", maker.name, maker.model, texts, lambda: maker.embed(texts)
     ).vectors

@@ -13,12 +13,13 @@ from sqlalchemy.orm import Session
 
 from pipeline.engine import traces
 from pipeline.engine import work as units
-from pipeline.engine.claims import Claim, Owner
+from pipeline.engine.claims import Owner
 from pipeline.engine.errors import ErrorKind, UnitError
 from pipeline.engine.guarded_call import GuardedCall
 from pipeline.engine.kept_answers import Subject
 from pipeline.engine.settled import Settled
 from pipeline.engine.transaction import Tx
+from pipeline.engine.views import view_of
 from pipeline.engine.work import Outcome
 from pipeline.flows.screenshots.graph import nodes
 from pipeline.flows.screenshots.graph.models import CALLS, THREADS
@@ -66,11 +67,11 @@ WORK = batch.kind(
 
 @dataclass(frozen=True)
 class BatchUnit:
-    """A batch that is claimed to become nodes, and the claim to settle it with."""
+    """A batch that is claimed to become nodes, and what it is settled with."""
 
     id: int
     attempts: int
-    claim: Claim
+    claim_id: str
     shots: list[Any] = field(repr=False)
     row: Any = field(repr=False)
 
@@ -99,18 +100,15 @@ def claim(context: Context, batch_id: int, owner: Owner) -> BatchUnit | None:
     A message that comes again first gives back what its earlier delivery left behind.
     """
 
-    def act(session: Session) -> BatchUnit | None:
-        now = context.db.now()
-        row = batch.lock(session, batch_id)
+    def act(tx: Tx) -> BatchUnit | None:
+        row = batch.lock(tx, batch_id)
         if row is None or row.step != Step.EXPAND:
             return None
-        units.give_back_earlier(session, WORK, row, batch_id, owner, context.settings, now)
-        held = units.new_claim(WORK, owner, context.settings, now)
-        waited = waited_ms(row, now)
-        rows = units.claim(session, WORK, batch_id, held, now, error=None, rests_since=None, waited_ms=waited)
-        if not rows:
+        waited = waited_ms(row, tx.now)
+        claimed = units.claim_next(tx, WORK, row, owner, error=None, rests_since=None, waited_ms=waited)
+        if claimed is None:
             return None
-        return BatchUnit(batch_id, rows[0].attempts, held, batch.shots_of(session, rows[0].shot_ids), rows[0])
+        return view_of(BatchUnit, claimed, shots=batch.shots_of(tx, claimed.shot_ids), row=claimed)
 
     return context.db.run(act)
 
@@ -126,19 +124,17 @@ def settle(
 ) -> list[int] | None:
     """Write the batch's nodes; it is done. The ids of new nodes; None if the claim was taken away."""
 
-    def act(session: Tx) -> list[int] | None:
-        now = context.db.now()
-        row = _begin(session, unit, trace)
-        if row is None or row.claim_id != unit.claim.id:
+    def act(tx: Tx) -> list[int] | None:
+        row = _begin(tx, unit, trace)
+        if row is None or row.claim_id != unit.claim_id:
             return None
         asked = and_(CALLS.c.batch_id == unit.id, CALLS.c.operation == Operation.EXPAND)
-        model = session.execute(select(CALLS.c.model).where(asked).order_by(CALLS.c.id.desc()).limit(1)).scalar()
-        made = nodes.write(session, unit.id, expansion, model or "", now)
+        model = tx.execute(select(CALLS.c.model).where(asked).order_by(CALLS.c.id.desc()).limit(1)).scalar()
+        made = nodes.write(tx, unit.id, expansion, model or "")
         notes = batch.as_notes([*json.loads(row.notes), *expansion.notes])
-        values = {"text_ms": row.text_ms + text_ms, "made_by": made_by, "notes": notes, "finished_at": now}
-        done = Outcome(unit.id, unit.attempts, unit.claim, values=values)
-        units.settle(session, WORK, row, [done], context.settings, now)
-        session.launch(FLOW, Scope.BATCHES, Scope.VECTORS)
+        values = {"text_ms": row.text_ms + text_ms, "made_by": made_by, "notes": notes, "finished_at": tx.now}
+        units.settle(tx, WORK, row, Outcome(unit, values=values))
+        tx.launch(FLOW, Scope.BATCHES, Scope.VECTORS)
         return made
 
     return context.db.run(act)
@@ -147,11 +143,11 @@ def settle(
 def fail(context: Context, unit: BatchUnit, error: UnitError, trace: dict[str, Any] | None = None) -> Settled:
     """Making nodes ended in an error: the batch waits, goes back, or becomes a dead letter."""
 
-    def act(session: Tx) -> Settled:
-        row, now = _begin(session, unit, trace), context.db.now()
-        session.launch(FLOW, Scope.BATCHES)
-        ended = Outcome(unit.id, unit.attempts, unit.claim, error, values={"rests_since": now})
-        return retry.settled(session, units.settle(session, WORK, row, [ended], context.settings, now), error)
+    def act(tx: Tx) -> Settled:
+        row = _begin(tx, unit, trace)
+        tx.launch(FLOW, Scope.BATCHES)
+        ended = Outcome(unit, error, values={"rests_since": tx.now})
+        return retry.settled(tx, units.settle(tx, WORK, row, ended), error)
 
     return context.db.run(act)
 
@@ -160,11 +156,10 @@ def release(context: Context, unit: BatchUnit, reply: str, trace: dict[str, Any]
     """Give a batch back with a reply that is not usable: another message of the same attempt has it repaired, once."""
 
     values = {"attempts": unit.attempts - 1, "reply": reply, "ask": Ask.REPAIR}
-    back = Outcome(unit.id, unit.attempts, unit.claim, event=WorkEvent.STEP_DONE, values=values)
+    back = Outcome(unit, event=WorkEvent.STEP_DONE, values=values)
 
-    def act(session: Session) -> Settled:
-        row, now = _begin(session, unit, trace), context.db.now()
-        moved = units.settle(session, WORK, row, [back], context.settings, now)
+    def act(tx: Tx) -> Settled:
+        moved = units.settle(tx, WORK, _begin(tx, unit, trace), back)
         return Settled(again=True, status=WorkStatus.PENDING) if moved else Settled()
 
     return context.db.run(act)
@@ -173,14 +168,14 @@ def release(context: Context, unit: BatchUnit, reply: str, trace: dict[str, Any]
 def keep_reply(context: Context, unit: BatchUnit, reply: str, trace: dict[str, Any] | None, call: UsedCall) -> bool:
     """Store what was paid for before anything is made of it; False if the claim was taken away."""
 
-    def act(session: Session) -> bool:
-        row, now = _begin(session, unit, trace), context.db.now()
-        if row is None or row.claim_id != unit.claim.id:
+    def act(tx: Tx) -> bool:
+        row = _begin(tx, unit, trace)
+        if row is None or row.claim_id != unit.claim_id:
             return False
         if (row.reply, row.ask) != (reply, Ask.FIRST):  # else a commit whose answer was lost did it
             kept = update(BATCHES).where(BATCHES.c.id == unit.id)
-            session.execute(kept.values(reply=reply, ask=Ask.FIRST, updated_at=now))
-            call.record(session, now, batch_id=unit.id)
+            tx.execute(kept.values(reply=reply, ask=Ask.FIRST, updated_at=tx.now))
+            call.record(tx, batch_id=unit.id)
         return True
 
     return context.db.run(act)
@@ -274,7 +269,7 @@ class ExpandMessage(Message):
         earlier = unit.row.reply if unit.row.ask == Ask.REPAIR else None
         if earlier is not None:
             prompt = prompts.repair_prompt(prompt, earlier, problem_of(earlier, read_expansion))
-        subject = Subject(FLOW, str(unit.id), "expand", unit.claim.id)
+        subject = Subject(FLOW, str(unit.id), "expand", unit.claim_id)
         # The prompt tells the time, on which the answer does not depend.
         asked = [prompts.EXPAND_SYSTEM, unit.row.index_json, earlier or ""]
         answer = self._tracer.call(

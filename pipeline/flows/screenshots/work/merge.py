@@ -7,7 +7,6 @@ are serial; the target's version says whether it is still the text that was thou
 import json
 import time
 from dataclasses import dataclass, field
-from datetime import datetime
 from typing import Any
 
 import structlog
@@ -16,7 +15,7 @@ from sqlalchemy.orm import Session, aliased
 
 from pipeline.engine import traces
 from pipeline.engine import work as units
-from pipeline.engine.claims import Claim, Owner, held_by
+from pipeline.engine.claims import Owner
 from pipeline.engine.errors import ErrorKind, UnitError
 from pipeline.engine.kept_answers import Subject
 from pipeline.engine.settled import Settled
@@ -53,8 +52,8 @@ class MergeUnit:
 
     id: int
     attempts: int
+    claim_id: str
     content: Content
-    claim: Claim
     target_id: int | None
     target_version: int
     target: Content | None
@@ -97,23 +96,18 @@ def claim(context: Context, owner: Owner, *, alone: bool = False, newest: bool =
     stands = (other.status == WorkStatus.SUCCEEDED, other.merged_into_id.is_(None), other.id != NODES.c.id)
     which = [~select(other.id).where(*same, *stands).exists()] if alone else []
 
-    def act(session: Session) -> MergeUnit | None:
-        now = context.db.now()
-        found = _next(session, newest, WORK.due(now), ~under_way, *which)
-        if found is None:
+    def act(tx: Tx) -> MergeUnit | None:
+        found = _next(tx, newest, WORK.due(context.db.now()), ~under_way, *which)
+        thread = lock_thread(tx, found.thread_id) if found else None
+        if found is None or thread is None:
             return None
-        lock_thread(session, found.thread_id)
-        held = units.new_claim(WORK, owner, context.settings, now)
         # Looked at again: another may have begun with this thread while we waited for its lock.
-        rows = units.claim(session, WORK, found.thread_id, held, now, NODES.c.id == found.id, ~under_way)
-        if not rows:
-            return None
-        (row,), target = rows, _target(session, rows[0])
-        content = nodes.content_of(row)
-        if target is None:
-            return MergeUnit(row.id, row.attempts, content, held, None, 0, None, row)
-        old = nodes.content_of(target)
-        return MergeUnit(row.id, row.attempts, content, held, target.id, target.version, old, row, target)
+        for row in units.claim(tx, WORK, thread, owner, NODES.c.id == found.id, ~under_way):
+            target, mine = _target(tx, row), (row.id, row.attempts, row.claim_id, nodes.content_of(row))
+            if target is None:
+                return MergeUnit(*mine, None, 0, None, row)
+            return MergeUnit(*mine, target.id, target.version, nodes.content_of(target), row, target)
+        return None
 
     for _ in range(CLAIM_TRIES):
         unit = context.db.run(act)
@@ -141,9 +135,9 @@ def _free_earlier(context: Context, owner: Owner) -> None:
         threads = session.execute(select(NODES.c.thread_id).where(earlier).distinct()).scalars().all()
     for thread_id in threads:
 
-        def act(session: Session, thread_id: str | None = thread_id) -> None:
-            thread, now = lock_thread(session, thread_id), context.db.now()
-            units.give_back_earlier(session, WORK, thread, thread_id, owner, context.settings, now)
+        def act(tx: Tx, thread_id: str | None = thread_id) -> None:
+            if thread := lock_thread(tx, thread_id):
+                units.give_back_earlier(tx, WORK, thread, owner)
 
         context.db.run(act)
 
@@ -158,8 +152,8 @@ def lock_thread(session: Session, thread_id: str | None) -> Any | None:
     """Lock a thread's merges until the transaction ends; None if it is gone. A node without a thread is merged with
     nothing: there is nothing to lock."""
     if thread_id is None:
-        return True
-    return session.execute(select(THREADS.c.id).where(THREADS.c.id == thread_id).with_for_update()).scalar()
+        return units.Scope(None)
+    return session.execute(select(THREADS.c.id).where(THREADS.c.id == thread_id).with_for_update()).one_or_none()
 
 
 WORK = batch.kind("merge", NODES, NODE, NODES.c.thread_id, lock_thread, (NODES.c.event_time, NODES.c.id))
@@ -186,62 +180,59 @@ def settle(
     so the node waits for its merge again, without an attempt counted.
     """
 
-    def act(session: Tx) -> Settled:
-        now = context.db.now()
+    def act(tx: Tx) -> Settled:
         # What is noted of the merge names the batch: its row comes before the thread's, as for everybody.
         row = select(BATCHES.c.id).where(BATCHES.c.id == unit.row.batch_id)
-        session.execute(row.with_for_update(read=True, key_share=True)).all()
-        thread = lock_thread(session, unit.row.thread_id)
-        held = and_(NODES.c.id == unit.id, held_by(NODES, unit.claim))
-        node = session.execute(select(NODES).where(held).with_for_update()).one_or_none()
-        target = _target(session, node) if node is not None else None
+        tx.execute(row.with_for_update(read=True, key_share=True)).all()
+        thread = lock_thread(tx, unit.row.thread_id)
+        held = and_(NODES.c.id == unit.id, NODES.c.claim_id == unit.claim_id)
+        node = tx.execute(select(NODES).where(held).with_for_update()).one_or_none()
+        target = _target(tx, node) if node is not None else None
         same = (target.id if target else None, target.version if target else 0) == (unit.target_id, unit.target_version)
         # Of nodes that have changed it may say what was deleted since.
-        traces.record(session, trace, gone=node is None or not same)
+        traces.record(tx, trace, gone=node is None or not same)
         if node is None:
             return Settled()
         if not same:
             back = {"attempts": unit.attempts - 1}
-            ended = Outcome(unit.id, unit.attempts, unit.claim, event=WorkEvent.GIVE_BACK, values=back)
-            units.settle(session, WORK, thread, [ended], context.settings, now)
+            units.settle(tx, WORK, thread, Outcome(unit, event=WorkEvent.GIVE_BACK, values=back))
             return Settled(status=WorkStatus.PENDING)
         values: dict[str, Any] = {}
         if target is not None:
             assert merged is not None, "there is a target, so there is a merged text"
-            _absorb(session, node, target, merged, call, now)
+            _absorb(tx, node, target, merged, call)
             values = {"merged_into_id": target.id}
-        done = Outcome(unit.id, unit.attempts, unit.claim, values=values)
-        units.settle(session, WORK, thread, [done], context.settings, now)
-        session.launch(FLOW, Scope.VECTORS)
+        units.settle(tx, WORK, thread, Outcome(unit, values=values))
+        tx.launch(FLOW, Scope.VECTORS)
         return Settled(1, status=WorkStatus.SUCCEEDED)
 
     return context.db.run(act)
 
 
-def _absorb(session: Session, node: Any, target: Any, merged: Content, call: UsedCall | None, now: datetime) -> None:
+def _absorb(tx: Tx, node: Any, target: Any, merged: Content, call: UsedCall | None) -> None:
     """The target says what both said, and has all that belonged to the node."""
     absorbed = {*json.loads(target.merged_from_ids), *json.loads(node.merged_from_ids), node.id}
     values = {
         **nodes.columns(merged),
         "merged_from_ids": json.dumps(sorted(absorbed - {target.id})),
         "version": target.version + 1,
-        "updated_at": now,
+        "updated_at": tx.now,
         "event_time": max(node.event_time, target.event_time),
     }
     mine = and_(NODES.c.id == target.id, NODES.c.version == target.version)
-    session.execute(update(NODES).where(mine).values(**values))
+    tx.execute(update(NODES).where(mine).values(**values))
     # The old vector stays until the new one is there: a node is never without one meanwhile.
-    nodes.replace_vector(session, target.id, node.id, now)
-    nodes.keep_entities(session, [merged.entities], now)
-    nodes.mention(session, target.id, merged.entities)
-    session.execute(update(LINKS).where(LINKS.c.node_id == node.id).values(node_id=target.id))
-    session.execute(delete(MENTIONS).where(MENTIONS.c.node_id == node.id))
+    nodes.replace_vector(tx, target.id, node.id)
+    nodes.keep_entities(tx, [merged.entities])
+    nodes.mention(tx, target.id, merged.entities)
+    tx.execute(update(LINKS).where(LINKS.c.node_id == node.id).values(node_id=target.id))
+    tx.execute(delete(MENTIONS).where(MENTIONS.c.node_id == node.id))
     mine = or_(EDGES.c.from_id == node.id, EDGES.c.to_id == node.id)
-    for edge in session.execute(select(EDGES).where(mine)).all():
+    for edge in tx.execute(select(EDGES).where(mine)).all():
         ends = [target.id if end == node.id else end for end in (edge.from_id, edge.to_id)]
         if ends[0] != ends[1]:
-            nodes.add_edge(session, ends[0], ends[1], edge.type)
-    session.execute(delete(EDGES).where(mine))
+            nodes.add_edge(tx, ends[0], ends[1], edge.type)
+    tx.execute(delete(EDGES).where(mine))
     row = {
         "node_id": target.id,
         "act": "merged",
@@ -249,23 +240,22 @@ def _absorb(session: Session, node: Any, target: Any, merged: Content, call: Use
         "batch_id": node.batch_id,
         "method": Origin.MODEL if call else Origin.RULES,
         "model": call.model[:120] if call else "",
-        "created_at": now,
+        "created_at": tx.now,
     }
-    insert_if_absent(session, PROVENANCE, row, "node_id", "act", "from_node_id")
+    insert_if_absent(tx, PROVENANCE, row, "node_id", "act", "from_node_id")
     if call is not None:
-        call.record(session, now, node_id=target.id)
-    nodes.unindex(session, [node.id])
-    nodes.reindex(session, [target.id])
+        call.record(tx, node_id=target.id)
+    nodes.unindex(tx, [node.id])
+    nodes.reindex(tx, [target.id])
 
 
 def fail(context: Context, unit: MergeUnit, error: UnitError, trace: dict[str, Any] | None = None) -> Settled:
     """A merge ended in an error: the node waits, goes back, or becomes a dead letter that stands for itself."""
 
-    def act(session: Tx) -> Settled:
-        thread, now = lock_thread(session, unit.row.thread_id), context.db.now()
-        traces.record(session, trace)
-        ended = Outcome(unit.id, unit.attempts, unit.claim, error)
-        return retry.settled(session, units.settle(session, WORK, thread, [ended], context.settings, now), error)
+    def act(tx: Tx) -> Settled:
+        thread = lock_thread(tx, unit.row.thread_id)
+        traces.record(tx, trace)
+        return retry.settled(tx, units.settle(tx, WORK, thread, Outcome(unit, error)), error)
 
     return context.db.run(act)
 
@@ -326,7 +316,7 @@ class MergeMessage(Message):
         settings = self._context.settings
         text = registry.text(settings, *provider_and_model(self._context, self._queue, "text"))
         prompt = prompts.merge_prompt(target, node)
-        subject = Subject(FLOW, str(unit.row.batch_id or ""), trace_unit(unit.id), unit.claim.id)
+        subject = Subject(FLOW, str(unit.row.batch_id or ""), trace_unit(unit.id), unit.claim_id)
         answer = self._tracer.call(
             subject,
             "text",

@@ -4,15 +4,14 @@ import json
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Literal, Self
 
 from redis import RedisError
 from sqlalchemy import insert
-from sqlalchemy.orm import Session
 
 from pipeline.engine.claims import Owner
 from pipeline.engine.guarded_call import GuardedCall
+from pipeline.engine.transaction import Tx
 from pipeline.flows.screenshots.graph.models import CALLS
 from pipeline.flows.screenshots.rules.provenance import Operation
 from pipeline.flows.screenshots.states import Ask
@@ -69,9 +68,7 @@ class UsedCall:
     ask: Ask
     shot_ids: Sequence[int]
 
-    def record(
-        self, session: Session, now: datetime, *, batch_id: int | None = None, node_id: int | None = None
-    ) -> None:
+    def record(self, tx: Tx, *, batch_id: int | None = None, node_id: int | None = None) -> None:
         """Write that the result is used: what nodes rest on."""
         row = {
             "batch_id": batch_id,
@@ -83,6 +80,6 @@ class UsedCall:
             "attempt": self.attempt,
             "ask": self.ask,
             "shot_ids": json.dumps(list(self.shot_ids)),
-            "created_at": now,
+            "created_at": tx.now,
         }
-        session.execute(insert(CALLS).values(**row))
+        tx.execute(insert(CALLS).values(**row))

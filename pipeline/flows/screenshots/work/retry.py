@@ -55,7 +55,7 @@ def as_unit_error(error: Exception) -> UnitError:
     return UnitError(f"unexpected {type(error).__name__}: {error}", kind=ErrorKind.PERMANENT)
 
 
-def settled(session: Tx, changes: Changes, error: UnitError) -> Settled:
+def settled(tx: Tx, changes: Changes, error: UnitError) -> Settled:
     """What a message did whose one unit ended in this error; the flow is woken when the unit is due again.
 
     What the gate refused goes back at once, and its message should queue `again`: it is the gate that makes it wait.
@@ -66,5 +66,5 @@ def settled(session: Tx, changes: Changes, error: UnitError) -> Settled:
     waits = WorkStatus.FAILED if changes.waiting and not again else WorkStatus.PENDING
     status = WorkStatus.FAILED_PERMANENT if changes.failed else waits
     retry_in_s = 0.0 if again else changes.retry_in_s
-    session.wake_in(FLOW, retry_in_s)
+    tx.wake_in(FLOW, retry_in_s)
     return Settled(again=again, retry_in_s=retry_in_s, status=status)

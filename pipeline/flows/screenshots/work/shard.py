@@ -3,23 +3,22 @@
 import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, TypeVar
 
 import structlog
 from sqlalchemy import select
-from sqlalchemy.orm import Session
 
 from pipeline.engine import traces
 from pipeline.engine import work as units
-from pipeline.engine.claims import Claim, Owner
+from pipeline.engine.claims import Owner
 from pipeline.engine.errors import ErrorKind, UnitError
 from pipeline.engine.guarded_call import GuardedCall
 from pipeline.engine.kept_answers import Subject
 from pipeline.engine.settled import Settled
 from pipeline.engine.transaction import Tx
+from pipeline.engine.views import view_of
 from pipeline.engine.work import Changes, Outcome
 from pipeline.flows.screenshots.frames import renditions, retention
 from pipeline.flows.screenshots.live_settings import CPU
@@ -48,12 +47,12 @@ CUT = "the reply stops at its token limit: raise the provider's MAX_TOKENS, or l
 
 @dataclass(frozen=True)
 class ShardUnit:
-    """A claimed shard: its frames by screen id (their place in the batch, from 1), and the claim to settle it with."""
+    """A claimed shard: its frames by screen id (their place in the batch, from 1), and what it is settled with."""
 
     id: int
     batch_id: int
     attempts: int
-    claim: Claim
+    claim_id: str
     history: HistoryPack
     row: Any = field(repr=False)
     shots: dict[int, Any] = field(repr=False)
@@ -68,20 +67,17 @@ def claim(context: Context, batch_id: int, owner: Owner) -> ShardUnit | None:
     A message that comes again first gives back what its earlier delivery left behind.
     """
 
-    def act(session: Session) -> ShardUnit | None:
-        now = context.db.now()
-        row = batch.lock(session, batch_id)
+    def act(tx: Tx) -> ShardUnit | None:
+        row = batch.lock(tx, batch_id)
         if row is None or row.step != Step.ANALYSE or row.status != WorkStatus.RUNNING:
             return None
-        units.give_back_earlier(session, WORK, row, batch_id, owner, context.settings, now)
-        held = units.new_claim(WORK, owner, context.settings, now)
-        rows = units.claim(session, WORK, batch_id, held, now)
-        if not rows:
+        shard = units.claim_next(tx, WORK, row, owner)
+        if shard is None:
             return None
         places = {shot_id: place for place, shot_id in enumerate(json.loads(row.shot_ids), start=1)}
-        shots = {places[shot.id]: shot for shot in batch.shots_of(session, rows[0].shot_ids)}
+        shots = {places[shot.id]: shot for shot in batch.shots_of(tx, shard.shot_ids)}
         history = HistoryPack.model_validate_json(row.history_pack)
-        return ShardUnit(rows[0].id, batch_id, rows[0].attempts, held, history, rows[0], shots)
+        return view_of(ShardUnit, shard, history=history, row=shard, shots=shots)
 
     return context.db.run(act)
 
@@ -103,15 +99,12 @@ def settle(
         "notes": batch.as_notes(notes),
     }
 
-    def act(session: Tx) -> Settled:
-        changes, now = _settle(
-            session, context, Outcome(unit.id, unit.attempts, unit.claim, values=values), unit, trace
-        )
-        if not changes:
+    def act(tx: Tx) -> Settled:
+        if not _settle(tx, Outcome(unit, values=values), unit, trace):
             return Settled()
         if call.shot_ids:
-            call.record(session, now, batch_id=unit.batch_id)
-        return Settled(1, status=WorkStatus.SUCCEEDED, changed=_is_last(session, unit))
+            call.record(tx, batch_id=unit.batch_id)
+        return Settled(1, status=WorkStatus.SUCCEEDED, changed=_is_last(tx, unit))
 
     return context.db.run(act)
 
@@ -119,9 +112,9 @@ def settle(
 def fail(context: Context, unit: ShardUnit, error: UnitError, trace: dict[str, Any] | None = None) -> Settled:
     """A shard ended in an error: it waits, goes back, or is given up. Its siblings' results stay."""
 
-    def act(session: Tx) -> Settled:
-        changes, _ = _settle(session, context, Outcome(unit.id, unit.attempts, unit.claim, error), unit, trace)
-        return replace(retry.settled(session, changes, error), changed=bool(changes) and _is_last(session, unit))
+    def act(tx: Tx) -> Settled:
+        changes = _settle(tx, Outcome(unit, error), unit, trace)
+        return replace(retry.settled(tx, changes, error), changed=bool(changes) and _is_last(tx, unit))
 
     return context.db.run(act)
 
@@ -130,30 +123,27 @@ def release(context: Context, unit: ShardUnit, reply: str, trace: dict[str, Any]
     """Give a shard back with a reply that is not usable: another message of the same attempt has it repaired, once."""
 
     values = {"attempts": unit.attempts - 1, "reply": reply, "ask": Ask.REPAIR}
-    back = Outcome(unit.id, unit.attempts, unit.claim, event=WorkEvent.STEP_DONE, values=values)
+    back = Outcome(unit, event=WorkEvent.STEP_DONE, values=values)
 
-    def act(session: Session) -> Settled:
-        changes, _ = _settle(session, context, back, unit, trace)
-        return Settled(again=True, status=WorkStatus.PENDING) if changes else Settled()
+    def act(tx: Tx) -> Settled:
+        return Settled(again=True, status=WorkStatus.PENDING) if _settle(tx, back, unit, trace) else Settled()
 
     return context.db.run(act)
 
 
-def _settle(
-    session: Session, context: Context, outcome: Outcome, unit: ShardUnit, trace: dict[str, Any] | None
-) -> tuple[Changes, datetime]:
-    row, now = batch.lock(session, unit.batch_id), context.db.now()
-    traces.record(session, trace, gone=row is None)
-    return units.settle(session, WORK, row, [outcome], context.settings, now), now
+def _settle(tx: Tx, outcome: Outcome, unit: ShardUnit, trace: dict[str, Any] | None) -> Changes:
+    row = batch.lock(tx, unit.batch_id)
+    traces.record(tx, trace, gone=row is None)
+    return units.settle(tx, WORK, row, outcome)
 
 
-def _is_last(session: Tx, unit: ShardUnit) -> bool:
+def _is_last(tx: Tx, unit: ShardUnit) -> bool:
     """Whether all shards of its locked batch have ended, so that the merge is next."""
     under_way = SHARDS.c.status.in_([WorkStatus.PENDING, WorkStatus.RUNNING])
     query = select(SHARDS.c.id).where(SHARDS.c.batch_id == unit.batch_id, under_way).limit(1)
-    is_last = session.execute(query).first() is None
+    is_last = tx.execute(query).first() is None
     if is_last:
-        session.launch(FLOW, scope_of(unit.batch_id))
+        tx.launch(FLOW, scope_of(unit.batch_id))
     return is_last
 
 
@@ -251,7 +241,7 @@ class ShardMessage(Message):
             prompt = prompts.repair_prompt(
                 prompt, reply, problem_of(reply, lambda text: vision_reply.read_index(text, sent))
             )
-        subject = Subject(FLOW, str(unit.batch_id), str(unit.id), unit.claim.id)
+        subject = Subject(FLOW, str(unit.batch_id), str(unit.id), unit.claim_id)
         asked = [prompts.VISION_SYSTEM, prompt, *(sha256(picture).hexdigest() for picture in pictures)]
         answer = self._tracer.call(
             subject,

@@ -12,16 +12,17 @@ from typing import Any
 
 import structlog
 from sqlalchemy import and_, case, func, insert, or_, select, update
-from sqlalchemy.orm import Session
 
 from pipeline.engine import outbox, work
-from pipeline.engine.claims import Claim, Owner
+from pipeline.engine.claims import Owner
 from pipeline.engine.errors import ErrorKind, UnitError
 from pipeline.engine.outbox import Event
 from pipeline.engine.retry import Policy
 from pipeline.engine.settled import Settled
 from pipeline.engine.tables import storable
 from pipeline.engine.traces import message_of
+from pipeline.engine.transaction import ReadTx, Tx
+from pipeline.engine.views import view_of
 from pipeline.engine.work import Changes, Outcome, Work
 from pipeline.flows.webhooks.models import ATTEMPTS, DELIVERIES, ENDPOINTS, MAX_ERROR
 from pipeline.flows.webhooks.rules import endurance, message
@@ -74,8 +75,8 @@ class Unit:
 
     id: int
     endpoint_id: str
-    attempt: int
-    claim: Claim
+    attempts: int
+    claim_id: str
     url: str
     secrets: tuple[str, ...]
     type: str
@@ -99,24 +100,21 @@ class Unit:
         return message.body(event.type, event.created_at, {**event.data, **told})
 
 
-def ready(session: Session, settings: Settings, now: datetime) -> list[Any]:
+def ready(tx: ReadTx) -> list[Any]:
     """The endpoints that can take a delivery now, in the order of their turns: `id`, `failures`, `silent`."""
     mine = select(DELIVERIES.c.id).where(DELIVERIES.c.endpoint_id == ENDPOINTS.c.id)
     under_way = select(func.count()).where(DELIVERIES.c.endpoint_id == ENDPOINTS.c.id, WORK.working).scalar_subquery()
-    rules = webhooks_of(settings)
+    rules = webhooks_of(tx.settings)
     room = or_(under_way == 0, and_(ENDPOINTS.c.failures == 0, under_way < rules.per_endpoint))
-    awake = or_(ENDPOINTS.c.paused_until.is_(None), ENDPOINTS.c.paused_until <= now)
+    awake = or_(ENDPOINTS.c.paused_until.is_(None), ENDPOINTS.c.paused_until <= tx.now)
     query = select(ENDPOINTS.c.id, ENDPOINTS.c.failures, SILENT.label("silent")).where(
-        ENDPOINTS.c.active, awake, mine.where(WORK.due(now)).exists(), room
+        ENDPOINTS.c.active, awake, mine.where(WORK.due(tx.now)).exists(), room
     )
     patience = case((SILENT, ENDPOINTS.c.failures), else_=0)
     turns = (ENDPOINTS.c.failures > 0, patience, ENDPOINTS.c.tried_at.nulls_first(), ENDPOINTS.c.id)
-    found = session.execute(query.order_by(*turns)).all()
+    found = tx.execute(query.order_by(*turns)).all()
     busy = ENDPOINTS.c.id.in_(select(DELIVERIES.c.endpoint_id).where(WORK.working))
-    if (
-        any(row.silent for row in found)
-        and session.execute(select(ENDPOINTS.c.id).where(SILENT, busy).limit(1)).first()
-    ):
+    if any(row.silent for row in found) and tx.execute(select(ENDPOINTS.c.id).where(SILENT, busy).limit(1)).first():
         return [row for row in found if not row.silent]
     return list(found)
 
@@ -124,7 +122,7 @@ def ready(session: Session, settings: Settings, now: datetime) -> list[Any]:
 def send(context: Context, owner: Owner) -> Settled:
     """Send the next delivery whose turn it is."""
     with context.db.read() as session:
-        turns = [row.id for row in ready(session, context.settings, context.db.now())]
+        turns = [row.id for row in ready(session)]
     for endpoint_id in turns:
         if unit := claim(context, endpoint_id, owner):
             return _settle(context, unit, *_try(context, unit))
@@ -133,30 +131,18 @@ def send(context: Context, owner: Owner) -> Settled:
 
 def claim(context: Context, endpoint_id: str, owner: Owner) -> Unit | None:
     """Claim the next delivery to an endpoint; None if it may have none now."""
-    mine = work.new_claim(WORK, owner, context.settings, context.db.now())
 
-    def act(session: Session) -> Unit | None:
-        endpoint, now = lock(session, endpoint_id), context.db.now()
+    def act(tx: Tx) -> Unit | None:
+        endpoint = lock(tx, endpoint_id)
         # Looked at again under the lock: somebody else may have been quicker.
-        if endpoint is None or endpoint_id not in {row.id for row in ready(session, context.settings, now)}:
+        if endpoint is None or endpoint_id not in {row.id for row in ready(tx)}:
             return None
-        for row in work.claim(session, WORK, endpoint_id, mine, now):
-            session.execute(update(ENDPOINTS).where(ENDPOINTS.c.id == endpoint_id).values(tried_at=now))
-            event = None if row.seq is None else outbox.one(session, row.seq)
-            former = endpoint.former_until is not None and endpoint.former_until > now
+        for row in work.claim(tx, WORK, endpoint, owner):
+            tx.execute(update(ENDPOINTS).where(ENDPOINTS.c.id == endpoint_id).values(tried_at=tx.now))
+            event = None if row.seq is None else outbox.one(tx, row.seq)
+            former = endpoint.former_until is not None and endpoint.former_until > tx.now
             secrets = (endpoint.secret, endpoint.former_secret) if former else (endpoint.secret,)
-            return Unit(
-                row.id,
-                endpoint_id,
-                row.attempts,
-                mine,
-                endpoint.url,
-                secrets,
-                row.type,
-                row.seq,
-                row.created_at,
-                event,
-            )
+            return view_of(Unit, row, url=endpoint.url, secrets=secrets, event=event)
         return None
 
     return context.db.run(act)
@@ -180,31 +166,27 @@ def _try(context: Context, unit: Unit) -> tuple[Answer | None, UnitError | None,
 def _settle(context: Context, unit: Unit, answer: Answer | None, error: UnitError | None, latency_ms: int) -> Settled:
     status = answer.status if answer else None
 
-    def act(session: Session) -> Settled:
-        endpoint, now = lock(session, unit.endpoint_id), context.db.now()
+    def act(tx: Tx) -> Settled:
+        endpoint = lock(tx, unit.endpoint_id)
         if endpoint is None:
             return Settled()  # deleted, and its deliveries with it
-        outcome = Outcome(
-            unit.id,
-            unit.attempt,
-            unit.claim,
-            error,
-            values={"response_status": status, **({} if error else {"finished_at": now})},
-        )
-        changes = work.settle(session, WORK, endpoint, [outcome], context.settings, now)
+        values = {"response_status": status, **({} if error else {"finished_at": tx.now})}
+        changes = work.settle(tx, WORK, endpoint, Outcome(unit, error, values=values))
         if not changes:
             return Settled()
-        session.execute(
+        tx.execute(
             insert(ATTEMPTS).values(
                 delivery_id=unit.id,
                 response_status=status,
                 preview=storable(answer.preview) if answer else "",
                 error=storable(message_of(error))[:MAX_ERROR] if error else None,
                 latency_ms=latency_ms,
-                created_at=now,
+                created_at=tx.now,
             )
         )
-        _note(session, context, endpoint, error, now)
+        _note(tx, endpoint, error)
+        tx.wake_in("webhooks", changes.retry_in_s)
+        tx.wake_in("webhooks", next_due_s(tx))
         return _settled(changes)
 
     settled = context.db.run(act)
@@ -224,31 +206,31 @@ def _settled(changes: Changes) -> Settled:
     return Settled(1, retry_in_s=changes.retry_in_s, status=DeliveryStatus.FAILED if changes.failed else status)
 
 
-def _note(session: Session, context: Context, endpoint: Any, error: UnitError | None, now: datetime) -> None:
+def _note(tx: Tx, endpoint: Any, error: UnitError | None) -> None:
     """Record the state of the endpoint after a delivery: working, paused or disabled."""
     if error is not None and error.code == "expired":
         return  # not its fault
-    rules = webhooks_of(context.settings)
+    rules = webhooks_of(tx.settings)
     values: dict[str, Any] = {"failures": 0, "failing_since": None, "paused_until": None}
     if error is not None:
-        failures, since = endpoint.failures + 1, endpoint.failing_since or now
+        failures, since = endpoint.failures + 1, endpoint.failing_since or tx.now
         pause_s = endurance.pause_s(failures, rules.longest_pause_s, error.retry_after_s)
-        values = {"failures": failures, "failing_since": since, "paused_until": now + timedelta(seconds=pause_s)}
+        values = {"failures": failures, "failing_since": since, "paused_until": tx.now + timedelta(seconds=pause_s)}
         why = endurance.GONE if error.code == "http_410" else ""
-        if endurance.has_failed_for_good(since, now, rules.disable_after_days):
+        if endurance.has_failed_for_good(since, tx.now, rules.disable_after_days):
             why = f"it has failed since {since:%Y-%m-%d %H:%M} UTC"
         if why and endpoint.active:
             values |= {"active": False, "disabled_because": why}
             log.warning("webhook.disabled", endpoint=endpoint.id, because=why)
-    session.execute(update(ENDPOINTS).where(ENDPOINTS.c.id == endpoint.id).values(**values, updated_at=now))
+    tx.execute(update(ENDPOINTS).where(ENDPOINTS.c.id == endpoint.id).values(**values, updated_at=tx.now))
 
 
-def next_due_s(session: Session, now: datetime) -> float | None:
+def next_due_s(tx: ReadTx) -> float | None:
     """Seconds until something that waits for its time, a delivery or an endpoint, is due."""
-    waits = [work.next_due(session, WORK, now)]
+    waits = [work.next_due(tx, WORK)]
     open_ = select(DELIVERIES.c.id).where(DELIVERIES.c.endpoint_id == ENDPOINTS.c.id, WORK.claimable).exists()
-    first = session.execute(
-        select(func.min(ENDPOINTS.c.paused_until)).where(ENDPOINTS.c.active, ENDPOINTS.c.paused_until > now, open_)
+    first = tx.execute(
+        select(func.min(ENDPOINTS.c.paused_until)).where(ENDPOINTS.c.active, ENDPOINTS.c.paused_until > tx.now, open_)
     ).scalar()
-    waits += [(first - now).total_seconds()] if first else []
+    waits += [(first - tx.now).total_seconds()] if first else []
     return min((one for one in waits if one is not None), default=None)

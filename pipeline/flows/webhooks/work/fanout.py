@@ -15,6 +15,7 @@ from sqlalchemy.orm import Session
 from pipeline.engine import outbox
 from pipeline.engine.announced import wants
 from pipeline.engine.claims import in_states
+from pipeline.engine.transaction import Tx
 from pipeline.flows.webhooks.models import DELIVERIES, ENDPOINTS
 from pipeline.flows.webhooks.settings import webhooks_of
 from pipeline.flows.webhooks.states import DELIVERY, DeliveryEvent
@@ -41,40 +42,39 @@ def fan_out(context: Context) -> int:
     made = 0
     for endpoint_id in behind:
         for _ in range(MOST_PORTIONS):
-            added, more = context.db.run(partial(_portion, context, endpoint_id))
+            added, more = context.db.run(partial(_portion, endpoint_id=endpoint_id))
             made += added
             if not more:
                 break
     return made
 
 
-def _portion(context: Context, endpoint_id: str, session: Session) -> tuple[int, bool]:
+def _portion(tx: Tx, endpoint_id: str) -> tuple[int, bool]:
     """(deliveries that were made, whether there is more)."""
-    row = lock(session, endpoint_id)
+    row = lock(tx, endpoint_id)
     if row is None or not row.active:
         return 0, False
     waiting = select(DELIVERIES.c.id).where(
         DELIVERIES.c.endpoint_id == endpoint_id, in_states(DELIVERIES, DELIVERY.sources(DeliveryEvent.CLAIM))
     )
-    room = webhooks_of(context.settings).max_waiting
+    room = webhooks_of(tx.settings).max_waiting
     counted = select(func.count()).select_from(waiting.limit(room).subquery())
-    room -= session.execute(counted).scalar_one()
-    found = outbox.after(session, row.cursor, min(PORTION, room)) if room > 0 else []
+    room -= tx.execute(counted).scalar_one()
+    found = outbox.after(tx, row.cursor, min(PORTION, room)) if room > 0 else []
     if not found:
         return 0, False
-    now = context.db.now()
     patterns = json.loads(row.types)
     added = [
-        {"endpoint_id": endpoint_id, "seq": one.seq, "type": one.type, "created_at": now, "updated_at": now}
+        {"endpoint_id": endpoint_id, "seq": one.seq, "type": one.type, "created_at": tx.now, "updated_at": tx.now}
         for one in found
         if wants(patterns, one.type)
     ]
     if added:
-        session.connection().execute(insert(DELIVERIES), added)
+        tx.connection().execute(insert(DELIVERIES), added)
     # Numbers have no gaps: those that are missing before the first were taken by retention.
     missed = found[0].seq - row.cursor - 1
     if missed:
         log.warning("webhook.events_missed", endpoint=endpoint_id, count=missed)
     moved = {"cursor": found[-1].seq, "missed": row.missed + missed}
-    session.execute(update(ENDPOINTS).where(ENDPOINTS.c.id == endpoint_id).values(**moved))
+    tx.execute(update(ENDPOINTS).where(ENDPOINTS.c.id == endpoint_id).values(**moved))
     return len(added), len(found) == PORTION

@@ -14,12 +14,12 @@ import pytest
 from fastapi.dependencies.models import Dependant
 from fastapi.routing import APIRoute
 from sqlalchemy import update
-from sqlalchemy.orm import Session
 from starlette.testclient import TestClient
 from starlette.types import Message, Receive, Scope, Send
 
 from pipeline.engine import accounts, traces
 from pipeline.engine.accounts import CALLER
+from pipeline.engine.transaction import Tx
 from pipeline.flows.documents.models import DOCUMENTS as ROWS
 from pipeline.flows.documents.models import PAGES
 from pipeline.flows.documents.states import DocumentStatus, PageStatus
@@ -95,8 +95,8 @@ class TestMoney:
         for cost, flow, item in ((0.4, "music", "search"), (0.4, "screenshots", "7"), (0.4, "knowledge", "search")):
             Quotas(context).check_spending(key)
 
-            def ask(session: Session, flow: str = flow, item: str = item) -> None:
-                accounts.admit(session, context.settings, context.db.now(), flow, {item: []}, unit="1")
+            def ask(session: Tx, flow: str = flow, item: str = item) -> None:
+                accounts.admit(session, flow, {item: []}, unit="1")
 
             context.db.run(ask)
             paid(context, item, cost, flow=flow)

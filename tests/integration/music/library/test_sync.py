@@ -160,7 +160,7 @@ def test_two_syncs_side_by_side_flag_nothing_that_is_listed(library: Context) ->
     for started in (first, second, first):
         library.db.run(lambda session: store(session, "server", [s for s in page if s], started))  # noqa: B023
     for started in (second, first):
-        flagged_now = library.db.run(lambda session: flag_missing(session, "server", started, second))  # noqa: B023
+        flagged_now = library.db.run(lambda session: flag_missing(session, "server", started))  # noqa: B023
         assert flagged_now == 0
 
 

@@ -157,7 +157,7 @@ def test_vector_of_a_text_that_changed_meanwhile_is_discarded(
         changed = update(NODES).where(NODES.c.id == made[0]).values(title="cherries", version=2)
         with context.db.transaction() as session:
             session.execute(changed)
-            nodes.want_vectors(session, [made[0]], context.db.now())
+            nodes.want_vectors(session, [made[0]])
 
     provider.script.rule = change
     assert driver.embed().done == 3
