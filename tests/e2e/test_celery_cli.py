@@ -35,7 +35,7 @@ def test_a_worker_that_has_nothing_to_do_says_what_to_set_and_waits_until_it_is_
     shipped = dict(re.findall(r"^(PENSTOCK_\w+)=(.*)$", EXAMPLE.read_text(encoding="utf-8"), re.MULTILINE))
     unset = {name: None for name in alone.env if name.startswith("PENSTOCK_PROVIDERS__")}
     worker = alone.using(**unset, **shipped).start("worker", "--role", role)
-    worker.wait_for("Waiting to be stopped.")
+    worker.wait_for("Waiting for a signal to stop.")
     assert setting in worker.output
     assert len(worker.output.splitlines()) == 1
     assert worker.process.poll() is None

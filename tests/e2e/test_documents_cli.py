@@ -270,7 +270,7 @@ def test_commands_need_no_running_stack(alone: Cli) -> None:
     document = alone.newest()
     text, again = alone.run("documents", "text", document), alone.run("documents", "retry", document)
     assert "This is page 1" in text.out
-    assert "Nothing is running here: `penstock up` continues it." in again.err
+    assert "No stack is running: `penstock up` starts one and continues the work." in again.err
     assert alone.run("status", "--json").json()["documents"] == {"PENDING": 1}
     assert alone.run("documents", "cancel", document).code == 0
     waited = alone.run("documents", "retry", document, "--wait")

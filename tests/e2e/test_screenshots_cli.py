@@ -89,7 +89,7 @@ def test_without_any_service_what_was_on_the_screen_is_found(here: Cli, shots: l
     here = here.using(**STAYS)
     done = here.run("screenshots", "add", "shots", "--app", "Firefox", "--title", "Invoices")
     assert (done.code, done.out) == (0, ""), done.err
-    assert done.err.splitlines()[-1] == "3 screenshots taken in, 3 analysed."
+    assert done.err.splitlines()[-1] == "3 screenshots ingested, 3 analysed."
     found = here.run("screenshots", "search", "total eur", "--json").json()
     assert found["hits"], found
     assert found["screenshots"] == {"done": 3, "waiting": 0, "failed": 0}
@@ -150,7 +150,7 @@ def test_frames_that_the_model_refuses_are_dead_letters_and_a_replay_does_them(
     assert letter["kind"] == "batch"
     assert seeing.run("screenshots", "replay", "--all").code == 0
     again = seeing.run("screenshots", "add", *shots[:2])
-    assert (again.code, again.err.splitlines()[-1]) == (0, "0 screenshots taken in, 2 analysed, 2 known.")
+    assert (again.code, again.err.splitlines()[-1]) == (0, "0 screenshots ingested, 2 analysed, 2 known.")
 
 
 def test_ctrl_c_loses_nothing_and_the_same_command_goes_on(
@@ -181,7 +181,7 @@ def test_a_folder_is_watched_until_ctrl_c(here: Cli, shots: list[Path], tmp_path
     (shots[0].parent / "note.txt").write_text("no picture")
     watching.interrupt()
     assert watching.wait() == 0
-    assert "4 screenshots taken in." in watching.output
+    assert "4 screenshots ingested." in watching.output
     (source,) = here.run("screenshots", "sources", "--json").json()
     assert (source["key"], source["frames"]) == ("screen:1", 4)
 

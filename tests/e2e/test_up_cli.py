@@ -80,7 +80,7 @@ def test_second_signal_does_not_wait_for_slow_pages(alone: Cli, provider: Provid
     submit_to(alone, 2)
     assert provider.wait_for_calls(2, 90), up.output
     up.process.terminate()
-    up.wait_for("Ctrl-C again: at once")
+    up.wait_for("Ctrl-C again: stop at once")
     up.process.terminate()
     assert up.wait(120) == 0
     alone.wait_until_gone()
@@ -162,7 +162,7 @@ def test_up_and_the_stacks_of_commands_do_not_get_in_each_others_way(alone: Cli,
     alone = alone.using(**captures, DISPLAY=None, WAYLAND_DISPLAY=None)
     convert = start_convert(alone, slow)
     up = alone.start("up")
-    up.wait_for("waiting until it is done")
+    up.wait_for("waiting until it ends")
     assert convert.wait() == 0, convert.output
     up.wait_for("Penstock is up")
     info = alone.supervisor

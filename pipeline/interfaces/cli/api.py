@@ -1,4 +1,4 @@
-"""`penstock api`: the REST API by itself, beside workers that run elsewhere."""
+"""`penstock api`: the REST API alone, beside workers that run elsewhere."""
 
 from typing import Annotated
 
@@ -11,9 +11,9 @@ def api(
     host: Annotated[str, typer.Option(help="The address to listen on. Default: PENSTOCK_API__HOST.")] = "",
     port: Annotated[int | None, typer.Option(min=0, max=65_535, help="Default: PENSTOCK_API__PORT; 0: any.")] = None,
 ) -> None:
-    """Serve the REST API. `penstock up` runs it too; here it is alone, beside your own workers.
+    """Serve the REST API alone, beside your own workers. `penstock up` runs it too.
 
-    On addresses other than this machine's own, callers need a key (`penstock keys create`), and TLS:
+    On addresses beyond this machine, callers need a key (`penstock keys create`), and TLS:
     PENSTOCK_API__TLS_CERTIFICATE, or a proxy (PENSTOCK_API__TLS_BY_PROXY).
     """
     from pipeline.engine.logs import configure

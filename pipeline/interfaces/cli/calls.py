@@ -16,20 +16,22 @@ if TYPE_CHECKING:
     from pipeline.providers.calls import CallFilter, CallStats, CallView
 
 app = typer.Typer(
-    help="Show calls to AI services: what was asked, how long it took, what it cost, how it ended.\n\n"
+    help="Show calls to AI services: operation, duration, cost, outcome.\n\n"
     "Start with: [bold]penstock calls stats --since 1d[/bold]; then "
     "[bold]penstock calls list --status failed[/bold] and [bold]penstock calls show ID[/bold].",
     no_args_is_help=True,
     rich_markup_mode="rich",
 )
-Flow = Annotated[str, typer.Option(help="Only this flow's: documents, music, screenshots.")]
+Flow = Annotated[str, typer.Option(help="Only calls of this flow: documents, music, screenshots.")]
 Scope = Annotated[
-    str, typer.Option(metavar="ID", callback=whole_scope, help="Only those about this document, run or batch.")
+    str, typer.Option(metavar="ID", callback=whole_scope, help="Only calls for this document, run or batch.")
 ]
-Provider = Annotated[str, typer.Option(metavar="NAME", help="Only this provider's.")]
-Model = Annotated[str, typer.Option(metavar="NAME", help="Only this model's.")]
-Kind = Annotated[str, typer.Option("--capability", metavar="KIND", help="Only vision, text or embeddings.")]
-Status = Annotated[str, typer.Option(help=f"Only those that ended so: {', '.join(OUTCOMES)}.")]
+Provider = Annotated[str, typer.Option(metavar="NAME", help="Only calls of this provider.")]
+Model = Annotated[str, typer.Option(metavar="NAME", help="Only calls of this model.")]
+Kind = Annotated[
+    str, typer.Option("--capability", metavar="KIND", help="Only this capability: vision, text, embeddings.")
+]
+Status = Annotated[str, typer.Option(help=f"Only calls with this outcome: {', '.join(OUTCOMES)}.")]
 
 
 def _filter(
@@ -50,7 +52,7 @@ def _filter(
 
 def _one_of(option: str, said: str, known: Iterable[str]) -> None:
     if said and said not in (known := list(known)):
-        raise typer.BadParameter(f"{said!r} is none of {', '.join(known)}", param_hint=option)
+        raise typer.BadParameter(f"{said!r} is not one of {', '.join(known)}", param_hint=option)
 
 
 @app.command("list")
@@ -115,7 +117,7 @@ def list_(
 def show(
     call_id: Annotated[int, typer.Argument(metavar="ID", help="See `penstock calls list`.")], as_json: Json = False
 ) -> None:
-    """Show one call: what it was about, its figures, its error, and the beginning of the answer."""
+    """Show one call: its subject, figures and error, and the beginning of the answer."""
     from pipeline.operations import calls
 
     ready()
@@ -159,9 +161,9 @@ def stats(
     until: Until = "",
     as_json: Json = False,
 ) -> None:
-    """Sum calls up: how many, how many failed, how long they took, their tokens and cost.
+    """Sum up calls: their number, failures, durations, tokens and cost.
 
-    Times are those of calls that succeeded: half of them took no longer than P50, 95 of 100 no longer than P95.
+    Times are those of successful calls: half of them took at most P50, 95 of 100 at most P95.
 
     [bold]penstock calls stats --by day --provider openai --since 7d[/bold]
     """
@@ -193,20 +195,20 @@ def _tokens(call: "CallView") -> str:
 
 
 def _cost(cost: float) -> str:
-    """Empty for nothing."""
+    """The number as text; empty for 0."""
     return money(cost) if cost else ""
 
 
 def _none() -> str:
-    """Why there is nothing to show."""
+    """Why the list is empty."""
     from pipeline.operations.calls import stats
 
     known = stats()
     if not known:
         return (
-            "No calls on record. Calls are made once a provider is configured (docs/reference/settings.md); "
+            "No calls on record. Penstock makes calls once you configure a provider (docs/reference/settings.md); "
             "local conversion "
             "makes none."
         )
     providers = ", ".join(f"{one.group} ({one.calls:,})" for one in known)
-    return f"No call matches. On record are those of {one_line(providers)}."
+    return f"No call matches. On record are calls of {one_line(providers)}."

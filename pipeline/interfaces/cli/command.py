@@ -1,4 +1,4 @@
-"""What commands share: their options and help, the settings they begin with, and a hint for when nothing is running."""
+"""Shared by commands: options and help, the settings that they load, and a hint for when no stack runs."""
 
 import inspect
 from collections.abc import Callable
@@ -16,7 +16,7 @@ Limit = Annotated[int, typer.Option(min=1, max=100_000, help="List at most this 
 
 
 class Format(StrEnum):
-    """What is written: Markdown, the blocks on each page with their boxes, or these as a DoclingDocument."""
+    """The format of a result: Markdown, the blocks of each page with their boxes, or these as a DoclingDocument."""
 
     MD = "md"
     JSON = "json"
@@ -24,7 +24,7 @@ class Format(StrEnum):
 
     @property
     def suffix(self) -> str:
-        """What names of files in this format end with."""
+        """The suffix of files in this format."""
         return ".docling.json" if self is Format.DOCLING else f".{self}"
 
 
@@ -57,7 +57,7 @@ def help_of(command: Callable[..., None]) -> str:
 
 
 def all_settings() -> "Settings":
-    """The settings, of which none is misspelt, also where they are read later. Raises `UnreadableSettingsError`."""
+    """The settings, after checking all names and values. Raises `UnreadableSettingsError`."""
     from pipeline.settings import get_settings
 
     settings = get_settings()
@@ -69,7 +69,7 @@ def all_settings() -> "Settings":
 
 
 def ready() -> "Settings":
-    """The settings, with the embedded database migrated. Raises `UserError` if another one is not."""
+    """The settings, after migrating the embedded database. Raises `UserError` if another database needs migrating."""
     from pipeline.standalone.stack import migrate_embedded
 
     settings = all_settings()
@@ -78,7 +78,7 @@ def ready() -> "Settings":
 
 
 def ready_context() -> "Context":
-    """The context of these settings, with the embedded database migrated."""
+    """The context of these settings, after migrating the embedded database."""
     from pipeline.process import get_context
 
     ready()
@@ -86,9 +86,9 @@ def ready_context() -> "Context":
 
 
 def tell_if_nothing_runs() -> None:
-    """If nothing is running that would carry on with the work just asked for, say how to start it."""
+    """Say how to start a stack, if none runs that would do the work just submitted."""
     from pipeline.interfaces.cli.output import err
     from pipeline.process import get_context
 
     if not get_context().online:
-        err.print("Nothing is running here: `penstock up` continues it.")
+        err.print("No stack is running: `penstock up` starts one and continues the work.")

@@ -13,7 +13,7 @@ from pipeline.interfaces.cli.command import help_of
 
 COMMANDS = {
     "convert": ("convert.command:convert", "Convert files to Markdown."),
-    "watch": ("convert.inbox:watch", "Convert every file that is in a folder or appears there, until Ctrl-C."),
+    "watch": ("convert.inbox:watch", "Convert every file in a folder, and those that appear there, until Ctrl-C."),
     "up": (
         "stack:up",
         (
@@ -23,31 +23,28 @@ COMMANDS = {
     ),
     "console": (
         "console:console",
-        "Open the console in a browser: documents, screenshots, queues and all else, to look at and to act on.",
+        "Open the console in a browser: see documents, screenshots, queues and all other work, and act on it.",
     ),
-    "api": ("api:api", "Serve the REST API. `penstock up` runs it too; here it is alone, beside your own workers."),
+    "api": ("api:api", "Serve the REST API alone, beside your own workers. `penstock up` runs it too."),
     "mcp": (
         "mcp:mcp",
         "Serve an assistant on this machine by the Model Context Protocol, over standard input and output.",
     ),
     "gateway": (
         "nodes.gateway:gateway",
-        "Run an instance of the gateway: nodes connect to it and offer what they can do, sessions ask for it.",
+        "Run an instance of the gateway: nodes connect to it and offer capabilities, sessions request them.",
     ),
     "status": (
         "stack:status",
-        (
-            "Show every flow's work by state, what waits and why, failures, queues, workers, and what providers cost "
-            "today."
-        ),
+        ("Show every flow's work by state, what waits and why, failures, queues, workers, and providers' cost today."),
     ),
     "workers": (
         "stack:workers",
-        "List the workers that live: since when, how many of their places are taken, and what each does.",
+        "List live workers: their start, their busy slots, and their jobs.",
     ),
     "doctor": (
         "stack:doctor",
-        "Check versions, settings, database, Redis, flows and providers; say how to fix what is wrong (exit code 1).",
+        "Check versions, settings, database, Redis, flows and providers; say how to fix each fault (exit code 1).",
     ),
     "migrate": (
         "stack:migrate",
@@ -55,16 +52,16 @@ COMMANDS = {
     ),
     "prune": (
         "retention:prune",
-        "Let go of what is beyond its time, and say what went: attempts, calls, runs, events, documents, frames.",
+        "Delete attempts, calls, runs, events, documents and frames past their retention, and list them.",
     ),
     "search": ("search:search", "Find words in converted documents, knowledge bases and screenshots at once."),
     "events": (
         "events:events",
-        "List what changed, newest first: documents completed, runs stopped, items indexed. Or follow it.",
+        "List events, newest first: documents completed, runs stopped, items indexed. Or follow them.",
     ),
     "node": (
         "nodes.node:node",
-        "Do jobs for a gateway. This machine connects outwards, so it may stand behind NAT or a firewall.",
+        "Run jobs for a gateway. This machine connects outwards, so it may stand behind NAT or a firewall.",
     ),
     "worker": (
         "stack:worker",
@@ -87,7 +84,7 @@ COMMANDS = {
     ),
     "queues": ("queues:queues", "Show queues with their depths, limits and gates; pause, resume, limit, drain them."),
     "breakers": ("queues:breakers", "Show the providers' breakers; open and close them."),
-    "calls": ("calls:app", "Show calls to AI services: what was asked, how long it took, what it cost, how it ended."),
+    "calls": ("calls:app", "Show calls to AI services: operation, duration, cost, outcome."),
     "settings": (
         "live_settings:app",
         "Settings that take effect on every worker without a restart (for the others see docs/reference/settings.md).",
@@ -99,7 +96,7 @@ COMMANDS = {
     ),
     "screenshots": (
         "screenshots:app",
-        "Take screenshots in, let models (or rules) understand them, and search what happened.",
+        "Ingest screenshots, let models (or rules) analyse them, and search what happened.",
     ),
     "webhooks": (
         "webhooks:app",
@@ -131,16 +128,16 @@ COMMANDS = {
         ),
     ),
 }
-"""Where each is, in this package, and the first paragraph of its help."""
+"""The module of each command, in this package, and the first paragraph of its help."""
 _PASSED_ON = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
 _OF_CELERY = {"worker", "beat", "flower"}
-"""Their options are Celery's own, too, `--help` among them."""
+"""Commands that also take Celery's options, `--help` among them."""
 _FILLED = {"convert", "watch", "console", "search", "events", "node"}
-"""Whose paragraphs fill the lines of the terminal; others keep their own line breaks."""
+"""Commands whose paragraphs fill the terminal's lines; others keep their line breaks."""
 
 
 class Commands(TyperGroup):
-    """Commands whose errors about arguments hold no control characters: scripts pass names that strangers chose."""
+    """Commands that strip control characters from errors about arguments: scripts pass names that strangers chose."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         name = args[0] if args else ""
@@ -168,13 +165,13 @@ def _printable_errors() -> Iterator[None]:
 
 
 def add_commands(app: typer.Typer) -> None:
-    """Give the program all commands, as far as its own help shows them."""
+    """Add all commands to the program, with the help that the program's own help shows."""
     for name, (_, line) in COMMANDS.items():
         app.command(name, help=line)(lambda: None)
 
 
 def _command(name: str) -> Any:
-    """The command itself, with its options, or its own commands."""
+    """Import a command, with its options and subcommands."""
     module, _, attribute = COMMANDS[name][0].partition(":")
     found = getattr(import_module(f"pipeline.interfaces.cli.{module}"), attribute)
     alone = typer.Typer(rich_markup_mode="rich", pretty_exceptions_enable=False)

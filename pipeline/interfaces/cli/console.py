@@ -13,9 +13,9 @@ def console(
         bool, typer.Option("--address", help="Print the console's address on standard output, and open nothing.")
     ] = False,
 ) -> None:
-    """Open the console in a browser: documents, screenshots, queues and all else, to look at and to act on.
+    """Open the console in a browser: see documents, screenshots, queues and all other work, and act on it.
 
-    Where nothing runs yet, this runs the whole stack first, like `penstock up`, until Ctrl-C.
+    Where no stack runs yet, this first runs one, like `penstock up`, until Ctrl-C.
 
     Beyond this machine, or with PENSTOCK_API__REQUIRE_KEY, it asks for a key (`penstock keys create NAME`).
     """
@@ -33,7 +33,7 @@ def console(
 
     def open_it() -> None:
         if not webbrowser.open(address):
-            err.print(f"No browser could be opened here: go to {address}", soft_wrap=True)
+            err.print(f"No browser opened here: go to {address}", soft_wrap=True)
 
     def open_when_it_answers() -> None:
         until = time.monotonic() + _READY_S

@@ -1,4 +1,4 @@
-"""What commands for keys and tokens share: names, life times, and a secret that is shown once."""
+"""Shared by commands for keys and tokens: names, life times, and showing a secret once."""
 
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,13 +12,13 @@ if TYPE_CHECKING:
 
     from pipeline.storage.credentials import CredentialView
 
-Expires = Annotated[str, typer.Option(help="After this time, such as 90d. Default: never.")]
+Expires = Annotated[str, typer.Option(help="Expires after this time, such as 90d. Default: never.")]
 STATE_COLUMNS = ("STATE", "LAST USED?", "EXPIRES?")
 _LONGEST_S = 100 * 366 * 86_400
 
 
 def checked_name(name: str, noun: str) -> str:
-    """The name as it is stored. Raises `UserError` for one that no list could show."""
+    """The name to store. Raises `UserError` for a name that lists cannot show."""
     from pipeline.engine.control_characters import printable
     from pipeline.engine.errors import UserError
 
@@ -28,7 +28,7 @@ def checked_name(name: str, noun: str) -> str:
 
 
 def life_days(expires: str, noun: str) -> float | None:
-    """For how many days it is good; None: until it is revoked. Raises `UserError`."""
+    """Days until the credential expires; None: never. Raises `UserError`."""
     from pipeline.engine.errors import UserError
 
     seconds = duration_s(expires) or 0
@@ -38,14 +38,14 @@ def life_days(expires: str, noun: str) -> float | None:
 
 
 def show_once(secret: str, made: "CredentialView", noun: str, good_for: str, *, as_json: bool) -> None:
-    """Print what was made: the secret alone goes to standard output."""
+    """Print a new credential: only the secret goes to standard output."""
     if as_json:
         from pipeline.engine.views import plain
 
         print_json({**plain(made), "secret": secret})
         return
     until = f", until {made.expires_at:%Y-%m-%d %H:%M} UTC" if made.expires_at else ""
-    said = f"{noun.capitalize()} {made.id} ({one_line(made.name)}, {good_for}{until}). It is not shown again:"
+    said = f"{noun.capitalize()} {made.id} ({one_line(made.name)}, {good_for}{until}). Penstock does not show it again:"
     err.print(said, soft_wrap=True)
     print_text(f"{secret}\n")
 

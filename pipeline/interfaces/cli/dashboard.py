@@ -1,4 +1,4 @@
-"""Flower's arguments: where it listens, and that nobody beyond this machine looks without a login."""
+"""Flower's arguments: its address, and a login for access from beyond this machine."""
 
 import os
 from collections.abc import Sequence
@@ -8,24 +8,24 @@ from pipeline.standalone.address import is_loopback
 
 LOOPBACK = "127.0.0.1"
 COLUMNS = "name,state,result,received,runtime,worker,uuid"
-"""Of Flower's page of tasks: a page that failed is in the result of a message that succeeded."""
+"""The columns of Flower's page of tasks. They include the result, which names a failed page of a successful message."""
 
 
 def flower_arguments(given: Sequence[str]) -> list[str]:
-    """Flower's options as they were given, made safe: by default it listens on this machine's own address only.
+    """Flower's options, made safe: by default it listens on this machine's loopback address.
 
-    Raises `UserError` where it would listen elsewhere without a login, and for options that it does not understand.
+    Raises `UserError` where it would listen elsewhere without a login, and for unknown options.
     """
     from flower.command import apply_env_options, apply_options
     from flower.options import options
     from tornado.options import Error
 
     asked = "FLOWER_CONF" in os.environ or any(argument.startswith("--conf") for argument in given)
-    # Flower itself would run a flowerconfig.py that lies in the current folder.
+    # Flower would run a flowerconfig.py from the current folder.
     arguments = [*([] if asked else [f"--conf={os.devnull}"]), *given]
     options.address, options.tasks_columns = LOOPBACK, COLUMNS
     try:
-        # As Flower does: variables, then its file, then the command line.
+        # In Flower's order: variables, its file, the command line.
         apply_env_options()
         apply_options("flower", arguments)
     except (Error, KeyError, ValueError) as error:
@@ -43,6 +43,6 @@ def flower_arguments(given: Sequence[str]) -> list[str]:
 
 
 def _has_login(passwords: Sequence[str] | None, emails: str) -> bool:
-    """Whether everybody has to say who they are: each of several logins has a password, or there is OAuth."""
+    """Whether Flower requires a login: OAuth, or a password for every name."""
     pairs = [login.partition(":") for login in passwords or ()]
     return bool(emails) if not pairs else all(name and password for name, _, password in pairs)

@@ -1,4 +1,4 @@
-"""`penstock events`: what changed, and what changes just now."""
+"""`penstock events`: past events, and new ones as they come."""
 
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,18 +14,20 @@ if TYPE_CHECKING:
 
 
 def events(
-    flow: Annotated[str, typer.Option(help="Only this flow's.")] = "",
+    flow: Annotated[str, typer.Option(help="Only events of this flow.")] = "",
     types: Annotated[
-        list[str] | None, typer.Option("--type", help="Only such: document.completed, document.*; may be repeated.")
+        list[str] | None, typer.Option("--type", help="Only this type: document.completed, document.*. Repeatable.")
     ] = None,
     scope: Annotated[
-        str, typer.Option(metavar="ID", callback=whole_scope, help="Only those about this document, run or batch.")
+        str, typer.Option(metavar="ID", callback=whole_scope, help="Only events about this document, run or batch.")
     ] = "",
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Print them as they come, until Ctrl-C.")] = False,
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="Print new events as they come, until Ctrl-C.")
+    ] = False,
     limit: Limit = 50,
     as_json: Json = False,
 ) -> None:
-    """List what changed, newest first: documents completed, runs stopped, items indexed. Or follow it.
+    """List events, newest first: documents completed, runs stopped, items indexed. Or follow them.
 
     For example: [bold]penstock events --type 'document.*' --follow[/bold]
     """

@@ -1,6 +1,6 @@
-"""Ids on the command line may be shortened: callbacks of arguments and options that make them whole again.
+"""Callbacks of arguments and options that complete shortened ids.
 
-What no id begins with stays as it is: the command says that there is no such thing.
+They leave a text that no id begins with unchanged: the command then reports the unknown id.
 """
 
 from collections.abc import Callable
@@ -30,7 +30,7 @@ def _whole(find: Callable[["Context", str], str | None]) -> Callback:
 
 
 def whole(flow: str, noun: str) -> Callback:
-    """Of rows of a flow, by what its `ids` call them."""
+    """Completes ids of a flow's rows, by their kind in `Flow.ids`."""
     return _whole(
         lambda context, given: import_module(f"pipeline.flows.{flow}.flow").FLOW.resolve(context, noun, given)
     )

@@ -1,4 +1,4 @@
-"""`penstock keys …`: who may call the REST API."""
+"""`penstock keys …`: the keys of the REST API."""
 
 from typing import Annotated
 
@@ -14,21 +14,21 @@ app = typer.Typer(help="Keys of the REST API: create, show, revoke.", no_args_is
 
 @app.command()
 def create(
-    name: Annotated[str, typer.Argument(help="Whose key it is; you see it in lists and logs.")],
+    name: Annotated[str, typer.Argument(help="The key's holder; lists and logs show it.")],
     scope: Annotated[str, typer.Option(help="read; write: submit and act too; admin: queues and settings too.")] = (
         "write"
     ),
     expires: Expires = "",
     as_json: Json = False,
 ) -> None:
-    """Create a key and print it. It is shown this once: only its hash is kept."""
+    """Create a key and print it, this once: Penstock keeps only its hash."""
     from pipeline.engine.errors import UserError
     from pipeline.operations import keys
     from pipeline.storage.api_keys import Scope
 
     name = checked_name(name, "key")
     if scope not in set(Scope):
-        raise UserError(f"there is no scope '{scope}': choose from {', '.join(Scope)}", code="usage")
+        raise UserError(f"unknown scope '{scope}': choose from {', '.join(Scope)}", code="usage")
     ready()
     made = keys.create(name, Scope(scope), life_days(expires, "key"))
     show_once(made.secret, made.key, "key", str(made.key.scope), as_json=as_json)
@@ -52,10 +52,10 @@ def list_(as_json: Json = False) -> None:
 @app.command()
 def show(
     key: Annotated[str, typer.Argument(metavar="ID|NAME", help="See `penstock keys list`.")],
-    limit: Annotated[int, typer.Option(min=1, max=1000, help="How many charges, the newest first.")] = 20,
+    limit: Annotated[int, typer.Option(min=1, max=1000, help="Show this many charges, the newest first.")] = 20,
     as_json: Json = False,
 ) -> None:
-    """Show what a key has spent today, what is reserved for its work under way, and what it was charged for."""
+    """Show a key's spending today, the amount reserved for its work under way, and its charges."""
     from pipeline.operations import keys
     from pipeline.storage import api_keys
 
@@ -90,7 +90,7 @@ def show(
             one_line(charge.model),
         ],
         as_json=False,
-        none="It was charged for nothing in the last 90 days.",
+        none="It has no charges in the last 90 days.",
     )
 
 

@@ -1,4 +1,4 @@
-"""`penstock settings …`: settings that can be changed while everything is running."""
+"""`penstock settings …`: settings that take effect while workers run."""
 
 from typing import TYPE_CHECKING, Annotated
 
@@ -15,7 +15,7 @@ app = typer.Typer(
     no_args_is_help=True,
 )
 Key = Annotated[str, typer.Argument(metavar="KEY", help="See `penstock settings list`.")]
-Reason = Annotated[str, typer.Option(help="Why; shown beside the value.")]
+Reason = Annotated[str, typer.Option(help="The reason, which lists show beside the value.")]
 BY = "command line"
 
 
@@ -37,7 +37,7 @@ def list_(as_json: Json = False) -> None:
         ("KEY", "VALUE", "", "MEANING?"),
         row,
         as_json=as_json,
-        none="No live settings: they belong to providers' queues, and no provider is configured.",
+        none="No live settings: they belong to providers' queues, and you have configured no provider.",
     )
 
 

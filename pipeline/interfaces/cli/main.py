@@ -1,4 +1,4 @@
-"""The program, and how errors are reported at the terminal."""
+"""The program, and its reports of errors at the terminal."""
 
 import errno
 import io
@@ -35,7 +35,7 @@ _USAGE = frozenset(
         "relative_path",
     }
 )
-"""Codes of errors about what was typed: values that no option takes, and names that are not in the settings."""
+"""Codes of errors about arguments: values that no option takes, and names that the settings lack."""
 _UNWRITABLE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EPIPE})
 
 
@@ -76,14 +76,14 @@ add_commands(app)
 def main() -> None:
     """Run the command line. Exit codes: 0 done, 1 failed, 2 wrong usage, 3 partial, 130 interrupted."""
     privacy.begin()
-    if isinstance(sys.stdout, io.TextIOWrapper):  # None without a terminal, and anything in tests
-        sys.stdout.reconfigure(errors="backslashreplace")  # as for standard error: no text is a reason to fail
-    warnings.simplefilter("ignore", NoWorkerWarning)  # commands that wait say it in their own way
+    if isinstance(sys.stdout, io.TextIOWrapper):  # None without a terminal, and any object in tests
+        sys.stdout.reconfigure(errors="backslashreplace")  # like standard error: no text makes printing fail
+    warnings.simplefilter("ignore", NoWorkerWarning)  # waiting commands report an interrupt themselves
     try:
         try:
             app(obj=_configure_logs)
         finally:
-            sys.stdout.flush()  # not at the process's end, where nobody explains an error
+            sys.stdout.flush()  # not at exit, where an error would print a traceback
     except PenstockError as error:
         _fail(str(error), WRONG_USAGE if getattr(error, "code", "") in _USAGE else FAILED)
     except KeyboardInterrupt:
@@ -91,11 +91,13 @@ def main() -> None:
         sys.exit(INTERRUPTED)
     except Exception as error:  # noqa: BLE001  # whatever it is, it is shown
         if not (sentence := _explained(error)):
-            # A defect. What it quotes may be anybody's text.
+            # A defect. It may quote any text.
             err.print(traceback.format_exc(), soft_wrap=True, markup=False, end="")
             sys.exit(FAILED)
         if getattr(error, "errno", None) in _UNWRITABLE:
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is left cannot be written either
+            os.dup2(
+                os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno()
+            )  # drop the rest, which cannot be written either
         _fail(sentence, FAILED)
 
 
@@ -129,7 +131,7 @@ def _explained(error: Exception) -> str:
         case UnicodeEncodeError(object=text):
             sentence = f"an argument is not text in UTF-8: {text[:200]}"
         case MasterNotFoundError():
-            sentence = "no sentinel names a living Redis master. Try `penstock doctor`."
+            sentence = "no sentinel names a live Redis master. Try `penstock doctor`."
         case RedisError():
             sentence = f"Redis cannot be used: {str(error).rstrip('.')}. Try `penstock doctor`."
         case OSError(filename=None, errno=number, strerror=reason) if number in _UNWRITABLE:

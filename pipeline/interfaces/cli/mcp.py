@@ -10,12 +10,12 @@ from pipeline.interfaces.cli.command import ready_context, tell_if_nothing_runs
 
 def mcp(
     write: Annotated[
-        bool, typer.Option("--write", help="Also tools that convert, retry and add. Without: only those that read.")
+        bool, typer.Option("--write", help="Include tools that convert, retry and add. Default: only tools that read.")
     ] = False,
 ) -> None:
     """Serve an assistant on this machine by the Model Context Protocol, over standard input and output.
 
-    Assistants start it themselves; docs/how-to/mcp.md has what to put into their settings. Those elsewhere use the
+    Assistants start it themselves; docs/how-to/mcp.md shows their settings. Assistants elsewhere use the
     API's address /mcp instead.
     """
     from pipeline.engine.logs import configure
@@ -24,9 +24,7 @@ def mcp(
 
     context = ready_context()
     if sys.stdin.isatty():
-        err.print(
-            "This waits for messages of an assistant, which starts it by itself: docs/how-to/mcp.md. Ctrl-C ends it."
-        )
+        err.print("Waiting for an assistant, which normally starts this command: docs/how-to/mcp.md. Ctrl-C ends it.")
     configure(context.settings.log_level, as_json=context.settings.log_json)
     tell_if_nothing_runs()
     serve(context, write=write)

@@ -37,11 +37,11 @@ app.command()(runs)
 @app.command()
 def sync(
     folder: Annotated[
-        Path | None, typer.Option(help="Read the tags of this folder's audio files instead of what is configured.")
+        Path | None, typer.Option(help="Read the tags of this folder's audio files instead of the configured library.")
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Read all songs from the music library. Missing songs are flagged, never deleted; nothing is paid for."""
+    """Read all songs from the music library, at no cost. Penstock flags missing songs, and never deletes one."""
     from rich import progress as bars
 
     from pipeline.operations import music
@@ -77,11 +77,11 @@ def start(
     wait: Annotated[bool, typer.Option("--wait", help="Wait for the end; starts a stack if none runs.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Sync, then have the provider describe all pending songs, batch by batch, within its limits.
+    """Sync, then let the provider describe all pending songs, batch by batch, within its limits.
 
     Try [bold]penstock music start --dry-run[/bold] first, then [bold]penstock music start --wait --limit 20[/bold].
-    Without --wait the run continues by itself wherever `penstock up` is running; `penstock music status` shows it.
-    While a run is active, another start is refused. Exit codes: 0 done, 1 failed, refused or stopped, 2 wrong usage,
+    Without --wait, the run continues wherever `penstock up` runs; `penstock music status` shows it.
+    Only one run may be active. Exit codes: 0 done, 1 failed, refused or stopped, 2 wrong usage,
     3 some songs failed.
     """
     from pipeline.flows.music.service import StartOptions
@@ -106,11 +106,11 @@ def start(
 
 
 def _follow(stack: "Stack", run: "RunView", *, quiet: bool) -> "MusicStatus":
-    """Show how a run goes until it has ended; its final status. Keeps the stack up meanwhile."""
+    """Show a run's progress until it has ended, and keep the stack up; return its final status."""
     from pipeline.operations import music
 
     interrupted = (
-        "The run is kept: `penstock up` continues it, `penstock music start --wait` does not start another, "
+        "The run stays: `penstock up` continues it, `penstock music start --wait` does not start another, "
         "`penstock music stop` ends it."
     )
 
@@ -138,7 +138,7 @@ def _bar(found: "MusicStatus") -> "Bar":
 
 
 def _tell_end(found: "MusicStatus") -> None:
-    """Say how a run ended, and leave with its exit code: 0 done, 1 failed or stopped, 3 some songs failed."""
+    """Report how a run ended, and exit: 0 done, 1 failed or stopped, 3 some songs failed."""
     run = found.run
     if run is not None and run.outcome in {"failed", "stopped"}:
         how = f"failed: {run.error}" if run.outcome == "failed" else "was stopped; `penstock music start` continues."
@@ -174,7 +174,7 @@ def _show_estimate(found: "Estimate", *, as_json: bool) -> None:
             ("cost", cost),
         ]
     )
-    out.print("Nothing was changed, and no provider was called.")
+    out.print("This changed nothing, and called no provider.")
 
 
 def _tell(run: "RunView", done: str, *, as_json: bool) -> None:
@@ -206,7 +206,7 @@ def resume(as_json: Json = False) -> None:
 
 @app.command()
 def stop(as_json: Json = False) -> None:
-    """End the run. Results already paid for are kept; the other songs become pending again."""
+    """End the run. Paid results stay; the other songs become pending again."""
     from pipeline.operations import music
 
     ready()
@@ -240,7 +240,7 @@ def _show_status(found: "MusicStatus", provider: str) -> None:
         ("batches", batches),
     ]
     if not provider:
-        rows.append(("provider", "none: songs are found by their words; `penstock music start` says what it takes"))
+        rows.append(("provider", "none: search matches songs by words; `penstock music start` makes vectors"))
     if found.stand_in:
         rows.append(("stand-in", f"{escape(found.stand_in)} writes metadata: the provider's breaker is open"))
     rows.append(("workers", "running" if found.is_worker_running else "none running: `penstock up` starts them"))
@@ -264,8 +264,8 @@ def search(
 ) -> None:
     """Find songs by their words, for a mood, or like another song.
 
-    Names, albums, genres and years are searched as soon as songs are synced; tags and moods once they are described.
-    With an embeddings provider, a mood costs one small call, which needs a stack; one is started if none is running.
+    Search knows names, albums, genres and years after a sync, tags and moods once songs have descriptions.
+    With an embeddings provider, a mood costs one small call, which needs a stack; the command starts one if none runs.
     For example: [bold]penstock music search "rainy night, slow piano"[/bold], or
     [bold]penstock music search --like "So What"[/bold].
     """
@@ -306,21 +306,21 @@ def search(
 
 
 def _notes(found: "Found", *, has_provider: bool) -> Iterator[str]:
-    """Limits of a search, as sentences."""
+    """The limits of a search, as sentences."""
     if found.songs and not found.searched:
         how = "`penstock music start`" if has_provider else "`penstock music start` says what it takes"
         yield f"By names, albums, genres and years alone, not by mood: no song is described yet ({how})."
     elif found.songs and found.lexical:
         setting = "PENSTOCK_MUSIC__EMBEDDINGS_PROVIDER"
-        yield f"By words alone, without meaning: no embeddings provider is configured ({setting})."
+        yield f"By words alone, not by meaning: set an embeddings provider ({setting})."
     if found.any_word and found.matches:
-        yield "No song has all the words: those found by words have some of them."
+        yield "No song has all the words: matches by words have some of them."
 
 
 @app.command()
 def show(
     song: Annotated[str, typer.Argument(help="Number, library id or title. Default: list songs.")] = "",
-    status: Annotated[str, typer.Option(help="In a list, only those in this state, such as FAILED.")] = "",
+    status: Annotated[str, typer.Option(help="In a list, only songs in this state, such as FAILED.")] = "",
     batches: Annotated[bool, typer.Option("--batches", help="List batches instead, with the reasons of failures.")] = (
         False
     ),

@@ -1,4 +1,4 @@
-"""`penstock music runs`: what was run, how far it came, and what it cost."""
+"""`penstock music runs`: runs, their progress, and their cost."""
 
 from typing import TYPE_CHECKING, Annotated
 
@@ -21,7 +21,7 @@ def runs(
     limit: Limit = 50,
     as_json: Json = False,
 ) -> None:
-    """List runs, newest first, or show one: its songs and batches by state, and what its calls cost."""
+    """List runs, newest first, or show one: its songs and batches by state, and the cost of its calls."""
     from pipeline.operations import music
 
     ready()

@@ -1,7 +1,7 @@
 """The one printer of the command line: results go to standard output, everything else to standard error.
 
-What strangers wrote (names, titles, pages, errors, replies) is shown, never obeyed. Nothing printed here has control
-characters but our own colours, even where somebody forgot to escape it, and markup knows nothing but these colours.
+It shows texts of strangers (names, titles, pages, errors, replies), and never obeys them: no printed text has control
+characters except our own colours, even where the code forgot to escape it, and markup knows only these colours.
 """
 
 import json
@@ -20,11 +20,11 @@ from pipeline.engine.views import plain
 
 _TAG = re.compile(r"\[(/?)(bold|dim|red|green|yellow|magenta|cyan)\]")
 _NO_TAG = "\0"
-"""Behind a bracket of what would else be a tag. `printable` leaves none in what strangers wrote."""
+"""Marks a bracket that would otherwise begin a tag. `printable` removes it from strangers' texts."""
 
 
 class Printer(Console):
-    """A console that every text may be given to: no links, emoji codes, errors about markup, nor control characters."""
+    """A console that prints any text: without links, emoji codes, errors about markup, or control characters."""
 
     def render_str(self, text: str, *, markup: bool | None = None, **_: Any) -> Text:
         return Text(printable(text)) if markup is False else marked(text)
@@ -40,7 +40,7 @@ class Printer(Console):
 
 
 def _console(stream: TextIO, **options: Any) -> Console:
-    # Pipes and files have no width: never break or cut a line there.
+    # Pipes and files have no width: do not break or cut their lines.
     return Printer(highlight=False, width=None if stream.isatty() else 10_000, **options)
 
 
@@ -49,7 +49,7 @@ err = _console(sys.stderr, stderr=True)
 
 
 def marked(text: str) -> Text:
-    """Markup as coloured text. Whatever else is in brackets stays as it is."""
+    """Markup as coloured text. Other text in brackets stays unchanged."""
     shown, styles, done = Text(), list[str](), 0
 
     def add(piece: str) -> None:
@@ -67,13 +67,13 @@ def marked(text: str) -> Text:
 
 
 def _after(before: str, text: str) -> str:
-    """The text as it is printable behind this one, which decides about a joiner at its beginning."""
+    """The printable form of `text` after `before`, whose end decides about a joiner at the beginning."""
     last = before[-1:]
     return printable(last + text)[len(last) :]
 
 
 def escape(text: str) -> str:
-    """Markup that shows this text as it is, whatever stands around it; of several lines, if it has them."""
+    """Markup that shows this text literally, with its line breaks."""
     return _TAG.sub(lambda tag: f"[{_NO_TAG}{tag[0][1:]}", printable(text))
 
 
@@ -98,22 +98,22 @@ STYLES = {
 Item = TypeVar("Item")
 _GAP = "  "
 _LEAST_WIDTH, _LEAST_LAST = 12, 30
-"""The least widths of a column that may be shortened: any one, and the last one."""
+"""The least widths of a shortened column: of any column, and of the last one."""
 
 
 def print_json(value: Any) -> None:
     """Print a view, or a container of views, as JSON on standard output."""
-    # A file name that is not UTF-8 becomes JSON escapes, too.
+    # File names that are not UTF-8 become JSON escapes too.
     sys.stdout.write(json_escaped(json.dumps(plain(value), indent=2, ensure_ascii=False, default=str)) + "\n")
 
 
 def print_text(text: str) -> None:
-    """Write a result on standard output: as it is where a file or a program takes it, printable on a terminal."""
+    """Write a result to standard output: unchanged to a file or program, printable on a terminal."""
     sys.stdout.write(printable(text) if sys.stdout.isatty() else text)
 
 
 def confirm(question: str) -> None:
-    """Ask a person, and end the command unless they agree."""
+    """Ask the user, and end the command unless they agree."""
     typer.confirm(printable_line(question), abort=True, err=True)
 
 
@@ -121,7 +121,7 @@ class Table:
     """A plain table, one line a row, easy to grep and to copy.
 
     Marks behind a column's name: `?` leave it out on a narrow terminal, `~` shorten it there, `>` align it to the
-    right. The last column, unless `~`, may be of any length: the terminal wraps it.
+    right. The last column, unless `~`, may have any length: the terminal wraps it.
     """
 
     def __init__(self, *columns: str) -> None:
@@ -161,7 +161,7 @@ class Table:
 def print_list(
     found: Sequence[Item], columns: Sequence[str], row: Callable[[Item], Sequence[str]], *, as_json: bool, none: str
 ) -> None:
-    """Print `found` as JSON, or as a table of one `row` (markup) each; `none` says that there is nothing to list."""
+    """Print `found` as JSON, or as a table with a `row` (markup) for each; `none`: the sentence for an empty list."""
     if as_json:
         print_json(found)
     elif not found:

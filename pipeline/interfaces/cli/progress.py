@@ -1,6 +1,6 @@
-"""What a command shows while it waits for work: bars on a terminal, elsewhere a line every few seconds.
+"""The progress of a command that waits for work: bars on a terminal, elsewhere a line every few seconds.
 
-Meanwhile it keeps the stack up, and says why work waits.
+It also keeps the stack up, and says why work waits.
 """
 
 import time
@@ -23,19 +23,19 @@ if TYPE_CHECKING:
 
 State = TypeVar("State")
 MAX_BARS = 12
-"""More would scroll."""
+"""Bars on the screen at once: more would scroll."""
 PATIENCE_S = 5.0
-"""How long nothing may move before a command asks what is holding the work up."""
+"""Seconds without progress after which a command says why the work waits."""
 LINE_EVERY_S = 5.0
-"""How often a line says how far work is where there is no terminal; one that says nothing new has to wait for …"""
+"""Seconds between lines without a terminal; an unchanged line waits for …"""
 SAME_LINE_EVERY_S = 60.0
 _WIDE = 80
-"""Columns that a terminal needs before there is room for bars and times."""
+"""Columns of a terminal with room for bars and times."""
 
 
 @dataclass(frozen=True)
 class Bar:
-    """How far something is: `done` of `total` units (None: not known yet), and markup to show beside the bar."""
+    """The progress of one piece of work: `done` of `total` units (None: unknown), and markup beside the bar."""
 
     name: str
     done: int
@@ -43,13 +43,13 @@ class Bar:
     figures: str
     state: str = ""
     busy: bool = False
-    """Units are in progress: no need to ask what holds the work up."""
+    """Whether units are in progress, so that nothing holds the work up."""
     waits: str = ""
-    """What it waits for, in words."""
+    """The reason why it waits, in words."""
 
 
 class Words(bars.ProgressColumn):
-    """Markup that a bar carries: its description, or one of its fields."""
+    """A bar's column of markup: its description, or one of its fields."""
 
     def __init__(self, field: str = "", justify: "JustifyMethod" = "left") -> None:
         super().__init__(Column(no_wrap=True, justify=justify))
@@ -60,12 +60,12 @@ class Words(bars.ProgressColumn):
 
 
 class Progress:
-    """Bars on standard error while this context lasts, and sentences above them. Not a terminal: sentences only."""
+    """Bars on standard error while this context lasts, with sentences above; without a terminal, only sentences."""
 
     def __init__(
         self, stack: "Stack", *, interrupted: str, quiet: bool = False, patience_s: float = PATIENCE_S
     ) -> None:
-        """`interrupted`: what Ctrl-C says. `quiet`: show nothing but that."""
+        """`interrupted`: the sentence after Ctrl-C. `quiet`: show only that."""
         self._stack = stack
         self._interrupted = interrupted
         self._quiet = quiet
@@ -81,7 +81,7 @@ class Progress:
         self._told = {""}
         self._moved_at = time.monotonic()
         self.state: Any = None
-        """What `follow` saw last."""
+        """The last state that `follow` showed."""
 
     def __enter__(self) -> "Progress":
         self._bars.start()
@@ -95,10 +95,10 @@ class Progress:
             err.print(("\n" if self._on_terminal else "") + self._interrupted, soft_wrap=True)
 
     def show(self, key: str, bar: Bar) -> None:
-        """Show or update the bar of `key`, the first one's on top; harmless if there is no room for another one."""
+        """Show or update the bar of `key`, in order of appearance; does nothing without room for another bar."""
         _, pace = self._known.get(key, (bar, Pace()))
         self._known[key] = bar, pace
-        if bar.total is not None:  # else what was done before may still come to light, and that says nothing
+        if bar.total is not None:  # else units done earlier may still appear, and distort the pace
             pace.see(bar.done, time.monotonic())
         name = one_line(bar.name, self._name_width)
         if key not in self._shown:
@@ -116,7 +116,7 @@ class Progress:
         )
 
     def remove(self, key: str) -> None:
-        """Remove a bar, which makes room for another one."""
+        """Remove a bar, to make room for another."""
         self._known.pop(key, None)
         if key in self._shown:
             self._bars.remove_task(self._shown.pop(key))
@@ -125,7 +125,7 @@ class Progress:
         return ", ".join(part for part in (bar.figures, pace.words(bar.total, time.monotonic())) if part)
 
     def _say_how_far(self) -> None:
-        """Where there is no terminal: a line now and then, about the first bar."""
+        """Without a terminal: print a line now and then, about the first bar."""
         if self._on_terminal or not self._known:
             return
         bar, pace = next(iter(self._known.values()))
@@ -137,14 +137,14 @@ class Progress:
             self.note(line)
 
     def note(self, sentence: str) -> None:
-        """Say something (markup) above the bars."""
+        """Print a sentence (markup) above the bars."""
         if not self._quiet:
             err.print(sentence, soft_wrap=True)
 
     def follow(self, states: Iterable[State], bar_of: Callable[[State], Bar]) -> State:
-        """Show how one thing goes until `states` (never empty) ends; the last of them.
+        """Show each of `states` (never empty) until they end; return the last one.
 
-        Not a terminal: a line whenever the figures change.
+        Without a terminal, print a line whenever the figures change.
         """
         last_line = ""
         for state in states:
@@ -160,7 +160,7 @@ class Progress:
         return cast("State", self.state)
 
     def keep(self, reasons: Callable[[], Iterable[str]] = tuple) -> None:
-        """Keep the stack up; if nothing has moved for a while, say what is wrong and the `reasons` why work waits."""
+        """Keep the stack up; after a while without progress, print its faults and the `reasons` why work waits."""
         if time.monotonic() - self._moved_at >= self._patience_s:
             for sentence in (self._stack.trouble(), *reasons()):
                 self.note_once(sentence)
@@ -168,7 +168,7 @@ class Progress:
         self._stack.ensure()
 
     def note_once(self, sentence: str, key: str = "") -> None:
-        """Note a sentence unless it, or another one with the same `key`, was noted before."""
+        """Print a note, once for each `key` (default: the sentence)."""
         if (key or sentence) not in self._told:
             self._told.add(key or sentence)
             self.note(f"[yellow]Note:[/yellow] {one_line(sentence)}")

@@ -1,4 +1,4 @@
-"""`penstock queues …` and `penstock breakers …`: show gates, and close and open them by hand."""
+"""`penstock queues …` and `penstock breakers …`: show gates, close and open them."""
 
 import time
 from typing import TYPE_CHECKING, Annotated, Any
@@ -25,9 +25,9 @@ queues = typer.Typer(
 breakers = typer.Typer(
     help="Show the providers' breakers; open and close them.", rich_markup_mode="rich", invoke_without_command=True
 )
-_MEANS = {"closed": "calls are made", "open": "no calls", "half-open": "one probe"}
+_MEANS = {"closed": "calls flow", "open": "no calls", "half-open": "one probe"}
 Queue = Annotated[str, typer.Argument(metavar="QUEUE", help="A queue with a gate; see `penstock queues`.")]
-For = Annotated[str, typer.Option("--for", help="How long: 90s, 10m, 2h. Default: until resumed.")]
+For = Annotated[str, typer.Option("--for", help="For this time: 90s, 10m, 2h. Default: until resumed.")]
 
 
 def _online() -> "Context":
@@ -62,7 +62,7 @@ def _row(queue: "QueueView") -> dict[str, Any]:
     from pipeline.engine.gate import CLOSED_BY
 
     gate = f"closed by {CLOSED_BY[queue.closed_by]}" if queue.closed_by else queue.gate
-    resumes = "by itself" if queue.closed_by == "limits" else _in(queue.resumes_in_s) if queue.closed_by else ""
+    resumes = "on its own" if queue.closed_by == "limits" else _in(queue.resumes_in_s) if queue.closed_by else ""
     return {
         "queue": queue.name,
         "waiting": queue.waiting,
@@ -80,9 +80,11 @@ def _in(left_s: float | None) -> str:
 
 @queues.command()
 def pause(
-    queue: Queue, for_: For = "", reason: Annotated[str, typer.Option(help="Shown beside the pause.")] = ""
+    queue: Queue,
+    for_: For = "",
+    reason: Annotated[str, typer.Option(help="The reason, which lists show beside the pause.")] = "",
 ) -> None:
-    """Let nothing more through; calls in flight finish. Applies at once to every worker, and to those started later."""
+    """Stop new calls; calls in flight finish. Applies at once to every worker, also to those that start later."""
     from pipeline.operations import queues as control
 
     ready_context()
@@ -92,7 +94,7 @@ def pause(
 
 @queues.command()
 def resume(queue: Queue) -> None:
-    """End an operator's pause. What else closes the queue remains, and is named; see `penstock breakers close`."""
+    """End an operator's pause. Names other reasons that keep the queue closed; see `penstock breakers close`."""
     from pipeline.operations import queues as control
     from pipeline.providers import gates
 
@@ -108,7 +110,7 @@ def limit(
     limits: Annotated[str, typer.Argument(help="Such as '10/s, 500/min, 100000 tokens/min'; '' for none.")],
     concurrency: Annotated[int | None, typer.Option(help="Calls in progress at once; 0: no limit.")] = None,
 ) -> None:
-    """Change what a queue, or all queues of a provider together, may send, on every worker from now on.
+    """Change the limits of a queue, or of all queues of a provider together, on every worker.
 
     Both limits apply: a queue's limit above its provider's changes nothing.
     """
@@ -149,7 +151,7 @@ def drain(queue: Queue, timeout: Annotated[str, typer.Option(help="Give up after
 
 @breakers.callback()
 def list_breakers(command: typer.Context, as_json: Json = False) -> None:
-    """List the breakers: state, reason, and when they let a probe through."""
+    """List the breakers: state, reason, and time of the next probe."""
     if command.invoked_subcommand:
         return
     from pipeline.operations import queues as control
@@ -165,13 +167,13 @@ def list_breakers(command: typer.Context, as_json: Json = False) -> None:
         ("BREAKER", "STATE", "REASON?", "PROBE", "FAILURES IN A ROW>?"),
         row,
         as_json=as_json,
-        none="No breakers: no provider is configured.",
+        none="No breakers: you have configured no provider.",
     )
 
 
 @breakers.command("history")
 def breaker_history(name: str, as_json: Json = False) -> None:
-    """List when a breaker opened and closed lately, and why; the newest first."""
+    """List the recent changes of a breaker with their reasons, the newest first."""
     from pipeline.interfaces.cli.times import local, zone_of_here
     from pipeline.operations import queues as control
 
@@ -192,7 +194,7 @@ def breaker_history(name: str, as_json: Json = False) -> None:
 
 @breakers.command("open")
 def open_breaker(name: str, for_: For = "", reason: Annotated[str, typer.Option()] = "by hand") -> None:
-    """Open a breaker by hand: no calls are made, and its provider's queues stop. Default: for one cool-down."""
+    """Open a breaker: calls and its provider's queues stop. Default: for one cool-down."""
     from pipeline.operations import queues as control
 
     _online()

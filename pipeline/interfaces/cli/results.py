@@ -1,4 +1,4 @@
-"""Results of documents as files, and what their manifests say of them: from which file each was made, and how."""
+"""Results of documents as files, with manifests that record the source and options of each."""
 
 import hashlib
 import json
@@ -19,17 +19,17 @@ if TYPE_CHECKING:
     from pipeline.operations.documents import Document
 
 _RECORDS = "results"
-"""The key of the manifest below which each result has its record, by its file's name: several formats share one."""
+"""The manifest's key for the records of results, by file name: several formats share a manifest."""
 _PICTURES = "pictures"
-"""The key below which the pictures beside the manifest have their hashes, by their names."""
+"""The manifest's key for the hashes of pictures, by name."""
 _MOST_BYTES = 100_000_000
-"""What a manifest may have; one of ten thousand pages, each tried twice, has a tenth of it."""
-_NOT_OURS = "was not written by `penstock convert`, or was edited, and is kept"
+"""Largest size of a manifest; one of ten thousand pages, each with two attempts, has a tenth of it."""
+_NOT_OURS = "does not come from `penstock convert`, or was edited, and stays"
 
 
 @dataclass(frozen=True)
 class Origin:
-    """What a result is made of: while it stays the same, converting again would bring nothing new."""
+    """The source and options of a result: while they stay the same, converting again would change nothing."""
 
     source: Path
     sha256: str
@@ -38,7 +38,7 @@ class Origin:
 
 @dataclass(frozen=True)
 class Record:
-    """What a manifest says of one result. `source` is relative to the result's folder; hashes are SHA-256."""
+    """A manifest's record of one result. `source` is relative to the result's folder; hashes are SHA-256."""
 
     source: str
     source_sha256: str
@@ -46,11 +46,11 @@ class Record:
     complete: bool
     sha256: str
     replaced: str
-    """The hash of what was there before, in case that was not replaced after all."""
+    """The hash of the earlier result, which stays if an interruption keeps this one from replacing it."""
 
     @classmethod
     def of(cls, path: Path) -> "Record | None":
-        """The record of the result at `path`; None if it has none that can be read, whoever wrote its manifest."""
+        """The record of the result at `path`; None if no manifest has a readable one."""
         from pydantic import TypeAdapter, ValidationError
 
         try:
@@ -60,7 +60,7 @@ class Record:
 
 
 def sourceless(folder: Path, sources: Sequence[Path], known: Collection[Path]) -> list[Path]:
-    """Results in and below a folder whose source files, below `sources`, no longer exist; `known` ones are left out."""
+    """Results in and below a folder whose source files, below `sources`, no longer exist; leaves out `known` ones."""
     roots, at_hand = [source.resolve() for source in sources], {manifest_path(path) for path in known}
     manifests = sorted(
         path
@@ -80,23 +80,23 @@ def sourceless(folder: Path, sources: Sequence[Path], known: Collection[Path]) -
 
 
 def predates_records(path: Path) -> bool:
-    """Whether the manifest of the result at `path` was written by a version that kept no records."""
+    """Whether the manifest of the result at `path` comes from a version that kept no records."""
     facts = _read(manifest_path(path))
     return facts.keys() >= {"version", "document"} and _RECORDS not in facts
 
 
 def manifest_in_the_way(path: Path) -> str:
-    """Why the result at `path` cannot have its manifest: something else is there. Empty if it can."""
+    """Why the manifest of the result at `path` would replace another file; empty if it would not."""
     manifest = manifest_path(path)
     if not os.path.lexists(manifest):
         return ""
-    # A result in JSON may have any name, such as that of a manifest; then it has a record itself.
+    # A result in JSON may have the name of a manifest; then it has a record itself.
     is_ours = _read(manifest).keys() >= {"version", "document"} and Record.of(manifest) is None
     return "" if is_ours else f"{manifest} {_NOT_OURS}"
 
 
 def pictures_in_the_way(document: "Document", path: Path, form: Format) -> str:
-    """Why the result at `path` cannot have its pictures: others would be replaced. Empty if it can, or has none."""
+    """Why the pictures of the result at `path` would replace other files; empty if they would not."""
     folder, beside = _pictures(document, form), _pictures_beside(path)
     if folder is None or not os.path.lexists(beside):
         return ""
@@ -120,9 +120,9 @@ def _pictures_beside(path: Path) -> Path:
 
 
 def text_of(document: "Document", form: Format, pictures: str = "") -> str:
-    """The result as one text; `pictures`: the folder that its links name, if any.
+    """The result as one text; `pictures`: the folder for its links, if any.
 
-    Raises `UserError` if there is no result yet."""
+    Raises `UserError` while the document has no result."""
     text = document.read_text()
     if form is not Format.MD:
         made = document.layout() if form is Format.JSON else document.docling()
@@ -133,7 +133,7 @@ def text_of(document: "Document", form: Format, pictures: str = "") -> str:
 def write(document: "Document", path: Path, form: Format, origin: Origin | None = None) -> None:
     """Write the result to `path`, with its manifest and its pictures (`NAME.pictures`) beside it. Raises `OSError`.
 
-    `origin`: what it was made of, for `Record.of` to tell later.
+    `origin`: its source and options, which `Record.of` reads later.
     """
     folder, beside = _pictures(document, form), _pictures_beside(path)
     pictures = _read(manifest_path(path)).get(_PICTURES)
@@ -151,7 +151,7 @@ def write(document: "Document", path: Path, form: Format, origin: Origin | None 
             "sha256": hashlib.sha256(text.encode()).hexdigest(),
             "replaced": sha256(path) if path.is_file() else "",
         }
-    # File names need not be UTF-8: what cannot be written becomes a JSON escape.
+    # File names need not be UTF-8: other bytes become JSON escapes.
     manifest = json.dumps(facts, indent=2, ensure_ascii=False).encode("utf-8", "backslashreplace").decode()
     mode = privacy.users_mode(0o666)
     privacy.make_users_folder(path.parent)
@@ -159,13 +159,13 @@ def write(document: "Document", path: Path, form: Format, origin: Origin | None 
         staged_text(path, text, mode) as place_text,
         staged_text(manifest_path(path), manifest, mode) as place_manifest,
     ):
-        # In this order: whoever is interrupted in between finds a text that its record says is to be replaced.
+        # In this order: after an interruption, the record says that the next run may replace the text.
         place_manifest()
         place_text()
 
 
 def sha256(path: Path) -> str:
-    """The hash of a file's content. Raises `OSError`."""
+    """The SHA-256 of a file's content. Raises `OSError`."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
@@ -177,13 +177,13 @@ def _records(path: Path) -> dict[str, Any]:
 
 
 def _recorded(path: Path) -> dict[str, Any]:
-    """What the manifest of the result at `path` has of results, by their names."""
+    """The records in the manifest of the result at `path`, by name."""
     found = _read(manifest_path(path)).get(_RECORDS)
     return found if isinstance(found, dict) else {}
 
 
 def _read(manifest: Path | None) -> dict[str, Any]:
-    """What a manifest says; nothing if there is none, or what is there is none."""
+    """The content of a manifest; empty without a readable one."""
     if manifest is None:
         return {}
     try:

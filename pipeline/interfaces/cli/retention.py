@@ -1,4 +1,4 @@
-"""`penstock prune`: let go of what is beyond its time."""
+"""`penstock prune`: deletes rows and files past their retention."""
 
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,12 +12,15 @@ if TYPE_CHECKING:
 
 
 def prune(
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would go.")] = False, as_json: Json = False
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="List what the command would delete, and delete nothing.")
+    ] = False,
+    as_json: Json = False,
 ) -> None:
-    """Let go of what is beyond its time, and say what went: attempts, calls, runs, events, documents, frames.
+    """Delete attempts, calls, runs, events, documents and frames past their retention, and list them.
 
-    The settings PENSTOCK_RETENTION__… say how long each kind is kept, by age and by number. Ledgers (attempts, calls,
-    runs, events) are kept for 90 days and finished documents for ever unless you say otherwise. Workers do the same
+    The settings PENSTOCK_RETENTION__… limit each kind by age and by number. By default, ledgers (attempts, calls,
+    runs, events) stay for 90 days, and finished documents for ever. Workers do the same
     every hour.
 
     [bold]penstock prune --dry-run[/bold]
@@ -31,8 +34,8 @@ def prune(
         return [one.name, one.flow or "all", one.kept, went]
 
     columns = ("WHAT", "FLOW", "KEPT", "WOULD GO" if dry_run else "WENT")
-    print_list(found, columns, row, as_json=as_json, none="Nothing is kept.")
+    print_list(found, columns, row, as_json=as_json, none="Nothing to list.")
     if not as_json and dry_run:
-        err.print("Nothing was removed. `penstock prune` removes it; docs/reference/settings.md says what decides.")
+        err.print("This removed nothing. `penstock prune` removes these; docs/reference/settings.md has the settings.")
     if any(one.error for one in found):
         raise typer.Exit(1)

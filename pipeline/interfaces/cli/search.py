@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 
 def search(
     words: Annotated[list[str], typer.Argument(help="Words in any script, or a question.")],
-    limit: Annotated[int, typer.Option(min=1, max=200, help="At most this many from each: documents, …")] = 8,
+    limit: Annotated[int, typer.Option(min=1, max=200, help="At most this many from each flow: documents, …")] = 8,
     no_vectors: Annotated[
-        bool, typer.Option("--no-vectors", help="By words alone, without asking a provider about meaning.")
+        bool, typer.Option("--no-vectors", help="By words alone, without a provider's vectors.")
     ] = False,
     as_json: Json = False,
 ) -> None:
@@ -25,7 +25,7 @@ def search(
 
     [bold]penstock search invoice march[/bold]
 
-    Hits of the three take turns, the best of each first. `penstock documents search`, `penstock kb search` and
+    The results alternate between the three, the best of each first. `penstock documents search`, `penstock kb search`
     `penstock screenshots search` search one of them, with filters. With an embeddings provider a search costs a small
     call, which needs a stack; one is started if none is running.
     """

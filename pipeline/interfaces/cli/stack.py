@@ -36,13 +36,13 @@ def up(
 
     With PENSTOCK_GATEWAY__ENABLED, a gateway for inference nodes as well.
 
-    Processes that die are started again. Ctrl-C ends it in order: running work is finished or given back.
+    The supervisor restarts processes that die. Ctrl-C stops in order: workers finish running work, or release it.
     """
     run_up(api, gateway)
 
 
 def run_up(api: bool | None = None, gateway: bool | None = None, when_ready: Callable[[], None] = lambda: None) -> None:
-    """Like `up`, with something to do once workers are ready."""
+    """Run `up`, and call `ready` once workers are ready."""
     from pipeline.engine.logs import configure
     from pipeline.nodes.settings import gateway_settings
     from pipeline.standalone.address import check_free
@@ -62,7 +62,7 @@ def run_up(api: bool | None = None, gateway: bool | None = None, when_ready: Cal
             if info is not None and info.mode == "up":
                 raise UserError(f"already up for {settings.data_dir} (process {info.pid})", code="up")
             if not waited and info is not None:
-                err.print("A command has started a stack here; waiting until it is done …")
+                err.print("Another command runs a stack here; waiting until it ends …")
                 waited = True
             time.sleep(0.1)
 
@@ -76,7 +76,9 @@ def run_up(api: bool | None = None, gateway: bool | None = None, when_ready: Cal
             when_ready()
 
         def ending() -> None:
-            err.print("Stopping: running work is finished or given back. Ctrl-C again: at once.", soft_wrap=True)
+            err.print(
+                "Stopping: workers finish running work, or release it. Ctrl-C again: stop at once.", soft_wrap=True
+            )
 
         err.print("Starting Penstock …")
         Supervisor(settings, "up", lock, servers).run(
@@ -86,7 +88,7 @@ def run_up(api: bool | None = None, gateway: bool | None = None, when_ready: Cal
 
 
 def _tell_addresses(settings: "Settings", silent: list[str]) -> bool:
-    """Print the address of each of the `silent` servers that listens now. False: the stack is in use."""
+    """Print the addresses of the `silent` servers that listen now. Returns False: the stack is in use."""
     from pipeline.standalone.address import address_in_use
 
     for server in list(silent):
@@ -102,7 +104,7 @@ def _tell_addresses(settings: "Settings", silent: list[str]) -> bool:
 
 
 def status(as_json: Json = False) -> None:
-    """Show every flow's work by state, what waits and why, failures, queues, workers, and what providers cost today."""
+    """Show every flow's work by state, what waits and why, failures, queues, workers, and providers' cost today."""
     from dataclasses import asdict
 
     from pipeline.operations.overview import overview
@@ -171,7 +173,7 @@ def _show_status(
 
 
 def _waits(why: "Reason") -> str:
-    """How many units wait for what, and when the first of them goes on."""
+    """The waiting units by reason, and the time when the first of them continues."""
     from pipeline.interfaces.cli.times import local, zone_of_here
 
     units = ", ".join(f"{number:,} {kind.replace('_', ' ')}" for kind, number in why.units.items())
@@ -193,13 +195,13 @@ def _spent(on: "Spending") -> str:
 
 
 def workers(as_json: Json = False) -> None:
-    """List the workers that live: since when, how many of their places are taken, and what each does."""
+    """List live workers: their start, their busy slots, and their jobs."""
     from pipeline.interfaces.cli.times import local, zone_of_here
     from pipeline.operations.overview import fleet
 
     found = fleet(ready_context())
     if found is None:
-        raise UserError("Redis is down, so nobody can tell who works: `penstock up` starts it", code="offline")
+        raise UserError("Redis is down, so workers are unknown: `penstock up` starts it", code="offline")
     from pipeline.engine.presence import NoWorker
 
     zone = zone_of_here()
@@ -214,7 +216,7 @@ def workers(as_json: Json = False) -> None:
 
 
 def doctor(as_json: Json = False) -> None:
-    """Check versions, settings, database, Redis, flows and providers; say how to fix what is wrong (exit code 1)."""
+    """Check versions, settings, database, Redis, flows and providers; say how to fix each fault (exit code 1)."""
     from pipeline.operations.providers import FAIL
     from pipeline.standalone.doctor import checks
 
@@ -235,13 +237,15 @@ def doctor(as_json: Json = False) -> None:
 def migrate(
     adopt: Annotated[
         bool,
-        typer.Option("--adopt", help="Use this database and this data folder together, whatever they belonged to."),
+        typer.Option(
+            "--adopt", help="Use this database and this data folder together, although they belonged to others."
+        ),
     ] = False,
 ) -> None:
     """Bring the database that PENSTOCK_DATABASE_URL names (or the embedded one) to this version's schema.
 
-    Database and data folder carry one installation id, made here or on first use. Commands and workers refuse to run
-    where the two differ, and clean-up removes nothing: one of them is not the one you mean, or its disk is not
+    Database and data folder carry one installation id, from here or from first use. Commands and workers refuse to run
+    where the two differ, and clean-up removes nothing: one of them is the wrong one, or its disk is not
     mounted. After a deliberate change, such as another database or a folder from a back-up, use --adopt.
     """
     from pipeline.process import get_context
@@ -263,7 +267,7 @@ def worker(
         str,
         typer.Option(
             help="cpu: splits documents, converts and recognises on this machine. ai: calls all configured providers. "
-            "control: launches and merges. io: reads and fetches for knowledge bases. capture: looks at this machine's "
+            "control: launches and merges. io: reads and fetches for knowledge bases. capture: captures this machine's "
             "screens."
         ),
     ] = "",
@@ -271,13 +275,13 @@ def worker(
     """Run a Celery worker, by role or with Celery's options: `penstock worker --role cpu`, `penstock worker -Q cpu`.
 
     Further options are Celery's, and override the role's: `penstock worker --role ai -c 64`. A worker of a role without
-    any queues says what to configure, and waits until it is told to stop.
+    any queues says what to configure, and waits for a signal to stop.
     """
     from pipeline.standalone.roles import NothingToDo, arguments
 
     _refuse_to_detach(context.args)
     if {"-h", "--help"} & set(context.args):
-        typer.echo(context.get_help(), nl=False)  # what is written in colour is printed as it is made
+        typer.echo(context.get_help(), nl=False)  # print colours unchanged
         out.print("Further options, Celery's own:")
         _celery("worker", ["--help"])
         return
@@ -291,7 +295,7 @@ def worker(
         return
     queues = _queues(context.args)
     if not queues:
-        # Without -Q, a worker may consume queues after a reconnect that were never meant for it.
+        # Without -Q, a worker may consume foreign queues after a reconnect.
         roles = "or ai, control, io, capture"
         raise UserError(f"name its queues: `penstock worker --role cpu` ({roles}), or -Q QUEUES", code="usage")
     _check_queues(queues)
@@ -299,7 +303,7 @@ def worker(
 
 
 def _refuse_to_detach(arguments: list[str]) -> None:
-    """Celery would start `python -m celery` anew: without our application, and from the current folder."""
+    """Refuse `--detach`: Celery would start `python -m celery` without our application, in the current folder."""
     if any(argument == "--detach" or argument.startswith("-D") for argument in arguments):
         raise UserError("a worker cannot detach itself: run it under systemd or the like, or with nohup", code="usage")
 
@@ -326,16 +330,16 @@ def _check_queues(names: list[str]) -> None:
         if name not in known and provider and provider not in registry.names(settings):
             raise UserError(f"no queue {name}: {registry.unknown(settings, provider)}", code="usage")
         if name not in known:
-            raise UserError(f"there is no queue {name}: choose from {', '.join(known)}", code="usage")
+            raise UserError(f"unknown queue {name}: choose from {', '.join(known)}", code="usage")
 
 
 def _wait_for_signal(sentence: str) -> None:
-    """Say why there is nothing to do, and wait: a process that ended would be started again and again."""
+    """Say why the worker has no work, and wait: a supervisor would restart a process that ends."""
     import signal
 
     ends = {signal.SIGTERM, signal.SIGINT, signal.SIGQUIT}
     signal.pthread_sigmask(signal.SIG_BLOCK, ends)
-    err.print(f"penstock: {sentence}. Waiting to be stopped.", soft_wrap=True, markup=False)
+    err.print(f"penstock: {sentence}. Waiting for a signal to stop.", soft_wrap=True, markup=False)
     signal.sigwait(ends)
 
 
@@ -347,7 +351,7 @@ def beat(context: typer.Context) -> None:
 def flower(context: typer.Context) -> None:
     """Run the Flower dashboard; options are Flower's. Workers need PENSTOCK_WORKER_EVENTS=true to show up there.
 
-    It listens on 127.0.0.1. On another --address it wants a login: FLOWER_BASIC_AUTH=name:password.
+    It listens on 127.0.0.1. On another --address it requires a login: FLOWER_BASIC_AUTH=name:password.
     """
     from pipeline.interfaces.cli.dashboard import flower_arguments
 
@@ -372,8 +376,8 @@ def _celery(program: str, arguments: list[str]) -> None:
         if program != "flower":
             migrate_embedded(settings)
         elif not settings.worker_events:
-            note = "PENSTOCK_WORKER_EVENTS is not set here: workers that run without it do not show up in Flower."
+            note = "PENSTOCK_WORKER_EVENTS is not set here: workers without it do not show up in Flower."
             err.print(f"[yellow]Note:[/yellow] {note}", soft_wrap=True)
-    # Replace this process: signals and exit codes are then Celery's own.
+    # Replace this process, so that signals and exit codes are Celery's own.
     command = search_path.program("pipeline.standalone.celery_program", program, *arguments)
     os.execve(command[0], command, search_path.environment())  # noqa: S606

@@ -1,4 +1,4 @@
-"""Moments and durations, as people type them and as they read them."""
+"""Moments and durations: parses typed ones, and formats them for people."""
 
 import re
 from datetime import UTC, datetime, timedelta, tzinfo
@@ -21,7 +21,7 @@ Until = Annotated[str, typer.Option(metavar="WHEN", help="Before this time; writ
 def moment(words: str, zone: tzinfo, option: str = "--since", now: datetime | None = None) -> datetime | None:
     """An instant: ISO (in `zone` unless it names its own), or how long ago; a date is its midnight. None if empty.
 
-    Raises `typer.BadParameter` for anything else.
+    Raises `typer.BadParameter` for any other text.
     """
     said = words.strip()
     now = (now or datetime.now(UTC)).astimezone(zone)
@@ -38,14 +38,14 @@ def moment(words: str, zone: tzinfo, option: str = "--since", now: datetime | No
                 ago = timedelta(seconds=sum(int(n) * _UNITS[unit] for n, unit in _PART.findall(text)))
                 return now.astimezone(UTC) - ago  # in UTC, where no clock change adds or removes an hour
         found = datetime.fromisoformat(said)
-        # Converting to UTC also refuses instants so close to the calendar's ends that a zone would overflow them.
+        # Converting to UTC also refuses instants near the calendar's ends, which a zone would overflow.
         return (found if found.tzinfo else found.replace(tzinfo=zone)).astimezone(UTC)
     except (ValueError, OverflowError):
         raise typer.BadParameter(f"{said!r} is not a time: {HOW}", param_hint=option) from None
 
 
 def zone_of_here() -> tzinfo:
-    """This machine's: whoever types `today` means their own."""
+    """This machine's time zone, which `today` refers to."""
     return datetime.now(UTC).astimezone().tzinfo or UTC
 
 

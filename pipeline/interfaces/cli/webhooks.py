@@ -1,4 +1,4 @@
-"""`penstock webhooks …`: have events sent to other people's endpoints."""
+"""`penstock webhooks …`: sends events to endpoints."""
 
 from typing import TYPE_CHECKING, Annotated
 
@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 _ENDPOINT = whole("webhooks", "endpoints")
 Endpoint = Annotated[str, typer.Argument(callback=_ENDPOINT, help="The endpoint's id: `penstock webhooks list`.")]
 Types = Annotated[
-    list[str] | None, typer.Option("--type", help="Only such events: document.completed, document.*; may be repeated.")
+    list[str] | None,
+    typer.Option("--type", help="Only events of this type: document.completed, document.*. Repeatable."),
 ]
 app = typer.Typer(
     help="Have events (a document is completed, a run has stopped) sent to endpoints, signed as the Standard Webhooks "
@@ -28,12 +29,12 @@ app = typer.Typer(
 
 @app.command()
 def create(
-    url: Annotated[str, typer.Argument(help="Where to send to.")],
+    url: Annotated[str, typer.Argument(help="The endpoint's address.")],
     types: Types = None,
-    description: Annotated[str, typer.Option(help="What it is for.")] = "",
+    description: Annotated[str, typer.Option(help="The endpoint's description.")] = "",
     as_json: Json = False,
 ) -> None:
-    """Add an endpoint, for all events from now on. Its secret is shown once: the receiver verifies with it.
+    """Add an endpoint, for all events from now on. Prints its secret once: the receiver verifies with it.
 
     For example: [bold]penstock webhooks create https://example.com/hook --type 'document.*'[/bold]
     """
@@ -44,14 +45,14 @@ def create(
     if as_json:
         print_json(made)
         return
-    err.print(f"Endpoint {made.endpoint.id} is added. Its secret, which is not shown again:")
+    err.print(f"Endpoint {made.endpoint.id} is added. Its secret, which Penstock does not show again:")
     out.print(made.secret, markup=False, soft_wrap=True)
     tell_if_nothing_runs()
 
 
 @app.command("list")
 def list_(as_json: Json = False) -> None:
-    """List endpoints, and how they do."""
+    """List endpoints with their state."""
     from pipeline.operations import webhooks
 
     def row(view: "EndpointView") -> list[str]:
@@ -74,12 +75,12 @@ def _how(view: "EndpointView") -> str:
 @app.command()
 def change(
     endpoint: Endpoint,
-    url: Annotated[str | None, typer.Option(help="Another address.")] = None,
+    url: Annotated[str | None, typer.Option(help="The new address.")] = None,
     types: Types = None,
-    enable: Annotated[bool | None, typer.Option("--enable/--disable", help="Send to it, or not.")] = None,
+    enable: Annotated[bool | None, typer.Option("--enable/--disable", help="Send events to it, or stop.")] = None,
     as_json: Json = False,
 ) -> None:
-    """Change an endpoint. One that is enabled gets events from then on; `replay --since` sends earlier ones."""
+    """Change an endpoint. A newly enabled one gets events from then on; `replay --since` sends earlier ones."""
     from pipeline.operations import webhooks
 
     ready()
@@ -92,7 +93,7 @@ def change(
 
 @app.command()
 def secret(endpoint: Endpoint, as_json: Json = False) -> None:
-    """Exchange an endpoint's secret. The new one is shown once; for a day, the former one signs as well."""
+    """Replace an endpoint's secret. Prints the new one once; for a day, the former one signs as well."""
     from pipeline.operations import webhooks
 
     ready()
@@ -100,13 +101,15 @@ def secret(endpoint: Endpoint, as_json: Json = False) -> None:
     if as_json:
         print_json(made)
         return
-    err.print(f"The new secret of {endpoint}, which is not shown again; the former one signs for one more day:")
+    err.print(
+        f"The new secret of {endpoint}, which Penstock does not show again; the former one signs for one more day:"
+    )
     out.print(made.secret, markup=False, soft_wrap=True)
 
 
 @app.command("test")
 def send_test(endpoint: Endpoint, as_json: Json = False) -> None:
-    """Send the event `webhook.test` to an endpoint, whatever types it wants."""
+    """Send the event `webhook.test` to an endpoint, also if it is subscribed to other types."""
     from pipeline.operations import webhooks
 
     ready()
@@ -125,9 +128,13 @@ def delete(endpoint: Endpoint) -> None:
 
 @app.command()
 def deliveries(
-    delivery: Annotated[int | None, typer.Argument(help="Show one with all its attempts. Default: list them.")] = None,
-    endpoint: Annotated[str, typer.Option(callback=_ENDPOINT, help="Only those to this endpoint.")] = "",
-    status: Annotated[str, typer.Option(help="Only those in this state: pending, sending, delivered, failed.")] = "",
+    delivery: Annotated[
+        int | None, typer.Argument(help="Show this delivery with all its attempts. Default: list deliveries.")
+    ] = None,
+    endpoint: Annotated[str, typer.Option(callback=_ENDPOINT, help="Only deliveries to this endpoint.")] = "",
+    status: Annotated[
+        str, typer.Option(help="Only deliveries in this state: pending, sending, delivered, failed.")
+    ] = "",
     limit: Limit = 50,
     as_json: Json = False,
 ) -> None:
@@ -185,7 +192,7 @@ def _show(view: "DeliveryView", attempts: "list[AttemptView]", *, as_json: bool)
 def replay(
     delivery: Annotated[int | None, typer.Argument(help="The delivery to send again.")] = None,
     endpoint: Annotated[
-        str, typer.Option(callback=_ENDPOINT, help="Send this endpoint all events of a time again.")
+        str, typer.Option(callback=_ENDPOINT, help="Send this endpoint all events from this time on again.")
     ] = "",
     since: Since = "",
     until: Until = "",
@@ -194,7 +201,7 @@ def replay(
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Send a delivery again, or all that failed, or all events of a time, also from while the endpoint was disabled.
+    """Repeat a delivery, all failed ones, or all events since a time, also from while the endpoint was disabled.
 
     For example: [bold]penstock webhooks replay 17[/bold], [bold]penstock webhooks replay --failed[/bold], or
     [bold]penstock webhooks replay --endpoint ep_… --since 2h[/bold].
@@ -215,7 +222,7 @@ def replay(
     zone = zone_of_here()
     begin = moment(since, zone)
     if begin is None:
-        raise typer.BadParameter("say from when on, such as 2h", param_hint="--since")
+        raise typer.BadParameter("give a time to start from, such as 2h", param_hint="--since")
     again = webhooks.replay_range(endpoint, begin, moment(until, zone, "--until"))
     _tell_count(again, "event", as_json=as_json)
 

@@ -43,7 +43,7 @@ def test_namesakes_are_told_apart_and_lists_are_filtered(context: Context, tmp_p
     assert listed("list", "--name", "INVOICE") == [sent]
     assert listed("list", "--status", "failed", "--state", "paused") == [sent]
     assert listed("--status", "failed", "--name", "report") == []
-    assert "no state 'lost'" in str(penstock("list", "--status", "lost", code=1).exception)
+    assert "unknown state 'lost'" in str(penstock("list", "--status", "lost", code=1).exception)
 
     assert "too short" in str(penstock("delete", "-y", sent[:3], code=1).exception)
     penstock("delete", "-y", sent[:6])

@@ -37,7 +37,7 @@ def shown(*arguments: str) -> Any:
 
 def test_what_is_found_is_shown_with_its_place(filled: Context) -> None:
     text = kb_search("sea", "lantern").output
-    for part in ("1.00", "sea.md", "page 1, One > Two", "The lantern of the sea.", "lexical only"):
+    for part in ("1.00", "sea.md", "page 1, One > Two", "The lantern of the sea.", "are lexical"):
         assert part in text
     assert "land.md" not in text
     assert "Nothing found." in kb_search("sea", "land", "unheard").output

@@ -123,7 +123,7 @@ def test_folder_added_again_tells_what_is_new_changed_and_gone(base: str, tmp_pa
     assert str(folder) in text
     assert str(folder / "deeper") in text
     (folder / ".hidden").touch()
-    assert "4 unchanged, 1 hidden and passed by." in penstock("add", base, folder, "--keep-gone").output
+    assert "4 unchanged, 1 hidden: left out." in penstock("add", base, folder, "--keep-gone").output
 
 
 def test_item_says_what_it_is_doing_and_is_cancelled_reprocessed_and_removed(context: Context, base: str) -> None:
@@ -135,11 +135,11 @@ def test_item_says_what_it_is_doing_and_is_cancelled_reprocessed_and_removed(con
     assert shown("item", first, "--chunks")["standing"]["place"] == 1
     assert "It is [bold]broken[/bold].\\x1b[31m" in penstock("item", failed).output
     done = penstock("cancel", first, failed, "nothing", code=3).output
-    assert (f"{first}: cancelled" in done, f"{failed}: had ended already" in done) == (True, True)
+    assert (f"{first}: cancelled" in done, f"{failed}: had already ended" in done) == (True, True)
     assert "there is no knowledge item nothing" in done
     penstock("cancel", "nothing", code=1)
     assert "2 items will be read again" in penstock("reprocess", "--failed", "manuals").output
-    assert "nothing to do" in penstock("reprocess", "--stale", base).output
+    assert "Nothing to do" in penstock("reprocess", "--stale", base).output
     penstock("reprocess", second)
     penstock("remove", first, second, "--yes")
     assert {one["id"]: one["deleting"] for one in shown("items", base)} == {first: True, second: True, failed: False}
@@ -172,7 +172,7 @@ def test_wait_with_nothing_to_wait_for_says_how_it_ended(context: Context, base:
 
 
 def test_check_finds_what_is_left_over(context: Context, base: str) -> None:
-    assert "Everything is as it should be" in penstock("check").output
+    assert "Complete: nothing is left over or missing" in penstock("check").output
     add_item(context, base, ItemStatus.COMPLETED, admitted_at=context.db.now())
     assert shown("check", code=1)["admitted_at_rest"] == 1
 

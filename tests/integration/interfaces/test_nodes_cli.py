@@ -125,7 +125,7 @@ def test_jobs_are_listed_shown_and_cancelled(state: NodeStateDriver) -> None:
     assert shown("jobs", "list", "--state", "running") == []
     assert "DISPATCHED" in penstock("jobs", "list").stdout
     assert "1 of 3" in penstock("jobs", "show", "jo").stdout, "an id may be shortened"
-    assert "is asked to cancel it" in penstock("jobs", "cancel", "job").stderr
+    assert "will cancel it" in penstock("jobs", "cancel", "job").stderr
     state.instance_dies("a")
     assert "cancelled" in penstock("jobs", "cancel", "job").stderr
     assert shown("jobs", "show", "job")["outcome"] == "cancelled"

@@ -40,4 +40,4 @@ def test_a_command_that_needs_redis_says_so_in_a_sentence(context: Context, tmp_
     with capture_logs():
         error = CliRunner().invoke(app, ["convert", str(page)]).exception
     assert isinstance(error, MasterNotFoundError)
-    assert _explained(error) == "no sentinel names a living Redis master. Try `penstock doctor`."
+    assert _explained(error) == "no sentinel names a live Redis master. Try `penstock doctor`."

@@ -116,13 +116,13 @@ CASES: list[tuple[list[Callable[[Folder], None]], Verdict, bool, str]] = [
     ([edit], Verdict.KEPT, False, "was edited, and is kept; its source has not changed"),
     ([edit, change], Verdict.KEPT, True, "was edited, and is kept, but it is older than its source: use --force"),
     ([edit, ask_for_other_pages], Verdict.KEPT, True, "made with other options (pages): use --force"),
-    ([lose_manifest], Verdict.KEPT, True, "was not written by `penstock convert`, and is kept: use --force"),
-    ([damage_manifest], Verdict.KEPT, True, "was not written by"),
+    ([lose_manifest], Verdict.KEPT, True, "does not come from `penstock convert`, and is kept: use --force"),
+    ([damage_manifest], Verdict.KEPT, True, "does not come from"),
     (
         [make_with_an_older_version],
         Verdict.KEPT,
         True,
-        "by an older version, which did not note its source, and is kept",
+        "an older version, which did not record its source, and is kept",
     ),
 ]
 
@@ -259,7 +259,7 @@ def test_another_program_s_manifest_is_kept_unless_forced(folder: Folder, theirs
     assert (manifest.read_text() == theirs) is not force
     assert folder.result.exists() is force
     assert job.exit_code == (0 if force else 1)
-    assert force or f"{manifest} was not written by `penstock convert`, or was edited, and is kept" in job.problem
+    assert force or f"{manifest} does not come from `penstock convert`, or was edited, and stays" in job.problem
 
 
 @pytest.mark.parametrize("other", ["fifo", "folder", "link to nowhere", "link to a device"])

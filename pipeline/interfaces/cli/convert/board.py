@@ -1,4 +1,4 @@
-"""What `penstock convert` shows while it works: a bar for each file, a line once it has ended, and why others wait."""
+"""The progress of `penstock convert`: a bar for each file, a line once it has ended, and why others wait."""
 
 from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING
@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 
 
 SLOW_S = 20.0
-"""A page that takes longer is named."""
+"""Seconds after which the board names a page."""
 _NAMED, _MOST_ASKED, _MOST_UNDER_WAY = 3, 5, 100
 
 
 class Board:
-    """The jobs of a command, on its progress."""
+    """Shows the jobs of a command."""
 
     def __init__(self, jobs: Sequence[Job], progress: Progress) -> None:
         self._jobs = jobs
@@ -30,11 +30,11 @@ class Board:
         self._retries: dict[str, str] = {}
         self._closed: dict[str, str] = {}
         self._slow: dict[str, str] = {}
-        """Which pages of a document take long, in words."""
+        """A document's slow pages, in words."""
         self._show_all()
 
     def show(self, job: Job) -> None:
-        """Show a job's bar, and a line once it has ended. Of several files each then makes room for the next bar."""
+        """Show a job's bar, and a line once it has ended; with several files, its bar then goes."""
         if job.document is not None:
             if self._several and job.ended:
                 self._progress.remove(job.document.id)
@@ -45,7 +45,7 @@ class Board:
             self._progress.note(line(job))
 
     def keep(self) -> None:
-        """About once a second: keep the stack up, and say what work waits for."""
+        """Keep the stack up, and say why work waits. Called about once a second."""
         from pipeline.operations.documents import load_beside, retries
 
         waiting = [job.document for job in self._jobs if job.document and not job.document.settled]
@@ -97,7 +97,7 @@ class Board:
         )
 
     def _waits(self, document: "Document") -> str:
-        """What a document waits for that moves no page; empty for one that does."""
+        """Why no page of a document moves; empty if some do."""
         if document.settled or not _has_not_begun(document):
             return ""
         if why := self._closed.get(document.provider):
@@ -111,7 +111,7 @@ class Board:
 
 
 def _slow_pages(document: "Document") -> str:
-    """The pages that have been converted for long, the longest first; empty if none has."""
+    """The slowest pages under way, in words, the longest first; empty if none is slow."""
     from pipeline.flows.documents.states import PageStatus
     from pipeline.operations.documents import pages
     from pipeline.process import get_context
@@ -125,7 +125,7 @@ def _slow_pages(document: "Document") -> str:
 
 
 def closed(providers: Collection[str]) -> dict[str, str]:
-    """Why nothing goes to these providers now, in words; those to which something does are left out."""
+    """Why calls to these providers are stopped, in words; leaves out providers whose calls flow."""
     from pipeline.engine.gate_registry import queue_name
     from pipeline.process import get_context
     from pipeline.providers.gates import closed_because
@@ -135,8 +135,8 @@ def closed(providers: Collection[str]) -> dict[str, str]:
 
 
 def reasons(closed: Mapping[str, str]) -> list[str]:
-    """Why pages wait, as sentences."""
-    return [f"{why}: its pages wait and continue by themselves (`penstock queues`)." for why in closed.values()]
+    """The reasons why pages wait, as sentences."""
+    return [f"{why}: its pages wait, and continue once it is over (`penstock queues`)." for why in closed.values()]
 
 
 def _words(load: "Load") -> str:

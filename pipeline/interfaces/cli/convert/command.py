@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pipeline.standalone.demand import Demand
 
 _STDIN = Path("-")
-"""The marker for standard input. A file of this name is another path, `./-`."""
+"""The argument for standard input. `./-` names a file of this name."""
 
 
 def _path(text: str) -> Path:
@@ -52,14 +52,12 @@ def convert(
     provider: given.Provider = "",
     model: given.Model = "",
     allow_partial: given.AllowPartial = False,
-    force: Annotated[
-        bool, typer.Option("--force", "-f", help="Replace results, whatever was done to them since.")
-    ] = False,
+    force: Annotated[bool, typer.Option("--force", "-f", help="Replace results, edited ones included.")] = False,
     keep: Annotated[
-        bool, typer.Option("--keep", help="Replace no result; say which are older than their sources.")
+        bool, typer.Option("--keep", help="Replace no result; name those that are older than their sources.")
     ] = False,
     fresh: Annotated[
-        bool, typer.Option("--fresh", help="Convert again, even if the same file was converted before.")
+        bool, typer.Option("--fresh", help="Convert again, even if Penstock has converted the same file before.")
     ] = False,
     no_cache: given.NoCache = False,
     format_: AsFormat = Format.MD,
@@ -73,12 +71,12 @@ def convert(
     [bold]penstock convert report.pdf --pages 1-3 -o - | less[/bold]
     [bold]curl https://example.com/a.pdf | penstock convert -[/bold]    from standard input, to standard output
 
-    Each result has a manifest beside it, report.manifest.json, which says what it was made of. So the command can be
-    run again: what is new or has changed is converted, what is up to date or was edited stays as it is.
+    A manifest beside each result, report.manifest.json, records its source and options. So you can run the command
+    again: it converts new and changed files, and keeps results that are up to date or that you edited.
     With [bold]--format json[/bold] the result is report.json: the blocks of each page with their boxes.
     [bold]--format docling[/bold] writes them to report.docling.json, for programs that read Docling's format.
 
-    Work runs on the stack of [bold]penstock up[/bold], or on one started for this command.
+    Work runs on the stack of [bold]penstock up[/bold], or on one that this command starts.
     PENSTOCK_DATABASE_URL and PENSTOCK_REDIS_URL name servers to use instead.
     Run the command again to continue interrupted work.
 
@@ -100,7 +98,7 @@ def convert(
     wanted = wish() if provider or model or pages else None
     with _received(inputs) as sources:
         jobs = [Job(target) for target in plan(sources, output, format_.suffix)]
-        # Unless an option may be wrong, the stack starts while this command imports its own modules.
+        # If no option can be wrong, start the stack while this command imports its modules.
         starts = wanted is None and _has_news(jobs, force=force)
         with _demand() if starts else nullcontext() as demanded:
             left_out = _convert(jobs, sources, output, wanted or wish(), demanded)
@@ -110,7 +108,7 @@ def convert(
 
 
 def _output(inputs: Sequence[Path], output: str, *, as_json: bool) -> str:
-    """Where results go: those of standard input to standard output. Raises `UserError` if the report goes there."""
+    """The output: standard output for standard input. Raises `UserError` if the report goes there too."""
     from pipeline.interfaces.cli.convert.targets import STDOUT
 
     if as_json and output == STDOUT:
@@ -125,7 +123,7 @@ def _output(inputs: Sequence[Path], output: str, *, as_json: bool) -> str:
 def _convert(
     jobs: Sequence[Job], sources: Sequence[Path], output: str, wish: given.Wish, demanded: "Demand | None"
 ) -> list[Path]:
-    """Bring these jobs to their end; the files that are none."""
+    """Run these jobs to their end; return the other files."""
     from pipeline.reading.files.inputs import other_files
 
     left_out = other_files(sources)
@@ -150,12 +148,12 @@ def _convert(
 
 @contextmanager
 def _received(inputs: Sequence[Path]) -> Iterator[list[Path]]:
-    """The inputs, with `-` replaced by a temporary copy of standard input."""
+    """The inputs, with a temporary copy of standard input for `-`."""
     if all(path is not _STDIN for path in inputs):
         yield list(inputs)
         return
     if sys.stdin.isatty():
-        raise UserError("- is standard input, and nothing is piped into it: name a file", code="usage")
+        raise UserError("- means standard input, but this is a terminal: pipe a file in, or name one", code="usage")
     with tempfile.TemporaryDirectory(prefix="penstock-stdin-") as folder:
         file = Path(folder) / "stdin"
         with file.open("wb") as copy:
@@ -164,11 +162,11 @@ def _received(inputs: Sequence[Path]) -> Iterator[list[Path]]:
 
 
 def _without_source(inputs: Sequence[Path], jobs: Sequence[Job], output: str) -> list[Path]:
-    """The results of these folders whose source files no longer exist."""
+    """The results from these folders whose source files no longer exist."""
     from pipeline.interfaces.cli.results import sourceless
 
     folders = [path for path in inputs if path.is_dir()]
-    # Without -o, results lie in the current folder, which may be a large home folder: do not search it.
+    # Without -o, results are in the current folder, which may be a large home folder: do not search it.
     if not output or not folders:
         return []
     return sourceless(Path(output), folders, [job.target.path for job in jobs if job.target.path])
@@ -176,7 +174,7 @@ def _without_source(inputs: Sequence[Path], jobs: Sequence[Job], output: str) ->
 
 @contextmanager
 def _demand() -> Iterator["Demand"]:
-    """Have the stack and a process that reads start while this command imports the rest."""
+    """Start the stack and a reading process while this command imports its modules."""
     from pipeline.standalone.demand import demand
 
     with demand(all_settings()) as demanded:
@@ -189,12 +187,12 @@ def _demand() -> Iterator["Demand"]:
 
 
 def _has_news(jobs: Sequence[Job], *, force: bool) -> bool:
-    """Whether a file is to be converted, whatever the results that exist are made of."""
+    """Whether to convert a file whatever results exist."""
     return any(force or not job.target.exists for job in jobs if _begins_well(job))
 
 
 def _begins_well(job: Job) -> bool:
-    """Whether size and first bytes are those of a file that Penstock converts."""
+    """Whether Penstock converts files of this size and these first bytes."""
     from pipeline.reading.files.source import check_file
     from pipeline.settings import get_settings
 
@@ -206,21 +204,21 @@ def _begins_well(job: Job) -> bool:
 
 
 def _look(job: Job, wish: given.Wish, *, several: bool) -> None:
-    """See what there is already, unless it is to be replaced anyway; of several, say at once why one is kept."""
+    """Judge the job's existing result, unless the options replace it anyway; of several, report a kept one at once."""
     from pipeline.interfaces.cli.convert.judgement import judge
 
     if job.target.exists and not wish.force:
         try:
             job.origin = wish.origin(job.target.source)
         except OSError:
-            return  # what cannot be read is refused with its reason
+            return  # the job then reports why the file cannot be read
         job.judgement = judge(job.target, job.origin, keep=wish.keep, again=wish.again)
         if not job.is_wanted and job.problem and several:
             err.print(line(job), soft_wrap=True)
 
 
 def _is_accepted(job: Job, *, several: bool) -> bool:
-    """Whether the file is one that can be converted; else the job has ended, and says why."""
+    """Whether Penstock can convert the file; if not, end the job with the reason."""
     from pipeline.reading.pdf.inspection import inspect
     from pipeline.settings import get_settings
 
@@ -234,7 +232,7 @@ def _is_accepted(job: Job, *, several: bool) -> bool:
 
 
 def _tell(jobs: Sequence[Job], left_out: Sequence[Path], *, as_json: bool) -> None:
-    """Say how it ended, and write what goes to standard output."""
+    """Report how the job ended, and write its result if that goes to standard output."""
     if as_json:
         print_json({"documents": [job_json(job) for job in jobs], "left_out": [str(path) for path in left_out]})
         return

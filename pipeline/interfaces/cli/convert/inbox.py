@@ -1,6 +1,6 @@
-"""`penstock watch`: a folder whose files are converted as they come, until Ctrl-C.
+"""`penstock watch`: converts the files of a folder as they arrive, until Ctrl-C.
 
-It remembers nothing itself: what is done is in the manifests beside the results, what is under way in the database.
+The command keeps no state: the manifests beside the results record finished work, the database work under way.
 """
 
 import time
@@ -25,7 +25,7 @@ LOOK_EVERY_S = 1.0
 
 
 def watch(
-    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Where files to convert appear, also below it.")],
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="The folder to watch, with the folders in it.")],
     output: Annotated[str, typer.Option("-o", "--output", metavar="OUT", help="The folder for the results.")],
     pages: given.Pages = "",
     provider: given.Provider = "",
@@ -34,15 +34,15 @@ def watch(
     format_: AsFormat = Format.MD,
     pictures: given.Pictures = False,
 ) -> None:
-    """Convert every file that is in a folder or appears there, until Ctrl-C.
+    """Convert every file in a folder, and those that appear there, until Ctrl-C.
 
     [bold]penstock watch inbox/ -o texts/[/bold]
 
-    A file is taken when it is complete, and again when it changes. Results are named and kept as by `penstock convert`:
-    what is up to date is not converted again, and what somebody edited is not replaced. Start it again, after Ctrl-C or
-    a crash, and it goes on with what came meanwhile and what was under way.
+    The command takes a file once it is complete, and again when it changes. It names and keeps results as
+    `penstock convert` does: results that are up to date or that you edited stay. Start it again after Ctrl-C or a
+    crash, and it continues with new files and with work under way.
 
-    Work runs on the stack of `penstock up`, or on one that is started for this command and ends with it.
+    Work runs on the stack of `penstock up`, or on one that this command starts and ends.
     """
     from threading import Event
 
@@ -63,7 +63,7 @@ def watch(
 
     found = turns(root, concerns, Event(), existing=True, below=True)
     with using_stack(get_settings()) as stack:
-        ended = "\nEnded. What is under way goes on with the same command, or with `penstock up`."
+        ended = "\nEnded. The same command, or `penstock up`, continues work under way."
         err.print(f"Watching {one_line(str(folder))} for files to convert. Ctrl-C ends it.", soft_wrap=True)
         left_out = other_files([folder])
         if left_out:
@@ -82,7 +82,7 @@ def watch(
 
 
 class Inbox:
-    """The files of a watched folder on their way to their results."""
+    """The files of a watched folder, from their arrival to their results."""
 
     def __init__(
         self, folder: Path, output: Path, wish: given.Wish, progress: Progress, left_out: Iterable[Path] = ()
@@ -92,24 +92,24 @@ class Inbox:
         self._wish = wish
         self._progress = progress
         self._left_out = set(left_out)
-        """Files of other types that were named."""
+        """Files of other types that the command has named."""
         self._arrived: deque[Path] = deque()
         self._open: dict[Path, Job] = {}
-        """By result: what is submitted and not written yet. What failed stays, since somebody may retry it."""
+        """Submitted jobs without a written result, by result. Failed ones stay, since a user may retry them."""
         self._told: dict[Path, str] = {}
         self._counts: Counter[str] = Counter()
         self._looked_at = float("-inf")
 
     @property
     def summary(self) -> str:
-        """What became of the files so far."""
+        """The outcome of the files so far, in words."""
         names = ("written", "up to date", "kept", "refused")
         parts = [f"{self._counts[name]:,} {name}" for name in names if self._counts[name] or name == "written"]
         parts += [f"{len(self._open):,} without a result yet"] if self._open else []
         return f"{', '.join(parts)}."
 
     def turn(self, arrived: Iterable[Path]) -> None:
-        """Take what has arrived, for at most a second, and write what is ready. Name what is of other types, once."""
+        """Take new files for at most a second, and write finished results. Name files of other types once."""
         from pipeline.reading.files.inputs import is_input_name
 
         files = list(arrived)
@@ -137,7 +137,7 @@ class Inbox:
         except PermissionError as error:
             job.error = f"no permission: {error.filename}"
         except OSError:
-            return  # it is gone again
+            return  # deleted since it arrived
         if other is not None and other.target.source != source:
             job.error = f"{other.target.source} has the same result, {path}: rename one of them"
         elif job.is_wanted and not job.error:
@@ -152,7 +152,7 @@ class Inbox:
             self._progress.note(line(job))
 
     def _look(self) -> None:
-        """Write the results that are ready, say what failed, and keep the stack up."""
+        """Write finished results, report failures, and keep the stack up."""
         from pipeline.operations.documents import several
 
         ids = {job.document.id for job in self._open.values() if job.document}
@@ -160,7 +160,7 @@ class Inbox:
         for path, job in list(self._open.items()):
             document = known.get(job.document.id) if job.document else None
             if document is None:
-                job.error, job.document = "its document was deleted", None
+                job.error, job.document = "a user deleted its document", None
             else:
                 job.error, job.document = "", document
                 if document.settled:
@@ -176,7 +176,7 @@ class Inbox:
         self._show()
 
     def _show(self) -> None:
-        """How far what is under way has come; nothing while nothing is."""
+        """Show the progress of work under way, if there is any."""
         moving = [job.document for job in self._open.values() if job.document and not job.document.settled]
         if moving:
             done = sum(document.completed_count + document.failed_count for document in moving)

@@ -1,4 +1,4 @@
-"""One input of `penstock convert` on its way to its output, and what is said about it."""
+"""One input of `penstock convert`, from its source to its output, and the lines that report it."""
 
 import time
 from collections.abc import Iterable, Sequence
@@ -17,35 +17,35 @@ if TYPE_CHECKING:
 
 DONE, FAILED, PARTIAL = 0, 1, 3
 _NAMED = 5
-"""How many of the files left out are named."""
+"""How many files of other types the report names."""
 _NOT_IN_ITS_FOLDER = " (a pipe, or a link out of the folder)"
 
 
 @dataclass
 class Job:
-    """One input on its way to its output."""
+    """One input, its output, and its state."""
 
     target: "Target"
     origin: "Origin | None" = None
-    """What the result is made of, once the source was read."""
+    """The source and options of the result, once the source has been read."""
     judgement: Judgement = Judgement(Verdict.CONVERT)  # noqa: RUF009  # it is frozen
     document: "Document | None" = None
     error: str = ""
     ended: bool = False
     written: Path | None = None
     text: str = ""
-    """What goes to standard output once the bars are gone."""
+    """The text for standard output, written once the bars are gone."""
     started: float = field(default_factory=time.monotonic)
     took_s: float = 0.0
 
     @property
     def is_wanted(self) -> bool:
-        """Whether there is anything to convert."""
+        """Whether the job still needs converting."""
         return self.judgement.verdict is Verdict.CONVERT
 
     @property
     def status(self) -> str:
-        """The document's state; UP_TO_DATE, KEPT or REFUSED if there is no document."""
+        """The document's state; UP_TO_DATE, KEPT or REFUSED without a document."""
         if not self.is_wanted:
             return self.judgement.verdict.value
         return self.document.status.name if self.document else "REFUSED"
@@ -63,12 +63,12 @@ class Job:
 
     @property
     def problem(self) -> str:
-        """Why it did not end well, and what to do about it; empty if it did."""
+        """The job's problem and its remedy; empty if it succeeded."""
         return self.error or self.judgement.reason or (_advice(self.document) if self.document else "")
 
 
 def passed_over(files: Sequence[Path]) -> str:
-    """A sentence that names what lies in folders and is not converted."""
+    """A sentence that names the files of other types in folders."""
     from pipeline.reading.files.inputs import is_input_name
 
     further = f" and {len(files) - _NAMED:,} more" if len(files) > _NAMED else ""
@@ -77,7 +77,7 @@ def passed_over(files: Sequence[Path]) -> str:
 
 
 def orphaned(results: Sequence[Path]) -> str:
-    """A sentence that names results whose sources are gone."""
+    """A sentence that names results whose sources no longer exist."""
     further = f" and {len(results) - _NAMED:,} more" if len(results) > _NAMED else ""
     names = ", ".join(one_line(str(path)) for path in results[:_NAMED])
     return f"Kept {count(len(results), 'result')} whose source is gone: {names}{further}."
@@ -96,21 +96,21 @@ def line(job: Job) -> str:
 
 
 def report(jobs: Sequence[Job]) -> Iterable[str]:
-    """The closing lines: what became of a single file unless it was written, or a summary of several."""
+    """The closing lines: the problem of a single file, or a summary of several."""
     if len(jobs) > 1:
         yield summary(jobs)
         return
     for job in jobs:
         if job.status == Verdict.UP_TO_DATE:
             yield f"{one_line(str(job.target.path))} is up to date: nothing to do."
-        elif job.problem and not job.written:  # else its line has said so
+        elif job.problem and not job.written:  # otherwise its line has reported it
             where = "" if not job.is_wanted or str(job.target.source) in job.problem else f"{job.target.source}: "
             mark = "[red]penstock:[/red] " if job.exit_code else ""
             yield f"{mark}{one_line(where + job.problem)}"
 
 
 def summary(jobs: Sequence[Job]) -> str:
-    """How many files ended how, as one line."""
+    """The outcome of several files, as one line."""
     written = sum(job.written is not None for job in jobs)
     current = sum(job.status == Verdict.UP_TO_DATE for job in jobs)
     kept = sum(job.status == Verdict.KEPT for job in jobs)
@@ -124,7 +124,7 @@ def summary(jobs: Sequence[Job]) -> str:
 
 
 def _advice(document: "Document") -> str:
-    """What to do about a document that is not COMPLETED; empty if it is."""
+    """The problem of a document that is not COMPLETED, with its remedy; empty for a completed one."""
     how = (
         f"`penstock documents pages {document.id} --failed` says of each why; "
         f"`penstock documents retry {document.id} --failed` tries again"
@@ -148,7 +148,7 @@ def _advice(document: "Document") -> str:
 
 
 def _unknown_to_the_stack(document: "Document") -> str:
-    """That only this command knows the document's provider; empty if its failure is another."""
+    """A sentence where only this command knows the document's provider; empty for other failures."""
     from pipeline.providers.registry import unknown_to_workers
     from pipeline.settings import get_settings
 

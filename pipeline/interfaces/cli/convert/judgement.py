@@ -1,4 +1,4 @@
-"""How a result that exists stands to its source: up to date, to be replaced, or kept because it may be somebody's."""
+"""Judges an existing result against its source: up to date, to replace, or kept because the user may have edited it."""
 
 import os
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Verdict(StrEnum):
-    """What is to be done about a target."""
+    """What to do with a target."""
 
     CONVERT = "CONVERT"
     UP_TO_DATE = "UP_TO_DATE"
@@ -23,7 +23,7 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True)
 class Judgement:
-    """A verdict and the reason for it, in words. `behind`: kept against the wish for what is new."""
+    """A verdict and its reason, in words. `behind`: kept, although its source or options have changed."""
 
     verdict: Verdict
     reason: str = ""
@@ -31,9 +31,9 @@ class Judgement:
 
 
 def judge(target: "Target", origin: "Origin", *, keep: bool = False, again: bool = False) -> Judgement:
-    """How the result at `target` stands to what it would be made of now.
+    """Compare the result at `target` with the source and options that a new conversion would use.
 
-    `keep`: replace none. `again`: none is up to date.
+    `keep`: replace no result. `again`: treat no result as up to date.
     """
     from pipeline.interfaces.cli.results import Record, manifest_in_the_way, sha256
 
@@ -57,7 +57,7 @@ def judge(target: "Target", origin: "Origin", *, keep: bool = False, again: bool
 
 
 def judge_pictures(document: "Document", path: Path, form: "Format") -> Judgement:
-    """Whether the pictures of a result can be written beside it without replacing others."""
+    """Whether the pictures of a result would replace no other files."""
     from pipeline.interfaces.cli.results import pictures_in_the_way
 
     why = pictures_in_the_way(document, path, form)
@@ -69,13 +69,13 @@ def _kept(why: str, *, behind: bool) -> Judgement:
 
 
 def _foreign(path: Path, record: "Record | None", text: str, origin: "Origin") -> str:
-    """Why a result is not ours to replace; empty if it is."""
+    """Why the command may not replace a result; empty if it may."""
     if record is None:
         from pipeline.interfaces.cli.results import predates_records
 
         if predates_records(path):
-            return "was written by an older version, which did not note its source"
-        return "was not written by `penstock convert`"
+            return "comes from an older version, which did not record its source"
+        return "does not come from `penstock convert`"
     if text not in {record.sha256, record.replaced}:
         return "was edited"
     is_same = record.source_sha256 == origin.sha256 or record.source == os.path.relpath(origin.source, path.parent)
@@ -83,7 +83,7 @@ def _foreign(path: Path, record: "Record | None", text: str, origin: "Origin") -
 
 
 def _news(record: "Record | None", origin: "Origin", *, again: bool) -> str:
-    """What another conversion would have to begin with; empty if nothing has changed, as far as is known."""
+    """Why to convert the source again; empty if nothing has changed."""
     if record is None:
         return ""
     if record.source_sha256 != origin.sha256:
@@ -91,4 +91,4 @@ def _news(record: "Record | None", origin: "Origin", *, again: bool) -> str:
     if record.options != origin.options:
         changed = [name for name, value in origin.options.items() if record.options.get(name) != value]
         return f"it was made with other options ({', '.join(changed)})"
-    return "it is to be converted again" if again else "" if record.complete else "pages are missing from it"
+    return "you asked to convert it again" if again else "" if record.complete else "pages are missing from it"

@@ -1,4 +1,4 @@
-"""The options that `penstock convert` and `penstock watch` share, and what of them a result is made of."""
+"""The options that `penstock convert` and `penstock watch` share, and those that a result's record keeps."""
 
 import errno
 import os
@@ -29,14 +29,14 @@ Pictures = Annotated[
 
 @dataclass(frozen=True)
 class Wish:
-    """How to convert, and what to do with results that exist. Raises `UserError` if no file can be converted so."""
+    """How to convert, and what to do with existing results. Raises `UserError` for options that suit no file."""
 
     options: "Options"
     form: Format = Format.MD
     force: bool = False
-    """Replace whatever is there."""
+    """Replace every existing result."""
     keep: bool = False
-    """Replace nothing."""
+    """Replace no existing result."""
 
     def __post_init__(self) -> None:
         from pipeline.providers import registry
@@ -47,27 +47,29 @@ class Wish:
         try:
             registry.check(settings, self.options.provider or settings.provider, self.options.model)
         except UserError as error:
-            # The error is a usage error only if the user typed the provider.
+            # It is a usage error only if the user typed the provider.
             raise error if self.options.provider else UserError(str(error), code="settings") from error
 
     @property
     def again(self) -> bool:
-        """Convert even what is up to date."""
+        """Whether to convert files whose results are up to date."""
         return self.options.fresh or not self.options.use_cache
 
     def origin(self, source: Path) -> "Origin":
-        """What the result of `source` is made of.
+        """The record of a result of `source`: its hash and these options.
 
-        Raises `OSError`, also for what is not an ordinary file, or is larger than a document may be.
+        Raises `OSError`, also for a file that is not an ordinary one, or is larger than a document may be.
         """
         from pipeline.interfaces.cli.results import Origin, sha256
         from pipeline.providers import registry
         from pipeline.settings import get_settings
 
-        if not source.is_file():  # opening a named pipe would wait for ever
+        if not source.is_file():  # opening a named pipe would block
             raise FileNotFoundError(source)
         settings, options = get_settings(), self.options
-        if source.stat().st_size > settings.documents.max_upload_mb * 1_000_000:  # a sparse terabyte costs nothing
+        if (
+            source.stat().st_size > settings.documents.max_upload_mb * 1_000_000
+        ):  # refuse before reading: a sparse file may claim a terabyte
             raise OSError(errno.EFBIG, os.strerror(errno.EFBIG), str(source))
         provider = options.provider or settings.provider
         made_with: dict[str, str | bool] = {

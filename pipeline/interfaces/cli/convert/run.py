@@ -1,4 +1,4 @@
-"""Jobs of `penstock convert` on a stack: submitted, watched, and written as soon as each has ended."""
+"""Runs jobs of `penstock convert` on a stack: submits, watches, and writes each finished result at once."""
 
 import time
 from collections.abc import Sequence
@@ -28,9 +28,7 @@ def run(jobs: Sequence[Job], wish: Wish, demanded: "Demand") -> None:
     from pipeline.standalone.stack import using_stack
 
     again = "`penstock up` continues it" if wish.options.fresh else "run the same command again to continue"
-    interrupted = (
-        f"Interrupted. Nothing is lost: {again}. `penstock documents` lists, cancels and deletes what there is."
-    )
+    interrupted = f"Interrupted. Nothing is lost: {again}. `penstock documents` lists, cancels and deletes documents."
     with ExitStack() as held:
         with err.status("Starting …"):
             stack = held.enter_context(using_stack(get_settings(), demanded))
@@ -45,12 +43,12 @@ def run(jobs: Sequence[Job], wish: Wish, demanded: "Demand") -> None:
 
 
 def submit(job: Job, wish: Wish) -> None:
-    """Submit the job's file; what is refused has ended, and says why."""
+    """Submit the job's file; a refusal ends the job with its reason."""
     from pipeline.operations import documents
 
     job.started = time.monotonic()
     if job.origin is None:
-        with suppress(OSError):  # submitting says what is wrong with it
+        with suppress(OSError):  # submitting reports the fault
             job.origin = wish.origin(job.target.source)
     try:
         job.document = documents.submit(job.target.source, wish.options)
@@ -59,7 +57,7 @@ def submit(job: Job, wish: Wish) -> None:
 
 
 def _watch(jobs: Sequence[Job], wish: Wish, board: Board) -> None:
-    """Show how the documents are doing, and write each result as soon as it is ready."""
+    """Show the documents' progress, and write each finished result at once."""
     from pipeline.operations.documents import watch
 
     waiting: dict[str, list[Job]] = {}
@@ -75,7 +73,7 @@ def _watch(jobs: Sequence[Job], wish: Wish, board: Board) -> None:
 
 
 def finish(job: Job, document: "Document", wish: Wish) -> None:
-    """Write the job's output, if its document has one, and nobody wrote there meanwhile."""
+    """Write the job's output, unless its document has none or the target has changed since the start."""
     from pipeline.interfaces.cli.convert.judgement import Verdict, judge, judge_pictures
     from pipeline.interfaces.cli.results import text_of, write
     from pipeline.reading.files.user_file import storage_error
@@ -99,5 +97,5 @@ def finish(job: Job, document: "Document", wish: Wish) -> None:
         job.written = job.target.path
     except OSError as error:
         job.error = str(storage_error(error, job.target.path or Path("standard output")))
-    except UserError as error:  # the document was deleted just now
+    except UserError as error:  # a user deleted the document
         job.error = str(error)

@@ -1,4 +1,4 @@
-"""Where results go, decided from names alone and before any work is done."""
+"""Decides where results go, from names alone and before any work."""
 
 import os
 from collections.abc import Iterable, Sequence
@@ -10,32 +10,32 @@ from pipeline.reading.files.inputs import discover, manifest_path, result_name
 
 STDOUT = "-"
 _FILE_SUFFIXES = frozenset({".md", ".markdown", ".txt", ".json"})
-"""What ends with one of these is meant to be a file, and not a new folder."""
+"""A name with one of these suffixes means a file, not a new folder."""
 
 
 @dataclass(frozen=True)
 class Target:
-    """One input and where its Markdown goes; `path` None: to standard output."""
+    """One input and the path of its result; None: standard output."""
 
     source: Path
     path: Path | None
 
     @property
     def exists(self) -> bool:
-        """Whether anything is there already, if only a manifest."""
+        """Whether the result or its manifest exists."""
         return self.path is not None and (self.path.exists() or os.path.lexists(manifest_path(self.path)))
 
 
 def plan(inputs: Sequence[Path], output: str, suffix: str = ".md") -> list[Target]:
     """A target for each file that `inputs` name; `output` is a file, a folder, `-`, or empty.
 
-    Raises `UserError` for what cannot be read or written."""
+    Raises `UserError` for paths that the command cannot read or write."""
     found: dict[Path, tuple[Path, Path]] = {}
     for given in inputs:
         for source in discover([given]):
-            # Below the result folder, files keep the place that they have below a folder that was given.
+            # Files from an input folder keep their relative place below the result folder.
             below = source.parent.relative_to(given) if given.is_dir() else Path()
-            # The same file named twice is converted once.
+            # Convert a file that is named twice only once.
             found.setdefault(Path(os.path.abspath(source)), (source, below))  # noqa: PTH100  # drops ..
     sources = list(found.values())
     if output == STDOUT:
@@ -55,7 +55,7 @@ def plan(inputs: Sequence[Path], output: str, suffix: str = ".md") -> list[Targe
 
 
 def target_path(folder: Path, below: Path, source: Path, suffix: str) -> Path:
-    """Where the result of `source` goes, whatever lies beside it: `report.pdf` becomes `report.md`."""
+    """The result's path for `source`: `report.pdf` becomes `report.md`."""
     return folder / below / result_name(source.name, suffix)
 
 
@@ -72,7 +72,7 @@ def check_folder(output: str) -> None:
 
 
 def _check_distinct(targets: Iterable[Target], *, folds_case: bool) -> None:
-    """Raise `UserError` for two inputs that have one target: numbering them would depend on what else there is."""
+    """Raise `UserError` for two inputs with one target: numbers would depend on which other files exist."""
     taken: dict[str, Path] = {}
     for target in targets:
         name = str(target.path).casefold() if folds_case else str(target.path)
@@ -86,7 +86,7 @@ def _check_distinct(targets: Iterable[Target], *, folds_case: bool) -> None:
 
 
 def _folds_case(folder: Path) -> bool:
-    """Whether a.md and A.md are the same file there."""
+    """Whether a.md and A.md are the same file in this folder."""
     existing = _existing(folder)
     for named in (existing, *existing.parents):
         if (other := named.name.swapcase()) != named.name:
@@ -102,7 +102,7 @@ def _existing(folder: Path) -> Path:
 
 
 def check_writable(folder: Path) -> None:
-    """Raise `UserError` unless files can be made in this folder, which need not exist yet."""
+    """Raise `UserError` unless the command can create files in this folder, which need not exist yet."""
     existing = _existing(folder)
     if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
         raise UserError(f"cannot write to {folder.absolute()}: choose another place with -o", code="output")

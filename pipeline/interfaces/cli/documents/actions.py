@@ -7,12 +7,12 @@ import typer
 from pipeline.interfaces.cli.documents.document import Id, Wait, carry_out, resolved
 from pipeline.interfaces.cli.output import confirm, err, one_line
 
-Provider = Annotated[str, typer.Option(help="Use this provider for the pages concerned.")]
-Model = Annotated[str, typer.Option(help="Use this model for the pages concerned.")]
+Provider = Annotated[str, typer.Option(help="Use this provider for these pages.")]
+Model = Annotated[str, typer.Option(help="Use this model for these pages.")]
 
 
 def cancel(document_id: Id) -> None:
-    """Cancel a document. Results of pages in progress are discarded."""
+    """Cancel a document. Penstock discards the results of pages in progress."""
     from pipeline.operations.documents import cancel as act
 
     found = resolved(document_id)
@@ -38,7 +38,7 @@ def resume(document_id: Id, wait: Wait = False) -> None:
 def retry(
     document_id: Id,
     failed: Annotated[bool, typer.Option("--failed", help="Only the failed pages; default: everything.")] = False,
-    fresh: Annotated[bool, typer.Option("--fresh", help="Ask the provider again, even for cached pages.")] = False,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Call the provider again, even for cached pages.")] = False,
     provider: Provider = "",
     model: Model = "",
     wait: Wait = False,
@@ -89,7 +89,7 @@ def delete(
     document_ids: Annotated[list[str], typer.Argument(metavar="ID", help="Ids, or the beginnings of ids.")],
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
 ) -> None:
-    """Delete documents with their pages, attempts and stored files. Results written elsewhere stay."""
+    """Delete documents with their pages, attempts and stored files. Results that you wrote elsewhere stay."""
     from pipeline.engine.errors import UserError
     from pipeline.operations.documents import delete as act
     from pipeline.operations.documents import status

@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 
 States = Annotated[
     list[str] | None,
-    typer.Option("--status", "--state", help="Only those in this state, such as FAILED; may be repeated."),
+    typer.Option("--status", "--state", help="Only documents in this state, such as FAILED. Repeatable."),
 ]
-Name = Annotated[str, typer.Option(help="Only those with this in their file's name, in any case.")]
+Name = Annotated[str, typer.Option(help="Only documents with this text in their file's name, in any case.")]
 
 
 def documents(
@@ -42,7 +42,7 @@ def list_(status: States = None, name: Name = "", limit: Limit = 50, as_json: Js
 
     ready()
     found = list_documents(which=Filter(frozenset(map(_state, status or ())), name), limit=limit)
-    # Columns that would be empty only take room from those that tell namesakes apart.
+    # Leave out empty columns: the room goes to columns that distinguish files of the same name.
     ranges, folders = any(one.page_range for one in found), any(one.source_path for one in found)
     costs = any(one.cost for one in found)
 
@@ -78,7 +78,7 @@ def list_(status: States = None, name: Name = "", limit: Limit = 50, as_json: Js
         ),
         row,
         as_json=as_json,
-        none="No document is so." if status or name else "No documents. `penstock convert FILE` makes one.",
+        none="No document matches." if status or name else "No documents. `penstock convert FILE` makes one.",
     )
 
 
@@ -88,12 +88,12 @@ def _state(given: str) -> "DocumentStatus":
 
     if given.upper() not in DocumentStatus.__members__:
         known = ", ".join(DocumentStatus.__members__)
-        raise UserError(f"there is no state '{given}'; choose from {known}", code="usage")
+        raise UserError(f"unknown state '{given}'; choose from {known}", code="usage")
     return DocumentStatus[given.upper()]
 
 
 def _folder(document: "Document") -> str:
-    """Where its file was, with `~` for the home folder; empty for uploads."""
+    """The path of its file, with `~` for the home folder; empty for uploads."""
     if not document.source_path:
         return ""
     folder, home = Path(document.source_path).parent, Path.home()

@@ -1,4 +1,4 @@
-"""`penstock documents show`, `pages` and `attempts`: what there is about one document."""
+"""`penstock documents show`, `pages` and `attempts`: the details of one document."""
 
 from typing import TYPE_CHECKING, Annotated
 
@@ -31,7 +31,7 @@ def show(document_id: Id, as_json: Json = False) -> None:
             f", until {plain(why.until)[:19]} UTC" if why.until and why.kind != "paused" else ""
         )
     if shown.pop("outdated"):
-        shown["result"] = "from before the last retry, until there is a new one"
+        shown["result"] = "from before the last retry; a new result replaces it"
     elif document.doubtful_count:
         count = f"{document.doubtful_count:,} of {document.pages:,}"
         shown["doubtful pages"] = f"{count}; `penstock documents pages {document.id} --doubtful` lists them"
@@ -45,7 +45,7 @@ def show(document_id: Id, as_json: Json = False) -> None:
 
 
 def _cost(document: "Document", paid: list["CostView"]) -> str:
-    """What a document cost, and whom; 0 with the reason why."""
+    """A document's cost, with its providers, or the reason for 0."""
     services = [one for one in paid if one.cost]
     whom = ", ".join(
         f"{one.provider} {one.model}: {money(one.cost)} for {one.input_tokens:,}+{one.output_tokens:,} tokens"
@@ -61,10 +61,10 @@ def _cost(document: "Document", paid: list["CostView"]) -> str:
 def pages(
     document_id: Id,
     failed: Annotated[bool, typer.Option("--failed", help="Only failed pages, with the reasons.")] = False,
-    doubtful: Annotated[bool, typer.Option("--doubtful", help="Only pages whose recognition is doubtful.")] = False,
+    doubtful: Annotated[bool, typer.Option("--doubtful", help="Only pages with doubtful recognition.")] = False,
     as_json: Json = False,
 ) -> None:
-    """List a document's pages: state, attempts, error, length of the text, whether recognition was sure of it."""
+    """List a document's pages: state, attempts, error, length of the text, certainty of recognition."""
     from pipeline.flows.documents.states import PageStatus
     from pipeline.operations.documents import pages as find
 
@@ -85,12 +85,16 @@ def pages(
         ("PAGE>", "IN FILE>?", "STATE", "ATTEMPTS>?", "CHARACTERS>?", "SURE?", "PROVIDER?", "ERROR"),
         row,
         as_json=as_json,
-        none="No page has failed." if failed else "No page is doubtful." if doubtful else "There are no pages yet.",
+        none="No page has failed."
+        if failed
+        else "No page is doubtful."
+        if doubtful
+        else "The document has no pages yet.",
     )
 
 
 def _certainty(page: "PageView") -> str:
-    """How sure text recognition was, if anybody said, and whether that is too little."""
+    """The certainty of text recognition, if known, and whether it is doubtful."""
     share = "" if page.confidence is None else f"{page.confidence:.0%}"
     return f"[yellow]{f'{share} doubtful'.strip()}[/yellow]" if page.doubtful else share
 
@@ -101,7 +105,7 @@ def attempts(
     text: Annotated[bool, typer.Option("--text", help="Show the texts instead.")] = False,
     as_json: Json = False,
 ) -> None:
-    """List every attempt of a document's pages: model, tokens, time, cost, how it ended."""
+    """List every attempt of a document's pages: model, tokens, time, cost, outcome."""
     from pipeline.operations.documents import attempts as find
 
     def row(attempt: "AttemptView") -> list[str]:
@@ -129,5 +133,5 @@ def attempts(
         ("ATTEMPT>", "PAGE>", "ENDED", "MODEL?", "TOKENS IN>?", "OUT>?", "MS>?", "COST>?", "ERROR"),
         row,
         as_json=as_json,
-        none="There are no attempts" + (f" of page {page}." if page else "."),
+        none="No attempts" + (f" of page {page}." if page else "."),
     )

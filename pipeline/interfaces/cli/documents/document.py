@@ -1,4 +1,4 @@
-"""What the commands for one document share: how it is named, and what is said once it was acted on."""
+"""Shared by commands for one document: its id as an argument, and the report of an action."""
 
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -15,26 +15,24 @@ if TYPE_CHECKING:
     from pipeline.operations.documents import Document
     from pipeline.standalone.stack import Stack
 
-Id = Annotated[str, typer.Argument(metavar="ID", help="The document's id, or the beginning of it.")]
+Id = Annotated[str, typer.Argument(metavar="ID", help="The document's id, or its beginning.")]
 Wait = Annotated[
     bool,
-    typer.Option(
-        "--wait", help="Wait for the end, on a stack of its own if none runs; exit as `penstock convert` does."
-    ),
+    typer.Option("--wait", help="Wait for the end, and start a stack if none runs; exit as `penstock convert` does."),
 ]
 
 
 def resolved(prefix: str) -> str:
-    """The id that begins with this. Raises `UserError` if there is none, or are several."""
+    """The id that begins with this. Raises `UserError` for none or several."""
     from pipeline.operations.documents import resolve
 
     return resolve(prefix)
 
 
 def carry_out(act: "Callable[[], Document]", done: str, *, wait: bool = False) -> None:
-    """Do something to a document and say so, with how to go on if nothing runs.
+    """Act on a document and report it, with a hint if no stack runs.
 
-    `wait`: show how it goes until it is at rest or paused, on the stack that runs or on one of its own, and leave with
+    `wait`: show its progress until it is at rest or paused, on the running stack or on one of its own, and exit with
     the exit code that `penstock convert` would.
     """
     if not wait:
@@ -63,7 +61,7 @@ def _tell(document: "Document", done: str) -> None:
 
 
 def _followed(document: "Document", stack: "Stack") -> "Job":
-    """Show how a document goes until it is at rest or paused; how it ended."""
+    """Show a document's progress until it is at rest or paused; return its state then."""
     from pipeline.interfaces.cli.convert.board import Board
     from pipeline.interfaces.cli.convert.job import Job
     from pipeline.interfaces.cli.convert.targets import Target

@@ -23,7 +23,7 @@ def search(
 ) -> None:
     """Find pages by their words in all converted documents, with the passage.
 
-    A page has to have all the words; three letters or more also find longer words that begin so.
+    A page must contain all the words. Three letters or more also match longer words that begin with them.
 
     [bold]penstock documents search invoice march[/bold]
     """
@@ -42,7 +42,7 @@ def search(
 
     print_list(found.hits, ("ID?", "FILE~", "PAGE>", "TEXT"), row, as_json=False, none="Nothing found.")
     if found.any_word:
-        err.print("[dim]No page has all the words: these have some of them.[/dim]", soft_wrap=True)
+        err.print("[dim]No page has all the words: these pages have some of them.[/dim]", soft_wrap=True)
     if found.unindexed:
         err.print(
             f"[yellow]Note:[/yellow] the text of {count(found.unindexed, 'document')} is not indexed yet: "
@@ -52,7 +52,7 @@ def search(
 
 
 def _shown(hit: "Hit") -> str:
-    """The passage, with the words that were found in bold."""
+    """The passage, with the matching words in bold."""
     shown, done = "", 0
     for begin, end in hit.spots:
         shown += escape(hit.passage[done:begin]) + f"[bold]{escape(hit.passage[begin:end])}[/bold]"

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def text(document_id: Id, format_: AsFormat = Format.MD) -> None:
-    """Print a document's Markdown, the blocks on its pages, or a DoclingDocument."""
+    """Print a document's Markdown, the blocks of its pages, or a DoclingDocument."""
     from pipeline.operations.documents import status
 
     document = status(resolved(document_id))
@@ -64,7 +64,7 @@ def export(
     from pipeline.reading.files.user_file import storage_error
 
     if output and to:
-        raise UserError("OUTPUT and -o both say where: give one", code="usage")
+        raise UserError("give either OUTPUT or -o", code="usage")
     given = to or output or "."
     if as_zip:
         _export_archive(document_id, Path(given), force=force)

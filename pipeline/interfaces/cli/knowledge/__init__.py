@@ -1,4 +1,4 @@
-"""`penstock kb …`: knowledge bases, of files, web pages and notes that can be searched."""
+"""`penstock kb …`: knowledge bases of files, web pages and notes, for search."""
 
 from collections.abc import Callable
 
@@ -12,7 +12,7 @@ app = typer.Typer(
     "Start with: [bold]penstock kb create manuals[/bold], then "
     "[bold]penstock kb add manuals manual.pdf https://example.com/help --wait[/bold] "
     'and [bold]penstock kb search manuals "how do I …"[/bold].\n\n'
-    "Without any provider, vectors are made here and match words, not meaning. "
+    "Without a provider, Penstock makes vectors itself; they match words, not meaning. "
     "PENSTOCK_KNOWLEDGE__EMBEDDINGS_PROVIDER names a provider for more; see docs/how-to/knowledge.md.",
     no_args_is_help=True,
     rich_markup_mode="rich",

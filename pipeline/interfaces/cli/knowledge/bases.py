@@ -20,23 +20,23 @@ Base = Annotated[
 ]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
 _Provider = Annotated[
-    str | None, typer.Option(help="Who makes the vectors: a configured provider, or 'local' for lexical ones.")
+    str | None, typer.Option(help="The provider of vectors: a configured one, or 'local' for lexical vectors.")
 ]
 _Model = Annotated[str | None, typer.Option(help="The provider's embedding model. Default: its own.")]
-_Tokens = Annotated[int | None, typer.Option(help="Tokens of a chunk at most, 32 to 8192.")]
-_Overlap = Annotated[int | None, typer.Option(help="Tokens that a chunk repeats of the one before.")]
+_Tokens = Annotated[int | None, typer.Option(help="At most this many tokens in a chunk, 32 to 8192.")]
+_Overlap = Annotated[int | None, typer.Option(help="Tokens that a chunk repeats from the previous one.")]
 
 
 def create(
-    name: Annotated[str, typer.Argument(help="What it is called.")],
-    description: Annotated[str, typer.Option(help="What it is about.")] = "",
+    name: Annotated[str, typer.Argument(help="The base's name.")],
+    description: Annotated[str, typer.Option(help="The base's description.")] = "",
     provider: _Provider = None,
     model: _Model = None,
     chunk_tokens: _Tokens = None,
     chunk_overlap: _Overlap = None,
     as_json: Json = False,
 ) -> None:
-    """Create an empty base. What is left out is as the settings say.
+    """Create an empty base. Options that you leave out follow the settings.
 
     [bold]penstock kb create manuals --description "Everything about the machines"[/bold]
     """
@@ -81,12 +81,12 @@ def list_(as_json: Json = False) -> None:
 
 
 def by_state(counts: dict[str, int]) -> str:
-    """How many items are in which state, as markup."""
+    """The number of items by state, as markup."""
     return "  ".join(f"{state(name)} {number:,}" for name, number in sorted(counts.items())) or "none"
 
 
 def vectors(base: "BaseView") -> str:
-    """Who makes a base's vectors."""
+    """The provider and model of a base's vectors."""
     if base.provider == "local":
         return "local (words, not meaning)"
     return one_line(f"{base.provider} {base.model}")
@@ -119,18 +119,18 @@ def show(base: Base, as_json: Json = False) -> None:
 
 def edit(
     base: Base,
-    name: Annotated[str | None, typer.Option(help="Call it this.")] = None,
-    description: Annotated[str | None, typer.Option(help="What it is about.")] = None,
+    name: Annotated[str | None, typer.Option(help="The base's new name.")] = None,
+    description: Annotated[str | None, typer.Option(help="The base's description.")] = None,
     provider: _Provider = None,
     model: _Model = None,
     chunk_tokens: _Tokens = None,
     chunk_overlap: _Overlap = None,
     as_json: Json = False,
 ) -> None:
-    """Change a base. Nothing that is under way is disturbed.
+    """Change a base. Work under way continues.
 
-    A new model or size of chunks holds for what is read from now on; `penstock kb reprocess --stale BASE` embeds again
-    what another model embedded.
+    A new model or chunk size applies to items read from now on; `penstock kb reprocess --stale BASE` embeds again the
+    items that another model embedded.
 
     [bold]penstock kb edit manuals --provider openai --model text-embedding-3-small[/bold]
     """
@@ -153,11 +153,13 @@ def edit(
         return
     err.print(f"{edited.id} {one_line(edited.name)}: changed", soft_wrap=True)
     if provider is not None or model is not None:
-        err.print("`penstock kb reprocess --stale BASE` embeds again what another model embedded.", soft_wrap=True)
+        err.print(
+            "`penstock kb reprocess --stale BASE` embeds again the items that another model embedded.", soft_wrap=True
+        )
 
 
 def delete(base: Base, yes: Yes = False) -> None:
-    """Delete a base with all of its items. Your own files stay where they are."""
+    """Delete a base with all its items. Your own files stay where they are."""
     from pipeline.operations import knowledge
 
     ready()

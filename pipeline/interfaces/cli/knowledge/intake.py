@@ -1,4 +1,4 @@
-"""`penstock kb add` and `wait`: items go into a base, and are waited for."""
+"""`penstock kb add` and `wait`: add items to a base, and wait for them."""
 
 import sys
 import time
@@ -31,7 +31,7 @@ _THERE = "duplicate"
 
 @dataclass
 class _Outcome:
-    """What became of all that was named."""
+    """The outcome of all sources."""
 
     created: "list[ItemView]" = field(default_factory=list)
     changed: "list[ItemView]" = field(default_factory=list)
@@ -53,7 +53,7 @@ class _Outcome:
 
     @property
     def ids(self) -> list[str]:
-        """Items to wait for."""
+        """The items to wait for."""
         there = [one.item_id for one in self.there if one.item_id]
         return list(dict.fromkeys([*(item.id for item in [*self.created, *self.changed]), *there]))
 
@@ -69,9 +69,9 @@ def add(
     sitemap: Annotated[
         bool, typer.Option("--sitemap", help="The addresses are sitemaps: each with all of its pages is one item.")
     ] = False,
-    name: Annotated[str, typer.Option(help="What to call it, if it is one file, address or note.")] = "",
+    name: Annotated[str, typer.Option(help="The item's name; for one file, address or note.")] = "",
     keep_gone: Annotated[
-        bool, typer.Option("--keep-gone", help="Keep items whose files are no longer in a folder added again.")
+        bool, typer.Option("--keep-gone", help="Keep items whose files are gone from a folder that you add again.")
     ] = False,
     wait: Annotated[bool, typer.Option("--wait", help="Wait for the end; starts a stack if none runs.")] = False,
     as_json: Json = False,
@@ -89,7 +89,7 @@ def add(
     new files, reads changed ones again, and deletes the items of missing files, except those that you first added by
     name.
 
-    Exit codes: 0 done, 1 nothing could be added or read, 2 wrong usage, 3 something could not, 130 interrupted.
+    Exit codes: 0 done, 1 nothing added or read, 2 wrong usage, 3 some sources failed, 130 interrupted.
     """
     from pipeline.operations import knowledge
     from pipeline.standalone.stack import using_stack
@@ -119,7 +119,7 @@ def add(
 def _sources(
     named: Sequence[str], notes: Sequence[str], *, sitemap: bool, name: str
 ) -> "tuple[list[Source], list[Path]]":
-    """What was named: files, addresses and notes; and folders. Raises `UserError`, `typer.BadParameter`."""
+    """(files, addresses and notes; folders) from the arguments. Raises `UserError`, `typer.BadParameter`."""
     from pipeline.flows.knowledge.intake import Source
     from pipeline.flows.knowledge.states import ItemType
 
@@ -135,7 +135,7 @@ def _sources(
         elif Path(text).is_dir():
             folders.append(Path(text))
         else:
-            # Follow a link that the user names; links in folders are not followed. Errors show the name as typed.
+            # Follow a link that the user names, but no link in a folder. Errors show the name as typed.
             single.append(Source.of_file(Path(text).resolve(), name or text))
     single += [Source(ItemType.NOTE, text=_typed() if text == _STDIN else text, name=name) for text in notes]
     if not single and not folders:
@@ -146,7 +146,7 @@ def _sources(
 
 
 def _typed() -> str:
-    """What comes on standard input, as far as a note may go; its flow refuses what has more than the settings say."""
+    """Standard input, up to the largest size of a note; the flow applies the limit of the settings."""
     return sys.stdin.buffer.read(_MOST_TYPED).decode("utf-8", "replace")
 
 
@@ -192,11 +192,11 @@ def _tell(outcome: _Outcome) -> None:
         err.print(f"{one_line(refused.path) or 'a note'}: [red]not added[/red]: {one_line(why)}", soft_wrap=True)
     parts = [f"{count(len(outcome.created), 'item')} added"]
     figures = {
-        "changed and read again": len(outcome.changed),
+        "changed: will be read again": len(outcome.changed),
         "unchanged": outcome.unchanged,
-        "gone and being deleted": len(outcome.gone),
+        "missing: being deleted": len(outcome.gone),
         "there already": len(outcome.there),
-        "hidden and passed by": outcome.ignored,
+        "hidden: left out": outcome.ignored,
     }
     parts += [f"{number:,} {what}" for what, number in figures.items() if number]
     parts += [f"[red]{len(outcome.failed):,} not added[/red]"] if outcome.failed else []
@@ -204,7 +204,7 @@ def _tell(outcome: _Outcome) -> None:
 
 
 def _code(outcome: _Outcome, tally: "Tally | None") -> int:
-    """0 done, 1 nothing, 3 partial; of what was waited for, what failed counts."""
+    """The exit code: 0 done, 1 nothing, 3 partial. Failed items count if the command waited for them."""
     failed_later = tally.states.get("failed", 0) if tally else 0
     problems = len(outcome.failed) + failed_later
     done = len(outcome.ids) + outcome.unchanged + len(outcome.gone) - failed_later
@@ -216,9 +216,9 @@ def wait(
     timeout: Annotated[str, typer.Option(help="Give up after this time: 90s, 10m, 2h.")] = "",
     as_json: Json = False,
 ) -> None:
-    """Wait until every item of a base is completed or failed; starts a stack if none runs.
+    """Wait until every item of a base is completed or failed; start a stack if none runs.
 
-    Exit codes: 0 all are completed, 1 all failed, or it took too long, 3 some failed, 130 interrupted.
+    Exit codes: 0 all completed, 1 all failed or time ran out, 3 some failed, 130 interrupted.
     """
     from pipeline.interfaces.cli.times import duration_s
     from pipeline.operations import knowledge
@@ -243,7 +243,7 @@ def wait(
 def _follow(
     stack: "Stack", base_id: str, item_ids: Sequence[str] | None, *, quiet: bool, timeout_s: float | None = None
 ) -> "Tally":
-    """Show how items go until none is open; how they ended. Keeps the stack up meanwhile."""
+    """Show the progress of items until none is open, and keep the stack up; return the tally."""
     from pipeline.operations import knowledge
 
     interrupted = (
@@ -266,7 +266,7 @@ def _follow(
 
 
 def _reasons(base_id: str) -> list[str]:
-    """Why items of a base wait."""
+    """The reasons why items of a base wait."""
     from pipeline.operations import knowledge
 
     active = knowledge.queue(base_id).active_item_ids

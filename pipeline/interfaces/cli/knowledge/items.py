@@ -37,26 +37,26 @@ _WORDS = {
     "in_line": "waits in line",
     "queued": "waits for a worker",
     "running": "running",
-    "waiting": "waiting to be tried again",
-    "stalled": "stalled: nobody is at it. `penstock up` or `penstock kb recover` continues it",
+    "waiting": "waiting for a retry",
+    "stalled": "stalled: no worker has it. `penstock up` or `penstock kb recover` continues it",
 }
 
 
 def items(
     base: Base,
     status: Annotated[
-        list[str] | None, typer.Option(help="Only those in this state, such as failed; may be repeated.")
+        list[str] | None, typer.Option(help="Only items in this state, such as failed. Repeatable.")
     ] = None,
-    type_: Annotated[list[str] | None, typer.Option("--type", help="Only those of this type, such as url.")] = None,
+    type_: Annotated[list[str] | None, typer.Option("--type", help="Only items of this type, such as url.")] = None,
     group: Annotated[
         str,
-        typer.Option(metavar="ID", callback=whole("knowledge", "groups"), help="Only those of this folder, by its id."),
+        typer.Option(metavar="ID", callback=whole("knowledge", "groups"), help="Only items of this folder, by its id."),
     ] = "",
-    match: Annotated[str, typer.Option(help="Only those with this text in name or title.")] = "",
+    match: Annotated[str, typer.Option(help="Only items with this text in name or title.")] = "",
     limit: Limit = 200,
     as_json: Json = False,
 ) -> None:
-    """List the items of a base in the order of its line, the oldest first.
+    """List the items of a base in the order of its queue, the oldest first.
 
     [bold]penstock kb items manuals --status failed[/bold]
     """
@@ -83,7 +83,7 @@ def items(
 
     columns = ["ID", "STATE", "PROGRESS>?", "TYPE?", "NAME~", *(["FOLDER~?"] if folders else []), "CHUNKS>?", "ERROR"]
     filtered = states or types or group or match
-    none = "No item is like that." if filtered else "No items. `penstock kb add` adds some."
+    none = "No item matches." if filtered else "No items. `penstock kb add` adds some."
     print_list(found, columns, row, as_json=as_json, none=none)
 
 
@@ -95,25 +95,25 @@ def _one_of(kind: type[StrEnum], said: Sequence[str] | None, option: str) -> lis
 
 
 def shown_state(view: "ItemView") -> str:
-    """An item's state as markup; that it is being deleted comes first."""
+    """An item's state as markup, or that it is being deleted."""
     if view.deleting:
         return "[dim]deleting[/dim]"
     return "[red]failed[/red]" if view.status.value == "failed" else state(view.status.value)
 
 
 def progress(view: "ItemView") -> str:
-    """How far an item is; nothing once it is being deleted."""
+    """An item's progress; empty once it is being deleted."""
     return "" if view.deleting else f"{view.progress} %"
 
 
 def item(
     item_id: Annotated[str, typer.Argument(metavar="ITEM", callback=WHOLE_ITEM, help="An item's id.")],
     chunks: Annotated[bool, typer.Option("--chunks", help="Show its chunks, with headings, pages and places.")] = False,
-    text: Annotated[bool, typer.Option("--text", help="Print the text that was read of it, and nothing else.")] = False,
+    text: Annotated[bool, typer.Option("--text", help="Print only the text that was read from it.")] = False,
     limit: Limit = 50,
     as_json: Json = False,
 ) -> None:
-    """Show everything about an item, and what it is doing now."""
+    """Show everything about an item, and its current step."""
     from pipeline.operations import knowledge
 
     ready()
@@ -172,14 +172,14 @@ def _print_text(item_id: str) -> None:
 
 
 def activity(standing: "Standing") -> str:
-    """What an item is doing just now, in words."""
+    """An item's current step, in words."""
     what = _WORDS[standing.activity.value]
     place = f", number {standing.place:,} of its base" if standing.place else ""
     return what + place + (f": {one_line(standing.reason)}" if standing.reason else "")
 
 
 def cancel(item_ids: Items) -> None:
-    """Stop items that have not ended; they are failed, with the error `Cancelled`. What is searchable of them stays."""
+    """Stop unfinished items: they fail with the error `Cancelled`. Their searchable text stays."""
     from pipeline.flows.knowledge.service import CancelStatus
     from pipeline.operations import knowledge
 
@@ -187,7 +187,7 @@ def cancel(item_ids: Items) -> None:
 
     def act(item_id: str) -> str:
         ignored = knowledge.cancel(item_id) is CancelStatus.IGNORED
-        return "had ended already: ignored" if ignored else "cancelled"
+        return "had already ended: ignored" if ignored else "cancelled"
 
     _each(item_ids, act)
 
@@ -201,10 +201,10 @@ def reprocess(
     ] = "",
     stale: Annotated[
         str,
-        typer.Option(metavar="BASE", callback=whole_base, help="What another model embedded than this base names now."),
+        typer.Option(metavar="BASE", callback=whole_base, help="Items of this base that another model embedded."),
     ] = "",
 ) -> None:
-    """Read and embed items again. Until that is done, what was found before is still found.
+    """Read and embed items again. Search keeps finding their old text until that is done.
 
     [bold]penstock kb reprocess --failed manuals[/bold]
     """
@@ -217,14 +217,14 @@ def reprocess(
         _each(item_ids, lambda item_id: f"{one_line(knowledge.reprocess(item_id).name)}: will be read again")
     else:
         done = knowledge.reprocess_failed(failed) if failed else knowledge.reprocess_stale(stale)
-        err.print(f"{count(len(done), 'item')} will be read again." if done else "There is nothing to do.")
+        err.print(f"{count(len(done), 'item')} will be read again." if done else "Nothing to do.")
         if not done:
             return
     tell_if_nothing_runs()
 
 
 def remove(item_ids: Items, yes: Yes = False) -> None:
-    """Remove items from their base, with all that was made of them. Your own files stay where they are."""
+    """Remove items from their base, with their texts and vectors. Your own files stay where they are."""
     from pipeline.operations import knowledge
 
     ready()
@@ -239,7 +239,7 @@ def remove(item_ids: Items, yes: Yes = False) -> None:
 
 
 def _each(item_ids: Sequence[str], act: Callable[[str], Any]) -> None:
-    """Do it to each item; those that it cannot be done to are told, and make the exit code 3, or 1 if all are."""
+    """Act on each item, and report failures; they make the exit code 3, or 1 if all fail."""
     refused, wanted = 0, list(dict.fromkeys(item_ids))
     for item_id in wanted:
         try:

@@ -1,4 +1,4 @@
-"""`penstock kb status`, `queue`, `recover`, `dismiss` and `check`: what waits, what nobody is at, what is left over."""
+"""`penstock kb status`, `queue`, `recover`, `dismiss` and `check`: waiting items, orphans, leftovers."""
 
 from typing import TYPE_CHECKING, Annotated
 
@@ -18,7 +18,7 @@ _UNSOUND = 1
 
 
 def status(as_json: Json = False) -> None:
-    """Show the queues of all bases: how many items wait in line, and how many are under way."""
+    """Show the queues of all bases: their waiting items, and their items under way."""
     from pipeline.operations import knowledge
 
     ready()
@@ -39,10 +39,10 @@ def status(as_json: Json = False) -> None:
 
 
 def queue(base: Base, as_json: Json = False) -> None:
-    """Show a base's queue: what is under way and what it is doing, what waits in line, and orphans.
+    """Show a base's queue: items under way with their steps, waiting items, and orphans.
 
-    Orphans are items that nobody is at although they are begun, or that wait where nothing runs. `penstock up` sees to
-    them by itself.
+    Orphans are items that lost their worker, or that wait where no stack runs. `penstock up` continues them within
+    seconds.
     """
     from pipeline.operations import knowledge
 
@@ -64,14 +64,14 @@ def queue(base: Base, as_json: Json = False) -> None:
         print_list(rows, ("ITEM", "NOW"), lambda one: [one.item_id, activity(one)], as_json=False, none="")
     if found.orphan_item_ids:
         err.print(
-            "`penstock kb recover BASE` sends orphans on their way again, `penstock kb dismiss BASE` gives them up.",
+            "`penstock kb recover BASE` continues orphans, `penstock kb dismiss BASE` fails them.",
             soft_wrap=True,
         )
         tell_if_nothing_runs()
 
 
 def recover(base: Base, as_json: Json = False) -> None:
-    """Send a base's orphans on their way again. `penstock up` does so by itself, seconds later."""
+    """Continue a base's orphans. `penstock up` does so within seconds."""
     from pipeline.operations import knowledge
 
     ready()
@@ -91,7 +91,7 @@ def dismiss(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Give up a base's orphans: they are failed, with the error `Interrupted`, and can be reprocessed later."""
+    """Give up a base's orphans: they fail with the error `Interrupted`. You can reprocess them later."""
     from pipeline.operations import knowledge
 
     ready()
@@ -103,9 +103,9 @@ def dismiss(
 
 
 def check(as_json: Json = False) -> None:
-    """Look whether any chunk, vector or text is left of what is gone, or is missing of what is searchable.
+    """Check that no chunk, vector or text is left of deleted items, and none is missing of searchable ones.
 
-    Exit code 1 if so. It reads whole tables, and what is being deleted just now counts as left over until it is gone.
+    Exit code 1 for any fault. The check reads whole tables, and counts items whose deletion is under way as faults.
     """
     from pipeline.operations import knowledge
 
@@ -115,6 +115,10 @@ def check(as_json: Json = False) -> None:
         print_json(found)
     else:
         print_pairs([(name.replace("_", " "), f"{number:,}") for name, number in vars(found).items()])
-        err.print("Everything is as it should be." if found.sound else "[red]Something is left over or missing.[/red]")
+        err.print(
+            "Complete: nothing is left over or missing."
+            if found.sound
+            else "[red]Something is left over or missing.[/red]"
+        )
     if not found.sound:
         raise typer.Exit(_UNSOUND)

@@ -19,7 +19,7 @@ def search(
     bases: Annotated[
         list[str] | None, typer.Argument(metavar="[BASE]…", callback=whole_base, help="Bases by name or id.")
     ] = None,
-    words: Annotated[str, typer.Argument(help='What to look for, such as: "how is a lease renewed?"')],
+    words: Annotated[str, typer.Argument(help='The words or question to search, such as: "how is a lease renewed?"')],
     every: Annotated[bool, typer.Option("--all", help="Search all bases.")] = False,
     types: Annotated[
         list[str] | None, typer.Option("--type", help="Only file, url, note, sitemap or directory. Repeatable.")
@@ -30,20 +30,22 @@ def search(
     ] = None,
     since: Since = "",
     limit: Annotated[int, typer.Option(min=1, max=200, help="At most this many.")] = 10,
-    min_score: Annotated[float, typer.Option(min=0, max=1, help="Only from this score on, 0 to 1.")] = 0,
-    around: Annotated[int, typer.Option(min=0, max=5, help="With --json: so many chunks before and after each.")] = 0,
-    no_vectors: Annotated[bool, typer.Option("--no-vectors", help="By words alone, without meaning.")] = False,
+    min_score: Annotated[float, typer.Option(min=0, max=1, help="Only hits with at least this score, 0 to 1.")] = 0,
+    around: Annotated[
+        int, typer.Option(min=0, max=5, help="With --json: include this many chunks before and after each hit.")
+    ] = 0,
+    no_vectors: Annotated[bool, typer.Option("--no-vectors", help="Search by words alone, not by meaning.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Find text in knowledge bases, with the item, the headings and the page that it stands under.
+    """Find text in knowledge bases, with its item, headings and page.
 
     [bold]penstock kb search manuals "how is the filter changed"[/bold]
 
-    With an embeddings provider a search costs one small call for each of its models, which needs a stack; one is
-    started if none is running. If the provider does not answer, the search uses words alone.
+    With an embeddings provider, a search costs one small call for each model, which needs a stack; the command
+    starts one if none runs. If the provider does not answer, the search uses words alone.
     """
     if bool(bases) == every:
-        raise typer.BadParameter("name bases, or say --all" if not every else "name bases or say --all, not both")
+        raise typer.BadParameter("name bases, or give --all" if not every else "name bases or give --all, not both")
     from pipeline.operations import knowledge
     from pipeline.standalone.stack import using_stack
 
@@ -86,7 +88,7 @@ def _show(found: "Hits", *, by_meaning: bool) -> None:
         err.print(f"[yellow]Note:[/yellow] {one_line(found.note)}", soft_wrap=True)
     elif found.lexical and by_meaning:
         err.print(
-            "[dim]Some vectors are lexical only: they know words and parts of words but not their meaning "
+            "[dim]Some vectors are lexical: they match words and parts of words, not meaning "
             "(PENSTOCK_KNOWLEDGE__EMBEDDINGS_PROVIDER).[/dim]",
             soft_wrap=True,
         )

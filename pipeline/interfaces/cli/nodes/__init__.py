@@ -1,4 +1,4 @@
-"""`penstock nodes …`: machines that do AI work for this installation, and who may connect to it."""
+"""`penstock nodes …`: machines that do AI work for this installation, and the tokens that let them connect."""
 
 import typer
 

@@ -1,4 +1,4 @@
-"""`penstock dlq …`: messages between instances of the gateway that nobody could handle."""
+"""`penstock dlq …`: messages between the gateway's instances that no instance could handle."""
 
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,7 +12,7 @@ from pipeline.interfaces.cli.times import ago
 if TYPE_CHECKING:
     from pipeline.nodes.views import DeadLetterView
 
-Instance = Annotated[str, typer.Argument(callback=whole_instance, help="The instance that it was for.")]
+Instance = Annotated[str, typer.Argument(callback=whole_instance, help="The instance that the message was for.")]
 Letter = Annotated[str, typer.Argument(metavar="ID", callback=whole_letter, help="See `penstock dlq list`.")]
 app = typer.Typer(
     help="Dead letters of the gateway: messages between its instances that were delivered again and again and never "
@@ -39,7 +39,7 @@ def list_(limit: Limit = 50, as_json: Json = False) -> None:
 
 @app.command()
 def replay(instance: Instance, letter: Letter) -> None:
-    """Put a dead letter back into its inbox. If its instance is gone, another one takes it."""
+    """Put a dead letter back into its inbox. If its instance has died, another instance takes it."""
     from pipeline.operations import nodes as inference
 
     ready()

@@ -1,4 +1,4 @@
-"""`penstock nodes list|show|drain|revoke|status`: the machines that are connected."""
+"""`penstock nodes list|show|drain|revoke|status`: the connected machines."""
 
 from typing import TYPE_CHECKING, Annotated
 
@@ -20,7 +20,7 @@ _COLOURS = {"connected": "green", "draining": "yellow", "gone": "dim"}
 
 
 def list_(as_json: Json = False) -> None:
-    """List the nodes that are connected to any instance, and lately connected ones."""
+    """List the nodes that are or lately were connected to any instance."""
     from pipeline.operations import nodes as inference
 
     def row(node: "NodeView") -> list[str]:
@@ -36,7 +36,7 @@ def list_(as_json: Json = False) -> None:
 
 
 def show(node: NodeId, as_json: Json = False) -> None:
-    """Show a node: what it offers, how fast it is, and which jobs hold its slots."""
+    """Show a node: its capabilities, its speed, and the jobs in its slots."""
     from pipeline.operations import nodes as inference
 
     ready()
@@ -65,10 +65,10 @@ def show(node: NodeId, as_json: Json = False) -> None:
 
 def drain(
     node: NodeId,
-    reason: Annotated[str, typer.Option(help="Told to whoever runs the node.")] = "",
+    reason: Annotated[str, typer.Option(help="The reason, which the node prints.")] = "",
     as_json: Json = False,
 ) -> None:
-    """Ask a node to finish its jobs and end. It gets no new ones, and loses none."""
+    """Ask a node to finish its jobs and stop. It gets no new jobs, and loses none."""
     from pipeline.operations import nodes as inference
 
     ready()
@@ -76,13 +76,13 @@ def drain(
     if as_json:
         print_json(found)
         return
-    err.print(f"{found.node_id}: asked to end when it is done with {count(len(found.jobs), 'job')}", soft_wrap=True)
+    err.print(f"{found.node_id}: will stop after its {count(len(found.jobs), 'job')}", soft_wrap=True)
 
 
 def revoke(node: NodeId, as_json: Json = False) -> None:
-    """Throw a node out at once, and revoke its token if that is for this node alone. Its jobs go to other nodes.
+    """Disconnect a node at once, and revoke its token if it is for this node alone. Its jobs go to other nodes.
 
-    With a token that other nodes may use, too, it could come back: then you are told which one to revoke.
+    With a token that other nodes may use too, the node could come back: the command then names the token to revoke.
     """
     from pipeline.operations import nodes as inference
 
@@ -101,10 +101,10 @@ def revoke(node: NodeId, as_json: Json = False) -> None:
 
 
 def free(node: NodeId) -> None:
-    """Free the name of a node that is gone: the next token that registers a node by it has it.
+    """Free the name of a disconnected node: the next token that registers a node by this name owns it.
 
-    A name belongs to the token that first used it, until that token is revoked or expires, or a token is made for this
-    node alone ([bold]penstock nodes tokens create NAME --node ID[/bold]). The jobs of the node that is gone go to other
+    A name belongs to the token that first used it, until the token is revoked or expires, or you make a token for this
+    node alone ([bold]penstock nodes tokens create NAME --node ID[/bold]). The jobs of the disconnected node go to other
     nodes.
     """
     from pipeline.operations import nodes as inference
@@ -115,7 +115,7 @@ def free(node: NodeId) -> None:
 
 
 def status(as_json: Json = False) -> None:
-    """Show how the gateway stands: its instances, nodes, jobs by state, what waits."""
+    """Show the gateway: its instances, nodes, jobs by state, waiting jobs."""
     from pipeline.operations import nodes as inference
 
     ready()

@@ -13,12 +13,12 @@ def gateway(
         int | None, typer.Option(min=0, max=65_535, help="Default: PENSTOCK_GATEWAY__PORT; 0: any.")
     ] = None,
 ) -> None:
-    """Run an instance of the gateway: nodes connect to it and offer what they can do, sessions ask for it.
+    """Run an instance of the gateway: nodes connect to it and offer capabilities, sessions request them.
 
     Run as many as you like over one Redis: they share the work, and losing one loses nothing. `penstock up` runs one if
     PENSTOCK_GATEWAY__ENABLED is set.
 
-    On addresses other than this machine's own it needs a token to exist (`penstock nodes tokens create`), and TLS:
+    On addresses beyond this machine, it needs a token (`penstock nodes tokens create`), and TLS:
     PENSTOCK_GATEWAY__TLS_CERTIFICATE, or a proxy (PENSTOCK_GATEWAY__TLS_BY_PROXY).
     """
     from pipeline.engine.logs import configure

@@ -1,4 +1,4 @@
-"""`penstock jobs …`: what nodes are asked to do."""
+"""`penstock jobs …`: the jobs of nodes."""
 
 from typing import TYPE_CHECKING, Annotated
 
@@ -26,7 +26,10 @@ app = typer.Typer(
 @app.command("list")
 def list_(
     in_state: Annotated[
-        str, typer.Option("--state", help="Only those: created, dispatched, accepted, running, finished, released.")
+        str,
+        typer.Option(
+            "--state", help="Only jobs in this state: created, dispatched, accepted, running, finished, released."
+        ),
     ] = "",
     limit: Limit = 50,
     as_json: Json = False,
@@ -51,7 +54,7 @@ def list_(
 
 @app.command()
 def show(job: JobId, as_json: Json = False) -> None:
-    """Show a job: where it is, who asked, who does it, and what went wrong."""
+    """Show a job: its state, its session, its node, and its error."""
     from pipeline.operations import nodes as inference
 
     ready()
@@ -62,7 +65,7 @@ def show(job: JobId, as_json: Json = False) -> None:
 def cancel(job: JobId, as_json: Json = False) -> None:
     """Cancel a job: the sessions that wait for it get the error `cancelled`, and its node stops.
 
-    The pipeline tries its page again; to end that too: penstock documents cancel.
+    The pipeline retries its page; penstock documents cancel ends that too.
     """
     from pipeline.nodes.job import DONE
     from pipeline.operations import nodes as inference
@@ -72,9 +75,9 @@ def cancel(job: JobId, as_json: Json = False) -> None:
     if as_json:
         print_json(found)
     elif found.state not in DONE:
-        err.print(f"{found.job_id}: its gateway is asked to cancel it")
+        err.print(f"{found.job_id}: its gateway will cancel it")
     else:
-        err.print(f"{found.job_id}: {'cancelled' if found.outcome == 'cancelled' else 'it had ended before'}")
+        err.print(f"{found.job_id}: {'cancelled' if found.outcome == 'cancelled' else 'it had already ended'}")
 
 
 def _show(found: "JobView", *, as_json: bool) -> None:

@@ -1,4 +1,4 @@
-"""`penstock node`: this machine does jobs for a gateway."""
+"""`penstock node`: this machine runs jobs for a gateway."""
 
 import re
 import socket
@@ -27,27 +27,31 @@ _INTERRUPTED = 130
 
 def node(
     context: typer.Context,
-    gateway: Annotated[str, typer.Option(metavar="URL", help="ws:// or wss://. Several, with commas: in turn.")],
+    gateway: Annotated[
+        str, typer.Option(metavar="URL", help="ws:// or wss://. The node tries several, separated by commas, in turn.")
+    ],
     token: Annotated[
-        str, typer.Option(envvar="PENSTOCK_NODE_TOKEN", help="What `penstock nodes tokens create` printed.")
+        str, typer.Option(envvar="PENSTOCK_NODE_TOKEN", help="The token that `penstock nodes tokens create` printed.")
     ] = "",
     token_file: Annotated[Path | None, typer.Option(dir_okay=False, help="A file with the token.")] = None,
-    provider: Annotated[str, typer.Option(help="What does the work: local, or a provider of the settings.")] = "local",
+    provider: Annotated[
+        str, typer.Option(help="The provider that does the work: local, or one of the settings.")
+    ] = "local",
     slots: Annotated[
         int | None, typer.Option(min=1, max=_MOST_SLOTS, help="Jobs at once. Default: 2; a provider's concurrency.")
     ] = None,
-    model: Annotated[list[str] | None, typer.Option(help="Offer this model; again for more. '*': any.")] = None,
+    model: Annotated[list[str] | None, typer.Option(help="Offer this model. Repeatable. '*': any.")] = None,
     capability: Annotated[
-        list[str] | None, typer.Option(help="Offer this alone (vision, text, embeddings, page); again for more.")
+        list[str] | None, typer.Option(help="Offer only this capability (vision, text, embeddings, page). Repeatable.")
     ] = None,
-    name: Annotated[str, typer.Option(help="For people. Default: the host's name.")] = "",
-    node_id: Annotated[str, typer.Option("--id", help="Default: made once, and kept in the data folder.")] = "",
+    name: Annotated[str, typer.Option(help="The node's name for people. Default: the host's name.")] = "",
+    node_id: Annotated[str, typer.Option("--id", help="The node's id. Default: one that the data folder keeps.")] = "",
     ca: Annotated[
-        Path | None, typer.Option(exists=True, dir_okay=False, help="PEM file: authorities to trust for wss://.")
+        Path | None, typer.Option(exists=True, dir_okay=False, help="PEM file of the authorities to trust for wss://.")
     ] = None,
-    grace: Annotated[float, typer.Option(min=0, help="Seconds that jobs under way get when the node ends.")] = 60,
+    grace: Annotated[float, typer.Option(min=0, help="Seconds for jobs under way when the node stops.")] = 60,
 ) -> None:
-    """Do jobs for a gateway. This machine connects outwards, so it may stand behind NAT or a firewall.
+    """Run jobs for a gateway. This machine connects outwards, so it may stand behind NAT or a firewall.
 
     It needs neither a database nor Redis, only the gateway and a token for nodes: there, [bold]penstock nodes tokens
     create NAME[/bold] makes one. Pass it in PENSTOCK_NODE_TOKEN or --token-file: everybody on this machine can read
@@ -58,8 +62,8 @@ def node(
     for pictures, prompts, vectors and pages: [bold]penstock node --gateway wss://gateway.example --token-file
     node.token --provider ollama --slots 4[/bold]. Limits and caps of that provider are not counted here.
 
-    If the connection is lost, jobs go on and the node connects again, for as long as it takes. Ctrl-C or SIGTERM: it
-    takes no more jobs, finishes those it has (--grace), and ends. A second one ends it at once.
+    If the connection is lost, jobs continue, and the node keeps trying to reconnect. After Ctrl-C or SIGTERM it
+    takes no more jobs, finishes its own (--grace), and stops. A second signal stops it at once.
     """
     from importlib.metadata import version
 
@@ -93,7 +97,7 @@ def node(
 
 
 def _live(options: "AgentOptions", executor: "Executor") -> None:
-    """Be a node until a signal or the gateway's operator ends it."""
+    """Run the node until a signal or the gateway's operator stops it."""
     import asyncio
     import os
     import signal
@@ -107,7 +111,7 @@ def _live(options: "AgentOptions", executor: "Executor") -> None:
         err.print(sentence, soft_wrap=True, markup=False)
 
     def leave(code: int) -> None:
-        # A thread in the middle of a job cannot be ended, and would hold up the usual way out.
+        # A thread in the middle of a job cannot be stopped, and would block a normal exit.
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)
@@ -117,7 +121,7 @@ def _live(options: "AgentOptions", executor: "Executor") -> None:
 
         def asked(number: signal.Signals) -> None:
             if agent.bench.closed:
-                tell("Ended at once.")
+                tell("Stopped at once.")
                 leave(_INTERRUPTED)
             agent.drain(number.name)
 
@@ -134,7 +138,7 @@ def _live(options: "AgentOptions", executor: "Executor") -> None:
 def own_id(settings: "Settings") -> str:
     """This node's id: the host's name and a random part, kept in the data folder.
 
-    The first process on a data folder has the first id, a second one at the same time the second."""
+    The first process on a data folder uses the first id, a second one at the same time the second."""
     from pipeline.standalone.locks import FileLock
 
     host = re.sub(r"[^A-Za-z0-9_.-]", "-", socket.gethostname())[:40] or "node"
@@ -144,9 +148,9 @@ def own_id(settings: "Settings") -> str:
         if not lock.acquire():
             lock.close()
             continue
-        # The lock stays for as long as the process lives.
+        # The process holds the lock until it ends.
         known = path.read_text(encoding="utf-8", errors="replace").strip()
-        # Another host's: the folder was copied, with the system's image.
+        # Another host's id: a copy of the folder came with the system's image.
         if not _NODE_ID.fullmatch(known) or known.rpartition("-")[0] != host:
             known = f"{host}-{uuid4().hex[:8]}"
             path.write_text(f"{known}\n", encoding="utf-8")
@@ -158,7 +162,7 @@ def _capabilities(names: list[str]) -> "list[Capability]":
     from pipeline.nodes.protocol import Capability
 
     if unknown := set(names) - set(Capability):
-        raise _usage(f"there is no capability '{min(unknown)}': choose from {', '.join(Capability)}")
+        raise _usage(f"unknown capability '{min(unknown)}': choose from {', '.join(Capability)}")
     return [Capability(name) for name in names]
 
 
@@ -173,7 +177,7 @@ def _token(context: typer.Context, token: str, file: Path | None) -> str:
 
     source = context.get_parameter_source("token")
     if token and source is not None and source.name == "COMMANDLINE":
-        note = "everybody on this machine can read arguments: rather use --token-file or PENSTOCK_NODE_TOKEN."
+        note = "every user of this machine can read arguments: use --token-file or PENSTOCK_NODE_TOKEN instead."
         err.print(f"[yellow]Note:[/yellow] {note}", soft_wrap=True)
     elif file is not None:
         try:
@@ -184,7 +188,7 @@ def _token(context: typer.Context, token: str, file: Path | None) -> str:
     if not token:
         raise _usage("a token is needed: --token-file FILE, PENSTOCK_NODE_TOKEN or --token")
     if not (token.isascii() and token.isprintable()) or " " in token:
-        raise _usage("this is not a token: it has odd characters")
+        raise _usage("not a token: it has invalid characters")
     return token
 
 
@@ -202,7 +206,7 @@ def _urls(gateway: str) -> tuple[str, ...]:
     for url in urls:
         parts = urlsplit(url)
         if parts.scheme == "ws" and parts.hostname not in _NEAR:
-            note = f"{one_line(url)} is not encrypted: token and jobs can be read on the way. See docs/how-to/nodes.md."
+            note = f"{one_line(url)} is not encrypted: the network can read token and jobs. See docs/how-to/nodes.md."
             err.print(f"[yellow]Note:[/yellow] {note}", soft_wrap=True)
     return urls
 

@@ -1,4 +1,4 @@
-"""`penstock nodes tokens …`: who may connect to the gateway."""
+"""`penstock nodes tokens …`: the tokens that let nodes and sessions connect to the gateway."""
 
 import re
 from typing import Annotated
@@ -10,7 +10,8 @@ from pipeline.interfaces.cli.credential import STATE_COLUMNS, Expires, checked_n
 from pipeline.interfaces.cli.output import err, one_line, print_list
 
 app = typer.Typer(
-    help="Tokens of nodes and sessions: create, list, revoke. A node's token offers work, a session's asks for it.",
+    help="Tokens of nodes and sessions: create, list, revoke. A node's token offers capabilities, a session's requests "
+    "them.",
     no_args_is_help=True,
     rich_markup_mode="rich",
 )
@@ -18,17 +19,17 @@ app = typer.Typer(
 
 @app.command()
 def create(
-    name: Annotated[str, typer.Argument(help="Whose token it is; you see it in lists and logs.")],
-    kind: Annotated[str, typer.Option(help="node: offers what it can do; session: asks for jobs.")] = "node",
+    name: Annotated[str, typer.Argument(help="The token's holder; lists and logs show it.")],
+    kind: Annotated[str, typer.Option(help="node: offers capabilities; session: requests jobs.")] = "node",
     node: Annotated[str, typer.Option(metavar="ID", help="The only node that may register with it.")] = "",
     expires: Expires = "",
     as_json: Json = False,
 ) -> None:
-    """Create a token and print it. It is shown this once: only its hash is kept.
+    """Create a token and print it, this once: Penstock keeps only its hash.
 
     A node connects with it: [bold]penstock node --gateway wss://gateway.example.org --token-file FILE[/bold]
 
-    The pipeline connects with one of the kind session, as the API key of its provider.
+    The pipeline connects with a token of the kind session, as the API key of its provider.
     """
     from pipeline.engine.errors import UserError
     from pipeline.nodes.tokens import TokenKind
@@ -36,7 +37,7 @@ def create(
 
     name = checked_name(name, "token")
     if kind not in set(TokenKind):
-        raise UserError(f"there is no kind '{kind}': choose from {', '.join(TokenKind)}", code="usage")
+        raise UserError(f"unknown kind '{kind}': choose from {', '.join(TokenKind)}", code="usage")
     if node and (kind != TokenKind.NODE or not re.fullmatch("[A-Za-z0-9_.-]{1,64}", node)):
         raise UserError("--node is the id of a node, for a token of the kind node", code="usage")
     ready()
@@ -61,7 +62,7 @@ def list_(as_json: Json = False) -> None:
 
 @app.command()
 def revoke(token: Annotated[str, typer.Argument(metavar="ID|NAME", help="See `penstock nodes tokens list`.")]) -> None:
-    """End a token. Every gateway closes its connections, and lets nobody in with it again."""
+    """Revoke a token. Every gateway closes its connections, and refuses new ones with it."""
     from pipeline.operations import nodes as inference
 
     ready()

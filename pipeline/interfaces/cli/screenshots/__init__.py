@@ -1,4 +1,4 @@
-"""`penstock screenshots …`: take frames of screens and windows in, and search them."""
+"""`penstock screenshots …`: ingest frames of screens and windows, and search them."""
 
 from collections.abc import Callable
 
@@ -8,7 +8,7 @@ from pipeline.interfaces.cli.command import help_of
 from pipeline.interfaces.cli.screenshots import capture, detail, exclusions, frames, intake, search, sources, status
 
 app = typer.Typer(
-    help="Take screenshots in, let models (or rules) understand them, and search what happened.\n\n"
+    help="Ingest screenshots, let models (or rules) analyse them, and search what happened.\n\n"
     "Start with: [bold]penstock screenshots add desk.png[/bold], or [bold]penstock screenshots capture[/bold] while "
     '[bold]penstock up[/bold] runs; then [bold]penstock screenshots search "invoice"[/bold] and '
     "[bold]penstock screenshots timeline --since today[/bold].\n\n"

@@ -1,4 +1,4 @@
-"""`penstock screenshots watch` and `capture`: take frames in as they come, until Ctrl-C."""
+"""`penstock screenshots watch` and `capture`: ingest frames as they come, until Ctrl-C."""
 
 import time
 from collections import Counter
@@ -21,20 +21,22 @@ if TYPE_CHECKING:
 
 
 def watch(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Where another program saves screenshots.")],
+    folder: Annotated[
+        Path, typer.Argument(metavar="DIR", help="The folder into which another program saves screenshots.")
+    ],
     source: Source = "screen:0",
     app: Annotated[str, typer.Option(help="The program in the pictures, if it is always the same.")] = "",
     title: Annotated[str, typer.Option(help="The window's title, if it is always the same.")] = "",
-    existing: Annotated[bool, typer.Option("--existing", help="First take the pictures that are already there.")] = (
+    existing: Annotated[bool, typer.Option("--existing", help="First ingest the pictures that are already there.")] = (
         False
     ),
 ) -> None:
-    """Take in every picture that appears in a folder, until Ctrl-C.
+    """Ingest every picture that appears in a folder, until Ctrl-C.
 
     [bold]penstock screenshots watch ~/Pictures/Screenshots --source screen:0[/bold]
 
-    Files are copied, and stay where they are; a file still being written is taken when it is complete. Work runs on
-    the stack of `penstock up`, or on one that is started for this command and ends with it.
+    The command copies files once they are complete; yours stay where they are. Work runs on
+    the stack of `penstock up`, or on one that this command starts and ends.
     """
     from threading import Event
 
@@ -46,7 +48,7 @@ def watch(
     source_key(source)
     frame = {"source": source, "app": app, "window_title": title}
     by: Counter[str] = Counter()
-    # Before the stack starts: pictures that come meanwhile count as new, and a missing folder is an error at once.
+    # Before the stack starts, so that pictures that arrive during the start count as new, and a missing folder fails.
     pictures = files_in(folder, is_picture, Event(), existing=existing)
     with using_stack(settings) as stack:
         err.print(f"Watching {one_line(str(folder))} for {one_line(source)}. Ctrl-C ends it.", soft_wrap=True)
@@ -69,20 +71,21 @@ def capture(
         typer.Option(min=0.2, metavar="SECONDS", help="Default: …__CAPTURE_INTERVAL_S, 5 s."),
     ] = None,
     monitor: Annotated[
-        list[int] | None, typer.Option(min=1, help="Only this screen, counted from 1; may be repeated.")
+        list[int] | None, typer.Option(min=1, help="Only this screen, counted from 1. Repeatable.")
     ] = None,
     window: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="NAME", help="Only this program's foremost window, or that of this number (X11); may be repeated."
+            metavar="NAME",
+            help="Only this program's foremost window, or the window with this number (X11). Repeatable.",
         ),
     ] = None,
     exclude_app: Annotated[
         list[str] | None,
-        typer.Option(metavar="PATTERN", help="Never this program, such as '*KeePass*'; may be repeated."),
+        typer.Option(metavar="PATTERN", help="Never this program, such as '*KeePass*'. Repeatable."),
     ] = None,
     exclude_title: Annotated[
-        list[str] | None, typer.Option(metavar="PATTERN", help="Never a window with this title; may be repeated.")
+        list[str] | None, typer.Option(metavar="PATTERN", help="Never a window with this title. Repeatable.")
     ] = None,
     once: Annotated[bool, typer.Option("--once", help="Capture once and end.")] = False,
 ) -> None:
@@ -91,12 +94,12 @@ def capture(
     [bold]penstock screenshots capture --every 10 --exclude-app "*KeePass*"[/bold]
     [bold]penstock screenshots capture --window Firefox[/bold]
 
-    Without --monitor and --window: what PENSTOCK_SCREENSHOTS__CAPTURE_SOURCES names, or else every screen. A worker
-    of the role `capture` (part of `penstock up`) captures what that setting names without this command.
+    Without --monitor and --window it captures the sources of PENSTOCK_SCREENSHOTS__CAPTURE_SOURCES, or else every
+    screen. A worker of the role `capture` (part of `penstock up`) captures that setting's sources without this command.
 
-    A frame that looks like a recent one is a duplicate and left out. No screen is captured while an excluded program is
-    in front, and no window of one; if that cannot be determined here, the command says so and ends.
-    Work runs on the stack of `penstock up`, or on one that is started for this command and ends with it.
+    A frame that looks like a recent one is a duplicate and left out. The command captures no screen while an excluded
+    program is in front, and no window of one; where it cannot tell, it says so and ends.
+    Work runs on the stack of `penstock up`, or on one that this command starts and ends.
     """
     from pipeline.flows.screenshots.frames.capture import EVERY_SCREEN, Capturer
     from pipeline.standalone.stack import using_stack
@@ -118,7 +121,7 @@ def capture(
 
 
 def _capture(capturer: "Capturer", stack: "Stack", sources: Sequence[str], interval_s: float | None) -> None:
-    """Until Ctrl-C; once without an interval."""
+    """Capture until Ctrl-C, or once without an interval."""
     from pipeline.flows.screenshots.frames.capture import missing
 
     by: Counter[str] = Counter()
@@ -129,7 +132,7 @@ def _capture(capturer: "Capturer", stack: "Stack", sources: Sequence[str], inter
                 begun = time.monotonic()
                 found = capturer.capture(sources)
                 if interval_s is None and not found:
-                    raise UserError(f"there is no {', '.join(sources)} now", code="not_found")
+                    raise UserError(f"no such source now: {', '.join(sources)}", code="not_found")
                 _take(found, by)
                 absent, before = missing(sources, found), absent
                 for source in sorted({*absent} - {*before}):
@@ -146,7 +149,7 @@ def _capture(capturer: "Capturer", stack: "Stack", sources: Sequence[str], inter
 
 
 def _take(frames: "Sequence[Captured]", by: Counter[str]) -> None:
-    """Take these frames in."""
+    """Ingest these frames."""
     from pipeline.operations import screenshots
 
     for captured in frames:
@@ -171,5 +174,5 @@ def _counted(by: Counter[str]) -> str:
 
 
 def _tell_end(by: Counter[str]) -> None:
-    waits = " `penstock screenshots status` says what is still to be analysed." if by["accepted"] else ""
+    waits = " `penstock screenshots status` shows frames that wait for analysis." if by["accepted"] else ""
     err.print(f"{_counted(by)}.{waits}", soft_wrap=True)

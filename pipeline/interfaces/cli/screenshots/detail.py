@@ -1,4 +1,4 @@
-"""`penstock screenshots show`: a node with the calls and frames it is based on, a frame, or a batch."""
+"""`penstock screenshots show`: a node with its calls and frames, a frame, or a batch."""
 
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
 
 def show(
-    reference: Annotated[str, typer.Argument(metavar="ID", help=f"As lists show it: {ids.HOW}.")],
+    reference: Annotated[str, typer.Argument(metavar="ID", help=f"An id from a list: {ids.HOW}.")],
     open_it: Annotated[
-        bool, typer.Option("--open", help="Open the picture, too: of a node or batch, its first.")
+        bool, typer.Option("--open", help="Open the picture too: of a node or batch, the first one.")
     ] = False,
     as_json: Json = False,
 ) -> None:
@@ -86,7 +86,7 @@ def _app(view: "ScreenshotView") -> str:
 
 
 def _attempts(view: "ScreenshotView") -> str:
-    """How often it was looked at, where that was not once."""
+    """The number of vision attempts, unless it is one."""
     from pipeline.operations import screenshots
 
     if view.vlm_next_run_at is not None:
@@ -149,7 +149,7 @@ def _with_reason(status: "WorkStatus | None", error: str | None) -> str:
 
 
 def _origin(detail: "NodeDetail") -> list[tuple[str, str]]:
-    """The node's origins, the calls behind them (model, prompt, attempt), and their frames."""
+    """The node's origins, their calls (model, prompt, attempt), and their frames."""
     from pipeline.operations import screenshots
 
     zone = screenshots.time_zone()
@@ -169,7 +169,7 @@ def _origin(detail: "NodeDetail") -> list[tuple[str, str]]:
         prompt = f", prompt {call.prompt_hash[:12]}" if call.prompt_hash else ""
         rows.append(("call", f"{call.operation.value}{repair}: {who}{prompt}, attempt {call.attempt} → {frames}"))
     if not detail.calls:
-        rows.append(("call", "none: no model was asked"))
+        rows.append(("call", "none: no model took part"))
     for shot in detail.screenshots:
         where = (one_line(shot.source_key), one_line(shot.window_title, 80), one_line(shot.original_path, 600))
         rows.append(("frame", " ".join(filter(None, (ids.frame(shot.id), local(shot.ts, zone), *where)))))

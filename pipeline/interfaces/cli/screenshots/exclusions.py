@@ -12,23 +12,21 @@ if TYPE_CHECKING:
     from pipeline.flows.screenshots.views import Exclusions
 
 exclusions = typer.Typer(
-    help="List the programs and window titles whose frames are never stored; add some, or take them back.",
+    help="List the programs and window titles whose frames Penstock never stores; add or remove some.",
     invoke_without_command=True,
     rich_markup_mode="rich",
 )
 Apps = Annotated[
-    list[str] | None, typer.Option("--app", metavar="PATTERN", help="A program, such as '*KeePass*'; may be repeated.")
+    list[str] | None, typer.Option("--app", metavar="PATTERN", help="A program, such as '*KeePass*'. Repeatable.")
 ]
-Titles = Annotated[
-    list[str] | None, typer.Option("--title", metavar="PATTERN", help="A window's title; may be repeated.")
-]
+Titles = Annotated[list[str] | None, typer.Option("--title", metavar="PATTERN", help="A window's title. Repeatable.")]
 
 
 @exclusions.callback()
 def list_exclusions(context: typer.Context, as_json: Json = False) -> None:
-    """List the programs and window titles whose frames are never stored; add some, or take them back.
+    """List the programs and window titles whose frames Penstock never stores; add or remove some.
 
-    Those of PENSTOCK_SCREENSHOTS__EXCLUDED_APPS and …__EXCLUDED_TITLES always hold as well.
+    PENSTOCK_SCREENSHOTS__EXCLUDED_APPS and …__EXCLUDED_TITLES always apply as well.
     """
     from pipeline.operations import screenshots
 
@@ -44,7 +42,7 @@ def list_exclusions(context: typer.Context, as_json: Json = False) -> None:
 
 @exclusions.command()
 def add(app: Apps = None, title: Titles = None) -> None:
-    """Exclude programs and window titles from now on. What was stored before stays.
+    """Exclude programs and window titles from now on. Stored frames stay.
 
     [bold]penstock screenshots exclusions add --app Signal --title "*private browsing*"[/bold]
     """
@@ -53,18 +51,18 @@ def add(app: Apps = None, title: Titles = None) -> None:
     _named(app, title)
     ready()
     screenshots.exclude_also(app or (), title or ())
-    err.print("Frames of these are not stored from now on. `penstock screenshots delete` removes earlier ones.")
+    err.print("Penstock stores no more frames of these. `penstock screenshots delete` removes earlier ones.")
 
 
 @exclusions.command()
 def remove(app: Apps = None, title: Titles = None) -> None:
-    """Take exclusions back that were added."""
+    """Remove exclusions that you added."""
     from pipeline.operations import screenshots
 
     _named(app, title)
     ready()
     screenshots.include_again(app or (), title or ())
-    err.print("Frames of these are stored again.")
+    err.print("Penstock stores frames of these again.")
 
 
 def _named(app: Sequence[str] | None, title: Sequence[str] | None) -> None:
@@ -84,5 +82,5 @@ def _show(found: "Exclusions") -> None:
         ("WHAT", "PATTERN", "FIXED BY?"),
         lambda row: [row[0], one_line(row[1], 200), row[2]],
         as_json=False,
-        none="Nothing is excluded. `penstock screenshots exclusions add --app Signal` excludes a program.",
+        none="No exclusions. `penstock screenshots exclusions add --app Signal` excludes a program.",
     )

@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 def frames(
     since: Since = "",
     until: Until = "",
-    source: Annotated[str, typer.Option(help="Only of this source, such as screen:0.")] = "",
+    source: Annotated[str, typer.Option(help="Only frames of this source, such as screen:0.")] = "",
     app: App = "",
     limit: Limit = 50,
     as_json: Json = False,
 ) -> None:
-    """List frames that were taken in, the latest first, also those that are not analysed yet.
+    """List frames, the latest first, also those that wait for analysis.
 
     [bold]penstock screenshots frames --since 2h --app Firefox[/bold]
     """
@@ -53,5 +53,5 @@ def frames(
         ("ID", "CAPTURED", "SOURCE?", "STATE", "BATCH?", "APP~?", "WINDOW~?"),
         row,
         as_json=as_json,
-        none="No frames. `penstock screenshots add FILE` takes one in.",
+        none="No frames. `penstock screenshots add FILE` ingests one.",
     )

@@ -1,4 +1,4 @@
-"""How people name frames, batches and nodes: f12, b3, n7."""
+"""The ids of frames, batches and nodes for people: f12, b3, n7."""
 
 from enum import StrEnum
 
@@ -6,7 +6,7 @@ import typer
 
 
 class Named(StrEnum):
-    """What an id begins with: each kind is numbered by itself, so a number alone would not say which is meant."""
+    """The first letter of an id: each kind has its own numbers, so a number alone would be ambiguous."""
 
     FRAME = "f"
     BATCH = "b"
@@ -14,7 +14,7 @@ class Named(StrEnum):
 
 
 _OLDER = {"shot": Named.FRAME, "batch": Named.BATCH, "merge": Named.NODE, "vector": Named.NODE}
-"""Words that stood before the number earlier, with a colon."""
+"""Former words before the number, with a colon."""
 _MOST_DIGITS = 18
 HOW = "f12 (a frame), b3 (a batch) or n7 (a node)"
 
@@ -35,7 +35,7 @@ def node(number: int | None) -> str:
 
 
 def parse(said: str, param_hint: str = "ID") -> tuple[Named, int]:
-    """The kind and number of an id as it was typed. Raises `typer.BadParameter` for anything else."""
+    """The kind and number of a typed id. Raises `typer.BadParameter` for any other text."""
     older, colon, digits = said.strip().rpartition(":")
     kind = _OLDER.get(older) if colon else None
     if not colon and digits[:1].lower() in set(Named):

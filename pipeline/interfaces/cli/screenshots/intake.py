@@ -1,4 +1,4 @@
-"""`penstock screenshots add`: take files in, and say what became of each."""
+"""`penstock screenshots add`: ingests files, and reports the outcome of each."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -25,12 +25,12 @@ if TYPE_CHECKING:
     from pipeline.standalone.stack import Stack
 
 DONE, FAILED, PARTIAL = 0, 1, 3
-Source = Annotated[str, typer.Option(metavar="SOURCE", help="Where it was captured: screen:ID or window:ID.")]
+Source = Annotated[str, typer.Option(metavar="SOURCE", help="The source of the picture: screen:ID or window:ID.")]
 
 
 @dataclass
 class Job:
-    """One file and what became of it."""
+    """One file and its outcome."""
 
     path: Path
     taken: "Taken | None" = None
@@ -39,7 +39,7 @@ class Job:
 
     @property
     def shot_id(self) -> int | None:
-        """The frame to analyse, which may have been known before."""
+        """The frame to analyse, which may be a known one."""
         return self.taken.shot_id if self.taken else None
 
     @property
@@ -51,12 +51,12 @@ class Job:
 
     @property
     def is_given_up(self) -> bool:
-        """Taken in, but it could not be analysed; `error` says why."""
+        """Whether the frame is stored but analysis failed; `error` says why."""
         return self.state is not None and self.state.value == "failed_permanent"
 
     @property
     def is_problem(self) -> bool:
-        """Given up, or not taken in although nothing says to leave it out."""
+        """Whether analysis failed, or the file was refused for another reason than a rule."""
         return self.is_given_up or bool(self.error) or self.outcome in {"refused", "inactive"}
 
 
@@ -66,22 +66,22 @@ def add(
     app: Annotated[str, typer.Option(help="The program in the picture, such as Firefox.")] = "",
     title: Annotated[str, typer.Option(help="The window's title.")] = "",
     at: Annotated[
-        str, typer.Option(metavar="WHEN", help=f"When it was captured: {HOW}. Default: the file's time.")
+        str, typer.Option(metavar="WHEN", help=f"The time of capture: {HOW}. Default: the file's time.")
     ] = "",
-    no_wait: Annotated[bool, typer.Option("--no-wait", help="Do not wait until they are analysed.")] = False,
+    no_wait: Annotated[bool, typer.Option("--no-wait", help="Do not wait for analysis.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Take pictures in, and wait until they are analysed.
+    """Ingest pictures, and wait for their analysis.
 
     [bold]penstock screenshots add desk.png --app Firefox --title Invoices[/bold]
     [bold]penstock screenshots add shots/ --source screen:1 --no-wait[/bold]
 
-    Files are copied; yours stay where they are. A picture that looks like a recent frame of its source is a
+    Penstock copies the files; yours stay where they are. A picture that looks like a recent frame of its source is a
     duplicate and left out; `penstock screenshots rejected` lists those. Work runs on the stack of `penstock up`, or on
-    one started for this command. Run the same command again to continue interrupted work.
+    one that this command starts. Run the same command again to continue interrupted work.
 
-    Exit codes: 0 done (duplicates do not count as problems), 1 nothing was taken in or analysed, 2 wrong usage, 3 some
-    files were not, 130 interrupted.
+    Exit codes: 0 done (duplicates count as done), 1 nothing ingested or analysed, 2 wrong usage, 3 some
+    files failed, 130 interrupted.
     """
     from pipeline.operations import screenshots
     from pipeline.standalone.stack import using_stack
@@ -91,11 +91,11 @@ def add(
     captured = moment(at, screenshots.time_zone(), "--at")
     jobs = [Job(path) for path in _pictures(files)]
     if not jobs:
-        raise UserError("there is no picture in these folders", code="usage")
+        raise UserError("these folders hold no picture", code="usage")
     frame = {"source": source, "app": app, "window_title": title}
     _take(jobs, frame, captured, quiet=as_json)
     wanted = list(dict.fromkeys(job.shot_id for job in jobs if job.shot_id is not None))
-    if not no_wait and not screenshots.settled(wanted):  # else nothing need start, which takes seconds
+    if not no_wait and not screenshots.settled(wanted):  # else no stack need start, which takes seconds
         with using_stack(settings) as stack:
             screenshots.batch_now(source)
             _follow(stack, wanted, quiet=as_json)
@@ -112,7 +112,7 @@ def add(
 def _pictures(given: Sequence[Path]) -> list[Path]:
     """The files named, and the pictures in the folders named, oldest first within a folder.
 
-    A file that is named is taken whatever its suffix; in a folder, only pictures are, and no links that lead out of it.
+    A file that the user names may have any suffix; from a folder, take only pictures, and no links out of it.
     """
     from pipeline.flows.screenshots.frames.files import is_picture
     from pipeline.reading.files.user_file import is_file_below
@@ -136,7 +136,7 @@ def _take(jobs: Sequence[Job], frame: dict[str, str], at: "datetime | None", *, 
 
 
 def take(job: Job, frame: dict[str, str], at: "datetime | None" = None) -> None:
-    """Take a file in; `job` says what became of it."""
+    """Ingest a file; `job` records the outcome."""
     from pipeline.operations import screenshots
 
     try:
@@ -146,7 +146,7 @@ def take(job: Job, frame: dict[str, str], at: "datetime | None" = None) -> None:
 
 
 def line(job: Job) -> str:
-    """What became of a file, as one line."""
+    """The outcome of a file, as one line."""
     name = one_line(str(job.path))
     taken = job.taken
     match job.outcome:
@@ -161,7 +161,7 @@ def line(job: Job) -> str:
             )
         case "inactive":
             return (
-                f"{name}: [red]not taken in[/red]: its source is switched off (`penstock screenshots sources activate`)"
+                f"{name}: [red]not ingested[/red]: its source is switched off (`penstock screenshots sources activate`)"
             )
         case "excluded":
             return f"{name}: left out: its program or title is excluded (`penstock screenshots exclusions`)"
@@ -179,7 +179,7 @@ def _tell_given_up(jobs: Sequence[Job], found: "dict[int, WorkStatus]", *, quiet
 
 
 def _follow(stack: "Stack", shot_ids: Sequence[int], *, quiet: bool) -> None:
-    """Wait until these frames are analysed or given up, and keep the stack up until then."""
+    """Wait until analysis of these frames has ended or failed, and keep the stack up."""
     from pipeline.operations import screenshots
 
     interrupted = (
@@ -200,7 +200,9 @@ def keep(progress: "Progress") -> None:
         for retry in retries(get_context()):
             if retry.kind == "batch":
                 progress.note_once(retry_line(retry), key=retry.reason)
-    progress.keep(lambda: [f"{reason}: its work waits, and continues by itself" for reason in closed(get_context())])
+    progress.keep(
+        lambda: [f"{reason}: its work waits, and continues once that is over" for reason in closed(get_context())]
+    )
 
 
 def _bar(found: "dict[int, WorkStatus]", total: int) -> "Bar":
@@ -217,16 +219,16 @@ def _why(shot_id: int) -> str:
     from pipeline.operations import screenshots
 
     try:
-        return screenshots.screenshot(shot_id).error or "no reason was recorded"
+        return screenshots.screenshot(shot_id).error or "no reason on record"
     except UserError as error:
-        return str(error)  # it was deleted meanwhile
+        return str(error)  # a user deleted it
 
 
 def _tell_end(jobs: Sequence[Job], *, waited: bool) -> None:
     analysed = sum(job.state is not None and job.state.value == "succeeded" for job in jobs)
     failed = sum(job.is_given_up for job in jobs)
     by = Counter(job.outcome for job in jobs)
-    parts = [f"{count(by['accepted'], 'screenshot')} taken in"]
+    parts = [f"{count(by['accepted'], 'screenshot')} ingested"]
     parts += [f"{analysed:,} analysed"] if waited else []
     parts += left_out(by)
     parts += (
@@ -240,7 +242,7 @@ def _tell_end(jobs: Sequence[Job], *, waited: bool) -> None:
 
 
 def left_out(by: "Counter[str]") -> list[str]:
-    """How many were not taken in, by reason."""
+    """The number of files that were not ingested, by reason."""
     return [f"{by[name]:,} {name}" for name in ("known", "duplicate", "excluded", "inactive", "refused") if by[name]]
 
 

@@ -1,4 +1,4 @@
-"""`penstock screenshots show --open`: a frame's picture in the program that the desktop has for it."""
+"""`penstock screenshots show --open`: opens a frame's picture in the desktop's program."""
 
 import subprocess
 import sys
@@ -13,16 +13,16 @@ from pipeline.interfaces.cli.screenshots import ids
 if TYPE_CHECKING:
     from pipeline.flows.screenshots.views import ScreenshotView
 
-GONE = {"deleted": "deleted after its retention time", "missing": "missing: it was removed by something else"}
-"""What became of a picture that is not kept."""
+GONE = {"deleted": "deleted after its retention time", "missing": "missing: another program removed it"}
+"""Why a frame has no picture, by its storage state."""
 
 
 def show(frames: "Sequence[ScreenshotView]") -> None:
-    """Open the first of these frames whose picture is there; says which. Raises `UserError` if none can be opened."""
+    """Open the first of these frames with a picture, and name it. Raises `UserError` if none opens."""
     there = [(frame, frame.path) for frame in frames if frame.path is not None and frame.path.is_file()]
     if not there:
         states = {f"{ids.frame(frame.id)} {GONE.get(frame.storage_state, GONE['missing'])}" for frame in frames}
-        raise UserError(f"no picture is kept any more: {', '.join(sorted(states)) or 'no frames'}", code="no_picture")
+        raise UserError(f"no picture left: {', '.join(sorted(states)) or 'no frames'}", code="no_picture")
     frame, path = there[0]
     _open(path)
     others = ", ".join(ids.frame(other.id) for other, _ in there[1:])
@@ -34,7 +34,7 @@ def show(frames: "Sequence[ScreenshotView]") -> None:
 def _open(path: Path) -> None:
     opener = "open" if sys.platform == "darwin" else "xdg-open"
     try:
-        # What it prints must not come between lines of ours.
+        # Keep its output from mixing with our lines.
         done = subprocess.run(  # noqa: S603  # the path is of our own folder
             [opener, str(path)], stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
         )

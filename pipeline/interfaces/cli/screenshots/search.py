@@ -15,7 +15,7 @@ from pipeline.interfaces.cli.times import Since, Until, local, moment
 if TYPE_CHECKING:
     from pipeline.flows.screenshots.views import Found, Hit
 
-App = Annotated[str, typer.Option(help="Only where this program is in the picture, such as Firefox.")]
+App = Annotated[str, typer.Option(help="Only frames of this program, such as Firefox.")]
 
 
 def search(
@@ -29,8 +29,8 @@ def search(
 
     [bold]penstock screenshots search "database pool" --since 2d --app Code[/bold]
 
-    It also says how much is indexed. With an embeddings provider a search costs one small call, which needs a stack;
-    one is started if none is running. If the provider does not answer, the search uses words alone.
+    It also shows how much is indexed. With an embeddings provider, a search costs one small call, which needs a stack;
+    the command starts one if none runs. If the provider does not answer, the search uses words alone.
     """
     from pipeline.operations import screenshots
     from pipeline.standalone.stack import using_stack
@@ -109,7 +109,7 @@ def timeline(
         print_json(hours)
         return
     if not hours:
-        err.print("Nothing is known about that time. `penstock screenshots status` says what waits.")
+        err.print("Nothing on record for that time. `penstock screenshots status` shows waiting frames.")
     begun = None
     for hour in hours:
         if hour.begins_at != begun:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from pipeline.flows.screenshots.views import SourceView
 
 sources = typer.Typer(
-    help="List the screens and windows that frames come from; switch them on and off.",
+    help="List the screens and windows of frames; switch them on and off.",
     invoke_without_command=True,
     rich_markup_mode="rich",
 )
@@ -22,7 +22,7 @@ Key = Annotated[str, typer.Argument(metavar="SOURCE", help="screen:ID or window:
 
 
 def source_key(said: str, where: str = "--source") -> str:
-    """A source's name as it was typed. Raises `typer.BadParameter` if it is not one."""
+    """A typed source. Raises `typer.BadParameter` for any other text."""
     from pipeline.flows.screenshots.rules.batches import MAX_SOURCE_KEY, is_source_key
 
     if not is_source_key(said):
@@ -35,9 +35,9 @@ def source_key(said: str, where: str = "--source") -> str:
 
 @sources.callback()
 def list_sources(context: typer.Context, as_json: Json = False) -> None:
-    """List the screens and windows that frames come from; switch them on and off.
+    """List the screens and windows of frames; switch them on and off.
 
-    Frames of a source that is switched off are refused and listed by `rejected`.
+    Penstock refuses frames of a source that is off; `rejected` lists them.
     """
     from pipeline.operations import screenshots
 
@@ -54,13 +54,13 @@ def list_sources(context: typer.Context, as_json: Json = False) -> None:
         ("SOURCE", "ACTIVE", "FRAMES>", "REJECTED>", "BEHIND>?", "LAST FRAME"),
         row,
         as_json=as_json,
-        none="No frames yet. `penstock screenshots add FILE` takes one in.",
+        none="No frames yet. `penstock screenshots add FILE` ingests one.",
     )
 
 
 @sources.command()
 def activate(key: Key) -> None:
-    """Take frames of this source from now on."""
+    """Accept frames of this source from now on."""
     _switch(key, active=True)
 
 
@@ -89,10 +89,10 @@ def delete(
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Delete what was captured in a range of time, with everything derived from it.
+    """Delete the frames of a range of time, with everything derived from them.
 
-    Frames are deleted for good, with their files, texts, nodes, vectors and previews of calls; originals that you added
-    stay where they are. A node that had absorbed a deleted one returns to what it said before, and is merged again.
+    This deletes the frames with their files, texts, nodes, vectors and previews of calls, beyond recovery; originals
+    that you added stay. A node that had absorbed a deleted one regains its earlier text, and is merged again.
 
     [bold]penstock screenshots delete --since 2026-03-01T14:00 --until 2026-03-01T15:00[/bold]
     """
@@ -108,7 +108,7 @@ def delete(
     goes = screenshots.extent(begin, end)
     if not yes:
         if not goes.screenshots and not goes.rejections:
-            err.print("Nothing was captured in that time.")
+            err.print("No frames in that time.")
             return
         parts = [f"{count(goes.screenshots, 'screenshot')} with their files and texts"]
         parts += [f"{count(goes.nodes, 'node')} that rest on them, with their vectors"] if goes.nodes else []

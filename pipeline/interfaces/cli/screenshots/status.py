@@ -19,7 +19,7 @@ KINDS = ("batch", "merge", "vector")
 REASONS = ("duplicate", "inactive", "excluded", "refused")
 """Why a frame is not accepted."""
 CAPTURES_WITHIN_S = 10
-"""How late a capture may be before nobody seems to capture."""
+"""How late a capture may be before capturing counts as stopped."""
 MOST_LETTERS = 1_000_000
 MADE_BY = {
     "model": "the text model",
@@ -27,11 +27,11 @@ MADE_BY = {
     "rules": "window titles, recognised text and rules: no vision model looked",
     "": "",
 }
-"""Who made a node, in words."""
+"""The origin of a node, in words."""
 
 
 def status(as_json: Json = False) -> None:
-    """Show what is done, waiting and failed, what holds work up, and what was done without a model."""
+    """Show work that is done, waiting and failed, why it waits, and the share that no model made."""
     from pipeline.operations import screenshots
 
     ready()
@@ -52,7 +52,7 @@ def _show_status(found: "Status") -> None:
     behind = f"analysis is behind: a wider threshold for duplicates applies{longer}" if found.pressure else ""
     dead = ", ".join(f"{count:,} {kind}" for kind, count in found.dead_letters.items())
     rows = [
-        ("screenshots", _counts(found.screenshots) or "none: `penstock screenshots add FILE` takes one in"),
+        ("screenshots", _counts(found.screenshots) or "none: `penstock screenshots add FILE` ingests one"),
         ("buffer", buffered),
         ("batches", _counts(found.batches) + waiting),
         ("nodes", ", ".join(f"{n:,} by {MADE_BY[by].partition(':')[0]}" for by, n in found.made_by.items())),
@@ -101,11 +101,11 @@ def retry_line(retry: "Retry") -> str:
 
 
 def batches(
-    failed: Annotated[bool, typer.Option("--failed", help="Only those that failed or wait for another try.")] = False,
+    failed: Annotated[bool, typer.Option("--failed", help="Only batches that failed or wait for a retry.")] = False,
     limit: Limit = 50,
     as_json: Json = False,
 ) -> None:
-    """List batches, newest first: state, attempts, who made the nodes, how long calls took, what was repaired."""
+    """List batches, newest first: state, attempts, the origin of nodes, durations of calls, repairs."""
     from pipeline.flows.screenshots.states import WorkStatus
     from pipeline.operations import screenshots
 
@@ -133,17 +133,17 @@ def batches(
         ("ID", "SOURCE", "FRAMES>?", "FROM?", "STATE", "TRIES>?", "NODES BY?", "VLM MS>?", "TEXT MS>?", "NOTES~"),
         row,
         as_json=as_json,
-        none="No batch failed." if failed else "No batches. `penstock screenshots status` says what waits.",
+        none="No batch failed." if failed else "No batches. `penstock screenshots status` shows waiting frames.",
     )
 
 
 def rejected(
-    source: Annotated[str, typer.Option(help="Only of this source, such as screen:0.")] = "",
-    reason: Annotated[str, typer.Option(help=f"Only for this reason: {', '.join(REASONS)}.")] = "",
+    source: Annotated[str, typer.Option(help="Only frames of this source, such as screen:0.")] = "",
+    reason: Annotated[str, typer.Option(help=f"Only frames with this reason: {', '.join(REASONS)}.")] = "",
     limit: Limit = 50,
     as_json: Json = False,
 ) -> None:
-    """List frames that were not accepted, and why: use it to check what counts as a duplicate.
+    """List rejected frames with their reasons, for example to check the threshold of duplicates.
 
     DIFFERS: how many of 256 bits differ from the nearest frame; a frame is a duplicate up to the second number.
     """
@@ -178,7 +178,7 @@ def rejected(
 
 
 def dead_letters(limit: Limit = 100, as_json: Json = False) -> None:
-    """List work that was given up, with the reasons. `replay` tries it again."""
+    """List work that has failed finally, with the reasons. `replay` retries it."""
     from pipeline.operations import screenshots
 
     def row(letter: "DeadLetter") -> list[str]:
@@ -197,14 +197,14 @@ def dead_letters(limit: Limit = 100, as_json: Json = False) -> None:
 def replay(
     letters: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[ID…]", help="As `dead-letters` lists them: b4, n17; or 4 --kind batch."),
+        typer.Argument(metavar="[ID…]", help="Ids that `dead-letters` lists: b4, n17; or 4 --kind batch."),
     ] = None,
-    everything: Annotated[bool, typer.Option("--all", help="All of them.")] = False,
-    kind: Annotated[str, typer.Option(help="batch, merge or vector. Default: as the ids say.")] = "",
+    everything: Annotated[bool, typer.Option("--all", help="All dead letters.")] = False,
+    kind: Annotated[str, typer.Option(help="batch, merge or vector. Default: the kinds of the ids.")] = "",
 ) -> None:
-    """Retry dead letters. Only failed calls are repeated; paid results stay.
+    """Retry dead letters. Penstock repeats only failed calls; paid results stay.
 
-    A node's id stands for its merge and its vector, whichever was given up.
+    A node's id names its failed merge and its failed vector.
 
     [bold]penstock screenshots replay b4 n17[/bold], [bold]penstock screenshots replay --all[/bold]
     """
@@ -226,12 +226,12 @@ def replay(
 
 
 def letter_id(letter: "DeadLetter") -> str:
-    """A dead letter as people see and type it: merges and vectors are named by their nodes."""
+    """A dead letter's id for people: merges and vectors have their node's id."""
     return ids.batch(letter.id) if letter.kind == "batch" else ids.node(letter.id)
 
 
 def _named(said: str, kind: str) -> tuple[tuple[str, ...], int]:
-    """(the kinds of dead letters that an id may mean, its number)."""
+    """(the possible kinds of a dead letter with this id, its number)."""
     older, colon, digits = said.rpartition(":")
     if kind and not colon and digits.isascii() and digits.isdigit():
         return (kind,), int(digits)
@@ -245,7 +245,7 @@ def _named(said: str, kind: str) -> tuple[tuple[str, ...], int]:
 
 
 def _given_up(named: list[tuple[tuple[str, ...], int]]) -> dict[str, list[int]]:
-    """The dead letters that are meant, by kind. Raises `UserError`, before any is replayed, for one that is none."""
+    """The dead letters with these ids, by kind. Raises `UserError` for an unknown id, before replaying any."""
     from pipeline.operations import screenshots
 
     there = {(letter.kind, letter.id) for letter in screenshots.dead_letters(MOST_LETTERS)}

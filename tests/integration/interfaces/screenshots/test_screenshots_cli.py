@@ -50,7 +50,7 @@ def test_frames_are_listed_also_before_anything_is_made_of_them(context: Context
 
 
 def test_exclusions_are_added_listed_and_taken_back(context: Context, shots: list[Path]) -> None:
-    assert "Nothing is excluded." in penstock("exclusions").output
+    assert "No exclusions." in penstock("exclusions").output
     penstock("exclusions", "add", "--app", "Signal", "--title", "*salary*")
     assert "Signal" in penstock("exclusions").output
     assert json.loads(penstock("exclusions", "--json").output)["titles"] == ["*salary*"]
@@ -73,7 +73,7 @@ def test_add_tells_what_became_of_each_file(context: Context, shots: list[Path],
     assert "desk0.png → f1" in told
     assert "again.png: duplicate of f1 (0 of 256 bits differ, up to 10 count as the same)" in told
     assert "bad.png: refused: " in told
-    assert "2 screenshots taken in, 1 duplicate, 1 refused." in told
+    assert "2 screenshots ingested, 1 duplicate, 1 refused." in told
     known = shown("add", shots[0], "--no-wait")["files"]
     assert [(one["outcome"], one["id"]) for one in known] == [("known", 1)]
     assert screenshots.screenshot(1).ts == AT, "a file's time is when it was captured"
@@ -86,7 +86,7 @@ def test_add_takes_no_pipe_and_what_links_show_outside_the_folder_only_by_name(
     folder.mkdir()
     os.mkfifo(folder / "pipe.png")
     (folder / "leaves.png").symlink_to(shots[0])
-    assert "no picture in these folders" in str(penstock("add", folder, "--no-wait", code=1).exception)
+    assert "these folders hold no picture" in str(penstock("add", folder, "--no-wait", code=1).exception)
     told = penstock("add", folder / "pipe.png", folder / "leaves.png", "--no-wait", code=3).output
     assert "pipe.png: refused: is not a file" in told
     assert "leaves.png → f1" in told
@@ -235,7 +235,7 @@ def test_delete_says_what_goes_and_asks(context: Context, analysed: list[int]) -
     assert len(shown("search", "bills")["hits"]) == 1
     assert "Deleted: 2 screenshots, 2 nodes" in penstock(*ask, stdin="y\n").output
     assert shown("search", "bills")["hits"] == []
-    assert "Nothing was captured" in penstock(*ask).output
+    assert "No frames in that time" in penstock(*ask).output
     assert shown(*ask, "--yes") == {"screenshots": 0, "nodes": 0, "restored": 0}
 
 
@@ -298,7 +298,7 @@ class Screens:
 def test_capturing_goes_on_until_ctrl_c_and_counts(context: Context, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(capturing, "Capturer", Screens)
     text = penstock("capture", "--every", "0.2").output
-    assert "3 screenshots taken in, 1 duplicate." in text
+    assert "3 screenshots ingested, 1 duplicate." in text
     assert [source["key"] for source in shown("sources")] == ["screen:1", "screen:2"]
     assert screenshots.screenshot(1).app == "Firefox"
 
@@ -307,10 +307,10 @@ def test_a_window_that_is_not_there_is_said_once(context: Context, monkeypatch: 
     monkeypatch.setattr(capturing, "Capturer", Screens)
     text = penstock("capture", "--every", "0.2", "--monitor", "1", "--window", "Mail").output
     assert text.count("window:Mail is not there") == 1
-    assert "1 screenshot taken in" in text
+    assert "1 screenshot ingested" in text
     assert [source["key"] for source in shown("sources")] == ["screen:1"]
     alone = CliRunner().invoke(app, ["screenshots", "capture", "--once", "--window", "Mail"])
-    assert (alone.exit_code, str(alone.exception)) == (1, "there is no window:Mail now")
+    assert (alone.exit_code, str(alone.exception)) == (1, "no such source now: window:Mail")
 
 
 def test_what_the_command_line_excludes_is_not_captured_but_noted(
@@ -318,5 +318,5 @@ def test_what_the_command_line_excludes_is_not_captured_but_noted(
 ) -> None:
     monkeypatch.setattr(capturing, "Capturer", Screens)
     told = penstock("capture", "--once", "--monitor", "2", "--exclude-app", "*KeePass*").output
-    assert "0 screenshots taken in, 1 excluded." in told
+    assert "0 screenshots ingested, 1 excluded." in told
     assert [(one["source_key"], one["reason"]) for one in shown("rejected")] == [("screen:2", "excluded")]

@@ -43,7 +43,7 @@ def test_timeline_goes_by_hour_and_thread(context: Context, analysed: list[int])
     text = penstock("timeline").output
     assert text.count("2026-03-01 10:00") == 1, "an hour is named once, with its threads below"
     assert "2026-03-01 10:00\n  Paying bills" in text
-    assert "Nothing is known" in penstock("timeline", "--since", "2026-03-02").output
+    assert "Nothing on record" in penstock("timeline", "--since", "2026-03-02").output
 
 
 def test_what_a_model_calls_an_edge_is_no_markup(context: Context, analysed: list[int]) -> None:
@@ -102,7 +102,7 @@ def test_pictures_are_opened(
     assert seen.read_text().splitlines() == [str(path)] * 4
     with context.db.transaction() as session:
         session.execute(update(SHOTS).values(storage_state="deleted"))
-    with pytest.raises(UserError, match="no picture is kept any more: f1 deleted after its retention time"):
+    with pytest.raises(UserError, match="no picture left: f1 deleted after its retention time"):
         CliRunner().invoke(app, ["screenshots", "show", "f1", "--open"], catch_exceptions=False)
 
 

@@ -91,9 +91,9 @@ def test_a_token_that_is_refused_ends_it_with_a_sentence(gateway: ScriptedGatewa
     [
         (("--gateway", "http://127.0.0.1"), "the address of a gateway looks like wss://host"),
         (("--gateway", "ws://127.0.0.1:1", "--id", "a b"), "a node's id has 1 to 64 characters"),
-        (("--gateway", "ws://127.0.0.1:1", "--capability", "x"), "there is no capability 'x': choose from vision, "),
-        (("--gateway", "ws://127.0.0.1:1", "--token", "a b"), "this is not a token"),
-        (("--gateway", "ws://127.0.0.1:1", "--token", "a b"), "everybody on this machine can read arguments"),
+        (("--gateway", "ws://127.0.0.1:1", "--capability", "x"), "unknown capability 'x': choose from vision, "),
+        (("--gateway", "ws://127.0.0.1:1", "--token", "a b"), "not a token"),
+        (("--gateway", "ws://127.0.0.1:1", "--token", "a b"), "every user of this machine can read arguments"),
         (("--gateway", "ws://127.0.0.1:1", "--token", ""), "a token is needed"),
         (("--gateway", "wss://127.0.0.1:1", "--ca", "/dev/null"), "is not a PEM file"),
     ],
