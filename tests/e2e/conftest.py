@@ -40,6 +40,7 @@ def shared_stack(provider_server: ProviderServer) -> Iterator[Cli]:
     settings |= provider_settings(provider_server.base_url, "single") | {"PENSTOCK_PROVIDERS__SINGLE__CONCURRENCY": "1"}
     settings |= {"PENSTOCK_PROVIDERS__AI__PRICES": '{"vision-1": {"input": 1, "output": 4}}'}
     settings |= provider_settings(f"http://127.0.0.1:{DEAD_PORT}/v1", "down")
+    settings |= {"PENSTOCK_DOCUMENTS__PAGE_TIMEOUT_S": "1200"}  # a busy machine is no reason to give a page up
     cli = Cli(folder, folder, environment(folder, **settings))
     up = cli.real().start("up")
     try:
