@@ -19,7 +19,7 @@ from pipeline.engine.leases import script
 from pipeline.engine.wire import VIEW
 
 RATE_LIMIT_S = 120.0
-"""The pause after a rate limit that names none. Source 002, sections 2.B and 7."""
+"""The pause after a rate limit that names none. Rule: docs/sources/music.md#breaker."""
 STUBBORN = 4
 """After this many openings in a row (some minutes), a failed call asks whether its unit is at fault."""
 MAX_REASON = 300

@@ -17,7 +17,7 @@ from pipeline.engine.wire import VIEW
 
 @dataclass(frozen=True)
 class Throughput:
-    """Figures of the attempts since a moment. Source 001, section 10.2."""
+    """Figures of the attempts since a moment. Rule: docs/sources/documents.md#monitoring."""
 
     __pydantic_config__ = VIEW
     finished: int

@@ -1,1 +1,4 @@
-"""Inference nodes: machines that offer capabilities to a gateway, which gives them jobs. Source 004."""
+"""Inference nodes: machines that offer capabilities to a gateway, which gives them jobs.
+
+Design: docs/sources/nodes.md.
+"""

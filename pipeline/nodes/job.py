@@ -1,4 +1,4 @@
-"""The state machine of a job, as data. Source 004, "Job FSM"."""
+"""The state machine of a job, as data. Rules: docs/sources/nodes.md#jobs."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -9,7 +9,7 @@ from pipeline.engine.states import Machine
 
 
 class JobState(StrEnum):
-    """The states of a job, by the source's names."""
+    """The states of a job, by the design's names."""
 
     CREATED = "CREATED"
     """The job waits for a node, for its first attempt or a later one."""

@@ -1,6 +1,6 @@
 """The settings of the gateway: `PENSTOCK_GATEWAY__…` and the table `[gateway]`.
 
-The names are those of source 004, "config.toml", which gives defaults for `enabled` and `instance_id` alone.
+The names are those of docs/sources/nodes.md#settings, which gives defaults for `enabled` and `instance_id` alone.
 """
 
 from typing import Literal, Self

@@ -1,4 +1,4 @@
-"""When closed queues flow again, in one place for whoever looks into Redis: source 002, sections 2.B, 2.C and 4.
+"""When closed queues flow again, in one place, for people who look into Redis. Rule: docs/sources/music.md#breaker.
 
 Gates go by their own times and never by these, which may be some seconds old.
 """

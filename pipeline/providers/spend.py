@@ -14,7 +14,7 @@ from pipeline.storage.context import Context
 
 
 def next_reset(profile: ProviderProfile, now: datetime) -> datetime:
-    """When the provider's day ends. Source 002, section 2.B: 16:30 at UTC+8."""
+    """When the provider's day ends. By default 16:30 at UTC+8: docs/sources/music.md#breaker."""
     return quota.next_reset(now, time.fromisoformat(profile.quota_reset), quota.zone(profile.quota_zone))
 
 

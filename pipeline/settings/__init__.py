@@ -145,8 +145,8 @@ class Settings(_Sources):
     sweep_interval_s: float = Field(default=5, gt=0)
     """[healthCheckInterval: 1 min; here 5 s, so that a killed worker's pages move again within 30 s]."""
     watchdog_interval_s: float = Field(default=15, gt=0)
-    """Source 002, section 2.C: 60 s. Here a breaker's first cool-down: gates open by themselves, but only the watchdog
-    opens a breaker if no worker is left that saw its provider fail."""
+    """60 s in docs/sources/music.md#settings. Here a breaker's first cool-down: gates open by themselves, but only the
+    watchdog opens a breaker if no worker is left that saw its provider fail."""
     presence_interval_s: float = Field(default=3, gt=0)
     presence_ttl_s: float = Field(default=15, gt=0)
     ai_concurrency: int = Field(default=32, ge=1, le=1024)

@@ -6,7 +6,7 @@ from pydantic import BaseModel, Field
 
 
 class DocumentSettings(BaseModel):
-    """Source 001, section 9 gives the names in brackets."""
+    """Names in brackets are those of the design: docs/sources/documents.md#settings."""
 
     converter_count: int = Field(default_factory=lambda: max(2, os.cpu_count() or 2), ge=1, le=256)
     """Processes that convert pages on this machine, and lanes of a locally converted document [converterCount: 3;
@@ -40,7 +40,7 @@ class DocumentSettings(BaseModel):
     keep_headers: bool = False
     """Local conversion keeps headers, footers, page numbers and watermarks instead of removing them."""
     stale_temp_s: float = Field(default=24 * 3600, gt=0)
-    """Age at which a temp folder that no running document uses is removed (source 001, section 7.1)."""
+    """Age at which a temp folder that no running document uses is removed (docs/sources/documents.md#cleanup)."""
     page_pictures_mb: int = Field(default=500, ge=1)
     """Pictures of pages that people look at are kept up to this size together; those not looked at for longest go."""
     cache: bool = True

@@ -7,7 +7,7 @@ from pydantic import BaseModel, Field, SecretStr, field_validator
 
 
 class MusicSettings(BaseModel):
-    """Source 002."""
+    """Rules: docs/sources/music.md#settings."""
 
     server_url: str = ""
     """A Subsonic or OpenSubsonic server, such as Navidrome: `https://music.example.org`."""
@@ -28,7 +28,10 @@ class MusicSettings(BaseModel):
     lease_s: float = Field(default=300, gt=0)
     """How long a batch is claimed for; longer if the provider's time-out is longer."""
     backoff_s: list[float] = Field(default=[5.0, 10.0], max_length=20)
-    """Waits before the second, third … attempt of a batch's step: exponential from 5 s. Source 002, section 2.D."""
+    """Waits before the second, third … attempt of a batch's step: exponential from 5 s.
+
+    Rule: docs/sources/music.md#batches.
+    """
 
     @field_validator("server_url")
     @classmethod

@@ -42,7 +42,7 @@ class ProviderProfile(BaseModel):
     api_key: SecretStr = SecretStr("")
     model: str = ""
     timeout_s: float = Field(default=120, gt=0, le=3600)
-    """Hard limit of one call, from connect to the last byte. Source 001, section 9: pageTimeout, 2 min."""
+    """Hard limit of one call, from connect to the last byte. `pageTimeout` of docs/sources/documents.md#settings."""
     concurrency: int = Field(default=8, ge=1, le=1024)
     """Calls of one document that may be under way at once."""
     max_tokens: int = Field(default=8192, ge=1)
@@ -58,7 +58,7 @@ class ProviderProfile(BaseModel):
     daily_spend_cap: float = Field(default=0, ge=0)
     """Spent in a day (which begins at `quota_reset`), the provider's queues close until the next; 0: no cap."""
     quota_reset: str = "16:30"
-    """Time of day at which a daily quota resets, in `quota_zone`. Source 002, section 2.B."""
+    """Time of day at which a daily quota resets, in `quota_zone`. Rule: docs/sources/music.md#breaker."""
     quota_zone: str = "UTC+8"
     breaker_fail_max: int = Field(default=5, ge=1)
     """Transient failures in a row that open the breaker."""

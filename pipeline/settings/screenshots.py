@@ -11,7 +11,7 @@ _LONGEST_DAYS = 36_500
 
 
 class ScreenshotSettings(BaseModel):
-    """Source 000 gives the names in brackets."""
+    """Names in brackets are those of the design: docs/sources/screenshots.md#settings."""
 
     vision_provider: str = ""
     """The provider that looks at screenshots. Empty: text recognition, window titles and rules make the segments."""
@@ -35,7 +35,7 @@ class ScreenshotSettings(BaseModel):
     text_concurrency: int = Field(default=4, ge=1, le=256)
     """Calls to the text model under way at once [textGlobalConcurrency: 4]."""
     max_segments_per_batch: int = Field(default=10, ge=1, le=100)
-    """Segments of a batch; of more, the least important are merged into a neighbour [maxSegmentsPerBatch: the source
+    """Segments of a batch; of more, the least important are merged into a neighbour [maxSegmentsPerBatch: the design
     gives no value]."""
     backoff_s: list[float] = Field(default=[5.0, 15.0, 60.0, 300.0, 600.0], max_length=20)
     """Waits before the second, third … attempt [backoffSchedule]. There is one attempt more than there are waits, so
@@ -48,7 +48,7 @@ class ScreenshotSettings(BaseModel):
     """Age at which a batch goes to the recovery track [laneRecoveryAgeMs: 5 min]."""
     realtime_weight: int = Field(default=3, ge=1, le=100)
     recovery_weight: int = Field(default=1, ge=1, le=100)
-    """Turns of the two tracks while both have work. Source 000, section 2.4.1: 3 to 1."""
+    """Turns of the two tracks while both have work. Rule: docs/sources/screenshots.md#tracks."""
     dedup_threshold: int = Field(default=10, ge=0, le=64)
     """Bits of 256 in which a frame may differ from a recent one and still be a duplicate. Measured on 1080p windows:
     clock 2, cursor 0 to 10, one typed line 6 to 28; a closer look tells changed text from a cursor."""
@@ -65,7 +65,10 @@ class ScreenshotSettings(BaseModel):
     history_threads: int = Field(default=3, ge=0, le=20)
     history_minutes: float = Field(default=15, ge=0, le=_LONGEST_DAYS * 1440)
     history_entities: int = Field(default=10, ge=0, le=100)
-    """What the model is told of the past: threads, open segments of the last minutes, entities. Source 000, 1.3."""
+    """What the model is told of the past: threads, open segments of the last minutes, entities.
+
+    Rule: docs/sources/screenshots.md#history.
+    """
     retention_days: float = Field(default=7, ge=0, le=_LONGEST_DAYS)
     """Days that original frames are kept after their analysis; 0: none, they are deleted at once. Texts are kept."""
     ledger_days: float = Field(default=30, gt=0, le=_LONGEST_DAYS)
@@ -84,18 +87,21 @@ class ScreenshotSettings(BaseModel):
 
     @property
     def batch_workers(self) -> int:
-        """Batches worked on at once: half the calls, since each makes several; 1–4. Source 000, section 2.1."""
+        """Batches worked on at once: half the calls, since each makes several; 1–4.
+
+        Rule: docs/sources/screenshots.md#concurrency.
+        """
         return min(4, max(1, -(-self.vision_concurrency // 2)))
 
     @property
     def merge_workers(self) -> int:
-        """Node merges at once: the text calls that are left, 1–10. Section 5.3 gives 0 for the defaults."""
+        """Node merges at once: the text calls that are left, 1–10. The design gives 0 for its defaults."""
         reserved = 2
         return min(10, max(1, self.text_concurrency - reserved - self.batch_workers))
 
     @property
     def scan_limit(self) -> int:
-        """Rows that one search for work reads: 20–200. Source 000, section 2.1."""
+        """Rows that one search for work reads: 20–200. Rule: docs/sources/screenshots.md#scan."""
         return min(200, max(20, (self.batch_workers + self.merge_workers) * 4))
 
     @model_validator(mode="after")

@@ -63,7 +63,7 @@ TASKS = FlowTasks(FLOW, announcement=_announcement, messages=_messages)
 
 
 def _chain(settings: Settings, batch: BatchLaunch, _places: Sequence[int]) -> Signature:
-    """The rest of a batch's chain, from its step on. Source 002, section 2.E."""
+    """The rest of a batch's chain, from its step on. Rules: docs/sources/music.md#steps."""
     tasks = {Step.METADATA: metadata, Step.EMBED: embed, Step.SAVE: save}
     first = Step.METADATA if batch.step is Step.REPAIR else batch.step
     wanted = [step for step in tasks if batch.mode is not Mode.METADATA or step is not Step.EMBED]

@@ -1,4 +1,7 @@
-"""The example with two instances of the gateway: `python examples/two_gateways.py`. Source 004, its smoke test."""
+"""The example with two instances of the gateway: `python examples/two_gateways.py`.
+
+Rule: docs/sources/nodes.md#tests.
+"""
 
 import subprocess
 import sys

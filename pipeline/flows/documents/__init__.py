@@ -1,4 +1,4 @@
-"""Documents: split → convert → merge. Source 001."""
+"""Documents: split → convert → merge. Design: docs/sources/documents.md."""
 
 from pipeline.engine.gate_registry import Declaration
 

@@ -1,4 +1,4 @@
-"""Where a document's files live. Source 001, sections 7 and 9.2.
+"""Where a document's files live. Rules: docs/sources/documents.md#cleanup.
 
 Paths are made of ids and fixed names. A user's file name is only ever the last part of an output path, made safe.
 """

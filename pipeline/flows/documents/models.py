@@ -1,4 +1,4 @@
-"""Tables of the documents flow. Source 001, section 3: its Task is our Document, its TaskDetail our Page."""
+"""Tables of the documents flow. Rules: docs/sources/documents.md#schema."""
 
 import json
 import zlib

@@ -242,7 +242,7 @@ def load_beside(context: Context, ids: Collection[str], provider: str) -> Load:
 
 
 def figures(context: Context) -> Figures:
-    """Documents and pages by state, and the last hour's throughput. Source 001, section 10.2."""
+    """Documents and pages by state, and the last hour's throughput. Rule: docs/sources/documents.md#monitoring."""
     now = context.db.now()
     with context.db.read() as session:
         by_status = count_by(session, DOCUMENTS.c.status)

@@ -118,7 +118,8 @@ def _discard(context: Context, ids: Sequence[str], over: ColumnElement[bool]) ->
 def remove_orphans(context: Context) -> int:
     """Remove stored files that no row owns, and temp folders of documents at rest, once they are old enough.
 
-    Source 001, section 7.1. Returns how many folders and files were removed: none if the folder is not this database's.
+    Returns how many folders and files were removed: none if the folder is not this database's.
+    Rule: docs/sources/documents.md#cleanup.
     """
     settings = context.settings
     if not installation.belong_together(context):

@@ -1,6 +1,6 @@
 """What a user may ask for. Each function is one transaction on one document, which is launched after the commit.
 
-Source 001, section 6. What is launched is derived from the row then: see `plan`.
+Rules: docs/sources/documents.md#commands. What is launched is derived from the row then: see `plan`.
 """
 
 from collections import Counter
@@ -147,7 +147,7 @@ def retry_failed(
     context: Context, document_id: str, choice: Choice = Choice(), *, charge: Charge = free
 ) -> DocumentView:
     """Convert the FAILED pages again, and the untried pages of a partial result. If there are none, merge a FAILED
-    document again, or start it over. Harmless if nothing failed. Source 001, section 6.2.
+    document again, or start it over. Harmless if nothing failed. Rule: docs/sources/documents.md#commands.
     """
 
     def act(tx: Tx, document: Any) -> None:

@@ -1,4 +1,7 @@
-"""The states of documents and pages, and the events that change them. Source 001, sections 2.1, 2.2, 5.4 and 6."""
+"""The states of documents and pages, and the events that change them.
+
+Rules: docs/sources/documents.md#document-states.
+"""
 
 from enum import IntEnum, StrEnum
 
@@ -6,7 +9,7 @@ from pipeline.engine.states import Machine
 
 
 class DocumentStatus(IntEnum):
-    """The state of a document, by the source's codes. PAUSED is section 11, Q4."""
+    """The state of a document, by the design's codes. PAUSED is its answer to a question."""
 
     FAILED = 0
     PENDING = 1
@@ -21,7 +24,7 @@ class DocumentStatus(IntEnum):
 
 
 class PageStatus(IntEnum):
-    """The state of a page, by the source's codes."""
+    """The state of a page, by the design's codes."""
 
     FAILED = -1
     PENDING = 0
@@ -168,7 +171,7 @@ def resume_event(pages: int, completed: int, failed: int, *, allow_partial: bool
 
 
 def progress(status: DocumentStatus, pages: int, completed: int, before: int) -> int:
-    """Percent done, 0 to 100: splitting takes it to 5, conversion to 95. Source 001, section 5.4."""
+    """Percent done, 0 to 100: splitting takes it to 5, conversion to 95. Rule: docs/sources/documents.md#progress."""
     match status:
         case DocumentStatus.PENDING:
             return 0

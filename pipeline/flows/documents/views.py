@@ -275,7 +275,7 @@ class Load:
 
 @dataclass(frozen=True)
 class Figures:
-    """The flow's part of `penstock status`. Source 001, section 10.2."""
+    """The flow's part of `penstock status`. Rule: docs/sources/documents.md#monitoring."""
 
     documents: dict[str, int]
     pages: dict[str, int]

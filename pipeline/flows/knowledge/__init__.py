@@ -1,4 +1,4 @@
-"""Knowledge bases: read → chunk → embed → write. Source 003."""
+"""Knowledge bases: read → chunk → embed → write. Design: docs/sources/knowledge.md."""
 
 from pipeline.engine.gate_registry import Declaration
 from pipeline.flows.knowledge import live_settings

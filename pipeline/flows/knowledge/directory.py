@@ -41,8 +41,9 @@ def scan(
     """Add the new files of a directory, read changed ones again, and delete the items of missing ones. Raises
     `UserError`.
 
-    Each folder is a directory in the sense of source 003 ("目录处理策略"): one group for its own files. Links are not
-    followed. An item that was added by itself joins the group of its folder, but stays when its file is missing.
+    Each folder is a directory in the sense of docs/sources/knowledge.md#directories: one group for its own files. Links
+    are not followed. An item that was added by itself joins the group of its folder, but stays when its file is
+    missing.
     """
     base, root = queries.base(context, base_id), _checked(folder)
     known = _known(context, base.id, root)

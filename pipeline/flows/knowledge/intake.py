@@ -1,6 +1,6 @@
 """Adding items to a base: what cannot work is refused at once, one by one, and the rest goes in line.
 
-Source 003, "批量创建与部分失败" and "目录处理策略".
+Rules: docs/sources/knowledge.md#adding-many.
 """
 
 import hashlib

@@ -97,7 +97,7 @@ class KnowledgeItem(ClaimColumns, Base):
     """Of the stored copy, which has this name; None: there is no copy, it is fetched."""
     size_bytes: Mapped[int] = mapped_column(BigInteger, default=0)
     workload: Mapped[int] = mapped_column(BigInteger, default=0)
-    """What it will cost, by the source's formula."""
+    """What it will cost, by the formula of docs/sources/knowledge.md#workload."""
     progress: Mapped[int] = mapped_column(default=0)
     generation: Mapped[int] = mapped_column(default=0)
     """The chunks that are searched; 0: none yet."""

@@ -318,7 +318,7 @@ def _stalled(standing: Mapping[str, Standing], item_id: str) -> bool:
 
 
 def status(context: Context) -> FlowStatus:
-    """The queues of all bases. Source 003, `getStatus`."""
+    """The queues of all bases. Rule: docs/sources/knowledge.md#fairness."""
     line = (ITEMS.c.status == ItemStatus.PENDING, ITEMS.c.admitted_at.is_(None), PRESENT)
     with context.db.read() as session:
         of_base = select(ITEMS.c.base_id, func.count()).where(*line).group_by(ITEMS.c.base_id)

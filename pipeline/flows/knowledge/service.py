@@ -1,6 +1,6 @@
 """Commands on bases and items. Each is one transaction and launches its messages after the commit.
 
-Source 003: "取消与去重", "删除/取消一致性", "reprocess 语义", "孤儿任务恢复".
+Rules: docs/sources/knowledge.md#cancellation.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -278,8 +278,8 @@ def failed(context: Context, base_id: str) -> list[str]:
 
 
 def dismiss(context: Context, base_id: str, item_ids: Sequence[str] | None = None) -> list[str]:
-    """Give up a base's orphans, or those among these items: they fail; the ids of those that did. Source 003,
-    "孤儿任务恢复"."""
+    """Give up a base's orphans, or those among these items: they fail; the ids of those that did. Rule:
+    docs/sources/knowledge.md#orphans."""
     orphans = queries.queue(context, base_id).orphan_item_ids
     wanted = orphans if item_ids is None else [item_id for item_id in item_ids if item_id in set(orphans)]
 

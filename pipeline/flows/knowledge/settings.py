@@ -1,4 +1,7 @@
-"""How knowledge is read, chunked and embedded, and how much of it at once. Source 003 gives the names in brackets."""
+"""How knowledge is read, chunked and embedded, and how much of it at once.
+
+Rules: docs/sources/knowledge.md#settings.
+"""
 
 from ipaddress import IPv4Network, IPv6Network
 from typing import Self

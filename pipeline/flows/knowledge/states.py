@@ -1,4 +1,7 @@
-"""States of items and of batches of chunks, with their transitions as data. Source 003, "进度与状态更新链路"."""
+"""States of items and of batches of chunks, with their transitions as data.
+
+Rules: docs/sources/knowledge.md#status-updates.
+"""
 
 from enum import StrEnum
 

@@ -15,7 +15,7 @@ from pipeline.engine.wire import HIDDEN, VIEW
 from pipeline.flows.knowledge.states import OPEN, ItemStatus, ItemType
 
 CAMEL = ConfigDict(**VIEW, alias_generator=to_camel, populate_by_name=True)
-"""Names on the wire are in camelCase, as in source 003."""
+"""Names on the wire are in camelCase, as in docs/sources/knowledge.md#endpoints."""
 
 
 def heading_of(stored: str) -> tuple[str, ...]:
@@ -222,7 +222,7 @@ class Tally:
 
 @dataclass(frozen=True)
 class QueueStatus:
-    """A base's queue, as rows, leases and messages say. Source 003, `getStatus` and "孤儿任务恢复"."""
+    """A base's queue, as rows, leases and messages say. Rules: docs/sources/knowledge.md#orphans."""
 
     __pydantic_config__ = CAMEL
     base_id: str

@@ -1,4 +1,7 @@
-"""Music: songs become descriptions, tags and vectors, batch by batch, within what providers allow. Source 002."""
+"""Music: songs become descriptions, tags and vectors, batch by batch, within what providers allow.
+
+Design: docs/sources/music.md.
+"""
 
 from pipeline.engine.gate_registry import Declaration
 from pipeline.flows.music import live_settings

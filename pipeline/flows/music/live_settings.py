@@ -1,4 +1,4 @@
-"""The queues of the music flow that have gates, and its live settings. Source 002, sections 2.A and 5."""
+"""The queues of the music flow that have gates, and its live settings. Rules: docs/sources/music.md#settings."""
 
 from pipeline.engine import live_settings as live
 from pipeline.engine.gate_registry import GatedQueue
@@ -13,7 +13,7 @@ RATE_LIMIT_SETTING = "queue_rate_limit_max"
 
 
 def gated_queues(settings: Settings) -> list[GatedQueue]:
-    """The flow's queues with the limits of section 2.A; none where no provider is named."""
+    """The flow's queues with the limits of docs/sources/music.md#rate-limit; none where no provider is named."""
     writer, embedder = settings.music.provider, settings.music.embeddings_provider
     queues = []
     if writer:
@@ -28,7 +28,7 @@ def gated_queues(settings: Settings) -> list[GatedQueue]:
 
 
 def live_settings(settings: Settings) -> dict[str, Live]:  # noqa: ARG001  # the same signature in every flow
-    """What can be changed while the flow runs. Section 5."""
+    """What can be changed while the flow runs."""
     return {
         CONCURRENCY_SETTING: Live("batches of songs under way at once", whole(1, 256), 1),
         RATE_LIMIT_SETTING: Live(

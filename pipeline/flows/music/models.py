@@ -1,4 +1,4 @@
-"""Tables of the music flow: songs, batches of them, and runs of the pipeline. Source 002, sections 2.D, 2.E, 3."""
+"""Tables of the music flow: songs, batches of them, and runs of the pipeline. Rules: docs/sources/music.md#steps."""
 
 from datetime import datetime
 

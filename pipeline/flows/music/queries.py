@@ -1,4 +1,4 @@
-"""Reads: songs, batches, runs, and the status of the pipeline. Source 002, section 6."""
+"""Reads: songs, batches, runs, and the status of the pipeline. Rules: docs/sources/music.md#status."""
 
 from collections.abc import Sequence
 from datetime import datetime

@@ -16,7 +16,10 @@ compared with those that are there."""
 
 
 def queue_of(settings: Settings, mode: Mode, step: Step) -> str:
-    """The queue of a step (source 002, section 1). Without a provider, vectors are made on a queue without a gate."""
+    """The queue of a step. Without a provider, vectors are made on a queue without a gate.
+
+    Rule: docs/sources/music.md#queues.
+    """
     match step:
         case Step.METADATA | Step.REPAIR:
             return METADATA_ONLY if mode is Mode.METADATA else METADATA_GENERATION

@@ -1,6 +1,6 @@
 """What a user can ask for. Each function is one transaction, which launches the run once it has committed.
 
-Source 002, section 3. Launching derives from the rows what to send (`plan`).
+Rules: docs/sources/music.md#pipeline. Launching derives from the rows what to send (`plan`).
 """
 
 from collections.abc import Collection, Sequence
@@ -56,7 +56,7 @@ class AlreadyRunning(UserError):
 
 @dataclass(frozen=True)
 class StartOptions:
-    """Source 002, section 6. `failed`: try failed songs again."""
+    """Rule: docs/sources/music.md#status. `failed`: try failed songs again."""
 
     mode: Mode = Mode.FULL
     skip_sync: bool = False
@@ -201,7 +201,7 @@ def stop(context: Context) -> RunView:
 
 
 def retained(context: Context) -> list[Retention]:
-    """Runs and batches that have ended (section 2.D). The last run and what it did say how things stand; songs stay."""
+    """Runs and batches that have ended. The last run and what it did say how things stand; songs stay."""
     kept = context.settings.retention
     last = select(RUNS.c.id).order_by(RUNS.c.active.is_(None), RUNS.c.created_at.desc()).limit(1).scalar_subquery()
     open_batches = select(BATCHES.c.id).where(BATCHES.c.run_id == RUNS.c.id, BATCHES.c.status.in_(OPEN))

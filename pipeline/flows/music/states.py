@@ -1,4 +1,4 @@
-"""The music flow as data: states, events, legal transitions. Source 002, sections 2.E and 3."""
+"""The music flow as data: states, events, legal transitions. Rules: docs/sources/music.md#pipeline."""
 
 from enum import StrEnum
 
@@ -55,7 +55,7 @@ class BatchEvent(StrEnum):
 
 
 class PipelineState(StrEnum):
-    """State of the pipeline, and of each run of it. Source 002, section 3."""
+    """State of the pipeline, and of each run of it. Rule: docs/sources/music.md#pipeline."""
 
     IDLE = "idle"
     SYNCING = "syncing"
@@ -91,7 +91,7 @@ class PipelineEvent(StrEnum):
 
 
 class Mode(StrEnum):
-    """What a run does with its songs. Source 002, section 1."""
+    """What a run does with its songs. Rule: docs/sources/music.md#queues."""
 
     FULL = "full"
     METADATA = "metadata"

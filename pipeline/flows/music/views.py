@@ -161,7 +161,7 @@ class RunSums:
 
 @dataclass(frozen=True)
 class MusicStatus:
-    """Figures of the active run, or of the last one, by the names that the source gives them. Source 002, section 6."""
+    """Figures of the active run, or of the last one, by the names of docs/sources/music.md#status."""
 
     __pydantic_config__ = ConfigDict(**VIEW, alias_generator=to_camel)
     is_paused: bool
@@ -189,7 +189,7 @@ class MusicStatus:
     run: RunView | None = None
 
     def contract(self) -> dict[str, Any]:
-        """As JSON, by the source's names."""
+        """As JSON, by the design's names."""
         return {to_camel(name): value for name, value in plain(self).items()}
 
 

@@ -1,4 +1,7 @@
-"""Screenshots: frames become segments, segments become nodes of a graph that can be searched. Source 000."""
+"""Screenshots: frames become segments, segments become nodes of a graph that can be searched.
+
+Design: docs/sources/screenshots.md.
+"""
 
 from pipeline.engine.gate_registry import Declaration
 from pipeline.flows.screenshots import live_settings

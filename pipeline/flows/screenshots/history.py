@@ -1,4 +1,7 @@
-"""What a batch is told about the time before it: recent threads, open segments, entities. Source 000, section 1.3."""
+"""What a batch is told about the time before it: recent threads, open segments, entities.
+
+Rule: docs/sources/screenshots.md#history.
+"""
 
 from datetime import datetime, timedelta
 

@@ -42,7 +42,7 @@ _CONCURRENCY = {"vision_concurrency": SCREENSHOT_VISION, "text_concurrency": SCR
 def gated_queues(settings: Settings) -> list[GatedQueue]:
     """The flow's own queues: a pile of documents never stands before what is on the screen.
 
-    With the concurrency of source 000, section 8. None where no provider is named.
+    With the concurrency of docs/sources/screenshots.md#settings. None where no provider is named.
     """
     own = settings.screenshots
     queues = [

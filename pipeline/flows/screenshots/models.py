@@ -1,6 +1,6 @@
 """Tables of what is captured and analysed: sources, screenshots, the ledger of rejected frames, batches, shards.
 
-Source 000, sections 1.1 to 1.5 and 4. Nodes and what belongs to them are in `graph.models`.
+Rules: docs/sources/screenshots.md#intake. Nodes and what belongs to them are in `graph.models`.
 """
 
 from datetime import datetime
@@ -136,7 +136,7 @@ _TOLD = (
     "text_ms",
     "error",
 )
-"""What the events of a batch tell. Source 000, sections 7.1 and 7.2."""
+"""What the events of a batch tell. Rules: docs/sources/screenshots.md#events."""
 
 
 class Batch(ClaimColumns, Base):

@@ -65,7 +65,7 @@ def routes(context: Context) -> Routes:
     """Where messages go now, by the breakers.
 
     Frames wait for a provider that is down, unless another one, or this machine, stands in. Expansion goes on without
-    a text model meanwhile (source 000, section 6.2), for that only adds to what is known.
+    a text model meanwhile (docs/sources/screenshots.md#expansion), for that only adds to what is known.
     """
     own = context.settings.screenshots
     analyse = expand = CONTROL
@@ -167,7 +167,10 @@ def priority(queue: str, urgency: int) -> int:
 
 
 def take_turns(context: Context) -> list[int]:
-    """Give free places to batches whose turn it is, new and old ones by turns; their ids. Source 000, 2.2 and 2.4."""
+    """Give free places to batches whose turn it is, new and old ones by turns; their ids.
+
+    Rules: docs/sources/screenshots.md#scan.
+    """
     rules = screenshots_in_force(context)
     turn = _turn(context)
 

@@ -1,4 +1,4 @@
-"""The screenshots flow as data: states, events, legal transitions. Source 000, section 4."""
+"""The screenshots flow as data: states, events, legal transitions. Rules: docs/sources/screenshots.md#states."""
 
 from enum import StrEnum
 
@@ -50,7 +50,7 @@ class Ask(StrEnum):
 
 
 class Track(StrEnum):
-    """Which of the two queues a batch waits in. Source 000, section 2.4.1, which calls them lanes."""
+    """Which of the two queues a batch waits in. Rule: docs/sources/screenshots.md#tracks."""
 
     REALTIME = "realtime"
     RECOVERY = "recovery"
@@ -83,7 +83,7 @@ class LetterKind(StrEnum):
 
 
 class NodeKind(StrEnum):
-    """What a node of the graph is about. Source 000, section 1.6."""
+    """What a node of the graph is about. Rule: docs/sources/screenshots.md#expansion."""
 
     EVENT = "event"
     KNOWLEDGE = "knowledge"

@@ -22,7 +22,7 @@ from pipeline.interfaces.rest import (
 )
 
 AT_ROOT = (knowledge_bases.router, knowledge_items.router, knowledge_intake.router)
-"""Also without the prefix, at the addresses that source 003 gives them."""
+"""Also without the prefix, at the addresses of docs/sources/knowledge.md#endpoints."""
 ROUTERS = (
     documents.router,
     document_actions.router,

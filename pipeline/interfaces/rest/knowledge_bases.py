@@ -1,4 +1,4 @@
-"""`/knowledge-bases`: bases, their queues, and search in them. Source 003 names the paths of queues."""
+"""`/knowledge-bases`: bases, their queues, and search in them. Rules: docs/sources/knowledge.md#endpoints."""
 
 from dataclasses import replace
 from typing import Annotated, Any
@@ -136,7 +136,7 @@ def dismiss(caller: ByCaller, base_id: HexId, which: Orphans | None = None) -> D
 
 @router.get("/knowledge-queue", dependencies=reader)
 def show_queues(caller: ByCaller) -> FlowStatus:
-    """Show the queues of all bases: `getStatus` of the source."""
+    """Show the queues of all bases: `getStatus` of the design."""
     return knowledge.get_status.by(caller)
 
 

@@ -36,7 +36,7 @@ _UPLOAD = "files are not read from paths: upload them to this address as multipa
 
 
 class ItemData(Strict):
-    """What an item is made of, as in the source."""
+    """What an item is made of, as in the design."""
 
     model_config = CAMEL
     url: Url | None = None
@@ -204,7 +204,7 @@ def _read(body: bytes) -> tuple[list[Source], list[Refused]]:
 
 
 def _nothing(added: Added) -> Response:
-    """The answer if nothing could be added: a problem, with what the source has."""
+    """The answer if nothing could be added: a problem, with what the design has."""
     codes = {one.code for one in added.failed}
     code = codes.pop() if len(codes) == 1 else "nothing_added"
     status = STATUS.get(code, 422)

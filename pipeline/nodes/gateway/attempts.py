@@ -186,7 +186,7 @@ class Attempts:
         return True
 
     async def _refused(self, link: NodeLink, message: NodeResult, parts: Sequence[bytes]) -> bool:  # noqa: ARG002
-        """The node cannot do this job now: another shall. Source 004, the storm guard of MODEL_NOT_AVAILABLE."""
+        """The node cannot do this job now: another shall. Rule: docs/sources/nodes.md#storm-guard."""
         error = message.error or JobError()
         in_hand = link.forget(message.job_id, message.attempt)
         if error.code == MODEL_NOT_AVAILABLE:

@@ -38,7 +38,10 @@ def answer(link: SessionLink, request_key: str, job_id: str, packed: bytes) -> N
 
 
 class Delivery:
-    """Source 004, "跨实例可靠投递": what must arrive goes by stream; whoever is here is sent it at once."""
+    """What must arrive goes by stream, and at once to a node or session that is here.
+
+    Rules: docs/sources/nodes.md#delivery.
+    """
 
     def __init__(
         self,

@@ -1,4 +1,7 @@
-"""The jobs that this instance is home to: who does them, and what happens when that fails. Source 004, "Job FSM"."""
+"""The jobs that this instance is home to: who does them, and what happens when that fails.
+
+Rules: docs/sources/nodes.md#jobs.
+"""
 
 import asyncio
 import time

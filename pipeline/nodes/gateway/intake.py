@@ -103,7 +103,7 @@ class Intake:
             link.fail(request.request_id, why)
 
     async def _join(self, link: SessionLink, request: JobRequest, parts: Sequence[bytes]) -> None:
-        """Make the request a job, or wait for the job that it is already. Source 004, "Request 幂等"."""
+        """Make the request a job, or wait for the job that it is already. Rule: docs/sources/nodes.md#requests."""
         began = time.monotonic()
         key = f"{link.token_id}:{request.request_id}"
         bound = await self._requests.bind(key, uuid4().hex, self._home, timeout_ms=request.timeout_ms)

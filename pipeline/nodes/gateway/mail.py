@@ -54,7 +54,7 @@ class Mail:
         await self._inbox.acknowledge(await self._handled(await self._inbox.reclaim(self._reclaim_ms), repeated=True))
 
     async def drain_the_dead(self) -> None:
-        """What was sent to an instance that died is taken by another. Source 004, "failover reclaim"."""
+        """What was sent to an instance that died is taken by another. Rule: docs/sources/nodes.md#streams."""
         for other in await self._instances.all():
             if other.alive or other.instance_id == self._instance_id:
                 continue

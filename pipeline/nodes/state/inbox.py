@@ -1,4 +1,4 @@
-"""Inboxes: messages from instance to instance, as Redis Streams. Source 004, "Streams 投递与可靠性".
+"""Inboxes: messages from instance to instance, as Redis Streams. Rules: docs/sources/nodes.md#streams.
 
 A message arrives at least once, so its effect must be harmless to repeat. After too many failed deliveries it becomes
 a dead letter (`dlq`).

@@ -1,7 +1,7 @@
-"""The names of keys: those of source 004, with its hash tags, and a few more of the same form.
+"""The names of keys: those of docs/sources/nodes.md#keys with their hash tags, and a few more of the same form.
 
 All keys of one script share a hash tag, so that they lie on one server of a cluster. Two names differ from the
-source's: `requests:lock` and `requests:binding` have a hash tag, because one script changes both.
+design's: `requests:lock` and `requests:binding` have a hash tag, because one script changes both.
 """
 
 from dataclasses import dataclass

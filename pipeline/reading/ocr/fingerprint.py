@@ -1,4 +1,6 @@
-"""Frames as pictures: their perceptual hash of 256 bits, their sketch, what models see. Source 000, section 1.1.
+"""Frames as pictures: their perceptual hash of 256 bits, their sketch, what models see.
+
+Rule: docs/sources/screenshots.md#intake.
 
 Each format is decoded in one way, so that the same bytes hash the same. For its hash a JPEG is decoded at a smaller
 size and in grey, about ten times as fast; what models see is decoded again, from the stored file.

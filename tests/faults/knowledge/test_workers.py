@@ -111,7 +111,7 @@ def _storm() -> Callable[[Record], Fault | None]:
 
 @pytest.mark.rotating
 @SQLITE
-def test_acceptance_of_the_source(stack: Stack, kb: Knowledge) -> None:
+def test_acceptance_of_the_design(stack: Stack, kb: Knowledge) -> None:
     """Batch of 100 files; a small base beside it; an item deleted while it runs; a large file."""
     kb.provider.script.latency_s = 0.02
     stack.start("knowledge-1", "beat-1")

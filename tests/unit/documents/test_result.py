@@ -84,7 +84,7 @@ def document(**values: Any) -> dict[str, Any]:
     return plain(replace(view, **values))
 
 
-def test_pages_are_merged_in_the_source_s_format_to_the_letter() -> None:
+def test_pages_are_merged_in_the_design_s_format_to_the_letter() -> None:
     merged = merge_markdown([page(1, "# One"), page(2, "Two\n\nlines")])
     assert merged == "<!-- Page 1 -->\n\n# One\n\n---\n\n<!-- Page 2 -->\n\nTwo\n\nlines\n"
 

@@ -1,4 +1,4 @@
-"""The machines against a second copy of the tables, written out from source 001, sections 2.1, 2.2, 6 and 11."""
+"""The machines against a second copy of the tables, written out from docs/sources/documents.md#document-states."""
 
 from itertools import product
 
@@ -47,7 +47,7 @@ DOCUMENT_TABLE = """
     PARTIAL_FAILED  cancel              CANCELLED
     PAUSED          cancel              CANCELLED
 """
-"""Section 2.1: the table of transitions, and the cancel that is legal in any state."""
+"""The design's table of transitions, and the cancel that is legal in any state."""
 
 DOCUMENT_ADDITIONS = """
     SPLITTING       give_back           PENDING
@@ -79,7 +79,7 @@ DOCUMENT_ADDITIONS = """
     PAUSED          resume_failed       FAILED
     FAILED          promote_page        PARTIAL_FAILED
 """
-"""Sections 4.5 (recovery), 6.1 to 6.5 (what a user may ask for) and 11, Q4 (pausing)."""
+"""Recovery, commands and pausing, and what docs/sources/documents.md#differences adds."""
 
 PAGE_TABLE = """
     PENDING     claim      PROCESSING
@@ -93,7 +93,7 @@ PAGE_TABLE = """
     COMPLETED   promote    COMPLETED
     FAILED      promote    COMPLETED
 """
-"""Sections 2.2 and 6.1; `wait` goes back after a transient error, `promote` takes an older attempt's text."""
+"""docs/sources/documents.md#page-states; `wait` follows a transient error, `promote` takes an older attempt's text."""
 
 
 def rows(*tables: str) -> set[tuple[str, str, str]]:
@@ -102,7 +102,7 @@ def rows(*tables: str) -> set[tuple[str, str, str]]:
     return {(before, event, after) for before, event, after in found}
 
 
-def test_the_codes_are_the_source_s() -> None:
+def test_the_codes_are_the_design_s() -> None:
     assert {status.name: status.value for status in DocumentStatus} == {
         "FAILED": 0,
         "PENDING": 1,
@@ -119,12 +119,12 @@ def test_the_codes_are_the_source_s() -> None:
     assert {status.name: status.value for status in PageStatus} == codes
 
 
-def test_documents_move_as_the_source_says_and_in_no_other_way() -> None:
+def test_documents_move_as_the_design_says_and_in_no_other_way() -> None:
     legal = {(before.name, event.value, after.name) for (before, event), after in DOCUMENT.legal.items()}
     assert legal == rows(DOCUMENT_TABLE, DOCUMENT_ADDITIONS)
 
 
-def test_pages_move_as_the_source_says_and_in_no_other_way() -> None:
+def test_pages_move_as_the_design_says_and_in_no_other_way() -> None:
     legal = {(before.name, event.value, after.name) for (before, event), after in PAGE.legal.items()}
     assert legal == rows(PAGE_TABLE)
 
@@ -199,7 +199,7 @@ def test_nothing_happens_by_itself_to_a_document_at_rest() -> None:
         (D.PAUSED, 10, 4, 41, 41),
     ],
 )
-def test_progress_runs_as_section_5_4_says(
+def test_progress_runs_as_the_design_says(
     status: DocumentStatus, pages: int, completed: int, before: int, expected: int
 ) -> None:
     assert progress(status, pages, completed, before) == expected

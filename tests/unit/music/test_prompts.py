@@ -19,7 +19,7 @@ def one(**changes: Any) -> Analysis:
     return Analysis.model_validate(analysis({"id": "s7", "title": "Rain"}) | changes)
 
 
-def test_description_tags_and_mood_follow_the_formulas_of_the_source() -> None:
+def test_description_tags_and_mood_follow_the_formulas_of_the_design() -> None:
     found = song_columns(one(), SONG)
     tags = json.loads(found["tags"])
     assert found["description"] == "Sound of Rain.\n\n[Imagery] Image of Rain."

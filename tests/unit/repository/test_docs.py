@@ -1,8 +1,9 @@
-"""The documentation says what the code does: names and defaults of settings, and the states' diagrams."""
+"""The documentation says what the code does: settings, states' diagrams, and the places in the code that it names."""
 
 import json
 import re
 from enum import IntEnum, StrEnum
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,12 @@ _ROW = re.compile(r"^\| `(PENSTOCK_[^`]+)` \| (.+?) \| (.+) \|$", re.MULTILINE)
 _DIAGRAM = re.compile(r"```mermaid\nstateDiagram-v2\n(.*?)```", re.DOTALL)
 _TRANSITION = re.compile(r"^\s*(\w+) --> (\w+): (\w+)$", re.MULTILINE)
 _INITIAL = re.compile(r"^\s*\[\*\] --> (\w+)$", re.MULTILINE)
-_LINK = re.compile(r"\]\((?!https?:)([^)#\s]+)")
+_LINK = re.compile(r"\]\((?!https?:)([^)#\s]*)(?:#([^)\s]+))?\)")
+_HEADING = re.compile(r"^#+ +(.+?)\s*$", re.MULTILINE)
+_FENCED = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
+_PLACE = re.compile(r"`((?:pipeline|tasks|tests|benchmarks)/[a-z0-9_/.-]+\.(?:py|lua))(?:::([\w.]+))?`")
+_REFERENCE = re.compile(r"\bdocs/[\w/-]+\.md(?:#[\w-]+)?")
+CODE = sorted(file for folder in ("pipeline", "tasks", "tests") for file in (ROOT / folder).rglob("*.py"))
 
 
 def unknown_variables(text: str) -> set[str]:
@@ -72,22 +78,55 @@ def test_pages_name_only_settings_that_exist(page: Path) -> None:
     assert not unknown_variables(page.read_text(encoding="utf-8"))
 
 
+@cache
+def anchors(page: Path) -> set[str]:
+    """The anchors that GitHub gives the headings of a page."""
+    headings = _HEADING.findall(_FENCED.sub("", page.read_text(encoding="utf-8")))
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def leads_nowhere(page: Path, anchor: str) -> bool:
+    return not page.exists() or bool(anchor and page.suffix == ".md" and anchor not in anchors(page))
+
+
+def has_name(file: Path, name: str) -> bool:
+    """Whether a module defines this function, class, constant or field; of `Class.method`, the method."""
+    last = name.rpartition(".")[2]
+    defined = rf"^\s*(?:(?:async )?def |class ){last}\b|^\s*(?:\w+, )*{last}(?:, \w+)*(?::| =)"
+    return bool(re.search(defined, file.read_text(encoding="utf-8"), re.MULTILINE))
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_links_between_pages_lead_somewhere(page: Path) -> None:
     targets = _LINK.findall(page.read_text(encoding="utf-8"))
-    assert not [target for target in targets if not (page.parent / target).exists()]
-
-
-@pytest.mark.parametrize("page", ["docs/explanation/promises.md", "SECURITY.md"])
-def test_every_promise_names_a_test_that_exists(page: str) -> None:
-    names = re.findall(r"`(tests/\S+?\.py)::(\w+)`", (ROOT / page).read_text(encoding="utf-8"))
-    missing = [
-        f"{file}::{test}"
-        for file, test in names
-        if not re.search(rf"\bdef {test}\(", (ROOT / file).read_text(encoding="utf-8"))
+    wrong = [
+        f"{file}#{anchor}" for file, anchor in targets if leads_nowhere(page.parent / file if file else page, anchor)
     ]
-    assert names
+    assert not wrong
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_the_places_in_the_code_that_a_page_names_exist(page: Path) -> None:
+    places = _PLACE.findall(page.read_text(encoding="utf-8"))
+    if page.name in {"promises.md", "SECURITY.md"} or page.parent == ROOT / "docs" / "sources":
+        assert any(file.startswith("tests/") and name for file, name in places)
+    missing = [
+        f"{file}::{name}"
+        for file, name in places
+        if not (ROOT / file).is_file() or (name and not has_name(ROOT / file, name))
+    ]
     assert not missing
+
+
+def test_the_pages_and_anchors_that_code_names_exist() -> None:
+    wrong = []
+    for file in CODE:
+        for reference in _REFERENCE.findall(text := file.read_text(encoding="utf-8")):
+            page, _, anchor = reference.partition("#")
+            if leads_nowhere(ROOT / page, anchor):
+                wrong.append(f"{file.relative_to(ROOT)}: {reference}")
+        wrong += [f"{file.relative_to(ROOT)}: {number}" for number in re.findall(r"\b[Ss]ource 00\d", text)]
+    assert not wrong
 
 
 def test_the_endpoints_and_their_scopes_are_those_of_the_routes() -> None:

@@ -27,7 +27,7 @@ def node(number: int, **changes: Any) -> MergeNode:
     return MergeNode(**known | changes)
 
 
-def test_merging_by_rules_follows_the_source_and_names_the_node_itself() -> None:
+def test_merging_by_rules_follows_the_design_and_names_the_node_itself() -> None:
     old = node(
         1,
         title="Tests",

@@ -29,7 +29,7 @@ def test_halves_of_characters_in_titles_do_not_spoil_a_request() -> None:
     assert prompts.vision_prompt({1: shot(1, window_title="a\ud83d")}, HistoryPack()).encode()
 
 
-def test_expand_prompt_has_the_shape_of_section_1_6_with_threads_decided() -> None:
+def test_expand_prompt_has_the_shape_of_the_design_with_threads_decided() -> None:
     known = facts(2)
     found = VlmIndex.model_validate(index(segment()))
     threads = with_threads(found, known).value

@@ -15,7 +15,7 @@ NOW = datetime(2026, 1, 12, tzinfo=UTC)
 S, E = WorkStatus, WorkEvent
 
 
-def test_defaults_are_those_of_the_table_in_the_source() -> None:
+def test_defaults_are_those_of_the_table_in_the_design() -> None:
     found = ScreenshotSettings()
     assert (found.batch_size, found.batch_timeout_s, found.shard_size) == (5, 30, 5)
     assert (found.vision_concurrency, found.text_concurrency) == (4, 4)
@@ -62,7 +62,7 @@ def test_six_attempts_use_all_five_waits_each_with_up_to_ten_seconds_more(monkey
         assert found[5] == GiveUp()
 
 
-def test_states_of_a_batch_are_those_of_section_4() -> None:
+def test_states_of_a_batch_are_those_of_the_design() -> None:
     assert BATCH.target(S.PENDING, E.CLAIM) is S.RUNNING
     assert BATCH.target(S.FAILED, E.CLAIM) is S.RUNNING
     assert BATCH.target(S.RUNNING, E.DONE) is S.SUCCEEDED

@@ -31,7 +31,7 @@ ANY_JSON = st.recursive(
 
 
 @pytest.mark.parametrize("wrap", ["{}", "```json\n{}\n```", "  {}\n"])
-def test_reply_of_the_source_is_read_bare_or_fenced(wrap: str) -> None:
+def test_reply_of_the_design_is_read_bare_or_fenced(wrap: str) -> None:
     found = read_index(wrap.replace("{}", json.dumps(index(segment()))), SENT)
     (one,) = found.value.segments
     assert (one.event.title, one.screen_ids, one.merge_hint.decision) == ("Writing a test", [1, 2], "NEW")

@@ -51,7 +51,7 @@ def test_nothing_needs_to_be_set(tmp_path: Path) -> None:
     assert settings.broker_url == f"redis+socket://{tmp_path}/redis.sock?virtual_host=0"
 
 
-def test_defaults_are_the_source_s_where_it_names_them() -> None:
+def test_defaults_are_the_design_s_where_it_names_them() -> None:
     documents = Settings().documents
     assert documents.lease_s == 5 * 60
     assert documents.page_timeout_s == 2 * 60
@@ -64,7 +64,7 @@ def test_a_claim_outlasts_the_longest_page() -> None:
     assert documents.lease_s > documents.page_timeout_s + documents.quantum_s + 30
 
 
-def test_files_lie_in_the_three_folders_of_section_9_2(tmp_path: Path) -> None:
+def test_files_lie_in_the_three_folders_of_the_design(tmp_path: Path) -> None:
     settings = Settings()
     folders = (settings.upload_dir, settings.temp_dir, settings.output_dir)
     assert folders == (tmp_path / "uploads", tmp_path / "temp", tmp_path / "output")

@@ -1,4 +1,4 @@
-"""What a document's pages become: Markdown, layout JSON and the manifest. Source 001, sections 4.2 and 4.4.
+"""What a document's pages become: Markdown, layout JSON and the manifest. Rules: docs/sources/documents.md#merging.
 
 Documents, pages and attempts come as JSON, the way `engine.views.plain` writes them.
 """

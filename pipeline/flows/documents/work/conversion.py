@@ -1,4 +1,7 @@
-"""How one page becomes Markdown: from the cache, the local converter or a provider. Source 001, section 4.3."""
+"""How one page becomes Markdown: from the cache, the local converter or a provider.
+
+Rules: docs/sources/documents.md#conversion.
+"""
 
 import os
 import threading

@@ -1,4 +1,7 @@
-"""The merge stage: pages become one Markdown file with a manifest beside it. Source 001, section 4.4."""
+"""The merge stage: pages become one Markdown file with a manifest beside it.
+
+Rules: docs/sources/documents.md#merging.
+"""
 
 import json
 from typing import Any

@@ -1,4 +1,4 @@
-"""Pages as rows: claimed, settled and released. Source 001, sections 4.3, 5.1–5.3.
+"""Pages as rows: claimed, settled and released. Rules: docs/sources/documents.md#completion.
 
 Every transaction that changes pages locks their document first. So claims, results, counters and a user's commands on
 one document come one after another, and exactly one transaction sees the last page settled.

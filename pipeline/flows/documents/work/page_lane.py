@@ -1,4 +1,4 @@
-"""One hop of a lane over the pages of one document. Source 001, section 4.3."""
+"""One hop of a lane over the pages of one document. Rules: docs/sources/documents.md#conversion."""
 
 from collections import Counter
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""The split stage: make a row for each page, and its picture where the converter needs one. Source 001, 4.2."""
+"""The split stage: a row for each page, and its picture if needed. Rules: docs/sources/documents.md#splitting."""
 
 import time
 from collections.abc import Sequence

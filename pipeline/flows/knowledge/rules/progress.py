@@ -1,4 +1,4 @@
-"""One percentage for an item. Source 003, "进度设计"."""
+"""One percentage for an item. Rules: docs/sources/knowledge.md#progress."""
 
 WRITING_SHARE = 0.1
 """How much of embedding and writing is writing."""

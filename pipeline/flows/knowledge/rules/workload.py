@@ -1,4 +1,4 @@
-"""What an item will cost, to share the machine by. Source 003, "Workload 估算规则"."""
+"""What an item will cost, to share the machine by. Rules: docs/sources/knowledge.md#workload."""
 
 import math
 

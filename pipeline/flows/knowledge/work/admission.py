@@ -1,6 +1,7 @@
 """Which items are begun: round-robin over bases, the oldest of each first, within the limits of base and fleet.
 
-Source 003, "轮询与公平策略". An item is under way from its admission until it ends; the rows say which are.
+Rules: docs/sources/knowledge.md#fairness. An item is under way from its admission until it ends; the rows say which
+are.
 """
 
 from collections import Counter

@@ -41,7 +41,7 @@ def _policy(settings: Settings) -> Policy:
 
 
 def _count(tx: Tx, row: Any, changes: Changes) -> None:
-    """Count the item's batches down; one that failed for good fails the item. Source 003, "批次失败处理".
+    """Count the item's batches down; one that failed for good fails the item. Rule: docs/sources/knowledge.md#batches.
 
     Only while it is EMBEDDING. Else the batch is of a run that was cancelled: its vectors are kept for the next one.
     """
@@ -74,7 +74,7 @@ EMBED = Work(
     lost="the worker was lost while it embedded these chunks",
     after=_count,
 )
-"""Source 003, "重试策略": 2–3 attempts, 500 ms × 2 up to 10 s, Retry-After first."""
+"""docs/sources/knowledge.md#retries: 2–3 attempts, 500 ms × 2 up to 10 s, Retry-After first."""
 
 
 @dataclass(frozen=True)

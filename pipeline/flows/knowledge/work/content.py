@@ -41,7 +41,7 @@ PORTION = 1000
 MAX_WARNING = 2000
 LOOK_S = 0.5
 TELL_S = 0.3
-"""Source 003, "进度与状态更新链路": 300 ms."""
+"""Seconds between two reports of progress: docs/sources/knowledge.md#status-updates."""
 
 READ = Work(
     "read",
@@ -61,7 +61,7 @@ READ = Work(
     after=lambda tx, row, changes: items.make_room(tx, row, changes, ended=bool(changes.failed)),
     where=(ITEMS.c.admitted_at.is_not(None),),
 )
-"""Reading an item. Its own errors are not tried again (source 003, "重试策略"), only lost workers are."""
+"""Reading an item. Its own errors are not tried again (docs/sources/knowledge.md#retries), only lost workers are."""
 
 
 class ClaimLost(PenstockError):

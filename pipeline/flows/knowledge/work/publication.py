@@ -1,6 +1,6 @@
 """EMBEDDING → COMPLETED: an item's vectors are written, and its new chunks take the place of the old ones at once.
 
-Source 003, "批次 embedding 与写入" and "reprocess 语义". Until all are written the old ones are searched.
+Rules: docs/sources/knowledge.md#reprocessing. Until all are written the old ones are searched.
 """
 
 from collections.abc import Callable, Sequence
@@ -34,8 +34,8 @@ from pipeline.storage.fulltext import Text
 log = structlog.get_logger(__name__)
 Result = TypeVar("Result")
 MOST_AT_ONCE = 500
-"""Chunks whose vectors one transaction writes: on SQLite, all other writers wait until it ends. Source 003,
-"异常与上限", allows 50,000."""
+"""Chunks whose vectors one transaction writes: on SQLite, all other writers wait until it ends. The design
+allows 50,000: docs/sources/knowledge.md#limits."""
 _WRITABLE = and_(ITEMS.c.batches_left == 0, ITEMS.c.batches > 0)
 
 

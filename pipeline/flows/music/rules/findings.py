@@ -1,4 +1,7 @@
-"""What a song gets from the model's answer: description, tags, mood, and the text to embed. Source 002, section 2.E."""
+"""What a song gets from the model's answer: description, tags, mood, and the text to embed.
+
+Rules: docs/sources/music.md#steps.
+"""
 
 import json
 from collections.abc import Mapping
@@ -12,7 +15,7 @@ _GENRE = "#genre:"
 
 
 def song_columns(analysis: Analysis, song: SongFacts) -> dict[str, Any]:
-    """Column values of the song's row. Section 2.E, phase 2."""
+    """Column values of the song's row."""
     anchor, found = analysis.vector_anchor, analysis.embedding_tags
     return {
         "description": f"{anchor.acoustic_model}\n\n[Imagery] {anchor.semantic_push}",
@@ -52,7 +55,7 @@ def vector_text(analysis: Analysis, song: SongFacts) -> str:
 def to_embed(texts: Mapping[int, str]) -> tuple[list[int], list[str]]:
     """(song ids, texts) of the songs that have a text. The ids are stored with the vectors, to say whose is whose.
 
-    The source counts its index up only where a vector came, so that after one gap every song has another's vector.
+    The design counts its index up only where a vector came, so that after one gap every song has another's vector.
     """
     pairs = {song_id: text for song_id, text in texts.items() if text.strip()}
     return list(pairs), list(pairs.values())

@@ -1,4 +1,4 @@
-"""What the model is asked about songs. Source 002, section 2.E."""
+"""What the model is asked about songs. Rules: docs/sources/music.md#steps."""
 
 import json
 from collections.abc import Sequence

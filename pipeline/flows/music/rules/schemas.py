@@ -1,4 +1,4 @@
-"""What the model must answer about songs: the shape of source 002, section 2.E."""
+"""What the model must answer about songs: the shape of docs/sources/music.md#steps."""
 
 import json
 from collections.abc import Iterable

@@ -25,7 +25,7 @@ from pipeline.storage.context import Context
 
 
 def policy(settings: Settings) -> Policy:
-    """When a step is tried again. Section 2.D: three attempts, exponential from 5 s."""
+    """When a step is tried again. docs/sources/music.md#batches: three attempts, exponential from 5 s."""
     return Policy(tuple(settings.music.backoff_s))
 
 

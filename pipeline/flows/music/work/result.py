@@ -1,4 +1,4 @@
-"""A batch's results on their way to its songs. Source 002, section 2.E, phase 4."""
+"""A batch's results on their way to its songs. Rules: docs/sources/music.md#steps."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -17,7 +17,7 @@ from pipeline.flows.music.states import BATCH, SONG, BatchEvent, BatchStatus, Mo
 from pipeline.flows.music.vectors import keep_vectors
 
 MAX_LEFT_OUT = 3
-"""Replies that may leave a song out before it fails: as many as a job has attempts, section 2.D."""
+"""Replies that may leave a song out before it fails: as many as a job has attempts (docs/sources/music.md#batches)."""
 LEFT_OUT = "the model left the song out of its reply, or answered about it in a wrong shape"
 EMPTIED: dict[str, Any] = {"analysis": None, "vectors": None, "vector_ids": None}
 """Of a batch whose songs have everything. A useless reply stays, for inspection."""

@@ -1,4 +1,4 @@
-"""Which songs a run takes up, and the batches they are put into. Source 002, section 2.D."""
+"""Which songs a run takes up, and the batches they are put into. Rules: docs/sources/music.md#batches."""
 
 import json
 import time

@@ -1,4 +1,4 @@
-"""The steps of a batch: ask for metadata, repair a reply, embed, save. Source 002, section 2.E.
+"""The steps of a batch: ask for metadata, repair a reply, embed, save. Rules: docs/sources/music.md#steps.
 
 One message, one call: each step that is paid for stores its result before the next one begins.
 """

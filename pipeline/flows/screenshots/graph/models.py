@@ -1,4 +1,7 @@
-"""Tables of the graph: threads, nodes, what they rest on and where they come from. Source 000, 1.6 and 1.7."""
+"""Tables of the graph: threads, nodes, what they rest on and where they come from.
+
+Rules: docs/sources/screenshots.md#nodes.
+"""
 
 from datetime import datetime
 

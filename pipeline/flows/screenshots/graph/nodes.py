@@ -1,4 +1,7 @@
-"""Writing nodes, in the transaction that finishes their batch, each once by its origin key. Source 000, section 1.6."""
+"""Writing nodes, in the transaction that finishes their batch, each once by its origin key.
+
+Rules: docs/sources/screenshots.md#nodes.
+"""
 
 import hashlib
 import json

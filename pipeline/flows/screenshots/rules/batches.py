@@ -1,4 +1,7 @@
-"""Which frames make a batch, its key, its shards, and what it is told of the past. Source 000, 1.2–1.4."""
+"""Which frames make a batch, its key, its shards, and what it is told of the past.
+
+Rules: docs/sources/screenshots.md#batches.
+"""
 
 import hashlib
 import re
@@ -48,7 +51,7 @@ class HistorySegment(BaseModel):
 
 
 class HistoryPack(BaseModel):
-    """What the model is told of the past. Source 000, section 1.3."""
+    """What the model is told of the past. Rule: docs/sources/screenshots.md#history."""
 
     model_config = ConfigDict(extra="ignore")
 
@@ -70,7 +73,9 @@ def shot_of(row: Any) -> Shot:
 
 
 def total_attempts(row: Any) -> int:
-    """Attempts of a batch (its row) over its whole life: over both steps and replays. Source 000, section 7.1.
+    """Attempts of a batch (its row) over its whole life: over both steps and replays.
+
+    Rule: docs/sources/screenshots.md#events.
 
     Nodes are made in the attempt that analysed the frames. `attempts` begins anew there, so its first is not another.
     """
@@ -86,7 +91,7 @@ def waited_ms(row: Any, now: datetime) -> int:
 def run_ms(row: Any, now: datetime) -> int:
     """How long a batch (its row) ran, from its begin to its end, or until now: waits for another attempt do not count.
 
-    Source 000, section 7.2.
+    Rule: docs/sources/screenshots.md#events.
     """
     ended = row.finished_at or row.rests_since or now
     return max(0, _ms(ended - (row.started_at or ended)) - int(row.waited_ms))
@@ -97,7 +102,9 @@ def _ms(span: timedelta) -> int:
 
 
 def is_source_key(text: str) -> bool:
-    """Whether this names a source: `screen:ID` or `window:ID`, at most 120 characters. Source 000, section 1.1.
+    """Whether this names a source: `screen:ID` or `window:ID`, at most 120 characters.
+
+    Rule: docs/sources/screenshots.md#intake.
 
     An ID has no colon, slash or blank: batches' keys contain it, and people type it.
     """
@@ -132,12 +139,15 @@ def ready(waiting: Sequence[Shot], size: int, timeout_s: float, now: datetime) -
 
 
 def portions(items: Sequence[Item], size: int) -> list[list[Item]]:
-    """`items` in runs of `size`; the last may be shorter: 12 frames by 5 are 5, 5 and 2. Source 000, section 1.4."""
+    """`items` in runs of `size`; the last may be shorter: 12 frames by 5 are 5, 5 and 2.
+
+    Rule: docs/sources/screenshots.md#shards.
+    """
     return [list(items[start : start + size]) for start in range(0, len(items), size)]
 
 
 def idempotency_key(source_key: str, shots: Sequence[Shot]) -> str:
-    """`vlm_batch:SOURCE:FIRST-LAST:HASH`: the same for the same frames, in whatever order. Section 1.3.
+    """`vlm_batch:SOURCE:FIRST-LAST:HASH`: the same for the same frames, in whatever order.
 
     The times are the earliest and the latest, even if the clock was set back between them.
     """

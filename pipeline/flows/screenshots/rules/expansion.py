@@ -1,4 +1,6 @@
-"""Segments become nodes: from a text model's answer, or directly where there is none. Source 000, section 1.6.
+"""Segments become nodes: from a text model's answer, or directly where there is none.
+
+Rules: docs/sources/screenshots.md#expansion.
 
 The same input gives the same output, thread ids included, so that a repetition after a crash makes nothing twice.
 """
@@ -99,7 +101,7 @@ class _Draft:
 def thread_of(facts: BatchFacts, place: int, segment: Segment) -> tuple[str, str]:
     """(the thread of the batch's segment number `place`, a note on what was corrected).
 
-    An old thread if the history has it. A new one's id follows from batch and place: a random one, as in the source,
+    An old thread if the history has it. A new one's id follows from batch and place: a random one, as in the design,
     would make another thread with each retry.
     """
     hint = segment.merge_hint
@@ -120,7 +122,7 @@ def with_threads(index: VlmIndex, facts: BatchFacts) -> Read[list[tuple[Segment,
 
 
 def evidence_of(index: VlmIndex, facts: BatchFacts) -> list[Evidence]:
-    """What is known of each screenshot of the batch, in its order. Source 000, section 1.6."""
+    """What is known of each screenshot of the batch, in its order. Rule: docs/sources/screenshots.md#expansion."""
     seen = {shot.screenshot_id: shot for shot in index.screenshots}
     packs = []
     for _, shot in sorted(facts.screens.items()):
@@ -165,7 +167,10 @@ def _with_event(reply: ExpandReply) -> ExpandReply:
 def direct(
     facts: BatchFacts, segments: Sequence[tuple[Segment, str]], index: VlmIndex, made_by: Origin = Origin.DIRECT
 ) -> Expansion:
-    """Segments as nodes without a text model: one event each, and its findings. Source 000, section 6.2."""
+    """Segments as nodes without a text model: one event each, and its findings.
+
+    Rule: docs/sources/screenshots.md#expansion.
+    """
     drafts: list[_Draft] = []
     for segment, thread_id in segments:
         drafts += _converted(facts, segment, thread_id, index, made_by)
@@ -269,7 +274,7 @@ def _finding(
 
 
 def _parents(reply: ExpandReply, events: Mapping[int, _Draft]) -> dict[int, int]:
-    """Finding → event, by edges of either direction: the source's example has them the wrong way round."""
+    """Finding → event, by edges of either direction: the design's example has them the wrong way round."""
     found: dict[int, int] = {}
     for edge in reply.edges:
         for child, parent in ((edge.from_index, edge.to_index), (edge.to_index, edge.from_index)):
@@ -336,7 +341,7 @@ def _shown(facts: BatchFacts, segment: Segment) -> tuple[int, ...]:
 
 def _finished(facts: BatchFacts, drafts: Sequence[_Draft], notes: tuple[str, ...]) -> Expansion:
     """Adds origin keys: `ctx_node:BATCH:ss:SCREENSHOTS:KIND:ORDINAL`. The ordinal counts the nodes of a kind, so
-    that no two keys are the same. Source 000, section 6.3."""
+    that no two keys are the same. Rule: docs/sources/screenshots.md#nodes."""
     ordinals: Counter[NodeKind] = Counter()
     keys: dict[int, str] = {}
     nodes = []

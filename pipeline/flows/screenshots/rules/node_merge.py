@@ -1,4 +1,4 @@
-"""Two nodes of one thread and kind as one. Source 000, sections 1.7 and 3.3."""
+"""Two nodes of one thread and kind as one. Rules: docs/sources/screenshots.md#merges."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -16,7 +16,7 @@ from pipeline.providers.replies import as_json, as_model
 
 TITLE_CHARS = 100
 SUMMARY_CHARS = 200
-"""The most characters that merging by rules gives (section 3.3). The merged nodes keep their own texts."""
+"""The most characters that merging by rules gives. The merged nodes keep their own texts."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class MergeNode:
 
 
 def by_rules(existing: MergeNode, new: MergeNode) -> MergeNode:
-    """The target's new content without a model. `merged_from_ids` includes `new` itself, unlike the source's."""
+    """The target's new content without a model. `merged_from_ids` includes `new` itself, unlike the design's."""
     ids = [*existing.merged_from_ids, new.id, *new.merged_from_ids]
     return replace(
         existing,
@@ -55,7 +55,7 @@ def by_rules(existing: MergeNode, new: MergeNode) -> MergeNode:
 
 
 def by_model(existing: MergeNode, new: MergeNode, reply: MergeReply) -> MergeNode:
-    """The same in the model's words; its keywords come first, its entities are added. Section 3.3."""
+    """The same in the model's words; its keywords come first, its entities are added."""
     merged = by_rules(existing, new)
     return replace(
         merged,

@@ -1,4 +1,4 @@
-"""What the models are asked. Source 000, sections 1.5–1.7 give what goes into each request."""
+"""What the models are asked. Rules: docs/sources/screenshots.md#vision, docs/sources/screenshots.md#expansion."""
 
 import hashlib
 import json

@@ -8,7 +8,10 @@ from pipeline.flows.screenshots.states import Ask, Origin
 
 
 class Operation(StrEnum):
-    """What a call was for, as its trace names it. Source 000, section 7.3; text recognition is not a call here."""
+    """What a call was for, as its trace names it.
+
+    Rule: docs/sources/screenshots.md#traces; text recognition is not a call here.
+    """
 
     ANALYSE = "vlm_analyze_shard"
     EXPAND = "text_expand"

@@ -1,4 +1,4 @@
-"""The shapes of what models answer. Source 000, sections 1.5–1.7."""
+"""The shapes of what models answer. Rules: docs/sources/screenshots.md#vision."""
 
 import math
 import unicodedata
@@ -15,7 +15,7 @@ MAX_SUMMARY = 2000
 MAX_NAME = 120
 MAX_OCR = 20_000
 MAX_KEYWORDS = 10
-"""Source 000, section 1.7."""
+"""Rule: docs/sources/screenshots.md#merges."""
 MAX_SNIPPETS = 50
 DEFAULT_SCORE = 5
 """Used if the model gives no importance or confidence: the middle of 0–10."""
@@ -160,7 +160,7 @@ class SeenScreenshot(_Shape):
 
 
 class VlmIndex(_Shape):
-    """What the vision model says about screenshots. Source 000, section 1.5."""
+    """What the vision model says about screenshots. Rule: docs/sources/screenshots.md#vision."""
 
     segments: list[Segment]
     entities: Words = Field(default_factory=list)
@@ -180,7 +180,7 @@ Mentions = Annotated[list[Annotated[EntityMention, _BARE_NAME]], _NULL_AS_LIST]
 
 
 class ExpandedNode(_Shape):
-    """A node as the text model gives it. Source 000, section 1.6. `event_time`: ms since 1970."""
+    """A node as the text model gives it. Rule: docs/sources/screenshots.md#expansion. `event_time`: ms since 1970."""
 
     kind: Annotated[NodeKind, _LOWER]
     thread_id: Text = ""
@@ -203,14 +203,14 @@ class ExpandedEdge(_Shape):
 
 
 class ExpandReply(_Shape):
-    """Nodes and edges. Source 000, section 1.6."""
+    """Nodes and edges. Rule: docs/sources/screenshots.md#expansion."""
 
     nodes: list[ExpandedNode]
     edges: Annotated[list[ExpandedEdge], _NULL_AS_LIST] = Field(default_factory=list)
 
 
 class MergeReply(_Shape):
-    """Two nodes as one. Source 000, section 3.3."""
+    """Two nodes as one. Rule: docs/sources/screenshots.md#merges."""
 
     title: Title
     summary: Summary = ""

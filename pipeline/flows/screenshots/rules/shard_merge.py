@@ -1,4 +1,7 @@
-"""The results of a batch's shards as one; what a boundary cut in two becomes one again. Source 000, section 1.5."""
+"""The results of a batch's shards as one; what a boundary cut in two becomes one again.
+
+Rules: docs/sources/screenshots.md#vision.
+"""
 
 import re
 from collections.abc import Sequence

@@ -1,6 +1,8 @@
-"""Which work is next: new or recovering, 3 to 1, and neither waits while workers are free. Source 000, 2.4 and 5.1.
+"""Which work is next: new or recovering, 3 to 1, and neither waits while workers are free.
 
-The source calls the two lanes; a lane is something else here.
+Rules: docs/sources/screenshots.md#tracks.
+
+The design calls the two lanes; a lane is something else here.
 """
 
 from collections.abc import Hashable, Iterable, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""What a vision model's reply says of the screenshots that it was sent. Source 000, section 1.5."""
+"""What a vision model's reply says of the screenshots that it was sent. Rules: docs/sources/screenshots.md#vision."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any

@@ -1,4 +1,6 @@
-"""A batch's first step: its shards are analysed one by one, and merged when the last one ends. Source 000, 1.4 and 1.5.
+"""A batch's first step: its shards are analysed one by one, and merged when the last one ends.
+
+Rules: docs/sources/screenshots.md#shards.
 
 While its shards are analysed, nobody holds the batch: they have claims of their own.
 """

@@ -85,7 +85,7 @@ def as_notes(notes: Sequence[str]) -> str:
 
 
 def started(context: Context, batch: Any) -> None:
-    """Publish `pipeline:batch:started`. Source 000, sections 7.1 and 7.2."""
+    """Publish `pipeline:batch:started`. Rules: docs/sources/screenshots.md#events."""
     _publish(context, "pipeline:batch:started", batch)
 
 

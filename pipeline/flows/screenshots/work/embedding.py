@@ -1,4 +1,4 @@
-"""Vectors of nodes, a portion a message: claimed, made, settled. Source 000, section 1.6."""
+"""Vectors of nodes, a portion a message: claimed, made, settled. Rules: docs/sources/screenshots.md#nodes."""
 
 from collections.abc import Sequence
 from contextlib import suppress

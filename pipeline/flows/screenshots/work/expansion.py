@@ -1,4 +1,7 @@
-"""A batch's second step: its segments become nodes. Claimed as a whole, expanded, settled. Source 000, section 1.6."""
+"""A batch's second step: its segments become nodes. Claimed as a whole, expanded, settled.
+
+Rules: docs/sources/screenshots.md#expansion.
+"""
 
 import json
 import time

@@ -1,4 +1,6 @@
-"""A merge: a node goes into an older one of its thread and kind. Claimed, merged, settled. Source 000, 1.7 and 3.3.
+"""A merge: a node goes into an older one of its thread and kind. Claimed, merged, settled.
+
+Rules: docs/sources/screenshots.md#merges.
 
 The thread's row is the lock, and at most one merge of a (thread, kind) is claimed at a time, so merges into a target
 are serial; the target's version says whether it is still the text that was thought about.
@@ -117,7 +119,7 @@ def claim(context: Context, owner: Owner, *, alone: bool = False, newest: bool =
 
 
 def _next(session: Session, newest: bool, *free: ColumnElement[bool]) -> Any | None:
-    """The node whose turn it is among these, from one end of all that waits. Source 000, section 2.2."""
+    """The node whose turn it is among these, from one end of all that waits. Rule: docs/sources/screenshots.md#scan."""
     query = select(NODES.c.id, NODES.c.thread_id, NODES.c.kind).where(*free).limit(1)
     oldest = query.order_by(NODES.c.event_time, NODES.c.id)
     if not newest:
@@ -307,7 +309,7 @@ class MergeMessage(Message):
             log.warning("merge.failed", node=unit.id, target=unit.target_id, kind=str(error.kind), error=str(error))
             if error.kind in retry.RELEASED:
                 raise error from None
-        # The model only adds to what the rules do: source 000, section 3.3.
+        # The model only adds to what the rules do: docs/sources/screenshots.md#merges.
         return by_rules(target, node), None
 
     def _ask(self, unit: MergeUnit, target: MergeNode, node: MergeNode) -> tuple[MergeNode, UsedCall | None]:

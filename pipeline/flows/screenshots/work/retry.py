@@ -1,6 +1,6 @@
 """When work is tried again, and what becomes of it until then: the same for batches, shards, merges and vectors.
 
-Source 000, section 2.3.2.
+Rules: docs/sources/screenshots.md#retries.
 """
 
 import random

@@ -1,4 +1,7 @@
-"""A shard: a part of a batch that fits one call. Claimed, analysed, settled. Source 000, sections 1.4 and 1.5."""
+"""A shard: a part of a batch that fits one call. Claimed, analysed, settled.
+
+Rules: docs/sources/screenshots.md#shards.
+"""
 
 import json
 from collections.abc import Callable, Iterator, Sequence

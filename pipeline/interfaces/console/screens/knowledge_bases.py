@@ -121,7 +121,7 @@ def one_base(context: Context, asked: BaseAsked) -> dict[str, str]:  # noqa: ARG
 
 
 def _orphans(count: int) -> str:
-    """The banner of source 003, "孤儿任务恢复", without the buttons that only some callers may press."""
+    """The banner of docs/sources/knowledge.md#orphans, without the buttons that only some callers may press."""
     return piece("knowledge/_orphans.html", orphans=count)
 
 

@@ -1,4 +1,4 @@
-"""`/knowledge-bases` and `/knowledge-items`: the source's addresses and shapes, and what it leaves open."""
+"""`/knowledge-bases` and `/knowledge-items`: what docs/sources/knowledge.md says, and what it leaves open."""
 
 from pathlib import Path
 from typing import Any
@@ -48,7 +48,7 @@ def test_bases_are_made_listed_edited_and_deleted(api: TestClient) -> None:
     assert sorted(one["deleting"] for one in api.get(BASES).json()["items"]) == [False, True]
 
 
-def test_an_item_has_the_shape_of_the_source(api: TestClient, base: str) -> None:
+def test_an_item_has_the_shape_of_the_design(api: TestClient, base: str) -> None:
     added = api.post(f"{BASES}/{base}/items", json={"type": "url", "data": {"url": "https://example.com/a"}})
     assert added.status_code == 202, added.text
     assert added.json()["failed"] == []
@@ -144,7 +144,7 @@ class TestFullQueue:
         assert int(full.headers["retry-after"]) > 0
 
 
-def test_progress_and_deletion_are_merged_as_the_source_says(api: TestClient, context: Context, base: str) -> None:
+def test_progress_and_deletion_are_merged_as_the_design_says(api: TestClient, context: Context, base: str) -> None:
     done = add_item(context, base, ItemStatus.COMPLETED, progress=100, generation=1, position=1)
     failed = add_item(context, base, ItemStatus.FAILED, progress=72, error="no", position=2)
 

@@ -1,4 +1,4 @@
-"""The gateway on a Redis Cluster of three masters. Source 004, test `phase2_cluster_acceptance_smoke`.
+"""The gateway on a Redis Cluster of three masters. Rule: docs/sources/nodes.md#tests.
 
 The tests are those of one Redis: this module changes where the gateway keeps its state.
 """

@@ -26,7 +26,7 @@ def seen(gateway: GatewayThread, node_id: str) -> None:
 
 @pytest.mark.parametrize("size", [10, 1_000_000], ids=["in the inbox", "in a key of its own"])
 def test_cross_instance_delivery(pair: Pair, node: Node, session: Session, size: int) -> None:
-    """Source 004, test `phase2_cross_instance_delivery_e2e_minimal`."""
+    """Rule: docs/sources/nodes.md#tests."""
     a, b = pair
     one, asker = node(a), session(b)
     seen(b, "n1")
