@@ -129,6 +129,12 @@ def test_the_pages_and_anchors_that_code_names_exist() -> None:
     assert not wrong
 
 
+def test_a_name_and_an_anchor_that_do_not_exist_are_noticed() -> None:
+    here, glossary = Path(__file__), ROOT / "docs" / "glossary.md"
+    assert [has_name(here, name) for name in ("has_name", "ROOT", "no_such_name")] == [True, True, False]
+    assert [leads_nowhere(glossary, anchor) for anchor in ("", "words-we-avoid", "none-such")] == [False, False, True]
+
+
 def test_the_endpoints_and_their_scopes_are_those_of_the_routes() -> None:
     assert endpoints.PAGE.read_text(encoding="utf-8") == endpoints.page(), "run `make endpoints`"
 
