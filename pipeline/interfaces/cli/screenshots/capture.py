@@ -170,7 +170,7 @@ def _take(frames: "Sequence[Captured]", by: Counter[str]) -> None:
 
 
 def _counted(by: Counter[str]) -> str:
-    return ", ".join([f"{count(by['accepted'], 'screenshot')} taken in", *left_out(by)])
+    return ", ".join([f"{count(by['accepted'], 'screenshot')} ingested", *left_out(by)])
 
 
 def _tell_end(by: Counter[str]) -> None:
