@@ -1,6 +1,6 @@
 """Names of nodes: the database records the token that first registered a node by a name as the name's owner.
 
-A usable token that was made for one node alone (`--node`) takes that node's name from any other token. A revoked or
+A usable token that is restricted to one node (`--node`) takes that node's name from any other token. A revoked or
 expired token loses its names to the next token that registers them.
 """
 

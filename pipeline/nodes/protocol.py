@@ -166,7 +166,7 @@ class NodeHeartbeat(Message):
 
 
 class NodeDrain(Message):
-    """The node takes no more jobs and finishes those that it has."""
+    """The node takes no new jobs and finishes those that it has."""
 
     type: Literal["node_drain"] = "node_drain"
 

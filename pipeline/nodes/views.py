@@ -18,7 +18,7 @@ class NodeStatus(StrEnum):
 
     CONNECTED = "connected"
     DRAINING = "draining"
-    """The node finishes its jobs and takes no more."""
+    """The node finishes its jobs and takes no new ones."""
     GONE = "gone"
 
 

@@ -1,1 +1,1 @@
-"""A whole fleet on virtual time, with faults by a seed. See docs/explanation/simulation.md."""
+"""Simulates a whole fleet on virtual time, with faults that a seed determines. See docs/explanation/simulation.md."""

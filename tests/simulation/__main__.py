@@ -21,7 +21,7 @@ from tests.simulation.session import Session
 
 @contextmanager
 def _databases(kind: str, count: int) -> Iterator[list[str]]:
-    """URLs of databases of this kind."""
+    """Yield the URLs of databases of this kind."""
     if kind == "sqlite":
         yield [""] * count
         return
@@ -55,7 +55,7 @@ def main() -> int:
 
 
 def _run(name: str, openers: Sequence[Opener], parts: Sequence[Sequence[int]], *, go_on: bool) -> int:
-    """How many seeds failed."""
+    """Run the seeds, and return how many failed."""
     begun = time.monotonic()
     cores = cycle(sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else [0])
     work = [(name, opener, seeds, go_on, next(cores)) for opener, seeds in zip(openers, parts, strict=True)]

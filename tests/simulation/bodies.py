@@ -1,4 +1,4 @@
-"""What the messages of the simulated flow do: the shape of every flow's tasks, over the kernel's own functions."""
+"""Task bodies of the simulated flow. They have the shape of every flow's tasks, and call the kernel's functions."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -34,14 +34,14 @@ class Bodies:
         self.fleet.tasks.tend()
 
     def endless(self, task: Any, number: int) -> None:
-        """Work of somebody else, which never ends until everything is settled."""
+        """Another user's work, which lasts until everything is settled."""
         with at_work(task, Place("busy", CPU, number)) as place:
             self.world.sleep(0.5)
             if place is not None and not self.fleet.observer.everything_settled():
                 place.again(self.fleet.other_signature(self.endless, number))
 
     def _convert(self, task: Any, scope_id: str) -> None:
-        """The message of a chain that is replaced by what the rows ask for."""
+        """A chain's message, which the flow replaces by the messages that the rows ask for."""
         self.fleet.tasks.replace(task, scope_id)
 
     def _page(self, task: Any, scope_id: str, queue: str, number: int, batch: int = 1) -> None:
@@ -67,7 +67,7 @@ class Bodies:
                 guarded.leave()
 
     def _follow(self, scope_id: str, hop: "_Hop") -> None:
-        """What follows a hop: a wake-up, and after the last unit the merge, as the rest of a chord or by a launch."""
+        """Send what follows a hop: a wake-up, and after the last unit the merge, by the chord or by a launch."""
         self.fleet.tasks.wake_in(hop.retry_in_s)
         if hop.ready and self.fleet.chained(scope_id):
             expect(Place(key(scope_id), MERGE, 0, self.fleet.merge_priority))
@@ -114,11 +114,11 @@ def _at_work(fleet: "Fleet", task: Any, place: Place, guarded: GuardedCall | Non
 
 
 def _ignore(_state: BreakerState | None) -> None:
-    """Nobody follows the breaker here."""
+    """The simulation does not follow the breaker."""
 
 
 class _Hop:
-    """One hop over the units of a scope: claims, performs, settles."""
+    """Run one hop over the units of a scope: claim, perform, settle."""
 
     def __init__(self, fleet: "Fleet", work: Work, scope_id: str, owner: Owner, guarded: GuardedCall | None) -> None:
         self.fleet, self.world, self.work = fleet, fleet.world, work
@@ -126,7 +126,7 @@ class _Hop:
         self.retry_in_s: float | None = None
         self.ready = False
         self._calls: list[dict[str, Any]] = []
-        """Records of answers that the database does not have yet."""
+        """Return the records of answers that are not in the database yet."""
 
     def exchange(self, outcomes: Sequence[Outcome], want: int, untried: Sequence[Any]) -> Batch[Any]:
         """Settle, give back what an earlier delivery left, and claim: one transaction, safe to repeat."""
@@ -149,7 +149,7 @@ class _Hop:
         return Batch(rows, more)
 
     def perform(self, row: Any) -> Outcome:
-        """Do one unit."""
+        """Perform one unit."""
         world = self.world
         world.note("performs", unit=row.id, attempt=row.attempts)
         try:

@@ -48,16 +48,16 @@ class Message:
     priority: int = 0
     touched: bool = False
     leaving: bool = False
-    """It was worked on, and its place is being given up or handed on."""
+    """A worker has worked on the message, and gives up its place or hands it on."""
     has_ended: bool = False
-    """A worker has handled it to the end."""
+    """A worker has completed the message."""
     waits_since_us: int = 0
-    """When it was sent, or given back by a worker whose gate refused it."""
+    """When the message was sent, or a worker gave it back because its gate refused it."""
     taken_us: int | None = None
-    """When a worker got it, if the worker has not taken its place yet."""
+    """When a worker received the message, until the worker takes its place."""
     arrival: int = 0
     moved: bool = False
-    """A fault put it at the head of its queue, ahead of earlier messages."""
+    """A fault moved the message to the head of its queue, ahead of earlier ones."""
     overtaken: int = 0
     passed_by_moved: int = 0
     """How many later messages, moved by faults, workers handled before it."""
@@ -65,14 +65,14 @@ class Message:
 
 @dataclass
 class Delivery:
-    """A message in a worker's hands. `raw`: as it is in Redis."""
+    """A message that a worker holds. `raw`: its bytes in Redis."""
 
     message: Message
     raw: dict[str, Any]
 
     @property
     def tag(self) -> str:
-        """Its key among those that are not acknowledged."""
+        """The message's key among the unacknowledged ones."""
         return str(self.raw["properties"]["delivery_tag"])
 
 
@@ -103,16 +103,16 @@ class Broker:
     # Sending
 
     def publish(self, message: Message) -> None:
-        """Send a message, as the process that acts."""
+        """Send a message, as the acting process."""
         world, faults = self.world, self.world.faults
         world.point("before publishing")
-        # Held up since its place was reserved: another may have been sent instead.
+        # The sender stalled after it reserved the place, so another message may have been sent instead.
         if self.full:
             raise OutOfMemoryError("OOM command not allowed when used memory > 'maxmemory'.")
         late = self.held_up()
         message.touched = message.touched or late
         world.now_us += 50
-        if not late:  # else all messages reserved with it are late, too
+        if not late:  # a late message makes all messages reserved with it late
             self._redis.spoke()
         self.messages[message.id] = self.waiting[message.id] = message
         message.waits_since_us = world.now_us
@@ -133,7 +133,7 @@ class Broker:
         world.point("after publishing")
 
     def _put(self, message: Message, *, head: bool = False) -> None:
-        if self.full:  # it comes even later
+        if self.full:  # try again later
             self.world.at(1, lambda: self._put(message, head=head))
             return
         message.arrival = self.world.number()
@@ -173,18 +173,18 @@ class Broker:
         return delivery
 
     def ack(self, delivery: Delivery) -> None:
-        """The message is done."""
+        """Acknowledge a message."""
         if self.deliveries.pop(delivery.tag, None):
             self._later("HDEL", UNACKED, delivery.tag)
 
     def returned(self, tag: str) -> None:
-        """A worker gave a message back."""
+        """Return a message that a worker gave back."""
         self._queued += 1
         if delivery := self.deliveries.pop(tag, None):
             delivery.message.taken_us, delivery.message.waits_since_us = None, self.world.now_us
 
     def restore(self, delivery: Delivery, *, head: bool) -> None:
-        """Give a message back to its queue: its connection was cut, or somebody found that it was not acknowledged."""
+        """Return an unacknowledged message to its queue, after a cut connection or the visibility timeout."""
         delivery.message.touched = True
         if self.full:  # kombu does both in one transaction, which is refused, and tries again
             self.world.at(2, lambda: self.restore(delivery, head=head))
@@ -195,7 +195,7 @@ class Broker:
             self._push(delivery.message, delivery.raw, head=head)
 
     def flushed(self) -> None:
-        """Redis was emptied. What is at work may be sent once more."""
+        """Note that Redis was emptied. The flow may send messages again that workers hold."""
         for delivery in self.deliveries.values():
             delivery.message.touched = True
         self.deliveries.clear()
@@ -214,7 +214,7 @@ class Broker:
                     other.touched = other.touched or other.passed_by_moved >= PASSED_FOR_LOST
 
     def took_place(self, message: Message) -> bool:
-        """Excuse the messages that wait for the place of one at work, which a fault touched; whether there are any."""
+        """Excuse messages that wait for the place of a message that a fault touched. Returns whether there are any."""
         assert message.place
         outstanding = self.outstanding(*message.place[:2])
         others = [one for one in outstanding if one.place == message.place and one is not message]
@@ -225,14 +225,14 @@ class Broker:
     # Looking
 
     def outstanding(self, scope: str, queue: str) -> list[Message]:
-        """Messages of a scope in a queue that are waiting or at work."""
+        """Count the messages of a scope in a queue, waiting or held by workers."""
         lists = [list_of(queue, priority) for priority in PRIORITIES]
         found = self._do("EVAL", _ALL, len(lists) + 1, UNACKED, *lists)
         messages = [self.messages[json.loads(raw)["headers"]["id"]] for raw in found]
         return [one for one in messages if one.place and one.place[:2] == (scope, queue) and not one.leaving]
 
     def depth(self, queues: Sequence[str]) -> int:
-        """Messages that wait in these queues."""
+        """Count the messages that wait in these queues."""
         asked = [("LLEN", list_of(queue, priority)) for queue in queues for priority in PRIORITIES]
         return sum(self._redis.wire.calls(asked))
 

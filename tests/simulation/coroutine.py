@@ -1,4 +1,4 @@
-"""Code that can be held up anywhere, however deep in calls: a greenlet each, since threads hand over far slower."""
+"""Code that can stall anywhere, however deep in calls. Uses greenlets, which switch far faster than threads."""
 
 from collections.abc import Callable
 
@@ -11,7 +11,7 @@ class Coroutine:
     def __init__(self, body: Callable[[], None]) -> None:
         self._greenlet = greenlet(body)
         self.spoke: tuple[int, int] | None = None
-        """When it last spoke to Redis, and how often that had been emptied by then."""
+        """When the function last called Redis, and how often Redis had been emptied by then."""
 
     @property
     def ended(self) -> bool:
@@ -19,10 +19,10 @@ class Coroutine:
         return self._greenlet.dead
 
     def resume(self) -> None:
-        """Let it run until it hands back or ends."""
+        """Run the function until it hands back or ends."""
         self._greenlet.parent = getcurrent()
         self._greenlet.switch()
 
     def hand_back(self) -> None:
-        """Called by the function itself: returns when it is resumed."""
+        """Hand back from within the function. Returns when the function is resumed."""
         self._greenlet.parent.switch()

@@ -1,4 +1,4 @@
-"""A fleet: workers, beat and clients over one database, one Redis and one provider, and what goes wrong with them."""
+"""A fleet: workers, beat and clients over one database, one Redis and one provider, and their faults."""
 
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
@@ -34,13 +34,13 @@ SLOT_TTL_S = 60.0
 
 
 class Signature:
-    """A message that is not sent yet, as Celery's."""
+    """An unsent message, like Celery's signature."""
 
     def __init__(self, fleet: "Fleet", *messages: Message) -> None:
         self._fleet, self.messages = fleet, messages
 
     def set(self, *, chord: Any = None, **_: Any) -> "Signature":
-        """Take over a request's part in its chord: here, what faults did to the message."""
+        """Take over a request's part in its chord: in the simulation, the faults of the message."""
         for message in self.messages:
             message.touched = message.touched or bool(chord and chord.touched)
         return self
@@ -60,7 +60,7 @@ class Tasks(FlowTasks):
     fleet: "Fleet"
 
     def __post_init__(self) -> None:
-        """No Celery task."""
+        """Stands for a call outside of Celery tasks."""
 
     @property
     def wake(self) -> Any:
@@ -78,7 +78,7 @@ class Tasks(FlowTasks):
 
 @dataclass(frozen=True)
 class Shape:
-    """How large a fleet is and what it has to do."""
+    """The size and the work of a fleet."""
 
     scopes: int
     units: int
@@ -89,15 +89,15 @@ class Shape:
     limit: Window
     concurrency: int
     stays_closed: bool = False
-    """The gate stays closed when the faults are over: what does not wait for it must be settled all the same."""
+    """The gate stays closed after the faults. All work that does not wait for the gate must settle nevertheless."""
     times: int = 1
-    """How many times as many scopes and workers."""
+    """The factor by which scopes and workers are multiplied."""
     busy: bool = False
-    """When the faults are over, a queue is never empty: what was lost behind others must be found."""
+    """After the faults a queue is never empty, and the fleet must find messages that were lost behind others."""
 
 
 class Fleet:
-    """Everything of one seed."""
+    """The fleet of one seed."""
 
     redis_errors = (RedisError,)
 
@@ -129,7 +129,7 @@ class Fleet:
         self.places = Places(redis)
         self.gate = Gate(redis, provider.QUEUE, f"{provider.NAME}:vision", SLOT_TTL_S)
         self.breaker = Breaker(redis, f"{provider.NAME}:vision", provider.POLICY)
-        # Processes have a breaker each; here they share it, and may be held up while they tell it something.
+        # Real processes have a breaker each. Here they share one, and may stall while they hold its lock.
         self.breaker._breaker._lock = nullcontext()  # type: ignore[assignment]
         self.tasks = Tasks(flow.FLOW, messages=self._messages)
         object.__setattr__(self.tasks, "fleet", self)
@@ -154,7 +154,7 @@ class Fleet:
         return self.clocks.setdefault(host, self.world.rng.choice((-3600.0, -5.0, 0.0, 0.0, 3600.0)))
 
     def chained(self, scope_id: str) -> bool:
-        """Whether a scope's merge is sent by what comes before it, as the body of a chord is."""
+        """Whether the task before a scope's merge sends the merge, as a chord sends its body."""
         return int(scope_id[1:]) % 2 == 0
 
     def owner(self, task: Any) -> Owner:
@@ -183,7 +183,7 @@ class Fleet:
         return 0 if self.shape.busy else 3
 
     def other_signature(self, body: Any, number: int) -> Signature:
-        """The message of work that is not looked at."""
+        """Return a message of work that the invariants ignore."""
         return Signature(self, Message(self.name("busy"), CPU, body, (number,)))
 
     def _messages(self, context: Any, scopes: Sequence[str]) -> Iterable[Messages]:
@@ -201,26 +201,26 @@ class Fleet:
             yield Messages(one, canvas)
 
     def as_chord(self, signature: Signature) -> Signature:
-        """A message that a chord sends, whatever a sweep has sent meanwhile: that one is one too many."""
+        """Send a chord's message, even if a sweep has sent the same message in the meantime."""
         for message in signature.messages:
             assert message.place
             message.touched = bool(self.broker.outstanding(*message.place[:2]))
         return signature
 
     def held_up(self) -> bool:
-        """Whether whoever acts was held up since it last spoke to Redis, or Redis was emptied since."""
+        """Whether the acting process has stalled, or Redis was emptied, since the process last called Redis."""
         spoke = self.world.running and self.world.running.spoke
         return spoke is not None and spoke != (self.world.now_us, self.flushes)
 
     def spoke(self) -> None:
-        """Whoever acts has spoken to Redis."""
+        """Note that the acting process has called Redis."""
         if self.world.running is not None:
             self.world.running.spoke = (self.world.now_us, self.flushes)
 
-    # Beginning
+    # Start
 
     def begin(self) -> None:
-        """Start workers and beat, and have users hand in scopes."""
+        """Start workers and beat, and let users submit scopes."""
         world, shape = self.world, self.shape
         self._configure()
         for number in range(shape.workers * shape.times):
@@ -268,7 +268,7 @@ class Fleet:
             self._keep_busy()
 
     def open_for_good(self) -> None:
-        """The gate opens at last."""
+        """Open the gate."""
         if self._closed:
             self._turn_gate()
 
@@ -285,7 +285,7 @@ class Fleet:
             self.broker.publish(Message(self.name("busy"), CPU, self.bodies.endless, (number,)))
 
     def replace(self, worker: Worker) -> None:
-        """A worker died: another comes up in its place."""
+        """Start another worker in the place of a dead one."""
 
         def birth() -> None:
             self.workers[self.workers.index(worker)] = replaced = self._worker(worker.name)
@@ -298,12 +298,12 @@ class Fleet:
             process.worker.child_died(process)
 
     def by_client(self, act: Callable[[], object]) -> None:
-        """Have a process that only does this act."""
+        """Run this function as a process of its own."""
         client = Process(self.name("client"), clock_s=self.clock_of("client"))
         self.world.spawn(client, lambda: self.trying(act))
 
     def as_stored(self, when: Any) -> str:
-        """A time as the database shows it."""
+        """Convert a time to the database's form."""
         return when.strftime("%Y-%m-%d %H:%M:%S.%f")
 
     def trying(self, act: Callable[[], object]) -> None:
@@ -363,10 +363,10 @@ class Fleet:
         self.by_client(maintenance.sweep)
         self.world.at(SWEEP_S, self._beat)
 
-    # What goes wrong
+    # Faults
 
     def flush(self) -> None:
-        """Redis is emptied."""
+        """Empty Redis."""
         self.world.note("redis is emptied")
         self.flushes += 1
         self.redis.wire.call("FLUSHALL")
@@ -377,7 +377,7 @@ class Fleet:
         self.world.at(self.world.rng.uniform(0.1, 1.5), lambda: self._insist(self._configure))
 
     def _serve_nobody(self, why: UnitError) -> None:
-        """The provider refuses every call for a while."""
+        """Make the provider refuse every call for a while."""
         world = self.world
         if self.provider.serves_nobody is None and not world.calm:
             world.note("provider serves nobody", why=str(why))
@@ -389,7 +389,7 @@ class Fleet:
         self.provider.serves_nobody = None
 
     def _fill(self) -> None:
-        """Redis reaches its memory limit, for a while."""
+        """Keep Redis at its memory limit for a while."""
         if not self.broker.full:
             self.world.note("redis is full")
             self.broker.full = True
@@ -405,7 +405,7 @@ class Fleet:
                 worker.look_soon()
 
     def _insist(self, act: Callable[[], object]) -> None:
-        """Do something, again and again while Redis or the database refuses."""
+        """Call a function, and retry it while Redis or the database refuses."""
         try:
             act()
         except (RedisError, OperationalError):
@@ -415,7 +415,7 @@ class Fleet:
             self.world.at(AGAIN_S, lambda: self._insist(act))
 
     def _configure(self) -> None:
-        """What the database says, the gates say: as each worker does every second."""
+        """Fill the gates from the database, as each worker does every second."""
         shape = self.shape
         self.provider.windows, self.provider.concurrency = [shape.limit], shape.concurrency
         self.gate.shared.configure([shape.limit], shape.concurrency, version=1, on_record=self.provider.on_record)
@@ -435,13 +435,13 @@ class Fleet:
         else:
             self.observer.closed_since = None
             self.gate.own.reopen("operator")
-        for worker in self.workers:  # the whole fleet is told; who does not hear it finds out
+        for worker in self.workers:  # notify the whole fleet; workers that miss it find out by themselves
             if worker.alive and not self.world.chance(0.3):
                 self.world.as_process(worker.main, lambda worker=worker: worker.consumer.look_at(provider.QUEUE))
         self._tokens()
 
     def _change_limits(self) -> None:
-        """Somebody changes the windows, and changes them back: what was used stays used."""
+        """Change the windows of the settings, and change them back. The used amounts must stay."""
         limit, fleet = self.shape.limit, self.gate.shared
         self.world.note("limits change")
         other = [Window(limit.limit, limit.window_s), Window(limit.limit * 50, limit.window_s * 2)]

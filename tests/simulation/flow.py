@@ -1,4 +1,4 @@
-"""The flow that is simulated: scopes of units behind a gate or not, and one piece of work at the end of each scope."""
+"""The simulated flow: scopes of units, some behind a gate, and one piece of work at the end of each scope."""
 
 from collections.abc import Collection, Iterator, Sequence
 from datetime import datetime
@@ -113,7 +113,7 @@ class UnitRow(ClaimColumns, Base):
 UNITS, SCOPES = table_of(UnitRow), table_of(ScopeRow)
 
 
-# Statements are built once: most of a seed's time would else go to that.
+# Statements are built once, because building them would take most of a seed's time.
 _LOCK = select(SCOPES).where(SCOPES.c.id == bindparam("scope")).with_for_update()
 _COUNT = (
     update(SCOPES)
@@ -215,7 +215,7 @@ FLOW = Flow("sim", _due, _next_wait_s, works=(PAGES, MERGES), runnable=_runnable
 
 
 def wanted(context: Any, scopes: Sequence[str], merge_priority: int) -> list[Wanted]:
-    """The messages that these scopes' rows ask for now."""
+    """Return the messages that these scopes' rows ask for now."""
     now, found = context.db.now(), []
     with context.db.read() as session:
         for row in session.execute(_WANTED, {"now": now, "scopes": list(scopes)}).all():

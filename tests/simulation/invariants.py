@@ -1,4 +1,4 @@
-"""What must hold after each step, and at the end: of rows, messages and calls, however they came about."""
+"""Invariants of rows, messages and calls, after each step and at the end."""
 
 from collections import Counter, deque
 from typing import TYPE_CHECKING, Any
@@ -19,14 +19,14 @@ SCOPE_COLUMNS = "id, total, status, claim_id, attempts, lease_until, done, faile
 NOBODY: tuple[Any, Any] = (None, None)
 ENDED = {State.DONE, State.FAILED}
 MOST_REFUSED, MOST_REFUSED_A_SLOT = 15, 3
-"""How often a worker may ask a gate in vain in a second: waits are computed, and tokens tell of room."""
+"""How often a gate may refuse a worker in a second: workers compute their waits, and tokens announce room."""
 MOST_POISON = 2 * (MAX_RELEASES + MAX_ATTEMPTS)
 """The most refusals of a unit that is at fault itself, more than the kernel's own limit: refusals while no other unit
 succeeds do not count, and lost workers do not record theirs."""
 LOST_SLOTS_S = 50
-"""This long after its death, a worker has no slot at a provider, if no fault delays the sweeps."""
+"""The time after a worker's death until sweeps free its slots at a provider, unless a fault delays the sweeps."""
 STALLS_S = 0.1
-"""A worker that nothing holds up takes a message's place in a small part of this time."""
+"""A worker that does not stall takes a message's place in a small part of this time."""
 EMPTY_S = 5
 """As `EMPTY_MS` of place_lib.lua."""
 MOST_OVERTAKEN = 5
@@ -34,14 +34,14 @@ MOST_OVERTAKEN = 5
 
 
 class Observer:
-    """Watches one fleet."""
+    """Checks the invariants of one fleet."""
 
     def __init__(self, fleet: "Fleet") -> None:
         self.fleet, self.world = fleet, fleet.world
         self.units: dict[int, tuple[Any, ...]] = {}
         self.scopes: dict[str, tuple[Any, ...]] = {}
         self.holders: dict[str, Any] = {}
-        """By claim: the coroutine that made it, and its process."""
+        """By claim: the coroutine that took it, and its process."""
         self.refunds: Counter[Any] = Counter()
         self.given_back: Counter[Any] = Counter()
         self.waiting: dict[str, Message] = {}
@@ -49,7 +49,7 @@ class Observer:
         self.closed_since: int | None = None
         self.most_overtaken = 0
         self.refusals: dict[Any, deque[int]] = {}
-        """By worker: when it was refused lately, ms."""
+        """By worker: the times of recent refusals, ms."""
         self.most_refused = 0
         self.serves_nobody_since = (0.0, 0)
         """When the provider began to refuse every call, and how often Redis had been emptied by then."""
@@ -57,7 +57,7 @@ class Observer:
     # After each commit
 
     def committed(self) -> None:
-        """Compare rows with what they were before this transaction."""
+        """Compare rows with their state before this transaction."""
         units = {row[0]: row for row in self.fleet.scan(f"SELECT {UNIT_COLUMNS} FROM sim_units")}
         scopes = {row[0]: row for row in self.fleet.scan(f"SELECT {SCOPE_COLUMNS} FROM sim_scopes")}
         for name, row in units.items():
@@ -128,7 +128,7 @@ class Observer:
     # Messages
 
     def published(self, message: Message) -> None:
-        """A message was sent."""
+        """Check a sent message."""
         if message.place is None:
             return
         scope, queue, _ = message.place
@@ -156,17 +156,17 @@ class Observer:
         return bool(faults.redis_error or faults.full_every_s)
 
     def arrived(self, message: Message) -> None:
-        """A message stands before the gate."""
+        """Note a message that waits at the gate."""
         if message.queue == provider.QUEUE:
             self.waiting[message.id] = message
 
     def admitted(self, message: Message) -> None:
-        """A message passed its gate."""
+        """Check a message that passed its gate."""
         if message.queue != provider.QUEUE:
             return
         self.waiting.pop(message.id, None)
         if self.world.faults.wrong_clocks:
-            return  # their order is by the senders' clocks
+            return  # the senders' clocks determine their order
         for other in self.waiting.values():
             if other.arrival < message.arrival and not other.touched and not message.touched:
                 other.overtaken += 1
@@ -175,7 +175,7 @@ class Observer:
                     raise Violation(f"{other.overtaken} messages that came later passed {other.id} at the gate")
 
     def refused(self, worker: Any) -> None:
-        """A worker asked a gate in vain."""
+        """Count a gate's refusal of a worker."""
         when = self.refusals.setdefault(worker, deque())
         when.append(self.world.now_ms)
         while when[0] < self.world.now_ms - 1000:
@@ -199,7 +199,7 @@ class Observer:
             raise Violation(f"{fleet.provider.refused_keys} calls with a refused key, {at_once} at once are allowed")
 
     def no_slot_of_the_dead(self) -> None:
-        """Workers that died in time have nothing at the gate."""
+        """Check that workers that died long enough ago hold nothing at the gate."""
         living = {worker.main.id for worker in self.fleet.workers if worker.alive}
         if left := self.fleet.gate.workers() - living:
             raise Violation(f"{LOST_SLOTS_S} s after they died, {sorted(left)} have slots at the gate")
@@ -207,13 +207,13 @@ class Observer:
     # When a message or a worker ends
 
     def holds_nothing(self, coroutine: Any) -> None:
-        """A message is done: what it claimed is settled."""
+        """Check that a completed message has settled its claims."""
         mine = {claim for claim, (holder, _) in self.holders.items() if holder is coroutine}
         if left := [row[0] for row in (*self.units.values(), *self.scopes.values()) if row[3] in mine]:
             raise Violation(f"its message is done, and {left} are still claimed by it")
 
     def given_back_all(self, processes: set[str]) -> None:
-        """A worker has ended and given back what it held."""
+        """Check that a stopped worker holds nothing."""
         mine = {claim for claim, (_, process) in self.holders.items() if process.id in processes}
         if left := [row[0] for row in (*self.units.values(), *self.scopes.values()) if row[3] in mine]:
             raise Violation(f"a worker has ended, and {left} are still claimed by it")
@@ -229,16 +229,16 @@ class Observer:
         ]
 
     def everything_settled(self, *, but_gated: bool = False) -> bool:
-        """All scopes have ended; `but_gated`: those that do not wait for the gate."""
+        """Whether all scopes have ended; `but_gated`: all that do not wait for the gate."""
         return len(self.scopes) == self.fleet.expected and not self._open(but_gated=but_gated)
 
     def must_be_settled(self, after_s: float, *, but_gated: bool = False) -> None:
-        """Raise if something has not ended so long after the last fault."""
+        """Raise if a scope has not ended this long after the last fault."""
         if open_ := self._open(but_gated=but_gated):
             raise Violation(f"not settled {after_s:.0f} s after the last fault: {open_}")
 
     def nothing_left(self) -> None:
-        """When all is done: no place, no reservation, no message."""
+        """Check that no place, reservation or message is left after all work is done."""
         fleet = self.fleet
         state = fleet.gate.look()
         if state.queue.in_flight or state.queue.reserved:

@@ -1,4 +1,4 @@
-"""A safeguard that is taken away, to see whether anybody notices."""
+"""A mutation: takes a safeguard away, which the simulation must notice."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -9,15 +9,15 @@ from tests.simulation.world import Faults
 
 @dataclass(frozen=True)
 class Mutation:
-    """What is taken away. `scripts`: texts to be replaced; `names`: dotted names, and what stands there instead."""
+    """A safeguard to remove. `scripts`: texts of scripts and their replacements; `names`: dotted names and theirs."""
 
     name: str
     without: str
     scripts: Mapping[str, str] = field(default_factory=dict)
     names: Mapping[str, Any] = field(default_factory=dict)
     faults: Faults | None = None
-    """Those that bring it to light soon, for tests; None: the usual ones do."""
+    """Faults that soon expose the mutation, for tests. None: the usual ones do."""
     shape: Mapping[str, Any] = field(default_factory=dict)
-    """How the fleet must be, where only such a one brings it to light: fields of `Shape`."""
+    """Fields of `Shape` that the fleet needs to expose the mutation."""
     rare: bool = False
-    """The usual faults bring it to light once in some thousand seeds: always use its own."""
+    """Always use these `faults`, because the usual ones expose the mutation only once in some thousand seeds."""

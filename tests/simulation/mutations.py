@@ -1,4 +1,4 @@
-"""`make mutations`: takes one safeguard away at a time, and counts the seeds until that is noticed.
+"""`make mutations`: removes one safeguard at a time, and counts the seeds until the simulation fails.
 
 Numbers are those of defects that the kernel had: see the list in docs/explanation/simulation.md.
 """
@@ -296,7 +296,7 @@ MUTATIONS = (
 
 @contextmanager
 def mutated(mutation: Mutation, *, soon: bool) -> Iterator[Session | GatewaySession]:
-    """A session without what the mutation takes away."""
+    """Open a session without the mutation's safeguard."""
     kind = GatewaySession if mutation in GATEWAY_MUTATIONS else Session
     with kind() as made, ExitStack() as stack:
         made.scripts.changed.update(mutation.scripts)

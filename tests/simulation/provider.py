@@ -1,4 +1,4 @@
-"""A provider that counts: what it was asked, by whom, when, and whether that was allowed."""
+"""A provider that counts its calls, and checks their callers, times and limits."""
 
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
@@ -24,22 +24,22 @@ class Provider:
         self.world = world
         self.windows: Sequence[Window] = ()
         self.asked: deque[int] = deque()
-        """When it was asked, ms."""
+        """The times of all calls, ms."""
         self.recorded: list[int] = []
-        """The calls on record: when each was made. What is under way is not on record yet."""
+        """The times of the calls on record. A call is on record once it has ended."""
         self.begun: Counter[int] = Counter()
         self.paid: Counter[int] = Counter()
         self.not_counted: Counter[int] = Counter()
         self.refused_poison = 0
         self.refused_keys = 0
         self.serves_nobody: UnitError | None = None
-        """What every call ends with, for the time being."""
+        """The outcome of every call, for the time being."""
         self.on_refused_key: Callable[[], None] = lambda: None
         self.concurrency = 0
         self.calling: list[Process] = []
         self.emptied_at = -1_000_000_000
         self.forgiven: list[int] = []
-        """When Redis was emptied while calls were under way, which nobody knew of: once each."""
+        """The times at which an emptied Redis forgot a running call, once for each call."""
 
     def call(self, unit: int, kind: str) -> str:
         """Answer one request about a unit of a kind."""
@@ -105,12 +105,12 @@ class Provider:
                 raise Violation(f"{used} calls in {window.window_s} s, {window.limit} are allowed")
 
     def emptied(self) -> None:
-        """Redis was emptied: nobody knows of calls that are under way, or whose process died before it noted them."""
+        """Note that an emptied Redis forgot the running calls, and those whose process died before it recorded them."""
         self.emptied_at = self.world.now_ms
         known = sum(when >= self.world.now_ms - 120_000 for when in self.recorded)
         self.forgiven += [self.world.now_ms] * (len(self.asked) - known)
 
     def on_record(self, within_s: float) -> Usage:
-        """The calls on record: what the gates are filled with."""
+        """Return the calls on record, from which the gates are filled."""
         now = self.world.now_ms
         return {Unit.REQUESTS: [(now - when, 1) for when in self.recorded if now - when < within_s * 1010]}

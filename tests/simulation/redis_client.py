@@ -1,4 +1,4 @@
-"""Redis on virtual time: scripts are told the time, and nothing expires by the server's clock."""
+"""Redis on virtual time: scripts get the time as an argument, and no key expires by the server's clock."""
 
 from collections.abc import Callable, Mapping, Sequence
 from hashlib import sha1
@@ -16,21 +16,21 @@ GATE_WAKES = ("KEYS: gate_lib.lua", "A gate may be open again")
 
 
 def on_virtual_time(text: str) -> str:
-    """A script that takes the time from its last argument. Its keys stay: no logic may rest on their expiry."""
+    """Rewrite a script to take the time from its last argument. Its keys never expire, so no logic may rely on that."""
     text = text.replace("redis.call('TIME')", _TIME).replace(", 'PX', ARGV[1] + 1000", "")
     return _NO_EXPIRY + text.replace("redis.call('PEXPIREAT', ", "kept(").replace("redis.call('PEXPIRE', ", "kept(")
 
 
 class Scripts:
-    """The scripts that a server knows, by their text as the kernel has it."""
+    """The scripts of a server, by the kernel's text."""
 
     def __init__(self) -> None:
         self.sha: dict[str, str] = {}
         self.wakes: set[str] = set()
         self.changed: dict[str, str] = {}
-        """What a mutation replaces in the text of scripts."""
+        """Texts of scripts that a mutation replaces."""
         self.found: set[str] = set()
-        """What of it was there to be replaced."""
+        """Those of these texts that occurred."""
 
     def load(self, redis: "SimulatedRedis", text: str) -> str:
         if text not in self.sha:
@@ -47,7 +47,7 @@ class Scripts:
 
 
 class SimulatedRedis(Redis):
-    """What processes of the simulated fleet use. Each command may fail, or be sent twice, and its sender may die."""
+    """The client of simulated processes. Each command may fail or be sent twice, and its sender may die."""
 
     world: World
     wire: Wire
@@ -98,12 +98,12 @@ class SimulatedRedis(Redis):
         return _Pipeline(self)
 
     def forget(self, key: str) -> None:
-        """Delete a key whose time is over."""
+        """Delete a key that has expired."""
         self.wire.call("DEL", key)
 
 
 class _Pipeline:
-    """Commands that are sent together."""
+    """Commands that the client sends together."""
 
     def __init__(self, owner: SimulatedRedis) -> None:
         self._owner = owner

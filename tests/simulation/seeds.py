@@ -1,4 +1,4 @@
-"""Runs many seeds, and tells of those that fail."""
+"""Runs many seeds, and reports those that fail."""
 
 import os
 import sys
@@ -13,11 +13,11 @@ from tests.simulation.world import World
 Opener = Callable[[], AbstractContextManager[Session | GatewaySession]]
 SHOWN = 30
 TOLD = 1000
-"""After how many seeds a run says how far it is."""
+"""After how many seeds a run reports its progress."""
 
 
 def report(world: World, command: str = "make simulate") -> str:
-    """A failure: one line to run it again, what is wrong, and the last steps."""
+    """Describe a failure: the command to repeat it, the broken invariant, and the last steps."""
     lines = [f"{command} SEED={world.seed}", f"{type(world.failure).__name__}: {world.failure}", f"{world.faults}"]
     for now_us, who, what, fields in list(world.trace)[-SHOWN:]:
         told = " ".join(f"{name}={value}" for name, value in fields.items())
@@ -26,12 +26,12 @@ def report(world: World, command: str = "make simulate") -> str:
 
 
 def first_seed() -> int:
-    """Where today's seeds begin: each day tries others."""
+    """Return the first seed of today. Each day tries other seeds."""
     return datetime.now(UTC).toordinal() * 100_000
 
 
 def run_part(name: str, opener: Opener, seeds: Sequence[int], go_on: bool, core: int) -> tuple[int, int, int]:
-    """(how many seeds ran, how many failed, their steps), on one core."""
+    """Run seeds on one core. Returns (how many ran, how many failed, their steps)."""
     count, failed, steps = 0, 0, 0
     if hasattr(os, "sched_setaffinity"):  # it and its redis-server take turns: waking another core takes longer
         os.sched_setaffinity(0, {core})

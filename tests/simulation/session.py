@@ -1,4 +1,4 @@
-"""What all seeds of a run share: a redis-server, a database, and the kernel's names for what a process has."""
+"""State that all seeds of a run share: a redis-server, a database, and the patched globals of the kernel."""
 
 import gc
 import logging
@@ -38,11 +38,11 @@ from tests.simulation.worker import QUEUES
 from tests.simulation.world import Faults, Violation, World
 
 SETTLE_S = 240.0
-"""Everything is settled this long after the last fault: leases end, waits are over, sweeps find what was lost."""
+"""The time after the last fault to settle everything: leases expire, waits end, sweeps find lost work."""
 
 
 POISON_S = (MAX_RELEASES + MAX_ATTEMPTS) * provider.POLICY.longest_s
-"""A unit that is refused each time may keep the provider's breaker open this long, if no other unit succeeds."""
+"""How long a unit that the provider always refuses may keep the breaker open, if no other unit succeeds."""
 MEMORY = ("/dev/shm",)
 """Folders whose files are in memory."""
 
@@ -78,7 +78,7 @@ class Session:
         self._stack.callback(self.db.dispose)
         self.scan = self._scanner()
         self._stack.enter_context(self._patched())
-        gc.freeze()  # what is there by now stays: to look through it for garbage would take a tenth of the time
+        gc.freeze()  # skips the existing objects, which would take a tenth of the time to collect
         self._stack.callback(gc.unfreeze)
         return self
 
@@ -97,7 +97,7 @@ class Session:
 
     @contextmanager
     def _patched(self) -> Iterator[None]:
-        """What a process has of its own — identity, context, deliveries, clock — is that of whoever acts."""
+        """Patch the globals of a process (identity, context, deliveries, clock) with those of the acting process."""
         identity, clock = _Identity(self), _Clock(self)
         chance = SimpleNamespace(random=self._random)
         by_name = {
@@ -144,7 +144,7 @@ class Session:
             yield
 
     def _isolated(self, event: str, **facts: Any) -> None:
-        """The kernel goes on after an exception: services may be away, and nothing else may happen."""
+        """Fail the seed when the kernel continues after an exception that no unavailable service explains."""
         error = sys.exc_info()[1]
         if not isinstance(error, (RedisError, OperationalError)):
             world = self._world()
@@ -173,7 +173,7 @@ class Session:
         return UUID(int=self._world().rng.getrandbits(128))
 
     def run(self, seed: int) -> World:
-        """Run one seed; its world, whose `failure` says what went wrong, if anything did."""
+        """Run one seed. Returns its world, whose `failure` is the broken invariant or None."""
         rng = random.Random(seed)
         world = World(seed, self.faults(rng))
         self.redis.world = world
@@ -206,7 +206,7 @@ class Session:
 
 
 def shape_of(world: World) -> Shape:
-    """How large the fleet of a seed is."""
+    """Choose the size of a seed's fleet."""
     rng, large = world.rng, random.Random(-world.seed).random()
     return Shape(
         scopes=rng.choice((1, 2, 2, 3, 4, 8)),
@@ -224,7 +224,7 @@ def shape_of(world: World) -> Shape:
 
 
 def faults_of(rng: random.Random) -> Faults:
-    """Which faults a seed has: each kind in some seeds only, so that none hides behind another."""
+    """Choose a seed's faults. Each kind occurs in some seeds only, so that no fault hides another."""
 
     def some(likely: float, *values: float) -> float:
         return rng.choice(values) if rng.random() < likely else 0.0
@@ -258,7 +258,7 @@ def faults_of(rng: random.Random) -> Faults:
 
 
 class _Identity:
-    """As `tasks.presence.identity`, of the process that acts."""
+    """Stands for `tasks.presence.identity` of the acting process."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
@@ -283,7 +283,7 @@ class _Identity:
 
 
 class _UnderWay:
-    """The deliveries of the process that acts."""
+    """The deliveries of the acting process."""
 
     def __init__(self, session: Session) -> None:
         self._session = session

@@ -1,4 +1,4 @@
-"""Callers with a cap who hand in the scopes of some seeds: work is admitted, charged and released as by the API."""
+"""Callers with a cap, who submit the scopes of some seeds. Admits, charges and releases work as the API does."""
 
 import random
 from collections import Counter
@@ -27,7 +27,7 @@ AGAIN_S = 5.0
 
 
 class Spending:
-    """The accounts of one seed. Seeds without a cap are as they were before there were accounts."""
+    """The accounts of one seed. A seed without a cap has none."""
 
     def __init__(self, fleet: "Fleet") -> None:
         self._fleet = fleet
@@ -53,7 +53,7 @@ class Spending:
             CALLER.set("")
 
     def must_hold(self) -> None:
-        """Nobody spends more than the cap, but for what calls cost more than was reserved for them."""
+        """Check that callers stay within the cap, except for calls that cost more than their reservation."""
         if not self.is_capped or self._fleet.world.calm:
             return
         spent, beyond = Counter[str](), Counter[str]()
@@ -68,7 +68,7 @@ class Spending:
                 raise Violation(f"{owner} spent {cost}, the cap is {CAP} and its calls cost {beyond[owner]} too much")
 
     def nothing_unpaid(self) -> None:
-        """Each call on record was charged once."""
+        """Check that each call on record was charged once."""
         if self.is_capped:
             ((calls,),) = self._fleet.scan("SELECT COUNT(*) FROM ai_calls")
             ((charges,),) = self._fleet.scan("SELECT COUNT(*) FROM spend_charges")
@@ -77,7 +77,7 @@ class Spending:
 
 
 def unfinished(session: Session, scope_ids: Collection[str]) -> set[str]:
-    """The scopes that calls may still be made for."""
+    """The scopes that may still make calls."""
     works = SCOPES.c.status.not_in([ScopeState.DONE, ScopeState.FAILED])
     found: Any = session.execute(select(SCOPES.c.id).where(SCOPES.c.id.in_(scope_ids), works)).scalars()
     return set(found)

@@ -1,4 +1,4 @@
-"""The simulation can fail: without any one safeguard, some seed soon notices."""
+"""The simulation can fail: if any safeguard is removed, some seed soon fails."""
 
 import pytest
 
@@ -21,9 +21,9 @@ SOON = {
     "release",
     "reservations",
 }
-"""Those that a few seeds notice. `make mutations` tries all of them."""
+"""Mutations that a few seeds expose. `make mutations` tries all of them."""
 DEAR = {"reservations", "outage"}
-"""Of these, those that take most of the time."""
+"""The slowest of these."""
 
 
 @pytest.mark.parametrize(

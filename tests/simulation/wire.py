@@ -1,4 +1,4 @@
-"""Redis' protocol over a unix socket, as little of it as is needed: half of a seed's time goes to Redis."""
+"""A minimal client of Redis' protocol over a unix socket, for speed: half of a seed's time goes to Redis."""
 
 import socket
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""A worker: a main process with the real gate-aware consumer and its presence, and a pool that works."""
+"""A worker: a main process with the real gate-aware consumer and its presence, and a pool."""
 
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -26,7 +26,7 @@ PRESENCE_S, PRESENCE_TTL_S = 3.0, 15.0
 
 
 class Request:
-    """What Celery knows of a message that is at work."""
+    """Celery's request of a message that a process works on."""
 
     def __init__(self, delivery: Delivery) -> None:
         self.id = delivery.message.id
@@ -64,7 +64,7 @@ class Worker:
         self.busy: dict[str, Process] = {}
         """The processes at work, by delivery."""
         self.taking: dict[str, Delivery] = {}
-        """Messages that it has read from its queues but not handled yet, by delivery."""
+        """Messages that the worker has read but not handled, by delivery."""
         self.looking = False
         self.consumer = _Consumer(self)
         self._present: set[str] = set()
@@ -84,7 +84,7 @@ class Worker:
         return (host, nonce) == (self.name, self.nonce)
 
     def knows_gone(self, process_id: str) -> bool:
-        """As `tasks.presence.Identity.gone`: of its own processes it knows."""
+        """Stands for `tasks.presence.Identity.gone`: a worker knows its own processes."""
         if not self.has(process_id):
             return False
         return all(process.id != process_id for process in (self.main, *self.pool) if process.alive)
@@ -105,14 +105,14 @@ class Worker:
             except self.fleet.redis_errors:
                 pass
 
-        if not self.fleet.rests():  # else no process reads the presence
+        if not self.fleet.rests():  # no process reads the presence of a resting fleet
             self.world.as_process(self.main, renew)
         self.world.at(PRESENCE_S, self._renew)
 
     # Consuming
 
     def look_soon(self) -> None:
-        """A message may be there."""
+        """Look for a message."""
         if self.alive and not self.looking:
             self.looking = True
             self.world.at(self.world.rng.uniform(0.0005, 0.004), self._look)
@@ -132,7 +132,7 @@ class Worker:
 
     def _take(self, delivery: Delivery) -> None:
         if self.taking.pop(delivery.tag, None) is None or not self.alive:
-            return  # the worker died, or its connection was cut: the message has gone back, or will
+            return  # the worker died, or its connection was cut, so the message returns to its queue
         if delivery.tag not in self.fleet.broker.deliveries:
             self.look_soon()
             return
@@ -171,10 +171,10 @@ class Worker:
         self.busy.pop(delivery.tag, None)
         self.look_soon()
 
-    # Dying
+    # Death
 
     def child_died(self, process: Process) -> None:
-        """A process of the pool is no more: another takes its place, and its message goes back."""
+        """Kill a process of the pool. Another takes its place, and its message returns to the queue."""
         if process is self.main:
             self.died()
             return
@@ -191,7 +191,7 @@ class Worker:
         self.fleet.broker.restore(delivery, head=False)
 
     def died(self) -> None:
-        """The whole worker is no more. Its messages come back when somebody finds that they were not acknowledged."""
+        """Kill the whole worker. Its messages return to their queues after the visibility timeout."""
         for process in (self.main, *self.pool):
             process.alive = False
         self.consumer.closed()
@@ -203,12 +203,12 @@ class Worker:
         self.fleet.replace(self)
 
     def _unacknowledged(self) -> list[Delivery]:
-        """Messages that it has read but not acknowledged."""
+        """Return the messages that the worker has read but not acknowledged."""
         own = (self.busy, self.taking, self.consumer.held)
         return [one for one in self.fleet.broker.deliveries.values() if any(one.tag in tags for tags in own)]
 
     def end(self) -> None:
-        """It is told to end: what it held goes back, and no attempt counts. As `tasks.presence.Identity._end`."""
+        """Stop the worker: it returns its messages, and no attempt counts. As `tasks.presence.Identity._end`."""
         self.world.note("worker ends", worker=self.name)
         mine = {one.id for one in (self.main, *self.pool)}
         self.died()
@@ -222,7 +222,7 @@ class Worker:
         self.world.spawn(leaving, lambda: self.fleet.trying(leave))
 
     def cut(self) -> None:
-        """Its connection to the broker is cut: its messages go back, and its processes go on with them."""
+        """Cut the connection to the broker. The messages return to their queues, and the processes go on with them."""
         self.world.note("connection is cut", worker=self.name)
         for delivery in self._unacknowledged():
             self.fleet.broker.restore(delivery, head=self.world.rng.random() < 0.5)
@@ -231,12 +231,12 @@ class Worker:
 
 
 class _Consumer(GateConsumer):
-    """The real consumer, without Celery's connection: what it asks of kombu goes to the simulated broker."""
+    """The real consumer. Its calls to kombu go to the simulated broker."""
 
     def __init__(self, worker: Worker) -> None:
         self.worker = worker
         self.held: dict[str, Delivery] = {}
-        """Deliveries about which nothing is decided."""
+        """Deliveries without a decision."""
         self._left = {}
         self.connection_errors = worker.fleet.redis_errors
         self.timer = SimpleNamespace(call_after=self._call_after)
@@ -249,7 +249,7 @@ class _Consumer(GateConsumer):
         super()._give_back(request)
 
     def take(self, delivery: Delivery) -> None:
-        """A message has arrived."""
+        """Handle a message that arrives."""
         self.held[delivery.tag] = delivery
         try:
             self._limit_task(Request(delivery), _PassedOn(), 1)
@@ -257,7 +257,7 @@ class _Consumer(GateConsumer):
             self.held.pop(delivery.tag, None)
             broker = self.worker.fleet.broker
             if delivery.tag in broker.deliveries and delivery.tag not in self.worker.busy and self.worker.alive:
-                # Neither taken nor given back, since Redis failed: its connection is made anew.
+                # Redis failed, so the message was neither taken nor given back: reconnect.
                 self.worker.world.at(1, lambda: broker.restore(delivery, head=True))
 
     def _limit_move_to_pool(self, request: Any) -> None:
@@ -298,7 +298,7 @@ assert issubclass(GateConsumer, Consumer)
 
 
 class _TaskConsumer:
-    """What the consumer asks of kombu."""
+    """The parts of kombu that the consumer uses."""
 
     def __init__(self, owner: _Consumer) -> None:
         self._owner = owner

@@ -1,4 +1,4 @@
-"""Virtual time, what happens when, and who acts. Whoever acts may die or be held up at any point between two steps."""
+"""Virtual time, events and acting processes. A process may die or stall at any point between two steps."""
 
 import heapq
 from collections import deque
@@ -11,13 +11,13 @@ from typing import Any
 from tests.simulation.coroutine import Coroutine
 
 BEGIN = datetime(2100, 1, 1, tzinfo=UTC)
-"""Far ahead: no key expires in real time."""
+"""A time in the far future, so that no key expires in real time."""
 BEGIN_MS = int(BEGIN.timestamp() * 1000)
 TRACED = 400
 
 
 class Killed(BaseException):
-    """The process that acts is no more."""
+    """The acting process has died."""
 
 
 class Violation(BaseException):
@@ -26,33 +26,33 @@ class Violation(BaseException):
 
 @dataclass(eq=False)
 class Process:
-    """What acts and dies as a whole: a process of a worker's pool, a worker's main process, a client, beat."""
+    """A process: of a worker's pool, a worker's main process, a client, or beat. It dies as a whole."""
 
     id: str
     worker: Any = None
     alive: bool = True
     mortal: bool = True
     under_way: set[str] = field(default_factory=set)
-    """The deliveries that its threads are working on: what `engine.deliveries` keeps in a process."""
+    """The deliveries of the process's threads, as `engine.deliveries` keeps them."""
     clock_s: float = 0.0
-    """How wrong its host's clock is."""
+    """The error of its host's clock."""
 
 
 @dataclass(frozen=True)
 class Faults:
-    """How likely what is, at each point where it may happen. All zero: nothing goes wrong."""
+    """The likelihood of each fault, at each point where it may happen."""
 
     kill: float = 0.0
     pause: float = 0.0
-    """To be held up between two steps."""
+    """A process stalls between two steps."""
     freeze: float = 0.0
-    """To be held up with a result in hand, until its claim is long over."""
+    """A process stalls with a result, until its claim has long expired."""
     repeat: float = 0.0
-    """A command to Redis is sent a second time, since its answer was lost."""
+    """A client repeats a command, because the answer of Redis was lost."""
     redis_error: float = 0.0
     commit_lost: float = 0.0
     commit_ambiguous: float = 0.0
-    """A commit whose answer is lost: it was made, and is tried again."""
+    """A process repeats a commit, because the database's answer was lost."""
     lose: float = 0.0
     duplicate: float = 0.0
     delay: float = 0.0
@@ -66,11 +66,11 @@ class Faults:
     limits_every_s: float = 0.0
     wrong_clocks: bool = False
     inside: bool = False
-    """Processes die and are held up inside of transactions, too."""
+    """Processes also die and stall inside of transactions."""
     poison: bool = False
-    """The provider refuses one unit each time, as if it were asked too often."""
+    """The provider always refuses one unit, as if its rate were exceeded."""
     full_every_s: float = 0.0
-    """Redis is at its memory limit for a while, and refuses what would need more."""
+    """Redis is at its memory limit for a while, and refuses commands that need more."""
     outage: bool = False
     """For some time, the provider accepts no connection."""
     wrong_key: bool = False
@@ -78,14 +78,14 @@ class Faults:
 
 
 class World:
-    """Time, randomness, events, and what is going on. One for each seed."""
+    """The time, randomness, events and trace of one seed."""
 
     def __init__(self, seed: int, faults: Faults) -> None:
         self.seed = seed
         self.rng = Random(seed)
         self.faults = faults
         self.calm = False
-        """No fault any more."""
+        """The faults are over."""
         self.now_us = 0
         self.trace: deque[tuple[int, str, str, dict[str, Any]]] = deque(maxlen=TRACED)
         self.steps = 0
@@ -95,7 +95,7 @@ class World:
         self._numbers = 0
         self._held_up: dict[Coroutine, Process] = {}
         self.running: Coroutine | None = None
-        """What acts, where it can be held up."""
+        """Return the acting coroutine."""
         self.on_kill: Callable[[Process], None] = lambda process: None
 
     @property
@@ -107,35 +107,35 @@ class World:
         return self.now_us / 1e6
 
     def now(self) -> datetime:
-        """The database's time."""
+        """Return the database's time."""
         return BEGIN + timedelta(microseconds=self.now_us)
 
     def host_time(self) -> datetime:
-        """The time by the clock of the host that acts, which may be wrong."""
+        """Return the time by the acting host's clock, which may be wrong."""
         return self.now() + timedelta(seconds=self.acting.clock_s if self.acting else 0)
 
     def number(self) -> int:
-        """A number that nobody else gets."""
+        """Return a unique number."""
         self._numbers += 1
         return self._numbers
 
     def chance(self, likely: float) -> bool:
-        """Whether a fault happens now."""
+        """Decide at random whether a fault happens."""
         return bool(likely) and not self.calm and self.rng.random() < likely
 
     def note(self, what: str, **fields: Any) -> None:
-        """A line of the trace."""
+        """Add a line to the trace."""
         self.steps += 1
         self.trace.append((self.now_us, self.acting.id if self.acting else "world", what, fields))
 
-    # What happens when
+    # Events
 
     def at(self, delay_s: float, act: Callable[[], object]) -> None:
-        """Have something happen in a while."""
+        """Call a function after a delay."""
         heapq.heappush(self._heap, (self.now_us + max(0, int(delay_s * 1e6)), self.number(), act))
 
     def every(self, mean_s: float, act: Callable[[], object]) -> None:
-        """Have something happen again and again, at random, until the faults end."""
+        """Call a function at random times until the faults end."""
         if not mean_s:
             return
 
@@ -147,7 +147,7 @@ class World:
         self.at(self.rng.expovariate(1 / mean_s), again)
 
     def run(self, until: Callable[[], bool], longest_s: float) -> None:
-        """Let things happen until a condition holds or the time is over."""
+        """Run events until a condition holds or the time is over."""
         end = self.now_us + int(longest_s * 1e6)
         while self._heap and self._heap[0][0] <= end and not until():
             when, _, act = heapq.heappop(self._heap)
@@ -157,24 +157,24 @@ class World:
                 raise self.failure
 
     def end(self) -> None:
-        """End whoever is still held up."""
+        """End all stalled coroutines."""
         self.on_kill = lambda process: None
         for coroutine, process in list(self._held_up.items()):
             process.alive = False
             while not coroutine.ended:
                 self._resume(coroutine, process)
 
-    # Who acts
+    # Processes
 
     def spawn(self, process: Process, act: Callable[[], object]) -> None:
-        """Have a process act: it may be held up, and die, at any `point`."""
+        """Run a function as a process, which may stall or die at any `point`."""
 
         def body() -> None:
             try:
                 act()
             except Killed:
                 self.note("killed")
-            except BaseException as error:  # noqa: BLE001  # it is raised where the seed runs
+            except BaseException as error:  # noqa: BLE001  # `run` raises it
                 self.failure = self.failure or error
 
         coroutine = Coroutine(body)
@@ -190,7 +190,7 @@ class World:
         self.running, self.acting = running, acting
 
     def sleep(self, seconds: float) -> None:
-        """The process that acts goes on after a while, if it still lives. Others act meanwhile."""
+        """Pause the acting process, while others act. It continues only if it still lives."""
         coroutine, process = self.running, self.acting
         until = self.now_us + max(0, int(seconds * 1e6))
         if coroutine is None or process is None:
@@ -205,7 +205,7 @@ class World:
             raise Killed
 
     def point(self, where: str) -> None:
-        """Between two steps: whoever acts may have died, die now, or be held up."""
+        """A point between two steps, at which the acting process may stall or die."""
         process = self.acting
         if process is None:
             return
@@ -222,12 +222,12 @@ class World:
             self.sleep(self.rng.expovariate(1 / self.rng.choice((0.02, 0.5, 3))))
 
     def kill(self, process: Process) -> None:
-        """End a process. What it was doing ends at its next point."""
+        """Kill a process. Its coroutines end at their next point."""
         process.alive = False
         self.on_kill(process)
 
     def as_process(self, process: Process, act: Callable[[], object]) -> None:
-        """Have a process act at once and without pause, as a worker's main process does."""
+        """Run a function as a process at once and without pauses, as a worker's main process does."""
         running, acting = self.running, self.acting
         self.running, self.acting = None, process
         try:

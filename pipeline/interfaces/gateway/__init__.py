@@ -1,1 +1,1 @@
-"""The gateway of inference nodes as a process."""
+"""The gateway process for inference nodes."""

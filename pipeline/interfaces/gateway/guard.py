@@ -1,4 +1,4 @@
-"""What the gateway refuses before its application is asked, and the headers of its answers."""
+"""The guard in front of the gateway's application: refuses requests, and sets security headers."""
 
 import asyncio
 
@@ -12,14 +12,14 @@ from pipeline.standalone.address import is_loopback
 from pipeline.storage.context import Context
 
 _OPEN = frozenset({"/healthz", "/readyz"})
-"""For monitors: they say that it lives, and nothing else."""
+"""Paths for monitors, which need no token: they reveal only whether the gateway works."""
 
 
 class Guard:
-    """Takes no WebSocket of a browser and no token in an address, and tells figures to those alone who may have them.
+    """Refuses WebSockets of browsers, and tokens in an address.
 
-    Those are whoever calls this machine from itself, by its own name, and whoever has a token. Nodes come under any
-    host name: none of them can be deceived about it as a browser can.
+    The other paths need a token, or a call from this machine under its own name. The guard does not check the host name
+    of WebSockets, because only browsers can be tricked by a foreign name.
     """
 
     def __init__(self, app: ASGIApp, context: Context) -> None:
@@ -44,28 +44,28 @@ class Guard:
         elif scope["type"] == "websocket":
             await send({"type": "websocket.close", "code": 1008})  # before it is accepted: 403
         else:
-            status, code, said = refusal
-            await Response(problem(status, code, said), status, media_type=PROBLEM)(scope, receive, sending)
+            status, code, message = refusal
+            await Response(problem(status, code, message), status, media_type=PROBLEM)(scope, receive, sending)
 
     async def _refusal(self, scope: Scope) -> tuple[int, str, str] | None:
-        """(status, code, words) for what is refused."""
+        """Return (status, code, message) if the guard refuses the request."""
         headers = Headers(scope=scope)
         if holds_secret(scope):
-            return 400, "key_in_address", "a token must not stand in an address, where logs keep it: revoke it"
+            return 400, "key_in_address", "the address contains a token, which logs may record: revoke the token"
         if scope["type"] == "websocket":
-            # Nodes and sessions send none, browsers always do.
-            return (403, "bad_origin", "pages have no business here") if "origin" in headers else None
-        if scope["path"] in _OPEN or (_is_near(scope) and is_ours(host_of(headers.get("host", "")), scope)):
+            # Browsers always send an origin; nodes and sessions never do.
+            return (403, "bad_origin", "web pages cannot connect to the gateway") if "origin" in headers else None
+        if scope["path"] in _OPEN or (_is_local(scope) and is_ours(host_of(headers.get("host", "")), scope)):
             return None
         scheme, _, secret = headers.get("authorization", "").partition(" ")
         if scheme.lower() == "bearer":
-            found = await asyncio.to_thread(tokens.authenticate, self._context, secret.strip())
-            if found is not None:
+            token = await asyncio.to_thread(tokens.authenticate, self._context, secret.strip())
+            if token is not None:
                 return None
         return 401, "unauthorized", "a token is needed: send it as `Authorization: Bearer …`"
 
 
-def _is_near(scope: Scope) -> bool:
-    """Whether the connection came to an address that only this machine reaches."""
+def _is_local(scope: Scope) -> bool:
+    """Whether the client connected to a loopback address."""
     host, _ = scope.get("server") or ("", None)
     return is_loopback(host)

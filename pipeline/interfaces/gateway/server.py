@@ -25,35 +25,35 @@ log = structlog.get_logger(__name__)
 _GRACE_S = 5
 _BACKLOG = 1024
 _OTHERS = 200
-"""Connections besides nodes and sessions: those that have not said who they are, and those that watch."""
+"""Connections beyond nodes and sessions: clients that have not registered yet, and monitors."""
 
 
 class NoToken(UserError):
-    """Nobody could connect."""
+    """The gateway may not listen beyond this machine without a token."""
 
     def __init__(self, host: str) -> None:
         super().__init__(
-            f"the gateway does not listen on {host} before there is a token: run `penstock nodes tokens create NAME "
+            f"the gateway listens on {host} only once a token exists: run `penstock nodes tokens create NAME "
             "--kind node`, or listen on 127.0.0.1",
             code="no_token",
         )
 
 
 class NameTaken(UserError):
-    """Two instances cannot have one name."""
+    """A newer gateway process has taken the instance's name."""
 
     def __init__(self, instance_id: str) -> None:
         super().__init__(
-            f"another gateway named '{instance_id}' has started and goes on instead of this one: give each its own "
+            f"another gateway named '{instance_id}' has started and replaces this one: give each its own "
             "PENSTOCK_GATEWAY__INSTANCE_ID, or leave it at 'auto'",
             code="name_taken",
         )
 
 
 def listen(context: Context, host: str, port: int) -> socket.socket:
-    """A socket that listens.
+    """Open the listening socket.
 
-    Raises `NoToken`, `NoTls`, `PortInUse`, or `UserError` for a foreign address, or a certificate that cannot be used.
+    Raises `NoToken`, `NoTls`, `PortInUse`, or `UserError` for an address of another machine or an unusable certificate.
     """
     if not is_loopback(host) and not tokens.any_usable(context):
         raise NoToken(host)
@@ -62,29 +62,29 @@ def listen(context: Context, host: str, port: int) -> socket.socket:
 
 
 def url(settings: GatewaySettings, listening: socket.socket) -> str:
-    """Where nodes and sessions connect to."""
+    """Return the address to which nodes and sessions connect."""
     host, port = listening.getsockname()[:2]
     scheme = "wss" if settings.tls_certificate else "ws"
     return f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}"
 
 
 class Protocol(WebSocketsSansIOProtocol):
-    """Tells the application what ASGI does not: when something came last, and how to end one that does not read."""
+    """Adds a `Wire` to the ASGI scope, which tells when the last byte arrived and can abort the connection."""
 
-    heard_at = 0.0
+    received_at = 0.0
 
     def data_received(self, data: bytes) -> None:
-        self.heard_at = self.loop.time()
+        self.received_at = self.loop.time()
         super().data_received(data)
 
     async def run_asgi(self) -> None:
-        wire = Wire(self.transport.abort, lambda: self.loop.time() - self.heard_at)
+        wire = Wire(self.transport.abort, lambda: self.loop.time() - self.received_at)
         cast("dict[str, object]", self.scope)[WIRE] = wire
         await super().run_asgi()
 
 
 def config(instance: Instance) -> uvicorn.Config:
-    """How an instance is served."""
+    """Return the server's configuration for an instance."""
     settings = instance.settings
     most = settings.max_nodes + settings.max_sessions + _OTHERS
     api = instance.context.settings.api
@@ -104,7 +104,7 @@ def config(instance: Instance) -> uvicorn.Config:
 
 
 def serve(context: Context, listening: socket.socket, ready: Callable[[], None] = lambda: None) -> None:
-    """Distribute jobs until SIGINT or SIGTERM; then send nodes and sessions to other instances.
+    """Run an instance until SIGINT or SIGTERM, which make its nodes and sessions connect to other instances.
 
     Raises `NameTaken` if another instance with the same id starts while this one runs.
     """

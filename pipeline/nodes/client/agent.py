@@ -1,6 +1,6 @@
-"""A node: it connects outwards to a gateway, does the jobs that it is given, and stays until it is asked to end.
+"""A node: connects to a gateway, and does its jobs until an operator or a signal ends it.
 
-docs/how-to/nodes.md says what goes over the wire. Everything but the jobs themselves happens on one event loop.
+docs/how-to/nodes.md describes the protocol. Everything but the jobs themselves runs on one event loop.
 """
 
 import asyncio
@@ -36,11 +36,11 @@ from pipeline.nodes.protocol import (
 log = structlog.get_logger(__name__)
 
 _STEADY_S = 10
-"""A connection that lasts so long is a good one: the next wait begins from the start."""
+"""How long a connection must last to reset the back-off."""
 _REFUSALS = 3
-_UNSAID = 1000
-"""So many messages that wait to be sent, and the node reads no more."""
-_TOO_LARGE = JobError(code="too_large", message="the result is larger than the gateway takes", kind="permanent")
+_UNSENT = 1000
+"""While so many messages wait to be sent, the node does not read."""
+_TOO_LARGE = JobError(code="too_large", message="the result is larger than the gateway allows", kind="permanent")
 _OUR_FAULT = {CloseCode.BAD_MESSAGE, CloseCode.TOO_LARGE, 1009}
 _ENDS: dict[int, str] = {
     CloseCode.UNAUTHORIZED: "the gateway {url} does not accept the token: it is unknown, revoked, expired, made for "
@@ -52,13 +52,12 @@ _ENDS: dict[int, str] = {
 
 
 class NodeRefused(UserError):
-    """The gateway does not want this node, and will not if it tries again. `code`: `unauthorized`, `version` or
-    `replaced`."""
+    """The gateway refuses this node, and would refuse a retry. `code`: `unauthorized`, `version` or `replaced`."""
 
 
 @dataclass(frozen=True)
 class AgentOptions:
-    """Who the node is, and where it connects to: to `urls` in turn, the next after each failure."""
+    """The node's identity, and the gateways that it connects to: `urls` in turn, the next after each failure."""
 
     urls: tuple[str, ...]
     token: str = field(repr=False)
@@ -67,16 +66,16 @@ class AgentOptions:
     slots: int = 1
     software: str = ""
     grace_s: float = 60
-    """How long jobs that are under way may take once the node was asked to end."""
+    """How long running jobs may take after `drain`."""
     limits: LinkLimits = field(default_factory=LinkLimits)
     trust: ssl.SSLContext | None = None
-    """For `wss://`; None: the authorities that the system trusts."""
+    """The trusted authorities for `wss://`. None: those of the system."""
 
 
 class Agent:
-    """One node. `tell` gets a sentence at each registration and each loss of the connection.
+    """One node. Call `run` on an event loop, and `drain` or `stop` on the same loop to end it.
 
-    Make one, call `run` on an event loop, and there, if it shall end, `drain` or `stop`."""
+    `tell` gets a sentence at each registration and each loss of the connection."""
 
     def __init__(
         self,
@@ -94,38 +93,38 @@ class Agent:
         self._back_off = back_off or BackOff(0.5, 30)
         self._ended = asyncio.Event()
         self._outbox: Outbox | None = None
-        self._told: set[tuple[str, str]] = set()
+        self._reported: set[tuple[str, str]] = set()
 
     async def run(self) -> None:
-        """Be a node until `drain` is through or `stop` is called. Raises `NodeRefused`."""
+        """Serve jobs until `drain` has completed or `stop` is called. Raises `NodeRefused`."""
         connecting = asyncio.create_task(self._connect())
         ending = asyncio.create_task(self._ended.wait())
         try:
             await asyncio.wait({connecting, ending}, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            await _end(connecting, ending)  # with a word to the gateway
+            await _end(connecting, ending)  # closes the connection
         if not connecting.cancelled():
             connecting.result()
 
     def drain(self, why: str) -> None:
-        """Take no more jobs, finish those under way within the grace, then end. Harmless if repeated."""
+        """Take no new jobs, finish the running ones within `grace_s`, then end. Harmless if repeated."""
         if self.bench.closed:
             return
         self.bench.closed = True
-        self._tell(f"Ending ({why}): {_count(self.bench.wanted, 'job')} under way.")
+        self._tell(f"Ending ({why}): {_count(self.bench.wanted, 'job')} in progress.")
         if self._outbox is not None:
             self._outbox.put_nowait(NodeDrain())
         asyncio.get_running_loop().call_later(self._options.grace_s, self._grace_over)
         self._check()
 
     def stop(self) -> None:
-        """End now. The gateway gives what is under way to other nodes."""
+        """End now. The gateway gives the running jobs to other nodes."""
         self._ended.set()
 
     def _grace_over(self) -> None:
         if not self._ended.is_set():
-            left = f"{_count(self.bench.wanted, 'job')} and {_count(len(self.bench.results), 'result')}"
-            self._tell(f"The time is over: left {left}.")
+            unfinished = f"{_count(self.bench.wanted, 'job')} and {_count(len(self.bench.results), 'result')}"
+            self._tell(f"The grace period is over: {unfinished} left behind.")
             self._ended.set()
 
     def _check(self) -> None:
@@ -140,28 +139,28 @@ class Agent:
                 ) as link:
                     await self._serve(link, url)
             except BadMessage as error:
-                self._lost(url, f"what it sends is not the protocol: {error}")
+                self._report_loss(url, f"the gateway breaks the protocol: {error}")
                 self._back_off.failures += 8
             except LinkFailed as error:
-                self._lost(url, str(error), error.close_code)
+                self._report_loss(url, str(error), error.close_code)
             await asyncio.sleep(self._back_off.next_s())
 
-    def _lost(self, url: str, reason: str, close_code: int = 0) -> None:
-        """Say so, once for each reason. Raises `NodeRefused` where trying again is no use."""
+    def _report_loss(self, url: str, reason: str, close_code: int = 0) -> None:
+        """Report a lost connection, once for each reason. Raises `NodeRefused` if a retry would fail as well."""
         if sentence := _ENDS.get(close_code):
             code = CloseCode(close_code).name.lower()
-            said = sentence.format(url=url, node_id=self._options.node_id)
-            raise NodeRefused(f"{said} ({reason})", code=code)
+            message = sentence.format(url=url, node_id=self._options.node_id)
+            raise NodeRefused(f"{message} ({reason})", code=code)
         if close_code in _OUR_FAULT:
             self._back_off.failures += 8
-        if (url, reason) not in self._told:
-            self._told.add((url, reason))
+        if (url, reason) not in self._reported:
+            self._reported.add((url, reason))
             self._tell(f"No connection to {url}: {reason}. Trying again.")
 
     async def _serve(self, link: Link[ToNode], url: str) -> None:
-        """Be a node on one connection. Raises `LinkFailed` and `BadMessage`."""
-        welcome = await self._registered(link)
-        self._told.clear()
+        """Register, and serve jobs on one connection until it fails. Raises `LinkFailed` and `BadMessage`."""
+        welcome = await self._register(link)
+        self._reported.clear()
         self._tell(f"Registered at {url} ({welcome.instance_id}) as {self._options.node_id}: {self._offered()}.")
         outbox = self._outbox = Outbox()
         self.bench.connect(outbox)
@@ -183,7 +182,7 @@ class Agent:
             self._outbox = None
             self.bench.disconnect()
 
-    async def _registered(self, link: Link[ToNode]) -> NodeWelcome:
+    async def _register(self, link: Link[ToNode]) -> NodeWelcome:
         options = self._options
         await link.send(
             NodeRegister(
@@ -202,7 +201,7 @@ class Agent:
                     if isinstance(message, NodeWelcome):
                         return message
                     if not isinstance(message, Error):
-                        raise BadMessage("the first message is a welcome")
+                        raise BadMessage("the first message must be a welcome")
                     log.warning("node.gateway_error", code=message.code[:64], message=message.message[:300])
         except TimeoutError:
             raise LinkFailed("the gateway did not welcome the node in time") from None
@@ -218,30 +217,30 @@ class Agent:
                 case NodeResultReceived():
                     self.bench.received((message.job_id, message.attempt), taken=message.taken)
                 case Drain():
-                    self.drain("asked by the gateway's operator")
+                    self.drain("requested by the gateway's operator")
                 case Error():
                     log.warning("node.gateway_error", code=message.code[:64], message=message.message[:300])
-            if outbox.qsize() > _UNSAID:
+            if outbox.qsize() > _UNSENT:
                 await outbox.join()
 
     async def _write(
         self, link: Link[ToNode], outbox: Outbox, welcome: NodeWelcome, sent: set[tuple[str, int]]
     ) -> None:
         while True:
-            what = await outbox.get()
-            if isinstance(what, tuple):
-                finished = self._fitting(self.bench.results.get(what), welcome)
-                if finished is not None:  # it may have been cancelled meanwhile
-                    sent.add(what)
+            item = await outbox.get()
+            if isinstance(item, tuple):
+                finished = self._limited(self.bench.results.get(item), welcome)
+                if finished is not None:  # None: the job was cancelled
+                    sent.add(item)
                     await link.send(finished.head, finished.parts)
-            elif isinstance(what, Finished):
-                await link.send(what.head, what.parts)
+            elif isinstance(item, Finished):
+                await link.send(item.head, item.parts)
             else:
-                await link.send(what)
+                await link.send(item)
             outbox.task_done()
 
-    def _fitting(self, finished: Finished | None, welcome: NodeWelcome) -> Finished | None:
-        """The result, or in its place an error if it is larger than this gateway takes."""
+    def _limited(self, finished: Finished | None, welcome: NodeWelcome) -> Finished | None:
+        """Return the result. Replaces it by an error if it is larger than this gateway allows."""
         if finished is None or (
             len(finished.head) <= welcome.max_message_bytes
             and finished.attachment_bytes <= welcome.max_attachment_bytes
@@ -263,13 +262,13 @@ def _count(number: int, noun: str) -> str:
 async def _heartbeats(outbox: Outbox, welcome: NodeWelcome) -> None:
     while True:
         await asyncio.sleep(min(max(welcome.heartbeat_ms, 50), 60_000) / 1000)
-        # Where other messages wait to be sent, those say that the node is there.
+        # Any message is a sign of life, so a heartbeat is needed only if no other message waits.
         if outbox.empty():
             outbox.put_nowait(NodeHeartbeat())
 
 
 async def _first_of(*routines: Coroutine[Any, Any, Any]) -> None:
-    """Until the first of them ends; the others are cancelled. Raises what it raised."""
+    """Run the coroutines until the first ends, and cancel the others. Raises the error of the first."""
     tasks = [asyncio.create_task(routine) for routine in routines]
     try:
         done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)

@@ -1,4 +1,4 @@
-"""The jobs of a node: each in a thread of its own, and their results until the gateway has received them."""
+"""The jobs of a node, each in its own thread, and their results until the gateway receives them."""
 
 import asyncio
 import threading
@@ -26,16 +26,16 @@ log = structlog.get_logger(__name__)
 KEPT_BYTES = 128 * 2**20
 _KEPT, _REMEMBERED = 1000, 2048
 _CROWDED = 100
-"""Messages that wait to be sent; with so many, pieces of texts are left out."""
+"""While so many messages wait to be sent, the node drops pieces of texts."""
 _PIECE = 65_536
 _BUSY = JobError(code=NODE_BUSY, message="all slots of this node are taken", kind="transient")
 
 Outbox = asyncio.Queue[Message | Finished | Key]
-"""What is to be said on one connection, in order. A key stands for a result that is kept."""
+"""The messages to send on one connection, in order. A key stands for a kept result."""
 
 
 class Results:
-    """Results that were not received yet: at most so many bytes, of which the oldest give way to new ones."""
+    """Results that the gateway has not received. Beyond `max_bytes` or `max_count`, drops the oldest."""
 
     def __init__(self, max_bytes: int = KEPT_BYTES, max_count: int = _KEPT) -> None:
         self._max_bytes = max_bytes
@@ -48,24 +48,24 @@ class Results:
         return len(self._kept)
 
     def keys(self) -> list[Key]:
-        """The oldest first."""
+        """Return the keys of all results, the oldest first."""
         return list(self._kept)
 
     def get(self, key: Key) -> Finished | None:
         return self._kept.get(key)
 
     def keep(self, finished: Finished) -> None:
-        """Keep a result, in the place of another of the same attempt."""
+        """Keep a result. Replaces an earlier result of the same attempt."""
         self.drop(finished.key)
         self._kept[finished.key] = finished
         self._bytes += _size(finished)
         while len(self._kept) > 1 and (self._bytes > self._max_bytes or len(self._kept) > self._max_count):
             oldest = next(iter(self._kept))
-            log.warning("node.result_dropped", job=oldest[0], attempt=oldest[1], why="too many wait to be received")
+            log.warning("node.result_dropped", job=oldest[0], attempt=oldest[1], why="too many results wait")
             self.drop(oldest)
 
     def drop(self, key: Key) -> bool:
-        """Forget a result; False if there is none."""
+        """Forget a result. False: the result is unknown."""
         finished = self._kept.pop(key, None)
         self._refused.pop(key, None)
         if finished is not None:
@@ -73,11 +73,11 @@ class Results:
         return finished is not None
 
     def refuse(self, key: Key, times: int) -> None:
-        """A connection was closed as if for this result; the `times`-th time it is dropped, so as to end that."""
+        """Note that the gateway closed a connection on which this result was sent. Drops the result at `times`."""
         if key in self._kept:
             self._refused[key] = self._refused.get(key, 0) + 1
             if self._refused[key] >= times:
-                log.error("node.result_dropped", job=key[0], attempt=key[1], why="the gateway does not take it")
+                log.error("node.result_dropped", job=key[0], attempt=key[1], why="the gateway refuses it")
                 self.drop(key)
 
 
@@ -86,92 +86,92 @@ def _size(finished: Finished) -> int:
 
 
 @dataclass(eq=False)
-class _InHand:
-    """An attempt whose thread is under way. `wanted`: nobody has cancelled it."""
+class _Running:
+    """An attempt whose thread runs. `wanted`: the attempt is not cancelled."""
 
     key: Key
     wanted: bool = True
     streaming: bool = True
-    """No piece of its text was left out so far."""
+    """The node has sent every piece of the text so far."""
 
 
 class Bench:
-    """At most `slots` jobs at once. All but the jobs happens on the loop that `take` is called on.
+    """Runs at most `slots` jobs at once, in threads. Its own methods belong to one event loop.
 
-    `changed` is called whenever a job ends or a result is received."""
+    Calls `changed` when a job ends, and when the gateway receives a result."""
 
     def __init__(
         self, executor: Executor, slots: int, changed: Callable[[], None], results: Results | None = None
     ) -> None:
         self.closed = False
-        """Take no more jobs."""
+        """The bench takes no new jobs."""
         self.results = Results() if results is None else results
         self._executor = executor
         self._slots = slots
         self._changed = changed
-        self._in_hand: dict[Key, _InHand] = {}
+        self._running: dict[Key, _Running] = {}
         self._received: OrderedDict[Key, None] = OrderedDict()
         self._outbox: Outbox | None = None
 
     @property
     def threads(self) -> int:
-        """Threads at work, also those of cancelled jobs: a thread cannot be stopped."""
-        return len(self._in_hand)
+        """The number of running threads, including those of cancelled jobs, which cannot be stopped."""
+        return len(self._running)
 
     @property
     def wanted(self) -> int:
-        """Jobs under way that somebody waits for."""
-        return sum(job.wanted for job in self._in_hand.values())
+        """The number of running jobs that are not cancelled."""
+        return sum(job.wanted for job in self._running.values())
 
     @property
     def idle(self) -> bool:
-        """Nothing is under way, and no result waits."""
+        """Whether no job runs, and no result waits for the gateway."""
         return not self.wanted and not len(self.results)
 
     def held(self) -> tuple[HeldJob, ...]:
-        """What a registration says."""
-        keys = [key for key, job in self._in_hand.items() if job.wanted] + self.results.keys()
+        """Return the attempts to report when the node registers: running jobs and kept results."""
+        keys = [key for key, job in self._running.items() if job.wanted] + self.results.keys()
         return tuple(HeldJob(job_id=job_id, attempt=attempt) for job_id, attempt in keys)
 
     def connect(self, outbox: Outbox) -> None:
-        """Speak on a new connection, and say first what was perhaps not heard on the last one."""
+        """Send on a new connection. Repeats the progress of running jobs and all kept results first."""
         self._outbox = outbox
-        for key, job in self._in_hand.items():
+        for key, job in self._running.items():
             if job.wanted:
-                self._say_begun(key)
+                self._send_started(key)
         for key in self.results.keys():  # noqa: SIM118  # no dict
-            self._say(key)
+            self._send(key)
 
     def disconnect(self) -> None:
-        """Go on without a connection."""
+        """Keep working without a connection."""
         self._outbox = None
-        for job in self._in_hand.values():
+        for job in self._running.values():
             job.streaming = False
 
     def take(self, job: JobAssign, parts: Sequence[bytes]) -> None:
-        """Begin a job; or say again what is known of it; or that there is no slot."""
+        """Start a job. For a known attempt, repeat its progress or result. Without a free slot, answer `NODE_BUSY`."""
         key = (job.job_id, job.attempt)
-        mine = self._in_hand.get(key)
-        if mine is not None and mine.wanted:
-            self._say_begun(key)
+        running = self._running.get(key)
+        if running is not None and running.wanted:
+            self._send_started(key)
         elif self.results.get(key) is not None:
-            self._say(key)
+            self._send(key)
         elif key in self._received or self._knows_later(key):
             log.info("node.job_passed_over", job=job.job_id, attempt=job.attempt)
-        elif self.closed or mine is not None or len(self._in_hand) >= self._slots:
-            self._say(failed(key, _BUSY))
+        elif self.closed or running is not None or len(self._running) >= self._slots:
+            self._send(failed(key, _BUSY))
         else:
-            self._begin(key, job, parts)
+            self._start(key, job, parts)
 
     def cancel(self, key: Key) -> None:
-        """Drop what becomes of this attempt. Its thread keeps its slot until it ends."""
-        if key in self._in_hand:
-            self._in_hand[key].wanted = False
+        """Drop the result of this attempt. The attempt's thread keeps its slot until it ends."""
+        if key in self._running:
+            self._running[key].wanted = False
         self.results.drop(key)
         self._changed()
 
     def received(self, key: Key, *, taken: bool) -> None:
-        """The gateway has the result."""
+        """Drop a result that the gateway has received, and remember its key."""
         if not self.results.drop(key):
             return
         if not taken:
@@ -181,58 +181,58 @@ class Bench:
             self._received.popitem(last=False)
         self._changed()
 
-    def _begin(self, key: Key, job: JobAssign, parts: Sequence[bytes]) -> None:
-        for earlier in [known for known in self._in_hand if known[0] == key[0]]:
+    def _start(self, key: Key, job: JobAssign, parts: Sequence[bytes]) -> None:
+        for earlier in [known for known in self._running if known[0] == key[0]]:
             self.cancel(earlier)
         for earlier in [known for known in self.results.keys() if known[0] == key[0]]:  # noqa: SIM118  # no dict
             self.results.drop(earlier)
-        mine = self._in_hand[key] = _InHand(key)
-        self._say_begun(key)
+        running = self._running[key] = _Running(key)
+        self._send_started(key)
         log.debug("node.job_started", job=key[0], attempt=key[1], capability=job.capability.value)
         loop = asyncio.get_running_loop()
 
-        def say_piece(text: str) -> None:
-            loop.call_soon_threadsafe(self._piece, mine, text)
+        def partial(text: str) -> None:
+            loop.call_soon_threadsafe(self._send_piece, running, text)
 
         def work() -> None:
-            finished = execute(self._executor, job, parts, say_piece)
-            with suppress(RuntimeError):  # the loop is closed: the node has ended meanwhile
-                loop.call_soon_threadsafe(self._finish, mine, finished)
+            finished = execute(self._executor, job, parts, partial)
+            with suppress(RuntimeError):  # the loop is closed, because the node has ended
+                loop.call_soon_threadsafe(self._finish, running, finished)
 
-        # A daemon: a job that does not end must not keep the process alive.
+        # A daemon thread, so that a job that never ends does not keep the process alive.
         thread = threading.Thread(target=work, name=f"job-{key[0][:12]}", daemon=True)
         try:
             thread.start()
-        except RuntimeError:  # the system has no more threads
-            self._finish(mine, failed(key, _BUSY))
+        except RuntimeError:  # the system cannot start another thread
+            self._finish(running, failed(key, _BUSY))
 
-    def _finish(self, job: _InHand, finished: Finished) -> None:
-        # The slot first: the gateway may send the next job as soon as it has the result.
-        del self._in_hand[job.key]
+    def _finish(self, job: _Running, finished: Finished) -> None:
+        # Free the slot first: the gateway may send the next job as soon as it has the result.
+        del self._running[job.key]
         if job.wanted:
             self.results.keep(finished)
-            self._say(job.key)
+            self._send(job.key)
         self._changed()
 
-    def _piece(self, job: _InHand, text: str) -> None:
+    def _send_piece(self, job: _Running, text: str) -> None:
         crowded = self._outbox is None or self._outbox.qsize() >= _CROWDED
         if crowded:
-            # The pieces after a gap would make no text; the result has all of it.
+            # After a gap, further pieces are useless; the result has the whole text.
             job.streaming = False
-        if not (job.wanted and job.streaming) or self._in_hand.get(job.key) is not job:
+        if not (job.wanted and job.streaming) or self._running.get(job.key) is not job:
             return
-        for begin in range(0, len(text), _PIECE):
-            piece = text[begin : begin + _PIECE]
-            self._say(NodePartial(job_id=job.key[0], attempt=job.key[1], text=piece))
+        for offset in range(0, len(text), _PIECE):
+            piece = text[offset : offset + _PIECE]
+            self._send(NodePartial(job_id=job.key[0], attempt=job.key[1], text=piece))
 
     def _knows_later(self, key: Key) -> bool:
-        known = [*self._in_hand, *self.results.keys(), *self._received]
+        known = [*self._running, *self.results.keys(), *self._received]
         return any(job_id == key[0] and attempt > key[1] for job_id, attempt in known)
 
-    def _say_begun(self, key: Key) -> None:
-        self._say(JobAck(job_id=key[0], attempt=key[1]))
-        self._say(JobStarted(job_id=key[0], attempt=key[1]))
+    def _send_started(self, key: Key) -> None:
+        self._send(JobAck(job_id=key[0], attempt=key[1]))
+        self._send(JobStarted(job_id=key[0], attempt=key[1]))
 
-    def _say(self, what: Message | Finished | Key) -> None:
+    def _send(self, item: Message | Finished | Key) -> None:
         if self._outbox is not None:
-            self._outbox.put_nowait(what)
+            self._outbox.put_nowait(item)

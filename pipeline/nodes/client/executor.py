@@ -1,4 +1,4 @@
-"""What a node does its jobs with, and how an attempt at one ends: in a result or in an error that is safe to send."""
+"""Executors, which do a node's jobs, and the outcome of an attempt: a result, or an error that is safe to send."""
 
 import math
 import traceback
@@ -17,12 +17,12 @@ _MAX_WAIT_S = 86_400
 _FAILED = JobError(code="failed", message="the node failed at this job", kind="transient")
 
 Key = tuple[str, int]
-"""A job's id and the number of the attempt."""
+"""A job's id and the number of its attempt."""
 Parts = list[tuple[Attachment, bytes]]
 
 
 class Executor(Protocol):
-    """Does jobs. Called from several threads at once."""
+    """Does jobs. Several threads call it at once."""
 
     offers: tuple[Offer, ...]
 
@@ -34,14 +34,14 @@ class Executor(Protocol):
         attachments: Sequence[tuple[Attachment, bytes]],
         partial: Callable[[str], None],
     ) -> tuple[dict[str, Any], Parts]:
-        """Do one job: its result and the attachments of that. `model` may be empty: the executor's own choice.
+        """Do one job. Returns the result and its attachments. An empty `model`: the executor chooses.
 
-        May hand pieces of a text to `partial` as they come. Raises `UnitError`."""
+        Calls `partial` with pieces of a text, if it produces any. Raises `UnitError`."""
 
 
 @dataclass(frozen=True)
 class Finished:
-    """How an attempt ended: a `job_result`, encoded, and its binary frames."""
+    """The outcome of an attempt: an encoded `job_result`, and its binary frames."""
 
     key: Key
     head: bytes
@@ -53,33 +53,34 @@ class Finished:
 
 
 def failed(key: Key, error: JobError) -> Finished:
-    """The attempt ended in `error`."""
+    """Return the outcome of an attempt that ended in `error`."""
     return Finished(key, encode(NodeResult(job_id=key[0], attempt=key[1], error=error)).encode())
 
 
 def execute(executor: Executor, job: JobAssign, parts: Sequence[bytes], partial: Callable[[str], None]) -> Finished:
-    """Do a job. Never raises: what goes wrong is how it ended. What was no `UnitError` is logged without its message,
-    which may quote the job, and not sent at all."""
+    """Do a job. Never raises: an error becomes the outcome. Sends only the messages of `UnitError`s.
+
+    Logs any other error without its message, which may quote the job."""
     key = (job.job_id, job.attempt)
     try:
         given = list(zip(job.attachments, parts, strict=True))
-        result, made = executor.run(job.capability, job.model, job.body, given, partial)
+        result, attached = executor.run(job.capability, job.model, job.body, given, partial)
         message = NodeResult(
-            job_id=job.job_id, attempt=job.attempt, result=result, attachments=tuple(about for about, _ in made)
+            job_id=job.job_id, attempt=job.attempt, result=result, attachments=tuple(about for about, _ in attached)
         )
-        return Finished(key, encode(message).encode(), tuple(data for _, data in made))
+        return Finished(key, encode(message).encode(), tuple(data for _, data in attached))
     except UnitError as error:
         return failed(key, job_error(error))
-    except Exception as error:  # noqa: BLE001  # the executor's: whatever it is, the node lives on
+    except Exception as error:  # noqa: BLE001  # no error of an executor may end the node
         last = traceback.extract_tb(error.__traceback__)[-1]
-        log.error(  # noqa: TRY400  # the traceback ends in the message
+        log.error(  # noqa: TRY400  # a traceback contains the message
             "node.job_failed", job=key[0], attempt=key[1], error=type(error).__name__, at=f"{last.name}:{last.lineno}"
         )
         return failed(key, _FAILED)
 
 
 def job_error(error: UnitError) -> JobError:
-    """The error as it is sent."""
+    """Convert an error to the form that the protocol sends."""
     wait_s = error.retry_after_s
     if wait_s is not None:
         wait_s = min(max(wait_s, 0.0), _MAX_WAIT_S) if math.isfinite(wait_s) else None

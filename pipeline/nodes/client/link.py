@@ -1,5 +1,4 @@
-"""A WebSocket to a gateway: messages of the protocol with their attachments, and what went wrong, as nodes and sessions
-need it."""
+"""A WebSocket to a gateway, for nodes and sessions: messages with their attachments, and readable errors."""
 
 import asyncio
 import json
@@ -29,36 +28,36 @@ from pipeline.settings.providers import gateway_urls
 Incoming = TypeVar("Incoming")
 _CLOSE_S = 2
 _FRAMES_AHEAD = 4
-"""Read before they are asked for: each may be as large as a picture."""
+"""How many frames the library reads ahead. Each may be as large as a picture."""
 _QUIET = logging.getLogger(f"{__name__}.frames")
 _QUIET.setLevel(logging.WARNING)
-"""For the library, which at DEBUG logs the token and the contents of frames."""
+"""The library's logger, without DEBUG, which would record the token and the contents of frames."""
 
 
 @dataclass(frozen=True)
 class LinkLimits:
-    """How long a gateway may take, and how much it may send at once."""
+    """Time and size limits of a link."""
 
     open_s: float = 10
-    """From the name's look-up to the end of the handshake."""
+    """The time for the name look-up and the handshake."""
     ping_s: float = 5
-    """Between two pings."""
+    """The interval between pings."""
     silent_s: float = 15
-    """A ping not answered for so long ends the connection."""
+    """The time after which an unanswered ping ends the connection."""
     send_s: float = 60
-    """For one frame: a gateway that does not read is left."""
+    """The time for sending one frame."""
     parts_s: float = 60
-    """For all attachments of a message, from its end on; and for a message, from its first fragment on."""
+    """The time for all attachments of a message; also for the fragments of a message after the first."""
     max_message_bytes: int = 16 * 2**20
-    """Of a text frame."""
+    """The size limit of a text frame."""
     max_attachment_bytes: int = 32 * 2**20
-    """Of a message's binary frames together."""
+    """The size limit of all binary frames of one message together."""
 
 
 class LinkFailed(Exception):
-    """There is no connection, or none any more; `str` says why. `close_code`: what the gateway said, 0 if nothing.
+    """The connection failed; `str` gives the reason. `close_code`: the gateway's close code, or 0.
 
-    `fatal`: trying again is no use before somebody changes something."""
+    `fatal`: a retry fails as well until an operator changes the token or the version."""
 
     def __init__(self, reason: str, close_code: int = 0) -> None:
         super().__init__(reason)
@@ -67,7 +66,7 @@ class LinkFailed(Exception):
 
 
 class Oversize(BadMessage):
-    """`message` announces more attachments than are taken; they were not read."""
+    """The attachments of `message` exceed the limit. They were not read."""
 
     def __init__(self, message: object) -> None:
         super().__init__("the attachments are too large", CloseCode.TOO_LARGE)
@@ -75,29 +74,29 @@ class Oversize(BadMessage):
 
 
 class Link(Generic[Incoming]):
-    """One open connection. Every method raises `LinkFailed` once it is lost."""
+    """One open connection. Every method raises `LinkFailed` once the connection is lost."""
 
     def __init__(self, socket: ClientConnection, kind: TypeAdapter[Incoming], limits: LinkLimits) -> None:
         self._socket = socket
         self._kind = kind
         self._limits = limits
         self._sending = asyncio.Lock()
-        self._said = ""
+        self._last_error = ""
 
     async def send(self, message: Message | bytes, parts: Sequence[bytes] = ()) -> None:
-        """Hand a message (or one already encoded) and its attachments to the network.
+        """Send a message, encoded or not, and its attachments.
 
-        Cancelled half-way, the connection is cut: no other message may stand between."""
+        Aborts the connection if it is cancelled half-way, since no other message may come between the frames."""
         head = message if isinstance(message, bytes) else message.model_dump_json(exclude_none=True).encode()
         async with self._sending:
-            whole = False
+            complete = False
             try:
                 await self._frame(head, text=True)
                 for part in parts:
                     await self._frame(part, text=False)
-                whole = True
+                complete = True
             finally:
-                if not whole:
+                if not complete:
                     self._socket.transport.abort()
 
     async def _frame(self, data: bytes, *, text: bool) -> None:
@@ -105,24 +104,24 @@ class Link(Generic[Incoming]):
             async with asyncio.timeout(self._limits.send_s):
                 await self._socket.send(data, text=text)
         except TimeoutError:
-            raise LinkFailed("the gateway does not read what it is sent") from None
+            raise LinkFailed("the gateway reads too slowly") from None
         except WebSocketException as error:
             raise failure(error) from None
 
     async def receive(self) -> tuple[Incoming, tuple[bytes, ...]]:
-        """The next message of a known type, and its attachments. Raises `BadMessage` for junk.
+        """Return the next message of a known type with its attachments. Raises `BadMessage` for invalid frames.
 
-        An `error` of the gateway becomes the reason of the `LinkFailed` that follows it."""
+        An `error` message of the gateway becomes the reason of the `LinkFailed` that follows it."""
         while True:
             text = await self._next()
             if not isinstance(text, str):
-                raise BadMessage("a binary frame that no message announced")
+                raise BadMessage("a binary frame without a message that announces it")
             message = parse(text, self._kind)
             if message is None:
                 announced = json.loads(text).get("attachments")
                 await self._parts([None] * len(announced) if isinstance(announced, list) else [])
             elif isinstance(message, Error):
-                self._said = f"{message.code}: {message.message}"[:300]
+                self._last_error = f"{message.code}: {message.message}"[:300]
             else:
                 sizes = [each.size for each in message.attachments] if isinstance(message, WithAttachments) else []
                 if sum(sizes) > self._limits.max_attachment_bytes:
@@ -130,7 +129,7 @@ class Link(Generic[Incoming]):
                 return message, await self._parts(sizes)
 
     async def _parts(self, sizes: Sequence[int | None]) -> tuple[bytes, ...]:
-        """The attachments of a message; those without a size are read and dropped."""
+        """Read the attachments of a message. Drops those whose size is None."""
         if len(sizes) > MAX_ATTACHMENTS:
             raise BadMessage("there are too many attachments")
         parts = []
@@ -142,11 +141,11 @@ class Link(Generic[Incoming]):
                         raise BadMessage("an attachment is missing, or has another size than announced")
                     parts.append(part if size is not None else b"")
         except TimeoutError:
-            raise LinkFailed("the gateway keeps attachments back that it announced") from None
+            raise LinkFailed("the gateway announced attachments and did not send them in time") from None
         return tuple(parts)
 
     async def _next(self) -> str | bytes:
-        """The next whole message, which may come in many fragments: these within `parts_s` from the first on."""
+        """Read the next message. Its fragments must arrive within `parts_s` after the first."""
         frames: list[Any] = []
         try:
             async with asyncio.timeout(None) as limit:
@@ -155,23 +154,23 @@ class Link(Generic[Incoming]):
                         limit.reschedule(asyncio.get_running_loop().time() + self._limits.parts_s)
                     frames.append(frame)
         except TimeoutError:
-            raise LinkFailed("the gateway began a message and does not end it") from None
+            raise LinkFailed("the gateway began a message and did not complete it in time") from None
         except WebSocketException as error:
-            raise failure(error, self._said) from None
+            raise failure(error, self._last_error) from None
         whole: str | bytes = frames[0] if len(frames) == 1 else type(frames[0])().join(frames)
         return whole
 
     async def close(self, code: int = 1000, reason: str = "") -> None:
-        """End the connection, and say why; harmless if it is lost already."""
+        """Close the connection with a code and a reason. Harmless if it is lost already."""
         try:
             async with asyncio.timeout(_CLOSE_S):
                 await self._socket.close(code, reason[:100])
-        except TimeoutError:  # a peer that does not read does not see the farewell either
+        except TimeoutError:  # the gateway does not read
             self._socket.transport.abort()
 
 
 class _Connect(connect):
-    """Goes where it was told to, or nowhere: a redirect is an answer like any other that is not a WebSocket."""
+    """Follows no redirects: a redirect is an error, like any other answer that is not a WebSocket."""
 
     def process_redirect(self, exc: Exception) -> Exception | str:
         return exc
@@ -181,11 +180,11 @@ class _Connect(connect):
 async def open_link(
     url: str, token: str, kind: TypeAdapter[Incoming], limits: LinkLimits, trust: ssl.SSLContext | None = None
 ) -> AsyncIterator[Link[Incoming]]:
-    """A connection to `url` with `token`; closed at the end. Raises `LinkFailed` if there is none to be had.
+    """Connect to `url` with `token`, and close the connection at the end of the block. Raises `LinkFailed`.
 
-    `trust`: for `wss://`, whose certificates are taken; None: those of the system's authorities."""
-    # Without a proxy of the environment: gateways are neighbours, and a proxy cuts long connections. Without
-    # compression: pictures have theirs.
+    `trust`: the trusted authorities for `wss://`; None: those of the system."""
+    # Ignore proxies of the environment: gateways are usually near, and proxies cut long connections. Do not compress:
+    # pictures are compressed already.
     tls: dict[str, Any] = {"ssl": trust} if trust is not None and url.startswith("wss:") else {}
     largest = max(limits.max_message_bytes, limits.max_attachment_bytes)
     try:
@@ -216,39 +215,39 @@ async def open_link(
         await link.close(code, reason)
 
 
-def failure(error: Exception, said: str = "") -> LinkFailed:
-    """What the library or the network raised, in words. `said`: what the gateway said last."""
+def failure(error: Exception, last_error: str = "") -> LinkFailed:
+    """Describe an error of the library or the network. `last_error`: the gateway's last `error` message."""
     if isinstance(error, ConnectionClosed):
-        told = error.rcvd
-        if told is None:
+        close = error.rcvd
+        if close is None:
             return LinkFailed("the connection broke" if error.sent is None else f"closed: {error.sent.reason}")
-        reason = said or f"{told.code} {told.reason}".strip()
-        return LinkFailed(f"the gateway closed the connection ({reason})", told.code)
+        reason = last_error or f"{close.code} {close.reason}".strip()
+        return LinkFailed(f"the gateway closed the connection ({reason})", close.code)
     if isinstance(error, InvalidStatus):
         status = error.response.status_code
-        # A gateway says so over the WebSocket.
-        words = f"HTTP {status} came instead of a WebSocket: from a proxy, or is this not a gateway's port?"
-        return LinkFailed(words, CloseCode.UNAUTHORIZED if status in {401, 403} else 0)
+        # A gateway refuses with a close code, after the handshake.
+        text = f"the address answered HTTP {status} instead of a WebSocket: a proxy, or not a gateway's port?"
+        return LinkFailed(text, CloseCode.UNAUTHORIZED if status in {401, 403} else 0)
     if isinstance(error, ssl.SSLCertVerificationError):
-        words = f"its certificate is not trusted: {error.verify_message}"
+        text = f"its certificate is not trusted: {error.verify_message}"
     elif isinstance(error, ssl.SSLError) and error.reason == "WRONG_VERSION_NUMBER":
-        words = "it does not speak TLS: without TLS its address begins with ws://"
+        text = "it does not speak TLS: without TLS its address begins with ws://"
     elif isinstance(error, TimeoutError):
-        words = "the gateway did not answer in time"
+        text = "the gateway did not answer in time"
     elif isinstance(error, InvalidHandshake):
-        words = f"no gateway there: {error}"
+        text = f"no gateway there: {error}"
     else:
-        words = f"{type(error).__name__}: {error}"
-    return LinkFailed(words[:200])
+        text = f"{type(error).__name__}: {error}"
+    return LinkFailed(text[:200])
 
 
 def endpoints(urls: str | Sequence[str], path: str) -> tuple[str, ...]:
-    """The addresses of gateways with the protocol's `path`. Raises `ValueError`, which says what an address is."""
+    """Return the addresses of gateways, each with the protocol's `path`. Raises `ValueError` for an invalid address."""
     return tuple(url.removesuffix(path).rstrip("/") + path for url in gateway_urls(urls))
 
 
 class BackOff:
-    """Waits that grow with each failure, at random between nothing and the most (full jitter)."""
+    """Waits that grow with each failure: random between 0 and a limit that doubles (full jitter)."""
 
     def __init__(self, first_s: float = 0.2, longest_s: float = 10) -> None:
         self._first_s = first_s
@@ -256,11 +255,11 @@ class BackOff:
         self.failures = 0
 
     def next_s(self) -> float:
-        """The wait after one more failure."""
+        """Count a failure, and return the wait after it."""
         most = min(self._longest_s, self._first_s * 2 ** min(self.failures, 30))
         self.failures += 1
         return random.uniform(0, most)  # noqa: S311  # spreads load, guards nothing
 
     def reset(self) -> None:
-        """All is well."""
+        """Start again with the shortest wait."""
         self.failures = 0

@@ -1,7 +1,7 @@
-"""A session with a gateway: requests go out, answers come back, over whichever gateway is there.
+"""A session with a gateway, which sends requests and receives their answers.
 
-One connection carries all requests. Is it lost, the session goes on with the next address, under the same session id,
-and sends every request without an answer again under its own id: to the gateway the same job.
+One connection carries all requests. If it breaks, the session connects to the next address under the same session id,
+and resends every unanswered request under its request id, which the gateway recognizes as the same job.
 """
 
 import asyncio
@@ -41,24 +41,24 @@ _ADVICE = "make one with `penstock nodes tokens create NAME --kind session`"
 
 @dataclass(frozen=True)
 class SessionLimits(LinkLimits):
-    """How much a session holds, and how patient it is."""
+    """Size and time limits of a session."""
 
     max_requests: int = 256
-    """Under way at once; further ones wait for room."""
+    """The most unanswered requests. Further ones wait for room."""
     max_bytes: int = 64 * 2**20
-    """Of all requests under way together; as many as a gateway takes of one session (its `max_outbox_bytes`)."""
+    """The most bytes of all unanswered requests. A gateway takes as many of a session (its `max_outbox_bytes`)."""
     patience_s: float = 30
-    """Without any gateway for so long, a request fails rather than wait for its own limit."""
+    """How long a request waits while no gateway answers, unless its own limit is shorter."""
     max_sends: int = 20
-    """How often a request is sent in all: one that breaks every connection ends."""
+    """How often the session sends a request, which ends requests that break every connection."""
     back_off_s: tuple[float, float] = (0.2, 10)
-    """The most that is waited before the first further try to connect, and before any."""
+    """The longest wait before the first reconnection, and before any."""
 
 
 class Session:
-    """All requests of one process to a gateway, as an async context manager. Belongs to its event loop and process.
+    """Sends requests to a gateway. An async context manager, for one event loop of one process.
 
-    `urls`: where gateways are, `ws://` or `wss://`, as a list or separated by commas. Raises `ValueError` for others.
+    `urls`: the gateways' addresses, `ws://` or `wss://`, as a list or separated by commas. Raises `ValueError`.
     """
 
     def __init__(
@@ -72,13 +72,13 @@ class Session:
         self._pendings = Pendings(self._limits.max_requests, self._limits.max_bytes)
         self._back_off = BackOff(*self._limits.back_off_s)
         self._wanted = asyncio.Event()
-        """Somebody needs a connection."""
+        """Set while a request or a call of `connected` needs a connection."""
         self._opened: asyncio.Future[SessionWelcome | UnitError] | None = None
         self._down_since: float | None = None
-        self._why_down = "no connection was tried"
+        self._failure_reason = "the session has not tried to connect yet"
         self._link: Link[ToSession] | None = None
         self.welcome: SessionWelcome | None = None
-        """What the gateway said of itself; None while there is no connection."""
+        """The gateway's welcome. None while there is no connection."""
         self._pid = os.getpid()
         self._running: asyncio.Task[None] | None = None
         self._closed = False
@@ -92,7 +92,7 @@ class Session:
         await self.close()
 
     async def close(self) -> None:
-        """End the connection; requests without an answer fail."""
+        """Close the connection. Unanswered requests fail."""
         self._closed = True
         if self._running is not None:
             self._running.cancel()
@@ -101,11 +101,11 @@ class Session:
 
     @property
     def closed(self) -> bool:
-        """Whether it was ended by `close`."""
+        """Whether `close` was called."""
         return self._closed
 
     async def connected(self, timeout_s: float = 10) -> SessionWelcome:
-        """What the gateway says of itself, once a connection is open. Raises `UnitError`."""
+        """Wait for a connection, and return the gateway's welcome. Raises `UnitError`."""
         self._start()
         if self.welcome is not None:
             return self.welcome
@@ -131,13 +131,13 @@ class Session:
         on_partial: Callable[[int, str], None] | None = None,
         on_sent: Callable[[], None] | None = None,
     ) -> SessionReply:
-        """The answer to one request within `timeout_s`, waiting for room and connection included.
-        Raises `UnitError`; `JobFailed` if that is what the gateway or a node answered.
+        """Send a request, and return its answer within `timeout_s`, which includes waiting for room and a connection.
+        Raises `UnitError`; `JobFailed` if the gateway or a node answered with an error.
 
-        The same `request_id` is the same job, also after this process has ended; empty: one of its own. Cancelled, it
-        cancels the job. `on_partial` gets pieces of the text with the number of the attempt; a new attempt makes those
-        of the earlier ones void, and pieces that came while there was no connection are missing. `on_sent` is called
-        when the request was handed to the network first. Neither may block.
+        A repeated `request_id` names the same job, even from another process; if it is empty, the request gets a new
+        id. Cancelling the call cancels the job. `on_partial` gets the number of the attempt and a piece of the text; a
+        new attempt voids earlier pieces, and pieces sent while the connection was lost are missing. `on_sent` is
+        called when the request is first handed to the network. Neither callback may block.
         """
         self._start()
         bundle = Bundle.of(
@@ -158,28 +158,28 @@ class Session:
                 return _answered(await asyncio.shield(pending.answer))
         except TimeoutError:
             if self._link is None:
-                # Not cancelled: who asks again gets what was paid for.
+                # Do not cancel the job: its result may have cost money, and a repeated request gets it.
                 raise self._unreachable(pending) from None
-            message = f"there was no answer within {timeout_s:g} s: `penstock nodes list` says who offers {capability}"
+            message = f"no answer within {timeout_s:g} s: `penstock nodes list` shows which nodes offer {capability}"
             raise failed(message, ErrorKind.TRANSIENT, "timeout") from None
         finally:
             if pending is not None:
                 self._pendings.leave(pending)
 
     def _start(self) -> None:
-        """Check that this session can be used here, and start its task if there is none."""
+        """Start the connecting task unless it runs. Raises for a closed or forked session, or an unusable token."""
         if self._closed or self._pid != os.getpid():
-            raise RuntimeError("a session belongs to the process that made it, until it is closed")
+            raise RuntimeError("a session belongs to the process that created it, until it is closed")
         if not (self._token and self._token.isascii() and self._token.isprintable()):
-            wrong = "has no token" if not self._token else "cannot use this token, which has odd characters"
-            raise failed(f"the session {wrong}: {_ADVICE}", ErrorKind.PERMANENT, "auth")
+            problem = "has no token" if not self._token else "cannot use this token, which has odd characters"
+            raise failed(f"the session {problem}: {_ADVICE}", ErrorKind.PERMANENT, "auth")
         if self._running is None:
             self._running = asyncio.get_running_loop().create_task(self._keep_connected())
 
     async def _keep_connected(self) -> None:
-        """Connect whenever somebody waits for an answer, to one address after the other."""
+        """Keep a connection while one is needed. Tries the addresses in turn."""
         loop = asyncio.get_running_loop()
-        # Not all processes at the first address.
+        # Start at a random address, to spread processes over the gateways.
         turn = secrets.randbelow(len(self._urls))
         while True:
             await self._wanted.wait()
@@ -199,7 +199,7 @@ class Session:
             await asyncio.sleep(self._back_off.next_s())
 
     async def _serve(self, link: Link[ToSession]) -> None:
-        """Open the session on this connection, then send and receive until it is lost, which raises."""
+        """Open the session on this connection, then send and receive until the connection fails. Always raises."""
         await link.send(SessionOpen(session_id=self._session_id, name=self._name))
         try:
             async with asyncio.timeout(self._limits.open_s):
@@ -207,7 +207,7 @@ class Session:
         except TimeoutError:
             raise LinkFailed("the gateway did not welcome the session") from None
         if not isinstance(welcome, SessionWelcome):
-            raise BadMessage("the first message is not a welcome")
+            raise BadMessage("the first message must be a welcome")
         self.welcome, self._link, self._down_since = welcome, link, None
         if self._opened is not None and not self._opened.done():
             self._opened.set_result(welcome)
@@ -234,7 +234,7 @@ class Session:
                 pending.was_sent()
 
     def _refusal(self, pending: Pending, welcome: SessionWelcome) -> UnitError | None:
-        """Why the request cannot be sent."""
+        """Return the error of a request that this connection cannot carry, or None."""
         head, parts = len(pending.bundle.head), sum(map(len, pending.bundle.parts))
         if head > welcome.max_message_bytes or parts > welcome.max_attachment_bytes:
             message = (
@@ -243,7 +243,8 @@ class Session:
             )
             return failed(message, ErrorKind.PERMANENT, "too_large")
         if pending.sends >= self._limits.max_sends:
-            return failed(f"lost its connection {pending.sends} times", ErrorKind.TRANSIENT, "gateway_unreachable")
+            message = f"the request lost its connection {pending.sends} times"
+            return failed(message, ErrorKind.TRANSIENT, "gateway_unreachable")
         return None
 
     async def _read(self, link: Link[ToSession]) -> None:
@@ -263,7 +264,7 @@ class Session:
         self._back_off.reset()
         pending = self._pendings.get(message.request_id)
         if pending is None:
-            return  # nobody waits for it any more
+            return  # its waiters have left
         pending.accepted = True
         if isinstance(message, SessionPartial):
             pending.piece(message.attempt, message.text)
@@ -273,20 +274,20 @@ class Session:
             assert isinstance(message, JobAccepted)
 
     def _lost(self, error: LinkFailed | BadMessage, now: float) -> None:
-        """Note that the connection failed, and end what can wait no longer."""
-        self._why_down = str(error)
-        log.info("session.disconnected", reason=self._why_down, waiting=len(self._pendings))
+        """Note why the connection failed, and fail the requests that cannot wait any longer."""
+        self._failure_reason = str(error)
+        log.info("session.disconnected", reason=self._failure_reason, waiting=len(self._pendings))
         code = error.close_code
         if isinstance(error, LinkFailed) and error.fatal:
-            said = f"the gateway refuses the token ({error}): {_ADVICE}"
+            message = f"the gateway refuses the token ({error}): {_ADVICE}"
             if code != CloseCode.UNAUTHORIZED:
-                said = f"gateway and session have no version of the protocol in common: {error}"
-            word = "auth" if code == CloseCode.UNAUTHORIZED else "version"
-            self._fail_all(failed(said, ErrorKind.PERMANENT, word))
+                message = f"gateway and session have no version of the protocol in common: {error}"
+            name = "auth" if code == CloseCode.UNAUTHORIZED else "version"
+            self._fail_all(failed(message, ErrorKind.PERMANENT, name))
         elif code == CloseCode.REPLACED:
-            self._session_id = secrets.token_hex(16)  # somebody has the same; the jobs are known by their requests
+            self._session_id = secrets.token_hex(16)  # another session has the id; jobs go by their request ids
         elif isinstance(error, LinkFailed) and code in _POISON:
-            # One of those that it has not accepted was the reason; the others may well be sent again.
+            # An unaccepted request caused the close code, so fail these, and resend the others.
             for pending in self._pendings.unaccepted():
                 self._pendings.settle(pending, failed(f"refused: {error}", ErrorKind.TRANSIENT, "refused"))
         self._down_since = now if self._down_since is None else self._down_since
@@ -305,8 +306,8 @@ class Session:
     def _unreachable(self, pending: Pending | None = None) -> UnitError:
         if pending is not None:
             pending.kept = True
-        where = ", ".join(self._urls)
-        return failed(f"no gateway at {where}: {self._why_down}", ErrorKind.TRANSIENT, "gateway_unreachable")
+        addresses = ", ".join(self._urls)
+        return failed(f"no gateway at {addresses}: {self._failure_reason}", ErrorKind.TRANSIENT, "gateway_unreachable")
 
 
 def _answered(outcome: Reply | UnitError) -> Reply:
@@ -316,7 +317,7 @@ def _answered(outcome: Reply | UnitError) -> Reply:
 
 
 def ask(urls: str | Sequence[str], token: str, capability: str, **request: Any) -> SessionReply:
-    """One request over a session of its own, and its answer. Takes what `Session.request` takes. Raises `UnitError`."""
+    """Send one request over its own session, and return the answer. Arguments and errors as in `Session.request`."""
 
     async def once() -> SessionReply:
         async with Session(urls, token) as session:

@@ -1,4 +1,4 @@
-"""What nodes that are connected here say about their attempts at jobs, and what that changes."""
+"""Attempts at jobs by the local nodes: handles their acknowledgements, partial results and results."""
 
 import asyncio
 import time
@@ -39,14 +39,14 @@ from pipeline.nodes.state.slots import Slots
 
 log = structlog.get_logger(__name__)
 _LARGE_BYTES = 2**20
-_MISSED = 3
-"""Heartbeats that may be missing."""
-_FORGIVE_S = 1.0
-"""How often the drops of a node that does its jobs are forgiven."""
+_MISSED_HEARTBEATS = 3
+"""After so many heartbeat intervals of silence, a node counts as gone."""
+_RESET_S = 1.0
+"""The least time between two resets of a working node's cool-down."""
 
 
 class Attempts:
-    """The attempts of all nodes of this instance."""
+    """Serves the nodes of this instance."""
 
     def __init__(
         self,
@@ -61,7 +61,7 @@ class Attempts:
         spawn: Spawn,
         now_ms: Callable[[], int],
     ) -> None:
-        """`now_ms`: about the time by Redis."""
+        """`now_ms`: returns approximately Redis' time."""
         self._settings = settings
         self._nodes = nodes
         self._jobs = jobs
@@ -74,18 +74,21 @@ class Attempts:
         self._now_ms = now_ms
 
     async def serve(self, link: NodeLink, register: NodeRegister) -> None:
-        """Until the node goes, or is silent for three heartbeats. Raises `Ended`, `BadMessage`, `TimeoutError`."""
+        """Handle a node's messages until it disconnects. Raises `Ended`, `BadMessage`.
+
+        Raises `TimeoutError` after three heartbeat intervals of silence.
+        """
         await self._reconcile(link, register)
-        link.show()
+        link.publish()
         self._spawn(self._lines.slot_freed(link.id))
-        within_s = _MISSED * self._settings.heartbeat_ms / 1000
+        within_s = _MISSED_HEARTBEATS * self._settings.heartbeat_ms / 1000
         while True:
             message, parts = await link.connection.receive(from_node, within_s)
             link.state = replace(link.state, last_seen_ms=self._now_ms())
             await self._take(link, message, parts)
 
     async def _reconcile(self, link: NodeLink, register: NodeRegister) -> None:
-        """Jobs that it has lost go to others; those that it has for nothing are ended; the others go on."""
+        """Compare the jobs that the node holds with Redis: cancel obsolete ones, and retry lost ones elsewhere."""
         for held in register.held:
             job = await self._jobs.get(held.job_id)
             if job is None or not _owns(link, job) or job.attempt != held.attempt or job.outcome:
@@ -98,38 +101,38 @@ class Attempts:
         for job_id in set(await self._slots.held(link.id)) - set(link.jobs):
             job = await self._jobs.get(job_id)
             if self._nodes.get(link.id) is not link:
-                return  # it has connected anew, and this is what that connection looks at
-            # It may have been given one meanwhile: whoever is connected is given jobs.
+                return  # the node has reconnected, and the new connection reconciles its jobs
+            # Check `link.jobs` again: the node may have got the job during the awaits above.
             if job and job.node_id == link.id and not job.outcome and job_id not in link.jobs:
                 link.lost.add((job_id, job.attempt))
-                error = JobError(code=NODE_LOST, message="the node has lost it")
+                error = JobError(code=NODE_LOST, message="the node lost the job when it reconnected")
                 await self._give_back(link.id, job_id, job.attempt, error)
 
     async def _take(self, link: NodeLink, message: FromNode, parts: Sequence[bytes]) -> None:
         match message:
             case JobAck():
-                if link.tells(message):
+                if link.is_new_step(message):
                     self._spawn(self._jobs.acknowledge(message.job_id, message.attempt, link.id))
             case JobStarted():
-                if link.tells(message):
+                if link.is_new_step(message):
                     self._spawn(self._jobs.start(message.job_id, message.attempt, link.id))
             case NodePartial():
-                await self._pass_on(link, message)
+                await self._forward(link, message)
             case NodeResult():
-                # By itself, so that storing one result does not hold up the node's next word; but a large one does, or
-                # a node could fill the memory with what Redis has not taken yet.
+                # Store small results in the background, so that the node's next message need not wait. Wait for large
+                # ones, or a node could fill the memory faster than Redis takes its results.
                 storing = self._store(link, message, parts)
                 await storing if link.connection.received_bytes > _LARGE_BYTES else self._spawn(storing)
             case NodeDrain():
-                link.show(draining=True)
+                link.publish(draining=True)
             case NodeRegister():
-                link.close(CloseCode.BAD_MESSAGE, "it is registered already")
+                link.close(CloseCode.BAD_MESSAGE, "the node is already registered")
 
-    async def _pass_on(self, link: NodeLink, message: NodePartial) -> None:
-        """A piece of a result, to those who wait for it."""
+    async def _forward(self, link: NodeLink, message: NodePartial) -> None:
+        """Forward a piece of a result to the waiting sessions."""
         if not link.has(message):
-            return  # late: the job is with another node, or over
-        if link.tells(message) and not await self._jobs.record_partial(message.job_id, message.attempt, link.id):
+            return  # the job is at another node, or over
+        if link.is_new_step(message) and not await self._jobs.record_partial(message.job_id, message.attempt, link.id):
             link.forget(message.job_id)
             return
         job = await self._jobs.get(message.job_id)
@@ -137,15 +140,15 @@ class Attempts:
             await self._delivery.partial(job, message.attempt, message.text)
 
     async def _store(self, link: NodeLink, message: NodeResult, parts: Sequence[bytes]) -> None:
-        """Store the result, and only then tell the node that it need not keep it."""
+        """Store the result, and then tell the node that it may drop it."""
         key = (message.job_id, message.attempt)
         if key in link.settling:
-            return  # sent twice
+            return  # the node sent the result twice
         taken: bool | None = False
         if link.has(message):
             link.settling.add(key)
             code = message.error.code if message.error else ""
-            handle = self._refused if code in {MODEL_NOT_AVAILABLE, NODE_BUSY} else self._finished
+            handle = self._refuse if code in {MODEL_NOT_AVAILABLE, NODE_BUSY} else self._finish
             try:
                 taken = await _persist(link, lambda: handle(link, message, parts))
             finally:
@@ -155,7 +158,7 @@ class Attempts:
         if taken is not None:
             link.connection.send(NodeResultReceived(job_id=message.job_id, attempt=message.attempt, taken=taken))
 
-    async def _finished(self, link: NodeLink, message: NodeResult, parts: Sequence[bytes]) -> bool:
+    async def _finish(self, link: NodeLink, message: NodeResult, parts: Sequence[bytes]) -> bool:
         error = message.error
         head = message.model_dump(include={"result", "error", "attachments"}, exclude_none=True)
         if error is None and message.result is None:
@@ -170,75 +173,74 @@ class Attempts:
             error.code if error else "",
             error.message if error else "",
         )
-        in_hand = link.forget(message.job_id, message.attempt)
+        held = link.forget(message.job_id, message.attempt)
         if finished is None:
             return False
         if finished.repeated:
             packed = await self._jobs.result(message.job_id) or packed
-        if in_hand:
-            link.measure(in_hand)
+        if held:
+            link.record_latency(held)
         self._dispatch.forget(message.job_id)
         await self._delivery.result(finished, packed)
-        if finished.job.outcome == "ok" and time.monotonic() - link.forgiven > _FORGIVE_S:
-            link.forgiven = time.monotonic()
+        if finished.job.outcome == "ok" and time.monotonic() - link.cool_down_reset_at > _RESET_S:
+            link.cool_down_reset_at = time.monotonic()
             self._spawn(self._slots.reset_cool_down(link.id))
         self._spawn(self._dispatch.settle(finished.job))
         return True
 
-    async def _refused(self, link: NodeLink, message: NodeResult, parts: Sequence[bytes]) -> bool:  # noqa: ARG002
-        """The node cannot do this job now: another shall. Rule: docs/sources/nodes.md#storm-guard."""
+    async def _refuse(self, link: NodeLink, message: NodeResult, parts: Sequence[bytes]) -> bool:  # noqa: ARG002
+        """Give a job that the node cannot do now to another node. Rule: docs/sources/nodes.md#storm-guard."""
         error = message.error or JobError()
-        in_hand = link.forget(message.job_id, message.attempt)
+        held = link.forget(message.job_id, message.attempt)
         if error.code == MODEL_NOT_AVAILABLE:
-            job = in_hand or await self._jobs.get(message.job_id)
+            job = held or await self._jobs.get(message.job_id)
             model = job.model if job else ""
             if await self._slots.mark_model_missing(link.id, model):
                 log.warning("node.model_missing", node=link.id, model=model)
         else:
-            # It counts its slots otherwise than the gateway. To ask it again at once would cost jobs their attempts.
+            # The node has fewer free slots than the gateway counts, so the next job would bounce as well.
             await self._slots.cool_down(link.id)
-        self._view.is_full(link.id, time.monotonic())
+        self._view.mark_full(link.id, time.monotonic())
         return await self._give_back(link.id, message.job_id, message.attempt, error)
 
     async def _give_back(self, node_id: str, job_id: str, attempt: int, error: JobError) -> bool:
-        """Let another node try; the job fails if it had tries enough. Whether this was the attempt that counted.
+        """Retry the job at another node, or fail it after its last attempt. False: the attempt was over already.
 
-        A busy node costs no try: it may still be at something that was cancelled.
+        `NODE_BUSY` does not count as an attempt, since the node may still be busy with a cancelled job.
         """
         job = await self._jobs.retry(job_id, attempt, free=error.code == NODE_BUSY)
         if job is None:
             job = await self._jobs.get(job_id)
             if job is None or job.attempt != attempt or job.node_id != node_id or job.outcome:
                 return False
-            why = f"no node would do it: {error.message or error.code}"[:2000]
-            return await self._dispatch.end(job_id, error.model_copy(update={"message": why}))
+            message = f"every attempt failed, the last with: {error.message or error.code}"[:2000]
+            return await self._dispatch.end(job_id, error.model_copy(update={"message": message}))
         await self._slots.release(node_id, job_id)
-        await self._delivery.tell(job.home, "again", job_id, node_id)
+        await self._delivery.notify_home(job.home, "again", job_id, node_id)
         return True
 
     async def renew(self) -> None:
-        """Prolong the slots of what nodes have, and end jobs that ended without a word to the connection."""
+        """Prolong the slots of the nodes' jobs, and cancel jobs that ended while the message to the node was lost."""
         for link in list(self._nodes.values()):
             if link.jobs:
-                await self._end_lost(link)
+                await self._cancel_ended(link)
                 await self._slots.renew(link.id, list(link.jobs), self._settings.slot_hold_ms)
 
-    async def _end_lost(self, link: NodeLink) -> None:
-        """Forget jobs whose ends were lost between instances."""
+    async def _cancel_ended(self, link: NodeLink) -> None:
         before = {job_id: held for job_id, held in link.jobs.items() if (job_id, held.attempt) not in link.settling}
         for job, (job_id, held) in zip(await self._jobs.get_all(list(before)), before.items(), strict=True):
-            is_its = job is not None and not job.outcome and _owns(link, job) and job.attempt == held.attempt
-            if not is_its and link.jobs.get(job_id) is held:
+            is_current = job is not None and not job.outcome and _owns(link, job) and job.attempt == held.attempt
+            if not is_current and link.jobs.get(job_id) is held:
                 link.cancel(NodeCancel(job_id=job_id, attempt=held.attempt, reason="late"))
 
 
 def _owns(link: NodeLink, job: Job) -> bool:
-    """Whether the job was given to this node: to its name, under its token."""
+    """Whether the job's attempt belongs to this node: to its name and its token."""
     return (job.node_id, job.node_token) == (link.id, link.token_id)
 
 
 async def _persist(link: NodeLink, act: Callable[[], Awaitable[bool]]) -> bool | None:
-    """Do what must not be lost: while Redis is away, again and again, as long as the node is connected."""
+    """Retry `act` while Redis is away. None: the node disconnected first."""
     wait_s = 0.1
     while link.connection.open:
         try:

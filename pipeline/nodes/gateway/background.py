@@ -1,4 +1,4 @@
-"""What an instance does beside serving connections: single tasks, and work that is repeated until it stops."""
+"""Background work of an instance: single tasks, and loops that run until the instance stops."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
@@ -13,14 +13,14 @@ Spawn = Callable[[Coroutine[Any, Any, Any]], None]
 
 
 class Background:
-    """The tasks of one instance."""
+    """The tasks and loops of one instance."""
 
     def __init__(self) -> None:
         self._tasks: set[asyncio.Task[Any]] = set()
         self._loops: set[asyncio.Task[None]] = set()
 
     def spawn(self, work: Coroutine[Any, Any, Any]) -> None:
-        """Run this beside everything else. If Redis is away, drop it: regular checks repair what is left undone."""
+        """Run `work` as a task. If Redis is away, drop it: the regular checks make up for it."""
 
         async def guarded() -> None:
             try:
@@ -35,7 +35,7 @@ class Background:
         task.add_done_callback(self._tasks.discard)
 
     def repeat(self, seconds: float, work: Callable[[], Awaitable[object]]) -> None:
-        """Do this again and again, with so long a pause between."""
+        """Call `work` in a loop, with a pause of `seconds` between calls."""
 
         async def repeated() -> None:
             while True:
@@ -52,9 +52,9 @@ class Background:
         self._loops.add(asyncio.create_task(repeated()))
 
     async def stop(self) -> None:
-        """End what is repeated, and wait a moment for single tasks."""
+        """Cancel the loops, and wait up to 2 s for the tasks."""
         loops = self._loops
-        while loops:  # a library now and then takes a cancellation for a time-out of its own
+        while loops:  # libraries sometimes mistake a cancellation for a time-out of their own, so cancel again
             for task in loops:
                 task.cancel()
             _, loops = await asyncio.wait(loops, timeout=1)

@@ -1,4 +1,4 @@
-"""Messages to nodes, sessions and homes, wherever they are connected: here, or through another instance's inbox."""
+"""Messages to nodes, sessions and homes: directly if they are here, else through the inbox of their instance."""
 
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -13,16 +13,16 @@ from pipeline.nodes.state.jobs import Jobs
 from pipeline.nodes.state.requests import Requests
 
 INLINE_BYTES = 128 * 1024
-"""What is larger does not travel in an inbox, which is cut by the number of its entries, but has a key of its own."""
+"""Larger payloads and results get a key of their own, because the limit of an inbox counts entries, not bytes."""
 
 
 def request_id_of(request_key: str) -> str:
-    """The session's own id of a request: keys begin with the token's id."""
+    """Return the request's id at its session: the key without the token's id."""
     return request_key.partition(":")[2]
 
 
 def answer(link: SessionLink, request_key: str, job_id: str, packed: bytes) -> None:
-    """Tell a session what a job's result holds."""
+    """Send a job's packed result to a session that waits for it."""
     parcel = Parcel.unpack(packed)
     head = parcel.head
     message = SessionResult(
@@ -32,16 +32,13 @@ def answer(link: SessionLink, request_key: str, job_id: str, packed: bytes) -> N
         node_id=head.get("node_id", ""),
         result=head.get("result"),
         error=JobError(**head["error"]) if head.get("error") else None,
-        attachments=tuple(Attachment(**one) for one in head.get("attachments", ())),
+        attachments=tuple(Attachment(**fields) for fields in head.get("attachments", ())),
     )
     link.answer(message, tuple(parcel.parts))
 
 
 class Delivery:
-    """What must arrive goes by stream, and at once to a node or session that is here.
-
-    Rules: docs/sources/nodes.md#delivery.
-    """
+    """Sends directly to local links, and by streams to other instances. Rules: docs/sources/nodes.md#delivery."""
 
     def __init__(
         self,
@@ -51,28 +48,28 @@ class Delivery:
         inbox: Inbox,
         jobs: Jobs,
         requests: Requests,
-        hear: Callable[[str, str, str], Awaitable[None]],
+        notify: Callable[[str, str, str], Awaitable[None]],
     ) -> None:
-        """`hear`: what the home of jobs here does when it is told something of a job and a node."""
+        """`notify`: `Dispatch.notify` of this instance."""
         self._home = home
         self._nodes = nodes
         self._sessions = sessions
         self._inbox = inbox
         self._jobs = jobs
         self._requests = requests
-        self._hear = hear
+        self._notify = notify
 
     # To homes and nodes
 
-    async def tell(self, home: str, kind: str, job_id: str, node_id: str = "") -> None:
-        """Tell the instance that is home to a job. A dead one is not told: who waits for the job adopts it."""
+    async def notify_home(self, home: str, kind: str, job_id: str, node_id: str = "") -> None:
+        """Notify a job's home. If it is dead, an instance whose session waits for the job adopts the job."""
         if home == self._home:
-            await self._hear(kind, job_id, node_id)
+            await self._notify(kind, job_id, node_id)
         else:
             await self._inbox.send(home.partition("/")[0], kind, {"job_id": job_id, "node_id": node_id})
 
     async def assign(self, job: HomeJob, timeout_ms: int) -> bool:
-        """Give a job to its node. False: nobody knows where that is connected."""
+        """Give a job to its node. False: the node has no known owner, or is connected with another token."""
         parcel = job.parcel()
         if link := self._nodes.get(job.node_id):
             if link.token_id == job.node_token:
@@ -92,7 +89,7 @@ class Delivery:
         return await self.to_owner_of_node("assign", body, packed)
 
     async def cancel(self, node_id: str, job_id: str, attempt: int, reason: str) -> None:
-        """Tell a node that an attempt is over. The word is lost if the node is."""
+        """Tell a node that an attempt is over. The message is lost if the node is not connected."""
         if link := self._nodes.get(node_id):
             link.cancel(NodeCancel(job_id=job_id, attempt=attempt, reason=reason))
         else:
@@ -100,42 +97,42 @@ class Delivery:
             await self.to_owner_of_node("cancel", body)
 
     async def to_owner_of_node(self, kind: str, body: dict[str, Any], payload: bytes = b"", dead: str = "") -> bool:
-        """Tell the other instance that the node is connected to. False: none is known, or it has no inbox."""
+        """Send a message to the other instance that owns the node. False: no other owns it, or it has no inbox."""
         owner = await self._nodes.elsewhere(body["node_id"], dead)
         return bool(owner) and await self._inbox.send(owner, kind, body, payload)
 
     # To sessions
 
     async def result(self, finished: Finished, packed: bytes) -> None:
-        """The result of a job to all that wait for it. Whoever is not connected asks again, and gets it then."""
+        """Send a job's result to all waiting sessions. A disconnected session gets it when it repeats the request."""
         job = finished.job
-        if job.outcome != "ok":  # first: whoever gets the error may ask again at once
+        if job.outcome != "ok":  # before sending, so that a session can retry as soon as it gets the error
             await self._requests.forget(job.request_key, job.job_id)
-        told = {self._home.partition("/")[0]}
+        notified = {self._home.partition("/")[0]}
         for session_id in finished.waiters:
             if link := self._sessions.get(session_id):
                 answer(link, job.request_key, job.job_id, packed)
             elif owner := await self._sessions.elsewhere(session_id):
-                told.add(owner)
+                notified.add(owner)
                 body = {"session_id": session_id, "request_key": job.request_key, "job_id": job.job_id}
                 await self._inbox.send(owner, "result", body, packed if len(packed) <= INLINE_BYTES else b"")
-        if job.home.partition("/")[0] not in told:
-            await self.tell(job.home, "done", job.job_id)
+        if job.home.partition("/")[0] not in notified:
+            await self.notify_home(job.home, "done", job.job_id)
 
-    async def from_redis(self, job: Job) -> None:
-        """A result that was kept, to the sessions here that wait for it."""
+    async def stored_result(self, job: Job) -> None:
+        """Send a stored result to the local sessions that wait for it. A released job's waiters are not in Redis."""
         packed = await self._jobs.result(job.job_id)
         if packed is None:
             return
-        for link in self.waiting_here(job.job_id):  # Redis has forgotten by now who does
+        for link in self.local_waiters(job.job_id):
             answer(link, job.request_key, job.job_id, packed)
 
-    def waiting_here(self, job_id: str) -> list[SessionLink]:
-        """The sessions of this instance that wait for the job."""
+    def local_waiters(self, job_id: str) -> list[SessionLink]:
+        """Return the sessions of this instance that wait for the job."""
         return [link for link in self._sessions.values() if link.waits_for(job_id)]
 
     async def partial(self, job: Job, attempt: int, text: str) -> None:
-        """A piece of a result to all that wait for it."""
+        """Send a piece of a result to all waiting sessions."""
         request_id = request_id_of(job.request_key)
         for session_id in await self._jobs.waiters(job.job_id):
             if link := self._sessions.get(session_id):

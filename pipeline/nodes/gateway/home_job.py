@@ -1,4 +1,4 @@
-"""A job that an instance schedules, or is ready to, and the message by which a node is given it."""
+"""A job that an instance schedules or may adopt, and the message that gives it to a node."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -11,32 +11,34 @@ from pipeline.nodes.protocol import Attachment, JobAssign, JobRequest
 
 @dataclass(eq=False)
 class HomeJob:
-    """A job with what is needed to give it to a node, again if need be. Times are by the clock of this process."""
+    """A job with the payload for its node. Times are of this process's monotonic clock."""
 
     job: Job
     request: JobRequest
     parts: Sequence[bytes]
     begun: float
-    until: float
-    ours: bool = True
-    """Whether this instance schedules it; else it waits here for the one that does, and takes over if that dies."""
+    deadline: float
+    is_home: bool = True
+    """This instance schedules the job. If not, a session here waits for it, and this instance adopts it if its home
+    dies."""
     attempt: int = 1
     node_id: str = ""
-    """The node that has it."""
+    """The node that has the job."""
     node_token: str = ""
-    """The token of the node's connection. With another token, it is another node."""
+    """The token of the node's connection. A node of this name with another token is another node."""
     next_node_id: str = ""
-    """The node that is about to be given it."""
-    untold: bool = False
-    """There was no way to tell the node: Redis was away, or has forgotten where it is."""
+    """The node to which the instance is about to give the job."""
+    undelivered: bool = False
+    """The assignment has not reached the node: Redis is away, or has lost the node's owner."""
     attempt_until: float = 0.0
-    failed: set[str] = field(default_factory=set)
-    """Nodes that dropped it."""
-    in_line: float = 0.0
-    """When it was last put in line; 0: it is not waiting."""
-    looked: float = 0.0
-    unseen: float = 0.0
-    """Since when its node is not seen; 0: it is there."""
+    failed_nodes: set[str] = field(default_factory=set)
+    """Nodes that dropped the job."""
+    in_line_since: float = 0.0
+    """When the job was last put in line. 0: it is not in line."""
+    checked_at: float = 0.0
+    """When this instance last compared the job with Redis."""
+    unseen_since: float = 0.0
+    """Since when the job's node is not connected. 0: it is connected."""
 
     @property
     def id(self) -> str:
@@ -47,13 +49,13 @@ class HomeJob:
         return Need(self.request.capability, self.request.model)
 
     def parcel(self) -> Parcel:
-        """What a node is given."""
+        """Return the payload for a node."""
         head = self.request.model_dump(include={"capability", "model", "body", "attachments"})
         return Parcel(head, self.parts)
 
 
 def assignment(job_id: str, attempt: int, timeout_ms: int, parcel: Parcel) -> JobAssign:
-    """The message to a node for what `HomeJob.parcel` holds."""
+    """Build the message to a node from the payload of `HomeJob.parcel`."""
     head = parcel.head
     return JobAssign(
         job_id=job_id,
@@ -62,5 +64,5 @@ def assignment(job_id: str, attempt: int, timeout_ms: int, parcel: Parcel) -> Jo
         model=head["model"],
         body=head["body"],
         timeout_ms=max(1, timeout_ms),
-        attachments=tuple(Attachment(**one) for one in head["attachments"]),
+        attachments=tuple(Attachment(**fields) for fields in head["attachments"]),
     )

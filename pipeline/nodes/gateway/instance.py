@@ -1,4 +1,4 @@
-"""One instance of the gateway: its parts, each with what it needs, and what it does all the time."""
+"""One gateway instance: assembles its parts, and runs its periodic work."""
 
 import asyncio
 import os
@@ -39,7 +39,7 @@ _TOKENS_S = 5.0
 
 
 class Instance:
-    """Puts an instance together. `start` in the loop that serves, `stop` before it ends."""
+    """A gateway instance. Call `start` on the serving event loop, and `stop` before the loop ends."""
 
     def __init__(self, context: Context, settings: GatewaySettings) -> None:
         self.context = context
@@ -52,16 +52,16 @@ class Instance:
         home = f"{instance_id}/{self.boot}"
         self.ending = False
         self.replaced = False
-        """Whether another process has taken its name. It ends then: two would take each other's messages."""
+        """Another process has taken the instance's name. This one ends, since both would read the same inbox."""
         self.end: Callable[[], None] = lambda: None
-        """Ends the process that serves it."""
+        """Ends the serving process."""
         self._has_begun = False
         self._clock_offset_ms = 0.0
         self.dispatched = dispatch_histogram()
         self._background = Background()
         self.spawn = spawn = self._background.spawn
 
-        # What all instances share
+        # State shared by all instances
         self.store = store = Store(settings, context.settings.effective_redis_url)
         self.jobs = jobs = Jobs(store)
         self.slots = slots = Slots(store)
@@ -71,7 +71,7 @@ class Instance:
         self.snapshots = snapshots = Snapshots(store)
         requests = Requests(store)
 
-        # What is connected here, and what is done for it
+        # This instance's connections and jobs
         self.view = view = View(
             instance_id,
             snapshots,
@@ -82,7 +82,7 @@ class Instance:
             "node", instances.nodes, inbox, instance_id, spawn, lambda name: snapshots.remove(name, instance_id)
         )
         self.sessions = sessions = Links[SessionLink]("session", instances.sessions, inbox, instance_id, spawn)
-        delivery = Delivery(home, nodes, sessions, inbox, jobs, requests, self._hear)
+        delivery = Delivery(home, nodes, sessions, inbox, jobs, requests, self._notify)
         lines = Lines(home, waiting, slots, instances, view, delivery, spawn, settings.slot_hold_ms)
         self.dispatch = Dispatch(
             home,
@@ -103,15 +103,15 @@ class Instance:
         reclaim_ms = int(settings.dlq_min_idle_ms / 2)
         self.mail = Mail(instance_id, inbox, instances, nodes, sessions, jobs, delivery, self.dispatch, reclaim_ms)
 
-    async def _hear(self, kind: str, job_id: str, node_id: str) -> None:
-        await self.dispatch.hear(kind, job_id, node_id)
+    async def _notify(self, kind: str, job_id: str, node_id: str) -> None:
+        await self.dispatch.notify(kind, job_id, node_id)
 
     def now_ms(self) -> int:
-        """The time by Redis, as of when the instance started."""
+        """Redis' time, by the offset measured when the instance started."""
         return int(time.monotonic() * 1000 + self._clock_offset_ms)
 
     async def start(self) -> None:
-        """Be present, open the inbox, begin the loops. Waits for Redis as long as it takes."""
+        """Announce the instance, open its inbox and start its loops. Waits until Redis answers."""
         while not await self._begin():
             await asyncio.sleep(AFTER_FAILURE_S)
         settings, repeat = self.settings, self._background.repeat
@@ -136,11 +136,11 @@ class Instance:
         return True
 
     async def stop(self) -> None:
-        """Send everybody to other instances, and leave. What was under way goes on there."""
-        self._send_away("this instance ends")
+        """Close all connections, whose clients go on at other instances, and end the instance's presence."""
+        self._close_links("this instance is shutting down")
         await self._background.stop()
         try:
-            if not self.replaced:  # else they are connecting to the newer instance
+            if not self.replaced:  # the clients of a replaced instance connect to the newer process
                 await self.nodes.drop_all()
                 await self.sessions.drop_all()
             await self.instances.leave(self.instance_id, self.boot)
@@ -148,7 +148,7 @@ class Instance:
             log.warning("gateway.left_without_a_word")
         await self.store.close()
 
-    def _send_away(self, reason: str) -> None:
+    def _close_links(self, reason: str) -> None:
         self.ending = True
         self.nodes.close_all(CloseCode.RESTART, reason)
         self.sessions.close_all(CloseCode.RESTART, reason)
@@ -156,10 +156,10 @@ class Instance:
     async def _renew(self) -> None:
         info = {"nodes": len(self.nodes), "sessions": len(self.sessions)}
         if not await self.instances.present(self.instance_id, self.boot, info, begins=not self._has_begun):
-            # End this instance: a newer process has its name. The newer one stays, since the older may be ending.
+            # The older process ends, since it may be shutting down anyway.
             log.error("gateway.replaced", instance=self.instance_id)
             self.replaced = True
-            self._send_away("another instance has its name")
+            self._close_links("another instance has taken this instance's name")
             self.end()
             return
         self._has_begun = True
@@ -169,7 +169,7 @@ class Instance:
         await self.attempts.renew()
 
     async def _check_tokens(self) -> None:
-        """The safety net below the word that a token was revoked."""
+        """Close the connections of revoked and expired tokens, in case the notification was lost."""
         if ids := {link.token_id for link in (*self.nodes.values(), *self.sessions.values())}:
             usable = await asyncio.to_thread(tokens.still_usable, self.context, ids)
             for token_id in ids - set(usable):

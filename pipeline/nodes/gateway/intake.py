@@ -1,4 +1,4 @@
-"""What sessions that are connected here ask for: each request becomes a job, or joins the job that it is already."""
+"""Requests of the local sessions: each creates a job, or joins the job that its request id is bound to."""
 
 import asyncio
 import time
@@ -31,7 +31,7 @@ from pipeline.nodes.state.requests import Requests
 
 log = structlog.get_logger(__name__)
 _CREATED_S = 0.05
-"""How often to look whether somebody else has created a job."""
+"""How often to check whether another instance has created a job."""
 
 
 class Intake:
@@ -48,7 +48,7 @@ class Intake:
         spawn: Spawn,
         now_ms: Callable[[], Awaitable[int]],
     ) -> None:
-        """`now_ms`: the time by Redis."""
+        """`now_ms`: returns Redis' time."""
         self._home = home
         self._settings = settings
         self._sessions = sessions
@@ -59,14 +59,14 @@ class Intake:
         self._now_ms = now_ms
 
     async def serve(self, link: SessionLink) -> None:
-        """Until the session goes. Raises `Ended`, `BadMessage`."""
+        """Handle a session's messages until it disconnects. Raises `Ended`, `BadMessage`."""
         while True:
             message, parts = await link.connection.receive(from_session)
             self._take(link, message, parts)
 
     def _take(self, link: SessionLink, message: FromSession, parts: Sequence[bytes]) -> None:
         match message:
-            case JobRequest() if message.request_id not in link.requests:  # else it is the same, sent again
+            case JobRequest() if message.request_id not in link.requests:  # ignore repeated requests
                 size = link.connection.received_bytes
                 if why := self._too_many(link, size):
                     error = JobError(code="too_many_jobs", message=why, kind="rate_limited", retry_after_s=1)
@@ -74,24 +74,24 @@ class Intake:
                     return
                 link.enter(message, size)
                 self._spawn(self._begin(link, message, parts))
-            case SessionCancel() if message.request_id in link.requests:  # else it has been answered
+            case SessionCancel() if message.request_id in link.requests:  # ignore answered requests
                 link.unwanted.add(message.request_id)
                 self._spawn(self._cancel(link, message.request_id))
             case SessionOpen():
-                link.close(CloseCode.BAD_MESSAGE, "it is open already")
+                link.close(CloseCode.BAD_MESSAGE, "the session is already open")
 
     def _too_many(self, link: SessionLink, size: int) -> str:
-        """Why the gateway refuses one more request of this size; empty: it accepts it."""
+        """Return why the gateway refuses one more request of this size, or an empty string."""
         settings, jobs = self._settings, self._dispatch.jobs
         if len(link.requests) >= settings.max_session_jobs or (
             link.requests and link.waiting_bytes + size > settings.max_outbox_bytes
         ):
             return (
-                f"a session has {settings.max_session_jobs} jobs or {settings.max_outbox_bytes} bytes at once at most"
+                f"a session may have {settings.max_session_jobs} jobs and {settings.max_outbox_bytes} bytes in progress"
             )
-        most = settings.max_token_jobs  # counted only where there are so many
-        if len(jobs) >= most and sum(one.job.requester == link.token_id for one in jobs.values()) >= most:
-            return f"the sessions of one token have {most} jobs at one instance at most, with those that they have left"
+        most = settings.max_token_jobs  # compare the total first, to count the token's jobs only on a busy instance
+        if len(jobs) >= most and sum(known.job.requester == link.token_id for known in jobs.values()) >= most:
+            return f"one token may have {most} jobs at one instance, with those that its sessions have left behind"
         return ""
 
     async def _begin(self, link: SessionLink, request: JobRequest, parts: Sequence[bytes]) -> None:
@@ -99,36 +99,36 @@ class Intake:
             await self._join(link, request, parts)
         except RedisError as error:
             log.warning("session.request_refused", error=type(error).__name__)
-            why = JobError(code="redis_unavailable", message="the gateway cannot reach its Redis: ask again")
-            link.fail(request.request_id, why)
+            unavailable = JobError(code="redis_unavailable", message="the gateway cannot reach its Redis: retry")
+            link.fail(request.request_id, unavailable)
 
     async def _join(self, link: SessionLink, request: JobRequest, parts: Sequence[bytes]) -> None:
-        """Make the request a job, or wait for the job that it is already. Rule: docs/sources/nodes.md#requests."""
+        """Create the request's job, or wait for the job that it is bound to. Rule: docs/sources/nodes.md#requests."""
         began = time.monotonic()
         key = f"{link.token_id}:{request.request_id}"
-        bound = await self._requests.bind(key, uuid4().hex, self._home, timeout_ms=request.timeout_ms)
+        binding = await self._requests.bind(key, uuid4().hex, self._home, timeout_ms=request.timeout_ms)
         job: Job | None = None
         packed: bytes | None = None
-        creating = bound.ours
+        creating = binding.ours
         while not creating:
-            job, packed = await self._jobs.join(bound.job_id, link.id)
+            job, packed = await self._jobs.join(binding.job_id, link.id)
             if job is not None:
                 break
-            # Binding, and no such job. Its result was forgotten before the binding: it is another job now, since nodes
-            # know that they have done the old one. Or somebody is about to create it, or died before it did.
-            if await self._requests.forget(key, bound.job_id, older_ms=requests.OUTLIVED_MS):
-                bound = await self._requests.bind(key, uuid4().hex, self._home, timeout_ms=request.timeout_ms)
-                creating = bound.ours
+            # The job is missing. An old binding has outlived its job: bind the request to a new one, since nodes
+            # ignore a job that they have done. Else another instance is creating the job, or died before it did.
+            if await self._requests.forget(key, binding.job_id, older_ms=requests.OUTLIVED_MS):
+                binding = await self._requests.bind(key, uuid4().hex, self._home, timeout_ms=request.timeout_ms)
+                creating = binding.ours
             elif not (creating := await self._requests.take_over(key, self._home)):
                 await asyncio.sleep(_CREATED_S)
         if job is None:
-            # The lock is left to expire: once the job is there, nobody looks at it.
-            job = await self._jobs.create(self._new(link, request, key, bound.job_id), link.id)
+            # Let the lock expire: it has no effect once the job exists.
+            job = await self._jobs.create(self._new(link, request, key, binding.job_id), link.id)
         if request.request_id not in link.requests:
-            return  # answered meanwhile
+            return  # another task has answered the request
         link.requests[request.request_id] = job.job_id
         if packed is not None:
-            if job.outcome != "ok":  # should whoever ended it have died before: whoever gets an error may ask again
+            if job.outcome != "ok":  # in case the instance that ended the job died before it did this
                 await self._requests.forget(key, job.job_id)
             answer(link, key, job.job_id, packed)
             return
@@ -141,19 +141,19 @@ class Intake:
     async def _follow(
         self, job: Job, request: JobRequest, parts: Sequence[bytes], began: float, *, created: bool
     ) -> None:
-        """Schedule the job if it is new, or else be ready to, should its home die."""
-        followed, left_s = self._dispatch.jobs, request.timeout_ms / 1000
+        """Schedule a new job. Keep any other job, to adopt it if its home dies."""
+        followed, remaining_s = self._dispatch.jobs, request.timeout_ms / 1000
         if not created:
             if job.job_id in followed:
                 return
-            left_s = min(left_s, (job.deadline_ms - await self._now_ms()) / 1000)
-            job = await self._jobs.get(job.job_id) or job  # it may have ended since
-        if job.job_id in followed:  # another session of this instance was first
+            remaining_s = min(remaining_s, (job.deadline_ms - await self._now_ms()) / 1000)
+            job = await self._jobs.get(job.job_id) or job  # the job may have changed since
+        if job.job_id in followed:  # another session of this instance was faster
             return
-        home_job = HomeJob(job, request, parts, began, began + left_s, ours=created, attempt=job.attempt)
+        home_job = HomeJob(job, request, parts, began, began + remaining_s, is_home=created, attempt=job.attempt)
         if created:
             await self._dispatch.take(home_job)
-        elif job.home == self._home and job.state not in DONE:  # created here before, when Redis' answer was lost
+        elif job.home == self._home and job.state not in DONE:  # this instance created it, but Redis' answer was lost
             await self._dispatch.adopt(home_job, job)
         else:
             followed[job.job_id] = home_job
@@ -172,7 +172,7 @@ class Intake:
         )
 
     async def answer_lost(self) -> None:
-        """Answer requests whose jobs nobody here follows any more: the word that they have ended was lost."""
+        """Answer requests whose jobs `Dispatch` no longer follows, because the message with the result was lost."""
         for link in list(self._sessions.values()):
             for request_id, job_id in list(link.requests.items()):
                 if not job_id or job_id in self._dispatch.jobs:
@@ -180,7 +180,7 @@ class Intake:
                 job = await self._jobs.get(job_id)
                 packed = await self._jobs.result(job_id) if job and job.outcome else None
                 if link.requests.get(request_id) != job_id:
-                    continue  # answered meanwhile
+                    continue  # another task has answered the request
                 if job and packed:
                     answer(link, job.request_key, job_id, packed)
                 elif job is None or job.outcome:
@@ -189,7 +189,7 @@ class Intake:
     async def _cancel(self, link: SessionLink, request_id: str) -> None:
         job_id = link.requests.get(request_id)
         if not job_id:
-            return  # not known, or about to be: then `_join` cancels it
+            return  # if the request is about to get its job, `_join` cancels it
         link.forget(request_id)
         if not await self._jobs.leave(job_id, link.id):
             await self._dispatch.cancel(job_id)

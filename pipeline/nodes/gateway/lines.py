@@ -1,4 +1,4 @@
-"""Where a free slot goes: to the next in line, over the lines of all pools that could use it."""
+"""Free slots for the jobs in line, over the lines of all pools."""
 
 import asyncio
 import time
@@ -10,12 +10,12 @@ from pipeline.nodes.state.instances import Instances
 from pipeline.nodes.state.queue import Waiting
 from pipeline.nodes.state.slots import Reserved, Slots
 
-TRIED = 16
-"""How many nodes are asked for a slot before a job waits in line."""
+MAX_CANDIDATES = 16
+"""How many nodes the gateway tries before a job waits in line."""
 
 
 class Lines:
-    """Gives free slots to whoever is first in line. A slot that several lines could use goes to them in turn."""
+    """Gives free slots to the first jobs in line. Pools that share a node take turns at its slots."""
 
     def __init__(
         self,
@@ -28,7 +28,7 @@ class Lines:
         spawn: Spawn,
         hold_ms: int,
     ) -> None:
-        """`hold_ms`: how long a slot is reserved for a job that another instance schedules."""
+        """`hold_ms`: how long a slot stays reserved until the job's home prolongs the reservation."""
         self._home = home
         self._queues = waiting
         self._slots = slots
@@ -39,32 +39,32 @@ class Lines:
         self._hold_ms = hold_ms
         self._turn = 0
         self._served: dict[str, int] = {}
-        """Pools in whose line somebody was given a slot, by when."""
+        """By pool: the number of the turn in which its line last got a slot."""
         self._waiting: set[str] = set()
-        """Pools in whose line somebody waits, as far as this instance knows."""
+        """Pools in which jobs wait, as far as this instance knows."""
         self._repeats: dict[str, bool] = {}
-        """Pools whose line is looked at now, and whether it is to be looked at once more."""
-        self._looked: dict[str, asyncio.Event] = {}
-        """Of the same pools: set when that is done."""
+        """By pool whose line is being served: whether to serve it once more."""
+        self._pumped: dict[str, asyncio.Event] = {}
+        """By the same pools: set when the line has been served."""
         self._unserved: dict[str, set[str]] = {}
-        """Pools whose line found no slot at its last look, with the nodes that have not its model."""
+        """Pools whose line got no slot at its last pump, with the nodes that lack its model."""
         self._due: dict[str, set[str]] = {}
-        """Nodes that have a slot free, perhaps, and the pools that are to look at them."""
+        """Nodes that may have a free slot, and the pools that have yet to try it."""
 
     def pump(self, pool: str) -> asyncio.Event:
-        """Give free slots to whoever is first in line, of whichever instance. The event is set when that is done.
+        """Start giving free slots to the first jobs in line, of all instances. Returns an event, set when done.
 
-        One at a time and by itself: whoever asks for it while it is going on has it look again.
+        Each pool has one pump at a time. A call while it runs makes it repeat.
         """
         self._waiting.add(pool)
         if pool not in self._repeats:
-            self._looked[pool] = asyncio.Event()
+            self._pumped[pool] = asyncio.Event()
             self._spawn(self._pump(pool))
         self._repeats[pool] = True
-        return self._looked[pool]
+        return self._pumped[pool]
 
     async def slot_freed(self, node_id: str) -> None:
-        """A slot of this node may be free: whoever waits for one like it is next."""
+        """Offer a slot of this node, which may be free, to the lines of all pools that the node serves."""
         waiting = await self._queues.pools()
         self._waiting = set(waiting)
         self._served = {pool: turn for pool, turn in self._served.items() if pool in waiting}
@@ -76,23 +76,23 @@ class Lines:
         self._due[node_id] = pools
 
     async def reserve(self, job_id: str, node_id: str, slots: int, model: str, ttl_ms: int) -> Reserved:
-        """Reserve a slot of this node for a job."""
+        """Reserve a slot of this node for a job, or mark the node as full."""
         reserved = await self._slots.reserve(node_id, job_id, slots=slots, model=model, ttl_ms=ttl_ms)
         if reserved is not Reserved.HELD:
-            self._view.is_full(node_id, time.monotonic())
+            self._view.mark_full(node_id, time.monotonic())
         return reserved
 
     async def _in_turn(self, node_id: str) -> None:
         try:
             while due := self._due[node_id]:
-                # All at once, whoever is quickest would be next.
+                # One pool after the other: if all tried at once, the fastest would win.
                 pool = min(due, key=lambda pool: (self._served.get(pool, 0), pool))
                 due.discard(pool)
                 self._unserved.pop(pool, None)
                 await self.pump(pool).wait()
                 lacking = self._unserved.pop(pool, None)
                 if lacking is not None and node_id not in lacking:
-                    due.clear()  # it is full: its next free slot is still this line's
+                    due.clear()  # the node is full, so its next free slot belongs to this line
         finally:
             del self._due[node_id]
 
@@ -103,32 +103,31 @@ class Lines:
                 await self._give_slots(pool)
         finally:
             del self._repeats[pool]
-            self._looked.pop(pool).set()
+            self._pumped.pop(pool).set()
 
     async def _give_slots(self, pool: str) -> None:
         need, began = Need.of_pool(pool), time.monotonic()
         while heads := await self._queues.heads(pool, 1):
             head, lacking = heads[0], set()
             if head.home != self._home and not await self._instances.is_alive(head.home):
-                await self._queues.leave(pool, head.job_id)  # who waits for it adopts it, and puts it in line
+                await self._queues.leave(pool, head.job_id)  # the instance that adopts the job puts it in line again
                 continue
-            # A node that has been full since the first waiter joined the line is left out: its next free slot belongs
-            # to that waiter, see `slot_freed`.
-            for node in self._view.candidates(need, began)[:TRIED]:
+            # Skip nodes that were full during this pump: `slot_freed` offers their next free slots to this line.
+            for node in self._view.candidates(need, began)[:MAX_CANDIDATES]:
                 reserved = await self.reserve(head.job_id, node.node_id, node.slots, need.model, self._hold_ms)
                 if reserved is Reserved.HELD:
                     self._turn += 1
                     self._served[pool] = self._turn
                     first = await self._queues.leave(pool, head.job_id)
                     kind = "reserved" if first else "spare"
-                    self._spawn(self._delivery.tell(head.home, kind, head.job_id, node.node_id))
+                    self._spawn(self._delivery.notify_home(head.home, kind, head.job_id, node.node_id))
                     break
                 if reserved is Reserved.MODEL_MISSING:
                     lacking.add(node.node_id)
             else:
                 self._unserved[pool] = lacking
                 return
-            if len(self._view.pools(node.node_id, self._waiting)) > 1:  # its next slot may be another line's
+            if len(self._view.pools(node.node_id, self._waiting)) > 1:  # another line may be next
                 self._spawn(self.slot_freed(node.node_id))
                 return
         self._waiting.discard(pool)

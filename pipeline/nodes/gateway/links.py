@@ -1,4 +1,4 @@
-"""Who is connected here: nodes and sessions, what each was told, and where those of other instances are."""
+"""Links: the local connections of nodes and sessions with their jobs and requests, and the owners of all others."""
 
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
@@ -28,27 +28,27 @@ from pipeline.nodes.state.instances import Owners
 from pipeline.nodes.state.snapshots import NodeState
 
 _SMOOTHING = 0.2
-"""How much the latest latency counts in the average."""
+"""The weight of the latest latency in the moving average."""
 _STEPS = ("job_ack", "job_started", "job_partial")
 
 
 class Link:
-    """A connection that is registered, or about to be."""
+    """A connection that is registered or registering."""
 
     def __init__(self, name: str, token_id: str, connection: Connection) -> None:
         self.id = name
         self.token_id = token_id
         self.connection = connection
         self.owned = False
-        """Whether Redis knows that it is connected to this instance."""
+        """Redis records this instance as the owner."""
 
     def close(self, code: CloseCode, reason: str) -> None:
         self.connection.close(code, reason)
 
 
 @dataclass(frozen=True, eq=False)
-class JobInHand:
-    """An attempt that a node has."""
+class HeldAttempt:
+    """An attempt that a node holds."""
 
     attempt: int
     capability: str
@@ -57,35 +57,35 @@ class JobInHand:
 
 
 class NodeLink(Link):
-    """A node's connection, its jobs, and how it does."""
+    """A node's connection, state and jobs."""
 
     def __init__(self, connection: Connection, state: NodeState, nodes: "Mapping[str, NodeLink]", view: View) -> None:
         super().__init__(state.node_id, state.token_id, connection)
         self.state = state
         self._nodes, self._view = nodes, view
-        self.jobs: dict[str, JobInHand] = {}
-        self._told: set[tuple[str, int, str]] = set()
-        """Which steps of its jobs it has told: each is written once, however often it is said."""
+        self.jobs: dict[str, HeldAttempt] = {}
+        self._steps: set[tuple[str, int, str]] = set()
+        """The steps that the node has reported for its jobs. Redis records each once."""
         self.lost: set[tuple[str, int]] = set()
-        """Attempts that it had lost when it connected, and others have by now: they may still be on their way here."""
+        """Attempts that the node had lost when it connected. Their assignments may still arrive, and are ignored."""
         self.settling: set[tuple[str, int]] = set()
         """Attempts whose results are being stored."""
-        self.forgiven = 0.0
-        """When its drops were last forgiven."""
+        self.cool_down_reset_at = 0.0
+        """When a result last reset the node's cool-down."""
 
     def assign(self, message: JobAssign, parts: Sequence[bytes]) -> None:
-        """Give it a job; one that it has in this attempt already is not given again."""
+        """Give the node an attempt, unless it has or lost this attempt already."""
         if not self.has(message) and (message.job_id, message.attempt) not in self.lost:
             self.hold(message.job_id, message.attempt, message.capability, message.model)
-            self.show()
+            self.publish()
             self.connection.send(message, parts)
 
     def hold(self, job_id: str, attempt: int, capability: str, model: str) -> None:
-        """It has this attempt from now on."""
-        self.jobs[job_id] = JobInHand(attempt, capability, model, time.monotonic())
+        """Note that the node has this attempt."""
+        self.jobs[job_id] = HeldAttempt(attempt, capability, model, time.monotonic())
 
     def cancel(self, message: NodeCancel) -> None:
-        """End an attempt, and those before it."""
+        """Cancel this attempt, or the earlier one that the node has."""
         job = self.jobs.get(message.job_id)
         if job and job.attempt <= message.attempt:
             self.forget(message.job_id)
@@ -93,61 +93,61 @@ class NodeLink(Link):
         self.connection.send(message)
 
     def drain(self, reason: str) -> None:
-        """It gets no more jobs, and is asked to finish and go."""
-        self.show(draining=True)
+        """Give the node no new jobs, and ask it to finish its jobs and exit."""
+        self.publish(draining=True)
         self.connection.send(Drain(reason=reason))
 
     def has(self, message: JobAssign | JobAck | JobStarted | NodePartial | NodeResult) -> bool:
-        """Whether it has this job, in this attempt."""
+        """Whether the node has this attempt at the job."""
         job = self.jobs.get(message.job_id)
         return job is not None and job.attempt == message.attempt
 
-    def tells(self, message: JobAck | JobStarted | NodePartial) -> bool:
-        """Whether it says so for the first time, of a job that it has."""
+    def is_new_step(self, message: JobAck | JobStarted | NodePartial) -> bool:
+        """Whether the node reports this step for the first time, and has the attempt."""
         key = (message.job_id, message.attempt, message.type)
-        if not self.has(message) or key in self._told:
+        if not self.has(message) or key in self._steps:
             return False
-        self._told.add(key)
+        self._steps.add(key)
         return True
 
-    def forget(self, job_id: str, attempt: int | None = None) -> JobInHand | None:
-        """It does not have the job any more: what it had, if that was this attempt."""
+    def forget(self, job_id: str, attempt: int | None = None) -> HeldAttempt | None:
+        """Remove and return the node's attempt at the job, if it is `attempt` or that is None."""
         job = self.jobs.get(job_id)
         if job is None or attempt not in (None, job.attempt):
             return None
         del self.jobs[job_id]
-        self._told -= {(job_id, job.attempt, step) for step in _STEPS}
-        self.show()
+        self._steps -= {(job_id, job.attempt, step) for step in _STEPS}
+        self.publish()
         return job
 
-    def measure(self, job: JobInHand) -> None:
-        """It has done this job: how long that took counts."""
+    def record_latency(self, job: HeldAttempt) -> None:
+        """Add the duration of a finished attempt to the average of its capability."""
         took_ms, latency_ms = (time.monotonic() - job.since) * 1000, self.state.latency_ms
         before = latency_ms.get(job.capability, took_ms)
         average = before + _SMOOTHING * (took_ms - before)
         self.state = replace(self.state, latency_ms={**latency_ms, job.capability: average})
 
-    def show(self, **facts: Any) -> None:
-        """Show what has changed to those who look for a node."""
+    def publish(self, **facts: Any) -> None:
+        """Update the node's state, and the instance's view of it."""
         self.state = replace(self.state, used=len(self.jobs), **facts)
         if self._nodes.get(self.id) is self:
             self._view.put(self.state)
 
 
 class SessionLink(Link):
-    """A session's connection and the requests that it waits for."""
+    """A session's connection and its unanswered requests."""
 
     def __init__(self, name: str, token_id: str, connection: Connection) -> None:
         super().__init__(name, token_id, connection)
         self.requests: dict[str, str] = {}
-        """Request → job; empty while it is not known."""
+        """Maps request ids to job ids. Empty: the job is not known yet."""
         self.unwanted: set[str] = set()
-        """Requests that it has cancelled while their jobs were not known."""
+        """Requests that the session cancelled before their jobs were known."""
         self._wants_partials: set[str] = set()
         self._sizes: dict[str, int] = {}
 
     def enter(self, request: JobRequest, size: int) -> None:
-        """It waits for this."""
+        """Add a request that the session waits for."""
         self.requests[request.request_id] = ""
         self._sizes[request.request_id] = size
         self.unwanted.discard(request.request_id)
@@ -156,20 +156,20 @@ class SessionLink(Link):
 
     @property
     def waiting_bytes(self) -> int:
-        """Of all requests that it waits for."""
+        """The size of all unanswered requests."""
         return sum(self._sizes.values())
 
     def waits_for(self, job_id: str) -> bool:
         return job_id in self.requests.values()
 
     def answer(self, result: SessionResult, parts: Sequence[bytes] = ()) -> None:
-        """Answer a request, once."""
+        """Answer a request. Harmless if it is answered already."""
         if result.request_id in self.requests:
             self.forget(result.request_id)
             self.connection.send(result, parts)
 
     def refuse(self, request_id: str, error: JobError) -> None:
-        """Answer a request that it does not come to wait for."""
+        """Answer a request that was not entered."""
         self.connection.send(SessionResult(request_id=request_id, error=error))
 
     def fail(self, request_id: str, error: JobError, job_id: str = "") -> None:
@@ -177,12 +177,12 @@ class SessionLink(Link):
         self.answer(SessionResult(request_id=request_id, job_id=job_id, error=error))
 
     def partial(self, message: SessionPartial) -> None:
-        """Pass a piece on, unless the session does not want it or does not keep up."""
+        """Forward a piece of a result if the session wants partial results and reads fast enough."""
         if message.request_id in self._wants_partials:
             self.connection.send(message, dispensable=True)
 
     def forget(self, request_id: str) -> None:
-        """It does not wait for this any more."""
+        """Remove a request."""
         self.requests.pop(request_id, None)
         self._sizes.pop(request_id, None)
         self._wants_partials.discard(request_id)
@@ -193,7 +193,7 @@ AnyLink = TypeVar("AnyLink", bound=Link)
 
 
 class Links(dict[str, AnyLink]):
-    """The links of one kind to this instance, by id, and the owners of those that are connected to others."""
+    """The links of one kind to this instance, by id. Takes and renews their ownership."""
 
     def __init__(
         self,
@@ -202,27 +202,27 @@ class Links(dict[str, AnyLink]):
         inbox: Inbox,
         instance_id: str,
         spawn: Spawn,
-        gone: Callable[[str], Awaitable[object]] | None = None,
+        on_leave: Callable[[str], Awaitable[object]] | None = None,
     ) -> None:
-        """`gone`: called for one that has left this instance for none."""
+        """`on_leave`: called with the name of a link that has left this instance and connected to no other."""
         super().__init__()
         self._noun = noun
         self._owners = owners
         self._inbox = inbox
         self._instance_id = instance_id
         self._spawn = spawn
-        self._gone = gone
+        self._on_leave = on_leave
 
     async def elsewhere(self, name: str, dead: str = "") -> str:
-        """The other instance that it is connected to; empty: none that is known. `dead` does not count."""
+        """Return the other instance that owns the name. Empty: none, or `dead`."""
         owner = await self._owners.owner(name)
         return "" if owner in {self._instance_id, dead} else owner
 
     @asynccontextmanager
     async def connected(self, link: AnyLink) -> AsyncIterator[None]:
-        """The link is here within the block. Whoever had the same node or session before closes it."""
+        """Hold the link and its ownership within the block. Closes older links of the same name, at any instance."""
         if before := self.get(link.id):
-            before.close(CloseCode.REPLACED, f"the {self._noun} has connected anew")
+            before.close(CloseCode.REPLACED, f"the {self._noun} has opened a newer connection")
         self[link.id] = link
         try:
             owner = await self._owners.take(link.id, self._instance_id)
@@ -236,36 +236,36 @@ class Links(dict[str, AnyLink]):
                 self._spawn(self._leave(link.id))
 
     async def _leave(self, name: str) -> None:
-        """Unless it has come back meanwhile, here or elsewhere, it is nobody's."""
-        if self._gone and await self._owners.owner(name) == self._instance_id and name not in self:
-            await self._gone(name)
+        """End the ownership, unless the client has reconnected, here or elsewhere."""
+        if self._on_leave and await self._owners.owner(name) == self._instance_id and name not in self:
+            await self._on_leave(name)
         if name not in self:
             await self._owners.drop(name, self._instance_id)
-            if name in self:  # it came back meanwhile
+            if name in self:  # the client reconnected during the await
                 await self._owners.take(name, self._instance_id)
 
     async def drop_all(self) -> None:
-        """The instance ends: nothing is connected to it."""
+        """End the ownership of all links, before the instance ends."""
         for name in list(self):
             await self._owners.drop(name, self._instance_id)
 
     async def renew(self) -> None:
-        """Prolong what is connected here, and close what is another instance's by now.
+        """Prolong the ownership of all links, and close those that another instance owns now.
 
-        Skip links that are still registering: they claim their names later.
+        Skips links that are still registering, because they take their ownership later.
         """
         owned = {name: link for name, link in self.items() if link.owned}
         for name in await self._owners.renew(self._instance_id, owned):
-            owned[name].close(CloseCode.REPLACED, "it is connected to another instance")
+            owned[name].close(CloseCode.REPLACED, f"the {self._noun} is connected to another instance")
 
     async def kick(self, name: str) -> None:
-        """Close what has connected elsewhere: not if it is here again, or if an instance that died was told so.
+        """Close a link that another instance owns now. Harmless if this instance is the owner again.
 
-        A link that is still registering claims its name after this message; leave it alone.
+        Skips a link that is still registering, because it takes its ownership after this message.
         """
         link = self.get(name)
         if link and link.owned and await self._owners.owner(name) != self._instance_id:
-            link.close(CloseCode.REPLACED, "it is connected to another instance")
+            link.close(CloseCode.REPLACED, f"the {self._noun} is connected to another instance")
 
     def close_all(self, code: CloseCode, reason: str, token_id: str = "") -> None:
         """Close all links, or those with this token."""

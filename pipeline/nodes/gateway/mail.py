@@ -1,4 +1,4 @@
-"""What other instances and operators tell this one through its inbox, and what was told to instances that died."""
+"""Messages of other instances and operators, from this instance's inbox and from those of dead instances."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -20,7 +20,7 @@ log = structlog.get_logger(__name__)
 
 
 class Mail:
-    """Reads the inbox of one instance, and does what its messages ask for."""
+    """Reads the inbox of one instance, and handles its messages."""
 
     def __init__(
         self,
@@ -34,7 +34,7 @@ class Mail:
         dispatch: Dispatch,
         reclaim_ms: int,
     ) -> None:
-        """`reclaim_ms`: after this time, try a message again that was given out and not handled."""
+        """`reclaim_ms`: the time after which `reclaim` retries an unhandled message."""
         self._instance_id = instance_id
         self._inbox = inbox
         self._instances = instances
@@ -50,11 +50,11 @@ class Mail:
         await self._inbox.acknowledge(await self._handled(await self._inbox.read(), repeated=False))
 
     async def reclaim(self) -> None:
-        """Try again what failed, until it counts as a dead letter."""
+        """Retry failed messages until they become dead letters."""
         await self._inbox.acknowledge(await self._handled(await self._inbox.reclaim(self._reclaim_ms), repeated=True))
 
     async def drain_the_dead(self) -> None:
-        """What was sent to an instance that died is taken by another. Rule: docs/sources/nodes.md#streams."""
+        """Handle the messages of dead instances' inboxes. Rule: docs/sources/nodes.md#streams."""
         for other in await self._instances.all():
             if other.alive or other.instance_id == self._instance_id:
                 continue
@@ -65,10 +65,10 @@ class Mail:
                 await self._inbox.close_dead(other.instance_id)
 
     async def _handled(self, envelopes: list[Envelope], *, repeated: bool, dead: str = "") -> list[str]:
-        """Which of the messages were handled. The others come again, until they count as dead letters.
+        """Handle messages. Returns the ids of those that did not fail.
 
-        `repeated`: perhaps this was done before. What is for a node or session that has moved goes to where it is now;
-        not to `dead`, from whose inbox it was taken, since it would only come from there once more.
+        `repeated`: an instance may have handled them before. `dead`: the instance from whose inbox they come. Messages
+        for a node or session that has moved are forwarded to its owner, but not to `dead`.
         """
         done = []
         for envelope in envelopes:
@@ -85,7 +85,7 @@ class Mail:
     async def _handle(self, kind: str, body: Mapping[str, Any], payload: bytes, *, repeated: bool, dead: str) -> None:
         match kind:
             case "assign":
-                await self._assigned(body, payload, repeated=repeated, dead=dead)
+                await self._assign(body, payload, repeated=repeated, dead=dead)
             case "cancel":
                 if node := self._nodes.get(body["node_id"]):
                     node.cancel(NodeCancel(job_id=body["job_id"], attempt=body["attempt"], reason=body["reason"]))
@@ -96,12 +96,12 @@ class Mail:
                     request_id, attempt, text = body["request_id"], body["attempt"], body["text"]
                     session.partial(SessionPartial(request_id=request_id, attempt=attempt, text=text))
             case "reserved" | "spare" | "again" | "done":
-                await self._dispatch.hear(kind, body["job_id"], body.get("node_id", ""))
+                await self._dispatch.notify(kind, body["job_id"], body.get("node_id", ""))
             case _:
                 await self._operate(kind, body)
 
     async def _operate(self, kind: str, body: Mapping[str, Any]) -> None:
-        """What operators ask for, and other instances in their name."""
+        """Handle an operator's message, or a `kick` of another instance."""
         match kind:
             case "kick":
                 await self._nodes.kick(body.get("node_id", ""))
@@ -111,7 +111,7 @@ class Mail:
                     node.drain(body.get("reason", ""))
             case "close_node":
                 if node := self._nodes.get(body["node_id"]):
-                    node.close(CloseCode.UNAUTHORIZED, body.get("reason", "") or "its token was revoked")
+                    node.close(CloseCode.UNAUTHORIZED, body.get("reason", "") or "the token was revoked")
             case "cancel_job":
                 await self._dispatch.cancel(body["job_id"], "cancelled by the operator")
             case "token_revoked":
@@ -120,19 +120,19 @@ class Mail:
                 log.warning("inbox.unknown_kind", kind=kind[:40])
 
     def close_token(self, token_id: str) -> None:
-        """End every connection of a token."""
+        """Close every connection of a token."""
         for links in (self._nodes, self._sessions):
-            links.close_all(CloseCode.UNAUTHORIZED, "its token was revoked or has expired", token_id)
+            links.close_all(CloseCode.UNAUTHORIZED, "the token was revoked or has expired", token_id)
 
-    async def _assigned(self, body: Mapping[str, Any], payload: bytes, *, repeated: bool, dead: str) -> None:
+    async def _assign(self, body: Mapping[str, Any], payload: bytes, *, repeated: bool, dead: str) -> None:
         job_id, node_id, attempt = body["job_id"], body["node_id"], body["attempt"]
         link = self._nodes.get(node_id)
         if link is None:
             await self._delivery.to_owner_of_node("assign", dict(body), payload, dead)
             return
         if body.get("token_id", link.token_id) != link.token_id:  # instances of earlier versions send no token
-            return  # another token owns the name now: the job's home gives the job to another node
-        if repeated:  # the node may have had it, and be done with it
+            return  # the name has another token now, so the job's home gives the job to another node
+        if repeated:  # skip an assignment that the node has received already
             job = await self._jobs.get(job_id)
             if job is None or job.attempt != attempt or job.node_id != node_id or job.state != "DISPATCHED":
                 return

@@ -1,4 +1,4 @@
-"""What one instance tells Prometheus of itself. What holds for the whole fleet, the API tells."""
+"""Prometheus metrics of one instance. The API serves those of the whole fleet."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -10,13 +10,13 @@ from prometheus_client.registry import Collector
 
 from pipeline.engine.metric_family import Counter, Gauge
 
-disable_created_metrics()  # type: ignore[no-untyped-call]  # a gauge beside each counter, which nobody asks for
+disable_created_metrics()  # type: ignore[no-untyped-call]  # it adds a useless gauge to each counter
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _EDGES_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300)
 
 
 def dispatch_histogram() -> Histogram:
-    """For `observe(seconds)`, from when a request arrived until its job was sent to a node."""
+    """Create the histogram of the time from a request's arrival until its job was sent to a node."""
     return Histogram(
         "penstock_gateway_dispatch_seconds",
         "Time from a request's arrival until a node was given its job.",
@@ -27,15 +27,14 @@ def dispatch_histogram() -> Histogram:
 
 @dataclass(frozen=True)
 class Facts:
-    """What an instance knows of itself when it is asked."""
+    """The figures of one instance."""
 
     redis_ops: Mapping[tuple[str, str], int]
-    """How many, by what was done and `ok` or `error`: `Store.ops`."""
+    """`Store.ops`: counts by operation and outcome."""
     nodes: int
     sessions: int
-    """Connected to this instance."""
     inbox_pending: int
-    """Messages in its inbox that it has not dealt with; -1 if nobody knows."""
+    """Unhandled messages in the instance's inbox. -1: Redis is away."""
     dispatch: Histogram
 
 
@@ -46,7 +45,7 @@ class _Once(Collector):
     def collect(self) -> Iterator[Metric]:
         ops = Counter(
             "penstock_gateway_redis_op",
-            "Operations of this instance on Redis, by how they ended.",
+            "Operations of this instance on Redis, by outcome.",
             labels=["op", "result"],
         )
         for (op, result), count in sorted(self._facts.redis_ops.items()):
@@ -63,7 +62,7 @@ class _Once(Collector):
 
 
 def exposition(facts: Facts) -> bytes:
-    """The text of `/metrics`, of `CONTENT_TYPE`."""
+    """Render the text of `/metrics`, of `CONTENT_TYPE`."""
     registry = CollectorRegistry()
     registry.register(_Once(facts))
     return generate_latest(registry)

@@ -1,4 +1,4 @@
-"""What an instance knows of all nodes, its own and those of others, and which of them to ask first."""
+"""An instance's view of all nodes, its own and those of other instances, and the order in which it tries them."""
 
 import time
 from collections.abc import Callable, Iterable
@@ -14,14 +14,14 @@ _UNKNOWN_LATENCY_MS = 1000.0
 
 @dataclass(frozen=True)
 class Need:
-    """What a job asks for. An empty model: whichever the node has."""
+    """The capability and model that a job needs. An empty model: the node chooses."""
 
     capability: Capability
     model: str = ""
 
     @property
     def pool(self) -> str:
-        """The waiting line of jobs with this need."""
+        """The name of the pool, whose line holds the jobs with this need."""
         return f"{self.capability}:{self.model}"
 
     @classmethod
@@ -30,7 +30,7 @@ class Need:
         return cls(Capability(capability), model)
 
     def met_by(self, offers: Iterable[Offer]) -> bool:
-        """Whether somebody who offers this could do it."""
+        """Whether a node with these offers can do the job."""
         return any(
             offer.capability == self.capability
             and (not self.model or self.model in offer.models or ANY_MODEL in offer.models)
@@ -38,66 +38,68 @@ class Need:
         )
 
 
-def ranked(nodes: Iterable[NodeState], need: Need, full: frozenset[str], left_out: frozenset[str]) -> list[NodeState]:
-    """The nodes that may do this now, best first: few slots in use, then short latency. Pure.
+def ranked(nodes: Iterable[NodeState], need: Need, full: frozenset[str], failed: frozenset[str]) -> list[NodeState]:
+    """Return the nodes that may do the job now, those with the lowest (used + 1) / slots × latency first. Pure.
 
-    Those `left_out` come last: they have failed this job, and are better than nothing.
+    The nodes that `failed` this job come last.
     """
 
     def rank(node: NodeState) -> tuple[bool, float, str]:
         latency_ms = node.latency_ms.get(str(need.capability), _UNKNOWN_LATENCY_MS)
-        return node.node_id in left_out, (node.used + 1) / node.slots * latency_ms, node.node_id
+        return node.node_id in failed, (node.used + 1) / node.slots * latency_ms, node.node_id
 
     able = (node for node in nodes if not node.draining and node.node_id not in full and need.met_by(node.offers))
     return sorted(able, key=rank)
 
 
 class View:
-    """The nodes as of the last look, corrected by what this instance has seen since."""
+    """All nodes as of the last refresh, with this instance's own nodes kept current."""
 
     def __init__(
         self,
         instance_id: str,
         snapshots: Snapshots,
         settings: NodeSnapshotSettings,
-        here: Callable[[], list[NodeState]],
+        local: Callable[[], list[NodeState]],
     ) -> None:
-        """`here`: the nodes of this instance, as they are now."""
+        """`local`: returns the current state of this instance's nodes."""
         self._instance_id = instance_id
         self._snapshots = snapshots
         self._settings = settings
-        self._here = here
+        self._local = local
         self._nodes: dict[str, NodeState] = {}
         self._full: dict[str, float] = {}
-        """When a node was found full."""
-        self._shown: dict[str, tuple[object, float]] = {}
-        """What the others were shown of a node that is here, and when."""
+        """By node: when a reservation last failed."""
+        self._published: dict[str, tuple[object, float]] = {}
+        """By node of this instance: the facts last published, and when."""
 
     async def refresh(self) -> None:
-        """Show the nodes that are here to the others, and see theirs."""
-        now, here, changed = time.monotonic(), self._here(), []
-        for node in here:
+        """Publish the changed nodes of this instance, and read those of the others."""
+        now, local, changed = time.monotonic(), self._local(), []
+        for node in local:
             facts = (node.used, node.draining, node.slots, node.connected_ms)
-            shown, at = self._shown.get(node.node_id, (None, 0.0))
-            if shown != facts or now - at > self._settings.presence_ttl_seconds / 3:
-                self._shown[node.node_id] = (facts, now)
+            published, at = self._published.get(node.node_id, (None, 0.0))
+            if published != facts or now - at > self._settings.presence_ttl_seconds / 3:
+                self._published[node.node_id] = (facts, now)
                 changed.append(node)
         if changed:
             await self._snapshots.put(changed)
-        seen = await self._snapshots.all() if self._settings.enabled else []
-        self._nodes = {node.node_id: node for node in seen if node.instance_id != self._instance_id}
-        here = self._here()  # who has come or gone meanwhile
-        self._nodes |= {node.node_id: node for node in here}
+        states = await self._snapshots.all() if self._settings.enabled else []
+        self._nodes = {node.node_id: node for node in states if node.instance_id != self._instance_id}
+        local = self._local()  # nodes may have connected or left during the awaits above
+        self._nodes |= {node.node_id: node for node in local}
         self._full = {node_id: at for node_id, at in self._full.items() if node_id in self._nodes}
-        self._shown = {node.node_id: self._shown[node.node_id] for node in here if node.node_id in self._shown}
+        self._published = {
+            node.node_id: self._published[node.node_id] for node in local if node.node_id in self._published
+        }
 
     def put(self, node: NodeState) -> None:
-        """A node of this instance as it is now."""
+        """Update a node of this instance."""
         self._nodes[node.node_id] = node
         self._full.pop(node.node_id, None)
 
     def forget(self, node_id: str) -> None:
-        """A node has gone."""
+        """Remove a node that has disconnected."""
         self._nodes.pop(node_id, None)
 
     def get(self, node_id: str) -> NodeState | None:
@@ -106,25 +108,25 @@ class View:
     def __len__(self) -> int:
         return len(self._nodes)
 
-    def is_full(self, node_id: str, now: float) -> None:
-        """A node had no slot at the time `now`."""
+    def mark_full(self, node_id: str, now: float) -> None:
+        """Note that the node had no slot at the time `now`."""
         self._full[node_id] = now
 
-    def candidates(self, need: Need, since: float, left_out: frozenset[str] = frozenset()) -> list[NodeState]:
-        """Whom to ask, in this order; not those that were found full after `since`.
+    def candidates(self, need: Need, since: float, failed: frozenset[str] = frozenset()) -> list[NodeState]:
+        """Return the nodes to try for the job, best first. Leaves out nodes that were full after `since`.
 
-        What another instance said of its nodes is old: they are asked, however busy they were.
+        Tries busy nodes of other instances too, because their slot counts may be out of date.
         """
         full = {node_id for node_id, at in self._full.items() if at > since}
-        here = (node for node in self._nodes.values() if node.instance_id == self._instance_id)
-        full |= {node.node_id for node in here if node.used >= node.slots}
-        return ranked(self._nodes.values(), need, frozenset(full), left_out)
+        local = (node for node in self._nodes.values() if node.instance_id == self._instance_id)
+        full |= {node.node_id for node in local if node.used >= node.slots}
+        return ranked(self._nodes.values(), need, frozenset(full), failed)
 
     def offered(self, need: Need) -> bool:
         """Whether any node offers this, busy or not."""
         return any(need.met_by(node.offers) and not node.draining for node in self._nodes.values())
 
     def pools(self, node_id: str, pools: Iterable[str]) -> list[str]:
-        """Those of the waiting lines that this node could serve."""
+        """Return those of the pools that this node can serve."""
         node = self._nodes.get(node_id)
         return [pool for pool in pools if node and not node.draining and Need.of_pool(pool).met_by(node.offers)]

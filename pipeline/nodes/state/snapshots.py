@@ -30,7 +30,7 @@ class NodeState:
     latency_ms: dict[str, float] = field(default_factory=dict)
     """By capability: how long recent jobs took."""
     draining: bool = False
-    """The node takes no more jobs."""
+    """The node takes no new jobs."""
     software: str = ""
     connected_ms: int = 0
     last_seen_ms: int = 0
@@ -112,7 +112,7 @@ class Snapshots:
         return list((await self._present(await self._names())).values())
 
     async def listed(self) -> list[NodeState | GoneNode]:
-        """Return the connected nodes, and the gone ones that were seen within `remove_stale_after_seconds`."""
+        """Return the connected nodes, and the gone ones last seen within `remove_stale_after_seconds`."""
         names = await self._names()
         present = await self._present(names)
         gone = await self._gone([name for name in names if name not in present])

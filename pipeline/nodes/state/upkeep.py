@@ -23,7 +23,7 @@ LATE_MS = 5000
 
 @dataclass(frozen=True)
 class UpkeepCounts:
-    """What one run of the upkeep did."""
+    """The counts of one run of the upkeep."""
 
     dlq_moved: int = 0
     stale_nodes: int = 0

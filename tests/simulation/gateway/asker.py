@@ -1,4 +1,4 @@
-"""A session that asks, is cut off, asks the same elsewhere, and asks several times."""
+"""A session that sends requests, loses its connection, and repeats its requests at other instances."""
 
 import asyncio
 from typing import TYPE_CHECKING, Any
@@ -9,12 +9,12 @@ from tests.simulation.gateway.clients import Client
 if TYPE_CHECKING:
     from tests.simulation.gateway.fleet import Fleet
 
-_AGAIN = {"state_lost", "redis_unavailable", "too_many_jobs", "no_node"}
-"""Errors after which it asks again."""
+_RETRIED = {"state_lost", "redis_unavailable", "too_many_jobs", "no_node"}
+"""Errors after which the session repeats the request."""
 
 
 class Asker(Client):
-    """A session and what it asks for."""
+    """A session and its requests."""
 
     path = "session"
 
@@ -22,7 +22,7 @@ class Asker(Client):
         super().__init__(fleet, name, token)
         self.session_id = f"{self.rng.getrandbits(128):032x}"
         self.waits: dict[str, JobRequest] = {}
-        """What is not answered."""
+        """The unanswered requests."""
         self.answers: dict[str, dict[str, Any]] = {}
         self.host.mortal = False
 
@@ -32,7 +32,7 @@ class Asker(Client):
             self.say(request)
 
     def ask(self, request_id: str, **facts: Any) -> None:
-        """Want an answer, from now on."""
+        """Send a request."""
         request = JobRequest(
             request_id=request_id, capability=Capability.TEXT, body={"request": f"{self.token}:{request_id}"}, **facts
         )
@@ -41,12 +41,12 @@ class Asker(Client):
         self.say(request)
 
     def ask_again(self) -> None:
-        """Ask for all of it a second time."""
+        """Repeat all unanswered requests."""
         for request in self.waits.values():
             self.say(request)
 
     def cancel_one(self) -> None:
-        """Want one no more."""
+        """Cancel a random request."""
         if self.waits:
             request_id = self.rng.choice(sorted(self.waits))
             del self.waits[request_id]
@@ -58,7 +58,7 @@ class Asker(Client):
             return
         error = message.get("error")
         self.world.note("is answered", request=request_id, job=message.get("job_id", "")[:6], error=error)
-        if error and error["code"] in _AGAIN:
+        if error and error["code"] in _RETRIED:
             self.act(self._later(request_id))
             return
         if not error:

@@ -1,4 +1,4 @@
-"""Whoever is connected to gateways: it connects, is cut off, and connects again, wherever there is an instance."""
+"""Clients of gateways. Each connects to any living instance, loses its connection, and reconnects."""
 
 import asyncio
 import json
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class Client:
-    """A process outside, with one connection at a time."""
+    """A process outside of the gateway, with one connection at a time."""
 
     path = ""
     """`node` or `session`: the endpoint."""
@@ -46,18 +46,18 @@ class Client:
             self.socket.say(encode(message))
 
     async def begin(self) -> None:
-        """Its first words."""
+        """Send the first messages."""
 
     def hear(self, message: dict[str, Any]) -> None:
-        """A message has come."""
+        """Handle a message."""
 
     def ended(self) -> None:
-        """The connection has ended."""
+        """Handle the end of the connection."""
 
     def cut(self) -> None:
         if self.socket:
             self.socket.cut()
 
     def act(self, work: Any) -> asyncio.Task[Any]:
-        """Do something beside, as this process."""
+        """Run a coroutine in the background, as this process."""
         return self.world.start(self.host, work)

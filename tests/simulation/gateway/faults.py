@@ -1,4 +1,4 @@
-"""What goes wrong with gateways."""
+"""Faults of gateways."""
 
 from dataclasses import dataclass
 
@@ -7,17 +7,17 @@ from tests.simulation.world import Faults
 
 @dataclass(frozen=True)
 class GatewayFaults(Faults):
-    """Those of `Faults` that concern Redis and processes, and others."""
+    """The faults of Redis and processes in `Faults`, and those of gateways, nodes and sessions."""
 
     answer_lost: float = 0.0
-    """A command was carried out, and its sender does not learn that."""
+    """Redis executes a command, and its answer is lost."""
     repeat_late: float = 0.0
-    """A second sending of a command is carried out when its sender has long gone on."""
+    """Redis executes a repeated command long after its sender has continued."""
     freeze_every_s: float = 0.0
-    """An instance is held up as a whole (SIGSTOP)."""
+    """A whole instance stalls (SIGSTOP)."""
     kill_node_every_s: float = 0.0
     rogue_every_s: float = 0.0
-    """A process speaks of attempts and nodes that jobs are not at, past everything that an instance checks."""
+    """A process reports wrong attempts and nodes, and bypasses the checks of the instances."""
     cancel_every_s: float = 0.0
     again_every_s: float = 0.0
-    """A session asks again for what it waits for."""
+    """A session repeats its unanswered requests."""

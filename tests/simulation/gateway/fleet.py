@@ -1,4 +1,4 @@
-"""Instances of the gateway as processes, nodes, sessions and beat over one Redis, and what goes wrong with them."""
+"""Gateway instances as processes, with nodes, sessions and beat over one Redis, and their faults."""
 
 import asyncio
 from dataclasses import dataclass
@@ -24,14 +24,14 @@ from tests.simulation.gateway.socket import Socket
 from tests.simulation.world import Process
 
 SETTLE_S = 90.0
-"""Everything is answered this long after the last fault, and nothing is left: beat may have died with its lease."""
+"""The time after the last fault to answer everything and clean up. Includes the lease of a beat that died."""
 MODELS = ("a", "b")
 _BEAT_S = 2.0
 
 
 @dataclass(frozen=True)
 class Shape:
-    """How large a fleet is and what it has to do."""
+    """The size and the work of a fleet."""
 
     gateways: int
     nodes: int
@@ -40,13 +40,13 @@ class Shape:
     requests: int
     faults_s: float
     keeps_id: bool
-    """An instance that comes up again has the name of the one that died."""
+    """A restarted instance keeps the name of the dead one."""
     manners: Manners
     liars: int
 
 
 class GatewayHost:
-    """An instance of the gateway, the real one, as a process."""
+    """A process that runs the real gateway instance."""
 
     def __init__(self, fleet: "Fleet", name: str) -> None:
         self.fleet, self.name, world = fleet, name, fleet.world
@@ -70,7 +70,7 @@ class GatewayHost:
             socket.cut()
 
     def stop(self) -> None:
-        """End in good order."""
+        """Stop the instance in order."""
 
         async def stop() -> None:
             await self.instance.stop()
@@ -80,7 +80,7 @@ class GatewayHost:
 
 
 class Fleet:
-    """Everything of one seed."""
+    """The fleet of one seed."""
 
     def __init__(self, world: LoopWorld, server: Server, shape: Shape) -> None:
         self.world, self.server, self.shape = world, server, shape
@@ -113,10 +113,10 @@ class Fleet:
         living = [one for one in self.gateways if one.host.alive and not one.instance.ending]
         return self.world.rng.choice(living) if living else None
 
-    # Beginning
+    # Start
 
     def begin(self) -> None:
-        """Start everybody, and have sessions ask."""
+        """Start all processes, and let sessions send requests."""
         world, shape, rng = self.world, self.shape, self.world.rng
         self.gateways = [GatewayHost(self, f"g{number}") for number in range(shape.gateways)]
         for number in range(shape.nodes):
@@ -155,7 +155,7 @@ class Fleet:
             act(gateway)
 
     def _ask(self, number: int) -> None:
-        """A session asks for something, perhaps two of one token for the same."""
+        """Let a session send a request, sometimes two sessions of one token the same."""
         rng = self.world.rng
         asker = rng.choice(self.askers)
         facts = {
@@ -184,7 +184,7 @@ class Fleet:
         self.world.start(self.beat, beat())
         self.world.later(_BEAT_S, self._beat)
 
-    # What goes wrong
+    # Faults
 
     def _killed(self, host: Process) -> None:
         gateway = host.worker
@@ -232,10 +232,10 @@ class Fleet:
     # The end
 
     async def until_settled(self) -> None:
-        """Faults, then answers to all that was asked and to something new; then nothing is left."""
+        """Run with faults. Then check that old and new requests get answers, and that nothing is left behind."""
         await self._until(lambda: self.world.calm, self.shape.faults_s + 1, "faults never end")
         await self._until(lambda: not self._open(), SETTLE_S, "not answered")
-        await asyncio.sleep(6)  # presences, cool-downs and connections are as they will be
+        await asyncio.sleep(6)  # lets presences, cool-downs and connections settle
         for number, asker in enumerate(self.askers):
             asker.ask(f"last{number}", model="a", timeout_ms=20_000, attempt_timeout_ms=4000)
         await self._until(lambda: not self._open(), SETTLE_S, "not answered")

@@ -1,4 +1,4 @@
-"""What must hold after each command, and what must be left at the end: nothing."""
+"""Invariants after each command, and of the empty state at the end."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -25,18 +25,18 @@ Row = dict[str, str]
 
 
 class Observer:
-    """Sees every command, and remembers what was."""
+    """Checks every command against the earlier state."""
 
     def __init__(self, fleet: "Fleet") -> None:
         self._fleet, self._world, self._server = fleet, fleet.world, fleet.server
         self.jobs: dict[str, Row] = {}
         self.results: dict[str, list[bytes]] = {}
-        """Of all jobs that ever finished. One that Redis lost may be made, and finish, again."""
+        """The results of all jobs that ever finished. A job that Redis lost may be created and finish again."""
         self._held: Counter[str] = Counter()
         self._free: Counter[str] = Counter()
         self._most: dict[str, int] = {}
         self._locks: dict[str, tuple[str, int]] = {}
-        """By request: who creates its job, until when nobody else may."""
+        """By request: the home that may create its job, and until when."""
         self._reserved_late: set[tuple[Any, str]] = set()
         """By key of reservations, the jobs that had a slot reserved when they were done: by a late copy of which no
         instance knows, so that upkeep gives it back, or by an instance held up since it saw the job in line, whose
@@ -44,19 +44,19 @@ class Observer:
         self._bound: set[str] = set()
         """Jobs that requests were bound to since Redis was last emptied."""
         self.given: dict[tuple[str, int], str] = {}
-        """By job and attempt, the node that was given it."""
+        """By job and attempt: the node that got it."""
         self._anew: set[str] = set()
-        """Jobs that were created once more, since Redis lost them: their attempts begin anew."""
+        """Jobs that were created again after Redis lost them. Their attempts start from 1."""
         self.finished = self.retried = self.adopted = 0
 
     def emptied(self) -> None:
-        """Redis was emptied: it knows of nothing."""
+        """Forget the state of an emptied Redis."""
         self.jobs.clear()
         self._locks.clear()
         self._bound.clear()
 
     def probes(self, name: str, keys: Sequence[Any]) -> list[tuple[Any, ...]]:
-        """What to ask after a script."""
+        """Return the commands to run after a script."""
         if name in _JOBS:
             asked: list[tuple[Any, ...]] = [("HGETALL", keys[0])]
             return asked + ([("GET", keys[2])] if name == "job_finish" else [])
@@ -67,7 +67,7 @@ class Observer:
     def observe(
         self, host: Host | None, name: str, keys: Sequence[Any], args: Sequence[Any], answer: Any, found: Sequence[Any]
     ) -> None:
-        """A script was run."""
+        """Check a script's effect."""
         if isinstance(answer, Exception):
             self._world.fail(f"{name}: {answer}")
         elif name in _JOBS:
@@ -138,7 +138,7 @@ class Observer:
             self._world.fail(f"{name} gave job {row['job_id']} to another node: {before} {row}")
 
     def _others_word(self, name: str, args: Sequence[Any], before: Row) -> None:
-        """What was said was not by the node, or not of the attempt, that the job was with: nothing may change by it."""
+        """Fail if a command of a foreign node or another attempt changed the job."""
         attempt = str(args[0])
         is_own_word = name == "job_finish" and not attempt
         if name in {"job_step", "job_finish"} and not is_own_word:
@@ -162,7 +162,7 @@ class Observer:
             self._world.fail(f"job {row['job_id']} has more attempts than it may have: {row}")
 
     def _released(self, row: Row) -> None:
-        """An instance says that a job is done with. Its slot comes first, unless a reservation was late."""
+        """Check that an instance freed a job's slot before it released the job, unless a reservation was late."""
         node_id = row.get("node_id", "")
         key = self._fleet.keys.reserved(node_id)
         late = (key, row["job_id"]) in self._reserved_late
@@ -173,7 +173,7 @@ class Observer:
         node_id = key.partition("{node:")[2].partition("}")[0]
         slots, before = self._fleet.nodes[node_id].slots, self._held[node_id]
         self._held[node_id] = held
-        brought = str(args[1]) == "1024"  # by the node itself, which came back with a job
+        brought = str(args[1]) == "1024"  # a reconnecting node reserves a slot for a job that it holds
         if held > max(slots, before) and not brought:
             self._world.fail(f"{held} slots of {node_id} are held, it has {slots}")
 
@@ -195,16 +195,16 @@ class Observer:
         if taken and not (name == "request_bind" and self._world.now_ms < until_ms):
             self._locks[lock] = (home, self._world.now_ms + int(args[1] if name == "request_take_over" else args[3]))
 
-    # What clients see
+    # Clients' views
 
     def assigned(self, node_id: str, job_id: str, attempt: int) -> None:
-        """A node was given an attempt."""
+        """Check an attempt that a node got."""
         other = self.given.setdefault((job_id, attempt), node_id)
         if other != node_id and job_id not in self._anew:
             self._world.fail(f"attempt {attempt} of job {job_id} was given to {other} and to {node_id}")
 
     def answered(self, request_key: str, message: dict[str, Any]) -> None:
-        """A session has a node's result."""
+        """Check a node's result at its session."""
         result, job_id = message["result"], message["job_id"]
         if result["request"] != request_key or (result["node"], result["attempt"]) != (
             message["node_id"],
@@ -218,7 +218,7 @@ class Observer:
     # The end
 
     def left(self) -> list[str]:
-        """What should not be there when all is done."""
+        """Return what is left in Redis after all jobs are done."""
         ask, keys, fleet = self._server.ask, self._fleet.keys, self._fleet
         left = [
             f"job {row['job_id'][:6]} is {row['state']}"

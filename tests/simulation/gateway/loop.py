@@ -1,4 +1,4 @@
-"""An event loop on virtual time that knows which process each step belongs to: one that died takes no further step."""
+"""An event loop on virtual time that knows the process of each step. Dead processes take no further steps."""
 
 import asyncio
 import contextvars
@@ -13,7 +13,7 @@ from tests.simulation.world import Process, Violation, World
 
 _ACTING: contextvars.ContextVar["Host | None"] = contextvars.ContextVar("acting", default=None)
 _BEGIN_S = 1000.0
-"""Clocks of processes do not begin at 0, which means `never` to some."""
+"""The start of processes' clocks. Some code reads 0 as `never`."""
 
 
 @dataclass(eq=False)
@@ -21,7 +21,7 @@ class Host(Process):
     """A process of the simulated fleet."""
 
     frozen_until_s: float = 0.0
-    """Until when it takes no step (SIGSTOP)."""
+    """Until when the process takes no step (SIGSTOP)."""
     context: contextvars.Context = field(default_factory=contextvars.copy_context)
 
     def __post_init__(self) -> None:
@@ -29,7 +29,7 @@ class Host(Process):
 
 
 class LoopWorld(World):
-    """Virtual time is that of an event loop."""
+    """The simulated world, whose virtual time is that of an event loop."""
 
     faults: GatewayFaults
 
@@ -44,21 +44,21 @@ class LoopWorld(World):
         self.trace.append((self.now_us, acting.id if acting else "world", what, fields))
 
     def fail(self, why: BaseException | str) -> None:
-        """Something that must hold does not: the seed ends. Raises nothing, which whoever acts might swallow."""
+        """Record a broken invariant, which ends the seed. Raises nothing, because the acting code might swallow it."""
         self.failure = self.failure or (Violation(why) if isinstance(why, str) else why)
         if not self.broken.done():
             self.broken.set_result(None)
 
     def start(self, host: Host, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
-        """Have a process do something; what it starts is its own."""
+        """Run a coroutine as a process, which owns all tasks that it starts."""
         return self.loop.create_task(work, context=host.context)
 
     def later(self, delay_s: float, act: Callable[[], object]) -> None:
-        """Have something happen in a while, whoever dies meanwhile."""
+        """Call a function after a delay, even if processes die before."""
         self.loop.call_later(delay_s, act, context=contextvars.Context())
 
     def regularly(self, mean_s: float, act: Callable[[], object]) -> None:
-        """Have something happen again and again, at random, until the faults end. 0: never."""
+        """Repeat a function at random times until the faults end. 0: never."""
 
         def again() -> None:
             if not self.calm:
@@ -69,7 +69,7 @@ class LoopWorld(World):
             self.later(self.rng.expovariate(1 / mean_s), again)
 
     def finish(self) -> None:
-        """End all that is left, and the loop."""
+        """Cancel all remaining tasks, and close the loop."""
         self.loop.ending = True
         for callback, args, context in self.loop.dropped:
             self.loop.call_soon(callback, *args, context=context)
@@ -85,14 +85,14 @@ class LoopWorld(World):
         self.loop.close()
 
     def _go_on(self) -> None:
-        """Until everybody waits: a coroutine that never began would complain."""
+        """Run until all tasks wait, because asyncio warns of coroutines that never started."""
         self.loop.run_until_complete(asyncio.sleep(0))
         while self.loop._ready:  # type: ignore[attr-defined]
             self.loop.run_until_complete(asyncio.sleep(0))
 
 
 class _Selector(selectors.SelectSelector):
-    """Nothing ever arrives from outside: waiting is moving the clock."""
+    """Moves the clock instead of waiting, since no event arrives from outside."""
 
     def __init__(self, world: World) -> None:
         super().__init__()
@@ -107,15 +107,15 @@ class _Selector(selectors.SelectSelector):
 
 
 class Loop(asyncio.SelectorEventLoop):
-    """Steps of a process that died are dropped, those of one that is held up are put off."""
+    """Drops the steps of dead processes, and delays those of stalled ones."""
 
     def __init__(self, world: World) -> None:
         self._world = world
         self.ending = False
         self.tasks: list[asyncio.Task[Any]] = []
-        """All that were made: one whose process died is waited for by nobody, but must not be collected."""
+        """All tasks, to keep those of dead processes from garbage collection."""
         self.dropped: list[tuple[Any, tuple[Any, ...], Any]] = []
-        """Steps of processes that died: taken at the end, so that each task ends."""
+        """Steps of dead processes, which the loop takes at the end, so that each task ends."""
         super().__init__(_Selector(world))
         self.set_task_factory(self._make)
 
@@ -136,12 +136,12 @@ class Loop(asyncio.SelectorEventLoop):
                 self.dropped.append((callback, args, context))
                 return asyncio.Handle(callback, args, self, context)
             if host.frozen_until_s > self.time():
-                # In their order: all of it is due at one time, and the heap keeps that order by a small margin.
+                # These steps are due at the same time, so a small margin keeps their order in the heap.
                 host.frozen_until_s += 1e-6
                 return self.call_at(host.frozen_until_s, callback, *args, context=context)
         return super().call_soon(callback, *args, context=context)
 
 
 def acting() -> Host | None:
-    """The process that acts now; None: the world."""
+    """The acting process. None: the world."""
     return _ACTING.get()

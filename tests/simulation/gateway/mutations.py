@@ -85,7 +85,7 @@ MUTATIONS = (
         "sessions here",
         "an instance does not tell its own sessions of a result that went past them",
         names={
-            "pipeline.nodes.gateway.delivery.Delivery.from_redis": _not_done,
+            "pipeline.nodes.gateway.delivery.Delivery.stored_result": _not_done,
             "pipeline.nodes.gateway.intake.Intake.answer_lost": _not_done,
         },
     ),

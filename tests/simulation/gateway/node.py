@@ -1,4 +1,4 @@
-"""A node that does what nodes do, and worse: late, twice, not at all, of jobs that it never had."""
+"""A node that misbehaves: it answers late, twice, not at all, or for jobs that it never had."""
 
 import asyncio
 from dataclasses import dataclass
@@ -29,25 +29,25 @@ Attempt = tuple[str, int]
 
 @dataclass(frozen=True)
 class Manners:
-    """How a node behaves. Likelihoods, for each job."""
+    """How a node behaves, as likelihoods for each job."""
 
     acknowledges: bool = True
     starts: bool = True
     drops: float = 0.0
     slow: float = 0.0
-    """It takes longer than it may."""
+    """The node exceeds the time limit."""
     twice: float = 0.0
     refuses: float = 0.0
     fails: float = 0.0
     deaf: float = 0.0
-    """It goes on with what was cancelled."""
+    """The node continues a cancelled job."""
     lies: bool = False
     forgets: float = 0.0
-    """It comes back without the jobs that it had."""
+    """The node reconnects without its jobs."""
 
 
 class Node(Client):
-    """A node; its process may die, and another one comes up under its name."""
+    """A node. Its process may die, and another one starts under its name."""
 
     path = "node"
 
@@ -56,7 +56,7 @@ class Node(Client):
         self.slots, self.models, self.manners = slots, models, manners
         self.working: dict[Attempt, asyncio.Task[Any]] = {}
         self.results: dict[Attempt, NodeResult] = {}
-        """What it did and nobody said was received."""
+        """Results without a `result_received`."""
         self._tending: asyncio.Task[Any] | None = None
         self.host.mortal = False
 
@@ -85,7 +85,7 @@ class Node(Client):
                 self._lie()
 
     def die(self) -> None:
-        """The process ends, and another comes up after a while, which knows of no job."""
+        """End the process, and start another one later, without any job."""
         self.world.kill(self.host)
         self.cut()
         self.working, self.results = {}, {}
@@ -166,7 +166,7 @@ class Node(Client):
         for job_id, row in self._some_jobs(1):
             attempt = max(1, int(row["attempt"]) + self.rng.choice((-1, 0, 0, 1)))
             if row.get("node_id") == self.name and row["attempt"] == str(attempt):
-                continue  # that would be no lie
+                continue  # this would be true
             lie: Any = self.rng.choice((JobAck, JobStarted, NodePartial, NodeResult))
             extras: dict[Any, dict[str, Any]] = {NodePartial: {"text": "lie"}, NodeResult: {"result": {"lie": 1}}}
             self.world.note("lies", job=job_id[:6], attempt=attempt, what=lie.__name__)

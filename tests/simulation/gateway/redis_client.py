@@ -1,4 +1,4 @@
-"""The Redis client of a simulated process: each command may be slow, fail, or be sent twice, its sender may die."""
+"""The Redis client of a simulated process. Commands may be slow, fail, or be sent twice, and the sender may die."""
 
 import asyncio
 from collections.abc import Sequence
@@ -27,17 +27,17 @@ _SAME = frozenset(
         "model_missing",
     }
 )
-"""Scripts that give the same answer when they are repeated at once."""
+"""Scripts that give the same answer when repeated immediately."""
 
 
 class HostRedis(Redis):
-    """What a store of the gateway speaks to."""
+    """The client that a gateway's store uses."""
 
     def __init__(self, world: LoopWorld, host: Host, server: Server, names: dict[str, str]) -> None:
         self.world, self.host, self.server = world, host, server
         self._names = names
         self.direct = False
-        """Commands take no time, and nothing happens to them."""
+        """Sends commands without delays or faults."""
 
     def __del__(self, *_: Any, **__: Any) -> None:
         """There is no connection to be closed."""
@@ -60,7 +60,7 @@ class HostRedis(Redis):
         return answer
 
     async def send(self, commands: Sequence[Command]) -> list[Any]:
-        """Their answers, errors among them."""
+        """Return the answers of all commands, errors among them."""
         world, first = self.world, commands[0]
         if self.direct:
             return self.server.run(self.host, commands)
@@ -72,7 +72,7 @@ class HostRedis(Redis):
         if world.chance(world.faults.repeat):
             answers = self._again(commands, answers)
         if world.chance(world.faults.repeat_late):
-            # The first sending was held up on its way, and arrives when everybody has gone on.
+            # The first copy is delayed, and arrives after the sender has continued.
             world.later(world.rng.expovariate(1 / 0.3), lambda: self._late(commands))
         if world.chance(world.faults.answer_lost):
             world.note("the answer is lost", command=self._name(first))
@@ -86,7 +86,7 @@ class HostRedis(Redis):
         for command, one, other in zip(commands, before, answers, strict=True):
             name = self._name(command)
             if name == "job_finish" and one[0]:
-                one, other = [one[0], one[1]], [other[0], other[1]]  # noqa: PLW2901  # the third says `again`
+                one, other = [one[0], one[1]], [other[0], other[1]]  # noqa: PLW2901  # the third is `repeated`
             if name in _SAME and len(commands) == 1 and one != other:
                 self.world.fail(f"{name} repeated with the same arguments gives {other}, before {one}")
         return answers
@@ -106,7 +106,7 @@ class HostRedis(Redis):
         if self.host.mortal and world.chance(faults.kill):
             world.note("dies", where=f"{where} {self._name(command)}")
             world.kill(self.host)
-            await asyncio.sleep(0)  # it takes no further step
+            await asyncio.sleep(0)  # a dead process takes no further step
         seconds = world.rng.uniform(0.0001, 0.001)
         if world.chance(faults.pause):
             seconds = world.rng.expovariate(1 / world.rng.choice((0.02, 0.3, 1.5)))

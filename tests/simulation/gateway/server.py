@@ -1,4 +1,4 @@
-"""A redis-server on virtual time: scripts are told the time, and keys end by it."""
+"""A redis-server on virtual time: scripts get the time as an argument, and keys expire by it."""
 
 import asyncio
 from collections import defaultdict
@@ -81,7 +81,7 @@ _GIVEN = "for i = 2, #ARGV do redis.call('HSET', 'sim:given', KEYS[1] .. ' ' .. 
 
 
 def on_virtual_time(text: str) -> str:
-    """A script that takes the time from its last argument, by which its keys end."""
+    """Rewrite a script to take the time from its last argument, by which its keys expire."""
     for real, virtual in _VIRTUAL.items():
         text = text.replace(real, virtual)
     return _HEAD + text
@@ -92,9 +92,9 @@ class Scripts:
 
     def __init__(self, wire: Wire) -> None:
         self.changed: dict[str, str] = {}
-        """What a mutation replaces in the text of scripts."""
+        """Texts of scripts that a mutation replaces."""
         self.found: set[str] = set()
-        """What of it was there to be replaced."""
+        """Those of these texts that occurred."""
         self.names: dict[str, str] = {}
         self._wire = wire
         self._shas: dict[str, str] = {}
@@ -109,7 +109,7 @@ class Scripts:
         return sha1(text.encode(), usedforsecurity=False).hexdigest()
 
     def load(self, sha: str) -> str:
-        """The SHA1 of a script as it is here."""
+        """Return the SHA1 of the rewritten script."""
         if sha not in self._shas:
             text = sender._texts[sha]
             for old, new in self.changed.items():
@@ -120,7 +120,7 @@ class Scripts:
 
 
 class Server:
-    """What all processes of a seed speak to. Each command is atomic, and looked at before the next one."""
+    """The server of all processes of a seed. The observer checks each atomic command before the next."""
 
     def __init__(self, world: LoopWorld, wire: Wire, scripts: Scripts) -> None:
         self.world = world
@@ -128,13 +128,13 @@ class Server:
         self._scripts = scripts
         self._readers: dict[str, list[asyncio.Future[None]]] = defaultdict(list)
         self.probes: Callable[[str, Sequence[Any]], list[Command]] = lambda name, keys: []
-        """What is to be asked after a script of this name, on these keys."""
+        """Returns the commands to run after a script of this name, on these keys."""
         self.observe: Callable[..., None] = lambda *_: None
-        """Called after each script with: who, name, keys, arguments, its answer, the answers to the probes."""
+        """Called after each script with: process, name, keys, arguments, its answer, the answers to the probes."""
         self._purged_ms = 0
 
     def run(self, host: Host | None, commands: Sequence[Command]) -> list[Any]:
-        """The answers; an error takes the place of its answer."""
+        """Run commands. An error takes the place of its answer."""
         world = self.world
         sent: list[Command] = []
         if world.now_ms != self._purged_ms:
@@ -148,7 +148,7 @@ class Server:
         found = self._wire.calls(sent)
         answers = []
         for command, (place, count) in zip(commands, places, strict=True):
-            # Each server has a hash of its own, so that sets have another order in another run.
+            # Each server has its own hash seed, so the order of sets differs between runs.
             answers.append(sorted(found[place]) if command[0] == "SMEMBERS" else found[place])
             if count:
                 name, keys, arguments = self._script(command)
@@ -180,7 +180,7 @@ class Server:
     # Streams
 
     async def read(self, host: Host, command: Command) -> Any:
-        """XREADGROUP, with its BLOCK in virtual time. As redis-py has it: entries are pairs with a dict."""
+        """Run XREADGROUP, with BLOCK in virtual time. As in redis-py, entries are pairs with a dict."""
         block_s, plain, stream = 0.0, command, command[-2]
         if "BLOCK" in command:
             place = command.index("BLOCK")
@@ -206,17 +206,17 @@ class Server:
         return [[found[0][0], entries]]
 
     def wake(self, stream: str) -> None:
-        """Something is in a stream."""
+        """Wake the readers of a stream."""
         for future in self._readers.pop(stream, ()):
             if not future.done():
                 future.set_result(None)
 
     def empty(self) -> None:
-        """Redis loses everything."""
+        """Empty the server."""
         self._wire.call("FLUSHALL")
         for stream in list(self._readers):
             self.wake(stream)
 
     def ask(self, *command: Any) -> Any:
-        """A command of the observer's own."""
+        """Run a command of the observer."""
         return self._wire.call(*command)

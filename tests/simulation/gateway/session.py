@@ -1,4 +1,4 @@
-"""What all seeds of gateways share: a redis-server, and the gateway's names for what a process has."""
+"""State that all seeds of gateways share: a redis-server, and the patched globals of the gateway."""
 
 import asyncio
 import logging
@@ -62,7 +62,7 @@ class Session:
 
     @contextmanager
     def _patched(self) -> Iterator[None]:
-        """Clock, random ids, Redis, tokens and threads of a process are those of the simulation."""
+        """Patch the clock, random ids, Redis, tokens and threads of processes with those of the simulation."""
         clock = SimpleNamespace(monotonic=self._monotonic)
         log = SimpleNamespace(info=_unsaid, warning=_unsaid, exception=self._unexpected)
 
@@ -106,13 +106,13 @@ class Session:
         return UUID(int=self.world.rng.getrandbits(128))
 
     def _unexpected(self, event: str, **facts: Any) -> None:
-        """The gateway says that it did not expect an exception."""
+        """Fail the seed when the gateway logs an unexpected exception."""
         error = sys.exc_info()[1]
         self.world.note(event, error=repr(error), **facts)
         self.world.fail(error or AssertionError(event))
 
     def run(self, seed: int) -> LoopWorld:
-        """Run one seed; its world, whose `failure` says what went wrong, if anything did."""
+        """Run one seed. Returns its world, whose `failure` is the broken invariant or None."""
         rng = random.Random(seed)
         world = self.world = LoopWorld(seed, self.faults(rng))
         self.wire.call("FLUSHALL")
@@ -131,7 +131,7 @@ class Session:
 
         try:
             world.loop.run_until_complete(run())
-        except Exception as error:  # noqa: BLE001  # what must hold does not, or the gateway raised: both are told
+        except Exception as error:  # noqa: BLE001  # reports broken invariants and errors of the gateway
             world.failure = world.failure or error
         failure = world.failure
         world.finish()
@@ -140,7 +140,7 @@ class Session:
 
 
 def shape_of(world: LoopWorld) -> Shape:
-    """How large the fleet of a seed is."""
+    """Choose the size of a seed's fleet."""
     rng = world.rng
 
     def some(likely: float, *values: float) -> float:
@@ -171,7 +171,7 @@ def shape_of(world: LoopWorld) -> Shape:
 
 
 def faults_of(rng: random.Random) -> GatewayFaults:
-    """Which faults a seed has: each kind in some seeds only, so that none hides behind another."""
+    """Choose a seed's faults. Each kind occurs in some seeds only, so that no fault hides another."""
 
     def some(likely: float, *values: float) -> float:
         return rng.choice(values) if rng.random() < likely else 0.0
@@ -201,7 +201,7 @@ def _authenticate(_context: Any, secret: str, kind: TokenKind) -> TokenView:
 
 
 def _unsaid(*_: Any, **__: Any) -> None:
-    """Nobody reads it."""
+    """A metric without a reader."""
 
 
 def _connect(path: str) -> Wire:

@@ -1,4 +1,4 @@
-"""A WebSocket between a simulated client and a gateway: in order, late, and cut at any time."""
+"""A WebSocket between a simulated client and a gateway. Frames keep their order, may be late, or may be lost."""
 
 import asyncio
 from collections import deque
@@ -10,11 +10,11 @@ from tests.simulation.gateway.loop import LoopWorld
 
 
 class Gone(Exception):
-    """The other side has gone."""
+    """The connection has ended."""
 
 
 class _Way:
-    """One direction."""
+    """One direction of a connection."""
 
     def __init__(self, world: LoopWorld) -> None:
         self._world = world
@@ -24,7 +24,7 @@ class _Way:
         self.closed = False
 
     def put(self, frame: Any) -> None:
-        """A frame leaves; it arrives after those before it."""
+        """Send a frame, which arrives after those before it."""
         world = self._world
         self._due_s = max(self._due_s + 1e-6, world.loop.time() + world.rng.uniform(0.0005, 0.005))
         world.later(self._due_s - world.loop.time(), lambda: self._arrive(frame))
@@ -39,7 +39,7 @@ class _Way:
             self._reader.set_result(None)
 
     async def get(self) -> Any:
-        """The next frame. Raises `Gone`."""
+        """Return the next frame. Raises `Gone`."""
         while not self._arrived:
             if self.closed:
                 raise Gone
@@ -49,7 +49,7 @@ class _Way:
 
 
 class Socket:
-    """What the gateway has of it: as much of Starlette's as it uses."""
+    """The gateway's side, with the parts of Starlette's `WebSocket` that it uses."""
 
     def __init__(self, world: LoopWorld, token: str) -> None:
         self.scope: dict[str, Any] = {}
@@ -59,7 +59,7 @@ class Socket:
         self._in, self._out = _Way(world), _Way(world)
 
     async def accept(self) -> None:
-        """It is accepted."""
+        """Accept the connection."""
 
     async def receive(self) -> dict[str, Any]:
         try:
@@ -80,20 +80,20 @@ class Socket:
         self.application_state = WebSocketState.DISCONNECTED
         self._world.later(0.006, self.cut)
 
-    # The other side
+    # The client's side
 
     def say(self, text: str) -> None:
-        """The client sends a frame. Nobody hears it if the connection is cut."""
+        """Send a client's frame, which is lost if the connection is cut."""
         if not self._in.closed:
             self._in.put(text)
 
     async def heard(self) -> str:
-        """The next frame for the client. Raises `Gone`."""
+        """Return the next frame for the client. Raises `Gone`."""
         frame: str = await self._out.get()
         return frame
 
     def cut(self) -> None:
-        """The connection is no more; both sides notice."""
+        """Cut the connection. Both sides notice."""
         for way in (self._in, self._out):
             way.closed = True
             way.wake()

@@ -70,5 +70,5 @@ def test_a_gateway_that_trickles_one_message_in_ever_new_fragments_is_left() -> 
             yield " "
             await asyncio.sleep(0.02)
 
-    with pytest.raises(LinkFailed, match="does not end it"):
+    with pytest.raises(LinkFailed, match="did not complete it"):
         received(fragments)

@@ -68,7 +68,7 @@ def test_junk_of_a_gateway_ends_the_connection_and_not_the_node(
     link = gateway.welcome()
     link.assign("b")
     link.begun("b")
-    assert len([said for said in node.told if "is not the protocol" in said]) == 1
+    assert len([said for said in node.told if "breaks the protocol" in said]) == 1
 
 
 def test_types_that_it_does_not_know_are_passed_over_with_their_frames(link: NodeLink) -> None:

@@ -42,7 +42,7 @@ def test_two_nodes_of_one_data_folder_do_jobs_until_they_are_asked_to_end(gatewa
         process.process.send_signal(signal.SIGTERM)
         assert process.wait() == 0, process.output
     assert f"Registered at {gateway.url}/ws/node (scripted) as {link.registered.node_id}: 3 slots" in first.output
-    assert "Ending (SIGTERM): no job under way." in first.output
+    assert "Ending (SIGTERM): no job in progress." in first.output
     assert TOKEN not in first.output
     assert "secret words" not in first.output
     third = cli.start("node", "--gateway", gateway.url)
@@ -70,7 +70,7 @@ def test_a_second_signal_does_not_wait_for_a_job_that_hangs(gateway: ScriptedGat
         link.expect(NodeDrain)
         node.process.send_signal(signal.SIGTERM)
         assert node.wait() == 130, node.output
-        assert "Ending (SIGTERM): 1 job under way." in node.output
+        assert "Ending (SIGTERM): 1 job in progress." in node.output
         assert "secret" not in node.output
 
 
@@ -82,7 +82,7 @@ def test_a_token_that_is_refused_ends_it_with_a_sentence(gateway: ScriptedGatewa
     refused = cli.run("node", "--gateway", gateway.url, "--token-file", file)
     assert (refused.code, refused.out) == (1, "")
     assert f"penstock: the gateway {gateway.url}/ws/node does not accept the token" in refused.err
-    assert "HTTP 401 came instead of a WebSocket" in refused.err, "as from the REST API's port"
+    assert "the address answered HTTP 401 instead of a WebSocket" in refused.err, "as from the REST API's port"
     assert "pstn_from" not in refused.err
 
 

@@ -194,7 +194,7 @@ def test_a_redirect_leads_nowhere() -> None:
         url = f"ws://127.0.0.1:{gateway.port}"
         limits = replace(FAST, patience_s=0.1)
         error = run(url, lambda session: error_of(session.request("text", timeout_s=20)), limits)
-        assert "HTTP 302 came instead of a WebSocket" in str(error)
+        assert "the address answered HTTP 302 instead of a WebSocket" in str(error)
         assert elsewhere.connections == 0
 
 

@@ -58,7 +58,7 @@ def test_a_job_that_was_given_back_without_a_word_goes_to_a_node_again(
     pair: tuple[GatewayThread, GatewayThread], node: Node, session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     a, b = pair
-    monkeypatch.setattr(dispatch, "_LOOK_S", 0.2)
+    monkeypatch.setattr(dispatch, "_SYNC_S", 0.2)
     one, asker = node(a), session(b)
     sees(b, "n1")
     lost = loses(a, "again", monkeypatch)
@@ -152,7 +152,7 @@ def test_a_job_that_nobody_knew_was_created_is_done_when_it_is_asked_for_again(
 def test_a_node_that_was_given_a_job_and_not_told_is_told(
     gateway: GatewayThread, node: Node, session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(dispatch, "_LOOK_S", 0.2)
+    monkeypatch.setattr(dispatch, "_SYNC_S", 0.2)
     nodes, asker = [node(gateway, f"n{number}") for number in range(3)], session(gateway)
     lost = answers_are_lost(gateway.instance.jobs, "dispatch", monkeypatch)
     asker.ask(timeout_ms=30_000)

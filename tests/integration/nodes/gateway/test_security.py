@@ -27,7 +27,7 @@ def test_without_a_token_of_its_kind_nobody_connects(
     with Wire(gateway.url, path, other if secret == "of the other kind" else secret) as wire:
         end = wire.until("never")
     assert end.code == CloseCode.UNAUTHORIZED
-    assert end.reason.startswith("this is not a usable token of a")
+    assert "needs a usable token" in end.reason
 
 
 def test_a_revoked_token_ends_its_connections(gateway: GatewayThread, context: Context, closing: ExitStack) -> None:
@@ -81,7 +81,7 @@ JUNK: list[tuple[str, Any, CloseCode, str]] = [
         "a second registration",
         {"type": "node_register", "node_id": "n1", "slots": 1, "offers": [{"capability": "text"}]},
         CloseCode.BAD_MESSAGE,
-        "registered already",
+        "already registered",
     ),
 ]
 
@@ -171,10 +171,10 @@ def test_types_that_are_not_known_are_passed_over(gateway: GatewayThread, node: 
 def test_the_first_message_decides(gateway: GatewayThread, secrets: Tokens) -> None:
     with Wire(gateway.url, "/ws/node", secrets.node) as wire:
         wire.send({"type": "node_heartbeat"})
-        assert wire.until("never").reason == "the first message is node_register"
+        assert wire.until("never").reason == "the first message must be node_register"
     with Wire(gateway.url, "/ws/session", secrets.session) as wire:
         wire.send({"type": "session_heartbeat"})
-        assert wire.until("never").reason == "the first message is session_open"
+        assert wire.until("never").reason == "the first message must be session_open"
 
 
 def test_a_protocol_nobody_speaks_here(gateway: GatewayThread, secrets: Tokens) -> None:
