@@ -229,7 +229,7 @@ class Observer:
         ]
 
     def everything_settled(self, *, but_gated: bool = False) -> bool:
-        """Whether all scopes have ended; `but_gated`: all that do not wait for the gate."""
+        """Whether all scopes have ended. `but_gated`: ignore scopes that wait for the gate."""
         return len(self.scopes) == self.fleet.expected and not self._open(but_gated=but_gated)
 
     def must_be_settled(self, after_s: float, *, but_gated: bool = False) -> None:

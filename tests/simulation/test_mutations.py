@@ -34,7 +34,7 @@ DEAR = {"reservations", "outage"}
         if one.name in SOON
     ],
 )
-def test_what_is_taken_away_is_noticed(mutation: Mutation) -> None:
+def test_the_simulation_notices_a_removed_safeguard(mutation: Mutation) -> None:
     count, what = seeds_until_found(mutation, most=MOST_SEEDS, soon=True)
     assert count, "nothing was noticed"
     assert what.startswith("Violation"), what

@@ -1,4 +1,4 @@
-"""A node that does next to nothing and writes down what it does: `python -m tests.support.counting_node`.
+"""A node that answers each prompt with itself and keeps a journal: `python -m tests.support.counting_node`.
 
 It is Penstock's own agent. Each line of its journal is one event: `began PROMPT`, `taken JOB ATTEMPT` for a result that
 counted, `late JOB ATTEMPT` for one that did not, `refused JOB ATTEMPT` for a job that found no slot.
@@ -22,7 +22,7 @@ TOKEN = "COUNTING_NODE_TOKEN"
 
 
 class Journal:
-    """Lines of a file, each written at once and whole."""
+    """A file to which each line is written whole and at once."""
 
     def __init__(self, path: Path) -> None:
         self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)

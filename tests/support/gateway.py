@@ -30,11 +30,11 @@ QUICK: dict[str, Any] = {
     "cool_down_ms": 1000,
     "node_snapshot": {"presence_ttl_seconds": 6, "refresh_interval_ms": 100},
 }
-"""Settings with which nothing takes long, and nobody is taken for lost because the machine is busy."""
+"""Settings with short times, but long enough that no client counts as lost on a busy machine."""
 
 
 class GatewayThread:
-    """One instance. A context manager; leaving it ends the instance as SIGTERM would."""
+    """A gateway instance in a thread. A context manager, which stops the instance like SIGTERM."""
 
     def __init__(self, context: Context, instance_id: str = "a", **settings: Any) -> None:
         self.instance = Instance(context, GatewaySettings(**{**QUICK, "instance_id": instance_id, **settings}))
@@ -76,7 +76,7 @@ class GatewayThread:
 
 
 def token(context: Context, kind: TokenKind, name: str = "test", node_id: str = "") -> str:
-    """A secret."""
+    """Create a token, and return its secret."""
     return tokens.create(context, name, kind, node_id=node_id)[0]
 
 
@@ -98,11 +98,11 @@ class Got:
 
 
 class Wire:
-    """A WebSocket to a gateway, by hand."""
+    """A raw WebSocket to a gateway."""
 
     def __init__(self, url: str, path: str, secret: str) -> None:
         self._whole = threading.Lock()
-        """A message and its attachments go out together."""
+        """Send a message and its attachments."""
         headers = {"Authorization": f"Bearer {secret}"} if secret else {}
         self._socket: ClientConnection = connect(
             url + path, additional_headers=headers, compression=None, max_size=None, proxy=None, close_timeout=1
@@ -119,7 +119,7 @@ class Wire:
                 self._socket.send(part)
 
     def greet(self, message: dict[str, Any]) -> Got:
-        """Say the first word; the first of the gateway, which may have closed the connection before."""
+        """Send the first message, and return the gateway's first message or the end of the connection."""
         with suppress(ConnectionClosed):
             self.send(message)
         return self.receive()
@@ -128,7 +128,7 @@ class Wire:
         self._socket.send(frame)
 
     def receive(self, within_s: float = DEADLINE_S) -> Got:
-        """The next message, whatever it is, or the end."""
+        """Return the next message, or the end of the connection."""
         try:
             message = json.loads(self._socket.recv(within_s))
             parts = [self._socket.recv(within_s) for _ in message.get("attachments", ())]
@@ -138,7 +138,7 @@ class Wire:
         return Got(message, [part for part in parts if isinstance(part, bytes)])
 
     def until(self, *types: str, within_s: float = DEADLINE_S) -> Got:
-        """The next message of one of these types, or the end; others are passed over."""
+        """Return the next message of these types, or the end of the connection. Skips other messages."""
         while True:
             got = self.receive(within_s)
             if not got.message or got.type in types:
@@ -155,7 +155,7 @@ class Wire:
         self._socket.close()
 
     def drop(self) -> None:
-        """End the connection as a cut cable would seem to end it: without a word."""
+        """Break the connection without a close frame, like a cut cable."""
         self._socket.socket.shutdown(socket.SHUT_RDWR)
 
     def __enter__(self) -> Self:
@@ -166,7 +166,7 @@ class Wire:
 
 
 class RawNode(Wire):
-    """A node whose every word the test decides."""
+    """A node whose messages the test sends."""
 
     def __init__(
         self,
@@ -180,7 +180,7 @@ class RawNode(Wire):
         register: bool = True,
         heartbeat_s: float = 0.3,
     ) -> None:
-        """`heartbeat_s`: how often it says that it is there; 0: never."""
+        """`heartbeat_s`: the interval of heartbeats; 0: none."""
         super().__init__(gateway, "/ws/node", secret)
         self.id = node_id
         self._ended = threading.Event()
@@ -218,14 +218,14 @@ class RawNode(Wire):
         self.send(message, *parts)
 
     def answer_next(self, text: str = "done") -> Got:
-        """Do the next job; it."""
+        """Do the next job, and return it."""
         job = self.job()
         self.answer(job, text)
         return job
 
 
 class RawSession(Wire):
-    """A session whose every word the test decides."""
+    """A session whose messages the test sends."""
 
     def __init__(self, gateway: str, secret: str, session_id: str = "") -> None:
         super().__init__(gateway, "/ws/session", secret)
@@ -233,7 +233,7 @@ class RawSession(Wire):
         self.welcome = self.greet({"type": "session_open", "v": 1, "versions": [1], "session_id": self.id})
 
     def ask(self, request_id: str = "", *parts: bytes, **fields: Any) -> str:
-        """Send a request for text by model `m`; its id."""
+        """Send a request for text by model `m`, and return its id."""
         request_id = request_id or uuid4().hex
         body = {"prompt": "Say so."}
         request = {"type": "job_request", "request_id": request_id, "capability": "text", "model": "m", "body": body}

@@ -1,4 +1,4 @@
-"""Requests to gateways without a pause, by sessions as Penstock has them, and what became of each."""
+"""Continuous load on gateways, by Penstock's sessions, with the outcome of each request."""
 
 import asyncio
 import threading
@@ -13,12 +13,12 @@ from pipeline.nodes.protocol import SessionResult, ToSession
 from tests.support.waiting import wait_until
 
 DEADLINE_S = 60
-"""For some progress, and for the last answers."""
+"""The time limit for progress, and for the last answers."""
 _LIMITS = SessionLimits(open_s=2, ping_s=0.5, silent_s=1.5, back_off_s=(0.05, 0.5), patience_s=30)
 
 
 class HearingSession(Session):
-    """Counts the answers that arrive for each request, also those that nobody waits for any more."""
+    """Counts the answers that arrive for each request, including those without a waiter."""
 
     heard: Counter[str]
 
@@ -66,7 +66,7 @@ class Load:
 
     @property
     def done(self) -> int:
-        """Requests that ended, one way or the other."""
+        """Return how many requests have ended."""
         return len(self.answered) + len(self.failed)
 
     @property
@@ -74,7 +74,7 @@ class Load:
         return self.asked - self.answered.keys() - self.failed.keys()
 
     def go_on(self, further: int) -> None:
-        """Wait until so many further requests were answered."""
+        """Wait until so many further requests have answers."""
         enough = len(self.answered) + further
         wait_until(
             lambda: len(self.answered) >= enough or self._broken,

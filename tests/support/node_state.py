@@ -1,4 +1,4 @@
-"""The gateway's state as instances would leave it, for tests of what looks at it from outside."""
+"""Writes the gateway's state as instances would, for tests of code that reads it from outside."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -20,13 +20,13 @@ BOOT = "boot"
 
 
 class NodeStateDriver:
-    """Writes and reads the state, one call after another."""
+    """Writes and reads the state synchronously."""
 
     def __init__(self, context: Context) -> None:
         self._context = context
 
     def do(self, work: Callable[[Store], Awaitable[Answer]]) -> Answer:
-        """Whatever else is needed."""
+        """Run a coroutine with the store."""
 
         async def done() -> Answer:
             url = self._context.settings.effective_redis_url
@@ -36,7 +36,7 @@ class NodeStateDriver:
         return asyncio.run(done())
 
     def instance(self, instance_id: str, nodes: int = 0, sessions: int = 0) -> None:
-        """An instance that lives."""
+        """Create a living instance."""
 
         async def begin(store: Store) -> None:
             await Inbox(store, instance_id).open()
@@ -45,7 +45,7 @@ class NodeStateDriver:
         self.do(begin)
 
     def instance_dies(self, instance_id: str) -> None:
-        """Without a word to anybody: its presence ends, and its inbox stays."""
+        """Let an instance die: its presence ends, and its inbox stays."""
         self.do(lambda store: Instances(store).leave(instance_id, BOOT))
 
     def node(
@@ -58,7 +58,7 @@ class NodeStateDriver:
         used: int = 0,
         draining: bool = False,
     ) -> None:
-        """A node that is connected to an instance."""
+        """Connect a node to an instance."""
         offers = (Offer(capability=Capability.TEXT, models=("m",)),)
         latency_ms = {"text": 120.0}
 
@@ -91,7 +91,7 @@ class NodeStateDriver:
         self.do(go)
 
     def job(self, job_id: str, home: str, *, requester: str = "", node_id: str = "") -> Job:
-        """A job, given to a node if one is named, which holds a slot for it."""
+        """Create a job. With a node, dispatch the job to it, with a slot."""
         new = NewJob(job_id, f"{requester}:{job_id}", "text", "m", requester, f"{home}/{BOOT}", 60_000, 30_000, 3)
 
         async def create(store: Store) -> Job:
@@ -104,7 +104,7 @@ class NodeStateDriver:
         return self.do(create)
 
     def messages(self, instance_id: str) -> list[Envelope]:
-        """What the instance reads next; then it is done with it."""
+        """Read the next messages of the instance, and acknowledge them."""
 
         async def read(store: Store) -> list[Envelope]:
             inbox = Inbox(store, instance_id)
@@ -115,7 +115,7 @@ class NodeStateDriver:
         return self.do(read)
 
     def dead_letter(self, instance_id: str, kind: str = "assign", **body: str) -> None:
-        """A message that was delivered too often, and is old enough to be set aside."""
+        """Create a message that upkeep moves to the dead letters."""
 
         async def fail(store: Store) -> None:
             inbox = Inbox(store, instance_id)

@@ -17,7 +17,7 @@ _OPTIONS = ("--cluster-enabled", "yes", "--appendonly", "no")
 
 
 class RedisCluster:
-    """For as long as the object lives. A context manager: leaving it kills the servers."""
+    """The servers of a cluster. A context manager, which kills the servers."""
 
     def __init__(self, folder: Path) -> None:
         self.servers = [RedisServer(folder / str(number), *_OPTIONS) for number in range(MASTERS)]

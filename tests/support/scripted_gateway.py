@@ -47,7 +47,7 @@ Said = TypeVar("Said", bound=Message)
 
 
 class NodeLink:
-    """A node's connection. `registered`: what it said first, once `welcome` was called."""
+    """A node's connection. `registered`: the node's first message, once `welcome` was called."""
 
     def __init__(self, connection: ServerConnection) -> None:
         self.connection = connection
@@ -59,7 +59,7 @@ class NodeLink:
         """The attachments of the last message."""
 
     def next(self, *, beats: bool = False) -> FromNode:
-        """The next message; heartbeats only if asked for."""
+        """Return the next message. Skips heartbeats unless asked for."""
         while True:
             frame = self.connection.recv(DEADLINE_S)
             assert isinstance(frame, str), "a binary frame that no message announced"
@@ -77,7 +77,7 @@ class NodeLink:
         return part
 
     def expect(self, kind: type[Said], job_id: str = "", attempt: int = 1) -> Said:
-        """The next message, which is one of this type (and about this job)."""
+        """Return the next message, which must be of this type (and about this job)."""
         message = self.next()
         assert isinstance(message, kind), message
         if job_id:
@@ -85,7 +85,7 @@ class NodeLink:
         return message
 
     def welcome(self, **changes: Any) -> "NodeLink":
-        """Let the node in."""
+        """Welcome the node."""
         self.registered = self.expect(NodeRegister)
         usual = {"instance_id": "scripted", "heartbeat_ms": 5000, "max_message_bytes": 2**24}
         self.say(NodeWelcome(**{**usual, "max_attachment_bytes": 2**25, **changes}))
@@ -100,7 +100,7 @@ class NodeLink:
         model: str = "",
         **body: Any,
     ) -> None:
-        """Give a job. `files`: (media type, bytes)."""
+        """Assign a job. `files`: (media type, bytes)."""
         about = tuple(Attachment(media_type=media_type, size=len(data)) for media_type, data in files)
         job = JobAssign(
             job_id=job_id,
@@ -114,12 +114,12 @@ class NodeLink:
         self.say(job, *(data for _, data in files))
 
     def begun(self, job_id: str, attempt: int = 1) -> None:
-        """The node says that it has the job, and that it works on it."""
+        """Expect the node to acknowledge and start the job."""
         self.expect(JobAck, job_id, attempt)
         self.expect(JobStarted, job_id, attempt)
 
     def result(self, job_id: str, attempt: int = 1, *, received: bool = True) -> NodeResult:
-        """The next message, which is the result of this job; say that it was received."""
+        """Return the next message, which must be this job's result, and send `result_received`."""
         result = self.expect(NodeResult, job_id, attempt)
         if received:
             self.received(job_id, attempt)
@@ -144,11 +144,11 @@ class NodeLink:
         self.connection.close(code, reason)
 
     def cut(self) -> None:
-        """Break it off, without a word."""
+        """Break the connection without a close frame."""
         self.connection.socket.close()
 
     def closed_with(self) -> tuple[int, str]:
-        """The node's code and reason, once it has closed the connection; what it says before counts for nothing."""
+        """Wait until the node closes the connection, and return its code and reason. Skips messages."""
         try:
             while True:
                 self.connection.recv(DEADLINE_S)
@@ -157,7 +157,7 @@ class NodeLink:
 
 
 class ScriptedGateway:
-    """Its connections, in the order in which they came. `refuse_with`: the answer to handshakes, if not welcome."""
+    """The gateway with its connections, in order. `refuse_with`: the HTTP status that refuses handshakes."""
 
     def __init__(self) -> None:
         self.url = ""
@@ -166,15 +166,15 @@ class ScriptedGateway:
         self._over = threading.Event()
 
     def connection(self) -> NodeLink:
-        """The next connection."""
+        """Return the next connection."""
         return self._links.get(timeout=DEADLINE_S)
 
     def welcome(self, **changes: Any) -> NodeLink:
-        """The next connection, with its node let in."""
+        """Welcome the node of the next connection, and return the connection."""
         return self.connection().welcome(**changes)
 
     def nobody_came(self) -> bool:
-        """No connection was made that the test has not taken."""
+        """Whether the test has taken every connection."""
         return self._links.empty()
 
     def _take(self, connection: ServerConnection) -> None:
@@ -187,7 +187,7 @@ class ScriptedGateway:
 
 @contextmanager
 def scripted_gateway() -> Iterator[ScriptedGateway]:
-    """A gateway on a port of its own."""
+    """Serve a gateway on its own port."""
     gateway = ScriptedGateway()
     with serve(
         gateway._take, "127.0.0.1", 0, process_request=gateway._refuse, max_size=2**26, ping_interval=None
@@ -207,12 +207,12 @@ Deed = Callable[[dict[str, Any], Callable[[str], None]], dict[str, Any]]
 
 
 class ScriptedExecutor:
-    """Answers each job with its own body and attachments; but for those with a `deed`, which then are that."""
+    """Answers each job with its own body and attachments, or by its `deed`."""
 
     def __init__(self) -> None:
         self.offers: tuple[Offer, ...] = (Offer(capability=Capability.TEXT, models=("m",)),)
         self.runs: list[dict[str, Any]] = []
-        """The bodies of all jobs that were begun."""
+        """Return the bodies of all started jobs."""
         self.deeds: dict[str, Deed] = {}
         self._go = threading.Event()
 
@@ -232,12 +232,12 @@ class ScriptedExecutor:
         return {"text": body.get("prompt", ""), "model": model}, list(attachments)
 
     def go(self) -> None:
-        """Let the jobs end whose body says `wait`."""
+        """Let the jobs whose body has `wait` end."""
         self._go.set()
 
 
 class RunningAgent:
-    """A node on a loop in a thread of its own. `told`: what it would have shown."""
+    """A node on an event loop in its own thread. `told`: the sentences that it reported."""
 
     def __init__(self, options: AgentOptions, executor: Executor, results: Results | None) -> None:
         self.told: list[str] = []
@@ -274,7 +274,7 @@ class RunningAgent:
         return not self._thread.is_alive()
 
     def wait(self) -> None:
-        """Until it has ended."""
+        """Wait until the node has ended."""
         wait_until(lambda: self.ended, DEADLINE_S, "the node has ended", last=lambda: self.told)
 
 
@@ -282,7 +282,7 @@ class RunningAgent:
 def running_agent(
     *gateways: ScriptedGateway, executor: Executor, results: Results | None = None, **changes: Any
 ) -> Iterator[RunningAgent]:
-    """A node of these gateways, until the end of the block."""
+    """Run a node of these gateways until the end of the block."""
     urls = endpoints([gateway.url for gateway in gateways], NODE_PATH)
     options = replace(AgentOptions(urls, TOKEN, "desk", name="Desk", slots=2, software="test"), **changes)
     running = RunningAgent(options, executor, results)

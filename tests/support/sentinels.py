@@ -17,13 +17,13 @@ from tests.support.waiting import wait_until
 NAME = "penstock-master"
 PASSWORD, SENTINEL_PASSWORD = "s3cret/of@the#master", "another:secret?of;sentinels"
 _REPLICA = ("replicator", "third-secret")
-"""The user as whom a replica asks its master."""
+"""The user with which a replica connects to its master."""
 _COUNT, _QUORUM = 3, 2
 READY_S = 60
 
 
 def sentinel_url(*ports: int, options: str = "") -> str:
-    """What users set for these sentinels."""
+    """Return the URL of these sentinels."""
     hosts = ",".join(f"127.0.0.1:{port}" for port in ports)
     password, sentinels = (quote(secret, safe="") for secret in (PASSWORD, SENTINEL_PASSWORD))
     return f"sentinel://:{password}@{hosts}/0?master={NAME}&sentinel_password={sentinels}{options}"
@@ -58,7 +58,7 @@ class Sentinel:
             self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
 
     def state(self) -> dict[str, Any] | None:
-        """What it says of the master."""
+        """Return the sentinel's state of the master."""
         with self._client() as client, suppress(RedisError):
             return dict(client.sentinel_masters()[NAME])
         return None
@@ -128,13 +128,13 @@ class Sentinels:
         return [sentinel.state() for sentinel in self.sentinels]
 
     def cut_off_replica(self) -> None:
-        """From now on the master confirms writes that nobody else has, as asynchronous replication may at any time."""
+        """Stop replication, so that the master confirms writes that no replica has."""
         with self.master.client() as master:
             master.execute_command("ACL", "SETUSER", _REPLICA[0], "off")
             master.execute_command("CLIENT", "KILL", "TYPE", "replica")
 
     def wait_for_failover(self) -> None:
-        """Until every living sentinel names the replica as the new master."""
+        """Wait until every living sentinel names the replica as the new master."""
         wait_until(
             lambda: {state["port"] for state in self._states() if state} == {self.replica.port},
             READY_S,

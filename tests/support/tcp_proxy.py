@@ -1,4 +1,4 @@
-"""A TCP proxy that treats connections as bad networks do: it cuts them, lets them hang, or lets them through slowly."""
+"""A TCP proxy that acts like a bad network: it cuts connections, lets them hang, or slows them down."""
 
 import asyncio
 import socket
@@ -14,10 +14,10 @@ _STEP_S = 0.02
 
 
 class TcpProxy:
-    """One way to one port of this machine. A context manager: leaving it cuts every connection."""
+    """A proxy to one port of this machine. A context manager, which cuts every connection at its end."""
 
     def __init__(self, port: int) -> None:
-        """`port`: where connections lead to."""
+        """`port`: the target of connections."""
         self._target = port
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="tcp-proxy", daemon=True)
@@ -47,16 +47,16 @@ class TcpProxy:
 
     @property
     def url(self) -> str:
-        """For WebSockets."""
+        """The proxy's address for WebSockets."""
         return f"ws://127.0.0.1:{self.port}"
 
     def cut(self) -> int:
-        """Reset every connection, in the middle of whatever is said; how many there were."""
+        """Reset every connection, even within a message. Returns how many there were."""
         return asyncio.run_coroutine_threadsafe(self._cut(), self._loop).result(DEADLINE_S)
 
     @contextmanager
     def hanging(self) -> Iterator[None]:
-        """While it lasts nothing comes through, and nobody is told."""
+        """Let all connections hang within the block."""
         self._flows.clear()
         try:
             yield
@@ -65,7 +65,7 @@ class TcpProxy:
 
     @contextmanager
     def trickling(self, bytes_per_step: int) -> Iterator[None]:
-        """While it lasts, so many bytes come through at once, fifty times a second."""
+        """Slow all connections down within the block: forward so many bytes, fifty times a second."""
         self._bytes_per_step = bytes_per_step
         try:
             yield
@@ -120,7 +120,7 @@ class TcpProxy:
 
 
 def _reset(writer: asyncio.StreamWriter) -> None:
-    """End a connection by RST, as a router does that has forgotten it."""
+    """End a connection by RST, like a router that has forgotten it."""
     found: socket.socket | None = writer.get_extra_info("socket")
     if found is not None and found.fileno() >= 0:
         found.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))

@@ -1,4 +1,4 @@
-"""A fleet of gateways and nodes over one Redis and SQLite, which only keeps tokens here."""
+"""A fleet of gateways and nodes over one Redis, and SQLite for the tokens."""
 
 import sys
 from collections.abc import Iterator
@@ -20,7 +20,7 @@ def database_url(sqlite_url: str) -> str:
 
 @pytest.fixture
 def fleet(data_dir: Path, context: Context) -> Iterator[Fleet]:
-    """Nothing runs yet."""
+    """A fleet without running processes."""
     secrets = (token(context, TokenKind.NODE, "nodes"), token(context, TokenKind.SESSION, "sessions"))
     settings = context.settings
     with Stack(data_dir, settings.database_url, settings.redis_url) as stack:

@@ -1,4 +1,4 @@
-"""Gateways and nodes as processes, requests to them, and what must hold afterwards."""
+"""Gateways and nodes as processes, requests to them, and the invariants afterwards."""
 
 import asyncio
 import os
@@ -33,9 +33,9 @@ RUN_S = float(os.environ.get("PENSTOCK_FAULTS_S") or 0)
 tests run without any of the caller's own settings."""
 START_S = 60
 UPKEEP_S = 1
-"""How often beat does upkeep here."""
+"""How often beat runs the upkeep here."""
 QUIET_S = 40
-"""Longer than upkeep leaves a reservation that nobody uses."""
+"""Longer than upkeep keeps an unused reservation."""
 QUICK = {
     "HEARTBEAT_MS": "500",
     "OWNER_TTL_SECONDS": "1.5",
@@ -45,12 +45,12 @@ QUICK = {
     "NODE_SNAPSHOT__PRESENCE_TTL_SECONDS": "2",
     "NODE_SNAPSHOT__REFRESH_INTERVAL_MS": "200",
 }
-"""Settings of the gateway with which nothing takes long."""
+"""Settings of the gateway with short times."""
 
 
 @dataclass
 class Fleet:
-    """Instances by name, on ports that stay theirs; nodes by name."""
+    """Instances by name, each with a fixed port, and nodes by name."""
 
     stack: Stack
     context: Context
@@ -89,18 +89,18 @@ class Fleet:
         return [f"ws://127.0.0.1:{port}" for port in self.ports.values()]
 
     def load(self, *urls: str, **how: Any) -> Load:
-        """Requests for as long as the `with` block lasts."""
+        """Send requests as long as the `with` block lasts."""
         return Load(urls or self.urls, self.session_token, **{"work_s": 0.05, **how})
 
-    # What they have done
+    # Journals and state
 
     def journal(self, event: str) -> list[str]:
-        """What nodes wrote down after this word, all of them together."""
+        """Return the journal entries of all nodes that begin with this word."""
         lines = [line for path in self.folder.glob("*.journal") for line in path.read_text().splitlines()]
         return [rest for word, _, rest in (line.partition(" ") for line in lines) if word == event]
 
     def ask_state(self, ask: Callable[[Store], Awaitable[Found]]) -> Found:
-        """What Redis knows."""
+        """Read the state in Redis."""
 
         async def asked() -> Found:
             async with Store(GatewaySettings(), self.context.settings.effective_redis_url) as store:
@@ -109,25 +109,25 @@ class Fleet:
         return asyncio.run(asked())
 
     def jobs(self) -> dict[str, Job]:
-        """All jobs, by the session's own id of the request."""
+        """Return all jobs, by the request id of their session."""
         found = self.ask_state(lambda store: Jobs(store).list(limit=100_000))
         assert len({job.request_key for job in found}) == len(found), "a request is one job"
         return {job.request_key.partition(":")[2]: job for job in found}
 
     def living(self) -> set[str]:
-        """Instances that are present."""
+        """Return the living instances."""
         return set(self.ask_state(lambda store: Instances(store).living()))
 
     def nodes(self) -> set[str]:
-        """Nodes that are present."""
+        """Return the connected nodes."""
         return {node.node_id for node in self.ask_state(lambda store: Snapshots(store).all())}
 
     def reservations(self) -> list[str]:
-        """Slots that are held."""
+        """Return the held slots."""
         return [str(key) for key in self.context.redis.scan_iter("penstock:gateway:v1:nodes:*:reserved")]
 
     def describe(self) -> str:
-        """How Redis stands, for whoever reads why a test failed."""
+        """Describe the state of Redis, for the report of a failed test."""
 
         async def asked(store: Store) -> list[object]:
             instances, nodes = await Instances(store).living(), await Snapshots(store).listed()
@@ -138,7 +138,7 @@ class Fleet:
         return "\n".join(map(str, [*self.ask_state(asked), self.reservations(), avoided]))
 
     def wait_until_quiet(self) -> None:
-        """Wait until every job is released and no slot is held, with upkeep done as beat does it."""
+        """Wait until every job is released and no slot is held, and run the upkeep like beat."""
         wait_until(self._is_quiet, QUIET_S, "all is released", last=self.describe)
 
     def _is_quiet(self) -> bool:
@@ -152,7 +152,7 @@ class Fleet:
         return [job for job in jobs if job.state is not JobState.RELEASED]
 
     def assert_exactly_once(self, load: Load) -> None:
-        """Every request was answered, once, with its own result; every job ended once; nothing is held any more."""
+        """Check that every request got its own answer once, every job ended once, and no slot is held."""
         assert not load.failed, load.failed
         assert load.heard == Counter(load.asked), (load.heard - Counter(load.asked), Counter(load.asked) - load.heard)
         assert {request: reply.result["text"] for request, reply in load.answered.items()} == {
@@ -162,7 +162,7 @@ class Fleet:
         jobs = self.jobs()
         assert jobs.keys() == load.asked
         assert {job.outcome for job in jobs.values()} == {"ok"}
-        # The answer to a result may be lost; the node then sends it again, and hears the same again.
+        # If the answer to a result is lost, the node sends the result again, and gets the same answer.
         taken = Counter(job_id for job_id, _ in {tuple(line.split()) for line in self.journal("taken")})
         assert set(taken.values()) == {1}, "no job ended twice"
         begun = Counter(self.journal("began"))

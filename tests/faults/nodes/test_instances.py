@@ -1,4 +1,4 @@
-"""Instances and nodes that are killed, or stand still and come back, under load."""
+"""Instances and nodes that are killed, or stall and continue, under load."""
 
 import asyncio
 import sys
@@ -32,7 +32,7 @@ def test_instances_are_killed_one_after_another_and_every_request_is_answered_on
             if kills >= KILLS and time.monotonic() > until:
                 break
     fleet.assert_exactly_once(load)
-    sys.stdout.write(f"{kills} instances killed, {len(load.asked)} requests\n")  # for who runs it for long: pytest -rP
+    sys.stdout.write(f"{kills} instances killed, {len(load.asked)} requests\n")  # visible in long runs with pytest -rP
 
 
 @pytest.mark.rotating
@@ -57,7 +57,7 @@ def test_a_node_that_stands_still_past_its_time_loses_its_jobs_and_comes_back(fl
     fleet.start("a", "b")
     fleet.node("n1", fleet.urls[0])
     fleet.node("n2", fleet.urls[1])
-    # More at once than the other node has slots for: each has jobs at any time.
+    # More requests than one node has slots, so that both nodes always have jobs.
     with fleet.load(askers=8, work_s=0.2) as load:
         load.go_on(20)
         fleet.stack["n1"].pause()

@@ -1,4 +1,4 @@
-"""Nodes that lie: whatever they say, the caller gets an honest node's answer."""
+"""Nodes that lie: the caller gets an honest node's answer nevertheless."""
 
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -74,9 +74,9 @@ LIES: list[Callable[[RawNode, Got], None]] = [
     no_such_model,
 ]
 SILENT = {"another_job", "another_attempt", "too_late"}
-"""After which nothing is heard of the job any more."""
+"""Lies after which the node sends nothing about the job."""
 PATIENT = {"COOL_DOWN_MS": "600000", "HEARTBEAT_MS": "2000", "OWNER_TTL_SECONDS": "6"}
-"""Who has let a job drop is not given it again before the honest node is there, however slow the machine is."""
+"""A node that dropped a job gets no job before the honest node connects, however slow the machine is."""
 
 
 def test_whatever_nodes_lie_the_answer_is_an_honest_nodes(fleet: Fleet) -> None:

@@ -1,4 +1,4 @@
-"""Connections that are cut, hang or are slow, between a gateway and everybody else."""
+"""Connections of a gateway that are cut, hang or are slow."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""A scan through the documents flow, a gateway and two nodes that recognise its text; one of them dies half-way."""
+"""The documents flow converts a scan through a gateway and two nodes, one of which dies half-way."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -46,7 +46,7 @@ def settings_env(port: int) -> dict[str, str]:
 
 @pytest.fixture
 def fleet(data_dir: Path, context: Context, settings_env: dict[str, str], port: int) -> Iterator[Fleet]:
-    """A gateway at the provider's address; workers know its token."""
+    """A gateway at the provider's address, with a token for the workers."""
     secrets = (token(context, TokenKind.NODE, "nodes"), token(context, TokenKind.SESSION, "workers"))
     settings = context.settings
     env = {**settings_env, "PENSTOCK_PROVIDERS__TEST__API_KEY": secrets[1]}
@@ -55,7 +55,7 @@ def fleet(data_dir: Path, context: Context, settings_env: dict[str, str], port: 
 
 
 def scan(path: Path) -> Path:
-    """Pages that are nothing but pictures, each with words of its own."""
+    """Return pages that are pictures, each with its own words."""
     pictures = [picture_of([f"This is page {number}", "of a scanned letter"], (600, 200)) for number in range(PAGES)]
     pictures[0].save(path, format="PDF", resolution=72, save_all=True, append_images=pictures[1:])
     return path
@@ -68,7 +68,7 @@ def start_node(fleet: Fleet, name: str) -> None:
 
 
 def converted(fleet: Fleet, document_id: str) -> str:
-    """The document's Markdown, once it is done."""
+    """Wait for the document, and return its Markdown."""
     wait_until(
         lambda: documents.status(document_id).status is DocumentStatus.COMPLETED,
         DONE_S,
@@ -79,7 +79,7 @@ def converted(fleet: Fleet, document_id: str) -> str:
 
 
 def test_a_scan_is_complete_though_a_node_dies_half_way(fleet: Fleet, data_dir: Path) -> None:
-    fleet.start("a", HEARTBEAT_MS="4000")  # one that stands still is not missed at once
+    fleet.start("a", HEARTBEAT_MS="4000")  # a stalled node does not count as gone at once
     fleet.stack.start("cpu-1", "control-1", "ai-1", "beat-1")
     start_node(fleet, "n1")
     start_node(fleet, "n2")
@@ -89,7 +89,7 @@ def test_a_scan_is_complete_though_a_node_dies_half_way(fleet: Fleet, data_dir: 
     second = documents.submit(scan(data_dir / "second.pdf"), fresh=True, use_cache=False).id
     begun = lambda: documents.status(second).status is DocumentStatus.PROCESSING  # noqa: E731
     wait_until(begun, DONE_S, "its pages are being converted")
-    fleet.stack["n1"].pause()  # so that it still has a page when it dies
+    fleet.stack["n1"].pause()  # the node must have a page when it dies
     wait_until(lambda: _has_a_page(fleet, "n1"), DONE_S, "the first node has a page", last=fleet.describe)
     fleet.stack["n1"].kill()
     assert converted(fleet, second) == undisturbed

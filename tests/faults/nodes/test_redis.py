@@ -1,4 +1,4 @@
-"""A Redis that dies and comes back, and one that forgets everything, under load."""
+"""A Redis that dies and restarts, and a Redis that loses its data, under load."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""A node with two slots, and the gateway that does with it what a test says."""
+"""A node with two slots, and a scripted gateway for it."""
 
 from collections.abc import Iterator
 
@@ -29,7 +29,7 @@ def executor() -> Iterator[ScriptedExecutor]:
 
 @pytest.fixture
 def node(gateway: ScriptedGateway, executor: ScriptedExecutor) -> Iterator[RunningAgent]:
-    """With two slots."""
+    """A node with two slots."""
     with running_agent(gateway, executor=executor) as running:
         yield running
 

@@ -1,4 +1,4 @@
-"""What operators ask of the gateway, by the state that its instances leave."""
+"""An operator's calls to the gateway, on the state that instances leave in Redis."""
 
 import time
 
@@ -33,7 +33,7 @@ def token(context: Context, name: str, node_id: str = "") -> str:
     return tokens.create(context, name, TokenKind.NODE, node_id=node_id)[1].id
 
 
-def test_nodes_of_all_instances_are_listed_and_those_that_went(context: Context, state: NodeStateDriver) -> None:
+def test_connected_and_gone_nodes_of_all_instances_are_listed(context: Context, state: NodeStateDriver) -> None:
     desk = token(context, "desk")
     state.node("works", "a", token_id=desk, used=1)
     state.node("drains", "b", draining=True)
@@ -66,7 +66,7 @@ def test_a_node_is_drained_by_the_instance_it_is_connected_to(context: Context, 
         service.drain(context, "nobody")
 
 
-def test_a_node_is_thrown_out_with_the_token_that_is_its_own(context: Context, state: NodeStateDriver) -> None:
+def test_revoking_a_node_revokes_its_own_token(context: Context, state: NodeStateDriver) -> None:
     state.instance("a")
     own, other = token(context, "rack 3", node_id="n"), token(context, "rack 4", node_id="m")
     state.node("n", "a", token_id=own)
@@ -80,7 +80,7 @@ def test_a_node_is_thrown_out_with_the_token_that_is_its_own(context: Context, s
     assert (again.was_connected, [one.id for one in again.tokens]) == (False, [other]), "it cannot come any more"
 
 
-def test_a_token_that_others_use_too_is_left_and_named(context: Context, state: NodeStateDriver) -> None:
+def test_a_shared_token_is_kept_and_named(context: Context, state: NodeStateDriver) -> None:
     state.instance("a")
     shared = token(context, "all desks")
     state.node("n", "a", token_id=shared)
@@ -93,7 +93,7 @@ def test_a_token_that_others_use_too_is_left_and_named(context: Context, state: 
         service.revoke(context, "nobody")
 
 
-def test_all_instances_are_told_of_a_token_that_ends(context: Context, state: NodeStateDriver) -> None:
+def test_all_instances_are_notified_of_a_revoked_token(context: Context, state: NodeStateDriver) -> None:
     state.instance("a")
     state.instance("b")
     ended = token(context, "desk")
@@ -102,7 +102,7 @@ def test_all_instances_are_told_of_a_token_that_ends(context: Context, state: No
         assert [one.body for one in state.messages(instance_id)] == [{"token_id": ended}]
 
 
-def test_a_token_ends_even_if_nobody_can_be_told(context: Context, redis_server: RedisServer) -> None:
+def test_a_token_is_revoked_although_instances_cannot_be_notified(context: Context, redis_server: RedisServer) -> None:
     ended = token(context, "desk")
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(service, "_NOTIFY_S", 0.2)
@@ -125,7 +125,9 @@ def test_jobs_are_listed_by_state_the_newest_first(context: Context, state: Node
         service.job(context, "nothing")
 
 
-def test_a_job_is_cancelled_by_who_schedules_it_or_by_another(context: Context, state: NodeStateDriver) -> None:
+def test_the_home_of_a_job_cancels_it_or_another_instance_if_the_home_is_dead(
+    context: Context, state: NodeStateDriver
+) -> None:
     state.instance("a")
     state.instance("b")
     state.job("job", "b")
@@ -208,7 +210,7 @@ def test_a_redis_that_does_not_answer_is_not_waited_for(context: Context, redis_
 class TestBeat:
     """`maintenance.tend_nodes`."""
 
-    def test_where_nobody_made_a_token_nothing_is_asked(self, context: Context, state: NodeStateDriver) -> None:
+    def test_beat_does_nothing_without_tokens(self, context: Context, state: NodeStateDriver) -> None:
         state.instance("a")
         state.dead_letter("a")
         assert beat.tend_nodes() == 0
@@ -225,13 +227,13 @@ class TestBeat:
 
 
 class TestBeatWithoutItsRedis:
-    """The gateway has a Redis of its own, and that is away."""
+    """The gateway's own Redis is away."""
 
     @pytest.fixture
     def settings_env(self) -> dict[str, str]:
         return {"PENSTOCK_GATEWAY__REDIS__URL": "redis://127.0.0.1:1/0"}
 
-    def test_it_is_told_and_left_alone_for_a_while(self, context: Context, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_beat_waits_before_it_tries_again(self, context: Context, monkeypatch: pytest.MonkeyPatch) -> None:
         token(context, "desk")
         monkeypatch.setattr(beat, "_PATIENCE_S", 0.2)
         assert beat.tend_nodes() == 0

@@ -40,10 +40,10 @@ class HostRedis(Redis):
         """Sends commands without delays or faults."""
 
     def __del__(self, *_: Any, **__: Any) -> None:
-        """There is no connection to be closed."""
+        """Do nothing: the client has no connection."""
 
     async def aclose(self, *_: Any) -> None:
-        """There is no connection to be closed."""
+        """Do nothing: the client has no connection."""
 
     def pipeline(self, *_: Any, **__: Any) -> Any:
         return _Pipeline(self)

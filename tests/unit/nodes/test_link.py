@@ -24,7 +24,7 @@ def test_addresses_get_the_path_of_the_protocol(urls: str, found: list[str]) -> 
 @pytest.mark.parametrize(
     "urls", ["", " , ", "http://a", "a:8485", "ws://", "ws://a?b", "ws://user:word@a", "ws://a:port", "ws://a#b"]
 )
-def test_what_is_no_address_is_refused(urls: str) -> None:
+def test_invalid_addresses_are_refused(urls: str) -> None:
     with pytest.raises(ValueError, match="gateway"):
         endpoints(urls, SESSION_PATH)
 

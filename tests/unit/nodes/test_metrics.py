@@ -8,7 +8,7 @@ def scraped(facts: Facts) -> dict[tuple[str, frozenset[tuple[str, str]]], float]
     return {(one.name, frozenset(one.labels.items())): one.value for of in found for one in of.samples}
 
 
-def test_an_instance_tells_what_it_alone_knows() -> None:
+def test_an_instance_exports_its_own_metrics() -> None:
     dispatch = dispatch_histogram()
     dispatch.observe(0.004)
     dispatch.observe(400)
@@ -26,6 +26,6 @@ def test_an_instance_tells_what_it_alone_knows() -> None:
     assert scraped(facts) == found, "reading changes nothing"
 
 
-def test_what_is_not_known_is_missing() -> None:
+def test_unknown_figures_are_left_out() -> None:
     found = scraped(Facts({}, nodes=0, sessions=0, inbox_pending=-1, dispatch=dispatch_histogram()))
     assert ("penstock_gateway_inbox_pending", frozenset()) not in found

@@ -46,7 +46,7 @@ JSON = st.recursive(
 )
 
 
-def test_a_field_that_is_null_is_left_out() -> None:
+def test_a_null_field_counts_as_absent() -> None:
     job = {
         "type": "job_assign",
         "v": None,
@@ -68,13 +68,13 @@ def test_a_field_that_is_null_is_left_out() -> None:
     assert (first.held, first.name, first.offers[0].models) == ((), "", ())
 
 
-def test_a_field_that_is_needed_is_not_null() -> None:
+def test_a_required_field_must_not_be_null() -> None:
     with pytest.raises(BadMessage, match="job_id"):
         parse('{"type": "job_ack", "job_id": null, "attempt": 1}', from_node)
 
 
 @pytest.mark.parametrize("version", ["2", '"1"', "[1]", "{}"])
-def test_another_version_is_said_to_be_one(version: str) -> None:
+def test_another_version_closes_with_its_own_code(version: str) -> None:
     with pytest.raises(BadMessage) as caught:
         parse(f'{{"type": "node_heartbeat", "v": {version}}}', from_node)
     assert caught.value.close_code == CloseCode.VERSION
@@ -82,18 +82,18 @@ def test_another_version_is_said_to_be_one(version: str) -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(st.sampled_from(TYPES), st.dictionaries(st.sampled_from(FIELDS), JSON, max_size=6), st.sampled_from(ALL))
-def test_whatever_comes_is_a_message_or_unknown_or_bad(name: str, data: dict[str, Any], kind: TypeAdapter[Any]) -> None:
+def test_any_frame_is_a_message_or_unknown_or_bad(name: str, data: dict[str, Any], kind: TypeAdapter[Any]) -> None:
     with suppress(BadMessage):
         parse(json.dumps(data | {"type": name}), kind)
 
 
-def test_what_could_not_be_passed_on_is_not_taken() -> None:
+def test_messages_that_cannot_be_forwarded_are_refused() -> None:
     body = f'{{"deep": {"[" * 250}{"]" * 250}}}'
     with pytest.raises(BadMessage, match="too deeply"):
         parse(f'{{"type": "job_request", "request_id": "r", "capability": "text", "body": {body}}}', from_session)
 
 
-def test_what_is_taken_can_be_passed_on() -> None:
+def test_accepted_messages_can_be_forwarded() -> None:
     deep = "[" * 190 + "]" * 190
     body = (
         '{"text": "\\ud83d\\ude00", "nan": NaN, "large": 1e999, "half": "a\\ud83d", "\\udc00": 1, "deep": ' + deep + "}"

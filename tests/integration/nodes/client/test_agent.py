@@ -1,4 +1,4 @@
-"""What a node makes of the jobs that a gateway gives it."""
+"""How a node handles the jobs that a gateway gives it."""
 
 import threading
 from typing import Any
@@ -70,7 +70,7 @@ def test_a_job_beyond_the_slots_is_refused_and_a_slot_is_free_once_its_result_is
     executor.go()
     done = link.expect(NodeResult)
     link.assign("d", prompt="now")
-    messages = [link.next() for _ in range(4)]  # the other one's result comes when it comes
+    messages = [link.next() for _ in range(4)]  # the other result may come at any time
     assert ("JobStarted", "d") in [(type(said).__name__, getattr(said, "job_id", "")) for said in messages]
     assert done.job_id in {"a", "b"}
     assert len(executor.runs) == 3
@@ -133,7 +133,7 @@ def test_a_job_that_comes_twice_is_done_once(link: NodeLink, executor: ScriptedE
     assert len(executor.runs) == 2
 
 
-def test_a_cancelled_job_says_nothing_more_and_keeps_its_slot_until_its_thread_ends(
+def test_a_cancelled_job_sends_no_result_and_keeps_its_slot_until_its_thread_ends(
     link: NodeLink, node: RunningAgent, executor: ScriptedExecutor
 ) -> None:
     for job_id in ("a", "b"):
@@ -270,7 +270,7 @@ def test_job_started_is_repeated_only_for_jobs_that_somebody_wants(
         link.begun(job_id)
     link.cancel("a")
     link.assign("c")
-    link.result("c")  # the cancellation was read
+    link.result("c")  # the node has read the cancellation
     link.cut()
     link = gateway.welcome()
     assert link.registered is not None

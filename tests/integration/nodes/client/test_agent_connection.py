@@ -1,4 +1,4 @@
-"""How a node comes to a gateway, stays there, and leaves; each gateway does what the test says."""
+"""How a node connects to a scripted gateway, stays connected, and leaves."""
 
 import ssl
 from http import HTTPStatus
@@ -200,7 +200,7 @@ def test_jobs_that_outlast_the_grace_are_left(gateway: ScriptedGateway, executor
         node.drain()
         assert link.closed_with()[0] == 1000
         node.wait()
-        assert "left 1 job and no result." in node.told[-1]
+        assert "1 job and no result left behind" in node.told[-1]
 
 
 def test_a_second_welcome_means_nothing(link: NodeLink) -> None:

@@ -1,4 +1,4 @@
-"""`penstock node` as people start it: real processes, with nothing but a gateway."""
+"""`penstock node` as users start it: real processes that need only a gateway."""
 
 import signal
 from collections.abc import Iterator
@@ -74,7 +74,7 @@ def test_a_second_signal_does_not_wait_for_a_job_that_hangs(gateway: ScriptedGat
         assert "secret" not in node.output
 
 
-def test_a_token_that_is_refused_ends_it_with_a_sentence(gateway: ScriptedGateway, cli: Cli) -> None:
+def test_a_refused_token_ends_the_node_with_a_message(gateway: ScriptedGateway, cli: Cli) -> None:
     gateway.refuse_with = HTTPStatus.UNAUTHORIZED
     file = cli.cwd / "token"
     file.write_text("pstn_from-the-file\n")
@@ -98,7 +98,7 @@ def test_a_token_that_is_refused_ends_it_with_a_sentence(gateway: ScriptedGatewa
         (("--gateway", "wss://127.0.0.1:1", "--ca", "/dev/null"), "is not a PEM file"),
     ],
 )
-def test_wrong_usage_is_said_before_anything_is_done(cli: Cli, arguments: tuple[str, ...], says: str) -> None:
+def test_wrong_usage_is_reported_first(cli: Cli, arguments: tuple[str, ...], says: str) -> None:
     result = cli.run("node", *arguments)
     assert result.code == 2
     assert says in result.err

@@ -1,4 +1,4 @@
-"""A session against a gateway that sends junk, hangs, refuses, or asks for what the protocol cannot say."""
+"""A session at a gateway that sends junk, hangs or refuses; and requests that the protocol does not allow."""
 
 import asyncio
 import json
@@ -132,7 +132,7 @@ def test_no_common_version_is_a_permanent_error() -> None:
     assert "only 9 is spoken" in str(error)
 
 
-def test_a_connection_without_a_welcome_is_left() -> None:
+def test_a_session_leaves_a_gateway_that_sends_no_welcome() -> None:
     async def nothing(socket: ServerConnection) -> None:
         pass
 
@@ -146,7 +146,7 @@ def test_a_gateway_that_does_not_read_is_left_and_another_gets_the_request() -> 
         socket.transport.pause_reading()
         await socket.send(encode(gateway.welcome))
 
-    # Larger than the sockets' buffers, so that it cannot be handed to the network.
+    # Larger than the sockets' buffers, so that the session cannot finish sending it.
     big = [(Attachment(size=0), b"x" * 16_000_000)]
     with ScriptedGateway(openings=[stop_reading], max_attachment_bytes=2**25) as gateway:
         limits = replace(FAST, send_s=4)
@@ -155,7 +155,7 @@ def test_a_gateway_that_does_not_read_is_left_and_another_gets_the_request() -> 
     assert len(gateway.seen.opens) == 2
 
 
-def test_a_port_where_nobody_answers_is_left() -> None:
+def test_a_node_leaves_a_port_that_does_not_answer() -> None:
     with socket.create_server(("127.0.0.1", 0)) as deaf:
         limits = replace(FAST, open_s=0.2, patience_s=0.1)
         url = f"ws://127.0.0.1:{deaf.getsockname()[1]}"
@@ -164,7 +164,7 @@ def test_a_port_where_nobody_answers_is_left() -> None:
     assert "in time" in str(error)
 
 
-def test_attachments_that_are_kept_back_hold_up_nobody() -> None:
+def test_missing_attachments_end_the_connection_in_time() -> None:
     head = '{"type": "%s", "request_id": "r", "result": {}, "attachments": [{"size": 5}, {"size": 1}]}'
     for kind in ("job_result", "news"):
         with ScriptedGateway(junk(head % kind, b"12345")) as gateway:
@@ -188,7 +188,7 @@ def test_a_message_of_very_many_parts_is_not_read(frame: str) -> None:
         gateway.wait_for(lambda: first.close_code in {CloseCode.BAD_MESSAGE, CloseCode.TOO_LARGE}, "a code for it")
 
 
-def test_a_redirect_leads_nowhere() -> None:
+def test_a_redirect_is_not_followed() -> None:
     with WebServer() as elsewhere, WebServer() as gateway:
         gateway.pages["/ws/session"] = redirect(f"http://127.0.0.1:{elsewhere.port}/ws/session")
         url = f"ws://127.0.0.1:{gateway.port}"
@@ -198,7 +198,7 @@ def test_a_redirect_leads_nowhere() -> None:
         assert elsewhere.connections == 0
 
 
-def test_what_is_too_large_is_told_from_the_rest() -> None:
+def test_too_large_requests_fail_alone() -> None:
     big = [(Attachment(size=0), b"x" * 3000)]
     huge = reply({"text": "t"}, ("a", "x/y", b"y" * 5000))
     with ScriptedGateway(max_attachment_bytes=2000, step=huge) as gateway:

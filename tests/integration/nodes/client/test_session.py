@@ -1,4 +1,4 @@
-"""A session against a gateway that does as scripted."""
+"""A session at a scripted gateway."""
 
 import asyncio
 import logging
@@ -154,7 +154,7 @@ def test_cancelling_the_coroutine_cancels_the_job_and_another_request_goes_on() 
         assert run(gateway.url, talk).result["echo"] == {"n": 2}
 
 
-def test_two_who_ask_the_same_share_one_job_until_both_have_gone() -> None:
+def test_two_sessions_with_the_same_request_share_one_job_until_both_cancel() -> None:
     with ScriptedGateway(step=silence) as gateway:
 
         async def talk(session: Session) -> SessionReply:
@@ -208,7 +208,7 @@ def test_no_more_requests_are_under_way_than_allowed(limits: SessionLimits, welc
         assert [answer.result["echo"]["n"] for answer in run(gateway.url, talk, limits)] == list(range(5))
 
 
-def test_bytes_wait_for_room_and_one_who_gives_up_lets_the_next_in() -> None:
+def test_requests_wait_for_room_and_a_cancelled_one_admits_the_next() -> None:
     part = [(Attachment(size=0), b"x" * 1000)]
     with ScriptedGateway(silence) as gateway:
 
@@ -218,7 +218,7 @@ def test_bytes_wait_for_room_and_one_who_gives_up_lets_the_next_in() -> None:
             waiting = asyncio.create_task(session.request("text", attachments=part, request_id="gives-up"))
             small = asyncio.create_task(session.request("text"))
             await asyncio.sleep(0)
-            waiting.cancel()  # the small one stood behind it
+            waiting.cancel()  # the small request waited behind it
             sizes = (await small).result["bytes"]
             gateway.do(echo(gateway.seen.asked[0]))
             return [*sizes, *(await first).result["bytes"]]
@@ -277,7 +277,7 @@ def test_opening_fails_as_requests_do() -> None:
     assert code(nowhere, TOKEN, timeout_s=0.1) == "gateway_unreachable"
 
 
-def test_a_callback_that_fails_harms_nobody(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_failing_callback_does_not_fail_the_request(caplog: pytest.LogCaptureFixture) -> None:
     def fail(*_: object) -> None:
         raise ValueError
 

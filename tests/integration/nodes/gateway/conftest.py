@@ -1,4 +1,4 @@
-"""Instances of the gateway over one Redis, with tokens for those who connect to them."""
+"""Gateway instances over one Redis, with tokens for nodes and sessions."""
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -17,7 +17,7 @@ from tests.support.redis_server import RedisServer
 
 @dataclass
 class Tokens:
-    """Secrets of either kind."""
+    """The secrets of a node's token and of a session's token."""
 
     node: str
     session: str
@@ -44,7 +44,7 @@ Start = Callable[..., GatewayThread]
 
 @pytest.fixture
 def state_server(request: pytest.FixtureRequest) -> RedisServer | NamedServer | NamedCluster:
-    """Where the gateway keeps its state."""
+    """The Redis with the gateway's state."""
     found = request.getfixturevalue("redis_cluster" if named_redis.ON_CLUSTER else "redis_server")
     assert isinstance(found, RedisServer | NamedServer | NamedCluster)
     return found
@@ -52,7 +52,7 @@ def state_server(request: pytest.FixtureRequest) -> RedisServer | NamedServer | 
 
 @pytest.fixture
 def redis_settings(request: pytest.FixtureRequest) -> dict[str, Any]:
-    """Of the gateway. Empty: the Redis of the context. Modules override it."""
+    """The gateway's settings for its Redis. Empty: the Redis of the context. Modules override this fixture."""
     if not named_redis.ON_CLUSTER:
         return {}
     cluster = request.getfixturevalue("redis_cluster")

@@ -1,6 +1,6 @@
 """The gateway on a Redis Cluster of three masters. Rule: docs/sources/nodes.md#tests.
 
-The tests are those of one Redis: this module changes where the gateway keeps its state.
+The tests are those of a single Redis. This module only replaces the Redis.
 """
 
 from typing import Any

@@ -89,7 +89,7 @@ def test_a_node_that_comes_back_without_its_job_gets_it_again(
     assert asker.result()["attempt"] == 2
 
 
-def test_a_node_is_told_that_what_it_holds_is_of_no_use(gateway: GatewayThread, node: Node) -> None:
+def test_a_reconnecting_node_is_told_to_cancel_obsolete_jobs(gateway: GatewayThread, node: Node) -> None:
     one = node(gateway, held=[{"job_id": "unheard-of", "attempt": 3}])
     cancelled = one.until("job_cancel")
     assert (cancelled["job_id"], cancelled["attempt"]) == ("unheard-of", 3)
@@ -127,7 +127,7 @@ def test_a_job_comes_back_to_a_busy_node_as_often_as_it_takes(start: Start, node
     assert asker.result()["result"] == {"text": "done"}
 
 
-def test_nobody_takes_the_result_of_another_nodes_job(gateway: GatewayThread, node: Node, session: Session) -> None:
+def test_a_node_cannot_answer_the_job_of_another_node(gateway: GatewayThread, node: Node, session: Session) -> None:
     one, liar, asker = node(gateway), node(gateway, "liar", offers=[{"capability": "vision"}]), session(gateway)
     asker.ask()
     job = one.job()

@@ -60,9 +60,7 @@ def test_a_slot_that_becomes_free_at_one_instance_serves_who_waits_at_another(
     assert there.result()["result"] == {"text": "there"}
 
 
-def test_a_node_that_was_busy_when_another_instance_looked_is_asked_all_the_same(
-    start: Start, node: Node, session: Session
-) -> None:
+def test_a_busy_node_of_another_instance_is_tried_nevertheless(start: Start, node: Node, session: Session) -> None:
     a = start("a")
     one, here = node(a), session(a)
     here.ask()
@@ -83,10 +81,8 @@ def _used(gateway: GatewayThread, node_id: str) -> int:
     return {state.node_id: state.used for state in gateway.do(gateway.instance.snapshots.all())}.get(node_id, 0)
 
 
-def test_a_job_reaches_its_node_though_redis_has_forgotten_where_that_is(
-    start: Start, node: Node, session: Session
-) -> None:
-    a = start("a", owner_ttl_seconds=6)  # of which each third it says again where its nodes are
+def test_a_job_reaches_its_node_after_redis_lost_the_nodes_owner(start: Start, node: Node, session: Session) -> None:
+    a = start("a", owner_ttl_seconds=6)  # the instance renews its ownerships at a third of this time
     one = node(a)
     b = start("b")
     seen(b, "n1")
@@ -132,7 +128,7 @@ def test_a_node_that_moves_takes_its_job_along(pair: Pair, node: Node, session: 
     assert (got["attempt"], got["result"]) == (1, {"text": "done"})
 
 
-def test_who_takes_the_inbox_of_a_dead_instance_sends_nobody_away_who_has_come_from_there(
+def test_draining_a_dead_inbox_does_not_kick_clients_that_moved_here(
     gateway: GatewayThread, node: Node, session: Session
 ) -> None:
     one, asker = node(gateway), session(gateway)
@@ -165,7 +161,7 @@ def test_an_instance_that_ends_hands_its_sessions_and_nodes_to_others(
     assert asker.result()["result"] == {"text": "moved"}
 
 
-def test_a_job_whose_home_has_gone_is_adopted_by_who_is_asked_for_it(
+def test_an_instance_that_receives_the_request_adopts_a_job_of_a_dead_home(
     start: Start, node: Node, session: Session, redis_settings: dict[str, Any]
 ) -> None:
     a = start("a")

@@ -57,7 +57,7 @@ def test_partial_results_come_in_their_order_and_count_as_a_start(
     assert asker.result()["result"] == {"text": "done"}
 
 
-def test_partials_go_only_to_who_wants_them(gateway: GatewayThread, node: Node, session: Session) -> None:
+def test_partials_go_only_to_sessions_that_want_them(gateway: GatewayThread, node: Node, session: Session) -> None:
     one, asker = node(gateway), session(gateway)
     asker.ask()
     job = one.job()
@@ -145,7 +145,9 @@ def test_cancelled_the_node_is_told_and_its_slot_is_free(gateway: GatewayThread,
     assert one.job()["attempt"] == 1
 
 
-def test_cancelled_in_line_it_holds_up_nobody_behind_it(gateway: GatewayThread, node: Node, session: Session) -> None:
+def test_a_job_cancelled_in_line_does_not_block_the_jobs_behind_it(
+    gateway: GatewayThread, node: Node, session: Session
+) -> None:
     one, asker = node(gateway), session(gateway)
     asker.ask()
     running = one.job()
@@ -172,7 +174,9 @@ def test_cancelled_by_one_of_two_it_goes_on_for_the_other(gateway: GatewayThread
     assert other.result()["result"] == {"text": "done"}
 
 
-def test_nobody_offers_it_and_that_is_said_at_once(gateway: GatewayThread, node: Node, session: Session) -> None:
+def test_a_request_without_a_node_fails_at_once_if_it_asks_for_that(
+    gateway: GatewayThread, node: Node, session: Session
+) -> None:
     node(gateway)
     asker = session(gateway)
     asker.ask(model="unheard-of", if_no_node="error")
@@ -181,7 +185,7 @@ def test_nobody_offers_it_and_that_is_said_at_once(gateway: GatewayThread, node:
     assert "no node offers text with model unheard-of" in error["message"]
 
 
-def test_the_last_that_offers_it_ends_and_that_is_said_to_who_waits_in_line(
+def test_a_waiting_request_fails_when_the_last_node_that_offers_it_leaves(
     gateway: GatewayThread, node: Node, session: Session
 ) -> None:
     one, first, second = node(gateway, slots=1), session(gateway), session(gateway)
@@ -195,9 +199,7 @@ def test_the_last_that_offers_it_ends_and_that_is_said_to_who_waits_in_line(
     assert first.result()["result"] == {"text": "done"}
 
 
-def test_nobody_offers_it_and_the_job_waits_until_somebody_does(
-    gateway: GatewayThread, node: Node, session: Session
-) -> None:
+def test_a_job_waits_until_a_node_offers_its_capability(gateway: GatewayThread, node: Node, session: Session) -> None:
     asker = session(gateway)
     asker.ask(timeout_ms=20_000)
     asker.until("job_accepted")

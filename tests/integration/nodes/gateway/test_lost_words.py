@@ -1,4 +1,4 @@
-"""Words between instances that are lost, and what happens between two of them: jobs go on, once."""
+"""Lost messages between instances, and events between two messages: jobs go on, and finish once."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -16,7 +16,7 @@ from tests.support.waiting import wait_until
 
 
 def loses(gateway: GatewayThread, lost: str, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Words of this kind do not leave the instance; those that were lost."""
+    """Drop this instance's messages of one kind. Returns the list of the dropped ones."""
     inbox, found = gateway.instance.inbox, []
     send: Callable[..., Awaitable[bool]] = inbox.send
 
@@ -39,7 +39,7 @@ def sees(gateway: GatewayThread, node_id: str) -> None:
     wait_until(lambda: gateway.instance.view.get(node_id), 60, "the node is seen")
 
 
-def test_a_result_that_nobody_was_told_of_is_found(
+def test_a_result_whose_message_was_lost_reaches_its_session(
     pair: tuple[GatewayThread, GatewayThread], node: Node, session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     a, b = pair
@@ -54,7 +54,7 @@ def test_a_result_that_nobody_was_told_of_is_found(
     assert lost == ["b"]
 
 
-def test_a_job_that_was_given_back_without_a_word_goes_to_a_node_again(
+def test_a_job_goes_to_another_node_although_the_message_about_the_retry_was_lost(
     pair: tuple[GatewayThread, GatewayThread], node: Node, session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     a, b = pair
@@ -64,13 +64,13 @@ def test_a_job_that_was_given_back_without_a_word_goes_to_a_node_again(
     lost = loses(a, "again", monkeypatch)
     asker.ask(timeout_ms=30_000)
     one.say("job_result", one.job(), error={"code": "NODE_BUSY"})
-    # A node that has not said that it has a job may be told of it once more.
+    # The gateway may repeat an assignment that the node has not acknowledged.
     one.answer(next(job for job in iter(one.job, None) if job["attempt"] == 2))
     assert asker.result()["result"] == {"text": "done"}
     assert lost == ["b"]
 
 
-def test_a_job_that_ended_without_a_word_to_its_node_takes_up_no_slot(
+def test_a_job_whose_cancellation_was_lost_frees_its_slot(
     pair: tuple[GatewayThread, GatewayThread], node: Node, session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     a, b = pair
@@ -85,7 +85,7 @@ def test_a_job_that_ended_without_a_word_to_its_node_takes_up_no_slot(
     assert lost == ["a"]
 
 
-def test_what_a_node_is_given_while_it_connects_is_not_taken_from_it(
+def test_a_node_keeps_the_job_that_it_gets_while_it_registers(
     gateway: GatewayThread, node: Node, session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     at, asker = gateway.instance, session(gateway)
@@ -122,7 +122,7 @@ def test_a_request_whose_result_is_forgotten_is_another_job(
 
 
 def answers_are_lost(jobs: Any, name: str, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The first time this is done to jobs, nobody hears that it was."""
+    """Lose the answer of the first call of this method of `Jobs`."""
     act, lost = getattr(jobs, name), []
 
     async def done(*args: Any, **more: Any) -> Any:
@@ -136,7 +136,7 @@ def answers_are_lost(jobs: Any, name: str, monkeypatch: pytest.MonkeyPatch) -> l
     return lost
 
 
-def test_a_job_that_nobody_knew_was_created_is_done_when_it_is_asked_for_again(
+def test_a_job_whose_creation_had_no_answer_runs_when_the_request_is_repeated(
     gateway: GatewayThread, node: Node, session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one, asker = node(gateway), session(gateway)
@@ -149,7 +149,7 @@ def test_a_job_that_nobody_knew_was_created_is_done_when_it_is_asked_for_again(
     assert lost
 
 
-def test_a_node_that_was_given_a_job_and_not_told_is_told(
+def test_an_undelivered_assignment_is_sent_again(
     gateway: GatewayThread, node: Node, session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(dispatch, "_SYNC_S", 0.2)
@@ -165,7 +165,7 @@ def test_a_node_that_was_given_a_job_and_not_told_is_told(
     assert lost
 
 
-def test_what_a_dead_instance_was_told_does_not_go_back_to_it(gateway: GatewayThread) -> None:
+def test_messages_from_a_dead_inbox_are_not_sent_back_to_it(gateway: GatewayThread) -> None:
     state, dead = gateway.instance, "dead"
 
     async def drained() -> int:

@@ -1,4 +1,4 @@
-"""What operators ask for reaches nodes, sessions and jobs: the services on one side, raw connections on the other."""
+"""An operator's calls reach nodes, sessions and jobs, which are raw connections here."""
 
 from pipeline.nodes import service
 from pipeline.nodes.job import JobState

@@ -1,4 +1,4 @@
-"""Who may connect, and what junk does: it closes the connection, with a reason."""
+"""Tokens and names decide which clients may connect, and junk closes a connection with a reason."""
 
 import json
 from contextlib import ExitStack, suppress
@@ -20,7 +20,7 @@ from tests.support.waiting import wait_until
 
 @pytest.mark.parametrize("secret", ["", "pstn_wrong", "of the other kind"])
 @pytest.mark.parametrize("path", ["/ws/node", "/ws/session"])
-def test_without_a_token_of_its_kind_nobody_connects(
+def test_a_connection_needs_a_token_of_its_kind(
     gateway: GatewayThread, secrets: Tokens, secret: str, path: str
 ) -> None:
     other = secrets.session if path == "/ws/node" else secrets.node
@@ -54,7 +54,7 @@ def test_a_token_for_one_node_is_for_no_other(gateway: GatewayThread, context: C
     assert closing.enter_context(RawNode(gateway.url, secret, "rack")).until("never").code == CloseCode.UNAUTHORIZED
 
 
-def test_nobody_becomes_a_node_that_is_connected_with_another_token(
+def test_a_token_cannot_take_the_name_of_a_node_connected_with_another_token(
     gateway: GatewayThread, node: Node, context: Context, closing: ExitStack
 ) -> None:
     one = node(gateway)
@@ -69,7 +69,7 @@ JUNK: list[tuple[str, Any, CloseCode, str]] = [
     ("deep", "[" * 60_000, CloseCode.BAD_MESSAGE, "not JSON"),
     ("another version", {"type": "node_heartbeat", "v": 2}, CloseCode.VERSION, "v = 1"),
     ("a field that is wrong", {"type": "job_ack", "job_id": "../x", "attempt": 1}, CloseCode.BAD_MESSAGE, "job_id"),
-    ("binary", b"\0\1", CloseCode.BAD_MESSAGE, "no message announced"),
+    ("binary", b"\0\1", CloseCode.BAD_MESSAGE, "a binary frame without a message"),
     ("large", json.dumps({"type": "x", "pad": "x" * 70_000}), CloseCode.TOO_LARGE, "over 65536 bytes"),
     (
         "attachments that are too large",
@@ -105,7 +105,7 @@ def test_what_follows_a_message_must_be_what_it_announced(gateway: GatewayThread
     assert one.until("never").code == CloseCode.BAD_MESSAGE
 
 
-def test_who_was_sent_away_has_no_say_any_more(gateway: GatewayThread, node: Node, session: Session) -> None:
+def test_messages_of_a_closed_connection_are_ignored(gateway: GatewayThread, node: Node, session: Session) -> None:
     one, asker = node(gateway), session(gateway)
     (link,) = gateway.instance.sessions.values()
 
@@ -143,9 +143,7 @@ def test_the_text_of_requests_counts_as_what_a_session_holds(start: Start, sessi
     assert larger.receive().type == "job_accepted", "one is always taken"
 
 
-def test_what_a_node_says_again_and_of_other_jobs_is_written_once(
-    gateway: GatewayThread, node: Node, session: Session
-) -> None:
+def test_repeated_steps_of_a_job_are_recorded_once(gateway: GatewayThread, node: Node, session: Session) -> None:
     one, asker = node(gateway), session(gateway)
     asker.ask()
     job = one.job()
@@ -177,13 +175,13 @@ def test_the_first_message_decides(gateway: GatewayThread, secrets: Tokens) -> N
         assert wire.until("never").reason == "the first message must be session_open"
 
 
-def test_a_protocol_nobody_speaks_here(gateway: GatewayThread, secrets: Tokens) -> None:
+def test_an_unsupported_version_is_refused(gateway: GatewayThread, secrets: Tokens) -> None:
     with Wire(gateway.url, "/ws/session", secrets.session) as wire:
         wire.send({"type": "session_open", "versions": [2, 3], "session_id": "0" * 32})
         assert wire.until("never").code == CloseCode.VERSION
 
 
-def test_who_does_not_read_is_sent_away_and_comes_back_for_the_answer(
+def test_a_slow_session_is_disconnected_and_gets_its_answer_when_it_returns(
     start: Start, node: Node, session: Session
 ) -> None:
     gateway = start(max_outbox_bytes=2**20, result_ttl_ms=60_000)
@@ -199,7 +197,7 @@ def test_who_does_not_read_is_sent_away_and_comes_back_for_the_answer(
     assert got.parts == [bytes(2**20)]
 
 
-def test_http_says_how_it_is(gateway: GatewayThread, secrets: Tokens) -> None:
+def test_http_endpoints_report_the_status(gateway: GatewayThread, secrets: Tokens) -> None:
     base = gateway.url.replace("ws://", "http://")
     with httpx2.Client(base_url=base, trust_env=False) as client:
         assert client.get("/healthz").json() == {"status": "ok"}

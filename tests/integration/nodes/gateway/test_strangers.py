@@ -1,4 +1,4 @@
-"""Who calls a gateway without being a node or a session: browsers, other hosts, monitors."""
+"""Calls to a gateway from browsers, other hosts and monitors."""
 
 from typing import Any
 from urllib.error import HTTPError
@@ -25,7 +25,7 @@ def get(gateway: GatewayThread, path: str, **headers: str) -> tuple[int, Any]:
 
 
 @pytest.mark.parametrize("host", ["evil.example.org", "127.0.0.1.evil.org", ""])
-def test_a_name_that_is_not_its_own_is_told_no_figures(gateway: GatewayThread, context: Context, host: str) -> None:
+def test_a_foreign_host_name_gets_no_metrics(gateway: GatewayThread, context: Context, host: str) -> None:
     status, headers = get(gateway, "/metrics", Host=host)
     assert status == 401
     assert headers["x-content-type-options"] == "nosniff"

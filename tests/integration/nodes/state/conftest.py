@@ -1,4 +1,4 @@
-"""The same suite on one server and on a cluster."""
+"""Fixtures that run the suite on one server and on a cluster."""
 
 from collections.abc import AsyncIterator, Callable
 from typing import Any
@@ -31,7 +31,7 @@ def where(request: pytest.FixtureRequest) -> GatewayRedisSettings:
 
 @pytest.fixture
 async def open_store(where: GatewayRedisSettings) -> AsyncIterator[OpenStore]:
-    """Makes stores, with further settings."""
+    """Return a function that opens stores with further settings."""
     stores: list[Store] = []
 
     def make(**settings: Any) -> Store:
@@ -51,7 +51,7 @@ async def store(open_store: OpenStore) -> Store:
 
 @pytest.fixture
 def empty(request: pytest.FixtureRequest) -> Callable[[], None]:
-    """FLUSHALL, as when Redis lost everything."""
+    """Return a function that empties Redis with FLUSHALL."""
     single = request.node.callspec.params["where"] == "single"
     server = request.getfixturevalue("redis_server" if single else "redis_cluster")
     flush: Callable[[], None] = server.flush

@@ -13,7 +13,7 @@ PAYLOAD = bytes(range(256))
 
 
 async def given_out(store: Store, times: int, instance_id: str = "a", kind: str = "assign") -> Inbox:
-    """An instance's inbox with a message that was given out so often and never handled."""
+    """Create an instance's inbox with an unhandled message that was delivered so often."""
     await Instances(store).present(instance_id, "1", {})
     inbox = Inbox(store, instance_id)
     await inbox.open()
@@ -25,7 +25,7 @@ async def given_out(store: Store, times: int, instance_id: str = "a", kind: str 
 
 
 async def moved(store: Store, instance_id: str = "a") -> DlqEntry:
-    """The dead letter, once it was idle for long enough."""
+    """Wait until the idle message becomes a dead letter, and return it."""
 
     async def scan() -> int:
         return await scan_dlq(store, instance_id)
@@ -35,7 +35,7 @@ async def moved(store: Store, instance_id: str = "a") -> DlqEntry:
     return entry
 
 
-async def test_a_dead_letter_goes_round(open_store: Callable[..., Store]) -> None:
+async def test_a_replayed_dead_letter_is_read_again(open_store: Callable[..., Store]) -> None:
     store = open_store(dlq_max_deliveries=3)
     inbox = await given_out(store, 4)
     before_ms = await store.now_ms()
@@ -49,14 +49,14 @@ async def test_a_dead_letter_goes_round(open_store: Callable[..., Store]) -> Non
     assert await replay(store, "a", entry.id)
     assert not await replay(store, "a", entry.id)
     assert await dlq(store) == []
-    # By the same reader, which knows the first sending.
+    # The same reader, which remembers the first sending, reads the message again.
     (message,) = await inbox.read()
     assert (message.kind, message.body, message.payload) == ("assign", {"node_id": "n"}, PAYLOAD)
     await inbox.acknowledge([message.id])
     assert (await inbox.pending(), await scan_dlq(store, "a")) == (0, 0)
 
 
-async def test_what_was_not_given_out_often_enough_or_is_being_handled_stays(open_store: Callable[..., Store]) -> None:
+async def test_messages_with_few_deliveries_or_in_progress_stay(open_store: Callable[..., Store]) -> None:
     seldom = open_store(dlq_max_deliveries=3)
     inbox = await given_out(seldom, 3)
 
@@ -74,12 +74,12 @@ async def test_what_was_not_given_out_often_enough_or_is_being_handled_stays(ope
     assert await inbox.pending() == 1
 
 
-async def test_what_was_given_out_too_often_is_given_to_nobody_until_it_is_moved(
+async def test_a_message_with_too_many_deliveries_is_not_delivered_again(
     open_store: Callable[..., Store],
 ) -> None:
     store = open_store(dlq_max_deliveries=2)
     inbox = await given_out(store, 3)
-    # A dead instance's, too: who takes it each second would keep it from ever being idle.
+    # The same holds for a dead instance's inbox: claiming a message each second would keep it from becoming idle.
     assert await inbox.reclaim(0) == []
     await Instances(store).leave("a", "1")
     assert await Inbox(store, "b").take_dead("a") == []
@@ -91,7 +91,7 @@ async def test_what_was_given_out_too_often_is_given_to_nobody_until_it_is_moved
     assert len(await without.take_dead("a") or []) == 1
 
 
-async def test_those_behind_many_that_are_not_due_are_found(open_store: Callable[..., Store]) -> None:
+async def test_the_scan_finds_due_messages_behind_many_others(open_store: Callable[..., Store]) -> None:
     store = open_store(dlq_max_deliveries=1, dlq_scan_count=2)
     inbox = Inbox(store, "a")
     await inbox.open()
@@ -152,7 +152,7 @@ async def test_dead_letters_are_listed_the_newest_first(open_store: Callable[...
     assert [entry.kind for entry in await dlq(store, 2)] == ["c", "b"]
 
 
-async def test_where_there_is_no_inbox_there_is_nothing_to_move(store: Store) -> None:
+async def test_without_an_inbox_no_message_is_moved(store: Store) -> None:
     assert await scan_dlq(store, "nobody") == 0
     assert await dlq(store) == []
     assert not await drop(store, "nobody", "1-1")

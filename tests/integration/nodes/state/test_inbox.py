@@ -13,7 +13,7 @@ pytestmark = pytest.mark.anyio
 
 @pytest.fixture
 async def inbox(store: Store) -> Inbox:
-    """Of `a`, which is there."""
+    """The inbox of the living instance `a`."""
     await Instances(store).present("a", "1", {})
     inbox = Inbox(store, "a")
     await inbox.open()
@@ -30,7 +30,7 @@ async def length(store: Store, instance_id: str = "a") -> int:
 
 
 async def dead(store: Store, *kinds: str, instance_id: str = "dead") -> None:
-    """An instance that has gone, with messages in its inbox; it was given the first, and did not handle it."""
+    """Create a dead instance with messages in its inbox, of which it has read and not handled the first."""
     await Instances(store).present(instance_id, "1", {})
     inbox = Inbox(store, instance_id)
     await inbox.open()
@@ -56,7 +56,7 @@ async def test_streams_enqueue_and_readgroup_smoke(store: Store, inbox: Inbox) -
     assert (await inbox.pending(), await length(store), await inbox.read()) == (0, 0, [])
 
 
-async def test_who_waits_for_messages_gets_one_when_it_is_sent(store: Store, inbox: Inbox) -> None:
+async def test_a_waiting_reader_gets_a_message_at_once(store: Store, inbox: Inbox) -> None:
     async def receive() -> list[Envelope]:
         return await until(inbox.read, 60, "a message comes")
 
@@ -93,14 +93,14 @@ async def test_a_command_that_was_sent_twice_is_one_message(store: Store, inbox:
     parts = [part for pair in fields.items() for part in pair]
     await store.do("XADD", store.keys.inbox("a"), "*", *parts)
     (message,) = await inbox.read()
-    # The copy is not left behind.
+    # The reader deleted the copy.
     assert await length(store) == await inbox.pending() == 1
     assert await kinds(await inbox.reclaim(0)) == ["partial"]
     await inbox.acknowledge([message.id])
     assert await length(store) == 0
 
 
-async def test_what_was_not_handled_comes_again_when_it_was_idle_for_long_enough(inbox: Inbox) -> None:
+async def test_an_unhandled_message_is_delivered_again_once_it_is_idle(inbox: Inbox) -> None:
     await inbox.send("a", "assign", {})
     await inbox.read()
     assert await inbox.reclaim(60_000) == []
@@ -139,13 +139,13 @@ async def test_pieces_of_results_leave_room_for_assignments_in_an_inbox_that_nob
     assert (await inbox.read())[0].kind == "assign"
 
 
-async def test_the_inbox_of_one_that_lives_is_its_own(store: Store, inbox: Inbox) -> None:
+async def test_a_living_instance_keeps_its_inbox(store: Store, inbox: Inbox) -> None:
     await inbox.send("a", "assign", {})
     assert await Inbox(store, "b").take_dead("a") is None
     assert await kinds(await inbox.read()) == ["assign"]
 
 
-async def test_of_two_that_drain_a_dead_inbox_one_gets_all_of_it_once(open_store: Callable[..., Store]) -> None:
+async def test_one_of_two_draining_instances_gets_all_messages_once(open_store: Callable[..., Store]) -> None:
     stores = [open_store(stream_count=2) for _ in range(2)]
     sent = [str(number) for number in range(7)]
     await dead(stores[0], *sent)
@@ -161,7 +161,7 @@ async def test_of_two_that_drain_a_dead_inbox_one_gets_all_of_it_once(open_store
     assert [found for found in drained if found] == [sent]
 
 
-async def test_if_who_drains_a_dead_inbox_dies_another_gets_what_it_had_not_handled(store: Store) -> None:
+async def test_another_instance_continues_to_drain_a_dead_inbox(store: Store) -> None:
     await dead(store, "one", "two")
     first, second = Inbox(store, "b"), Inbox(store, "c")
     taken = await first.take_dead("dead")
@@ -188,7 +188,7 @@ async def test_an_instance_is_forgotten_when_its_inbox_is_empty(store: Store) ->
     assert await inbox.take_dead("dead") == []
 
 
-async def test_an_entry_that_was_cut_off_is_not_looked_for_for_ever(store: Store, inbox: Inbox) -> None:
+async def test_a_trimmed_entry_leaves_the_pending_list(store: Store, inbox: Inbox) -> None:
     for kind in ("cut", "kept"):
         await inbox.send("a", kind, {})
     gone, _ = await inbox.read()
@@ -200,7 +200,7 @@ async def test_an_entry_that_was_cut_off_is_not_looked_for_for_ever(store: Store
     assert await kinds(await Inbox(store, "b").take_dead("a")) == ["kept"]
 
 
-async def test_an_entry_that_was_cut_off_before_a_start_is_not_read(store: Store, inbox: Inbox) -> None:
+async def test_an_entry_trimmed_before_a_start_is_not_read(store: Store, inbox: Inbox) -> None:
     await inbox.send("a", "cut", {})
     (gone,) = await inbox.read()
     await store.do("XDEL", store.keys.inbox("a"), gone.id)

@@ -14,7 +14,7 @@ async def instances(store: Store) -> Instances:
     return Instances(store)
 
 
-async def test_who_is_there_is_known_with_its_process(instances: Instances, store: Store) -> None:
+async def test_living_instances_are_known_with_their_processes(instances: Instances, store: Store) -> None:
     before_ms = await store.now_ms()
     await instances.present("a", "1", {"port": 1})
     await instances.present("b", "2", {})
@@ -28,7 +28,7 @@ async def test_who_is_there_is_known_with_its_process(instances: Instances, stor
     assert 0 < await store.do("PTTL", store.keys.presence("a")) <= store.settings.owner_ttl_seconds * 1000
 
 
-async def test_who_leaves_is_known_as_gone_until_its_inbox_is_closed(instances: Instances) -> None:
+async def test_a_dead_instance_is_listed_until_its_inbox_is_closed(instances: Instances) -> None:
     await instances.present("a", "1", {})
     await instances.leave("a", "1")
     assert await instances.living() == {}
@@ -64,13 +64,13 @@ async def test_a_node_and_a_session_belong_to_the_instance_that_took_them_last(i
     assert (await instances.nodes.owner("x"), await instances.sessions.owner("x")) == ("", "")
 
 
-async def test_of_many_that_take_a_node_at_once_each_but_one_learns_of_it(instances: Instances) -> None:
+async def test_each_concurrent_owner_of_a_node_learns_its_predecessor(instances: Instances) -> None:
     before = await asyncio.gather(*(instances.nodes.take("x", f"i{number}") for number in range(8)))
     owner = await instances.nodes.owner("x")
     assert sorted([*before, owner]) == sorted(["", *(f"i{number}" for number in range(8))])
 
 
-async def test_renewing_keeps_ones_own_and_names_what_is_anothers(
+async def test_renewing_keeps_own_names_and_returns_those_of_other_instances(
     instances: Instances, store: Store, empty: Callable[[], None]
 ) -> None:
     for node in ("mine", "theirs"):
@@ -89,7 +89,7 @@ async def test_renewing_keeps_ones_own_and_names_what_is_anothers(
     assert await instances.nodes.renew("a", []) == set()
 
 
-async def test_on_an_empty_redis_nobody_is_there(instances: Instances) -> None:
+async def test_an_empty_redis_has_no_instances(instances: Instances) -> None:
     assert (await instances.living(), await instances.all()) == ({}, [])
     assert (await instances.nodes.owner("x"), await instances.sessions.owner("x")) == ("", "")
     await instances.leave("a", "1")

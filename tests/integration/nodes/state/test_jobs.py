@@ -39,7 +39,7 @@ REPEATED = {
     JobEvent.RELEASE: (JobState.RELEASED,),
     JobEvent.RETRY: (),
 }
-"""States in which an event is an answer that was lost: it is confirmed, and changes nothing."""
+"""States in which an event is a repeated call after a lost answer: it succeeds, and changes nothing."""
 
 
 @pytest.fixture
@@ -99,7 +99,7 @@ async def test_every_transition_of_the_table_happens_and_no_other(jobs: Jobs) ->
             await job_in(jobs, state, job_id)
             answer = await happen(jobs, event, job_id)
             job = await got(jobs, job_id)
-            # To be finished by a node, a job must be with it; the gateway may finish any.
+            # A node can finish only a job that it has; the gateway can finish any job.
             by_nobody = (state, event) == (JobState.CREATED, JobEvent.FINISH)
             legal = (state, event) in LEGAL and not by_nobody
             assert job.state == (JOB.target(state, event) if legal else state), job_id
@@ -118,7 +118,7 @@ async def test_the_gateway_may_finish_a_job_in_any_state_that_is_not_done(jobs: 
     assert (job.outcome, job.error_code, job.error) == ("error", "timed_out", "too late")
 
 
-async def test_words_of_another_node_or_another_attempt_count_for_nothing(jobs: Jobs) -> None:
+async def test_messages_of_another_node_or_attempt_change_nothing(jobs: Jobs) -> None:
     await job_in(jobs, JobState.RUNNING)
     assert await jobs.retry("j", 1)
     assert await jobs.dispatch("j", 2, "m")
@@ -170,7 +170,7 @@ async def test_an_end_that_is_reported_again_is_the_same_end(jobs: Jobs) -> None
     assert (last.repeated, last.waiters) == (True, frozenset())
 
 
-async def test_what_the_gateway_ended_ends_again_for_the_same_reason_only(jobs: Jobs) -> None:
+async def test_the_gateway_ends_a_job_again_only_for_the_same_reason(jobs: Jobs) -> None:
     await jobs.create(NEW)
     assert await jobs.finish("j", None, "", b"x", "error", "timed_out")
     again = await jobs.finish("j", None, "", b"x", "error", "timed_out")
@@ -179,7 +179,7 @@ async def test_what_the_gateway_ended_ends_again_for_the_same_reason_only(jobs: 
     assert await jobs.finish("j", None, "", b"x", "cancelled", "cancelled") is None
 
 
-async def test_who_joins_while_a_job_ends_is_told_or_gets_the_result(jobs: Jobs) -> None:
+async def test_a_session_that_joins_an_ending_job_waits_or_gets_the_result(jobs: Jobs) -> None:
     await job_in(jobs, JobState.RUNNING)
     sessions = [f"s{number}" for number in range(12)]
 
@@ -197,7 +197,7 @@ async def test_who_joins_while_a_job_ends_is_told_or_gets_the_result(jobs: Jobs)
     assert not served & finished.waiters
 
 
-async def test_a_job_is_created_once_and_whoever_tries_again_waits_for_it(jobs: Jobs) -> None:
+async def test_a_job_is_created_once_and_later_callers_wait_for_it(jobs: Jobs) -> None:
     created = await asyncio.gather(*(jobs.create(replace(NEW, home=f"h{n}/1"), f"s{n}") for n in range(6)))
     assert len(set(created)) == 1
     assert await jobs.waiters("j") == {f"s{n}" for n in range(6)}
@@ -206,7 +206,7 @@ async def test_a_job_is_created_once_and_whoever_tries_again_waits_for_it(jobs: 
     assert "late" not in await jobs.waiters("j")
 
 
-async def test_who_leaves_is_not_told(jobs: Jobs) -> None:
+async def test_a_session_that_leaves_is_not_a_waiter(jobs: Jobs) -> None:
     await jobs.create(NEW, "a")
     await jobs.join("j", "b")
     assert await jobs.leave("j", "a") == 1
@@ -299,7 +299,7 @@ async def test_jobs_are_listed_the_newest_first_and_counted_by_state(jobs: Jobs,
     assert set(await jobs.live()) == set(JobState) - {JobState.RELEASED}
 
 
-async def test_a_job_that_is_forgotten_is_on_no_list(jobs: Jobs, store: Store) -> None:
+async def test_an_expired_job_is_on_no_list(jobs: Jobs, store: Store) -> None:
     for job_id in ("old", "new"):
         await jobs.create(replace(NEW, job_id=job_id))
     await store.do("ZADD", store.keys.jobs_ends, 1, "old")
@@ -320,7 +320,7 @@ async def test_everything_about_a_job_ends_by_itself(store: Store) -> None:
         assert 0 < await store.do("PTTL", key) <= store.settings.result_ttl_ms
 
 
-async def test_a_job_that_nobody_knows_moves_nowhere(jobs: Jobs) -> None:
+async def test_an_unknown_job_never_changes_state(jobs: Jobs) -> None:
     for event in JobEvent:
         assert not await happen(jobs, event)
     assert await jobs.finish("j", None, "", b"x", "error") is None

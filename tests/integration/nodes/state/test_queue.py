@@ -17,7 +17,7 @@ async def waiting(store: Store) -> Waiting:
 
 
 async def enter(waiting: Waiting, *job_ids: str, ttl_ms: int = LONG_MS) -> None:
-    """Jobs whose requester is their first letter."""
+    """Put jobs in line, whose first letter is their requester."""
     for job_id in job_ids:
         await waiting.enter(POOL, job_id, job_id[0], "h/1", ttl_ms)
 
@@ -39,7 +39,7 @@ async def test_requesters_take_turns_however_many_jobs_one_has(waiting: Waiting)
     assert await waiting.heads(POOL, 0) == []
 
 
-async def test_who_comes_later_is_next_and_who_waited_is_not_passed_over(waiting: Waiting) -> None:
+async def test_a_late_requester_is_next_without_passing_earlier_waiters(waiting: Waiting) -> None:
     await enter(waiting, *(f"a{number}" for number in range(8)))
     assert [await served(waiting) for _ in range(3)] == ["a0", "a1", "a2"]
     await enter(waiting, "b0", "b1")
@@ -55,31 +55,31 @@ async def test_one_with_a_job_at_a_time_has_every_second_turn(waiting: Waiting) 
     assert sorted(turns) == [*(f"a{number:02}" for number in range(6)), *(f"b{number}" for number in range(6))]
 
 
-async def test_what_is_not_wanted_any_more_moves_nobody(waiting: Waiting) -> None:
+async def test_a_job_that_leaves_the_line_moves_no_other_job(waiting: Waiting) -> None:
     await enter(waiting, "a0", "a1", "a2", "b0", "b1")
     assert await waiting.leave(POOL, "a2")
     await enter(waiting, "c0")
     assert await order(waiting) == ["a0", "b0", "c0", "a1", "b1"]
 
 
-async def test_who_takes_jobs_back_has_lost_no_turns(waiting: Waiting) -> None:
+async def test_a_requester_that_takes_jobs_back_loses_no_turns(waiting: Waiting) -> None:
     await enter(waiting, *(f"a{number}" for number in range(9)), "b0", "b1", "b2")
     assert [await served(waiting), await served(waiting)] == ["a0", "b0"]
     for number in range(1, 8):
         await waiting.leave(POOL, f"a{number}")
     await enter(waiting, "a9")
-    # The first that was taken back was the next one: that was a turn.
+    # The first job taken back was at the head of the line, so its requester used a turn.
     assert await order(waiting) == ["b1", "a8", "b2", "a9"]
 
 
-async def test_nobody_saves_turns_up(waiting: Waiting) -> None:
+async def test_an_idle_requester_saves_no_turns(waiting: Waiting) -> None:
     await enter(waiting, "b0", *(f"a{number}" for number in range(6)))
     assert [await served(waiting) for _ in range(5)] == ["a0", "b0", "a1", "a2", "a3"]
     await enter(waiting, "b1", "b2", "b3")
     assert await order(waiting) == ["b1", "a4", "b2", "a5", "b3"]
 
 
-async def test_who_enters_again_keeps_its_place_and_may_have_another_home(waiting: Waiting) -> None:
+async def test_a_job_that_enters_again_keeps_its_place_and_may_change_its_home(waiting: Waiting) -> None:
     await enter(waiting, "a0", "b0")
     await waiting.enter(POOL, "a0", "a", "g/2", LONG_MS)
     assert await waiting.heads(POOL, 9) == [Waiter("a0", "g/2", "a"), Waiter("b0", "h/1", "b")]
@@ -101,7 +101,7 @@ async def test_of_several_instances_at_once_each_job_has_one_place(open_store: C
     assert all({one[0] for one in found[place : place + 2]} == {"a", "b"} for place in range(0, 12, 2))
 
 
-async def test_who_has_waited_for_too_long_waits_no_more(waiting: Waiting, store: Store) -> None:
+async def test_an_expired_job_leaves_the_line(waiting: Waiting, store: Store) -> None:
     await enter(waiting, "a0", ttl_ms=50)
     await enter(waiting, "a1")
 
@@ -113,7 +113,7 @@ async def test_who_has_waited_for_too_long_waits_no_more(waiting: Waiting, store
     assert await waiting.pools() == {POOL: 1}
 
 
-async def test_pools_are_known_while_somebody_waits_in_them(waiting: Waiting, store: Store) -> None:
+async def test_pools_are_listed_while_jobs_wait_in_them(waiting: Waiting, store: Store) -> None:
     await enter(waiting, "a0", "a1")
     await waiting.enter("page:", "b0", "b", "h/1", LONG_MS)
     assert await waiting.pools() == {POOL: 2, "page:": 1}
@@ -124,7 +124,7 @@ async def test_pools_are_known_while_somebody_waits_in_them(waiting: Waiting, st
     assert await waiting.pools() == {POOL: 2, "page:": 1}
 
 
-async def test_nothing_is_left_of_a_pool_in_which_nobody_waits(waiting: Waiting, store: Store) -> None:
+async def test_an_empty_line_leaves_no_keys(waiting: Waiting, store: Store) -> None:
     await enter(waiting, "a0", "b0")
     for job_id in ("a0", "b0"):
         await waiting.leave(POOL, job_id)

@@ -40,7 +40,7 @@ async def test_a_binding_is_kept_as_long_as_its_job_may_be(requests: Requests, s
         assert timeout_ms < left_ms <= timeout_ms + store.settings.result_ttl_ms
 
 
-async def test_when_who_creates_the_job_has_died_one_other_takes_over(
+async def test_one_home_takes_over_when_the_creator_of_a_job_dies(
     requests: Requests, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "LOCK_MS", 200)

@@ -16,7 +16,7 @@ MANY = 60
 
 @pytest.fixture
 async def sendings(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How many commands each sending had."""
+    """The number of commands of each batch."""
     found: list[int] = []
     answers = Sender._answers
 
@@ -65,7 +65,7 @@ async def test_scripts_that_are_forgotten_are_sent_again_among_others(store: Sto
     assert all(now > 0 and none is None for now, none in answers)
 
 
-async def test_who_is_cancelled_while_it_waits_takes_nobody_along(store: Store) -> None:
+async def test_a_cancelled_caller_does_not_cancel_other_commands(store: Store) -> None:
     acts = [asyncio.create_task(store.do("INCR", f"k{number}")) for number in range(20)]
     await asyncio.sleep(0)
     for act in acts[10:15]:
@@ -76,7 +76,7 @@ async def test_who_is_cancelled_while_it_waits_takes_nobody_along(store: Store) 
     assert await store.do("INCR", "k0") == 2
 
 
-async def test_when_redis_is_away_all_that_wait_are_told(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_all_waiting_commands_fail_when_redis_is_away(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     async def away(_: Sender, commands: Sequence[Command]) -> list[Any]:
         await asyncio.sleep(0)
         raise RedisError(f"{len(commands)} commands")

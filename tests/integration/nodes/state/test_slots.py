@@ -45,7 +45,7 @@ async def test_a_slot_that_is_given_back_is_free(slots: Slots) -> None:
     assert await slots.held("other") == {}
 
 
-async def test_a_slot_that_nobody_gives_back_is_free_in_time(slots: Slots) -> None:
+async def test_a_reservation_expires(slots: Slots) -> None:
     await reserve(slots, "short", of=2, ttl_ms=50)
     await reserve(slots, "long", of=2)
 
@@ -56,7 +56,7 @@ async def test_a_slot_that_nobody_gives_back_is_free_in_time(slots: Slots) -> No
     assert set(await slots.held("n")) == {"long", "next"}
 
 
-async def test_reservations_are_prolonged_but_none_comes_back(slots: Slots, store: Store) -> None:
+async def test_renewing_prolongs_reservations_but_revives_none(slots: Slots, store: Store) -> None:
     await reserve(slots, "j", of=3, ttl_ms=2000)
     await reserve(slots, "over", of=3)
     await store.do("ZADD", store.keys.reserved("n"), 1, "over")
@@ -95,7 +95,7 @@ async def test_a_node_that_drops_jobs_is_left_alone_for_twice_as_long_each_time(
         waits.append(await slots.cool_down("n"))
         assert await reserve(slots, "j", of=9) is Reserved.AVOIDED
         assert await reserve(slots, "before", of=9) is Reserved.HELD
-        # Ten jobs that are lost with their node are one drop.
+        # Ten jobs lost with one node start one cool-down.
         assert 0 < await slots.cool_down("n") <= waits[-1]
         await store.do("HSET", store.keys.avoid("n"), "until", 1)
     assert waits == [1000, 2000, 4000, 8000, 16000, 32000, 64000, 64000]
@@ -114,7 +114,7 @@ async def test_a_storm_of_missing_models_is_told_to_one_caller(open_store: Calla
     assert await reserve(slots, "j") is Reserved.MODEL_MISSING
     assert await reserve(slots, "j", model="other") is Reserved.HELD
     assert await slots.mark_model_missing("n", "other")
-    # Its time is over: the next one is told, and it takes twice as long.
+    # The mark has expired: the next caller gets True, and the new mark lasts twice as long.
     await stores[0].do("HSET", keys.missing("n"), "m", "1:1:who")
     assert await reserve(slots, "j", of=2) is Reserved.HELD
     before_ms = await stores[0].now_ms()

@@ -40,7 +40,7 @@ async def test_node_snapshot_roundtrip_smoke(snapshots: Snapshots, store: Store)
     assert 0 < await store.do("PTTL", store.keys.node_presence("n")) <= 15_000
 
 
-async def test_a_node_of_a_newer_instance_is_seen_by_what_is_known_of_it(snapshots: Snapshots, store: Store) -> None:
+async def test_unknown_fields_of_a_newer_instance_are_ignored(snapshots: Snapshots, store: Store) -> None:
     await snapshots.put([NODE])
     key = store.keys.node_snapshot("n")
     written = json.loads(await store.do("GET", key))
@@ -49,7 +49,7 @@ async def test_a_node_of_a_newer_instance_is_seen_by_what_is_known_of_it(snapsho
     assert await Snapshots(store).all() == [NODE]
 
 
-async def test_what_changes_is_seen(snapshots: Snapshots, store: Store) -> None:
+async def test_changed_snapshots_are_read(snapshots: Snapshots, store: Store) -> None:
     reader = Snapshots(store)
     latency = {"text": 1.0}
     await snapshots.put([replace(NODE, latency_ms=latency)])
@@ -81,7 +81,7 @@ async def test_a_thousand_nodes_are_a_handful_of_commands_and_fewer_if_nothing_c
     assert store.ops == {("sadd", "ok"): 1, ("smembers", "ok"): 1, ("mget", "ok"): 1}
 
 
-async def test_a_node_that_goes_is_seen_by_nobody_and_still_listed(snapshots: Snapshots, store: Store) -> None:
+async def test_a_removed_node_is_not_present_but_still_listed(snapshots: Snapshots, store: Store) -> None:
     reader = Snapshots(store)
     await snapshots.put([NODE, replace(NODE, node_id="o")])
     assert len(await reader.all()) == 2
@@ -94,9 +94,9 @@ async def test_a_node_that_goes_is_seen_by_nobody_and_still_listed(snapshots: Sn
     assert await reader.all() == [NODE, replace(NODE, node_id="o")]
 
 
-async def test_a_node_that_is_not_heard_of_is_gone(snapshots: Snapshots, store: Store) -> None:
+async def test_a_node_without_presence_counts_as_gone(snapshots: Snapshots, store: Store) -> None:
     await snapshots.put([NODE])
-    assert await store.do("DEL", store.keys.node_presence("n"))  # as its time is over
+    assert await store.do("DEL", store.keys.node_presence("n"))  # as if it had expired
     assert await snapshots.all() == []
     assert await snapshots.listed() == [GoneNode("n", "Näme", 2)]
 
@@ -128,6 +128,6 @@ async def test_nodes_that_are_long_gone_are_forgotten(open_store: Callable[..., 
     assert not await store.do("EXISTS", store.keys.node_snapshot("gone-long"))
 
 
-async def test_on_an_empty_redis_there_is_no_node(snapshots: Snapshots) -> None:
+async def test_an_empty_redis_has_no_nodes(snapshots: Snapshots) -> None:
     assert (await snapshots.all(), await snapshots.listed(), await snapshots.clean()) == ([], [], 0)
     assert not await snapshots.remove("n")

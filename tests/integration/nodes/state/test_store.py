@@ -28,7 +28,7 @@ async def test_commands_on_any_keys_are_answered_in_their_order(store: Store) ->
     assert await store.get_many([]) == await store.batch([]) == []
 
 
-async def test_what_is_done_is_counted_with_its_errors(store: Store) -> None:
+async def test_operations_are_counted_with_their_errors(store: Store) -> None:
     await store.do("SADD", "set", "x")
     with pytest.raises(ResponseError):
         await store.do("INCR", "set")

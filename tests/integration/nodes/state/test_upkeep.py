@@ -42,7 +42,7 @@ async def given(jobs: Jobs, job_id: str = "j", node_id: str = "n", waiter: str =
 
 
 async def set_back(store: Store, job_id: str, field: str, by_ms: int) -> None:
-    """Let a job's moment be so long ago."""
+    """Move a job's time back by so many ms."""
     await store.do("HSET", store.keys.job(job_id), field, await store.now_ms() - by_ms)
 
 
@@ -53,7 +53,7 @@ async def got(jobs: Jobs, job_id: str = "j") -> Job:
 
 
 async def session_at(store: Store, session_id: str) -> Inbox:
-    """The inbox of the instance that a session is connected to."""
+    """Create the instance that owns a session, and return its inbox."""
     instances, inbox = Instances(store), Inbox(store, "s-instance")
     await instances.present("s-instance", "1", {})
     await instances.sessions.take(session_id, "s-instance")
@@ -61,7 +61,7 @@ async def session_at(store: Store, session_id: str) -> Inbox:
     return inbox
 
 
-async def test_on_an_empty_redis_and_among_what_is_in_order_there_is_nothing_to_do(store: Store, jobs: Jobs) -> None:
+async def test_upkeep_changes_nothing_on_an_empty_or_healthy_redis(store: Store, jobs: Jobs) -> None:
     assert await tend(store) == UpkeepCounts()
     await given(jobs)
     await Slots(store).reserve("n", "j", slots=1, model="", ttl_ms=60_000)
@@ -101,7 +101,7 @@ async def test_a_job_that_waits_for_a_node_ends_at_its_deadline_too(store: Store
     assert (await got(jobs)).state == "RELEASED"
 
 
-async def test_results_that_nobody_handed_out_are_handed_out(store: Store, jobs: Jobs) -> None:
+async def test_upkeep_sends_results_that_their_homes_did_not_send(store: Store, jobs: Jobs) -> None:
     inbox = await session_at(store, "s")
     for job_id in ("old", "new"):
         await given(jobs, job_id, waiter="s")
@@ -157,7 +157,7 @@ async def test_dead_letters_are_moved_and_closed_inboxes_are_gone(open_store: Ca
     assert [entry.kind for entry in await dlq(store)] == ["assign"]
 
 
-async def test_what_is_in_a_dead_inbox_stays_for_the_living(store: Store) -> None:
+async def test_upkeep_keeps_a_dead_inbox_with_messages(store: Store) -> None:
     await Instances(store).present("a", "1", {})
     await Inbox(store, "a").open()
     await Inbox(store, "b").send("a", "result", {})
