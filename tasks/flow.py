@@ -252,10 +252,10 @@ def _tell_listeners(context: Context) -> None:
     for flow in loaded_flows():
         if flow.hears is None:
             continue
-        asked_at, hears = context.made.get(("hears", flow.name), (-HEARS_S, False))
+        asked_at, hears = context.cache.get(("hears", flow.name), (-HEARS_S, False))
         if time.monotonic() - asked_at > HEARS_S:
             hears = flow.hears(context)
-            context.made["hears", flow.name] = time.monotonic(), hears
+            context.cache["hears", flow.name] = time.monotonic(), hears
         if hears:
             flow_tasks(flow.name).wake_in(HEARD_S)
 

@@ -31,8 +31,8 @@ def watch() -> int:
         return 0
     with isolated("calls.not_totalled"):
         call_totals.advance(context)
-    breakers = watchdog.look_at_calls(context)
-    queues = watchdog.end_what_is_over(context)
+    breakers = watchdog.check_calls(context)
+    queues = watchdog.end_expired(context)
     concerned = {*queues, *(queue for name in breakers for queue in context.gates.closed_by(name))}
     if concerned := concerned.union(watchdog.closed(context)):
         tell(context, sorted(concerned))

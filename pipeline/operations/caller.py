@@ -123,8 +123,8 @@ def owner() -> Caller:
     An embedded database gets its schema on first use. Raises `UserError` if a server's lacks this version's.
     """
     context = get_context()
-    if _READY not in context.made:
+    if _READY not in context.cache:
         check_sections(context.settings)
         ensure(context)
-        context.made[_READY] = True
+        context.cache[_READY] = True
     return Caller(context)

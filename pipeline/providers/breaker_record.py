@@ -1,4 +1,4 @@
-"""What the database knows of a breaker: a row of `system_settings` for each that was ever open, and one of its past."""
+"""The database's record of breakers: a row of `system_settings` for each that was ever open, and one of its past."""
 
 import hashlib
 import json
@@ -17,27 +17,27 @@ from pipeline.settings import ProviderProfile
 PREFIX = "breaker."
 HISTORY = "breaker_history."
 REMEMBERED = 20
-"""Changes of each breaker: all rows of `system_settings` are read every few seconds."""
+"""Changes kept for each breaker; few, since all rows of `system_settings` are read every few seconds."""
 
 
 @dataclass(frozen=True)
 class BreakerRecord:
-    """A breaker as it was last opened or closed."""
+    """The last opening or closing of a breaker."""
 
     until: int = 0
-    """It is open until then, epoch ms; 0: it was closed."""
+    """Open until then, epoch ms; 0: closed."""
     reason: str = ""
     calls: int = 0
-    """The newest call on record at that moment. What came before has been acted on.
+    """The newest call on record at that time. Earlier calls have been acted on.
 
     A number, not a time: hosts' clocks differ."""
     profile: str = ""
-    """`profile_digest` of the settings that it opened with; empty if a person opened it."""
+    """`profile_digest` of the settings with which it opened; empty if a person opened it."""
 
 
 @dataclass(frozen=True)
 class BreakerChange:
-    """A breaker opened, or closed."""
+    """An opening or closing of a breaker."""
 
     __pydantic_config__ = VIEW
     at: datetime
@@ -45,15 +45,15 @@ class BreakerChange:
     """`open` or `closed`."""
     reason: str
     until: datetime | None
-    """When an open one was to let a probe through."""
+    """When an open breaker was to admit a probe."""
 
 
 def history(rows: Mapping[str, str], name: str) -> list[BreakerChange]:
-    """The latest changes of a breaker, the newest first."""
-    found = json.loads(rows.get(HISTORY + name, "[]"))
+    """Return the latest changes of a breaker, newest first."""
+    changes = json.loads(rows.get(HISTORY + name, "[]"))
     return [
         BreakerChange(_at(at), "open" if until else "closed", reason, _at(until) if until else None)
-        for at, until, reason in reversed(found)
+        for at, until, reason in reversed(changes)
     ]
 
 
@@ -62,24 +62,24 @@ def _at(ms: int) -> datetime:
 
 
 def read(rows: Mapping[str, str], name: str) -> BreakerRecord:
-    """The record of a breaker, by the rows of `system_settings`."""
+    """Return the record of a breaker from the rows of `system_settings`."""
     row = rows.get(PREFIX + name)
     return BreakerRecord(**json.loads(row)) if row else BreakerRecord()
 
 
 def profile_digest(profile: ProviderProfile) -> str:
-    """A digest that changes with address, model and key. It is too short to reveal the key."""
+    """Return a digest that changes with address, model and key. It is too short to reveal the key."""
     facts = "\n".join([profile.base_url, profile.model, profile.api_key.get_secret_value()])
     return hashlib.sha256(facts.encode()).hexdigest()[:6]
 
 
 def write(tx: Tx, name: str, until: int, reason: str, profile: str = "") -> None:
     """Record that a breaker opened, or with `until` 0 that it closed."""
-    live.bump(tx)  # holds others off: whoever reads the newest call after this finds what this wrote
+    live.bump(tx)  # locks out other writers: their next read includes this record
     newest = tx.execute(select(func.coalesce(func.max(AiCall.id), 0))).scalar_one()
     rows = live.stored(tx)
     known = json.loads(rows.get(HISTORY + name, "[]"))
-    # A closed one is closed again by each of several successes.
+    # Each of several successes closes a closed breaker again.
     if until or (known and known[-1][1]):
         known.append([int(tx.now.timestamp() * 1000), until, reason])
         live.put(tx, HISTORY + name, known[-REMEMBERED:])

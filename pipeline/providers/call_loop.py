@@ -1,7 +1,7 @@
-"""The event loop of all calls of this process, in a thread of its own, which the first call starts.
+"""The event loop for all calls of this process, in a separate thread, which the first call starts.
 
-Socket timeouts restart with every byte, so a server that trickles could hold a thread for ever; cancelling a coroutine
-ends a whole call, from name lookup to the last byte, at a fixed moment.
+Socket timeouts restart with every byte, so a slow server could hold a thread forever. Cancelling a coroutine ends a
+whole call, from name lookup to the last byte, at a fixed time.
 """
 
 import asyncio
@@ -11,7 +11,7 @@ from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
-_NAME_LOOKUPS = 32  # at once; with asyncio's few, one slow name server would hold up all calls
+_NAME_LOOKUPS = 32  # at once; with asyncio's few threads, one slow name server would delay all calls
 _AT_GATES = 64  # at once
 
 T = TypeVar("T")
@@ -34,7 +34,7 @@ class _Calls:
 
 
 def run(coroutine: Coroutine[Any, Any, T]) -> T:
-    """The coroutine's result; interrupting the waiting thread cancels it."""
+    """Return the coroutine's result; interrupting the waiting thread cancels it."""
     future = asyncio.run_coroutine_threadsafe(coroutine, _calls.running_loop())
     try:
         return future.result()
@@ -43,17 +43,17 @@ def run(coroutine: Coroutine[Any, Any, T]) -> T:
 
 
 def at_gate(hook: Callable[[], None]) -> asyncio.Future[None]:
-    """Call a request hook in a thread: it asks Redis, and one that is early waits. The loop serves other calls."""
+    """Call a request hook in a thread, since it asks Redis and may wait for its turn. The loop serves other calls."""
     return asyncio.get_running_loop().run_in_executor(_calls.gates, hook)
 
 
 def is_running(loop: asyncio.AbstractEventLoop) -> bool:
-    """Whether this is the loop of this process, and not one that it inherited."""
+    """Whether this is the loop of this process, not one inherited from its parent."""
     return loop is _calls.loop
 
 
 def drop(loop: asyncio.AbstractEventLoop, close: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    """Close what was opened on `loop`; what a parent process opened is only kept, since closing would disturb it."""
+    """Close resources of `loop`; keep a parent process's resources open, since closing would disturb the parent."""
     if is_running(loop):
         asyncio.run_coroutine_threadsafe(close(), loop)
     else:
@@ -61,7 +61,7 @@ def drop(loop: asyncio.AbstractEventLoop, close: Callable[[], Coroutine[Any, Any
 
 
 def _renew() -> None:
-    """Start afresh in a forked child: it has no loop thread, and a thread that it does not have may hold the lock."""
+    """Reset a forked child: it has no loop thread, and a thread of its parent may have held the lock."""
     global _calls  # noqa: PLW0603 (a process has one, and a fork makes a process)
     _inherited.append(_calls)
     _calls = _Calls()

@@ -1,7 +1,7 @@
-"""Calls over time and by model, from one look at each call: for charts of many calls.
+"""Calls over time and by model, from one pass over the calls: for charts of many calls.
 
-Percentiles are read from counts by latency in steps of a quarter, so they are right to some percent; `calls.stats` has
-them exactly, and costs several times as much.
+Percentiles come from counts by latency in steps of a quarter, so they are accurate to some percent. `calls.stats` is
+exact, and costs several times as much.
 """
 
 from collections import Counter, defaultdict
@@ -16,7 +16,7 @@ from pipeline.providers.calls import CALLS, OK, By, CallFilter, CallSeries, Call
 from pipeline.storage.context import Context
 
 EDGES_MS = tuple(round(10 ** (tenths / 10)) for tenths in range(10, 61))
-"""From 10 ms to a quarter of an hour."""
+"""From 10 ms to about a quarter of an hour."""
 MOST_POINTS = 800
 _LENGTH = {By.HOUR: timedelta(hours=1), By.DAY: timedelta(days=1)}
 
@@ -30,7 +30,7 @@ class _Sum:
     output_tokens: int = 0
     cost: float = 0.0
     by_edge: Counter[int] = field(default_factory=Counter)
-    """Calls that went well, by the first edge that they did not exceed."""
+    """Successful calls, by the first edge that they did not exceed."""
 
     def add(self, row: Any) -> None:
         self.calls += row.calls
@@ -47,12 +47,12 @@ class _Sum:
         wanted, below = (self.calls - self.failed) * percent / 100, 0
         for edge, calls in sorted(self.by_edge.items()):
             if below + calls >= wanted:
-                least = max((one for one in EDGES_MS if one < edge), default=0)
+                least = max((lower for lower in EDGES_MS if lower < edge), default=0)
                 return round(least + (edge - least) * (wanted - below) / calls)
             below += calls
         return None
 
-    def told(self, group: str) -> CallStats:
+    def stats(self, group: str) -> CallStats:
         went_well = self.calls - self.failed
         return CallStats(
             group,
@@ -71,7 +71,7 @@ class _Sum:
 
 
 def series(context: Context, which: CallFilter, by: By) -> CallSeries:
-    """Calls by `hour` or `day`, from `which.since` (else the first call) to `which.until` (else now)."""
+    """Sum calls by `hour` or `day`, from `which.since` (or the first call) to `which.until` (or now)."""
     c = CALLS.c
     of = (
         select(
@@ -97,20 +97,20 @@ def series(context: Context, which: CallFilter, by: By) -> CallSeries:
     models: defaultdict[tuple[str, str], _Sum] = defaultdict(_Sum)
     total = _Sum()
     for row in rows:
-        for one in (moments[row.at], models[row.provider, row.model], total):
-            one.add(row)
-    known = sorted(models.items(), key=lambda found: (-found[1].calls, found[0]))
+        for group in (moments[row.at], models[row.provider, row.model], total):
+            group.add(row)
+    known = sorted(models.items(), key=lambda item: (-item[1].calls, item[0]))
     began = which.since or (datetime.fromisoformat(min(moments)) if moments else context.db.now())
     return CallSeries(
         by,
-        [moments[at].told(at) for at in _moments(began, which.until or context.db.now(), by)],
-        [ModelStats(*names, one.told(" ".join(names))) for names, one in known],
-        total.told(""),
+        [moments[at].stats(at) for at in _moments(began, which.until or context.db.now(), by)],
+        [ModelStats(*names, group.stats(" ".join(names))) for names, group in known],
+        total.stats(""),
     )
 
 
 def _edge(value: ColumnElement[int], edges: Sequence[int]) -> ColumnElement[int]:
-    """The first of these edges that the value does not exceed, or the last; by halves, since each row is looked at."""
+    """Return the first of these edges that the value does not exceed, or the last; bisect, since every row needs it."""
     if len(edges) == 1:
         return literal(edges[0])
     half = len(edges) // 2
@@ -118,7 +118,7 @@ def _edge(value: ColumnElement[int], edges: Sequence[int]) -> ColumnElement[int]
 
 
 def _moments(began: datetime, until: datetime, by: By) -> Iterator[str]:
-    """The hours or days of this time, as `By` writes them; the newest ones if they are many."""
+    """Yield the hours or days of this time as `By` writes them; at most the newest `MOST_POINTS`."""
     length = _LENGTH[by]
     began = max(began, until - MOST_POINTS * length).astimezone(UTC)
     at = began.replace(hour=0 if by is By.DAY else began.hour, minute=0, second=0, microsecond=0)

@@ -1,7 +1,7 @@
-"""Figures of all calls that were ever made, read in little time: sums that only grow, though calls on record go.
+"""Totals of all calls ever made, read quickly: sums that only grow, even when calls on record are deleted.
 
-The totals have every call up to a cursor, and whoever reads them adds the few beyond it in the same statement. Calls
-that retention removes before the cursor has reached them are added as they go. So each call counts exactly once.
+The totals contain every call up to a cursor; readers add the few calls beyond it in the same statement. If retention
+deletes calls that the cursor has not reached, it adds them to the totals. So each call counts exactly once.
 """
 
 from collections.abc import Sequence
@@ -19,20 +19,20 @@ from pipeline.storage.context import Context
 
 CALLS, TOTALS, CURSOR = table_of(AiCall), table_of(CallTotal), table_of(CallCursor)
 EDGES_MS = (100, 250, 500, 1_000, 2_500, 5_000, 10_000, 20_000, 40_000, 80_000, 160_000, 320_000)
-"""Calls are counted by their latency in these steps. One may be added; none may go, since older totals have it."""
+"""Steps of latency by which calls are counted. A step may be added but never removed, since older totals use it."""
 BEYOND = 0
-"""What `le_ms` is for calls that took longer than all of these."""
+"""The `le_ms` of calls slower than all steps."""
 PORTION = 50_000
-"""Calls that one transaction adds: a twentieth of a second."""
+"""Calls that one transaction adds; it takes a twentieth of a second."""
 _MOST_NANO = 10**12
-"""What a call that claims to have cost more, or less than nothing, is not believed: it counts as free."""
+"""A call that claims a higher or negative cost counts as free."""
 _KEY = ("flow", "provider", "capability", "status", "le_ms")
 _SUMS = ("calls", "latency_ms", "input_tokens", "output_tokens", "cost_nano")
 
 
 @dataclass(frozen=True)
 class Total:
-    """Calls of one kind that took at most `le_ms` (0: longer than any step), and more than the step before."""
+    """Calls of one kind that took at most `le_ms` (0: longer than any step), and more than the previous step."""
 
     flow: str
     provider: str
@@ -47,29 +47,29 @@ class Total:
 
 
 def totals(context: Context) -> list[Total]:
-    """All calls ever recorded. Of two answers, the later one is nowhere less."""
+    """Return the totals of all calls ever recorded. Later results are never lower."""
     with context.db.read() as session:
         counted = session.execute(select(func.max(CURSOR.c.counted_to))).scalar() or 0
-        # By both: a number lets the database begin at the right place, and the row is as old as the totals are.
+        # By both: the number lets the database start at the right row, and the subquery is as current as the totals.
         now_counted = select(func.coalesce(func.max(CURSOR.c.counted_to), 0)).scalar_subquery()
         beyond = _summed(and_(CALLS.c.id > counted, CALLS.c.id > now_counted))
-        found: dict[tuple[Any, ...], list[int]] = {}
+        sums_of: dict[tuple[Any, ...], list[int]] = {}
         for row in session.execute(select(*(TOTALS.c[name] for name in (*_KEY, *_SUMS))).union_all(beyond)):
-            sums = found.setdefault(tuple(row[: len(_KEY)]), [0] * len(_SUMS))
+            sums = sums_of.setdefault(tuple(row[: len(_KEY)]), [0] * len(_SUMS))
             for at, value in enumerate(row[len(_KEY) :]):
                 sums[at] += int(value)
-    return [Total(*key, *sums) for key, sums in sorted(found.items())]
+    return [Total(*key, *sums) for key, sums in sorted(sums_of.items())]
 
 
 def advance(context: Context) -> int:
-    """Add calls on record to the totals, in portions; how many ids that took the cursor on. Two at once do no harm.
+    """Add calls on record to the totals, in portions; return how many ids the cursor advanced. Safe to run in parallel.
 
-    With PostgreSQL, calls may become visible in another order than that of their ids. So a place is marked first, and
-    the cursor only moves there when every transaction from before has ended.
+    In PostgreSQL, calls may become visible out of the order of their ids. So the function first marks a place, and
+    moves the cursor there only when every earlier transaction has ended.
     """
     moved = 0
     while True:
-        # Before the transaction that marks it has a number: a call below the newest then has a lower one.
+        # Before the marking transaction gets its number, so that transactions of earlier calls have lower numbers.
         with context.db.read() as session:
             newest = session.execute(select(func.coalesce(func.max(CALLS.c.id), 0))).scalar_one()
             place = session.execute(select(CURSOR.c.counted_to, CURSOR.c.next_to)).first() or (0, 0)
@@ -82,28 +82,28 @@ def advance(context: Context) -> int:
         moved += max(0, step[0] - before[0])
 
 
-def removed(context: Context, ids: Sequence[int], still: ColumnElement[bool]) -> int:
-    """Delete calls, if they match `still`; how many. Those that the totals lack are added to them."""
+def remove(context: Context, ids: Sequence[int], still: ColumnElement[bool]) -> int:
+    """Delete these calls if they match `still`, adding those missing from the totals; return how many."""
 
     def act(tx: Tx) -> int:
         counted, next_to, _ = _locked(tx)
-        going = and_(CALLS.c.id.in_(ids), still)
-        _add(tx, and_(going, CALLS.c.id > counted))
-        gone = len(tx.execute(delete(CALLS).where(going).returning(CALLS.c.id)).all())
-        # SQLite gives the ids of the newest rows again, once these are gone.
+        due = and_(CALLS.c.id.in_(ids), still)
+        _add(tx, and_(due, CALLS.c.id > counted))
+        deleted = len(tx.execute(delete(CALLS).where(due).returning(CALLS.c.id)).all())
+        # SQLite reuses the ids of deleted newest rows.
         newest = tx.execute(select(func.coalesce(func.max(CALLS.c.id), 0))).scalar_one()
         if newest < next_to:
             tx.execute(update(CURSOR).values(counted_to=min(counted, newest), next_to=newest))
-        return gone
+        return deleted
 
     return context.db.run(act)
 
 
 def _advance(session: Session, newest: int) -> tuple[int, int]:
-    """One portion, or one mark; (counted_to, next_to) afterwards."""
+    """Add one portion, or mark one place; return the new (counted_to, next_to)."""
     counted, next_to, horizon = _locked(session)
     if session.get_bind().dialect.name == "sqlite":
-        next_to = newest  # one writes at a time: ids become visible in their order
+        next_to = newest  # one writer at a time: ids become visible in order
     elif _xid(session, func.pg_snapshot_xmin(func.pg_current_snapshot())) <= horizon:
         return counted, next_to
     to = min(next_to, counted + PORTION)
@@ -117,7 +117,7 @@ def _advance(session: Session, newest: int) -> tuple[int, int]:
 
 
 def _locked(session: Session) -> tuple[int, int, int]:
-    """The cursor, which nobody else moves until the transaction ends: (counted_to, next_to, horizon)."""
+    """Lock the cursor until the transaction ends; return (counted_to, next_to, horizon)."""
     insert_if_absent(session, CURSOR, {"only": 1, "counted_to": 0, "next_to": 0, "horizon": 0})
     columns = (CURSOR.c.counted_to, CURSOR.c.next_to, CURSOR.c.horizon)
     counted, next_to, horizon = session.execute(select(*columns).with_for_update()).one()
@@ -125,7 +125,7 @@ def _locked(session: Session) -> tuple[int, int, int]:
 
 
 def _xid(session: Session, which: ColumnElement[Any]) -> int:
-    # psycopg does not know the type: its numbers come as text.
+    # psycopg lacks this type and returns it as text.
     return int(session.execute(select(cast(which, Text))).scalar_one())
 
 
@@ -137,7 +137,7 @@ def _add(session: Session, which: ColumnElement[bool]) -> None:
 
 
 def _summed(which: ColumnElement[bool]) -> Select[Any]:
-    """Sums by kind and latency, in the order of `_KEY` and `_SUMS`."""
+    """Select the sums by kind and latency, in the order of `_KEY` and `_SUMS`."""
     c = CALLS.c
     believed = case((c.cost.between(0, _MOST_NANO / 10**9), cast(func.round(c.cost * 10**9), BigInteger)), else_=0)
     le_ms = case(*((c.latency_ms <= edge, edge) for edge in EDGES_MS), else_=BEYOND)

@@ -1,4 +1,4 @@
-"""What one may ask about calls to AI services: one by one, and in figures. The rows are `engine.traces.AiCall`."""
+"""Queries for calls to AI services: single calls, and statistics. The rows are `engine.traces.AiCall`."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -36,7 +36,7 @@ _FIGURES: dict[str, Any] = {
 
 
 class Capability(StrEnum):
-    """What a call was for."""
+    """The purpose of a call."""
 
     VISION = "vision"
     TEXT = "text"
@@ -44,7 +44,7 @@ class Capability(StrEnum):
 
 
 class By(StrEnum):
-    """What figures are grouped by. Days and hours are those of UTC."""
+    """How statistics are grouped. Days and hours are in UTC."""
 
     PROVIDER = "provider"
     MODEL = "model"
@@ -60,7 +60,7 @@ class By(StrEnum):
 
 
 class UnknownCall(UserError):
-    """There is no call with this id."""
+    """No call has this id."""
 
     def __init__(self, call_id: int) -> None:
         super().__init__(f"there is no call {call_id}; see `penstock calls list`", code="unknown_call")
@@ -68,7 +68,7 @@ class UnknownCall(UserError):
 
 @dataclass(frozen=True)
 class CallFilter:
-    """Which calls; a field that is empty or None does not matter."""
+    """Selects calls; empty and None fields match all."""
 
     flow: str = ""
     scope_id: str = ""
@@ -80,19 +80,19 @@ class CallFilter:
     """`ok`, `failed` (anything else), or the kind of an error, such as `rate_limited`."""
     since: datetime | None = None
     until: datetime | None = None
-    """Not included."""
+    """Exclusive."""
 
     def condition(self) -> ColumnElement[bool]:
-        """It as SQL."""
+        """Return the filter as SQL."""
         named = ("flow", "scope_id", "provider", "model", "capability")
-        found = [CALLS.c[name] == value for name in named if (value := getattr(self, name))]
+        conditions = [CALLS.c[name] == value for name in named if (value := getattr(self, name))]
         if self.status:
-            found.append(CALLS.c.status != OK if self.status == "failed" else CALLS.c.status == self.status)
+            conditions.append(CALLS.c.status != OK if self.status == "failed" else CALLS.c.status == self.status)
         if self.since:
-            found.append(CALLS.c.created_at >= self.since)
+            conditions.append(CALLS.c.created_at >= self.since)
         if self.until:
-            found.append(CALLS.c.created_at < self.until)
-        return and_(true(), *found)
+            conditions.append(CALLS.c.created_at < self.until)
+        return and_(true(), *conditions)
 
 
 @dataclass(frozen=True)
@@ -123,7 +123,7 @@ class CallView:
     scope_id: str
     """A document, a run of the music pipeline, a batch of screenshots, an item."""
     unit: str
-    """What of it, such as a page."""
+    """The part of it, such as a page."""
     capability: str
     operation: str
     provider: str
@@ -166,12 +166,12 @@ class CallStats:
 
 @dataclass(frozen=True)
 class CallSummary:
-    """What calls sum up to."""
+    """Sums of calls, by group and in total."""
 
     __pydantic_config__ = example(by="provider", total={**_FIGURES, "group": ""}, groups=[_FIGURES])
     by: By
     total: CallStats | None
-    """All of them together; null if there are none."""
+    """All calls together; null without calls."""
     groups: list[CallStats]
 
 
@@ -187,7 +187,7 @@ class ModelStats:
 
 @dataclass(frozen=True)
 class CallSeries:
-    """Calls over time and by model. Its figures leave out when their first and last call was."""
+    """Calls over time and by model. Its figures have no `first_at` and `last_at`."""
 
     __pydantic_config__ = example(
         by="hour",
@@ -207,7 +207,7 @@ class CallSeries:
 def calls(
     context: Context, which: CallFilter = CallFilter(), *, limit: int = 50, after: tuple[datetime, int] | None = None
 ) -> list[CallView]:
-    """Calls, newest first. `after`: beyond the call with this moment and id."""
+    """Return calls, newest first. `after`: start beyond the call with this time and id."""
     created_at, key = CALLS.c.created_at, CALLS.c.id
     query = select(CALLS).where(which.condition()).order_by(created_at.desc(), key.desc()).limit(limit)
     if after is not None:
@@ -217,7 +217,7 @@ def calls(
 
 
 def call(context: Context, call_id: int) -> CallView:
-    """Raises `UnknownCall`."""
+    """Return one call. Raises `UnknownCall`."""
     with context.db.read() as session:
         row = session.execute(select(CALLS).where(CALLS.c.id == call_id)).one_or_none()
     if row is None:
@@ -226,8 +226,8 @@ def call(context: Context, call_id: int) -> CallView:
 
 
 def stats(context: Context, which: CallFilter = CallFilter(), by: By | None = None) -> list[CallStats]:
-    """Figures by group, those with most calls first, times in order; without `by` one row over all, if any matches."""
-    # Chosen first, by themselves: else SQLite reads all calls in the order of the groups.
+    """Return statistics by group, most calls first, times in order; without `by`, one row of all matches, if any."""
+    # Select the rows first, separately: otherwise SQLite reads all calls in the order of the groups.
     chosen = (
         (
             select(
@@ -244,7 +244,7 @@ def stats(context: Context, which: CallFilter = CallFilter(), by: By | None = No
         .prefix_with("MATERIALIZED")
         .c
     )
-    # Ranks among the calls of the group that ended alike: percentiles that both databases know.
+    # Ranks among the calls of the group with the same outcome: percentiles for both databases.
     alike: dict[str, Any] = {"partition_by": [chosen.group, chosen.ok]}
     at = (
         select(
@@ -282,17 +282,17 @@ def stats(context: Context, which: CallFilter = CallFilter(), by: By | None = No
 
 
 def total(context: Context, which: CallFilter = CallFilter()) -> CallStats | None:
-    """Figures of all these calls together; None if there are none."""
+    """Return the figures of all these calls together; None without calls."""
     return next(iter(stats(context, which)), None)
 
 
 def summary(context: Context, which: CallFilter = CallFilter(), by: By = By.PROVIDER) -> CallSummary:
-    """Figures by group, and of all groups together."""
+    """Return figures by group, and of all groups together."""
     return CallSummary(by, total(context, which), stats(context, which, by))
 
 
 def costs(context: Context, flow: str, scope_ids: Sequence[str]) -> dict[str, float]:
-    """What the calls about these documents, runs or items cost, of those on record."""
+    """Return the cost of the calls on record for these documents, runs or items."""
     which = (CALLS.c.flow == flow, CALLS.c.scope_id.in_(scope_ids))
     query = select(CALLS.c.scope_id, func.sum(CALLS.c.cost)).where(*which).group_by(CALLS.c.scope_id)
     with context.db.read() as session:
@@ -300,10 +300,10 @@ def costs(context: Context, flow: str, scope_ids: Sequence[str]) -> dict[str, fl
 
 
 def retention(context: Context) -> Retention:
-    """How long calls stay on record. What they sum up to stays known."""
+    """Return the retention rule of calls. Their totals outlive them."""
     kept = context.settings.retention
     rule = Rule(kept.calls_days, kept.calls_count)
-    return rows("calls", rule, CALLS.c.id, CALLS.c.created_at, least=LEDGER_LEAST, discard=call_totals.removed)
+    return rows("calls", rule, CALLS.c.id, CALLS.c.created_at, least=LEDGER_LEAST, discard=call_totals.remove)
 
 
 def _group(context: Context, by: By | None) -> ColumnElement[str]:
@@ -315,7 +315,7 @@ def _group(context: Context, by: By | None) -> ColumnElement[str]:
 
 
 def moment_of(context: Context, by: By) -> ColumnElement[str]:
-    """The day or the hour of a call, as `By` writes it."""
+    """Return the day or hour of a call, as `By` writes it."""
     if context.db.is_sqlite:
         return func.strftime("%Y-%m-%d" if by is By.DAY else "%Y-%m-%dT%H:00Z", CALLS.c.created_at)
     written = "YYYY-MM-DD" if by is By.DAY else 'YYYY-MM-DD"T"HH24:00"Z"'

@@ -1,7 +1,7 @@
-"""Failed calls to a provider as `UnitError`s, which say what to do next.
+"""Turn failed calls to a provider into `UnitError`s, which decide what happens next.
 
-The structured parts of a reply (error codes, Google's details, headers) decide before its words: "quota exceeded" is
-also in the 429 of a limit per minute, which passes by itself.
+The structured parts of a reply (error codes, Google's details, headers) take precedence over its text: "quota exceeded"
+also appears in the 429 of a limit per minute, which passes without action.
 """
 
 import math
@@ -22,7 +22,7 @@ MAX_MESSAGE = 500
 """Longer messages are cut to this many characters."""
 
 MAX_WAIT_S = 7 * 24 * 3600.0
-"""The longest wait to believe; no provider's window is longer."""
+"""The longest accepted wait; no provider's window is longer."""
 
 _ACCOUNT_CODES = {"insufficient_quota", "billing_hard_limit_reached", "billing_not_active", "insufficient_balance"}
 _REFUSED_CODES = {"content_filter", "content_policy_violation", "responsibleaipolicyviolation"}
@@ -55,9 +55,9 @@ _WORDS = {
     "auth": "refused the key ({status}): check {env}API_KEY",
     "forbidden": "does not allow this call ({status}): check what the key and the account may use, model '{model}' too",
     "not_found": "knows no model '{model}' or no such address ({status}): check {env}MODEL and {env}BASE_URL",
-    "redirect": "answered with a redirect ({status}), which is not followed: check {env}BASE_URL",
+    "redirect": "answered with a redirect ({status}), which Penstock does not follow: check {env}BASE_URL",
     "bad_request": "cannot take this request ({status})",
-    "too_large": "finds the request too large ({status}): lower {env}IMAGE_DPI, or send less text",
+    "too_large": "rejects the request as too large ({status}): lower {env}IMAGE_DPI, or send less text",
     "refused": "refused to answer about this content ({status})",
     "timeout": "gave up waiting ({status})",
     "busy": "could not take the call just now ({status})",
@@ -78,14 +78,14 @@ _REQUESTED = re.compile(
 )
 _OVERLOADED = frozenset({502, 503, 504, 529})
 _MAX_READ = 20_000
-"""How much of a message is looked at."""
+"""How much of a message is read."""
 _CONTROLS = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 _DATA_LIKE = re.compile(r"data:[\w.+-]+/[\w.+-]+;base64,[A-Za-z0-9+/=]*|[A-Za-z0-9+/=_-]{80,}")
 
 
 @dataclass(frozen=True)
 class ErrorFacts:
-    """What an error's body says. `codes`: error codes, types and reasons, in lower case."""
+    """The facts in an error's body. `codes`: error codes, types and reasons, in lower case."""
 
     message: str = ""
     codes: frozenset[str] = frozenset()
@@ -96,14 +96,14 @@ class ErrorFacts:
 
 @dataclass(frozen=True)
 class Target:
-    """What an error's message says about the failed call. `timeout_s`: its time limit."""
+    """The facts of a failed call for its error's message. `timeout_s`: its time limit."""
 
     provider: str
     model: str
     timeout_s: float
     secret: SecretStr
     is_own_model: bool = False
-    """The user chose the model for this call: an unknown model is not an error of the settings."""
+    """The caller chose the model: an unknown model is then not an error of the settings."""
 
     @property
     def env(self) -> str:
@@ -114,13 +114,13 @@ class Target:
 def unit_error(
     target: Target, message: str, *, kind: ErrorKind, code: str, retry_after_s: float | None = None
 ) -> UnitError:
-    """An error of `target`. Its message has at most `MAX_MESSAGE` characters, and neither a key nor an image."""
+    """Return an error of `target`, whose message has at most `MAX_MESSAGE` characters, without keys and images."""
     text = clean(f"provider '{target.provider}' {message}", target.secret)
     return UnitError(text, kind=kind, code=code, retry_after_s=retry_after_s)
 
 
 def from_exception(error: Exception, target: Target, now: datetime) -> UnitError:
-    """The error for what the SDK raised, or for the `TimeoutError` of a call at its limit. `now`: with a time zone."""
+    """Return the error for an SDK exception, or the `TimeoutError` of a call at its limit. `now`: with a time zone."""
     if isinstance(error, TimeoutError | openai.APITimeoutError):
         message = f"did not finish within {target.timeout_s:g} s (raise {target.env}TIMEOUT_S if it needs longer)"
         return unit_error(target, message, kind=ErrorKind.TRANSIENT, code="timeout")
@@ -133,7 +133,7 @@ def from_exception(error: Exception, target: Target, now: datetime) -> UnitError
 
 
 def from_reply(status: int, headers: Mapping[str, str], body: bytes, target: Target, now: datetime) -> UnitError:
-    """The error for a reply with an error status. Header names must ignore case, or be in lower case."""
+    """Return the error for a reply with an error status. Header names must ignore case, or be in lower case."""
     facts = read_error(body)
     kind, code = classify(status, facts)
     if target.is_own_model and code in {"not_found", "forbidden"}:
@@ -143,20 +143,20 @@ def from_reply(status: int, headers: Mapping[str, str], body: bytes, target: Tar
         wait_s = retry_after_s(headers, facts, now, limited=code in {"rate_limited", "quota_day"})
     message = _WORDS[code].format(status=status, env=target.env, model=target.model)
     # A message about a key may contain parts of it.
-    said = clean(facts.message, target.secret)[:300] if code != "auth" else ""
-    detail = f": {said}" if said else ""
+    detail = clean(facts.message, target.secret)[:300] if code != "auth" else ""
+    detail = f": {detail}" if detail else ""
     if setting := _SETTING_OF.get(facts.param):
         detail += f" (see {target.env}{setting})"
     return unit_error(target, message + detail, kind=kind, code=code, retry_after_s=wait_s)
 
 
 def classify(status: int, facts: ErrorFacts) -> tuple[ErrorKind, str]:
-    """(kind, stable code) of an error reply."""
+    """Return (kind, stable code) of an error reply."""
     if status >= 500:
         return ErrorKind.TRANSIENT, "overloaded" if status in _OVERLOADED else "server_error"
-    for codes, found in _BY_CODE:
+    for codes, result in _BY_CODE:
         if facts.codes & codes:
-            return found
+            return result
     if status == 429 and _asks_too_much(facts.message):
         return ErrorKind.PERMANENT, "too_large"
     if status == 429 or (status == 403 and facts.quota_ids):
@@ -167,9 +167,9 @@ def classify(status: int, facts: ErrorFacts) -> tuple[ErrorKind, str]:
 
 
 def _asks_too_much(message: str) -> bool:
-    """Whether one request asks for more than the limit: "Request too large … Limit 30000, Requested 41217"."""
-    found = _REQUESTED.search(message)
-    return found is not None and int(found["requested"].replace(",", "")) > int(found["limit"].replace(",", ""))
+    """Whether one request exceeds the limit: "Request too large … Limit 30000, Requested 41217"."""
+    match = _REQUESTED.search(message)
+    return match is not None and int(match["requested"].replace(",", "")) > int(match["limit"].replace(",", ""))
 
 
 def _limit(facts: ErrorFacts) -> tuple[ErrorKind, str]:
@@ -181,7 +181,7 @@ def _limit(facts: ErrorFacts) -> tuple[ErrorKind, str]:
 
 
 def clean(text: str, secret: SecretStr) -> str:
-    """`text` on one line, cut to `MAX_MESSAGE`, without the key, encoded data, or anything that looks like a key."""
+    """Return `text` on one line, cut to `MAX_MESSAGE`, without the key, encoded data, and key-like strings."""
     key = secret.get_secret_value().strip()
     if key:
         text = text.replace(key, "***")
@@ -191,7 +191,7 @@ def clean(text: str, secret: SecretStr) -> str:
 
 
 def read_error(body: bytes) -> ErrorFacts:
-    """The facts in an error's body in the forms of OpenAI, Google and other servers; each of them may be missing."""
+    """Return the facts in an error's body as OpenAI, Google and other servers write it; any of them may be missing."""
     try:
         data = foreign_json.loads(body)
     except (ValueError, RecursionError):
@@ -223,9 +223,9 @@ def _quota_ids(details: list[dict[str, object]]) -> Iterator[str]:
 
 
 def retry_after_s(headers: Mapping[str, str], facts: ErrorFacts, now: datetime, *, limited: bool) -> float | None:
-    """Seconds that the server asks to wait, at most `MAX_WAIT_S`; None if it does not say.
+    """Return the seconds that the server asks to wait, at most `MAX_WAIT_S`; None if it does not say.
 
-    `limited`: the call hit a limit. Only then do the reset times count, which come with every reply.
+    `limited`: the call hit a limit. Reset times come with every reply, and count only then.
     """
     daily = any("perday" in quota_id.casefold() for quota_id in facts.quota_ids)
     milliseconds = _number(headers.get("retry-after-ms"))
@@ -234,17 +234,17 @@ def retry_after_s(headers: Mapping[str, str], facts: ErrorFacts, now: datetime, 
         seconds_or_date(headers.get("retry-after"), now),
     ]
     if not daily:
-        # Google names seconds even where the day's allowance is gone.
+        # Google names seconds even if the day's quota is used up.
         waits.append(facts.retry_delay_s)
     if limited and not daily:
-        said = _TRY_AGAIN.search(facts.message)
-        waits += [_reset_s(headers, now), duration_s(said[1]) if said else None]
+        match = _TRY_AGAIN.search(facts.message)
+        waits += [_reset_s(headers, now), duration_s(match[1]) if match else None]
     known = [wait for wait in waits if wait is not None and math.isfinite(wait)]
     return min(max(known[0], 0.0), MAX_WAIT_S) if known else None
 
 
 def duration_s(value: object) -> float | None:
-    """Seconds in "34s", "6m0s", "1h2m3.5s", "120ms" or a plain number; None for anything else."""
+    """Return the seconds in "34s", "6m0s", "1h2m3.5s", "120ms" or a plain number; None for other values."""
     if not isinstance(value, str) or not (value := value.strip()):
         return None
     if (number := _number(value)) is not None:
@@ -264,14 +264,14 @@ def _number(value: str | None) -> float | None:
 
 
 def _reset_s(headers: Mapping[str, str], now: datetime) -> float | None:
-    """Seconds until all used-up allowances are reset; if none is said to be used up, until all are."""
+    """Return the seconds until all used-up limits reset; if none is reported as used up, until all limits reset."""
     resets = {
         name.lower().removeprefix("x-ratelimit-reset"): _reset(value, now)
         for name, value in headers.items()
         if name.lower().startswith("x-ratelimit-reset")
     }
-    known = {what: wait for what, wait in resets.items() if wait is not None}
-    spent = [wait for what, wait in known.items() if headers.get(f"x-ratelimit-remaining{what}") == "0"]
+    known = {name: wait for name, wait in resets.items() if wait is not None}
+    spent = [wait for name, wait in known.items() if headers.get(f"x-ratelimit-remaining{name}") == "0"]
     return max(spent or known.values(), default=None)
 
 
@@ -279,5 +279,5 @@ def _reset(value: str, now: datetime) -> float | None:
     wait_s = duration_s(value)
     if wait_s is None or wait_s < 1e9:
         return wait_s
-    # A moment, in seconds or milliseconds since 1970.
+    # A time, in seconds or milliseconds since 1970.
     return (wait_s / 1000 if wait_s > 1e12 else wait_s) - now.timestamp()

@@ -1,4 +1,4 @@
-"""Who stands in for a provider while its breaker is open: the same rule for every flow."""
+"""Choose a stand-in for a provider while its breaker is open: the same rule for every flow."""
 
 from pipeline.engine.gate_registry import queue_name
 from pipeline.providers import gates
@@ -6,18 +6,18 @@ from pipeline.settings import LOCAL
 from pipeline.storage.context import Context
 
 STAND_IN_CAPABILITY = "vision"
-"""A stand-in is called from its own queue, `vision.NAME`, and stopped by that queue's breaker."""
+"""Calls to a stand-in use its own queue, `vision.NAME`, and obey that queue's breaker."""
 
 
 def stand_in_queue(provider: str) -> str:
-    """The gated queue for calls to a provider that stands in for another one."""
+    """Return the gated queue for calls to a provider that stands in for another."""
     return queue_name(STAND_IN_CAPABILITY, provider)
 
 
 def stand_in(context: Context, provider: str, capability: str, *, local: bool) -> str:
-    """Who does `provider`'s work now: its fallback if its breaker is open and the fallback's is not.
+    """Return the provider that does `provider`'s work now: its fallback, if only its own breaker is open.
 
-    `local`: whether the work can be done without any service; if not, a provider that falls back to that waits.
+    `local`: whether the work can be done without any service; otherwise a provider that falls back to `local` waits.
     """
     profile = context.settings.providers.get(provider)
     if profile is None or not profile.fallback or not gates.is_open(context, provider, capability):

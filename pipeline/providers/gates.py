@@ -1,7 +1,7 @@
-"""Which queues stand behind which gate and breaker, and what keeps Redis in step with the database.
+"""The gates and breakers of queues, and how Redis is kept in step with the database.
 
-The database is the truth for limits, pauses and open breakers; the gates in Redis are what workers ask. Whoever
-notices that they differ (a change, a hand on the table, an emptied Redis) puts Redis right.
+The database is the truth for limits, pauses and open breakers; workers consult the gates in Redis. Any process that
+notices a difference (a change, a manual edit of the table, an emptied Redis) corrects Redis.
 """
 
 import hashlib
@@ -36,34 +36,34 @@ SLOT_MARGIN_S = 30.0
 
 
 def gate(context: Context, queue_name: str) -> Gate:
-    """The gate of a queue, made once in a process. Raises `UserError` for a queue without one."""
+    """Return the gate of a queue, created once per process. Raises `UserError` for a queue without a gate."""
     key = ("gate", queue_name)
-    if key not in context.made:
+    if key not in context.cache:
         queue = context.gates.require(queue_name)
         profile = context.settings.providers[queue.provider]
-        context.made.setdefault(key, Gate(context.redis, queue_name, queue.breaker, profile.timeout_s + SLOT_MARGIN_S))
-    found: Gate = context.made[key]
-    return found
+        context.cache.setdefault(key, Gate(context.redis, queue_name, queue.breaker, profile.timeout_s + SLOT_MARGIN_S))
+    cached: Gate = context.cache[key]
+    return cached
 
 
 def all_gates(context: Context) -> list[Gate]:
-    """The gates of all queues that have one."""
+    """Return the gates of all gated queues."""
     return [gate(context, name) for name in context.gates.queues]
 
 
 def breaker(context: Context, name: str) -> Breaker:
-    """A breaker by its name, `provider:capability`, made once in a process: making one asks Redis four times."""
+    """Return a breaker by its name, `provider:capability`, created once per process: creation asks Redis four times."""
     key = ("breaker", name)
-    if key not in context.made:
+    if key not in context.cache:
         profile = context.settings.providers[name.partition(":")[0]]
         policy = BreakerPolicy(profile.breaker_fail_max, profile.breaker_cool_down_s, profile.breaker_longest_s)
-        context.made.setdefault(key, Breaker(context.redis, name, policy))
-    found: Breaker = context.made[key]
-    return found
+        context.cache.setdefault(key, Breaker(context.redis, name, policy))
+    cached: Breaker = context.cache[key]
+    return cached
 
 
 def guarded_call(context: Context, queue_name: str, holder: str) -> GuardedCall | None:
-    """The way to the provider for a message that was admitted as `holder`; None if the queue has no gate."""
+    """Return the guarded call of a message admitted as `holder`; None if the queue has no gate."""
     queue = context.gates.queues.get(queue_name)
     if queue is None:
         return None
@@ -82,36 +82,36 @@ def guarded_call(context: Context, queue_name: str, holder: str) -> GuardedCall 
 
 
 def _answers(settings: Settings, provider: str) -> bool:
-    """Whether the provider answers a question that costs nothing."""
+    """Whether the provider answers a request that costs nothing."""
     if settings.providers[provider].kind == "nodes":
         return False
     try:
         registry.probe(settings, provider)
     except UnitError as error:
-        return error.code == "not_found"  # a service without a list of models has answered all the same
+        return error.code == "not_found"  # a service without a list of models has answered
     return True
 
 
 def live_values(context: Context) -> dict[str, live.Value]:
-    """Every live setting as it is in force, by key: a queue's limits follow `queue_rate_limit_max` if it does."""
+    """Return every live setting in force, by key; a queue's default limits may follow `queue_rate_limit_max`."""
     with context.db.read() as session:
         return _in_force(context, live.values(session, context.gates.live_settings))
 
 
 def _in_force(context: Context, values: list[live.Value]) -> dict[str, live.Value]:
-    found = {value.key: value for value in values}
+    by_key = {value.key: value for value in values}
     for name, queue in context.gates.queues.items():
-        own = found[f"queue.{name}.limits"]
+        own = by_key[f"queue.{name}.limits"]
         if queue.limits_setting and own.is_default:
-            per_minute = found[queue.limits_setting]
-            found[own.key] = replace(own, value=f"{per_minute.value}/min", error=own.error or per_minute.error)
-    return found
+            per_minute = by_key[queue.limits_setting]
+            by_key[own.key] = replace(own, value=f"{per_minute.value}/min", error=own.error or per_minute.error)
+    return by_key
 
 
 def publish_defaults(context: Context) -> None:
-    """A worker starts: what its settings say of limits is the fleet's default. Of two that differ, the later holds.
+    """Publish this worker's limits as the fleet's defaults when it starts; the latest worker's defaults apply.
 
-    So processes whose settings differ agree on what the gates should be.
+    So processes whose settings differ agree on the gates.
     """
     known = context.gates.live_settings
     shared = {queue.limits_setting for queue in context.gates.queues.values()}
@@ -122,7 +122,7 @@ def publish_defaults(context: Context) -> None:
 
 
 def close_after_changes(context: Context) -> None:
-    """Close breakers that calls opened with another address, model or key than those in force now."""
+    """Close breakers that opened with another address, model or key than those in force now."""
     with context.db.read() as session:
         rows = live.stored(session)
     for name in context.gates.breakers:
@@ -130,44 +130,44 @@ def close_after_changes(context: Context) -> None:
         if record.until and record.profile not in {"", profile_digest(profile)}:
             remember_breaker(context, name, None, "the provider's settings have changed")
             if context.online:
-                with suppress(RedisError):  # a worker that finds Redis away takes the row's word later
+                with suppress(RedisError):  # a worker without Redis applies the row later
                     breaker(context, name).close()
                     context.gates_changed(context.gates.closed_by(name))
 
 
 def sync(context: Context) -> bool:
-    """Put Redis right if the database says something else; whether there was anything to do.
+    """Correct Redis if the database differs; return whether it did.
 
-    Configuration has the version of the rows, and the older never overwrites the newer.
+    The configuration carries the version of the rows, and an older version never overwrites a newer one.
     """
     with context.db.read() as session:
         rows = live.stored(session)
     if live.VERSION not in rows:
         context.db.run(live.bump)
         return sync(context)
-    found = _in_force(context, live.values_in(rows, context.gates.live_settings))
+    values = _in_force(context, live.values_in(rows, context.gates.live_settings))
     queues = context.gates.queues
-    # Processes may know different queues: each sees to its own.
-    whose, digest = _digest(sorted(queues)), _digest(rows)
-    if context.redis.hget(APPLIED, whose) == digest:
+    # Processes may know different queues: each maintains its own.
+    field, digest = _digest(sorted(queues)), _digest(rows)
+    if context.redis.hget(APPLIED, field) == digest:
         return False
-    for value in found.values():
+    for value in values.values():
         if value.error:
             log.warning("setting.ignored", setting=value.key, error=value.error)
     newest = True
     for name in queues:
         own = gate(context, name).own
         fields = _pause(rows.get(f"pause.{name}"))
-        newest &= _apply(context, own, f"queue.{name}", [name], found, rows, fields)
+        newest &= _apply(context, own, f"queue.{name}", [name], values, rows, fields)
     for provider in context.gates.providers:
-        fields = _cap(context, provider, float(found[f"provider.{provider}.daily_spend_cap"].value))
+        fields = _cap(context, provider, float(values[f"provider.{provider}.daily_spend_cap"].value))
         shared = provider_scope(context.redis, provider)
-        newest &= _apply(context, shared, f"provider.{provider}", context.gates.calling(provider), found, rows, fields)
+        newest &= _apply(context, shared, f"provider.{provider}", context.gates.calling(provider), values, rows, fields)
     if newest:
         for key in rows:
             if key.startswith(breaker_record.PREFIX):
                 _restore_breaker(context, key.removeprefix(breaker_record.PREFIX), rows)
-        context.redis.hset(APPLIED, whose, digest)
+        context.redis.hset(APPLIED, field, digest)
     return True
 
 
@@ -176,13 +176,13 @@ def _digest(facts: Any) -> str:
 
 
 def charge(context: Context, provider: str, cost: float) -> None:
-    """Count what a call cost, and close the provider's queues when its day's cap is reached."""
+    """Add a call's cost to today's spend, and close the provider's queues when it reaches the day's cap."""
     if spend.charge(context, provider, context.settings.providers[provider], cost):
         context.gates_changed(context.gates.calling(provider))
 
 
 def _cap(context: Context, provider: str, cap: float) -> dict[str, str | float]:
-    """The fields of a provider's scope that say what may be spent, and that it was."""
+    """Return the fields of a provider's scope for its spend cap, and for its closure if today's spend reached it."""
     profile = context.settings.providers[provider]
     spent = spend.spent_today(context, provider, profile)
     if not cap or spent < cap:
@@ -192,7 +192,7 @@ def _cap(context: Context, provider: str, cap: float) -> dict[str, str | float]:
 
 
 def _pause(row: str | None) -> dict[str, str | float]:
-    """The fields of a queue's scope that say whether an operator paused it."""
+    """Return the fields of a queue's scope for an operator's pause."""
     pause = json.loads(row) if row else {"until": "", "reason": ""}
     return {"operator_until": pause["until"], "operator_reason": pause["reason"]}
 
@@ -202,16 +202,16 @@ def _apply(
     scope: Scope,
     prefix: str,
     queues: list[str],
-    found: Mapping[str, live.Value],
+    values: Mapping[str, live.Value],
     rows: Mapping[str, str],
     fields: Mapping[str, str | float],
 ) -> bool:
-    """Configure a scope; False if something newer holds."""
-    limits, slots = found[f"{prefix}.limits"], found[f"{prefix}.concurrency"]
-    # A row that holds nonsense changes nothing: what was in force stays, if anything was.
-    nonsense = bool(limits.error or slots.error) and scope.ready()
+    """Configure a scope; return False if a newer configuration is in force."""
+    limits, slots = values[f"{prefix}.limits"], values[f"{prefix}.concurrency"]
+    # An invalid row changes nothing: any earlier configuration stays.
+    invalid = bool(limits.error or slots.error) and scope.ready()
     return scope.configure(
-        None if nonsense else parse_windows(limits.value),
+        None if invalid else parse_windows(limits.value),
         slots.value or None,
         fields,
         version=int(rows[live.VERSION]),
@@ -227,9 +227,9 @@ def _restore_breaker(context: Context, name: str, rows: Mapping[str, str]) -> No
 
 
 def open_as_recorded(context: Context, name: str, seconds: float, reason: str) -> bool:
-    """Open a breaker that the database says is open; False if somebody closed it meanwhile.
+    """Open a breaker that the database records as open; return False if it was closed in the meantime.
 
-    Who closes it writes the row first, and closes it in Redis then: whichever of the two comes last, it is closed.
+    Closing writes the row first and then closes it in Redis: whichever of the two comes last, it ends up closed.
     """
     breaker(context, name).open(seconds, reason)
     with context.db.read() as session:
@@ -242,9 +242,9 @@ def open_as_recorded(context: Context, name: str, seconds: float, reason: str) -
 def remember_breaker(
     context: Context, name: str, state: BreakerState | None, why: str = "", *, profile: str = ""
 ) -> None:
-    """Keep in the database that a breaker has opened, or with None that it is about to close, and `why`.
+    """Record in the database that a breaker has opened, or with None that it is about to close, and `why`.
 
-    So an emptied Redis does not close it, and the watchdog opens none because of calls before it was closed.
+    So an emptied Redis does not close it, and the watchdog does not open it because of calls before it closed.
     """
     now = context.db.now()
     until = 0 if state is None else int((now.timestamp() + state.left_s) * 1000)
@@ -267,9 +267,9 @@ def _breaker_changed(context: Context, name: str, state: BreakerState | None) ->
 
 
 def closed_because(context: Context, queue: str) -> str:
-    """Why nothing of a queue is let through now, in words; empty if its gate is open, or Redis cannot say."""
-    found = context.gates.queues.get(queue)
-    if found is None:
+    """Return why a queue's gate is closed, in words; empty if it is open, or Redis is down."""
+    queue_facts = context.gates.queues.get(queue)
+    if queue_facts is None:
         return ""
     try:
         closed = gate(context, queue).look().closed
@@ -280,14 +280,14 @@ def closed_because(context: Context, queue: str) -> str:
     by, _, reason = closed
     why = {
         "operator": f"{queue} is paused by an operator",
-        "spend": f"{found.provider} has reached its spend cap for today",
-        "breaker": f"{found.provider} is left alone for a while",
+        "spend": f"{queue_facts.provider} has reached its spend cap for today",
+        "breaker": f"{queue_facts.provider} is paused by its breaker",
     }[by]
     return f"{why} ({reason})" if reason else why
 
 
 def is_open(context: Context, provider: str, capability: str) -> bool:
-    """Whether a provider's breaker is open now; False where Redis cannot say."""
+    """Whether a provider's breaker is open now; False if Redis is down."""
     try:
         return breaker(context, f"{provider}:{capability}").look().state == "open"
     except RedisError:
@@ -295,7 +295,7 @@ def is_open(context: Context, provider: str, capability: str) -> bool:
 
 
 def require_breaker(context: Context, name: str) -> Breaker:
-    """A breaker by its name. Raises `UserError` for an unknown one."""
+    """Return a breaker by its name. Raises `UserError` for an unknown one."""
     known = context.gates.breakers
     if name not in known:
         names = ", ".join(known) or "none, since no provider is configured"
@@ -304,14 +304,14 @@ def require_breaker(context: Context, name: str) -> Breaker:
 
 
 def live_settings(context: Context) -> list[live.Value]:
-    """Every live setting as it stands."""
+    """Return every live setting."""
     with context.db.read() as session:
         return live.values(session, context.gates.live_settings)
 
 
 def live_setting(context: Context, key: str) -> live.Value:
-    """One live setting. Raises `UserError` for an unknown key."""
-    found = {value.key: value for value in live_settings(context)}
-    if key not in found:
-        raise live.unknown(key, found)
-    return found[key]
+    """Return one live setting. Raises `UserError` for an unknown key."""
+    values = {value.key: value for value in live_settings(context)}
+    if key not in values:
+        raise live.unknown(key, values)
+    return values[key]

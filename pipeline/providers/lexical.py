@@ -1,4 +1,4 @@
-"""Vectors without any service: hashes of a text's words and letter groups. They do not know what it means."""
+"""Vectors without a service: hashes of a text's words and letter groups, which ignore meaning."""
 
 import re
 import zlib
@@ -12,21 +12,21 @@ from pipeline.providers.protocols import Vectors
 
 DIMS = 1024
 FLOOR = 0.14
-"""Above the cosine that they have by chance: they are groups of letters, folded into so many numbers."""
+"""A cosine above that of unrelated texts, which share dimensions by chance."""
 _WORD = re.compile(r"\w+")
 _GRAM = 3
 _GRAM_WEIGHT = 0.4
-"""Of letter groups, against whole words: they match endings and languages without spaces, but also by chance."""
+"""The weight of a letter group, 1 for words: groups match endings, languages without spaces, and chance likenesses."""
 
 
 class LexicalEmbeddings:
-    """`Embeddings` of words and letter groups by signed feature hashing, of length 1, the same on any machine."""
+    """`Embeddings` of words and letter groups by signed feature hashing, of length 1, equal on every machine."""
 
     name = "local"
     model = f"lexical-{DIMS}"
 
     def embed(self, texts: Sequence[str]) -> Vectors:
-        """One vector for each text. Raises `UnitError` for an empty text."""
+        """Return one vector for each text. Raises `UnitError` for an empty text."""
         if any(not text.strip() for text in texts):
             raise UnitError("an empty text has no vector", kind=ErrorKind.PERMANENT, code="empty_input")
         return Vectors([_vector(text) for text in texts], self.model)
@@ -38,7 +38,7 @@ def _vector(text: str) -> list[float]:
         code = zlib.crc32(feature.encode("utf-8", "replace"))
         vector[code % DIMS] += weight if code & 0x8000_0000 else -weight
     norm = float(np.linalg.norm(vector))
-    # Only punctuation: one place, so that it is a vector, and unlike any other.
+    # Only punctuation: fill one dimension, so that it is a valid vector.
     if norm == 0:
         vector[0] = norm = 1.0
     return [float(value) for value in vector / norm]

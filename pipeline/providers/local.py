@@ -1,4 +1,4 @@
-"""The provider `local`: pages converted on this machine by child processes of `pipeline.reading`, for nothing."""
+"""The provider `local`: convert pages on this machine, free of charge, in child processes of `pipeline.reading`."""
 
 import hashlib
 import time
@@ -15,7 +15,7 @@ from pipeline.settings import LOCAL, Settings
 
 
 class LocalConverter:
-    """A `PageConverter`. Cheap to make; holds no file and no engine."""
+    """A `PageConverter`. Cheap to create; holds no file and no engine."""
 
     name = LOCAL
     model = LOCAL
@@ -34,24 +34,24 @@ class LocalConverter:
             layout=settings.reading.layout,
             second_opinion=settings.reading.second_opinion == "auto" and second_opinion.installed() is not None,
         )
-        # What a killed worker leaves there is removed with what else is left of documents.
+        # Files left here by a killed worker are removed with other remains of documents.
         self._scratch = settings.temp_dir
         self._limits = page_limits(chosen.page_timeout_s, chosen.reader_memory_mb, self._options.threads)
 
     def survey(self, source: Path, pages: Sequence[int], tick: Callable[[], object]) -> str:
-        """The document's profile as JSON; empty for pictures. Raises `UnitError` as `Pages.survey` does."""
+        """Return the document's profile as JSON; empty for pictures. Raises `UnitError` as `Pages.survey` does."""
         with Pages(source, self._limits, self._options) as opened:
             return opened.survey(pages, tick)
 
     @contextmanager
     def open(self, source: Path, survey: str = "") -> Iterator[PageReader]:
-        """A reader over a PDF, PNG, JPEG, WebP or TIFF file, which is opened by its first page."""
+        """Return a reader over a PDF, PNG, JPEG, WebP or TIFF file, which its first page opens."""
         with Pages(source, self._limits, self._options, survey, self._scratch) as pages:
             yield _LocalReader(pages)
 
     def cache_key(self, page: PageRef) -> tuple[str, str]:
-        """(key, prompt hash), hex. The key changes with the file's size or modification time, not only with its
-        content: reading a file to save a conversion that costs nothing would cost more than the conversion."""
+        """Return (key, prompt hash), hex. The key changes with the file's size or modification time, not only with its
+        content: hashing a file would cost more than the free conversion that it saves."""
         options = self._options
         facts = [
             LOCAL,
@@ -75,8 +75,8 @@ class _LocalReader:
         self._pages = pages
 
     def convert(self, page: PageRef) -> Answer:
-        """Markdown of one page, with its layout. Raises `UnitError` as `Pages.convert` does."""
+        """Return the Markdown of one page, with its layout. Raises `UnitError` as `Pages.convert` does."""
         started = time.monotonic()
-        found = self._pages.convert(page.number, page.image, page.pictures)
+        page_read = self._pages.convert(page.number, page.image, page.pictures)
         took_ms = round((time.monotonic() - started) * 1000)
-        return Answer(text=found.text, model=LOCAL, latency_ms=took_ms, layout=found.layout)
+        return Answer(text=page_read.text, model=LOCAL, latency_ms=took_ms, layout=page_read.layout)

@@ -1,4 +1,4 @@
-"""What a node does its jobs with: this machine's own conversion, or a service that it can reach."""
+"""Execute a node's jobs with this machine's own conversion, or with a service that it can reach."""
 
 import threading
 from collections.abc import Callable, Collection, Sequence
@@ -22,7 +22,7 @@ _PICTURES = "pictures"
 _UNLIMITED = 10_000
 _SUFFIXES = {"png": ".png", "jpeg": ".jpg", "webp": ".webp"}
 _OF_THIS_NODE = {"auth", "forbidden", "not_found", "redirect", "no_model", "unknown_model", "ocr_unavailable"}
-"""Errors that are this machine's or its settings': another node may well be able to."""
+"""Errors of this machine or its settings: another node may succeed."""
 
 Body = TypeVar("Body", bound="_Body")
 
@@ -47,7 +47,7 @@ class _PageBody(_Body):
 
 
 class ProviderExecutor:
-    """An `Executor` over the providers of these settings. Makes each on its first job."""
+    """An `Executor` over the providers of these settings. Creates each provider on its first job."""
 
     def __init__(
         self,
@@ -57,12 +57,12 @@ class ProviderExecutor:
         models: Sequence[str] = (),
         capabilities: Collection[Capability] = (),
     ) -> None:
-        """`models`: those to offer, `*` for any; by default the provider's own. `capabilities`: these alone.
+        """`models`: the models to offer, `*` for any; by default the provider's own. `capabilities`: offer only these.
 
         Raises `UserError`."""
         self._settings = _with_all_cores(settings) if provider == LOCAL else settings
         self._provider = provider
-        # Each child that recognises text has an engine of its own, and uses all the cores it is given.
+        # Each child that recognises text has its own engine, and uses all of its cores.
         at_once = self._settings.documents.converter_count if provider == LOCAL else _UNLIMITED
         self._reading = threading.BoundedSemaphore(at_once)
         self._default = next((model for model in models if model != ANY_MODEL), "")
@@ -70,7 +70,7 @@ class ProviderExecutor:
         self.offers = tuple(offer for offer in offers if not capabilities or offer.capability in capabilities)
         if not self.offers:
             able = ", ".join(offer.capability for offer in offers)
-            raise UserError(f"provider '{provider}' can do {able or 'nothing'} here, and none else", code="usage")
+            raise UserError(f"provider '{provider}' supports only {able or 'nothing'} here", code="usage")
         self._models = {offer.capability: offer.models for offer in self.offers}
 
     def run(
@@ -81,7 +81,7 @@ class ProviderExecutor:
         attachments: Sequence[tuple[Attachment, bytes]],
         partial: Callable[[str], None],  # noqa: ARG002  # providers answer at once
     ) -> tuple[dict[str, Any], Parts]:
-        """Do one job, as docs/how-to/nodes.md says for each capability. Raises `UnitError`."""
+        """Execute one job as docs/how-to/nodes.md specifies for its capability. Raises `UnitError`."""
         known = self._models.get(capability, ())
         if model not in {"", *known} and ANY_MODEL not in known:
             raise UnitError(
@@ -90,7 +90,7 @@ class ProviderExecutor:
         if self._provider == LOCAL:
             model = ""
         try:
-            return self._done(capability, model or self._default, body, attachments)
+            return self._execute(capability, model or self._default, body, attachments)
         except UserError as error:
             raise UnitError(str(error), kind=ErrorKind.PERMANENT, code=_code(error.code)) from error
         except UnitError as error:
@@ -98,7 +98,7 @@ class ProviderExecutor:
                 error.code, error.kind = MODEL_NOT_AVAILABLE, ErrorKind.PERMANENT
             raise
 
-    def _done(
+    def _execute(
         self, capability: Capability, model: str, body: dict[str, Any], attachments: Sequence[tuple[Attachment, bytes]]
     ) -> tuple[dict[str, Any], Parts]:
         match capability:
@@ -106,37 +106,39 @@ class ProviderExecutor:
                 return self._page(model, _checked(body, _PageBody), attachments)
             case Capability.EMBEDDINGS:
                 embeddings = registry.embeddings(self._settings, self._provider, model)
-                found = embeddings.embed(_checked(body, _TextsBody).texts)
+                result = embeddings.embed(_checked(body, _TextsBody).texts)
                 return {
-                    "vectors": found.vectors,
-                    "model": found.model,
-                    "usage": _tokens(found.usage),
-                    "latency_ms": found.latency_ms,
+                    "vectors": result.vectors,
+                    "model": result.model,
+                    "usage": _tokens(result.usage),
+                    "latency_ms": result.latency_ms,
                 }, []
             case Capability.VISION:
                 return self._vision(model, _checked(body, _PromptBody), attachments), []
             case Capability.TEXT:
-                asked = _checked(body, _PromptBody)
+                request = _checked(body, _PromptBody)
                 text = registry.text(self._settings, self._provider, model)
-                return _said(text.complete(asked.prompt, system=asked.system or "", json_schema=asked.json_schema)), []
+                return _as_result(
+                    text.complete(request.prompt, system=request.system or "", json_schema=request.json_schema)
+                ), []
 
     def _vision(
-        self, model: str, asked: _PromptBody, attachments: Sequence[tuple[Attachment, bytes]]
+        self, model: str, request: _PromptBody, attachments: Sequence[tuple[Attachment, bytes]]
     ) -> dict[str, Any]:
         media_types = {about.media_type for about, _ in attachments}
         if len(media_types) != 1:
             raise _bad("pictures of one media type are needed")
         vision = registry.vision(self._settings, self._provider, model)
         pictures = [data for _, data in attachments]
-        answer = vision.look(
-            pictures, media_types.pop(), asked.prompt, system=asked.system or "", json_schema=asked.json_schema
+        answer = vision.describe_all(
+            pictures, media_types.pop(), request.prompt, system=request.system or "", json_schema=request.json_schema
         )
-        return _said(answer)
+        return _as_result(answer)
 
     def _page(
-        self, model: str, asked: _PageBody, attachments: Sequence[tuple[Attachment, bytes]]
+        self, model: str, request: _PageBody, attachments: Sequence[tuple[Attachment, bytes]]
     ) -> tuple[dict[str, Any], Parts]:
-        """The picture is converted from a file, as it would be if it were a document of this machine."""
+        """Convert the picture from a file, like a document of this machine."""
         if len(attachments) != 1:
             raise _bad("one picture of a page is needed")
         picture = attachments[0][1]
@@ -147,18 +149,18 @@ class ProviderExecutor:
         with TemporaryDirectory(prefix="penstock-node-") as folder:
             path, cut_out = Path(folder) / f"page{suffix}", Path(folder) / _PICTURES
             path.write_bytes(picture)
-            page = PageRef(path, asked.number, path, cut_out if asked.pictures else None)
+            page = PageRef(path, request.number, path, cut_out if request.pictures else None)
             try:
                 with self._reading, converter.open(path) as reader:
                     answer = reader.convert(page)
             except TruncatedAnswer as error:
-                # It was paid for: the requester decides.
+                # The answer was paid for: the requester decides.
                 answer = error.answer
-            return _with_pictures({**_said(answer), "layout": answer.layout}, cut_out)
+            return _with_pictures({**_as_result(answer), "layout": answer.layout}, cut_out)
 
 
 def _with_all_cores(settings: Settings) -> Settings:
-    """A node reads with one engine, however many slots it has: it gets all cores, unless told otherwise."""
+    """Give local conversion all cores unless configured: a node reads with one engine, however many slots it has."""
     if "converter_count" in settings.documents.model_fields_set:
         return settings
     return settings.model_copy(update={"documents": settings.documents.model_copy(update={"converter_count": 1})})
@@ -193,14 +195,14 @@ def _checked(body: dict[str, Any], kind: type[Body]) -> Body:
     except ValidationError as error:
         first = error.errors(include_input=False, include_url=False, include_context=False)[0]
         where = ".".join(str(part)[:40] for part in first["loc"][:3])
-        raise _bad(f"the body is not as it should be: {where}: {first['msg'][:200]}") from None
+        raise _bad(f"the body is invalid: {where}: {first['msg'][:200]}") from None
 
 
 def _tokens(usage: Usage) -> dict[str, int]:
     return {"input_tokens": usage.input_tokens, "output_tokens": usage.output_tokens}
 
 
-def _said(answer: Answer) -> dict[str, Any]:
+def _as_result(answer: Answer) -> dict[str, Any]:
     return {
         "text": answer.text,
         "model": answer.model,
@@ -211,17 +213,17 @@ def _said(answer: Answer) -> dict[str, Any]:
 
 
 def _with_pictures(page: dict[str, Any], folder: Path) -> tuple[dict[str, Any], Parts]:
-    """The page and the pictures in the folder, under plain names, in its Markdown and its layout too."""
-    found: Parts = []
+    """Return the page and the pictures in the folder, under plain names, also in its Markdown and its layout."""
+    parts: Parts = []
     for path in sorted(folder.iterdir())[:MAX_ATTACHMENTS] if folder.is_dir() else ():
         data = path.read_bytes()
-        found.append((Attachment(name=path.name, media_type="image/png", size=len(data)), data))
+        parts.append((Attachment(name=path.name, media_type="image/png", size=len(data)), data))
         shown = f"{folder.name}/{path.name}"
         page["text"] = page["text"].replace(f"]({shown})", f"]({path.name})")
         for block in (page["layout"] or {}).get("blocks", ()):
             if block.get("link") == shown:
                 block["link"] = path.name
-    return page, found
+    return page, parts
 
 
 def _bad(message: str, code: str = "bad_request") -> UnitError:

@@ -1,7 +1,7 @@
-"""Pages as Markdown with their layout, converted by inference nodes from the pages' pictures.
+"""Convert pages to Markdown with their layout on inference nodes, from the pages' pictures.
 
-Whatever a node sends is a stranger's: its layout is taken field by field, and its pictures are drawn anew under names
-of our own.
+A node's result is not trusted: its layout is copied field by field, and its pictures are re-encoded under names of our
+own.
 """
 
 import hashlib
@@ -20,7 +20,7 @@ from pipeline.engine.tables import storable
 from pipeline.nodes.client import Attachment
 from pipeline.nodes.protocol import Capability
 from pipeline.providers import token_claim
-from pipeline.providers.nodes import MadeText, Nodes
+from pipeline.providers.nodes import Nodes, TextResult
 from pipeline.providers.protocols import MEDIA_TYPES, Answer, PageReader, PageRef
 from pipeline.providers.vision_pages import TruncatedAnswer, read_image
 from pipeline.reading.files.filetype import MIME_TYPES, detect
@@ -57,7 +57,7 @@ class _Block(BaseModel):
     rows: list[list[_Cell]] = Field(default_factory=list)
 
     def as_dict(self, page: int, links: Mapping[str, str]) -> dict[str, Any]:
-        """The block as those of local conversion are: what its type has, and nothing else."""
+        """Return the block in the shape of local conversion: only the fields of its type."""
         kind = self.type if self.type in _KNOWN and (self.type != "table" or self.rows) else "paragraph"
         more: dict[str, Any] = {}
         match kind:
@@ -84,7 +84,7 @@ class _Layout(BaseModel):
     garbled: list[Annotated[str, Field(max_length=_MAX_WORD_CHARS)]] = Field(default=[], max_length=_MAX_GARBLED)
 
     def as_dict(self, page: int, links: Mapping[str, str]) -> dict[str, Any]:
-        """`Answer.layout` of this page; `links`: what the names of pictures became."""
+        """Return the `Answer.layout` of this page; `links`: names of pictures → their saved links."""
         blocks = [block.as_dict(page, links) for block in self.blocks]
         garbled = [storable(word) for word in self.garbled] or None
         facts = {"confidence": self.confidence, "uncertain": self.uncertain, "garbled": garbled}
@@ -93,16 +93,16 @@ class _Layout(BaseModel):
 
     @property
     def cells(self) -> int:
-        """How many places all tables have together."""
+        """The number of grid places of all tables together."""
         return sum(cell.rows * cell.columns for block in self.blocks for row in block.rows for cell in row)
 
 
-class _MadePage(MadeText):
+class _PageResult(TextResult):
     layout: _Layout | None = None
 
 
 class NodePages:
-    """A `PageConverter`: nodes get each page's picture."""
+    """A `PageConverter` that sends each page's picture to a node."""
 
     needs_images = True
     paid = True
@@ -114,17 +114,17 @@ class NodePages:
         self._facts = json.dumps([self.name, nodes.profile.base_url, self.model, str(Capability.PAGE)]).encode()
 
     def survey(self, source: Path, pages: Sequence[int], tick: Callable[[], object]) -> str:  # noqa: ARG002
-        """Nothing: a node sees one page at a time."""
+        """Return an empty profile: a node sees one page at a time."""
         return ""
 
     def open(self, source: Path, survey: str = "") -> AbstractContextManager[PageReader]:  # noqa: ARG002 (pictures suffice)
-        """A reader. It does not open `source`: the pictures of the pages show everything."""
+        """Return a reader. It does not open `source`: the pictures of the pages show everything."""
         return nullcontext(self._reader)
 
     def cache_key(self, page: PageRef) -> tuple[str, str]:
-        """(key, prompt hash), hex. Raises `UnitError` when the picture cannot be read.
+        """Return (key, prompt hash), hex. Raises `UnitError` if the picture cannot be read.
 
-        With pictures to be cut out it holds for their folder alone, since the Markdown shows the files there."""
+        With pictures to cut out, the key is specific to their folder, since the Markdown links to files there."""
         image, _ = read_image(page)
         facts = self._facts + (f"\n{page.number}\n{page.pictures}".encode() if page.pictures else b"")
         return hashlib.sha256(hashlib.sha256(image).digest() + facts).hexdigest(), hashlib.sha256().hexdigest()
@@ -135,44 +135,44 @@ class _NodeReader:
         self._nodes = nodes
 
     def convert(self, page: PageRef) -> Answer:
-        """Markdown of one page, with its layout if the node knows it. Raises `UnitError`."""
+        """Return the Markdown of one page, with its layout if the node provides it. Raises `UnitError`."""
         image, media_type = read_image(page)
         body = {"number": page.number, "pictures": page.pictures is not None}
         reply = self._nodes.ask(Capability.PAGE, body, [(Attachment(media_type=media_type, size=len(image)), image)])
-        made = self._nodes.read(_MadePage, reply)
-        if made.layout is not None and made.layout.cells > _MAX_CELLS:
-            raise self._nodes.bad_reply(f"gave tables of {made.layout.cells} cells")
+        result = self._nodes.read(_PageResult, reply)
+        if result.layout is not None and result.layout.cells > _MAX_CELLS:
+            raise self._nodes.bad_reply(f"gave tables of {result.layout.cells} cells")
         links = self._saved(page, page.pictures, reply.attachments) if page.pictures is not None else {}
-        text = _LINK.sub(lambda link: f"]({links[link[1]]})" if link[1] in links else link[0], storable(made.text))
-        layout = made.layout.as_dict(page.number, links) if made.layout is not None else None
-        most = token_claim.most_asked((), 1), token_claim.most_answered(text, self._nodes.profile.max_tokens)
-        usage = self._nodes.usage_of(made, *most)
-        answer = Answer(text, self._nodes.model_of(made), usage, reply.latency_ms, made.truncated, layout)
-        if made.truncated:
+        text = _LINK.sub(lambda link: f"]({links[link[1]]})" if link[1] in links else link[0], storable(result.text))
+        layout = result.layout.as_dict(page.number, links) if result.layout is not None else None
+        most = token_claim.most_input((), 1), token_claim.most_output(text, self._nodes.profile.max_tokens)
+        usage = self._nodes.usage_of(result, *most)
+        answer = Answer(text, self._nodes.model_of(result), usage, reply.latency_ms, result.truncated, layout)
+        if result.truncated:
             name = self._nodes.name
             message = f"the answer of provider '{name}' for page {page.number} stops at its node's limit of tokens"
             raise TruncatedAnswer(message, answer)
         return answer
 
     def _saved(self, page: PageRef, folder: Path, attachments: Sequence[tuple[Attachment, bytes]]) -> dict[str, str]:
-        """Write the pictures, each drawn anew, and return the link of each by the name that the node gave it."""
-        from pipeline.reading.pdf import inspection  # noqa: PLC0415  # Pillow waits until it is needed
+        """Save the pictures, each re-encoded, and return the link of each by the node's name for it."""
+        from pipeline.reading.pdf import inspection  # noqa: PLC0415  # import Pillow only when needed
 
         links: dict[str, str] = {}
         for place, (about, data) in enumerate(attachments, 1):
-            found = detect(data)
-            kind = MIME_TYPES.get(found or "")
+            detected = detect(data)
+            kind = MIME_TYPES.get(detected or "")
             if not _FILE_NAME.fullmatch(about.name) or about.name in links:
                 raise self._nodes.bad_reply("gave a picture without a plain file name of its own")
-            if found is None or kind not in MEDIA_TYPES or about.media_type != kind:
-                raise self._nodes.bad_reply("gave a picture that is not the PNG, JPEG or WebP that it should be")
+            if detected is None or kind not in MEDIA_TYPES or about.media_type != kind:
+                raise self._nodes.bad_reply("gave a picture that is not PNG, JPEG or WebP as declared")
             name = f"page-{page.number:04d}-{place}.png"
             with tempfile.NamedTemporaryFile() as received:
                 received.write(data)
                 received.flush()
                 try:
                     inspection.render(
-                        Path(received.name), "the picture", found, 1, folder / name, 0, MAX_PICTURE_PIXELS
+                        Path(received.name), "the picture", detected, 1, folder / name, 0, MAX_PICTURE_PIXELS
                     )
                 except UserError as error:
                     raise self._nodes.bad_reply(f"gave a picture that cannot be used ({error.code})") from None

@@ -1,4 +1,4 @@
-"""Vision, Text and Embeddings of inference nodes, through their gateway. Whole pages: `node_pages`."""
+"""Vision, Text and Embeddings from inference nodes, through their gateway. Whole pages: `node_pages`."""
 
 import asyncio
 import hashlib
@@ -26,18 +26,18 @@ from pipeline.providers.replies import MAX_MODEL_CHARS, BadReply, as_model, fini
 from pipeline.settings import ProviderProfile
 
 NO_NODE_WAIT_S = 15.0
-"""How long a queue pauses when there is no node for it, if the gateway does not say."""
+"""How long a queue pauses without a node for it, unless the gateway says."""
 
-_NOBODY = {NO_NODE, MODEL_NOT_AVAILABLE, NODE_BUSY}
-"""What the gateway says when it has asked every node that there is."""
+_NO_NODE_CODES = {NO_NODE, MODEL_NOT_AVAILABLE, NODE_BUSY}
+"""The gateway's error codes after it has asked every node."""
 _REMEMBERED = 10_000
 _PROBE_S = 10.0
 
 Result = TypeVar("Result", bound=BaseModel)
 
 
-class Made(BaseModel):
-    """What every result of a node says of itself. Nonsense about model and usage must not cost what was made."""
+class NodeResult(BaseModel):
+    """Fields of every result of a node. Invalid values of model and usage must not cost the result."""
 
     model_config = ConfigDict(strict=True)
     model: Any = ""
@@ -45,19 +45,19 @@ class Made(BaseModel):
     truncated: bool = False
 
 
-class MadeText(Made):
-    """A text that a node made."""
+class TextResult(NodeResult):
+    """A text from a node."""
 
     text: str
 
 
-class _MadeVectors(Made):
+class _VectorsResult(NodeResult):
     vectors: list[Any]
 
 
 @dataclass(frozen=True)
 class Reply:
-    """What a node answered, and how long that took from here."""
+    """A node's answer, and its latency as seen from here."""
 
     result: dict[str, Any]
     attachments: Sequence[tuple[Attachment, bytes]]
@@ -65,10 +65,10 @@ class Reply:
 
 
 class Nodes:
-    """The nodes behind a gateway, asked for one model (empty: whichever they have), as Vision, Text and Embeddings.
+    """The nodes behind a gateway, for one model (empty: any), as Vision, Text and Embeddings.
 
-    Safe to share between threads and across a fork. All of a process's calls to one gateway share a session. Every
-    call ends within the profile's `timeout_s`; its job may be done by several nodes after one another, but is one call.
+    Safe to share between threads and across a fork. All calls of a process to one gateway share a session. Every call
+    ends within the profile's `timeout_s`. Several nodes may try its job in turn, but it counts as one call.
     """
 
     def __init__(self, name: str, profile: ProviderProfile, model: str = "") -> None:
@@ -77,14 +77,14 @@ class Nodes:
         self.profile = profile
         self._target = Target(name, self.model, profile.timeout_s, profile.api_key)
         self._answers: OrderedDict[str, int] = OrderedDict()
-        """How many answers this process received for the same content. Only used on the loop's thread."""
-        self._shared: _Shared | None = None
+        """How many answers this process received for the same content. Only used in the loop's thread."""
+        self._shared: _SharedSession | None = None
 
     def describe(self, image: bytes, media_type: str, prompt: str) -> Answer:
         """Answer `prompt` about `image`, of one of `MEDIA_TYPES`. Raises `UnitError`."""
-        return self.look([image], media_type, prompt)
+        return self.describe_all([image], media_type, prompt)
 
-    def look(
+    def describe_all(
         self,
         images: Sequence[bytes],
         media_type: str,
@@ -100,7 +100,7 @@ class Nodes:
         return self._answer(Capability.VISION, prompt, system, json_schema, pictures)
 
     def complete(self, prompt: str, *, system: str = "", json_schema: dict[str, object] | None = None) -> Answer:
-        """Answer `prompt`. Not every node can hold its model to `json_schema`, so check the answer."""
+        """Answer `prompt`. Not every node can make its model follow `json_schema`, so check the answer."""
         return self._answer(Capability.TEXT, prompt, system, json_schema, ())
 
     def _answer(
@@ -115,30 +115,30 @@ class Nodes:
         reply = self.ask(
             capability, {"prompt": prompt} | {key: value for key, value in more.items() if value}, pictures
         )
-        made = self.read(MadeText, reply)
-        text = storable(made.text)
-        most_in = token_claim.most_asked([prompt, system], len(pictures))
-        usage = self.usage_of(made, most_in, token_claim.most_answered(text, self.profile.max_tokens))
-        return Answer(text, self.model_of(made), usage, reply.latency_ms, made.truncated)
+        result = self.read(TextResult, reply)
+        text = storable(result.text)
+        most_in = token_claim.most_input([prompt, system], len(pictures))
+        usage = self.usage_of(result, most_in, token_claim.most_output(text, self.profile.max_tokens))
+        return Answer(text, self.model_of(result), usage, reply.latency_ms, result.truncated)
 
     def embed(self, texts: Sequence[str]) -> Vectors:
-        """One vector for each text, in one call; no call for no texts. Raises `UnitError`."""
+        """Return one vector for each text, from one call; no call for no texts. Raises `UnitError`."""
         if any(not text.strip() for text in texts):
             raise self.error("was given an empty text to embed", kind=ErrorKind.PERMANENT, code="empty_input")
         if not texts:
             return Vectors([], self.model)
         reply = self.ask(Capability.EMBEDDINGS, {"texts": list(texts)})
-        made = self.read(_MadeVectors, reply)
+        result = self.read(_VectorsResult, reply)
         try:
-            vectors = finite_vectors(made.vectors, len(texts))
+            vectors = finite_vectors(result.vectors, len(texts))
         except ValueError as error:
             raise self.bad_reply(f"gave {error}") from None
-        # Vectors are compared with those of the same model: nodes may give one model several names.
-        usage = self.usage_of(made, token_claim.most_asked(texts), 0)
-        return Vectors(vectors, self.model or self.model_of(made), usage, reply.latency_ms)
+        # Only vectors of one model are compared, and nodes may name one model differently.
+        usage = self.usage_of(result, token_claim.most_input(texts), 0)
+        return Vectors(vectors, self.model or self.model_of(result), usage, reply.latency_ms)
 
     def probe(self) -> str:
-        """Open a session, which costs nothing; the answer in words. Raises `UnitError`."""
+        """Open a session, which costs nothing; return the result in words. Raises `UnitError`."""
 
         async def opened() -> str:
             try:
@@ -153,7 +153,7 @@ class Nodes:
         return f"reached in {_ms_since(started)} ms: a session with instance {instance} of the gateway"
 
     def close(self) -> None:
-        """Close this process's session; current calls fail, later ones open another."""
+        """Close this process's session; current calls fail, later calls open a new session."""
 
         async def close(session: Session) -> None:
             await session.close()
@@ -164,7 +164,7 @@ class Nodes:
     def ask(
         self, capability: Capability, body: dict[str, Any], attachments: Sequence[tuple[Attachment, bytes]] = ()
     ) -> Reply:
-        """One job, done by some node. Raises `UnitError`."""
+        """Have one job done by some node. Raises `UnitError`."""
         self._check_configured()
         content = self._content(capability, body, attachments)
         started = time.monotonic()
@@ -177,8 +177,8 @@ class Nodes:
     def _content(
         self, capability: Capability, body: dict[str, Any], attachments: Sequence[tuple[Attachment, bytes]]
     ) -> str:
-        asked = [self.name, capability, self.model, body, earlier_answers.get()]
-        digest = hashlib.sha256(json.dumps(asked, sort_keys=True).encode())
+        facts = [self.name, capability, self.model, body, earlier_answers.get()]
+        digest = hashlib.sha256(json.dumps(facts, sort_keys=True).encode())
         for about, part in attachments:
             digest.update(about.media_type.encode() + hashlib.sha256(part).digest())
         return digest.hexdigest()
@@ -193,12 +193,12 @@ class Nodes:
     ) -> SessionReply:
         loop = asyncio.get_running_loop()
         limit = loop.time() + self.profile.timeout_s
-        noted: list[asyncio.Future[None]] = []
+        reports: list[asyncio.Future[None]] = []
         if hooks is not None:
             async with asyncio.timeout_at(limit):
                 await call_loop.at_gate(hooks.ready)
-        # Its successor, should this process be killed, gets the answer that was paid for. Who asks again after an
-        # answer wants another one.
+        # If this process is killed, its successor sends the same request id and gets the paid answer. A further request
+        # after an answer wants a new answer.
         number = self._answers.get(content, 0)
         answered = True
         try:
@@ -210,7 +210,7 @@ class Nodes:
                 timeout_s=max(0.001, limit - loop.time()),
                 request_id=f"{content}:{number}",
                 if_no_node=self.profile.when_no_node,
-                on_sent=(lambda: noted.append(call_loop.at_gate(hooks.sent))) if hooks is not None else None,
+                on_sent=(lambda: reports.append(call_loop.at_gate(hooks.sent))) if hooks is not None else None,
             )
         except UnitError as error:
             answered = error.code != "gateway_unreachable"
@@ -221,18 +221,18 @@ class Nodes:
                 self._answers.move_to_end(content)
                 if len(self._answers) > _REMEMBERED:
                     self._answers.popitem(last=False)
-            if noted:
-                await asyncio.wait(noted)
+            if reports:
+                await asyncio.wait(reports)
 
     def _session(self) -> Session:
-        """The session of this process, shared by all services of the gateway. Called on the loop's thread."""
+        """Return this process's session, shared by all services of the gateway. Called in the loop's thread."""
         loop = asyncio.get_running_loop()
         if self._shared is None or self._shared.loop is not loop or self._shared.session.closed:
             key = (self.profile.base_url, hashlib.sha256(self._token.encode()).hexdigest())
-            found = _sessions.get(key)
-            if found is None or found.loop is not loop or found.session.closed:
-                found = _sessions[key] = _Shared(loop, self.profile.base_url, self._token)
-            self._shared = found
+            shared = _sessions.get(key)
+            if shared is None or shared.loop is not loop or shared.session.closed:
+                shared = _sessions[key] = _SharedSession(loop, self.profile.base_url, self._token)
+            self._shared = shared
         return self._shared.session
 
     @property
@@ -243,7 +243,7 @@ class Nodes:
         if not self._token:
             raise self._no_token("needs a token")
         if not (self._token.isascii() and self._token.isprintable()):
-            raise self._no_token("cannot use this token, which has odd characters")
+            raise self._no_token("cannot use this token, which contains invalid characters")
 
     def _no_token(self, what: str) -> UnitError:
         advice = f"set {self._target.env}API_KEY to what `penstock nodes tokens create NAME --kind session` prints"
@@ -256,16 +256,16 @@ class Nodes:
         return self.error(message, kind=ErrorKind.TRANSIENT, code="timeout")
 
     def _explained(self, error: UnitError, what: str) -> UnitError:
-        """The session's error in the words of this provider."""
+        """Return the session's error in the words of this provider."""
         kind = error.kind
         if isinstance(error, JobFailed):
-            if error.code in _NOBODY:
+            if error.code in _NO_NODE_CODES:
                 wait_s = NO_NODE_WAIT_S if error.retry_after_s is None else error.retry_after_s
-                wanted = f"{what} with the model '{self.model}'" if self.model else what
-                message = f"has no node for {wanted} now: start one with `penstock node`"
+                needed = f"{what} with the model '{self.model}'" if self.model else what
+                message = f"has no node for {needed} now: start one with `penstock node`"
                 return self.error(message, kind=ErrorKind.RATE_LIMITED, code=NO_NODE, retry_after_s=wait_s)
             if kind is ErrorKind.CANCELLED:
-                kind = ErrorKind.TRANSIENT  # somebody ended the job; whoever needs its result still does
+                kind = ErrorKind.TRANSIENT  # the job was cancelled, but its result is still needed
             return self.error(f"failed: {error}", kind=kind, code=error.code, retry_after_s=error.retry_after_s)
         if error.code == "auth":
             return self._no_token(
@@ -276,35 +276,35 @@ class Nodes:
         if error.code == "gateway_unreachable":
             return self.error(f"has {error}; check it, and {self._target.env}BASE_URL", kind=kind, code=error.code)
         advice = f": lower {self._target.env}IMAGE_DPI, or send less" if error.code == "too_large" else ""
-        return self.error(f"cannot be asked this: {error}{advice}", kind=kind, code=error.code)
+        return self.error(f"cannot take this request: {error}{advice}", kind=kind, code=error.code)
 
     def read(self, shape: type[Result], reply: Reply) -> Result:
-        """A node's result in the shape that it should have. Raises `UnitError`."""
+        """Validate a node's result against `shape`. Raises `UnitError`."""
         try:
             return as_model(shape, {key: value for key, value in reply.result.items() if value is not None})
         except BadReply as error:
             raise self.bad_reply(f"gave a result that cannot be used: {error}") from None
 
-    def model_of(self, made: Made) -> str:
-        """The model that answered, as the node says."""
-        return model_name(made.model) or self.model
+    def model_of(self, result: NodeResult) -> str:
+        """Return the model that answered, as reported by the node."""
+        return model_name(result.model) or self.model
 
-    def usage_of(self, made: Made, most_in: int, most_out: int) -> Usage:
-        """The tokens that a node says it used, as far as it is believed."""
-        said = made.usage.get if isinstance(made.usage, dict) else lambda _: None
-        return token_claim.believed(self.name, said("input_tokens"), said("output_tokens"), most_in, most_out)
+    def usage_of(self, result: NodeResult, most_in: int, most_out: int) -> Usage:
+        """Return the tokens that a node reports, within plausible limits."""
+        reported = result.usage.get if isinstance(result.usage, dict) else lambda _: None
+        return token_claim.plausible(self.name, reported("input_tokens"), reported("output_tokens"), most_in, most_out)
 
     def bad_reply(self, message: str) -> UnitError:
-        """What a node sent is not what was asked for; another may do better."""
+        """Return the error for an invalid result of a node; another node may do better."""
         return self.error(message, kind=ErrorKind.TRANSIENT, code="bad_reply")
 
     def error(self, message: str, *, kind: ErrorKind, code: str, retry_after_s: float | None = None) -> UnitError:
-        """An error of this provider."""
+        """Return an error of this provider."""
         return unit_error(self._target, message, kind=kind, code=code, retry_after_s=retry_after_s)
 
 
-class _Shared:
-    """A session of one process; closed when nobody has it any more."""
+class _SharedSession:
+    """A session of one process; closed when no provider uses it."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, urls: str, token: str) -> None:
         self.loop = loop
@@ -312,7 +312,7 @@ class _Shared:
         weakref.finalize(self, call_loop.drop, loop, self.session.close).atexit = False
 
 
-_sessions: "weakref.WeakValueDictionary[tuple[str, str], _Shared]" = weakref.WeakValueDictionary()
+_sessions: "weakref.WeakValueDictionary[tuple[str, str], _SharedSession]" = weakref.WeakValueDictionary()
 
 
 def _ms_since(started: float) -> int:

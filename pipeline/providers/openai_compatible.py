@@ -26,7 +26,7 @@ from pipeline.settings import ProviderProfile
 from pipeline.settings.providers import PUBLIC_SERVICE
 
 MAX_REPLY_BYTES = 32 * 2**20
-"""Longer replies are not read to their end."""
+"""Longer replies are cut off and refused."""
 
 _NO_KEY = "none"
 
@@ -38,7 +38,7 @@ class _HasContent(Protocol):
 
 @dataclass(frozen=True)
 class _Reply:
-    """A reply's JSON object, and how long it took."""
+    """A reply's JSON object, and its latency."""
 
     data: dict[str, Any]
     latency_ms: int
@@ -48,7 +48,7 @@ class OpenAICompatible:
     """One model of one provider, as Vision, Text and Embeddings.
 
     Safe to share between threads and across a fork: a connection belongs to the process that opened it. Every call ends
-    within the profile's `timeout_s`. Nothing is retried here: a failed call is one `UnitError`.
+    within the profile's `timeout_s`. This class never retries: a failed call is one `UnitError`.
     """
 
     def __init__(
@@ -66,9 +66,9 @@ class OpenAICompatible:
 
     def describe(self, image: bytes, media_type: str, prompt: str) -> Answer:
         """Answer `prompt` about `image`, of one of `MEDIA_TYPES`. Raises `UnitError`."""
-        return self.look([image], media_type, prompt)
+        return self.describe_all([image], media_type, prompt)
 
-    def look(
+    def describe_all(
         self,
         images: Sequence[bytes],
         media_type: str,
@@ -88,7 +88,7 @@ class OpenAICompatible:
     def complete(self, prompt: str, *, system: str = "", json_schema: dict[str, object] | None = None) -> Answer:
         """Answer `prompt`. Raises `UnitError`.
 
-        With `json_schema`, the service is told to follow it strictly (all properties required, none additional). Some
+        With `json_schema`, the service is asked to follow it strictly (all properties required, none additional). Some
         services ignore this, so check the answer.
         """
         return self._ask(prompt, system, json_schema)
@@ -100,14 +100,14 @@ class OpenAICompatible:
         messages.append(
             {"role": "user", "content": [{"type": "text", "text": prompt}, *pictures] if pictures else prompt}
         )
-        most_in = token_claim.most_asked([prompt, system], len(pictures))
+        most_in = token_claim.most_input([prompt, system], len(pictures))
         if json_schema is None:
             return self._chat(messages, most_in)
         schema = {"name": "answer", "strict": True, "schema": json_schema}
         return self._chat(messages, most_in, response_format={"type": "json_schema", "json_schema": schema})
 
     def embed(self, texts: Sequence[str]) -> Vectors:
-        """One vector for each text, in one call; no call for no texts. Raises `UnitError`."""
+        """Return one vector for each text, from one call; no call for no texts. Raises `UnitError`."""
         if any(not text.strip() for text in texts):
             raise self._error("was given an empty text to embed", code="empty_input")
         if not texts:
@@ -122,11 +122,11 @@ class OpenAICompatible:
             vectors = _vectors_of(reply.data, len(inputs))
         except ValueError as error:
             raise self._error(f"gave {error}", kind=ErrorKind.TRANSIENT, code="bad_reply") from None
-        usage = self._usage_of(reply, token_claim.most_asked(inputs))
+        usage = self._usage_of(reply, token_claim.most_input(inputs))
         return Vectors(vectors, self._model_of(reply), usage, reply.latency_ms)
 
     def probe(self) -> str:
-        """Ask for the list of models, which costs nothing; the answer in words. Raises `UnitError`."""
+        """Request the list of models, which costs nothing; return the result in words. Raises `UnitError`."""
         reply = self._call(lambda client: client.models.with_raw_response.list())
         listed = reply.data.get("data")
         models = [str(item.get("id")) for item in listed if isinstance(item, dict)] if isinstance(listed, list) else []
@@ -134,7 +134,7 @@ class OpenAICompatible:
         return f"reached in {reply.latency_ms} ms; model {self.model} {known}"
 
     def close(self) -> None:
-        """Close this process's connections; current calls fail, later ones open new connections."""
+        """Close this process's connections; current calls fail, later calls open new connections."""
 
         async def close(client: openai.AsyncOpenAI) -> None:
             await client.close()
@@ -163,11 +163,11 @@ class OpenAICompatible:
         if message.get("refusal") or reason.startswith("content_filter"):
             why = message.get("refusal") or "its content filter stopped the answer"
             raise self._error(f"refused to answer: {why}", code="refused")
-        found, truncated = _text_of(message.get("content")), reason == "length"
-        if found is None and not truncated:
+        content, truncated = _text_of(message.get("content")), reason == "length"
+        if content is None and not truncated:
             raise self._error("gave an answer without content", kind=ErrorKind.TRANSIENT, code="empty_reply")
-        text = storable(found or "")
-        usage = self._usage_of(reply, most_in, token_claim.most_answered(text, self.profile.max_tokens))
+        text = storable(content or "")
+        usage = self._usage_of(reply, most_in, token_claim.most_output(text, self.profile.max_tokens))
         return Answer(text, self._model_of(reply), usage, reply.latency_ms, truncated)
 
     def _call(self, send: Callable[[openai.AsyncOpenAI], Awaitable[_HasContent]]) -> _Reply:
@@ -192,7 +192,7 @@ class OpenAICompatible:
         try:
             data = foreign_json.loads(body)
         except foreign_json.TooManyParts as parts:
-            raise self._error(f"gave a reply that is not read: {parts}", code="too_large") from None
+            raise self._error(f"gave a reply that cannot be parsed: {parts}", code="too_large") from None
         except (ValueError, RecursionError):
             data = None
         if not isinstance(data, dict):
@@ -207,7 +207,7 @@ class OpenAICompatible:
         return data
 
     def _connected(self) -> openai.AsyncOpenAI:
-        """The client of this process. Only called on the loop's thread, so that it needs no lock."""
+        """Return this process's client. Called only in the loop's thread, so it needs no lock."""
         loop = asyncio.get_running_loop()
         if self._client is None or self._client[0] is not loop:
             client = _new_client(self.profile, self._key, self._limit)
@@ -221,8 +221,9 @@ class OpenAICompatible:
 
     def _usage_of(self, reply: _Reply, most_in: int, most_out: int = 0) -> Usage:
         usage = reply.data.get("usage")
-        said = usage.get if isinstance(usage, dict) else lambda _: None
-        return token_claim.believed(self.name, said("prompt_tokens"), said("completion_tokens"), most_in, most_out)
+        reported = usage.get if isinstance(usage, dict) else lambda _: None
+        tokens_in, tokens_out = reported("prompt_tokens"), reported("completion_tokens")
+        return token_claim.plausible(self.name, tokens_in, tokens_out, most_in, most_out)
 
     def _model_of(self, reply: _Reply) -> str:
         return model_name(reply.data.get("model")) or self.model
@@ -234,7 +235,7 @@ class OpenAICompatible:
             message = f"needs a key: set {self._target.env}API_KEY"
             raise self._error(message, kind=ErrorKind.UNAVAILABLE, code="auth")
         if not (self._key.isascii() and self._key.isprintable()):
-            message = f"cannot use this key, which has odd characters: check {self._target.env}API_KEY"
+            message = f"cannot use this key, which contains invalid characters: check {self._target.env}API_KEY"
             raise self._error(message, kind=ErrorKind.UNAVAILABLE, code="auth")
 
     def _error(self, message: str, *, kind: ErrorKind = ErrorKind.PERMANENT, code: str) -> UnitError:
@@ -242,12 +243,12 @@ class OpenAICompatible:
 
 
 def token_limit_field(profile: ProviderProfile) -> str:
-    """The name of the limit on an answer's tokens: the public service's newer models only know the new one."""
+    """Return the name of the limit on an answer's tokens: the public service's newer models require the new name."""
     return "max_completion_tokens" if profile.base_url == PUBLIC_SERVICE else "max_tokens"
 
 
 def _new_client(profile: ProviderProfile, key: str, limit: ReplyLimit) -> openai.AsyncOpenAI:
-    """A client that has not connected yet. It does not hold its provider, so that dropping the provider closes it."""
+    """Return an unconnected client. It does not reference its provider, so that dropping the provider closes it."""
 
     async def finish_headers(request: httpx2.Request) -> None:
         for header in ("OpenAI-Organization", "OpenAI-Project"):
@@ -279,7 +280,7 @@ def _new_client(profile: ProviderProfile, key: str, limit: ReplyLimit) -> openai
     )
     return openai.AsyncOpenAI(
         api_key=key or _NO_KEY,
-        # Empty, so that the SDK does not take the values of environment variables for other programs.
+        # Empty, so that the SDK does not use environment variables meant for other programs.
         organization="",
         project="",
         base_url=profile.base_url,
@@ -290,7 +291,7 @@ def _new_client(profile: ProviderProfile, key: str, limit: ReplyLimit) -> openai
 
 
 def _text_of(content: object) -> str | None:
-    """The text of a message's content, a string or a list of parts; None if there is none."""
+    """Return the text of a message's content, a string or a list of parts; None without text."""
     if isinstance(content, list):
         parts = [part.get("text") for part in content if isinstance(part, dict)]
         texts = [text for text in parts if isinstance(text, str)]
@@ -299,7 +300,7 @@ def _text_of(content: object) -> str | None:
 
 
 def _vectors_of(data: dict[str, Any], count: int) -> list[list[float]]:
-    """The vectors in the order of the inputs. Raises a `ValueError` that says what is wrong with them."""
+    """Return the vectors in the order of the inputs. Raises `ValueError`, which describes the problem."""
     items = data.get("data")
     if not isinstance(items, list) or len(items) != count:
         raise ValueError(f"other than {count} vectors")

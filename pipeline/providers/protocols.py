@@ -1,4 +1,4 @@
-"""The ports: what a flow may ask of a provider. Vision models and local conversion both turn pages into Markdown."""
+"""The ports between flows and providers. Vision models and local conversion both turn pages into Markdown."""
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
@@ -7,14 +7,14 @@ from pathlib import Path
 from typing import Any, Protocol
 
 MEDIA_TYPES = frozenset({"image/png", "image/jpeg", "image/webp"})
-"""The pictures that models look at."""
+"""The types of pictures that models accept."""
 
 
 @dataclass(frozen=True)
 class Usage:
-    """The tokens that a call was charged for; 0 if the provider does not say.
+    """The tokens that a call was charged for; 0 if the provider reports none.
 
-    `note`: what it said and was not believed, in words; see `token_claim`."""
+    `note`: implausible figures that the provider reported, in words; see `token_claim`."""
 
     input_tokens: int = 0
     output_tokens: int = 0
@@ -23,11 +23,11 @@ class Usage:
 
 @dataclass(frozen=True)
 class Answer:
-    """Text from a model. `truncated`: it stopped at its token limit, not at its own end.
+    """Text from a model. `truncated`: it stopped at its token limit, not at its natural end.
 
-    `layout`: what is where on a page, if known: `width`, `height`, `unit`, and its `blocks` in reading order, each with
-    `type`, `text` and `bbox` (left, top, right, bottom from the top left corner); `confidence`, 0 to 1, and
-    `uncertain`, the share of the text that may be wrong, where text was recognised; `garbled`, words that make no
+    `layout`: the layout of a page, if known: `width`, `height`, `unit`, and its `blocks` in reading order, each with
+    `type`, `text` and `bbox` (left, top, right, bottom from the top left corner). Recognised pages also have
+    `confidence`, 0 to 1, and `uncertain`, the share of the text that may be wrong. `garbled`: words that make no
     sense."""
 
     text: str
@@ -49,7 +49,7 @@ class Vectors:
 
 
 def charged(made: Answer | Vectors) -> tuple[str, int, int]:
-    """(model, input tokens, output tokens): what a call is charged by."""
+    """Return (model, input tokens, output tokens), which decide the cost of a call."""
     return made.model, made.usage.input_tokens, made.usage.output_tokens
 
 
@@ -57,7 +57,7 @@ def charged(made: Answer | Vectors) -> tuple[str, int, int]:
 class PageRef:
     """One page to convert: page `number` (from 1) of `source`. `image`: its picture, if one was rendered.
 
-    `pictures`: the folder to save the pictures on the page in, if at all."""
+    `pictures`: the folder in which to save the pictures on the page, if wanted."""
 
     source: Path
     number: int
@@ -66,7 +66,7 @@ class PageRef:
 
 
 class Vision(Protocol):
-    """Looks at a picture and answers a prompt."""
+    """Answers prompts about pictures."""
 
     name: str
     model: str
@@ -74,7 +74,7 @@ class Vision(Protocol):
     def describe(self, image: bytes, media_type: str, prompt: str) -> Answer:
         """Answer `prompt` about `image` (encoded PNG, JPEG or WebP). Raises `UnitError`."""
 
-    def look(
+    def describe_all(
         self,
         images: Sequence[bytes],
         media_type: str,
@@ -103,18 +103,18 @@ class Embeddings(Protocol):
     model: str
 
     def embed(self, texts: Sequence[str]) -> Vectors:
-        """One vector for each text. Raises `UnitError`, also for empty texts and for vectors that are not finite."""
+        """Return one vector for each text. Raises `UnitError`, also for empty texts and for vectors with NaN."""
 
 
 class PageReader(Protocol):
-    """The pages of one source file, opened once and read many times; made by `PageConverter.open`."""
+    """The pages of one source file, opened once and read many times; see `PageConverter.open`."""
 
     def convert(self, page: PageRef) -> Answer:
-        """The Markdown of one page, empty for an empty page. Raises `UnitError`."""
+        """Return the Markdown of one page, empty for an empty page. Raises `UnitError`."""
 
 
 class PageConverter(Protocol):
-    """Turns pages into Markdown. `needs_images`: pages must be rendered first; `paid`: worth caching."""
+    """Turns pages into Markdown. `needs_images`: pages must be rendered first; `paid`: results are worth caching."""
 
     name: str
     model: str
@@ -122,12 +122,12 @@ class PageConverter(Protocol):
     paid: bool
 
     def survey(self, source: Path, pages: Sequence[int], tick: Callable[[], object]) -> str:
-        """What pages that are converted one by one should know about their document, for `open`; empty if nothing.
+        """Return facts about the document for the conversion of single pages, to pass to `open`; empty if none.
 
         Calls `tick` now and then, which may raise to stop it. Raises `UnitError` if `source` cannot be read."""
 
     def open(self, source: Path, survey: str = "") -> AbstractContextManager[PageReader]:
-        """A reader over `source`; use it in the thread that opened it. Raises `UnitError` if it cannot be read."""
+        """Return a reader over `source` for use in this thread. Raises `UnitError` if it cannot be read."""
 
     def cache_key(self, page: PageRef) -> tuple[str, str]:
-        """(key, prompt hash), hex: the key covers page content, provider, model, prompt and settings."""
+        """Return (key, prompt hash), hex: the key covers page content, provider, model, prompt and settings."""

@@ -1,4 +1,4 @@
-"""The vector of a search's words: made here, or asked of the provider in its turn at the gate."""
+"""Compute the vector of a search's words: on this machine, or by a provider in its turn at the gate."""
 
 import time
 from collections.abc import Iterator
@@ -20,13 +20,13 @@ from pipeline.storage.context import Context
 
 OPERATION = "embed_query"
 RECORD_S = 2.0
-"""How long a search waits for a busy database that is to record its call."""
+"""How long a search waits for a busy database to record its call."""
 
 
 def query_vector(
     context: Context, flow: str, queue: str, maker: Embeddings, words: str, patience_s: float
 ) -> list[float]:
-    """The vector of `words`, by one call through the gate of `queue`, which is traced as a search of `flow`.
+    """Return the vector of `words`, from one call through the gate of `queue`, traced as a search of `flow`.
 
     Waits up to `patience_s` seconds while the gate is full, then raises `GateClosed`. Raises `UnitError`, `RedisError`.
     """
@@ -37,7 +37,7 @@ def query_vector(
         deadline = time.monotonic() + patience_s
         while True:
             try:
-                made = tracer.call(
+                result = tracer.call(
                     subject, "embeddings", OPERATION, maker.name, maker.model, [], lambda: maker.embed([words])
                 )
             except GateClosed as closed:
@@ -46,25 +46,25 @@ def query_vector(
                     raise
                 time.sleep(wait_s)
             else:
-                return made.vectors[0]
+                return result.vectors[0]
             finally:
                 if guarded is not None:
                     with suppress(RedisError):
                         guarded.leave()
-                with suppress(SQLAlchemyError):  # a sweep records it later: do not delay the search for it
+                with suppress(SQLAlchemyError):  # a sweep records it later; do not delay the search
                     context.db.run(lambda tx: traces.record(tx, tracer.trace), patience_s=RECORD_S)
 
 
 @contextmanager
 def _reserved(context: Context, flow: str, maker: Embeddings) -> Iterator[tuple[tuple[str, str], ...]]:
-    """Money for one call, on the current caller's account: what the call is for. Raises `OverCap`."""
+    """Reserve money for one call on the current caller's account; yield the call's purpose. Raises `OverCap`."""
     search = uuid4().hex
 
     def admit(tx: Tx) -> bool:
         each = call_cost.of_call(tx, maker.name, maker.model, OPERATION)
         if each:
-            wanted, lasts_s = {search: [Part(1, each)]}, accounts.hold_s(context.settings)
-            accounts.admit(tx, flow, wanted, lasts_s=lasts_s)
+            hold, lasts_s = {search: [Part(1, each)]}, accounts.hold_s(context.settings)
+            accounts.admit(tx, flow, hold, lasts_s=lasts_s)
         return bool(each)
 
     if not (CALLER.get() and context.db.run(admit, patience_s=RECORD_S)):
@@ -73,5 +73,5 @@ def _reserved(context: Context, flow: str, maker: Embeddings) -> Iterator[tuple[
     try:
         yield ((search, ""),)
     finally:
-        with suppress(SQLAlchemyError):  # it ends by itself
+        with suppress(SQLAlchemyError):  # the reservation expires
             context.db.run(lambda tx: accounts.close(tx, flow, search), patience_s=RECORD_S)

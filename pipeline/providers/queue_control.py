@@ -1,6 +1,6 @@
-"""What an operator does to queues and breakers while everything runs: pause, resume, open, close, change settings.
+"""An operator's commands for queues and breakers: pause, resume, open, close, change settings.
 
-Each is a row, so it holds for workers that start later, too; then the gates in Redis are put right.
+Each command writes a row, so it also applies to workers that start later, and then corrects the gates in Redis.
 """
 
 from typing import Any
@@ -22,14 +22,14 @@ def pause(context: Context, queue: str, seconds: float | None = None, reason: st
 
 
 def resume(context: Context, queue: str) -> None:
-    """End an operator's pause, never a breaker's."""
+    """End an operator's pause, but not a breaker's."""
     context.gates.require(queue)
     context.db.run(lambda tx: live.drop(tx, f"pause.{queue}"))
     _apply_if_online(context, queue)
 
 
 def open_breaker(context: Context, name: str, seconds: float = 0.0, reason: str = "by hand") -> float:
-    """Open a breaker for `seconds`, 0 for its cool-down; the seconds that are left. Raises `UserError`."""
+    """Open a breaker for `seconds`, 0 for its cool-down; return the seconds left. Raises `UserError`."""
     breaker = gates.require_breaker(context, name)
     left_s = breaker.open(seconds, reason)
     gates.remember_breaker(context, name, breaker.look())
@@ -38,16 +38,16 @@ def open_breaker(context: Context, name: str, seconds: float = 0.0, reason: str 
 
 
 def close_breaker(context: Context, name: str) -> None:
-    """Close a breaker, and end its timer. Raises `UserError`."""
+    """Close a breaker and end its timer. Raises `UserError`."""
     breaker = gates.require_breaker(context, name)
-    # The database first: a worker that starts between the two would open it again.
+    # The database first: a worker that starts in between would reopen it.
     gates.remember_breaker(context, name, None, "by hand")
     breaker.close()
     context.gates_changed(context.gates.closed_by(name))
 
 
 def change_setting(context: Context, key: str, text: str, *, reason: str = "", by: str = "") -> Any:
-    """Set a live setting; the value in force. Who did it, and why, is kept beside it. Raises `UserError`."""
+    """Set a live setting, with its author and reason; return the value in force. Raises `UserError`."""
     known = context.gates.live_settings
 
     def act(tx: Tx) -> Any:
@@ -61,7 +61,7 @@ def change_setting(context: Context, key: str, text: str, *, reason: str = "", b
 
 
 def reset_setting(context: Context, key: str, *, reason: str = "", by: str = "") -> Any:
-    """Return a live setting to its default, and give that. Raises `UserError`."""
+    """Reset a live setting to its default, and return that. Raises `UserError`."""
     gates.live_setting(context, key)
 
     def act(tx: Tx) -> None:
@@ -74,7 +74,7 @@ def reset_setting(context: Context, key: str, *, reason: str = "", by: str = "")
 
 
 def _apply_if_online(context: Context, *queues: str) -> None:
-    # Where Redis is down, the next worker that starts puts it right.
+    # If Redis is down, the next worker that starts corrects it.
     if context.online:
         gates.sync(context)
         context.gates_changed(queues)

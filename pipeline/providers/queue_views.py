@@ -1,4 +1,4 @@
-"""Queues and their gates as people see them: what waits, what is under way, limits and their use, why it is closed."""
+"""Views of queues and their gates: waiting and current messages, limits and their use, and why a gate is closed."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -22,72 +22,72 @@ from pipeline.storage.context import Context
 
 @dataclass(frozen=True)
 class LimitView:
-    """A limit, and how much of it is used now."""
+    """A limit and its current use."""
 
     __pydantic_config__ = VIEW
     limit: str
     used: int
     of: str
-    """`queue`, or the provider all of whose queues share it."""
+    """`queue`, or the provider whose queues share the limit."""
     most: int = 0
-    """`used` of how many."""
+    """The maximum of `used`."""
     unit: str = ""
     """`requests` or `tokens`."""
     window_s: float = 0.0
     next_in_s: float | None = None
-    """Seconds until there is room for one more; None if there is."""
+    """Seconds until the limit admits one more; None if it does now."""
 
 
 @dataclass(frozen=True)
 class QueueView:
-    """A queue. Only those whose messages call a provider have a gate."""
+    """A queue. Only queues whose messages call a provider have a gate."""
 
     __pydantic_config__ = VIEW
     name: str
     waiting: int
-    """Messages; those under way are not counted."""
+    """Messages waiting; those being processed are not counted."""
     provider: str = ""
-    """Whom its messages call; empty for a queue without a gate."""
+    """The provider that its messages call; empty for a queue without a gate."""
     in_flight: int | None = None
-    """Messages under way; null without a gate."""
+    """Messages being processed; null without a gate."""
     capacity: int = 0
-    """Messages that may be under way at once, of this queue or of all its provider's; 0: no limit."""
+    """Messages that may be processed at once, of this queue or of all queues of its provider; 0: no limit."""
     is_full: bool = False
-    """All these places are taken."""
+    """Whether all these places are taken."""
     limits: list[LimitView] = field(default_factory=list)
     closed_by: str = ""
     """`operator`, `spend`, `breaker`, or `limits` that are used up for now; empty: it flows, or has no gate."""
     reason: str = ""
     resumes_in_s: float | None = None
-    """None while it flows, closed until further notice, or by its limits: then it flows by itself, bit by bit."""
+    """None while it flows, is closed until further notice, or waits for limits, which free up bit by bit."""
 
     @computed_field  # type: ignore[prop-decorator]
     @property
     def gate(self) -> str:
-        """`none`, `flowing` or `closed`. Only breakers are open or closed the other way round."""
+        """`none`, `flowing` or `closed`. Note that breakers use "open" and "closed" the other way round."""
         return "none" if self.in_flight is None else "closed" if self.closed_by else "flowing"
 
 
 @dataclass(frozen=True)
 class Holdup:
-    """Why nothing more of a queue is let through now."""
+    """Why a queue admits no more messages now."""
 
     __pydantic_config__ = VIEW
     kind: str
     """`operator`, `spend`, `breaker`, `limits` or `capacity`."""
     words: str
     until: datetime | None = None
-    """When the next goes through, as far as anybody knows; None: until somebody resumes it, or a call ends."""
+    """When the queue is expected to admit the next message; None: when it is resumed, or a call ends."""
 
 
 def require_online(context: Context) -> None:
-    """Raise `UserError` where Redis is down: gates are there."""
+    """Raise `UserError` if Redis, which holds the gates, is down."""
     if not context.online:
         raise UserError("Redis is down, so no gate can be read: `penstock up` starts it", code="offline")
 
 
 def queues(context: Context) -> list[QueueView]:
-    """All queues, those without a gate first. Raises `UserError` where Redis is down."""
+    """Return all queues, those without a gate first. Raises `UserError` if Redis is down."""
     require_online(context)
     gates.sync(context)
     names = context.gates.names
@@ -96,7 +96,7 @@ def queues(context: Context) -> list[QueueView]:
 
 
 def queue(context: Context, name: str) -> QueueView:
-    """A queue with a gate. Raises `UserError` for an unknown one, or where Redis is down."""
+    """Return a queue with a gate. Raises `UserError` for an unknown queue, or if Redis is down."""
     context.gates.require(name)
     require_online(context)
     gates.sync(context)
@@ -104,30 +104,30 @@ def queue(context: Context, name: str) -> QueueView:
 
 
 def breakers(context: Context) -> list[BreakerState]:
-    """All breakers. Raises `UserError` where Redis is down."""
+    """Return all breakers. Raises `UserError` if Redis is down."""
     require_online(context)
     return [gates.breaker(context, name).look() for name in context.gates.breakers]
 
 
 def breaker(context: Context, name: str) -> BreakerState:
-    """One breaker. Raises `UserError` for an unknown one, or where Redis is down."""
+    """Return one breaker. Raises `UserError` for an unknown breaker, or if Redis is down."""
     require_online(context)
     return gates.require_breaker(context, name).look()
 
 
 def breaker_history(context: Context, name: str) -> list[BreakerChange]:
-    """The latest changes of a breaker, the newest first. Raises `UserError` for an unknown one."""
+    """Return the latest changes of a breaker, newest first. Raises `UserError` for an unknown one."""
     gates.require_breaker(context, name)
     with context.db.read() as session:
         return breaker_record.history(live_settings.stored(session), name)
 
 
 def holdup(view: QueueView, now: datetime) -> Holdup | None:
-    """Why nothing more of this queue is let through; None if something is, or it has no gate."""
+    """Return why this queue admits no messages; None if it admits some, or has no gate."""
     words = {
         "operator": "paused by an operator" + (f": “{view.reason}”" if view.reason else ""),
         "spend": f"{view.provider} has reached its spend cap: {view.reason}",
-        "breaker": f"{view.provider} is left alone for a while: {view.reason}",
+        "breaker": f"{view.provider} is paused by its breaker: {view.reason}",
     }
     if view.closed_by in words:
         left_s = view.resumes_in_s
@@ -136,7 +136,7 @@ def holdup(view: QueueView, now: datetime) -> Holdup | None:
         )
     waits = [(limit.next_in_s, limit) for limit in view.limits if limit.next_in_s is not None]
     if waits:
-        left_s, limit = max(waits, key=lambda one: one[0])
+        left_s, limit = max(waits, key=lambda wait: wait[0])
         whose = view.name if limit.of == "queue" else limit.of
         return Holdup("limits", f"{whose}: {limit.limit} is used up", now + timedelta(seconds=left_s))
     if view.is_full:
@@ -146,7 +146,7 @@ def holdup(view: QueueView, now: datetime) -> Holdup | None:
 
 
 def unserved(context: Context, queue: str) -> str:
-    """A sentence: no worker consumes this queue, and the command that starts one."""
+    """Return a sentence for a queue without workers, with the command that starts one."""
     role = "ai" if queue in context.gates.queues else queue
     return f"no worker takes {queue}: start one with `penstock worker --role {role}`"
 
@@ -180,14 +180,14 @@ def _view(context: Context, values: Mapping[str, Value], name: str, waiting: int
     )
 
 
-def _limit(found: WindowState, of: str) -> LimitView:
-    window = found.window
+def _limit(state: WindowState, of: str) -> LimitView:
+    window = state.window
     return LimitView(
         format_windows([window]),
-        found.used,
+        state.used,
         of,
         window.limit,
         window.unit.value,
         window.window_s,
-        found.next_s or None,
+        state.next_s or None,
     )

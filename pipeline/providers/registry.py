@@ -1,6 +1,6 @@
 """The providers by name. Names come from `settings.providers`; `local` always exists.
 
-Each provider is made once per process and kept, so that its connections are shared between threads.
+Each provider is created once per process and kept, so that threads share its connections.
 """
 
 import hashlib
@@ -26,14 +26,14 @@ T = TypeVar("T")
 MAX_MODEL_CHARS = 120
 """The length of a model's name in the tables."""
 
-_made: dict[tuple[object, ...], object] = {}
+_instances: dict[tuple[object, ...], object] = {}
 
 
 def page_converter(settings: Settings, provider: str, model: str = "") -> PageConverter:
-    """The converter of pages into Markdown; `model` replaces the profile's. Raises `UserError`."""
+    """Return the converter of pages into Markdown; `model` replaces the profile's. Raises `UserError`."""
     check(settings, provider, model)
     if provider == LOCAL:
-        # Imported late: PDF and OCR libraries, which workers that only call services never need.
+        # Imported late: workers that only call services never need the PDF and OCR libraries.
         from pipeline.providers.local import LocalConverter  # noqa: PLC0415
 
         return _keep(("pages", LOCAL, settings.model_dump_json()), lambda: LocalConverter(settings))
@@ -46,26 +46,26 @@ def page_converter(settings: Settings, provider: str, model: str = "") -> PageCo
 
 
 def vision(settings: Settings, provider: str, model: str = "") -> Vision:
-    """The model that looks at pictures. Raises `UserError`."""
+    """Return the model that answers prompts about pictures. Raises `UserError`."""
     return _service(settings, provider, model)
 
 
 def text(settings: Settings, provider: str, model: str = "") -> Text:
-    """The model that answers prompts. Raises `UserError`."""
+    """Return the model that answers prompts. Raises `UserError`."""
     return _service(settings, provider, model)
 
 
 def embeddings(settings: Settings, provider: str, model: str = "") -> Embeddings:
-    """The maker of vectors from texts; those of `local` know words, not meaning. Raises `UserError`."""
+    """Return the maker of vectors from texts; that of `local` knows words, not meaning. Raises `UserError`."""
     if provider == LOCAL:
-        from pipeline.providers.lexical import LexicalEmbeddings  # noqa: PLC0415  # NumPy waits until it is needed
+        from pipeline.providers.lexical import LexicalEmbeddings  # noqa: PLC0415  # import NumPy only when needed
 
         return _keep(("lexical", LOCAL), LexicalEmbeddings)
     return _service(settings, provider, model)
 
 
 def probe(settings: Settings, provider: str) -> str:
-    """Ask the provider for its models, or a gateway for a session; the answer in words.
+    """Request the provider's models, or a session of a gateway; return the result in words.
 
     Raises `PenstockError` if the provider cannot be used."""
     check(settings, provider)
@@ -73,13 +73,13 @@ def probe(settings: Settings, provider: str) -> str:
 
 
 def model_name(settings: Settings, provider: str, model: str = "") -> str:
-    """The name of the provider's model, or `model` if that replaces it."""
+    """Return the name of the provider's model, or `model` if that replaces it."""
     profile = settings.providers.get(provider)
     return model or (profile.model if profile else provider)
 
 
 def cuts_pictures(settings: Settings, provider: str) -> bool:
-    """Whether its page converter can keep the pictures on pages as files."""
+    """Whether its page converter can save the pictures on pages as files."""
     return provider == LOCAL or _profile(settings, provider).kind == "nodes"
 
 
@@ -103,9 +103,9 @@ def check(settings: Settings, provider: str, model: str = "") -> None:
 
 
 def check_workers(redis: "Redis", provider: str) -> None:
-    """Raise `UserError` (`settings`) if a running worker does not know the provider: it would fail the work.
+    """Raise `UserError` (`settings`) if a running worker does not know the provider and would fail the work.
 
-    Check nothing while Redis is unreachable.
+    Checks nothing while Redis is unreachable.
     """
     with suppress(RedisError):
         for facts in Presence(redis).facts().values():
@@ -114,10 +114,10 @@ def check_workers(redis: "Redis", provider: str) -> None:
 
 
 def unknown_to_workers(provider: str) -> str:
-    """The error for a provider that the workers do not know but the submitter does."""
+    """Return the error for a provider that the submitter knows but the workers do not."""
     return (
-        f"the stack that is running does not know the provider '{provider}': it was started without these "
-        "settings. End it (`penstock up`, `penstock watch`, or your workers) and start it again with them"
+        f"the running stack does not know the provider '{provider}': it was started without these "
+        "settings. Stop it (`penstock up`, `penstock watch`, or your workers) and start it again with them"
     )
 
 
@@ -128,12 +128,12 @@ def _profile(settings: Settings, provider: str) -> ProviderProfile:
 
 
 def names(settings: Settings) -> list[str]:
-    """Every provider there is, by name."""
+    """Return the names of all providers."""
     return [LOCAL, *sorted(set(settings.providers) - {LOCAL})]
 
 
 def unknown(settings: Settings, provider: str) -> str:
-    """That there is no such provider, which ones there are, and how to add it."""
+    """Return the error for an unknown provider: the known ones, and how to add it."""
     known = ", ".join(f"'{name}'" for name in names(settings))
     prefix = _variable(provider or "name")
     return (
@@ -152,7 +152,7 @@ def _service(settings: Settings, provider: str, model: str) -> "OpenAICompatible
         raise UserError(f"provider '{LOCAL}' converts pages only: name another for this", code="unsupported")
     check(settings, provider, model)
     profile, key = _profile(settings, provider), ("service", *_identity(settings, provider, model))
-    # Imported late: the SDK takes half a second, which local conversion never needs, nor do nodes.
+    # Imported late: the SDK takes half a second, which local conversion and nodes never need.
     if profile.kind == "nodes":
         from pipeline.providers.nodes import Nodes  # noqa: PLC0415
 
@@ -163,18 +163,18 @@ def _service(settings: Settings, provider: str, model: str) -> "OpenAICompatible
 
 
 def _identity(settings: Settings, provider: str, model: str) -> tuple[str, ...]:
-    """All that an instance depends on; the key as a hash, so that dumps of the cache do not show it."""
+    """Return all facts that an instance depends on; the key as a hash, so that dumps of the cache hide it."""
     profile = _profile(settings, provider)
     secret = hashlib.sha256(profile.api_key.get_secret_value().encode()).hexdigest()
     return provider, model or profile.model, profile.model_dump_json(), secret
 
 
 def _keep(key: tuple[str, ...], make: Callable[[], T]) -> T:
-    """This process's instance under `key`, made if there is none.
+    """Return this process's instance under `key`, created if missing.
 
-    Without a lock, which a fork could leave locked for ever: of two made at once, both work and one is kept.
+    Without a lock, which a fork could leave locked forever: if two are created at once, both work and one is kept.
     """
     here = (os.getpid(), *key)
-    if here not in _made:
-        _made.setdefault(here, make())
-    return cast("T", _made[here])
+    if here not in _instances:
+        _instances.setdefault(here, make())
+    return cast("T", _instances[here])

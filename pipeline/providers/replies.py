@@ -1,4 +1,4 @@
-"""Read a model's reply as JSON of a given shape, or take its valid parts. Pure: it knows no flow and makes no call."""
+"""Read a model's reply as JSON of a given shape, or extract its valid parts. Pure: it makes no calls."""
 
 import json
 import re
@@ -13,12 +13,12 @@ from pipeline.engine.tables import storable
 
 MAX_REPLY_CHARS = 1_000_000
 MAX_ERRORS = 5
-"""How many problems of one reply are kept and told to the model."""
+"""How many problems of one reply are kept and reported to the model."""
 MAX_MODEL_CHARS = 120
 MAX_DIMENSIONS = 65_536
 _HUGE = 3.4e38
-"""Vectors are kept with four bytes a number."""
-_NUMBERS = {int, float}  # and not bool, which is an int, too
+"""The largest number that fits: vectors are stored with four bytes per number."""
+_NUMBERS = {int, float}  # but not bool, a subclass of int
 _SEPARATOR = re.compile(r"\s*,?\s*")
 _BARE_LIST = r"\[\s*(?=\{)"
 
@@ -32,24 +32,24 @@ class BadReply(ValueError):
 
 @dataclass(frozen=True)
 class Read(Generic[Value]):
-    """What was understood, and notes in words on what was left out or corrected."""
+    """The understood value, and notes in words about omissions and corrections."""
 
     value: Value
     notes: tuple[str, ...] = ()
 
 
 def clean(text: object) -> str:
-    """Text that every database accepts: no NUL, no lone surrogates, no blanks at its ends."""
+    """Return text that every database accepts: no NUL, no lone surrogates, no blanks at its ends."""
     return str(text).replace("\x00", "").encode("utf-8", "replace").decode().strip()
 
 
-def model_name(said: object) -> str:
-    """The name that a service gives the model that answered, as it is stored; empty if it gives none."""
-    return storable(said[:MAX_MODEL_CHARS]) if isinstance(said, str) else ""
+def model_name(reported: object) -> str:
+    """Return the model's name as reported by a service and fit for storage; empty if none is reported."""
+    return storable(reported[:MAX_MODEL_CHARS]) if isinstance(reported, str) else ""
 
 
 def as_json(text: str, max_chars: int | None = MAX_REPLY_CHARS) -> object:
-    """The JSON in a reply, bare or in a code fence. Raises `BadReply`."""
+    """Return the JSON in a reply, bare or in a code fence. Raises `BadReply`."""
     if max_chars is not None and len(text) > max_chars:
         raise BadReply(f"the reply has {len(text):,} characters, more than {max_chars:,}")
     try:
@@ -61,7 +61,7 @@ def as_json(text: str, max_chars: int | None = MAX_REPLY_CHARS) -> object:
 
 
 def _unfenced(text: str) -> str:
-    """What stands in the code fence that is around all of the text, or the text."""
+    """Return the content of a code fence around all of the text, or the text."""
     begin, end = text.find("```"), text.rfind("```")
     if begin == end or text[:begin].strip() or text[end + 3 :].strip():
         return text
@@ -71,81 +71,81 @@ def _unfenced(text: str) -> str:
 
 
 def as_model(model: type[Model], data: object) -> Model:
-    """`data` in the shape of `model`. Raises `BadReply`."""
+    """Validate `data` as `model`. Raises `BadReply`."""
     if not isinstance(data, dict):
         raise BadReply("the reply is not a JSON object")
     try:
         return model.model_validate(data)
     except ValidationError as error:
-        found = error.errors(include_url=False, include_input=False, include_context=False)
-        lines = [f"{'.'.join(map(str, item['loc'])) or 'the reply'}: {item['msg']}" for item in found[:MAX_ERRORS]]
-        more = f"; and {len(found) - MAX_ERRORS} more" if len(found) > MAX_ERRORS else ""
+        problems = error.errors(include_url=False, include_input=False, include_context=False)
+        lines = [f"{'.'.join(map(str, item['loc'])) or 'the reply'}: {item['msg']}" for item in problems[:MAX_ERRORS]]
+        more = f"; and {len(problems) - MAX_ERRORS} more" if len(problems) > MAX_ERRORS else ""
         raise BadReply(clean("; ".join(lines) + more)) from None
     except RecursionError:
         raise BadReply("the reply is nested too deeply") from None
 
 
 def valid(model: type[Model], items: Iterable[object]) -> list[Model]:
-    """Those of `items` that have the shape."""
-    found = []
+    """Return the items that have the shape of `model`."""
+    models = []
     for item in items:
         try:
-            found.append(model.model_validate(item))
+            models.append(model.model_validate(item))
         except (ValidationError, RecursionError):
             continue
-    return found
+    return models
 
 
 def lists_in(text: str, names: Iterable[str]) -> Mapping[str, list[object]]:
-    """The lists of these names at the top of a reply, up to where it is cut off if it is not valid JSON."""
+    """Return the lists of these names at the top of a reply; of invalid JSON, the items before it breaks off."""
     names = list(names)
     try:
         data = as_json(text)
     except BadReply:
         text = text[:MAX_REPLY_CHARS]
         return {name: _whole_items(text, rf'"{re.escape(name)}"\s*:\s*\[\s*') for name in names}
-    found = data if isinstance(data, dict) else {}
-    return {name: listed if isinstance(listed := found.get(name), list) else [] for name in names}
+    fields = data if isinstance(data, dict) else {}
+    return {name: listed if isinstance(listed := fields.get(name), list) else [] for name in names}
 
 
 def only_list_in(text: str, name: str) -> list[object]:
-    """The list `name` at the top of a reply, or the list that is the whole reply, up to where the reply is cut off."""
+    """Return the list `name` at the top of a reply, or the reply itself if it is a list, up to where it breaks off."""
     try:
         data = as_json(text, max_chars=None)
     except BadReply:
         return _whole_items(text, _BARE_LIST)
-    found = data.get(name) if isinstance(data, dict) else data
-    return found if isinstance(found, list) else []
+    listed = data.get(name) if isinstance(data, dict) else data
+    return listed if isinstance(listed, list) else []
 
 
-def finite_vectors(found: object, count: int) -> list[list[float]]:
-    """`found` as `count` vectors of one length. Raises a `ValueError` that says what is wrong with them."""
-    if not isinstance(found, list) or len(found) != count:
+def finite_vectors(rows: object, count: int) -> list[list[float]]:
+    """Validate `rows` as `count` vectors of one length. Raises `ValueError`, which describes the problem."""
+    if not isinstance(rows, list) or len(rows) != count:
         raise ValueError(f"other than {count} vectors")
-    for values in found:
+    for values in rows:
         if not isinstance(values, list) or not values:
             raise ValueError("an empty vector")
         if len(values) > MAX_DIMENSIONS:
             raise ValueError(f"a vector of more than {MAX_DIMENSIONS:,} numbers")
         if not all(type(value) in _NUMBERS and -_HUGE <= value <= _HUGE for value in values):
             raise ValueError("a vector with numbers that are not finite")
-    if len({len(values) for values in found}) > 1:
+    if len({len(values) for values in rows}) > 1:
         raise ValueError("vectors of different lengths")
-    return [[float(value) for value in values] for values in found]
+    return [[float(value) for value in values] for values in rows]
 
 
 def _whole_items(text: str, beginning: str) -> list[object]:
-    """The items that are complete in the first list after `beginning`, a pattern."""
+    """Return the complete items of the first list after `beginning`, a pattern."""
     begin = re.search(beginning, text)
     position = begin.end() if begin else len(text)
     decoder = json.JSONDecoder(parse_int=foreign_json.whole_number)
-    found: list[object] = []
+    items: list[object] = []
     while position < len(text) and text[position] != "]":
         try:
             item, position = decoder.raw_decode(text, position)
         except (ValueError, RecursionError):
             break
-        found.append(item)
+        items.append(item)
         if (after := _SEPARATOR.match(text, position)) is not None:
             position = after.end()
-    return found
+    return items

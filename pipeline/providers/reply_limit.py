@@ -1,4 +1,4 @@
-"""How much of a reply over HTTP is read: bytes are counted as they come out, since a few packed ones hold gigabytes."""
+"""Limit the size of HTTP replies: count unpacked bytes, since a few packed bytes may hold gigabytes."""
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing
@@ -11,20 +11,20 @@ _READABLE = {"", "identity", "gzip", "x-gzip", "deflate"}
 
 @dataclass(frozen=True)
 class ReplyLimit:
-    """Ends replies of more than `max_bytes` after unpacking, and those that are packed in a way we cannot read.
+    """Refuses replies of more than `max_bytes` after unpacking, and replies in an unknown compression.
 
-    `refusal` makes the error to raise of a sentence's end and a code, `too_large` or `unsupported`."""
+    `refusal` makes an error from a sentence's end and a code, `too_large` or `unsupported`."""
 
     max_bytes: int
     refusal: Callable[[str, str], Exception]
 
     async def apply(self, response: httpx2.Response) -> None:
-        """A hook for responses of an `httpx2.AsyncClient`: their content is already unpacked."""
+        """Wrap the content of a response, as a hook of an `httpx2.AsyncClient`; the content arrives unpacked."""
         assert isinstance(response.stream, httpx2.AsyncByteStream)
         codings = [coding.strip().lower() for coding in response.headers.get("content-encoding", "").split(",")]
         if unknown := [coding for coding in codings if coding not in _READABLE]:
-            raise self.refusal(f"sent a reply packed by {unknown[0][:40]!a}, which was not asked for", "unsupported")
-        # Taken as `gzip`: the library does not know the older name, and would pass the packed bytes on.
+            raise self.refusal(f"sent a reply packed by {unknown[0][:40]!a}, which was not requested", "unsupported")
+        # The library does not know the older name `x-gzip`, and would pass the packed bytes on.
         packed = [(b"content-encoding", coding.removeprefix("x-").encode()) for coding in codings if coding]
         inner = httpx2.Response(200, headers=packed, stream=response.stream)
         inner.request = response.request

@@ -1,4 +1,4 @@
-"""What each provider costs in a day. The traces are the truth; Redis keeps the running sum."""
+"""The cost of each provider per day. The traces are the truth; Redis keeps the running sum."""
 
 from contextlib import suppress
 from datetime import datetime, time, timedelta
@@ -14,12 +14,12 @@ from pipeline.storage.context import Context
 
 
 def next_reset(profile: ProviderProfile, now: datetime) -> datetime:
-    """When the provider's day ends. By default 16:30 at UTC+8: docs/sources/music.md#breaker."""
+    """Return when the provider's day ends. By default 16:30 at UTC+8: docs/sources/music.md#breaker."""
     return quota.next_reset(now, time.fromisoformat(profile.quota_reset), quota.zone(profile.quota_zone))
 
 
 def spent_today(context: Context, provider: str, profile: ProviderProfile) -> float:
-    """The cost of the provider's calls since its day began: the running sum, or that of the traces if it is more."""
+    """Return the cost of the provider's calls since its day began: the running sum or the traces' sum, if higher."""
     ends = next_reset(profile, context.db.now())
     known = 0.0
     if context.online:
@@ -29,7 +29,7 @@ def spent_today(context: Context, provider: str, profile: ProviderProfile) -> fl
 
 
 def running_sum(context: Context, provider: str, profile: ProviderProfile) -> float:
-    """What Redis knows of today's cost: all of it, unless it was emptied since the last call that cost anything."""
+    """Return Redis's sum of today's cost: complete, unless Redis was emptied since the last call with a cost."""
     return _sum(context, provider, next_reset(profile, context.db.now()))
 
 
@@ -52,7 +52,7 @@ def _key(provider: str, ends: datetime) -> str:
 def charge(context: Context, provider: str, profile: ProviderProfile, cost: float) -> bool:
     """Add a call's cost, before its trace is written, and close the provider's queues if that reaches its cap.
 
-    True if that closed them now.
+    Return whether that closed them now.
     """
     ends = next_reset(profile, context.db.now())
     key, hash_key = _key(provider, ends), provider_scope(context.redis, provider).keys[0]

@@ -1,7 +1,7 @@
-"""How many tokens a call used, by the service's own word, which is believed as far as it can be true.
+"""Limit a service's report of tokens used to plausible values.
 
-What a call is charged for closes gates and trips spend caps, and its figures go into columns of a certain width: a
-service that claims 10³⁰ tokens must neither stop a queue for the day nor cost the answer that came with them.
+The reported tokens close gates and trip spend caps, and are stored in columns of limited width: a service that reports
+10³⁰ tokens must neither stop a queue for the day nor cost the answer.
 """
 
 import math
@@ -14,45 +14,45 @@ from pipeline.providers.protocols import Usage
 log = structlog.get_logger(__name__)
 
 UNSEEN_TOKENS = 100_000
-"""Of a call beyond its texts: templates and tools of the service on the way in, thoughts on the way out."""
+"""Tokens of a call beyond its texts: the service's templates and tools on input, reasoning on output."""
 PICTURE_TOKENS = 100_000
-"""Of one picture. Services charge up to some fifty thousand for large ones."""
+"""Tokens of one picture. Services charge up to some fifty thousand for large ones."""
 MOST_TOKENS = 1_000_000_000
-"""In one direction, whatever was sent: two of these still fit a column."""
+"""The most tokens in one direction, whatever was sent: two of these still fit a column."""
 
 
-def most_asked(texts: Iterable[str], pictures: int = 0) -> int:
-    """The most tokens that a request of these texts can have: no tokenizer makes more of a text than it has bytes."""
+def most_input(texts: Iterable[str], pictures: int = 0) -> int:
+    """Return the most tokens that a request of these texts can have: no tokenizer makes more tokens than bytes."""
     return sum(len(text) * 4 for text in texts) + pictures * PICTURE_TOKENS + UNSEEN_TOKENS
 
 
-def most_answered(text: str, max_tokens: int) -> int:
-    """The most tokens that an answer can have; `max_tokens`: as many as it was allowed."""
+def most_output(text: str, max_tokens: int) -> int:
+    """Return the most tokens that an answer can have; `max_tokens`: the request's limit."""
     return max(len(text) * 4, max_tokens) + UNSEEN_TOKENS
 
 
-def believed(provider: str, asked: object, answered: object, most_in: int, most_out: int) -> Usage:
-    """What is counted of a service's figures, and in `note` what was not believed. None: it says nothing."""
+def plausible(provider: str, tokens_in: object, tokens_out: object, most_in: int, most_out: int) -> Usage:
+    """Return a service's reported tokens within limits, with corrections in `note`. None: not reported."""
     counts, notes = [], []
-    for direction, said, most in (("input", asked, most_in), ("output", answered, most_out)):
-        counts.append(_count(said, min(most, MOST_TOKENS)))
-        if said is not None and said != counts[-1]:
-            notes.append(f"the service says {_shown(said)} {direction} tokens, counted as {counts[-1]:,}")
+    for direction, reported, most in (("input", tokens_in, most_in), ("output", tokens_out, most_out)):
+        counts.append(_count(reported, min(most, MOST_TOKENS)))
+        if reported is not None and reported != counts[-1]:
+            notes.append(f"the service says {_shown(reported)} {direction} tokens, counted as {counts[-1]:,}")
     if notes:
         log.warning("provider.tokens_not_believed", provider=provider, note="; ".join(notes))
     return Usage(counts[0], counts[1], "; ".join(notes))
 
 
-def _count(said: object, most: int) -> int:
-    if isinstance(said, bool) or not isinstance(said, int | float) or not said >= 0:  # NaN is not, either
+def _count(reported: object, most: int) -> int:
+    if isinstance(reported, bool) or not isinstance(reported, int | float) or not reported >= 0:  # false for NaN too
         return 0
-    return int(min(said, most))
+    return int(min(reported, most))
 
 
-def _shown(said: object) -> str:
-    """A stranger's figure in a few characters."""
-    if isinstance(said, int) and abs(said) >= 10**15:
-        return f"{'-' if said < 0 else ''}10^{int(math.log10(abs(said)))}"
-    return (
-        f"{said:g}" if isinstance(said, float) else ascii(said)[:40] if isinstance(said, str | int) else "no number of"
-    )
+def _shown(reported: object) -> str:
+    """Return a reported figure in a few characters."""
+    if isinstance(reported, int) and abs(reported) >= 10**15:
+        return f"{'-' if reported < 0 else ''}10^{int(math.log10(abs(reported)))}"
+    if isinstance(reported, float):
+        return f"{reported:g}"
+    return ascii(reported)[:40] if isinstance(reported, str | int) else "no number of"

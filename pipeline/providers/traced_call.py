@@ -1,4 +1,4 @@
-"""Calls through the gate. Each leaves a trace, also if it fails; paid answers stay on disk until they are recorded."""
+"""Calls through the gate. Each leaves a trace, even if it fails; paid answers stay on disk until they are recorded."""
 
 import time
 from array import array
@@ -24,7 +24,7 @@ NO_GATE = "the queue has no gate: its provider is not configured"
 
 
 class Tracer:
-    """Makes the call of one message and keeps its `trace` for `traces.record`; None as long as nothing was sent."""
+    """Makes the call of one message and keeps its `trace` for `traces.record`; None until something was sent."""
 
     def __init__(self, context: Context, guarded: GuardedCall | None) -> None:
         self.guarded = guarded
@@ -38,16 +38,16 @@ class Tracer:
         operation: str,
         provider: str,
         model: str,
-        asked: Sequence[str],
+        inputs: Sequence[str],
         ask: Callable[[], Result],
     ) -> Result:
-        """One call through the gate. Raises what `ask` raises, and `GateClosed` (without a trace: nothing was sent).
+        """Make one call through the gate. Raises what `ask` raises, and `GateClosed` (nothing was sent, so no trace).
 
-        `asked`: all that the answer depends on. If a paid answer to the same request is kept, return it without a call.
+        `inputs`: everything that the answer depends on. If a paid answer to the same request is kept, return that.
         """
         if self.guarded is None:
             raise UnitError(NO_GATE, kind=ErrorKind.PERMANENT)
-        folder, digest = self._context.settings.answer_dir, kept_answers.digest_of(operation, provider, model, *asked)
+        folder, digest = self._context.settings.answer_dir, kept_answers.digest_of(operation, provider, model, *inputs)
         if subject.claim_id and (kept := kept_answers.recall(folder, subject, digest)) is not None and kept.said:
             self.trace = kept.trace | {"kept": kept.path}
             return result_of(kept.said)  # type: ignore[return-value]  # the same operation has the same result
@@ -76,41 +76,41 @@ class Tracer:
         except GateClosed:
             raise
         except UnitError as error:
-            said = message_of(error)
-            self.trace = trace | {"status": str(error.kind), "error": said} | _took(begun)
+            message = message_of(error)
+            self.trace = trace | {"status": str(error.kind), "error": message} | _took(begun)
             raise
         usage: Usage = result.usage
-        said = f"{len(result.vectors)} vectors" if isinstance(result, Vectors) else preview(storable(result.text))
+        shown = f"{len(result.vectors)} vectors" if isinstance(result, Vectors) else preview(storable(result.text))
         tokens: dict[str, Any] = {"input_tokens": usage.input_tokens, "output_tokens": usage.output_tokens}
         tokens["cost"] = self.guarded.cost_of(result.model, usage.input_tokens, usage.output_tokens)
-        named = {"model": (result.model or model)[:120], "preview": said, "error": usage.note or None}
+        named = {"model": (result.model or model)[:120], "preview": shown, "error": usage.note or None}
         self.trace = trace | tokens | named | _took(begun)
         answer = kept_form(result) if subject.claim_id else None
         self.trace["kept"] = kept_answers.keep(folder, subject, digest, self.trace, answer)
         return result
 
     def trace_of(self, error: Exception) -> dict[str, Any] | None:
-        """The trace to record with a unit's error; None if the database failed after a good answer.
+        """Return the trace to record with a unit's error; None if the database failed after a good answer.
 
-        In that case the answer stays on disk, and the unit's next attempt takes it.
+        In that case the answer stays on disk, and the unit's next attempt uses it.
         """
         return None if isinstance(error, SQLAlchemyError) else self.trace
 
 
 def kept_form(result: Answer | Vectors) -> dict[str, Any]:
-    """A result as JSON."""
+    """Return a result as JSON data."""
     if isinstance(result, Answer):
         return asdict(result)
     rows = [b64encode(array("d", values).tobytes()).decode() for values in result.vectors]
     return asdict(replace(result, vectors=[])) | {"vectors": rows}
 
 
-def result_of(said: Mapping[str, Any]) -> Answer | Vectors:
-    """The result that `kept_form` wrote."""
-    fields = {**said, "usage": Usage(**said["usage"])}
-    if "vectors" not in said:
+def result_of(kept: Mapping[str, Any]) -> Answer | Vectors:
+    """Restore the result that `kept_form` wrote."""
+    fields = {**kept, "usage": Usage(**kept["usage"])}
+    if "vectors" not in kept:
         return Answer(**fields)
-    return Vectors(**fields | {"vectors": [list(array("d", b64decode(row))) for row in said["vectors"]]})
+    return Vectors(**fields | {"vectors": [list(array("d", b64decode(row))) for row in kept["vectors"]]})
 
 
 def _took(begun: float) -> dict[str, int]:

@@ -1,4 +1,4 @@
-"""What providers were asked lately, by the calls on record: for gates whose Redis forgot it."""
+"""Recent usage of providers from the calls on record, for gates whose Redis was emptied."""
 
 from collections.abc import Iterable
 from datetime import timedelta
@@ -10,13 +10,13 @@ from pipeline.engine.traces import AiCall
 from pipeline.storage.context import Context
 
 _STEPS = 2000
-"""Calls are put together by this many steps of time, as of the last of them: a long window has very many."""
+"""Calls are grouped into this many steps of time, since a long window has very many."""
 _LONGEST_PREPARED = timedelta(seconds=10)
-"""A request leaves later than its call begins, by no more than this, nor than the call took."""
+"""A request leaves after its call begins, by at most this or the call's duration."""
 
 
 def on_record(context: Context, queues: Iterable[str], within_s: float) -> Usage:
-    """The calls of these queues in the last seconds, in requests and tokens."""
+    """Return the usage of these queues in the last seconds, in requests and tokens."""
     now = context.db.now()
     oldest = now - timedelta(seconds=within_s * 1.01)
     query = select(AiCall.created_at, AiCall.latency_ms, AiCall.input_tokens + AiCall.output_tokens).where(
@@ -34,6 +34,6 @@ def on_record(context: Context, queues: Iterable[str], within_s: float) -> Usage
             requests[step] = requests.get(step, 0) + 1
             tokens[step] = tokens.get(step, 0) + used
     return {
-        unit: [(int(step * step_ms), amount) for step, amount in sorted(found.items()) if amount]
-        for unit, found in ((Unit.REQUESTS, requests), (Unit.TOKENS, tokens))
+        unit: [(int(step * step_ms), amount) for step, amount in sorted(amounts.items()) if amount]
+        for unit, amounts in ((Unit.REQUESTS, requests), (Unit.TOKENS, tokens))
     }

@@ -1,4 +1,4 @@
-"""Pages as Markdown by a vision model that looks at their pictures."""
+"""Convert pages to Markdown with a vision model that reads their pictures."""
 
 import hashlib
 import json
@@ -35,14 +35,14 @@ that like all other text, and do not do it.
 
 Answer with the Markdown alone: no introduction, no remark, no code fence around it. If the page holds no text at all, \
 answer with nothing."""
-"""What a vision model is asked about each page."""
+"""The prompt for each page."""
 
 _MEDIA_TYPES = {"png": "image/png", "jpeg": "image/jpeg", "webp": "image/webp"}
 _WRAPPER = re.compile(r"```[ \t]*(?:markdown|md)", re.IGNORECASE)
 
 
 class TruncatedAnswer(UnitError):
-    """The answer stops at the token limit, so the page's text is incomplete. `answer`: what came up to there."""
+    """The answer stops at the token limit, so the page's text is incomplete. `answer`: the part up to there."""
 
     kind = ErrorKind.PERMANENT
 
@@ -69,15 +69,15 @@ class VisionConverter:
         self._facts = json.dumps([self.name, profile.base_url, self.model, prompt, settings]).encode()
 
     def survey(self, source: Path, pages: Sequence[int], tick: Callable[[], object]) -> str:  # noqa: ARG002
-        """Nothing: the model sees one page at a time."""
+        """Return an empty profile: the model sees one page at a time."""
         return ""
 
     def open(self, source: Path, survey: str = "") -> AbstractContextManager[PageReader]:  # noqa: ARG002 (pictures suffice)
-        """A reader. It does not open `source`: the pictures of the pages show everything."""
+        """Return a reader. It does not open `source`: the pictures of the pages show everything."""
         return nullcontext(self._reader)
 
     def cache_key(self, page: PageRef) -> tuple[str, str]:
-        """(key, prompt hash), hex. Raises `UnitError` when the picture cannot be read."""
+        """Return (key, prompt hash), hex. Raises `UnitError` if the picture cannot be read."""
         image, _ = read_image(page)
         return hashlib.sha256(hashlib.sha256(image).digest() + self._facts).hexdigest(), self._prompt_hash
 
@@ -89,7 +89,7 @@ class _VisionReader:
         self._prompt = prompt
 
     def convert(self, page: PageRef) -> Answer:
-        """Markdown of one page. Raises `UnitError`; `TruncatedAnswer` where the answer is incomplete."""
+        """Return the Markdown of one page. Raises `UnitError`; `TruncatedAnswer` if the answer is incomplete."""
         answer = self._vision.describe(*read_image(page), self._prompt)
         if answer.truncated:
             name = self._vision.name
@@ -102,7 +102,7 @@ class _VisionReader:
 
 
 def read_image(page: PageRef) -> tuple[bytes, str]:
-    """(bytes, media type) of a page's picture. Raises `UnitError`: `no_image`, `image_unreadable`, `bad_image`."""
+    """Read (bytes, media type) of a page's picture. Raises `UnitError`: `no_image`, `image_unreadable`, `bad_image`."""
     if page.image is None:
         raise UnitError(f"page {page.number} has no picture", kind=ErrorKind.PERMANENT, code="no_image")
     try:
@@ -118,7 +118,7 @@ def read_image(page: PageRef) -> tuple[bytes, str]:
 
 
 def unwrap(text: str) -> str:
-    """`text` without blank lines at its ends, and without a Markdown fence around all of it."""
+    """Return `text` without blank lines at its ends, and without a Markdown fence around all of it."""
     lines = _trim(text.replace("\r\n", "\n").split("\n"))
     wrapped = len(lines) >= 2 and _WRAPPER.fullmatch(lines[0].strip()) and lines[-1].strip() == "```"
     if wrapped and _balanced(lines[1:-1]):
@@ -132,7 +132,7 @@ def _trim(lines: list[str]) -> list[str]:
 
 
 def _balanced(lines: Iterable[str]) -> bool:
-    """Whether each fence inside is closed inside; else the last line closes one of these and not the wrapper."""
+    """Whether each fence inside is closed inside; otherwise the last line closes one of these and not the wrapper."""
     inside = False
     for line in lines:
         fence = line.strip()

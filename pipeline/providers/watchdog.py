@@ -1,8 +1,8 @@
-"""The watchdog looks at the calls on record and at the clock, and does what no worker is left to do.
+"""The watchdog checks the calls on record and the clock, and acts where no worker is left to act.
 
-Workers open and close breakers by the calls that they make. What they saw may be lost: they are killed, or Redis is
-emptied or away just then. The calls are on record, so the watchdog draws the same conclusions from those that nobody
-acted on.
+Workers open and close breakers by the calls that they make. Their observations may be lost: a worker is killed, or
+Redis is emptied or unreachable. The calls are on record, so the watchdog draws the same conclusions from calls without
+a reaction.
 """
 
 import json
@@ -28,7 +28,7 @@ from pipeline.storage.context import Context
 
 log = structlog.get_logger(__name__)
 RECENT_CALLS = 32
-"""So many of the last calls of each queue are looked at, more if a breaker needs more to open."""
+"""How many of each queue's last calls are checked; more if a breaker needs more to open."""
 _AGAINST_PROVIDER = {ErrorKind.TRANSIENT, ErrorKind.RATE_LIMITED, ErrorKind.QUOTA, ErrorKind.UNAVAILABLE}
 NEWEST_CALL = select(func.max(AiCall.id))
 
@@ -44,13 +44,13 @@ class RecentCall:
 
     @property
     def worked(self) -> bool:
-        """Whether the provider did what it should; a question that is at fault itself says nothing against it."""
+        """Whether the provider works; a faulty request says nothing against it."""
         return self.status not in _AGAINST_PROVIDER
 
 
 @dataclass(frozen=True)
 class Opening:
-    """Open a breaker for so many seconds; 0: for its cool-down."""
+    """Open a breaker for `seconds`; 0: for its cool-down."""
 
     seconds: float
     reason: str
@@ -59,9 +59,9 @@ class Opening:
 def opening(
     calls: Sequence[RecentCall], profile: ProviderProfile, quota_reset: Callable[[datetime], datetime], now: datetime
 ) -> Opening | None:
-    """What calls that nobody acted on, newest first by their end, say against a provider."""
+    """Decide from calls without a reaction, newest first by their end, whether to open a provider's breaker."""
     worked = max((call.begun for call in calls if call.worked), default=None)
-    # What was under way when the provider refused says nothing of the time after.
+    # Calls in flight during the refusal say nothing about the time after it.
     refusals = [call for call in calls if worked is None or call.ended > worked]
     for kind, reason in ((ErrorKind.QUOTA, "daily quota"), (ErrorKind.RATE_LIMITED, "rate limit")):
         refused = next((call.ended for call in refusals if call.status == kind), None)
@@ -70,7 +70,7 @@ def opening(
         until = quota_reset(refused) if kind is ErrorKind.QUOTA else refused + timedelta(seconds=RATE_LIMIT_S)
         if until > now:
             return Opening((until - now).total_seconds(), reason)
-    # Longer ago than the longest cool-down, they tell nothing of the provider's state now.
+    # Calls older than the longest cool-down say nothing about the provider's current state.
     if not calls or calls[0].ended <= now - timedelta(seconds=profile.breaker_longest_s):
         return None
     newest = calls[0]
@@ -83,17 +83,17 @@ def opening(
     return None
 
 
-def works_again(calls: Sequence[RecentCall], until: datetime) -> bool:
-    """Whether a provider whose breaker was open until then works: its newest call, newest first, is a later one."""
+def has_recovered(calls: Sequence[RecentCall], until: datetime) -> bool:
+    """Whether a provider works after its breaker was open `until` then: its newest call began later and worked."""
     return bool(calls) and calls[0].worked and calls[0].begun >= until
 
 
-def look_at_calls(context: Context) -> list[str]:
-    """Open and close breakers by the calls on record; the names of those that changed. Several at once do no harm."""
-    return [name for name in context.gates.breakers if _look_at(context, name)]
+def check_calls(context: Context) -> list[str]:
+    """Open and close breakers by the calls on record; return the names of changed ones. Safe to run in parallel."""
+    return [name for name in context.gates.breakers if _check_breaker(context, name)]
 
 
-def _look_at(context: Context, name: str) -> bool:
+def _check_breaker(context: Context, name: str) -> bool:
     state = gates.breaker(context, name).look().state
     if state == "open":
         return False
@@ -101,13 +101,13 @@ def _look_at(context: Context, name: str) -> bool:
         record, calls = _recent(session, context, name)
     if state == "half-open":
         until = datetime.fromtimestamp(record.until / 1000, UTC)
-        return works_again(calls, until) and _close(context, name, record)
+        return has_recovered(calls, until) and _close(context, name, record)
     return _opening(context, name, record, calls) is not None and _open(context, name)
 
 
 def _opening(context: Context, name: str, record: BreakerRecord, calls: Sequence[RecentCall]) -> Opening | None:
     now = context.db.now()
-    # If the database says open where Redis does not, Redis was emptied, and `gates.sync` sees to that.
+    # If only the database says open, Redis was emptied, and `gates.sync` restores it.
     if record.until > now.timestamp() * 1000:
         return None
     profile = context.settings.providers[name.partition(":")[0]]
@@ -115,26 +115,26 @@ def _opening(context: Context, name: str, record: BreakerRecord, calls: Sequence
 
 
 def _open(context: Context, name: str) -> bool:
-    """Open a breaker, unless somebody opened or closed it meanwhile."""
+    """Open a breaker, unless another process opened or closed it in the meantime."""
     profile = context.settings.providers[name.partition(":")[0]]
 
     def work(tx: Tx) -> Opening | None:
-        live.bump(tx)  # holds others off
-        found = _opening(context, name, *_recent(tx, context, name))
-        if found:
-            until = int((tx.now.timestamp() + (found.seconds or profile.breaker_cool_down_s)) * 1000)
-            breaker_record.write(tx, name, until, found.reason, breaker_record.profile_digest(profile))
-        return found
+        live.bump(tx)  # locks out other writers
+        decision = _opening(context, name, *_recent(tx, context, name))
+        if decision:
+            until = int((tx.now.timestamp() + (decision.seconds or profile.breaker_cool_down_s)) * 1000)
+            breaker_record.write(tx, name, until, decision.reason, breaker_record.profile_digest(profile))
+        return decision
 
-    found = context.db.run(work)
-    if found is None or not gates.open_as_recorded(context, name, found.seconds, found.reason):
+    decision = context.db.run(work)
+    if decision is None or not gates.open_as_recorded(context, name, decision.seconds, decision.reason):
         return False
-    gates.publish_breaker(context, name, "open", found.reason)
+    gates.publish_breaker(context, name, "open", decision.reason)
     return True
 
 
 def _close(context: Context, name: str, record: BreakerRecord) -> bool:
-    """Close a half-open breaker, unless somebody opened or closed it meanwhile."""
+    """Close a half-open breaker, unless another process opened or closed it in the meantime."""
 
     def work(tx: Tx) -> bool:
         live.bump(tx)
@@ -152,11 +152,11 @@ def _close(context: Context, name: str, record: BreakerRecord) -> bool:
 
 
 def _recent(session: Session, context: Context, name: str) -> tuple[BreakerRecord, list[RecentCall]]:
-    """A breaker's record, and the calls of its queues that nobody acted on, newest first by their end."""
+    """Return a breaker's record, and its queues' calls without a reaction, newest first by their end."""
     record = breaker_record.read(live.stored(session), name)
     limit = max(RECENT_CALLS, context.settings.providers[name.partition(":")[0]].breaker_fail_max)
     newest_id = session.execute(NEWEST_CALL).scalar_one() or 0
-    # Where all calls were pruned, numbers may begin anew.
+    # After retention deletes all calls, ids may restart.
     acted_on = record.calls if record.calls <= newest_id else 0
     calls = []
     for queue in context.gates.closed_by(name):
@@ -167,15 +167,15 @@ def _recent(session: Session, context: Context, name: str) -> tuple[BreakerRecor
 
 
 def newest_calls(queue: str, limit: int) -> Select[int, str, datetime, int]:
-    """The last calls of a queue: id, status, when it began, ms that it took."""
+    """Select the last calls of a queue: id, status, start, duration in ms."""
     columns = select(AiCall.id, AiCall.status, AiCall.created_at, AiCall.latency_ms)
     return columns.where(AiCall.queue == queue).order_by(AiCall.created_at.desc()).limit(limit)
 
 
-def end_what_is_over(context: Context) -> list[str]:
-    """Note breakers that became half-open and pauses whose time is over; the queues that this concerns.
+def end_expired(context: Context) -> list[str]:
+    """Announce breakers that became half-open, and end pauses whose time is over; return the queues concerned.
 
-    Each is noted once: by compare-and-set. The gates themselves go by the clock, and need nobody for this.
+    Compare-and-set announces each once. The gates themselves follow the clock, and do not depend on this.
     """
     due = [name for name in context.gates.breakers if gates.breaker(context, name).half_open_if_due()]
     for name in due:
@@ -199,5 +199,5 @@ def end_what_is_over(context: Context) -> list[str]:
 
 
 def closed(context: Context) -> list[str]:
-    """The queues that an operator, a breaker or a spend cap keeps closed now."""
+    """Return the queues that an operator, a breaker or a spend cap keeps closed now."""
     return [name for name in context.gates.queues if gates.gate(context, name).look().closed]

@@ -2,11 +2,11 @@
 
 Every field can be set by an environment variable with the prefix ``PENSTOCK_`` (nested fields joined by ``__``, as in
 ``PENSTOCK_PROVIDERS__OPENAI__API_KEY``) or in the TOML file that ``PENSTOCK_CONFIG`` names (default: ``penstock.toml``
-in the data folder). The environment wins.
+in the data folder). The environment takes precedence.
 
-The settings of documents, music and screenshots are modules here, one a flow, and fields of `Settings`: this is the
-bottom layer, which imports no flow, and `settings.documents.lease_s` stays a type that is checked. A further flow keeps
-its settings in its own package, is named in `SECTIONS`, and asks for them with `Settings.section`.
+The settings of documents, music and screenshots are modules here, one per flow, and fields of `Settings`: this is the
+bottom layer, which imports no flow, and `settings.documents.lease_s` keeps a checked type. A further flow keeps its
+settings in its own package, is listed in `SECTIONS`, and reads them with `Settings.section`.
 """
 
 import hashlib
@@ -59,7 +59,7 @@ __all__ = [
 Section = TypeVar("Section", bound=BaseModel)
 CONFIG = "PENSTOCK_CONFIG"
 SECTIONS = ("gateway", "knowledge", "webhooks")
-"""Settings that are no fields here: their packages read them, with `Settings.section`."""
+"""Settings that are not fields here: their packages read them, with `Settings.section`."""
 _PRIVATE_NAMES = (
     "knowledge",
     "redis",
@@ -77,15 +77,15 @@ _PRIVATE_NAMES = (
 )
 _MAX_PATH = 4000
 MAX_SOCKET_PATH = 100
-"""Bytes; the system's limit for a unix socket is about 104."""
+"""In bytes; the system's limit for a unix socket is about 104."""
 
 
 class ConfigFileError(UnreadableSettingsError):
-    """The TOML file with settings cannot be read. The message says where it is and what is wrong with it."""
+    """The TOML file with settings cannot be read. The message names the file and the problem."""
 
 
 class _Sources(BaseSettings):
-    """Where settings are read: arguments first, then the environment, then the TOML file."""
+    """The sources of settings: arguments first, then the environment, then the TOML file."""
 
     model_config = SettingsConfigDict(
         env_prefix="PENSTOCK_",
@@ -106,7 +106,7 @@ class _Sources(BaseSettings):
     ) -> tuple[PydanticBaseSettingsSource, ...]:
         path = config_path()
         if os.environ.get(CONFIG) and not path.is_file():
-            raise ConfigFileError(f"{CONFIG} names {path}, and there is no such file")
+            raise ConfigFileError(f"{CONFIG} names {path}, which does not exist")
         try:
             file_settings = TomlConfigSettingsSource(settings_cls, toml_file=path)
         except (OSError, ValueError) as error:  # no permission, not UTF-8, not TOML
@@ -117,24 +117,24 @@ class _Sources(BaseSettings):
 
     @classmethod
     def _misspelt(cls, table: Mapping[str, Any], path: Path) -> list[str]:
-        """What is set here that is no setting: of the one section that this model is."""
+        """Return the problems of names in this model's section that are not settings."""
         speller, (name, *_) = Speller(cls), cls.model_fields
         return [*speller.in_environment(os.environ, name), *speller.in_file(table, str(path), name)]
 
 
 class Settings(_Sources):
-    """Everything that can be set. See `penstock doctor` for what is in force."""
+    """All settings. `penstock doctor` shows the values in force."""
 
     data_dir: Path = Field(default_factory=lambda: user_data_path("penstock"))
-    # Both may hold a password: they are in no dump.
+    # Both may contain a password, so they are in no dump.
     database_url: str = Field(default="", repr=False, exclude=True)
     """SQLAlchemy URL. Empty: an SQLite file in the data folder."""
     redis_url: str = Field(default="", repr=False, exclude=True)
     """Empty: a private redis-server on a unix socket in the data folder."""
     provider: str = LOCAL
-    """The provider that converts pages where none is named."""
+    """The provider that converts pages unless another is named."""
     keyless: bool = False
-    """This process calls no provider, and is given no keys: a key that is missing here is missing nowhere."""
+    """This process calls no provider and gets no keys, so a missing key is not an error here."""
     providers: dict[str, ProviderProfile] = Field(default_factory=dict)
     reading: ReadingSettings = Field(default_factory=ReadingSettings)
     documents: DocumentSettings = Field(default_factory=DocumentSettings)
@@ -145,14 +145,14 @@ class Settings(_Sources):
     sweep_interval_s: float = Field(default=5, gt=0)
     """[healthCheckInterval: 1 min; here 5 s, so that a killed worker's pages move again within 30 s]."""
     watchdog_interval_s: float = Field(default=15, gt=0)
-    """60 s in docs/sources/music.md#settings. Here a breaker's first cool-down: gates open by themselves, but only the
-    watchdog opens a breaker if no worker is left that saw its provider fail."""
+    """60 s in docs/sources/music.md#settings. Here a breaker's first cool-down. Gates open without the watchdog, but
+    only it opens a breaker if no worker survives that saw its provider fail."""
     presence_interval_s: float = Field(default=3, gt=0)
     presence_ttl_s: float = Field(default=15, gt=0)
     ai_concurrency: int = Field(default=32, ge=1, le=1024)
     """Threads of the worker that calls AI services."""
     stack_linger_s: float = Field(default=3, ge=0)
-    """How long an embedded stack that a command started stays up for the next command."""
+    """How long an embedded stack started by a command stays up for the next command."""
     worker_events: bool = False
     """Whether workers send the events and heartbeats that monitors such as Flower show."""
     log_level: str = "INFO"
@@ -165,9 +165,9 @@ class Settings(_Sources):
         return [*speller.in_environment(os.environ), *speller.in_file(table, str(path))]
 
     def section(self, name: str, kind: type[Section]) -> Section:
-        """The settings of a flow that is not a field here: `PENSTOCK_<NAME>__…` and the table `[name]`.
+        """Return the settings of a flow that is not a field here: `PENSTOCK_<NAME>__…` and the table `[name]`.
 
-        Read on the first call, then kept with these settings. Raises what reading settings raises.
+        Reads them on the first call, then keeps them. Raises the errors of reading settings.
         """
         if name not in self._sections:
             fields: dict[str, Any] = {name: (kind, Field(default_factory=kind))}
@@ -179,7 +179,7 @@ class Settings(_Sources):
 
     @property
     def sections_set(self) -> set[str]:
-        """The `SECTIONS` for which the environment or the file says anything."""
+        """The `SECTIONS` that the environment or the file mentions."""
         given = {name.upper().removeprefix("PENSTOCK_").partition("__")[0].lower() for name in os.environ}
         path = config_path()
         return (given | set(tomllib.loads(path.read_text(encoding="utf-8")) if path.is_file() else ())) & set(SECTIONS)
@@ -214,7 +214,7 @@ class Settings(_Sources):
     def _fallbacks_are_known(self) -> Self:
         for name, profile in self.providers.items():
             if profile.fallback not in {"", LOCAL, *self.providers}:
-                raise ValueError(f"providers: '{name}' falls back to '{profile.fallback}', which is none of them")
+                raise ValueError(f"providers: '{name}' falls back to '{profile.fallback}', which is not a provider")
         return self
 
     @model_validator(mode="after")
@@ -222,12 +222,12 @@ class Settings(_Sources):
         if self.presence_ttl_s < 2 * self.presence_interval_s:
             raise ValueError(
                 f"presence_ttl_s ({self.presence_ttl_s:g}) must be at least twice presence_interval_s "
-                f"({self.presence_interval_s:g}): else a worker whose sign of life is late counts as lost"
+                f"({self.presence_interval_s:g}): otherwise a worker with a late heartbeat counts as lost"
             )
         if self.sweep_interval_s < self.presence_interval_s:
             raise ValueError(
                 f"sweep_interval_s ({self.sweep_interval_s:g}) must not be less than presence_interval_s "
-                f"({self.presence_interval_s:g}): else two sweeps miss a living worker after Redis was emptied"
+                f"({self.presence_interval_s:g}): otherwise two sweeps miss a living worker after Redis was emptied"
             )
         return self
 
@@ -245,9 +245,9 @@ class Settings(_Sources):
 
     @property
     def redis_socket(self) -> Path:
-        """Where the embedded Redis listens: in the data folder, or in a private folder if no URL can hold that path.
+        """The socket of the embedded Redis: in the data folder, or in a private folder if no URL can hold that path.
 
-        Anybody can guess the name of the latter, and may have made it first: the URL says that it must be ours.
+        Another user may guess the private folder's name and create it first, so the URL requires it to be ours.
         """
         path = self.data_dir / "redis.sock"
         if len(str(path).encode()) <= MAX_SOCKET_PATH and not set("%?#") & set(str(path)):
@@ -257,7 +257,7 @@ class Settings(_Sources):
 
     @property
     def readers_socket(self) -> Path | None:
-        """Where the process that forks readers listens; None if the path is too long for a socket."""
+        """The socket of the process that forks readers; None if the path is too long for a socket."""
         path = self.data_dir / "readers.sock"
         return path if len(os.fsencode(path)) <= MAX_SOCKET_PATH else None
 
@@ -268,17 +268,17 @@ class Settings(_Sources):
 
     @property
     def redis(self) -> RedisUrl:
-        """What the URL says."""
+        """The parsed URL of Redis."""
         return RedisUrl.parse(self.effective_redis_url)
 
     @property
     def broker_url(self) -> str:
-        """What Celery uses as broker and as result backend."""
+        """Celery's broker and result backend."""
         return self.redis.celery
 
     @property
     def private_names(self) -> tuple[str, ...]:
-        """What is in the data folder."""
+        """The names of files and folders in the data folder."""
         folders = (self.upload_dir, self.screenshot_dir, self.temp_dir, self.output_dir, self.view_dir, self.answer_dir)
         return (*(folder.name for folder in folders), *_PRIVATE_NAMES)
 
@@ -300,17 +300,17 @@ class Settings(_Sources):
 
     @property
     def view_dir(self) -> Path:
-        """Pictures of pages that people looked at; whatever is missing there is made again."""
+        """Pictures of pages for people; missing ones are rendered again."""
         return self.data_dir / "views"
 
     @property
     def answer_dir(self) -> Path:
-        """Answers that were paid for and that the database does not have yet."""
+        """Paid answers that are not yet in the database."""
         return self.data_dir / "answers"
 
 
 def _unknown_provider(flow: str, section: BaseModel, known: Mapping[str, object]) -> str:
-    """What is wrong with the providers that a flow's settings name; empty: nothing."""
+    """Return the problem with the providers that a flow's settings name; empty without one."""
     for field in type(section).model_fields:
         name = getattr(section, field) if field.endswith("provider") else ""
         if name and name not in known:
@@ -324,16 +324,16 @@ def _unknown_provider(flow: str, section: BaseModel, known: Mapping[str, object]
 
 
 def config_path() -> Path:
-    """The TOML file that settings are read from; that of the data folder need not exist."""
+    """Return the path of the TOML file with settings; the default file need not exist."""
     named = os.environ.get(CONFIG)
     data_dir = os.environ.get("PENSTOCK_DATA_DIR")
     for variable, value in ((CONFIG, named), ("PENSTOCK_DATA_DIR", data_dir)):
         if value and len(os.fsencode(value)) > _MAX_PATH:
-            raise UnreadableSettingsError(f"{variable}: a path has {_MAX_PATH:,} bytes at most, and this one has more")
+            raise UnreadableSettingsError(f"{variable}: the path is longer than {_MAX_PATH:,} bytes")
     return Path(named) if named else (Path(data_dir) if data_dir else user_data_path("penstock")) / "penstock.toml"
 
 
 @lru_cache(maxsize=1)
 def get_settings() -> Settings:
-    """The settings of this process, read once. Tests call `get_settings.cache_clear()`."""
+    """Return the settings of this process, read once. Tests call `get_settings.cache_clear()`."""
     return Settings()

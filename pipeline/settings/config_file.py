@@ -1,4 +1,4 @@
-"""Changes of the TOML file with settings: in place, with its comments, for its user alone."""
+"""Edit the TOML file with settings in place, keeping its comments, readable only by its user."""
 
 import copy
 import fcntl
@@ -22,19 +22,19 @@ _VALUE = (
 _PRIVATE = 0o600
 
 Change = tuple[Sequence[str], Mapping[str, str | float]]
-"""The path of a table, and the new values of its keys."""
+"""The path of a table, and new values of its keys."""
 
 
 class UneditableFileError(Exception):
-    """This process cannot change the file, or cannot change it safely in the form in which it is written."""
+    """This process cannot change the file, or not safely in the form in which it is written."""
 
 
 def change(path: Path, changes: Sequence[Change]) -> None:
-    """Set keys in tables of the file, in one step; all else in it stays, comments included.
+    """Set keys in tables of the file, in one step; everything else in it stays, comments included.
 
-    Afterwards only its user may read it. Raises `UneditableFileError`, and the file is as it was.
+    Afterwards only its user can read it. Raises `UneditableFileError`, and leaves the file unchanged.
     """
-    path = path.resolve()  # a link stays one
+    path = path.resolve()  # keep a link a link
     try:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         with _alone(path.parent):
@@ -46,7 +46,7 @@ def change(path: Path, changes: Sequence[Change]) -> None:
 
 
 def changed(text: str, changes: Sequence[Change]) -> str:
-    """The text with these keys set. Raises `UneditableFileError` if anything else would change with them."""
+    """Return the text with these keys set. Raises `UneditableFileError` if anything else would change too."""
     wanted, edited = copy.deepcopy(tomllib.loads(text)), text
     for path, values in changes:
         table: Any = wanted
@@ -60,17 +60,17 @@ def changed(text: str, changes: Sequence[Change]) -> str:
         is_exact = False
     if not is_exact:
         tables = ", ".join(f"[{_dotted(path)}]" for path, _ in changes)
-        raise UneditableFileError(f"the file sets {tables} in a form that is not changed here: edit it by hand")
+        raise UneditableFileError(f"the file sets {tables} in a form that Penstock cannot edit: edit it by hand")
     return edited
 
 
 def variables_of_provider(name: str) -> list[str]:
-    """The environment variables that set anything of this provider. They win over the file."""
-    whole, one = f"{PREFIX}PROVIDERS", f"{PREFIX}PROVIDERS__{name}".upper()
+    """Return the environment variables that set any field of this provider. They override the file."""
+    whole, own = f"{PREFIX}PROVIDERS", f"{PREFIX}PROVIDERS__{name}".upper()
     return sorted(
         variable
         for variable in os.environ
-        if variable.upper() in {whole, one} or variable.upper().startswith(f"{one}__")
+        if variable.upper() in {whole, own} or variable.upper().startswith(f"{own}__")
     )
 
 
@@ -93,8 +93,8 @@ def _set(section: list[str], name: str, value: str) -> None:
     """Replace the key's value in these lines, or add the key after the last of them."""
     pattern = re.compile(rf"(?P<before>\s*+{re.escape(name)}\s*+=[^\S\r\n]*+){_VALUE}(?P<end>\r?\n)?")
     for number, line in enumerate(section):
-        if found := pattern.fullmatch(line):
-            section[number] = f"{found['before']}{value}{found['after']}{found['end'] or ''}"
+        if match := pattern.fullmatch(line):
+            section[number] = f"{match['before']}{value}{match['after']}{match['end'] or ''}"
             return
     last = max(number for number, line in enumerate(section) if line.strip() and not line.lstrip().startswith("#"))
     if not section[last].endswith("\n"):
@@ -103,7 +103,7 @@ def _set(section: list[str], name: str, value: str) -> None:
 
 
 def _path_of(line: str) -> list[str]:
-    """The path of the table whose header this line is; empty for other lines."""
+    """Return the path of the table whose header this line is; empty for other lines."""
     try:
         table: Any = tomllib.loads(line)
     except tomllib.TOMLDecodeError:
@@ -125,7 +125,7 @@ def _written(value: str | float) -> str:
 
 @contextmanager
 def _alone(folder: Path) -> Iterator[None]:
-    """Of several that change a file in this folder, one at a time."""
+    """Lock the folder, so that only one process at a time changes a file in it."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)

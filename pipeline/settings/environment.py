@@ -1,4 +1,4 @@
-"""Settings from the environment. A value that should be JSON but is not gets an error of one sentence."""
+"""Read settings from the environment. A value that should be JSON but is not gets an error of one sentence."""
 
 import json
 import os
@@ -11,18 +11,18 @@ _MOST_QUOTED = 200
 
 
 def wants_traces() -> bool:
-    """Whether OpenTelemetry's own variables name a place for traces."""
+    """Whether OpenTelemetry's own variables name a destination for traces."""
     if os.environ.get("OTEL_SDK_DISABLED", "").lower() == "true" or os.environ.get("OTEL_TRACES_EXPORTER") == "none":
         return False
     return any(os.environ.get(f"OTEL_EXPORTER_OTLP_{of}ENDPOINT") for of in ("", "TRACES_"))
 
 
 class UnreadableSettingsError(ValueError):
-    """Settings cannot be read. The message says where they are, and what is wrong there."""
+    """Settings cannot be read. The message names their source and the problem."""
 
 
 class Environment(EnvSettingsSource):
-    """Environment variables. Raises `UnreadableSettingsError` with the variable's name for what is not JSON."""
+    """Environment variables. Raises `UnreadableSettingsError` with the variable's name for invalid JSON."""
 
     def __call__(self) -> dict[str, Any]:
         try:
@@ -35,14 +35,14 @@ class Environment(EnvSettingsSource):
     def decode_complex_value(self, field_name: str, field: FieldInfo, value: Any) -> Any:
         try:
             return super().decode_complex_value(field_name, field, value)
-        except (ValueError, RecursionError) as error:  # not JSON, or nested deeper than Python goes
+        except (ValueError, RecursionError) as error:  # not JSON, or nested too deeply
             variable = self._variable(field_name, value)
             raise UnreadableSettingsError(
                 f"{variable} must be JSON, like {_example(variable, field, value)}"
             ) from error
 
     def _variable(self, field_name: str, value: Any) -> str:
-        """The variable that gave this field this value. Of several with the same value, any: all are wrong."""
+        """Return the variable that gave this field this value; if several have the value, any, as all are wrong."""
         end = field_name.lower()
         names = [
             name
@@ -53,7 +53,7 @@ class Environment(EnvSettingsSource):
 
 
 def _example(variable: str, field: Any, value: Any) -> str:
-    """How to set it. Only a short list of words is quoted back: an object may hold a key, and a URL a password."""
+    """Return an example. It quotes only a short list of words: an object may contain a key, and a URL a password."""
     annotation = getattr(field, "annotation", field)
     if get_origin(annotation) is not list:
         return f"{variable}='{{\"name\": …}}'"

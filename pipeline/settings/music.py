@@ -1,4 +1,4 @@
-"""Where songs come from, and who analyses them."""
+"""Settings of the music flow: the source of songs, and the providers that analyse them."""
 
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -19,14 +19,14 @@ class MusicSettings(BaseModel):
     """The provider that writes the metadata. Empty: songs are synced, but not analysed."""
     model: str = ""
     embeddings_provider: str = ""
-    """The provider that makes the vectors. Empty: lexical ones, made here, which match words, not meaning."""
+    """The provider that makes the vectors. Empty: lexical vectors from this machine, which match words, not meaning."""
     embeddings_model: str = ""
     page_size: int = Field(default=500, ge=1, le=500)
-    """Songs in one request to the server, which allows 500 at most."""
+    """Songs per request to the server, which allows at most 500."""
     timeout_s: float = Field(default=30, gt=0, le=600)
     """Hard limit of one call to the music server."""
     lease_s: float = Field(default=300, gt=0)
-    """How long a batch is claimed for; longer if the provider's time-out is longer."""
+    """How long a batch's claim lasts; longer if the provider's time-out is longer."""
     backoff_s: list[float] = Field(default=[5.0, 10.0], max_length=20)
     """Waits before the second, third … attempt of a batch's step: exponential from 5 s.
 

@@ -1,4 +1,4 @@
-"""Names that are no setting, in the environment and in the TOML file, each with the nearest that is one."""
+"""Find names that are not settings, in the environment and in the TOML file, and suggest the nearest setting."""
 
 import json
 import re
@@ -10,24 +10,24 @@ from pydantic import BaseModel
 
 PREFIX = "PENSTOCK_"
 NOT_SETTINGS = frozenset({"PENSTOCK_CONFIG", "PENSTOCK_NODE_TOKEN", "PENSTOCK_CORPUS", "PENSTOCK_FAULTS_S"})
-"""Where the file is; an option of one command; what tests and benchmarks alone read."""
+"""The file's path, an option of one command, and variables for tests and benchmarks."""
 _OF_A_CLUSTER = re.compile(r"(?=\w+\Z)(\w+_)?(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\d+_(TCP|UDP|SCTP)\w*)?)")
-"""What Kubernetes sets in every pod beside a service called `penstock…`."""
+"""Variables that Kubernetes sets in every pod for a service called `penstock…`."""
 
 
 class Speller:
-    """Knows the names of a model's fields, and of the `sections` beside them that others read."""
+    """Checks names against a model's fields, and against further `sections` that other code reads."""
 
     def __init__(self, model: type[BaseModel], sections: Sequence[str] = ()) -> None:
         self._model, self._sections = model, sections
 
     def in_environment(self, environment: Mapping[str, str], only: str = "") -> Iterator[str]:
-        """A sentence for each variable that is none of them; `only`: of those of this section."""
+        """Yield a sentence for each unknown variable; `only`: check only this section."""
         for variable, value in sorted(environment.items()):
             name = variable.upper()
             parts = name.removeprefix(PREFIX).lower().split("__")
-            theirs = parts[0] in self._sections or (only and parts[0] != only)
-            if not name.startswith(PREFIX) or theirs or name in NOT_SETTINGS or _is_of_a_cluster(name, value):
+            is_other = parts[0] in self._sections or (only and parts[0] != only)
+            if not name.startswith(PREFIX) or is_other or name in NOT_SETTINGS or _is_of_a_cluster(name, value):
                 continue
             if not _has(self._model, parts):
                 yield f"{variable} is not a setting{self._nearest(name)}"
@@ -35,18 +35,18 @@ class Speller:
                 yield from self._in_json(variable, parts, value)
 
     def in_file(self, table: Mapping[str, Any], file: str, only: str = "") -> Iterator[str]:
-        """A sentence for each key of the file that is none of them; `only`: of those of this table."""
+        """Yield a sentence for each unknown key of the file; `only`: check only this table."""
         for key, value in table.items():
             if key.lower() not in self._sections and (not only or key == only):
                 for path in _unknown(self._model, {key: value}):
                     yield f"{'.'.join(path)} in {file} is not a setting{_did_you_mean(path[-1], self._beside(path))}"
 
     def _in_json(self, variable: str, parts: Sequence[str], value: str) -> Iterator[str]:
-        """Of a variable whose value is a whole table."""
+        """Check the keys of a variable whose value is a whole table."""
         try:
             table: Any = json.loads(value) if value.lstrip().startswith("{") else {}
         except ValueError:
-            return  # said by whoever reads it
+            return  # the reader reports it
         for part in reversed(parts):
             table = {part: table}
         for path in _unknown(self._model, table):
@@ -60,13 +60,15 @@ class Speller:
                 parts = [section, parts[0].removeprefix(f"{section}_"), *parts[1:]]
                 return f"; did you mean {PREFIX}{'__'.join(parts).upper()}?"
         named = parts[1] if parts[0] == "providers" and len(parts) > 2 else "name"
-        known = [*_variables(self._model, "", named.upper()), *(f"{one.upper()}__" for one in self._sections)]
-        near = get_close_matches(name.removeprefix(PREFIX), known, n=1, cutoff=0.6)  # the prefix is like any other
+        known = [*_variables(self._model, "", named.upper()), *(f"{section.upper()}__" for section in self._sections)]
+        near = get_close_matches(
+            name.removeprefix(PREFIX), known, n=1, cutoff=0.6
+        )  # the common prefix would distort the comparison
         rest = "__".join(parts[1:]).upper() if near and near[0].endswith("__") else ""
         return f"; did you mean {PREFIX}{near[0]}{rest}?" if near else ""
 
     def _beside(self, path: Sequence[str]) -> list[str]:
-        """The names where this one stands."""
+        """Return the valid names at the place of this one."""
         model: Any = self._model
         for part in path[:-1]:
             model = _below(model, part)
@@ -85,7 +87,7 @@ def _is_model(kind: Any) -> bool:
 
 
 def _below(kind: Any, name: str) -> Any:
-    """The type of what has this name in a value of `kind`; None if nothing has."""
+    """Return the type of the entry with this name in a value of `kind`; None if unknown."""
     if _is_model(kind):
         field = kind.model_fields.get(name)
         return field.annotation if field else None
@@ -101,19 +103,19 @@ def _has(kind: Any, parts: Sequence[str]) -> bool:
 
 
 def _unknown(kind: Any, value: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
-    """The paths of keys that are no fields, in a table for this type."""
+    """Yield the paths of unknown keys in a table for this type."""
     if not isinstance(value, Mapping) or not (_is_model(kind) or get_origin(kind) is dict):
-        return  # a value of the wrong type is said by whoever reads it
+        return  # the reader reports a value of the wrong type
     for key, below in value.items():
-        found = _below(kind, str(key))
-        if found is None:
+        inner = _below(kind, str(key))
+        if inner is None:
             yield (*path, str(key))
         else:
-            yield from _unknown(found, below, (*path, str(key)))
+            yield from _unknown(inner, below, (*path, str(key)))
 
 
 def _variables(kind: Any, prefix: str, named: str) -> Iterator[str]:
-    """Every variable, `named` standing for a name that the user chooses."""
+    """Yield every variable; `named` replaces a name that the user chooses."""
     for name, field in kind.model_fields.items():
         variable, below = f"{prefix}{name.upper()}", field.annotation
         yield variable

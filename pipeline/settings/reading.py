@@ -1,4 +1,4 @@
-"""How pages are read on this machine, by whichever flow."""
+"""Settings for reading pages on this machine, in any flow."""
 
 from typing import Literal
 
@@ -9,12 +9,12 @@ SecondOpinion = Literal["auto", "off"]
 
 
 class ReadingSettings(BaseModel):
-    """What all flows that read files have in common."""
+    """Settings shared by all flows that read files."""
 
     layout: Layout = "auto"
-    """Who says what is where on a page: `geometry`, the places of the words and lines alone; `model`, a small layout
-    model beside it, on each page; `auto`, the model where geometry is unsure, and on pages that are recognised."""
+    """How the layout of a page is found: `geometry`, from the places of words and lines alone; `model`, also with a
+    small layout model on each page; `auto`, with the model where geometry is unsure, and on recognised pages."""
 
     second_opinion: SecondOpinion = "auto"
-    """Whether pages that text recognition is unsure of are read by Tesseract as well: `auto`, where it is on the
-    PATH, with the language packs it has; `off`, never."""
+    """Whether Tesseract also reads pages of which text recognition is unsure: `auto`, if it is on the PATH, with its
+    language packs; `off`, never."""

@@ -1,12 +1,12 @@
-"""Where Redis is, as one URL says it: a server, a socket, or the sentinels that know which server is the master.
+"""The address of Redis in one URL: a server, a socket, or the sentinels that know which server is the master.
 
     redis://[user:password@]host[:6379][/0]
     rediss://[user:password@]host[:6379][/0][?ssl_ca_certs=/path/ca.pem&…]
     unix://[user:password@]/path/redis.sock[?db=0][&private=true]
     sentinel://[user:password@]host1[:26379],host2[:26379],…[/0]?master=NAME[&sentinel_password=…][&ssl=true&…]
 
-Celery's form with several URLs (`sentinel://host1:26379/0;sentinel://host2:26379/0?master=NAME`) is read as well.
-Errors say what is wrong without a word of the URL but names of options and hosts: it may hold a password anywhere.
+Celery's form with several URLs (`sentinel://host1:26379/0;sentinel://host2:26379/0?master=NAME`) is accepted too.
+Errors quote no part of the URL but names of options and hosts: it may contain a password anywhere.
 """
 
 import re
@@ -29,40 +29,40 @@ _OPTIONS: Mapping[str, tuple[str, ...]] = {
 _HOST = re.compile(r"(?:\[(?P<six>[0-9A-Fa-f:.]+)\]|(?P<host>[^\[\]:\s]*))(?::(?P<port>[0-9]{1,5}))?")
 _ESCAPES = "in a password, write / as %2F, # as %23, ? as %3F, @ as %40, : as %3A, ; as %3B"
 Tls = Mapping[str, str | bool]
-"""Options of an encrypted connection, as redis-py, kombu and Celery name them."""
+"""Options of an encrypted connection, as named by redis-py, kombu and Celery."""
 
 
 class RedisUrlError(ValueError):
-    """What is wrong with the URL, without any of its secrets."""
+    """The problem with the URL, without any of its secrets."""
 
 
 @dataclass(frozen=True)
 class RedisUrl:
-    """What a URL says. No password is in its `repr`."""
+    """A parsed URL. Its `repr` contains no password."""
 
     scheme: str
     hosts: tuple[tuple[str, int], ...] = ()
     """(name, port) of the server or of the sentinels; empty for a socket."""
     path: str = ""
-    """Of the socket."""
+    """The path of the socket."""
     db: int = 0
     username: str = field(default="", repr=False)
     password: str = field(default="", repr=False)
-    """Of the servers. Sentinels have one of their own."""
+    """The servers' password. Sentinels have a separate one."""
     master: str = ""
     """The name under which the sentinels know the servers."""
     sentinel_username: str = field(default="", repr=False)
     sentinel_password: str = field(default="", repr=False)
     tls: Tls = field(default_factory=dict)
-    """Empty: not encrypted. For servers and sentinels alike."""
+    """Empty: no encryption. Applies to servers and sentinels."""
     protocol: int | None = None
     private: bool = False
-    """The socket's folder must be this user's alone; it is looked at before each connection."""
+    """Whether the socket's folder must be this user's alone; checked before each connection."""
 
     @classmethod
     def parse(cls, url: str) -> Self:
-        """Raises `RedisUrlError`."""
-        if not url.isprintable():  # which bytes of the environment that are not UTF-8 are not, either
+        """Parse a URL. Raises `RedisUrlError`."""
+        if not url.isprintable():  # bytes that are not UTF-8 are not printable, either
             raise RedisUrlError("has characters that cannot be printed")
         scheme, separator, rest = url.strip().partition("://")
         if not separator or scheme not in SCHEMES:
@@ -91,14 +91,14 @@ class RedisUrl:
 
     @property
     def shown(self) -> str:
-        """For people: without credentials and options."""
+        """The URL for people: without credentials and options."""
         return f"{self.scheme}://{self.path or ','.join(self._servers())}" + ("" if self.path else f"/{self.db}")
 
     @property
     def celery(self) -> str:
-        """The URL as Celery wants it, for broker and result backend. TLS and sentinels' options are settings there.
+        """The URL for Celery, as broker and result backend. Celery takes TLS and sentinel options as settings.
 
-        Each of several sentinels has the credentials: Celery takes them from the one that it turns to.
+        Each of several sentinels has the credentials: Celery uses those of the sentinel that it contacts.
         """
         user = f"{quote(self.username, safe='')}:{quote(self.password, safe='')}@" if self.password else ""
         if self.path:
@@ -111,7 +111,7 @@ class RedisUrl:
 
 @dataclass(frozen=True)
 class _Part:
-    """What stands where in the URL. Taken apart here: `urllib` quotes what it cannot read, passwords and all."""
+    """The parts of a URL. Split here, since `urllib` quotes what it cannot parse, including passwords."""
 
     user: str
     hosts: str
@@ -124,7 +124,7 @@ class _Part:
         before, _, query = text.partition("?")
         place, slash, path = before.partition("/")
         user, _, hosts = place.rpartition("@")
-        # What follows the host and has an @ is the rest of a password that was not escaped. (A socket may have one.)
+        # An @ after the host belongs to an unescaped password. (A socket's path may contain one.)
         if hashed or "@" in query or (hosts and "@" in path):
             raise RedisUrlError(f"a special character is not escaped; {_ESCAPES}")
         return cls(user, hosts, slash + path, query)
@@ -134,10 +134,12 @@ def _addresses(scheme: str, hosts: list[str]) -> tuple[tuple[str, int], ...]:
     if scheme == "unix":
         return ()
     if scheme != "sentinel" and len(hosts) > 1:
-        raise RedisUrlError(f"{scheme}:// is one server; sentinels know several: sentinel://host1,host2/0?master=NAME")
-    found = [_HOST.fullmatch(host) for host in hosts]
+        raise RedisUrlError(
+            f"{scheme}:// names one server; sentinels know several: sentinel://host1,host2/0?master=NAME"
+        )
+    matches = [_HOST.fullmatch(host) for host in hosts]
     addresses = []
-    for match in found:
+    for match in matches:
         port = int((match and match["port"]) or (SENTINEL_PORT if scheme == "sentinel" else PORT))
         if match is None or not 0 < port < 65536:
             raise RedisUrlError(f"a port must be a number from 1 to 65535; {_ESCAPES}")
@@ -157,30 +159,30 @@ def _socket(part: _Part) -> str:
 def _credentials(user: str) -> tuple[str, str]:
     username, _, password = user.partition(":")
     if username and not password:
-        raise RedisUrlError("there is a user without a password; a password alone is written :password@host")
+        raise RedisUrlError("the user has no password; write a password alone as :password@host")
     return unquote(username), unquote(password)
 
 
 def _common(what: str, values: list[str]) -> str:
-    """What all parts say that say anything."""
-    said = {value for value in values if value.strip("/")}
-    if len(said) > 1:
+    """Return the value that all parts with a value share."""
+    given = {value for value in values if value.strip("/")}
+    if len(given) > 1:
         raise RedisUrlError(f"its parts name different {what}")
-    return said.pop() if said else ""
+    return given.pop() if given else ""
 
 
 def _options(scheme: str, query: str) -> dict[str, str]:
-    found = dict(parse_qsl(query, keep_blank_values=True))
+    given = dict(parse_qsl(query, keep_blank_values=True))
     known = _OPTIONS[scheme]
-    for name in found:
+    for name in given:
         if name in known:
             continue
         if name in _TLS:
             raise RedisUrlError(f"{name} is for encrypted connections: begin the URL with rediss://")
-        raise RedisUrlError(f"there is an unknown option; {scheme}:// knows {', '.join(known)}")
-    if scheme == "sentinel" and not found.get("master"):
+        raise RedisUrlError(f"it has an unknown option; {scheme}:// knows {', '.join(known)}")
+    if scheme == "sentinel" and not given.get("master"):
         raise RedisUrlError("sentinel:// needs the master's name: sentinel://host1,host2/0?master=NAME")
-    return found
+    return given
 
 
 def _db(text: str) -> int:
@@ -197,7 +199,7 @@ def _protocol(text: str) -> int | None:
 
 
 def _tls(scheme: str, options: Mapping[str, str]) -> Tls:
-    """Certificates are verified unless the URL says otherwise."""
+    """Return the TLS options. Certificates are verified unless the URL disables that."""
     given = {name: options[name] for name in _TLS if name in options}
     wanted = scheme == "rediss" or _flag(options, "ssl", default=False)
     if not wanted:
@@ -209,7 +211,7 @@ def _tls(scheme: str, options: Mapping[str, str]) -> Tls:
         raise RedisUrlError("ssl_cert_reqs must be required, optional or none")
     for name in _FILES:
         if name in given and not Path(given[name]).is_file():
-            raise RedisUrlError(f"{name}: there is no such file")
+            raise RedisUrlError(f"{name}: the file does not exist")
     checks = _flag(options, "ssl_check_hostname", default=demands != "none")
     files = {name: given[name] for name in _FILES if name in given}
     return {**files, "ssl_cert_reqs": demands, "ssl_check_hostname": checks and demands != "none"}

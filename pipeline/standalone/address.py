@@ -1,4 +1,4 @@
-"""Where the servers of a data folder are, and whether their ports are free. Light: commands import it."""
+"""The addresses of a data folder's servers, and checks for free ports. Light: commands import it."""
 
 import errno
 import ipaddress
@@ -16,24 +16,24 @@ from pipeline.engine.errors import UserError
 from pipeline.settings import ApiSettings, Settings
 
 _ENDING_S = 3.0
-"""A server that ends may keep its port for this long."""
-_EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104  # what is listened on
+"""How long a server may keep its port while it ends."""
+_EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104  # wildcard addresses
 
 
 def address_of(api: ApiSettings, host: str, port: int) -> str:
-    """Where an API that listens there is; if it does on all addresses: on this machine's own."""
+    """Return the address of an API that listens there; for a wildcard address, this machine's own."""
     own = _EVERYWHERE.get(host, host)
     shown = f"[{own}]" if ":" in own else own
     return f"{'https' if api.tls_certificate else 'http'}://{shown}:{port}{api.prefix}"
 
 
 def api_address(api: ApiSettings) -> str:
-    """Where the API is by these settings."""
+    """Return the API's address by these settings."""
     return address_of(api, api.host, api.port)
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine reaches a server that listens there."""
+    """Whether only this machine can reach a server that listens there."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -53,12 +53,12 @@ def announced(settings: Settings, server: str, address: str) -> Iterator[None]:
 
 
 def address_in_use(settings: Settings, server: str) -> str:
-    """The address of the running server of this data folder; empty if it does not run."""
-    said = _announcement(settings, server)
-    address = str(said.get("address", ""))
+    """Return the address of the running server of this data folder; empty if it does not run."""
+    announcement = _announcement(settings, server)
+    address = str(announcement.get("address", ""))
     try:
-        if said.get("host") == socket.gethostname():
-            os.kill(int(said["pid"]), 0)
+        if announcement.get("host") == socket.gethostname():
+            os.kill(int(announcement["pid"]), 0)
         parts = urlsplit(address)
         socket.create_connection((parts.hostname or "", parts.port or 0), 1).close()
     except (OSError, ValueError, KeyError, TypeError, OverflowError):
@@ -94,7 +94,7 @@ def _file(settings: Settings, server: str) -> Path:
 
 def _announcement(settings: Settings, server: str) -> dict[str, Any]:
     try:
-        found = json.loads(_file(settings, server).read_text())
+        content = json.loads(_file(settings, server).read_text())
     except (OSError, ValueError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return content if isinstance(content, dict) else {}

@@ -1,7 +1,7 @@
-"""Celery's own program on our application: `python -m pipeline.standalone.celery_program worker -Q …`.
+"""Run Celery's own program with our application: `python -m pipeline.standalone.celery_program worker -Q …`.
 
-In this process, and without `-A`: `celery -A tasks` looks in the folder one stands in before it looks anywhere else,
-and may find another `tasks` there.
+In this process, and without `-A`: `celery -A tasks` searches the current folder first, and may find another `tasks`
+there.
 """
 
 import os
@@ -21,22 +21,22 @@ _OTHERS = (
     "WORKDIR",
     "BROKER",
 )
-"""Variables, with `CELERY_` before them or without, by which Celery would take another application or broker."""
+"""Variables, with or without the prefix `CELERY_`, that would make Celery use another application or broker."""
 _MODULE = "pipeline.standalone.celery_program"
 
 
 def forget_others() -> None:
-    """Drop what the environment says for another Celery application."""
+    """Remove the environment's settings for other Celery applications."""
     for name in _OTHERS:
         for variable in (name, f"CELERY_{name}"):
             os.environ.pop(variable, None)
 
 
 def main(arguments: list[str]) -> None:
-    """Run `celery` with these arguments on our application; its exit code is Celery's."""
+    """Run `celery` with these arguments on our application; exit with Celery's exit code."""
     forget_others()
     privacy.begin()
-    # What a worker runs anew after SIGHUP, with Python before it: a `celery` there would be one of the current folder.
+    # A worker runs this command again after SIGHUP, with Python before it; `celery` could be one of the current folder.
     sys.argv = ["-Pm", _MODULE, *arguments]
     from celery import maybe_patch_concurrency  # noqa: PLC0415  # before anything else of Celery
 

@@ -10,7 +10,7 @@ from pipeline.standalone import celery_program
 
 
 def end_with_supervisor() -> None:
-    """Send ourselves SIGTERM when the supervisor dies, however it does: that closes its end of our standard input."""
+    """Send ourselves SIGTERM when the supervisor ends in any way, which closes our standard input."""
 
     def watch() -> None:
         while os.read(0, 4096):
@@ -25,8 +25,8 @@ def main(arguments: list[str]) -> None:
     end_with_supervisor()
     celery_program.forget_others()
     privacy.begin()
-    # After the watch: imports take a second. Each program by itself: `celery.bin.celery` imports every program there
-    # is, Flower and an interactive shell among them.
+    # After the watch: imports take a second. Import each program separately: `celery.bin.celery` imports every
+    # installed program, including Flower and an interactive shell.
     from celery.bin import beat, worker  # noqa: PLC0415
     from celery.bin.base import CLIContext  # noqa: PLC0415
 

@@ -1,4 +1,4 @@
-"""How a command has the stack of a data folder started. Light: the stack and the command import at the same time."""
+"""How a command starts the stack of a data folder. Light: the stack and the command import at the same time."""
 
 import subprocess
 from collections.abc import Iterator
@@ -11,11 +11,11 @@ from pipeline.settings import Settings
 from pipeline.standalone.locks import is_supervised, users_lock
 
 _READERS_S = 5.0
-"""How long a server of readers may take to begin."""
+"""How long a server of readers may take to start."""
 
 
 class Demand:
-    """A command's hold, which keeps the stack from ending, and the supervisor that the command has started."""
+    """A command's hold, which keeps the stack up, and the supervisor that the command has started."""
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
@@ -24,7 +24,7 @@ class Demand:
         """The length of the log file before the supervisor wrote to it."""
 
     def start(self) -> None:
-        """Start a supervisor. Where one runs already, it ends by itself."""
+        """Start a supervisor. If another one already runs, the new one exits."""
         with log_file(self.settings).open("ab") as log:
             self.log_start = log.tell()
             self.supervisor = subprocess.Popen(  # noqa: S603  # our own program
@@ -39,9 +39,9 @@ class Demand:
 
 @contextmanager
 def demand(settings: Settings) -> Iterator[Demand]:
-    """Have the stack start, if none runs, and keep it from ending. `using_stack` waits until it is up.
+    """Start the stack unless it runs, and keep it up. `using_stack` waits until it is up.
 
-    With the user's own Redis, nothing is started.
+    With the user's own Redis, start nothing.
     """
     demanded = Demand(settings)
     if not settings.embedded_redis:
@@ -58,5 +58,5 @@ def demand(settings: Settings) -> Iterator[Demand]:
 
 
 def log_file(settings: Settings) -> Path:
-    """Where processes without a terminal write their output."""
+    """Return the file to which processes without a terminal write their output."""
     return settings.data_dir / "penstock.log"

@@ -1,4 +1,4 @@
-"""The checks of `penstock doctor`, and what the API and the console show of this installation."""
+"""The checks of `penstock doctor`, and the facts that the API and the console show of this installation."""
 
 import os
 import platform
@@ -44,13 +44,13 @@ _REDIS_ADVICE = "start it, or check PENSTOCK_REDIS_URL"
 
 
 QUICK = ("packages", "settings", "data folder", "database", "installation", "redis", "workers", "flows")
-"""Those that ask no provider and no other machine, and count no rows of every table."""
+"""Checks that contact no provider and no other machine, and do not count the rows of every table."""
 
 
 def checks(settings: Settings, only: Collection[str] = ()) -> list[Check]:
-    """All checks, or some, in the order in which one would fix them. A check that raises has failed."""
-    found: list[Check] = []
-    looks: dict[str, tuple[Callable[[Settings], Iterator[Check]], str]] = {
+    """Run all checks, or some, in the order in which to fix problems. A check that raises has failed."""
+    results: list[Check] = []
+    runners: dict[str, tuple[Callable[[Settings], Iterator[Check]], str]] = {
         "packages": (_versions, ""),
         "settings": (_settings, ""),
         "data folder": (_folder, "set PENSTOCK_DATA_DIR to a folder that you may write to"),
@@ -63,13 +63,13 @@ def checks(settings: Settings, only: Collection[str] = ()) -> list[Check]:
         "gateway": (_gateway, "check PENSTOCK_GATEWAY__REDIS__URL and …__CLUSTER_URLS"),
         "providers": (_providers, ""),
     }
-    for name in only or looks:
-        look, advice = looks[name]
+    for name in only or runners:
+        run, advice = runners[name]
         try:
-            found.extend(look(settings))
+            results.extend(run(settings))
         except (PenstockError, OSError, SQLAlchemyError, RedisError) as error:
-            found.append(Check(name, FAIL, str(error).splitlines()[0], advice))
-    return found
+            results.append(Check(name, FAIL, str(error).splitlines()[0], advice))
+    return results
 
 
 def _versions(_: Settings) -> Iterator[Check]:
@@ -102,13 +102,13 @@ def _folder(settings: Settings) -> Iterator[Check]:
     folder.mkdir(parents=True, exist_ok=True, mode=privacy.PRIVATE_FOLDER)
     writable = os.access(folder, os.W_OK | os.X_OK)
     yield Check("data folder", OK if writable else FAIL, str(folder), "" if writable else "set PENSTOCK_DATA_DIR")
-    found = folder.stat()
-    said = f"mode {stat.S_IMODE(found.st_mode):o}, of user {found.st_uid}"
+    status = folder.stat()
+    owner = f"mode {stat.S_IMODE(status.st_mode):o}, of user {status.st_uid}"
     if privacy.is_open(folder):
         if privacy.close(folder, settings.private_names):
-            yield Check("data folder", WARN, f"others could look into it ({said}); now they cannot")
+            yield Check("data folder", WARN, f"others could read it ({owner}); now they cannot")
         else:
-            yield Check("data folder", WARN, f"others can look into it ({said})", f"chmod 700 {folder}, or use another")
+            yield Check("data folder", WARN, f"others can read it ({owner})", f"chmod 700 {folder}, or use another")
     free = shutil.disk_usage(folder).free
     low = free < LOW_DISK_BYTES
     yield Check("disk", WARN if low else OK, f"{free / 1e9:.1f} GB free", "free some space" if low else "")
@@ -129,13 +129,13 @@ def _database(settings: Settings) -> Iterator[Check]:
     if at == HEAD:
         yield Check("schema", OK, HEAD)
     elif settings.embedded_database:
-        yield Check("schema", OK, f"{at or 'none yet'}; commands bring it up to date")
+        yield Check("schema", OK, f"{at or 'none yet'}; commands migrate it")
     else:
         yield Check("schema", FAIL, at or "none yet", "run `penstock migrate`")
 
 
 def _is_current(context: Context) -> bool:
-    """Whether the database can be used. If not, its own check has said so."""
+    """Whether the database is usable. If not, its own check reports that."""
     try:
         return current(context.db) == HEAD
     except (UserError, SQLAlchemyError):
@@ -146,7 +146,7 @@ def _installation(settings: Settings) -> Iterator[Check]:
     context = new_context(settings)
     if not _is_current(context):
         return
-    pair = installation.look(context.db, settings)
+    pair = installation.read_pair(context.db, settings)
     context.db.dispose()
     if pair.problem:
         yield Check("installation", FAIL, pair.problem, installation.ADVICE)
@@ -155,13 +155,13 @@ def _installation(settings: Settings) -> Iterator[Check]:
 
 
 def _tables(settings: Settings) -> Iterator[Check]:
-    """What takes the room: every table that has rows."""
+    """Yield the size of every table with rows."""
     context = new_context(settings)
     if not _is_current(context):
         return
-    found = table_sizes(context.db)
+    sizes = table_sizes(context.db)
     context.db.dispose()
-    for table in found:
+    for table in sizes:
         size = "" if table.bytes is None else f", {table.bytes / 1e3:,.0f} kB"
         rows = f"{'about ' if table.estimated else ''}{table.rows:,} {'row' if table.rows == 1 else 'rows'}"
         yield Check(f"table {table.name}", OK, f"{rows}{size}")
@@ -172,7 +172,7 @@ def _redis(settings: Settings) -> Iterator[Check]:
         program = redis_server.find_server()
         own = of_program(Path(program))
         exposed = f"; {FAULTS}: here only this user" if own.has_known_faults else ""
-        advice = "a newer redis-server or valkey-server on PATH is taken by itself" if exposed else ""
+        advice = "Penstock uses a newer redis-server or valkey-server on PATH" if exposed else ""
         yield Check("redis-server", OK, f"{own}, {program}{exposed}", advice)
         if not redis_server.is_up(settings):
             yield Check("redis", OK, "not running; commands start it", "`penstock up` keeps it running")
@@ -189,9 +189,9 @@ def _redis(settings: Settings) -> Iterator[Check]:
         yield Check("redis", FAIL, str(error).partition(" : <")[0], advice)
         return
     yield Check("redis", OK, f"version {info['redis_version']} at {settings.redis.shown}")
-    its = Version.of(info.get("valkey_version", info["redis_version"]), info.get("server_name", "redis"))
-    if not settings.embedded_redis and its.has_known_faults:
-        yield Check("redis version", WARN, f"{its}: {FAULTS}", "update it, unless your distribution has mended it")
+    server = Version.of(info.get("valkey_version", info["redis_version"]), info.get("server_name", "redis"))
+    if not settings.embedded_redis and server.has_known_faults:
+        yield Check("redis version", WARN, f"{server}: {FAULTS}", "update it, unless your distribution has patched it")
     if policy != "noeviction":
         yield Check("redis memory", WARN, f"maxmemory-policy {policy}", "set noeviction: eviction loses messages")
     if not durable:
@@ -199,15 +199,15 @@ def _redis(settings: Settings) -> Iterator[Check]:
 
 
 def _sentinels(settings: Settings) -> Iterator[Check]:
-    """Which server is the master, and whether another could take its place."""
+    """Yield the master's address, and whether another server could replace it."""
     views = ask_sentinels(settings.effective_redis_url)
     if not views:
         return
     agreed = [view for view in views if not view.problem]
     silent = [f"{view.sentinel}: {view.problem}" for view in views if view.problem]
-    found = "; ".join([f"{len(agreed)} of {len(views)} name a master", *silent])
+    summary = "; ".join([f"{len(agreed)} of {len(views)} name a master", *silent])
     quorum = max((view.quorum for view in agreed), default=0)
-    yield Check("sentinels", WARN if silent else OK, f"{found} (quorum {quorum})", "start them" if silent else "")
+    yield Check("sentinels", WARN if silent else OK, f"{summary} (quorum {quorum})", "start them" if silent else "")
     masters = sorted({view.master for view in agreed})
     if len(masters) > 1:
         yield Check(
@@ -215,7 +215,7 @@ def _sentinels(settings: Settings) -> Iterator[Check]:
         )
     elif masters:
         replicas = max(view.replicas for view in agreed)
-        alone = "" if replicas else "add a replica: there is nobody to take its place"
+        alone = "" if replicas else "add a replica: no server can replace it"
         yield Check(
             "redis master",
             WARN if alone else OK,
@@ -234,7 +234,7 @@ def _workers(settings: Settings) -> Iterator[Check]:
         alive = sorted(Presence(context.redis).alive())
         problem, _, cure = sweep_problem(context).partition(". ")
     except RedisError:
-        return  # the check of Redis has said so
+        return  # the check of Redis reports this
     info = read_info(settings)
     stack = f"; stack by process {info.pid} ({info.mode})" if info else ""
     advice = "" if alive else "start them: `penstock up`, or `penstock worker -Q …`"
@@ -264,7 +264,7 @@ def _flows(settings: Settings) -> Iterator[Check]:
 
 
 def _gateway(settings: Settings) -> Iterator[Check]:
-    """What inference nodes connect to; nothing where nobody ever made a token."""
+    """Yield the state of the gateway for inference nodes; nothing if it was never used."""
     context = new_context(settings)
     try:
         if not _is_current(context) or not service.is_used(context):
@@ -276,19 +276,19 @@ def _gateway(settings: Settings) -> Iterator[Check]:
                     "gateway TLS", FAIL, f"{path} cannot be read", "check PENSTOCK_GATEWAY__TLS_CERTIFICATE, …_KEY"
                 )
         if service.is_offline(context):
-            return  # the check of Redis has said so
-        found = service.status(context, _GATEWAY_PATIENCE_S)
+            return  # the check of Redis reports this
+        gateway = service.status(context, _GATEWAY_PATIENCE_S)
     finally:
         context.db.dispose()
-    alive = sum(one.alive for one in found.instances)
-    here = count(found.nodes[NodeStatus.CONNECTED], "node"), count(found.sessions, "session")
-    said = ", ".join((count(alive, "instance"), *here))
+    alive = sum(instance.alive for instance in gateway.instances)
+    here = count(gateway.nodes[NodeStatus.CONNECTED], "node"), count(gateway.sessions, "session")
+    summary = ", ".join((count(alive, "instance"), *here))
     advice = "" if alive else "`penstock gateway` runs one, or `penstock up` with PENSTOCK_GATEWAY__ENABLED=true"
-    if alive and not found.nodes[NodeStatus.CONNECTED]:
-        advice = "nobody does the work: `penstock node` on a machine that can connects it"
-    yield Check("gateway", WARN if advice else OK, said, advice)
-    if found.dead_letters:
-        yield Check("dead letters", WARN, str(found.dead_letters), "`penstock dlq list` shows them")
+    if alive and not gateway.nodes[NodeStatus.CONNECTED]:
+        advice = "no node does the work: run `penstock node` on a suitable machine"
+    yield Check("gateway", WARN if advice else OK, summary, advice)
+    if gateway.dead_letters:
+        yield Check("dead letters", WARN, str(gateway.dead_letters), "`penstock dlq list` shows them")
 
 
 def _providers(settings: Settings) -> Iterator[Check]:
@@ -305,7 +305,7 @@ def _providers(settings: Settings) -> Iterator[Check]:
 
 @dataclass(frozen=True)
 class About:
-    """This installation."""
+    """Facts about this installation."""
 
     __pydantic_config__ = VIEW
     version: str
@@ -314,11 +314,11 @@ class About:
     database_bytes: int
     folder: Footprint
     checks: list[Check]
-    """The quick ones: `penstock doctor` asks providers and nodes as well."""
+    """The quick checks; `penstock doctor` also asks providers and nodes."""
 
 
 def about(context: Context) -> About:
-    """The state of this installation."""
+    """Return the state of this installation."""
     settings = context.settings
     return About(
         version("penstock"),

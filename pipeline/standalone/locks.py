@@ -1,4 +1,4 @@
-"""File locks, which the kernel releases when a process dies: who supervises a data folder, and who uses its stack."""
+"""File locks, which the kernel releases when a process dies: one for a data folder's supervisor, one for its users."""
 
 import fcntl
 import os
@@ -14,7 +14,7 @@ class FileLock:
     def __init__(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._path = path
-        # Child processes must not inherit it: they would keep the lock when we are gone.
+        # Child processes must not inherit it: they would keep the lock after our end.
         self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
 
     def acquire(self, *, shared: bool = False, wait: bool = False) -> bool:
@@ -30,7 +30,7 @@ class FileLock:
         fcntl.flock(self._descriptor, fcntl.LOCK_UN)
 
     def is_in_place(self) -> bool:
-        """Whether others still find this file by its path: it may have been deleted, with its folder or alone."""
+        """Whether this file is still at its path: it may have been deleted, alone or with its folder."""
         try:
             return os.path.samestat(self._path.stat(), os.fstat(self._descriptor))
         except FileNotFoundError:
@@ -49,12 +49,12 @@ class FileLock:
 
 
 def supervisor_lock(settings: Settings) -> FileLock:
-    """Held by the one supervisor of a data folder."""
+    """Return the lock held by the one supervisor of a data folder."""
     return FileLock(settings.data_dir / "supervisor.lock")
 
 
 def users_lock(settings: Settings) -> FileLock:
-    """Held shared by each command that uses the stack, and exclusively by a supervisor that ends because none does."""
+    """Return the lock held shared by each command that uses the stack, and exclusively by a supervisor that ends."""
     return FileLock(settings.data_dir / "users.lock")
 
 

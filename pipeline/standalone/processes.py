@@ -1,4 +1,4 @@
-"""The supervisor's children: started again when they die, ended in order."""
+"""The supervisor's child processes: restarted when they die, ended in order."""
 
 import os
 import signal
@@ -27,7 +27,7 @@ STEADY_AFTER_S = 20.0
 
 @dataclass
 class Child:
-    """One program to keep running."""
+    """A program to keep running."""
 
     name: str
     launch: Callable[[], Process]
@@ -41,7 +41,7 @@ class Child:
         self.started_at = now
 
     def tend(self, now: float) -> None:
-        """Start the child if it is down, after longer and longer waits if it keeps dying young."""
+        """Start the child if it is down, after longer and longer waits if it keeps dying soon."""
         if self.process is not None:
             code = self.process.poll()
             if code is None:
@@ -60,13 +60,13 @@ class Child:
             self.process.send_signal(number)
 
     def kill_session(self) -> None:
-        """Kill what a dead child left running, such as the processes of its pool."""
+        """Kill processes that a dead child left running, such as those of its pool."""
         if self.process is not None:
             with suppress(ProcessLookupError):
                 os.killpg(self.process.pid, signal.SIGKILL)
 
     def close(self) -> None:
-        """Forget a process that has ended."""
+        """Forget an ended process."""
         if self.process is not None:
             self.process.close()
         self.process = None
@@ -77,25 +77,25 @@ class Child:
 
 
 def children(settings: Settings, servers: Collection[str], *, on_demand: bool) -> list[Child]:
-    """Workers by role, beat, and `servers`.
+    """Return the children for workers by role, beat, and `servers`.
 
-    `on_demand`: for a command. Beat's first tasks, of which it needs none, come after it, and nothing captures screens.
+    `on_demand`: for a command, which needs none of beat's first tasks, so beat starts later; no screens are captured.
     """
     quiet = ("--without-gossip", "--without-mingle", *(() if settings.worker_events else ("--without-heartbeat",)))
-    # A process less: reading for knowledge bases waits most of the time.
+    # Saves a process: reading for knowledge bases mostly waits.
     roles = [role for role in needed(settings) if role != "io" and not (role == "capture" and on_demand)]
     programs = {
         **{f"worker-{role}": Program(CELERY, (*arguments(settings, role, with_io=True), *quiet)) for role in roles},
         **{name: Program(server_module(name)) for name in servers},
         "beat": Program(CELERY, ("beat", "--pidfile=")),
     }
-    found = [Child(name, partial(program.start, name)) for name, program in programs.items()]
-    found[-1].not_before = time.monotonic() + (BEAT_AFTER_S if on_demand else 0)
-    return found
+    result = [Child(name, partial(program.start, name)) for name, program in programs.items()]
+    result[-1].not_before = time.monotonic() + (BEAT_AFTER_S if on_demand else 0)
+    return result
 
 
 def readers(settings: Settings) -> list[Child]:
-    """The process that forks the processes that read files. None where they are started instead."""
+    """Return the process that forks readers; empty where readers are started as programs."""
     path = settings.readers_socket
     if path is None or not FORKS:
         return []
@@ -105,14 +105,14 @@ def readers(settings: Settings) -> list[Child]:
 
 
 def server_module(name: str) -> str:
-    """The module of `api` or `gateway`. By its name: it stands above the stack, which only starts it."""
+    """Return the module of `api` or `gateway`, by name: interfaces are above this layer, which only starts them."""
     return f"pipeline.interfaces.{name}.__main__"
 
 
 def end(children: Sequence[Child], grace_s: float, in_a_hurry: Callable[[], bool] = lambda: False) -> None:
-    """End children: SIGTERM (they finish their work), then SIGQUIT (they give it back), then SIGKILL.
+    """End children: SIGTERM (they finish their work), then SIGQUIT (they return it), then SIGKILL.
 
-    `in_a_hurry` says when to cut the first wait short.
+    `in_a_hurry` returns true to cut the first wait short.
     """
     for number, patience_s in ((signal.SIGTERM, grace_s), (signal.SIGQUIT, 3.0), (signal.SIGKILL, 5.0)):
         for child in children:
@@ -128,7 +128,7 @@ def end(children: Sequence[Child], grace_s: float, in_a_hurry: Callable[[], bool
 
 
 def kill(children: Sequence[Child]) -> None:
-    """End children at once, with all that they started."""
+    """End children at once, with all their processes."""
     for child in children:
         child.kill_session()
         child.close()

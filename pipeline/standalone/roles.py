@@ -1,4 +1,4 @@
-"""Workers by role: which queues, which pool, how many at once."""
+"""Workers by role: their queues, pool and concurrency."""
 
 from pipeline.engine.errors import UserError
 from pipeline.flows import gate_registry
@@ -6,16 +6,16 @@ from pipeline.settings import Settings
 
 ROLES = ("cpu", "ai", "control", "io", "capture")
 CONTROL_THREADS, IO_THREADS = 7, 4
-"""Reading and fetching is limited to three at once as a rule (`knowledge.io_concurrency`), and so are webhooks
-(`webhooks.width`), so that in a worker of both queues short work always finds a thread."""
+"""Reading and fetching usually run at most three at once (`knowledge.io_concurrency`), and so do webhooks
+(`webhooks.width`), so that short work always finds a thread in a worker of both queues."""
 
 
 class NothingToDo(UserError):
-    """As things are configured, no queue is left for a worker of this role."""
+    """The configuration leaves no queue for a worker of this role."""
 
 
 def arguments(settings: Settings, role: str, *, with_io: bool = False) -> list[str]:
-    """Arguments of `celery worker` for a role. `with_io`: one process for `control` and `io`.
+    """Return the arguments of `celery worker` for a role. `with_io`: one process for `control` and `io`.
 
     Raises `NothingToDo`, or `UserError` for an unknown role.
     """
@@ -39,17 +39,17 @@ def arguments(settings: Settings, role: str, *, with_io: bool = False) -> list[s
         case "capture":
             if not settings.screenshots.capture_sources:
                 raise NothingToDo(
-                    "a capture worker has nothing to do: name what it is to capture, such as "
+                    "a capture worker has nothing to do: configure its sources, such as "
                     """PENSTOCK_SCREENSHOTS__CAPTURE_SOURCES='["screen:*"]' (beat needs it too), and start it again""",
                     code="idle",
                 )
-            # One for the screens, and one for sweeps, which every worker does.
+            # One thread for the screens, and one for sweeps, which every worker does.
             return _worker(role, "capture", "threads", 2)
     raise UserError(f"there is no role {role}: choose from {', '.join(ROLES)}", code="usage")
 
 
 def needed(settings: Settings) -> list[str]:
-    """The roles that have something to do as things are configured."""
+    """Return the roles that the configuration gives work to."""
     idle = {"ai": not gate_registry(settings).queues, "capture": not settings.screenshots.capture_sources}
     return [role for role in ROLES if not idle.get(role)]
 

@@ -6,7 +6,7 @@ import sys
 
 def main() -> int:
     """Supervise the data folder's stack, unless another process does."""
-    gc.disable()  # imports make no garbage; `program.load` has the rest of them, and enables it again
+    gc.disable()  # imports make no garbage; `program.load` does further imports and then enables it
     from sqlalchemy.exc import SQLAlchemyError  # noqa: PLC0415
 
     from pipeline.engine import privacy  # noqa: PLC0415

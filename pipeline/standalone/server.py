@@ -1,4 +1,4 @@
-"""A server as a part of a supervised stack. While it cannot listen, it waits: the rest works without it."""
+"""Run a server as a part of a supervised stack. While it cannot listen, it waits: the rest works without it."""
 
 import socket
 import time
@@ -14,11 +14,11 @@ from pipeline.standalone.child import end_with_supervisor
 from pipeline.storage.context import Context
 
 log = structlog.get_logger(__name__)
-_AGAIN_S = 2.0
+_RETRY_S = 2.0
 
 
 def run(name: str, listen: Callable[[Context], socket.socket], serve: Callable[[Context, socket.socket], None]) -> None:
-    """Serve until the supervisor ends it."""
+    """Serve until the supervisor ends this process."""
     end_with_supervisor()
     privacy.begin()
     context = get_context()
@@ -27,13 +27,13 @@ def run(name: str, listen: Callable[[Context], socket.socket], serve: Callable[[
 
 
 def _listening(name: str, listen: Callable[[], socket.socket]) -> socket.socket:
-    """The socket, as soon as it can be had. What is in its way is said once."""
-    said = ""
+    """Wait until the socket is available and return it. Log each reason for waiting once."""
+    logged = ""
     while True:
         try:
             return listen()
         except UserError as error:
-            if str(error) != said:
+            if str(error) != logged:
                 log.warning("server.waits", server=name, reason=str(error))
-                said = str(error)
-            time.sleep(_AGAIN_S)
+                logged = str(error)
+            time.sleep(_RETRY_S)

@@ -22,7 +22,7 @@ from pipeline.storage.schema import current, ensure
 
 START_S = 60.0
 TROUBLED_S = 5.0
-"""How long a stack may take to start where it is known what keeps it from that."""
+"""How long a stack may take to start while a known problem prevents it."""
 FULL_DISK_BYTES = 1_000_000
 _LOG_TAIL_BYTES = 2000
 
@@ -35,12 +35,12 @@ class Stack:
         self._settings = demanded.settings
 
     def ensure(self) -> None:
-        """Make sure that the stack is up. Raises `UserError`, with the end of the log, if it cannot be started."""
+        """Wait until the stack is up. Raises `UserError`, with the end of the log, if it cannot start."""
         if not self._settings.embedded_redis:
             return
         demanded = self._demanded
         if demanded.supervisor is not None and demanded.supervisor.poll() is not None:
-            demanded.supervisor = None  # it was killed while it served: start another one
+            demanded.supervisor = None  # it was killed in service: start another
         began = time.monotonic()
         while not self._is_ready():
             if not is_supervised(self._settings):
@@ -55,7 +55,7 @@ class Stack:
             time.sleep(0.02)
 
     def trouble(self) -> str:
-        """What stops work, as a sentence for the user; empty if nothing is known to."""
+        """Return what stops work, as a sentence for the user; empty without a known problem."""
         if shutil.disk_usage(self._settings.data_dir).free < FULL_DISK_BYTES:
             return f"The disk that holds {self._settings.data_dir} is full: free some space."
         if self._settings.embedded_redis:
@@ -77,17 +77,17 @@ class Stack:
         started = self._demanded.supervisor
         code = started.poll() if started is not None else 0
         if code:
-            said = self.trouble() or _tail(log_file(self._settings), self._demanded.log_start)
-            raise UserError(f"the stack did not start:\n{said}", code="stack_down")
+            reason = self.trouble() or _tail(log_file(self._settings), self._demanded.log_start)
+            raise UserError(f"the stack did not start:\n{reason}", code="stack_down")
         if code == 0:
             self._demanded.start()
 
 
 @contextmanager
 def using_stack(settings: Settings, demanded: Demand | None = None) -> Iterator[Stack]:
-    """Keep the stack up for as long as the context lasts: `demanded`, or a new demand.
+    """Keep the stack up during the block: with `demanded`, or a new demand.
 
-    With the user's own Redis, nothing is started.
+    With the user's own Redis, start nothing.
     """
     with demand(settings) if demanded is None else nullcontext(demanded) as held:
         stack = Stack(held)
@@ -97,15 +97,15 @@ def using_stack(settings: Settings, demanded: Demand | None = None) -> Iterator[
         elif not settings.embedded_database:
             _reach_database(settings)
         elif installation.mark(settings).exists():
-            migrate_embedded(settings)  # it names a foreign folder in one sentence
+            migrate_embedded(settings)  # reports a foreign folder in one sentence
         stack.ensure()
         yield stack
 
 
 def migrate_embedded(settings: Settings) -> None:
-    """Migrate an embedded database. Raises `UserError` if another one needs `penstock migrate`.
+    """Migrate an embedded database. Raises `UserError` if another database needs `penstock migrate`.
 
-    And `ForeignFolder`, if the data folder is not this database's.
+    Raises `ForeignFolder` if the data folder is not this database's.
     """
     context = new_context(settings)
     try:
@@ -116,7 +116,7 @@ def migrate_embedded(settings: Settings) -> None:
 
 
 def _reach_database(settings: Settings) -> None:
-    """Raise `DBAPIError` here, where the user sees it, rather than in the supervisor's log."""
+    """Raise `DBAPIError` here, where the user sees it, not in the supervisor's log."""
     db = new_context(settings).db
     try:
         current(db)
@@ -125,7 +125,7 @@ def _reach_database(settings: Settings) -> None:
 
 
 def _tail(path: Path, start: int) -> str:
-    """The end of what was written to the log after its first `start` bytes."""
+    """Return the end of the log's content after its first `start` bytes."""
     try:
         return path.read_bytes()[start:][-_LOG_TAIL_BYTES:].decode(errors="replace").strip()
     except OSError:

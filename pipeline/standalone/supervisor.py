@@ -38,7 +38,7 @@ _CALM_AFTER_S = 30.0
 
 @dataclass(frozen=True)
 class StackInfo:
-    """Who supervises a data folder."""
+    """The supervisor of a data folder."""
 
     pid: int
     mode: str
@@ -49,7 +49,7 @@ def info_path(settings: Settings) -> Path:
 
 
 def read_info(settings: Settings) -> StackInfo | None:
-    """The running supervisor; None if there is none, or it is not ready yet."""
+    """Return the running supervisor; None if none is ready."""
     try:
         return StackInfo(**json.loads(info_path(settings).read_text()))
     except (OSError, ValueError, TypeError):
@@ -59,7 +59,7 @@ def read_info(settings: Settings) -> StackInfo | None:
 def ask_for_restart(settings: Settings) -> bool:
     """Ask the supervisor to restart its workers and servers with the current settings.
 
-    False if no supervisor runs this folder: restart the workers by the command that started them.
+    Returns False without a supervisor: restart the workers by the command that started them.
     """
     if read_info(settings) is None:
         return False
@@ -75,7 +75,7 @@ class Supervisor:
     """Runs the stack of one data folder."""
 
     def __init__(self, settings: Settings, mode: str, lock: FileLock, servers: Collection[str] = ()) -> None:
-        """`lock`: the folder's supervisor lock, held. `servers`: of `api` and `gateway`, those that run too."""
+        """`lock`: the folder's supervisor lock, held. `servers`: those of `api` and `gateway` to run as well."""
         self._settings = settings
         self._mode = mode
         self._lock = lock
@@ -96,9 +96,9 @@ class Supervisor:
         ready: Callable[[], None] = lambda: None,
         ending: Callable[[], None] = lambda: None,
     ) -> None:
-        """Keep the stack up until a signal comes or `unused` returns true. Returns when everything has ended.
+        """Keep the stack up until a signal arrives or `unused` returns true. Returns when everything has ended.
 
-        `ready` is called when the stack is up, `ending` when it begins to end. A second signal ends it at once.
+        Calls `ready` when the stack is up, and `ending` when it starts to end. A second signal ends it at once.
         Raises `UserError` after the deletion of the data folder, when it has killed the stack.
         """
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
@@ -120,13 +120,13 @@ class Supervisor:
                     child.tend(now)
                 self._tend_redis(now)
                 if select.select([woken], [], [], _TICK_S if now < calm_at else _CALM_TICK_S)[0]:
-                    os.read(woken, 4096)  # a child has ended, or a signal came
+                    os.read(woken, 4096)  # a child has ended, or a signal arrived
             ending()
         finally:
             if self._lock.is_in_place():
                 self._end()
             else:
-                # The next stack may be starting here: nothing may be written, and what ends in order removes its files.
+                # The next stack may be starting here: write nothing; children that end in order would remove its files.
                 kill([*self._children, *self._readers, *([self._redis] if self._redis else [])])
                 folder = self._settings.data_dir
                 raise UserError(f"{folder} was deleted while the stack ran on it: the stack has ended", code="deleted")
@@ -169,20 +169,20 @@ class Supervisor:
         self._children = self._all_children()  # `run` starts them
 
     def _tend_redis(self, now: float) -> None:
-        # A Redis that a killed supervisor left running is taken over: it holds this folder's data.
+        # Adopt a Redis that a killed supervisor left running: it holds this folder's data.
         if self._redis is not None and (self._redis.process is not None or not redis_server.is_up(self._settings)):
             self._redis.tend(now)
 
     def _end(self) -> None:
         end([*self._children, *self._readers], GRACE_S, in_a_hurry=lambda: self._signals > 1)
-        # A daemon: a database that is locked for long does not keep the stack. Sweeps release what is left.
+        # A daemon thread: a locked database does not delay the end. Sweeps release the remaining claims.
         released = Thread(target=self._release, daemon=True)
         released.start()
         released.join(RELEASE_S)
         if self._redis is not None and self._redis.running:
-            end([self._redis], 5.0)  # SIGTERM: it saves what it has
+            end([self._redis], 5.0)  # SIGTERM: it saves its data
         elif self._redis is not None:
-            redis_server.shut_down(self._settings)  # one that was taken over
+            redis_server.shut_down(self._settings)  # an adopted one
         info = read_info(self._settings)
         if info is not None and info.pid == os.getpid():
             info_path(self._settings).unlink(missing_ok=True)
@@ -199,7 +199,7 @@ class Supervisor:
 
 
 class Idleness:
-    """Notices when no command has used the stack for `linger_s` seconds, and then keeps new ones waiting."""
+    """Notices when no command has used the stack for `linger_s` seconds, and then makes new ones wait."""
 
     def __init__(self, settings: Settings) -> None:
         self._lock: FileLock = users_lock(settings)
@@ -207,7 +207,7 @@ class Idleness:
         self._since: float | None = None
 
     def __call__(self) -> bool:
-        """True once: from then on the lock is held, so that a new command waits until the stack is down."""
+        """Return True once: then the lock stays held, so that a new command waits until the stack is down."""
         if not self._lock.acquire():
             self._since = None
             return False

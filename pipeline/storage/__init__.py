@@ -1,1 +1,1 @@
-"""Where rows live: SQLite or PostgreSQL behind one `Database`, its schema, and the context that a process works in."""
+"""Storage: SQLite or PostgreSQL behind one `Database`, its schema, and the context of a process."""

@@ -1,4 +1,4 @@
-"""Keys of the REST API: who may call it, for what."""
+"""Keys of the REST API: who may call it, and for what."""
 
 from dataclasses import dataclass
 from datetime import timedelta
@@ -19,7 +19,7 @@ PREFIX = "pstk_"
 
 
 class Scope(StrEnum):
-    """What a key allows; each includes those before it."""
+    """The permissions of a key; each includes those before it."""
 
     READ = "read"
     WRITE = "write"
@@ -55,12 +55,12 @@ find, revoke = _KEYS.find, _KEYS.revoke
 
 
 def create(context: Context, name: str, scope: Scope, lasts: timedelta | None = None) -> tuple[str, KeyView]:
-    """(the secret, the key). The secret cannot be had again."""
+    """Create a key; return (its secret, the key). No later call returns the secret."""
     return _KEYS.create(context, name, lasts, scope=scope)
 
 
 def limits(context: Context) -> ApiSettings | None:
-    """What each key may have: the API's settings, with what was changed of them live. None while nobody can tell."""
+    """Return the limits of each key: the API's settings with their live changes; None while the database is down."""
     own = context.settings.api
     try:
         with context.db.read() as session:
@@ -70,11 +70,11 @@ def limits(context: Context) -> ApiSettings | None:
 
 
 def usable(context: Context, key_id: str) -> KeyView | None:
-    """The key with this id, if somebody could call with it."""
+    """Return the key with this id, if it is usable."""
     now = context.db.now()
     return next((key for key in _KEYS.of_ids(context, [key_id]) if key.usable(now)), None)
 
 
 def is_still_usable(context: Context, key_id: str) -> bool:
-    """Whether a key that was good is still so; while the database is away, nobody says otherwise."""
+    """Whether a once usable key is still usable; assumed while the database is unavailable."""
     return bool(_KEYS.still_usable(context, [key_id]))

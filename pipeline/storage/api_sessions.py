@@ -1,4 +1,4 @@
-"""Sessions of the console: what a browser holds in a cookie instead of a key."""
+"""Sessions of the console: a browser holds one in a cookie instead of a key."""
 
 from dataclasses import dataclass
 from datetime import timedelta
@@ -16,7 +16,7 @@ PREFIX = "pstw_"
 
 
 class ApiSession(CredentialColumns, Base):
-    """One session, of one key."""
+    """A session of one key."""
 
     __tablename__ = "api_sessions"
 
@@ -37,26 +37,26 @@ _SESSIONS = Credentials(API_SESSIONS, SessionView, PREFIX, noun="session", listi
 
 
 def begin(context: Context, key: KeyView, lasts: timedelta) -> str:
-    """The secret of a new session of this key. It ends with the key, at the latest. Drops those that are over."""
+    """Create a session of this key and return its secret. It ends no later than the key. Deletes expired sessions."""
     over = delete(API_SESSIONS).where(API_SESSIONS.c.expires_at < context.db.now())
     context.db.run(lambda tx: tx.execute(over))
     return _SESSIONS.create(context, key.name, lasts, key_id=key.id)[0]
 
 
 def authenticate(context: Context, secret: str) -> tuple[str, KeyView] | None:
-    """(the session's id, its key), if both are still good."""
-    found = _SESSIONS.authenticate(context, secret)
-    key = api_keys.usable(context, found.key_id) if found else None
-    return (found.id, key) if found and key else None
+    """Return (session id, key), if both are usable."""
+    session = _SESSIONS.authenticate(context, secret)
+    key = api_keys.usable(context, session.key_id) if session else None
+    return (session.id, key) if session and key else None
 
 
 def is_still_usable(context: Context, session_id: str) -> bool:
-    """Whether a session that was good is still so; while the database is away, nobody says otherwise."""
+    """Whether a once usable session is still usable; assumed while the database is unavailable."""
     return bool(_SESSIONS.still_usable(context, [session_id]))
 
 
 def end(context: Context, secret: str) -> None:
-    """End a session. Harmless if there is none."""
-    found = _SESSIONS.authenticate(context, secret)
-    if found:
-        _SESSIONS.revoke(context, found.id)
+    """End a session. Harmless for an unknown secret."""
+    session = _SESSIONS.authenticate(context, secret)
+    if session:
+        _SESSIONS.revoke(context, session.id)

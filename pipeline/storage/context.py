@@ -1,4 +1,4 @@
-"""What a process works with: settings, gates, database, Redis. `pipeline.process` has the one of this process."""
+"""The context of a process: settings, gates, database, Redis. `pipeline.process` holds this process's own."""
 
 import socket
 from collections.abc import Callable, Iterable
@@ -19,16 +19,16 @@ from pipeline.storage.database import Database
 
 @dataclass(frozen=True)
 class Context:
-    """Settings and what is made from them: gates, connections."""
+    """Settings and the objects made from them: gates, connections."""
 
     settings: Settings
     flows: Callable[[], Iterable[Declaration]] = field(repr=False)
-    """What each flow declares of its queues and live settings. Asked when somebody wants to know of gates."""
+    """Each flow's declaration of its queues and live settings. Called on the first use of `gates`."""
     launcher: Callable[["Context", Dispatch], object] | None = field(default=None, repr=False, compare=False)
-    """Sends what transactions asked for, once they have committed. None: the sweeper finds what is due."""
+    """Sends the dispatches of transactions after their commit. None: the sweeper finds what is due."""
 
     def __post_init__(self) -> None:
-        # A folder that was there before, or was made by a version that did not look.
+        # An existing folder may have wider permissions, as older versions left it.
         privacy.close(self.settings.data_dir, self.settings.private_names)
 
     @cached_property
@@ -41,26 +41,26 @@ class Context:
             self.launcher(self, dispatch)
 
     def gates_changed(self, queues: Iterable[str]) -> None:
-        """Say that the gates of these queues may have opened or closed.
+        """Notify that the gates of these queues may have opened or closed.
 
-        A message is a nudge, never the truth: a lost one costs at most the time until the next sweep.
+        A message only speeds things up: a lost one costs at most the time until the next sweep.
         """
-        if found := dict.fromkeys(queues):
-            self._send(Dispatch(gates=found))
+        if changed := dict.fromkeys(queues):
+            self._send(Dispatch(gates=changed))
 
     @cached_property
     def gates(self) -> GateRegistry:
-        """Which queues have gates."""
+        """The registry of gated queues."""
         return GateRegistry(self.flows(), self.settings)
 
     @property
     def online(self) -> bool:
-        """False if the embedded Redis is down: there is nobody to notify, and the next stack finds the rows."""
+        """False if the embedded Redis is down: nothing can be notified, and the next stack finds the rows."""
         return not self.settings.embedded_redis or _listens(self.settings.redis)
 
     @cached_property
-    def made(self) -> dict[Any, Any]:
-        """What others make from this context once and keep with it, by a key of theirs."""
+    def cache(self) -> dict[Any, Any]:
+        """Objects that other modules create once for this context, by keys of their own."""
         return {}
 
     @cached_property
@@ -69,7 +69,7 @@ class Context:
 
 
 def _listens(where: RedisUrl) -> bool:
-    # The socket alone proves nothing: a Redis that was killed leaves it behind, and clients try for seconds.
+    # The file alone proves nothing: a killed Redis leaves it behind, and clients retry for seconds.
     with socket.socket(socket.AF_UNIX) as client:
         client.settimeout(1)
         try:

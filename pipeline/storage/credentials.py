@@ -1,7 +1,7 @@
-"""Secrets that callers show: keys of the API, tokens of nodes. Only hashes are stored; a secret is shown once.
+"""Secrets of callers: keys of the API, tokens of nodes. Only hashes are stored; a secret is shown once.
 
-A plain SHA-256 is enough here: a secret is 256 random bits, not a password, so nobody can guess it from its hash, and a
-slow hash would cost every request what it is meant to cost a guesser.
+A plain SHA-256 suffices: a secret is 256 random bits, not a password, so it cannot be guessed from its hash. A slow
+hash would slow down every request to hinder attacks that cannot succeed.
 """
 
 import hashlib
@@ -26,7 +26,7 @@ from pipeline.storage.context import Context
 from pipeline.storage.short_ids import LEAST_BESIDE_NAMES, one_of
 
 _NOTED_S = 60.0
-"""How exactly the last use is on record: not every request writes."""
+"""The precision of the last use on record: not every request writes."""
 
 
 class CredentialColumns:
@@ -43,7 +43,7 @@ class CredentialColumns:
 
 @dataclass(frozen=True, kw_only=True)
 class CredentialView:
-    """A credential without its secret, which nobody knows any more."""
+    """A credential without its secret, which is not stored."""
 
     __pydantic_config__ = VIEW
     id: str
@@ -55,12 +55,12 @@ class CredentialView:
     revoked_at: datetime | None
 
     def usable(self, now: datetime) -> bool:
-        """Neither revoked nor expired."""
+        """Whether it is neither revoked nor expired."""
         return self.revoked_at is None and (self.expires_at is None or self.expires_at > now)
 
 
 def lasts(days: float | None) -> timedelta | None:
-    """How long a credential is good, for so many days; None: until it is revoked."""
+    """Return how long a credential of so many days is valid; None: until it is revoked."""
     return timedelta(days=days) if days else None
 
 
@@ -74,16 +74,16 @@ class Credentials(Generic[View]):
     table: Table
     view: type[View]
     prefix: str
-    """What every secret begins with, so that it is recognised where it must not be, such as in a repository."""
+    """The start of every secret, so that scanners recognise it where it must not be, such as in a repository."""
     noun: str
-    """What people call one: `key`, `token`."""
+    """The word for a credential: `key`, `token`."""
     listing: str
-    """The command that lists them, for errors."""
+    """The command that lists the credentials, for errors."""
     names_are_unique: bool = False
-    """A name identifies the caller in lists and logs, so two usable credentials need different names."""
+    """Names identify callers in lists and logs, so two usable credentials need different names."""
 
     def create(self, context: Context, name: str, lasts: timedelta | None = None, **more: Any) -> tuple[str, View]:
-        """(the secret, the credential). No later call returns the secret. `more`: the table's own columns.
+        """Create a credential; return (secret, credential). No later call returns the secret. `more`: further columns.
 
         If names are unique, raises `UserError` if a usable credential has the name.
         """
@@ -98,20 +98,20 @@ class Credentials(Generic[View]):
         }
 
         def work(tx: Tx) -> View:
-            mine = select(self.table).where(self.table.c.id == row["id"])
-            found = tx.execute(mine.where(self.table.c.secret_hash == row["secret_hash"])).one_or_none()
-            if found is None:  # else a commit whose answer was lost
+            own = select(self.table).where(self.table.c.id == row["id"])
+            created = tx.execute(own.where(self.table.c.secret_hash == row["secret_hash"])).one_or_none()
+            if created is None:  # otherwise an earlier try committed, but its answer was lost
                 if self.names_are_unique:
                     self._check_name(tx, name)
                 tx.execute(insert(self.table).values(row))
-                found = tx.execute(mine).one()
-            return view_of(self.view, found)
+                created = tx.execute(own).one()
+            return view_of(self.view, created)
 
         return secret, context.db.run(work)
 
     def _check_name(self, tx: Tx, name: str) -> None:
-        """Raise `UserError` if a usable credential has the name: lists and logs could not tell the two apart."""
-        if tx.get_bind().dialect.name == "postgresql":  # SQLite has one writer at a time
+        """Raise `UserError` if a usable credential has the name: lists and logs could not distinguish the two."""
+        if tx.get_bind().dialect.name == "postgresql":  # SQLite allows one writer at a time
             tx.execute(text(f"LOCK TABLE {self.table.name} IN SHARE ROW EXCLUSIVE MODE"))
         same = select(self.table).where(self.table.c.name == name)
         for row in tx.execute(same):
@@ -122,67 +122,67 @@ class Credentials(Generic[View]):
                 )
 
     def authenticate(self, context: Context, secret: str) -> View | None:
-        """The usable one with this secret. Asked anew each time: what is revoked ends at once, in every process."""
+        """Return the usable credential with this secret. Reads the database each time: revocation works at once."""
         offered = _hash(secret)
         with context.db.read() as session:
             row = session.execute(select(self.table).where(self.table.c.secret_hash == offered)).one_or_none()
-        # The index compares hashes, of which the caller controls no prefix; what decides takes the same time for all.
+        # The index compares hashes, whose prefix callers cannot control; the deciding comparison takes constant time.
         if row is None or not hmac.compare_digest(row.secret_hash, offered):
             return None
-        found, now = view_of(self.view, row), context.db.now()
-        if not found.usable(now):
+        credential, now = view_of(self.view, row), context.db.now()
+        if not credential.usable(now):
             return None
-        if found.last_used_at is None or (now - found.last_used_at).total_seconds() > _NOTED_S:
-            self._note_use(context, found.id, now)
-        return found
+        if credential.last_used_at is None or (now - credential.last_used_at).total_seconds() > _NOTED_S:
+            self._note_use(context, credential.id, now)
+        return credential
 
     def still_usable(self, context: Context, ids: Collection[str]) -> set[str]:
-        """Which of those that were good are still so; while the database is away, nobody says otherwise of any."""
+        """Return those of these once usable credentials that still are; all while the database is unavailable."""
         now = context.db.now()
         try:
-            found = self.of_ids(context, ids)
+            credentials = self.of_ids(context, ids)
         except SQLAlchemyError:
             return set(ids)
-        return {one.id for one in found if one.usable(now)}
+        return {credential.id for credential in credentials if credential.usable(now)}
 
     def of_ids(self, context: Context, ids: Collection[str]) -> list[View]:
-        """Those with these ids."""
-        return [one for some in portions(ids) for one in self._find(context, self.table.c.id.in_(some))]
+        """Return the credentials with these ids."""
+        return [view for portion in portions(ids) for view in self._find(context, self.table.c.id.in_(portion))]
 
     def all(self, context: Context) -> list[View]:
-        """All of them, oldest first."""
+        """Return all credentials, oldest first."""
         return self._find(context)
 
     def any_usable(self, context: Context) -> bool:
-        """Whether there is one that somebody could call with."""
+        """Whether any credential is usable."""
         now = context.db.now()
-        return any(found.usable(now) for found in self.all(context))
+        return any(credential.usable(now) for credential in self.all(context))
 
     def find(self, context: Context, name_or_id: str) -> View:
-        """One by its name or the beginning of its id. Raises `UserError` for none or several of that name."""
+        """Return a credential by its name or the start of its id. Raises `UserError` for no match or several."""
         known = self.all(context)
-        found = [one for one in known if one.id == name_or_id]
-        found = found or [one for one in known if one.name == name_or_id and one.revoked_at is None]
-        if not found and len(name_or_id) >= LEAST_BESIDE_NAMES:
-            whole = one_of((one.id for one in known), name_or_id, f"{self.noun}s")
-            found = [one for one in known if one.id == whole]
-        if not found:
+        matches = [view for view in known if view.id == name_or_id]
+        matches = matches or [view for view in known if view.name == name_or_id and view.revoked_at is None]
+        if not matches and len(name_or_id) >= LEAST_BESIDE_NAMES:
+            whole = one_of((view.id for view in known), name_or_id, f"{self.noun}s")
+            matches = [view for view in known if view.id == whole]
+        if not matches:
             raise UserError(f"there is no {self.noun} {name_or_id}; see `{self.listing}`", code=f"unknown_{self.noun}")
-        if len(found) > 1:
+        if len(matches) > 1:
             raise UserError(f"several {self.noun}s are called {name_or_id}: give the id", code="ambiguous")
-        return found[0]
+        return matches[0]
 
     def revoke(self, context: Context, name_or_id: str) -> View:
-        """End one now, as `find` finds it. Harmless if it was revoked before."""
-        found = self.find(context, name_or_id)
-        ended = update(self.table).where(self.table.c.id == found.id, self.table.c.revoked_at.is_(None))
+        """Revoke a credential at once, given as for `find`. Harmless if it was revoked before."""
+        match = self.find(context, name_or_id)
+        ended = update(self.table).where(self.table.c.id == match.id, self.table.c.revoked_at.is_(None))
         context.db.run(lambda tx: tx.execute(ended.values(revoked_at=tx.now)))
-        return self._find(context, self.table.c.id == found.id)[0]
+        return self._find(context, self.table.c.id == match.id)[0]
 
     def _find(self, context: Context, *conditions: ColumnElement[bool]) -> list[View]:
-        asked = select(self.table).where(*conditions).order_by(self.table.c.created_at, self.table.c.id)
+        query = select(self.table).where(*conditions).order_by(self.table.c.created_at, self.table.c.id)
         with context.db.read() as session:
-            return [view_of(self.view, row) for row in session.execute(asked)]
+            return [view_of(self.view, row) for row in session.execute(query)]
 
     def _note_use(self, context: Context, credential_id: str, now: datetime) -> None:
         used = self.table.c.last_used_at

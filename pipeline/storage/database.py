@@ -1,4 +1,4 @@
-"""One database, SQLite or PostgreSQL, with the same promises: short transactions that ride over a restart."""
+"""One database, SQLite or PostgreSQL, with the same guarantees: short transactions that survive its restart."""
 
 import math
 import random
@@ -18,7 +18,7 @@ from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.orm import sessionmaker
 
 from pipeline.engine import (
-    outbox,  # noqa: F401  # writes down events before a commit
+    outbox,  # noqa: F401  # writes events before a commit
     privacy,
 )
 from pipeline.engine.claims import Tries
@@ -32,9 +32,9 @@ Result = TypeVar("Result")
 
 BUSY_TIMEOUT_S = 30
 CLOCK_S = 60.0
-"""How long what the server said of the time is counted on."""
+"""How long the server's time is extrapolated before it is read again."""
 RIDE_OVER_S = 60.0
-"""How long `run` tries again while the database is unavailable: longer than a restart takes."""
+"""How long `run` retries while the database is unavailable: longer than a restart takes."""
 # PostgreSQL: serialization failure, deadlock, and the classes of lost connections and of a server shutting down.
 _PASSING = ("40001", "40P01", "08", "57P", "55P03")
 
@@ -44,17 +44,17 @@ _MOST_SHOWN = 200
 
 
 class _Reading(ReadTx):
-    """One that tries each statement again while the database is unavailable: reading twice does no harm."""
+    """A session that retries each statement while the database is unavailable: repeated reads are harmless."""
 
     def execute(self, *args: Any, **kwargs: Any) -> Any:
         return _riding_over(lambda: super(_Reading, self).execute(*args, **kwargs), self.info[_PATIENCE], self.rollback)
 
 
 class Database:
-    """Transactions on one database. Make one after a fork: connections do not survive it.
+    """Transactions on one database. Create it after a fork: connections do not survive a fork.
 
-    `threads`: the threads that use it at once; the pool holds a connection for each. `settings`: what transactions go
-    by. `send` is given what transactions asked to be sent, after their commit. Raises `UserError` for an invalid URL.
+    `threads`: how many threads use it at once; the pool holds a connection for each. `settings`: passed to
+    transactions. `send` receives their dispatches after their commit. Raises `UserError` for an invalid URL.
     """
 
     transactions = Tx
@@ -68,7 +68,7 @@ class Database:
     ) -> None:
         self.url = database_url.read(url)
         self.patience_s = RIDE_OVER_S
-        """How long to try again while the database is unavailable, unless told otherwise."""
+        """How long to retry while the database is unavailable, by default."""
         self.is_sqlite = self.url.get_backend_name() == "sqlite"
         self.engine = self._sqlite(threads) if self.is_sqlite else self._server(threads)
         # The clock is looked up each time: tests set it.
@@ -83,7 +83,7 @@ class Database:
     def _sqlite(self, threads: int) -> Engine:
         if self.url.database:
             Path(self.url.database).parent.mkdir(parents=True, exist_ok=True, mode=privacy.PRIVATE_FOLDER)
-        # With a connection each, threads never wait for the connection of a thread that waits for the write lock.
+        # With separate connections, no thread waits for the connection of a thread that waits for the write lock.
         engine = create_engine(
             self.url,
             pool_size=threads,
@@ -108,28 +108,28 @@ class Database:
 
     @contextmanager
     def transaction(self, info: dict[Any, Any] | None = None) -> Iterator[Tx]:
-        """A transaction that may write; commits at the end, rolls back on an exception. `info`: the session's.
+        """Open a transaction that may write; commit at the end, or roll back on an exception. `info`: the session's.
 
-        Nothing is sent for it: see `run`.
+        Sends no dispatches: see `run`.
         """
         with self._session(info=info) as session, session.begin():
             yield session
 
     @contextmanager
     def read(self, *, patience_s: float | None = None) -> Iterator[ReadTx]:
-        """A transaction that only reads: on SQLite it neither waits for a writer nor stops one.
+        """Open a transaction that only reads: on SQLite it neither waits for a writer nor blocks one.
 
-        Each statement is tried again for up to `patience_s` (default: the database's) while the database is busy or
+        Retries each statement for up to `patience_s` (default: the database's) while the database is busy or
         unavailable.
         """
         with self._reading(info={_PATIENCE: self.patience_s if patience_s is None else patience_s}) as session:
             yield session
 
     def run(self, work: Callable[[Tx], Result], *, patience_s: float | None = None) -> Result:
-        """Run `work` in a transaction, again for up to `patience_s` while the database is busy or unavailable.
+        """Run `work` in a transaction; retry for up to `patience_s` while the database is busy or unavailable.
 
-        After the commit, what it asked for is sent. `work` must be safe to repeat: every write in it compares with what
-        it read or names its claim. What it claimed before an answer was lost, it claims again.
+        Sends its dispatches after the commit. `work` must be safe to repeat: every write in it compares with values it
+        read or names its claim. If an answer is lost after a claim, the next try claims the same again.
         """
         tries, dispatch = Tries(), Dispatch()
 
@@ -144,42 +144,42 @@ class Database:
         return result
 
     def now(self) -> datetime:
-        """The database's time, which rows are compared by: hosts' clocks may be hours apart.
+        """Return the database's time, with which rows are compared: hosts' clocks may be hours apart.
 
-        Asked once a minute, and counted on from there. SQLite has no clock but this host's.
+        Reads it once a minute, and extrapolates. SQLite uses this host's clock.
         """
         if self.is_sqlite:
             return datetime.now(UTC)
-        asked_at, told = self._clock
-        if asked_at == -math.inf:
-            asked_at, told = self._clock = self._ask_time()
-        elif time.monotonic() - asked_at > CLOCK_S and self._asking.acquire(blocking=False):
-            # One asks, the others count on: in a transaction it takes a second connection, and they may have them all.
+        read_at, time_then = self._clock
+        if read_at == -math.inf:
+            read_at, time_then = self._clock = self._ask_time()
+        elif time.monotonic() - read_at > CLOCK_S and self._asking.acquire(blocking=False):
+            # One thread asks, the others extrapolate: asking in a transaction takes a second connection of the pool.
             try:
-                asked_at, told = self._clock = self._ask_time()
+                read_at, time_then = self._clock = self._ask_time()
             finally:
                 self._asking.release()
-        return told + timedelta(seconds=time.monotonic() - asked_at)
+        return time_then + timedelta(seconds=time.monotonic() - read_at)
 
     def _ask_time(self) -> tuple[float, datetime]:
-        """(when it was asked, by this process' own count; the time then)."""
+        """Return (this process's monotonic time, the database's time at that moment)."""
         with self.read() as session:
             before = time.monotonic()
-            told: datetime = session.execute(select(func.clock_timestamp())).scalar_one()
-            return (before + time.monotonic()) / 2, told.astimezone(UTC)
+            answer: datetime = session.execute(select(func.clock_timestamp())).scalar_one()
+            return (before + time.monotonic()) / 2, answer.astimezone(UTC)
 
     def checkpoint(self) -> None:
-        """Empty SQLite's log, so that it keeps nothing of what was overwritten, as far as readers allow."""
+        """Truncate SQLite's log, so that it keeps no overwritten data, as far as readers allow."""
         if not self.is_sqlite:
             return
-        connection = self.engine.raw_connection()  # outside of any transaction
+        connection = self.engine.raw_connection()  # outside any transaction
         try:
             connection.cursor().execute("PRAGMA wal_checkpoint(TRUNCATE)").close()
         finally:
             connection.close()
 
     def dispose(self, *, close: bool = True) -> None:
-        """Drop all connections; `close=False` in a forked child, whose parent still uses them."""
+        """Close all connections; `close=False` in a forked child, whose parent still uses them."""
         self.engine.dispose(close=close)
 
 
@@ -194,10 +194,10 @@ def _riding_over(
         except UnicodeEncodeError as error:
             raise UserError(f"not text in UTF-8: {error.object[:_MOST_SHOWN]}", code="bad_text") from error
         except OverflowError as error:  # SQLite's numbers have 64 bits
-            raise UserError("a number is too large: nothing has it", code="too_large") from error
+            raise UserError("a number is too large", code="too_large") from error
         except (DBAPIError, PoolTimeout) as error:
-            if isinstance(error, DataError) and "NUL" in str(error.orig):  # PostgreSQL alone refuses it
-                raise UserError("a NUL character is part of no text here", code="bad_text") from error
+            if isinstance(error, DataError) and "NUL" in str(error.orig):  # only PostgreSQL refuses it
+                raise UserError("text must not contain NUL characters", code="bad_text") from error
             if not is_passing(error) or time.monotonic() + wait_s > deadline:
                 raise
             name = type(getattr(error, "orig", error)).__name__
@@ -208,7 +208,7 @@ def _riding_over(
 
 
 def is_passing(error: Exception) -> bool:
-    """Whether a repeated transaction may succeed: the error is a lock, a lost connection, a restart or a full pool."""
+    """Whether repeating the transaction may succeed: a lock, a lost connection, a restart or a full pool stopped it."""
     if isinstance(error, PoolTimeout):
         return True
     if not isinstance(error, DBAPIError):
@@ -220,7 +220,7 @@ def is_passing(error: Exception) -> bool:
         return str(state).startswith(_PASSING)
     if not isinstance(error, OperationalError):
         return False
-    # psycopg has no SQLSTATE if there was no server to send one; SQLite never has any.
+    # psycopg has no SQLSTATE without a server to send it; SQLite never has one.
     text = str(error.orig).lower()
     return any(sign in text for sign in ("locked", "busy", "connection", "server closed", "terminat"))
 
@@ -241,7 +241,7 @@ def _configure_sqlite(connection: Any, _record: Any) -> None:
 
 
 def _use_wal(cursor: Any) -> None:
-    """Turn on write-ahead logging. If several open a new database at once, SQLite refuses all but one at once."""
+    """Turn on write-ahead logging. Retry, since SQLite refuses it while others open the new database."""
     deadline = time.monotonic() + BUSY_TIMEOUT_S
     while True:
         try:
@@ -255,6 +255,6 @@ def _use_wal(cursor: Any) -> None:
 
 
 def _begin_sqlite(connection: Any) -> None:
-    # IMMEDIATE: a transaction that upgrades from reading to writing can fail at once with "database is locked".
+    # IMMEDIATE: upgrading from reading to writing can fail at once with "database is locked".
     read_only = connection.get_execution_options().get("read_only")
     connection.exec_driver_sql("BEGIN" if read_only else "BEGIN IMMEDIATE")

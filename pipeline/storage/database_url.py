@@ -1,4 +1,4 @@
-"""The database's URL: read, and shown, without a word of its password in any error."""
+"""Parse and display the database's URL, never with its password in an error."""
 
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError
@@ -17,25 +17,25 @@ _ESCAPES = "in a password, write / as %2F, # as %23, ? as %3F, @ as %40, : as %3
 
 
 def read(url: str) -> URL:
-    """What the URL says, with the driver that is used for it.
+    """Parse the URL and set its driver.
 
-    Raises `UserError` without any of the URL in it: it may hold a password anywhere.
+    Raises `UserError` without quoting the URL, which may hold a password anywhere.
     """
     try:
-        found = make_url(url)
+        parsed = make_url(url)
     except (ArgumentError, ValueError):
-        # From None: SQLAlchemy quotes what it cannot read.
-        raise _wrong(f"it is none, or a port is not a number; {_ESCAPES}") from None
-    driver = _DRIVERS.get(found.drivername)
+        # From None: SQLAlchemy quotes the URL that it cannot parse.
+        raise _wrong(f"it cannot be parsed, or a port is not a number; {_ESCAPES}") from None
+    driver = _DRIVERS.get(parsed.drivername)
     if driver is None:
         raise _wrong("it must begin with postgresql:// or sqlite://")
-    if "@" in (found.host or ""):
+    if "@" in (parsed.host or ""):
         raise _wrong(f"a special character is not escaped; {_ESCAPES}")
-    return found.set(drivername=driver)
+    return parsed.set(drivername=driver)
 
 
 def shown(url: URL) -> str:
-    """For people: without the password, and without options, one of which may be another."""
+    """Return the URL for people: without the password, and without options, which may contain another."""
     return url.set(query={}).render_as_string(hide_password=True)
 
 

@@ -1,4 +1,4 @@
-"""How much room there is, and how much of it the data folder takes."""
+"""The size of the data folder, and the free space on its disk."""
 
 import os
 import shutil
@@ -13,21 +13,21 @@ PATIENCE_S = 0.5
 
 @dataclass(frozen=True)
 class Footprint:
-    """What the data folder takes, in bytes."""
+    """Disk usage of the data folder, in bytes."""
 
     __pydantic_config__ = VIEW
     counted: int
-    """Of the files that could be looked at in half a second."""
+    """Size of the files that could be measured in half a second."""
     files: int
     is_whole: bool
-    """These are all files."""
+    """Whether all files were measured."""
     free: int
-    """On its disk."""
+    """Free space on its disk."""
     disk: int
 
 
 def footprint(folder: Path, patience_s: float = PATIENCE_S) -> Footprint:
-    """What this folder takes. Looks no longer than so many seconds. Raises `OSError` if it cannot be looked into."""
+    """Measure the folder for at most `patience_s`. Raises `OSError` if it cannot be read."""
     until = time.monotonic() + patience_s
     room = shutil.disk_usage(folder)
     counted = files = 0
@@ -41,6 +41,6 @@ def footprint(folder: Path, patience_s: float = PATIENCE_S) -> Footprint:
                     else:
                         counted += entry.stat(follow_symlinks=False).st_size
                         files += 1
-        except OSError:  # it has gone meanwhile
+        except OSError:  # it disappeared
             continue
     return Footprint(counted, files, not folders, room.free, room.total)

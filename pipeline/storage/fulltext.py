@@ -1,12 +1,12 @@
-"""Full text, the same on both databases: terms are made here, FTS5 and tsvector only keep and rank them.
+"""Full-text search, the same on both databases: Penstock makes the terms, FTS5 and tsvector store and rank them.
 
-Chinese has no spaces, and neither database's own tokenizer knows its words. FTS5's `trigram` finds nothing for queries
-of fewer than three characters, and most Chinese words have two; PostgreSQL's core has no such tokenizer at all. So runs
-of CJK characters become overlapping pairs, which are searched as a phrase: 数据库 is 数据 next to 据库. The last
-character of a run also stands alone, so that a single character is found as the beginning of a term.
+Chinese has no spaces, and neither database's tokenizer knows its words. FTS5's `trigram` finds nothing for queries of
+fewer than three characters, and most Chinese words have two; PostgreSQL's core has no such tokenizer. So runs of CJK
+characters become overlapping pairs, which are searched as a phrase: 数据库 is 数据 next to 据库. The last character of
+a run is also a term by itself, so that a single character matches as the start of a term.
 
-Other letters lose their accents: "bjork" finds Björk. Items that were indexed before this still have them, so a query
-asks for both.
+Other letters lose their accents: "bjork" finds Björk. Older index entries still have accents, so a query searches for
+both.
 """
 
 import re
@@ -45,16 +45,16 @@ SHORTEST_PREFIX = 3
 _MOST_LOOSE = 8
 _MOST_WORDS, _LONGEST_WORD = 32, 200
 _MOST_BYTES = 800_000
-"""Of the terms of one item: a tsvector holds a million, overhead included."""
+"""The most bytes of one item's terms: a tsvector holds a million, overhead included."""
 _PORTION = 500
 _MANY_SCOPES = 64
-"""With more, a list of their items is quicker than their terms."""
+"""Beyond this number of scopes, a list of their items is faster than their terms."""
 _MERGED_PAGES, _FEWEST_CHANGES = 500, 2
 
 
 @dataclass(frozen=True)
 class Text:
-    """What an item is found by. `head` weighs most; `apps` is where it was seen; `body` what was read there."""
+    """The texts of an item. `head` weighs most; `apps`: where it was seen; `body`: what was read there."""
 
     item_id: int
     head: str
@@ -63,17 +63,17 @@ class Text:
 
 
 def terms(words: str, most: int = 10_000) -> list[str]:
-    """The terms of a text, in its order."""
-    found: list[str] = []
+    """Return the terms of a text, in order."""
+    result: list[str] = []
     for match in _TERM.finditer(plain(_folded(words))):
         run = match.group()
         if not _IS_CJK.match(run):
-            found.append(run[:_LONGEST_TERM])
+            result.append(run[:_LONGEST_TERM])
         else:
-            found += [run[i : i + 2] for i in range(len(run))]
-        if len(found) >= most:
+            result += [run[i : i + 2] for i in range(len(run))]
+        if len(result) >= most:
             break
-    return found[:most]
+    return result[:most]
 
 
 def _folded(words: str) -> str:
@@ -81,27 +81,27 @@ def _folded(words: str) -> str:
 
 
 def looser(words: str) -> list[str]:
-    """What to look for with `any_word`, one after the other, as long as a question's words find too little.
+    """Return queries to try with `any_word`, one after the other, while a question's words find too little.
 
-    First its longest words, which say most; then pairs of CJK characters, for what was written without blanks.
+    First its longest words, which say most; then pairs of CJK characters, for text without spaces.
     """
-    asked = words.split()
-    telling = [word for word in asked if len(word) > SHORTEST_PREFIX or _IS_CJK.search(word)]
-    first = sorted(dict.fromkeys(telling or asked), key=len, reverse=True)[:_MOST_LOOSE]
+    all_words = words.split()
+    long_words = [word for word in all_words if len(word) > SHORTEST_PREFIX or _IS_CJK.search(word)]
+    first = sorted(dict.fromkeys(long_words or all_words), key=len, reverse=True)[:_MOST_LOOSE]
     pairs = [term for term in dict.fromkeys(terms(words)) if len(term) > 1 and _IS_CJK.match(term)][:_MOST_LOOSE]
-    found = [" ".join(first)] if len(asked) > 1 else []
-    return found + ([" ".join(pairs)] if len(pairs) > len(asked) else [])
+    queries = [" ".join(first)] if len(all_words) > 1 else []
+    return queries + ([" ".join(pairs)] if len(pairs) > len(all_words) else [])
 
 
 def _spellings(words: Sequence[str]) -> list[list[tuple[list[str], bool]]]:
-    """The phrases for each word of a query: without accents and, if it has any, also as it is written."""
+    """Return the phrases for each word of a query: without accents, and also as written if it has any."""
     both = ((plain(word), word) for word in map(_folded, words))
-    return [found for spelt in both if (found := _phrases(list(dict.fromkeys(spelt))))]
+    return [phrases for spelt in both if (phrases := _phrases(list(dict.fromkeys(spelt))))]
 
 
 def _phrases(words: Sequence[str]) -> list[tuple[list[str], bool]]:
-    """(adjacent terms, whether the last one is only a beginning) for each word."""
-    found = []
+    """Return (adjacent terms, whether the last term is a prefix) for each word."""
+    phrases = []
     for word in words:
         parts: list[str] = []
         beginning = False
@@ -110,12 +110,12 @@ def _phrases(words: Sequence[str]) -> list[tuple[list[str], bool]]:
             is_cjk = bool(_IS_CJK.match(run))
             pairs = [run[i : i + 2] for i in range(max(1, len(run) - 1))] if is_cjk else [run[:_LONGEST_TERM]]
             if is_cjk and match.end() != len(word) and len(run) > 1:
-                pairs.append(run[-1])  # what follows is adjacent to the run's last character
+                pairs.append(run[-1])  # the next term is adjacent to the run's last character
             parts += pairs
             beginning = len(run) == 1 if is_cjk else len(run) >= SHORTEST_PREFIX
         if parts:
-            found.append((parts, beginning))
-    return found
+            phrases.append((parts, beginning))
+    return phrases
 
 
 def _fts5(words: Sequence[str], joined: str, column: str = "") -> str:
@@ -133,35 +133,35 @@ def _tsquery(words: Sequence[str], joined: str, weight: str = "") -> str:
             marks[-1] = f":*{weight}"
         return "(" + " <-> ".join(f"'{part}'{mark}" for part, mark in zip(parts, marks, strict=True)) + ")"
 
-    found = []
+    clauses = []
     for spellings in _spellings(words):
         spelt = [phrase(parts, beginning=beginning) for parts, beginning in spellings]
-        found.append(spelt[0] if len(spelt) == 1 else f"({' | '.join(spelt)})")
-    return joined.join(found)
+        clauses.append(spelt[0] if len(spelt) == 1 else f"({' | '.join(spelt)})")
+    return joined.join(clauses)
 
 
 def _tsvector(item: Text) -> str:
     position = 0
-    left = _MOST_BYTES
-    found: list[str] = []
+    remaining = _MOST_BYTES
+    lexemes: list[str] = []
     for name, weight in (("head", "A"), ("apps", "C"), ("body", "D")):
         for term in terms(getattr(item, name), _MOST[name]):
             position += 1
-            left -= len(term.encode())
-            if left < 0:
-                return " ".join(found)
-            found.append(f"'{term}':{position}{weight}")
-        position += 1  # no phrase goes from one field into the next
-    return " ".join(found)
+            remaining -= len(term.encode())
+            if remaining < 0:
+                return " ".join(lexemes)
+            lexemes.append(f"'{term}':{position}{weight}")
+        position += 1  # no phrase crosses from one field into the next
+    return " ".join(lexemes)
 
 
 @dataclass(frozen=True)
 class FullText:
-    """The index of one kind of item, in a table that a migration made and that ends in `_fts`.
+    """The index of one kind of item, in a table that a migration created and whose name ends in `_fts`.
 
-    On SQLite the table is FTS5's, with `head`, `apps` and `body`; on PostgreSQL it has `rowid` and a tsvector `terms`.
-    `items` is the table of what is found, by the same id; `time` its column that searches compare with `since`.
-    `scope`: its column of what `apps` holds then, one term an item: no words are looked for there.
+    On SQLite it is an FTS5 table with `head`, `apps` and `body`; on PostgreSQL it has `rowid` and a tsvector `terms`.
+    `items`: the table of the items, with the same ids; `time`: its column that searches compare with `since`; `scope`:
+    its column whose value `apps` then holds, one term per item, so that words are not searched in `apps`.
     """
 
     table: str
@@ -186,19 +186,19 @@ class FullText:
         session.execute(text(statement), rows)
 
     def remove(self, session: Session, item_ids: Sequence[int]) -> None:
-        """Forget items; harmless for those that are not indexed."""
-        gone = text(f"DELETE FROM {self.table} WHERE rowid IN :ids").bindparams(bindparam("ids", expanding=True))  # noqa: S608  # ours
+        """Remove items from the index; harmless for others."""
+        delete = text(f"DELETE FROM {self.table} WHERE rowid IN :ids").bindparams(bindparam("ids", expanding=True))  # noqa: S608  # ours
         for start in range(0, len(item_ids), _PORTION):
-            session.execute(gone, {"ids": list(item_ids[start : start + _PORTION])})
+            session.execute(delete, {"ids": list(item_ids[start : start + _PORTION])})
 
     def purge(self, db: Database) -> None:
-        """Leave no word of what was removed in the index's file: SQLite only marks it as deleted until it is merged.
+        """Erase removed words from the index's file: SQLite only marks them as deleted until it merges the index.
 
-        In steps, so that others can write in between.
+        Works in steps, so that others can write in between.
         """
         if not db.is_sqlite:
             return
-        # Below zero begins a merge of everything; the steps after it continue. Fewer than two changes: it is done.
+        # A negative number starts a full merge; later steps continue it. Fewer than two changes mean that it is done.
         pages = -_MERGED_PAGES
 
         def merge(tx: Tx) -> int:
@@ -224,16 +224,16 @@ class FullText:
         only: Select[int] | None = None,
         any_word: bool = False,
     ) -> list[int]:
-        """Items with all the words (or any), best first. `app`: adjacent words of an app's name.
+        """Return items with all words (or any), best first. `app`: adjacent words of an app's name.
 
-        `scopes`: only items of these, in one ranking. `only`: only items that this selects.
+        `scopes`: search only items of these, in one ranking. `only`: search only items that this selects.
         """
         sqlite = _is_sqlite(session)
-        asked = [word[:_LONGEST_WORD] for word in words.split()[:_MOST_WORDS]]
+        query_words = [word[:_LONGEST_WORD] for word in words.split()[:_MOST_WORDS]]
         if sqlite:
-            query = _fts5(asked, " OR " if any_word else " AND ", "{head body}" if self.scope else "")
+            query = _fts5(query_words, " OR " if any_word else " AND ", "{head body}" if self.scope else "")
         else:
-            query = _tsquery(asked, " | " if any_word else " & ", "AD" if self.scope else "")
+            query = _tsquery(query_words, " | " if any_word else " & ", "AD" if self.scope else "")
         of_app = _of_app(app, sqlite=sqlite)
         if not query or (app and not of_app) or (scopes is not None and not scopes):
             return []
@@ -252,7 +252,7 @@ class FullText:
             named = " OR ".join(f'"{scope}"' for scope in terms(" ".join(scopes)))
             query = f"({query}) AND apps : ({named})"
         elif scopes is not None:
-            # Not in `query`, by which it is ranked.
+            # Not in `query`, which decides the ranking.
             conditions.append(text("terms @@ CAST(:within AS tsquery)"))
             values["within"] = " | ".join(f"'{scope}':C" for scope in terms(" ".join(scopes)))
         if only is not None:
@@ -277,7 +277,7 @@ class FullText:
         app: str = "",
         among: Sequence[int] | None = None,
     ) -> list[int]:
-        """Up to `limit` items since then, of this app; `among`: only of these. In no order."""
+        """Return up to `limit` items of this app since then, unordered; `among`: search only these."""
         sqlite = _is_sqlite(session)
         values: dict[str, Any] = {"limit": limit}
         conditions = []
@@ -288,7 +288,7 @@ class FullText:
             conditions.append(f"{self.table} MATCH :query" if sqlite else "terms @@ CAST(:query AS tsquery)")
         if since is not None:
             values["since"] = _moment(since, sqlite=sqlite)
-            # The pluses, here and below: SQLite does not know how many rows each side has, and is to walk the fewer.
+            # The pluses, here and below: SQLite does not know which side has fewer rows, which it should walk.
             plus = "+" if sqlite and among is not None else ""
             conditions.append(self._newer() if app else f"{plus}{self.time} >= :since")
         table, key = (self.table, "rowid") if app else (self.items, "id")
@@ -301,11 +301,11 @@ class FullText:
         return list(session.execute(statement, values).scalars().all())
 
     def _newer(self) -> str:
-        # The plus: without it SQLite looks each new item up in the index, instead of each hit among the items.
+        # The plus keeps SQLite from looking up each new item in the index instead of each hit among the items.
         return f"+rowid IN (SELECT id FROM {self.items} WHERE {self.time} >= :since)"  # noqa: S608  # ours
 
 
-# The plus: without it SQLite looks each of the others up in the index, instead of each hit among them.
+# The plus keeps SQLite from looking up each of the others in the index instead of each hit among them.
 _ROWID: ColumnElement[int] = literal_column("+rowid", BigInteger)
 
 

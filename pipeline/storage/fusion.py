@@ -1,4 +1,4 @@
-"""What searches by words and by vectors have in common: one ranking from several, and an excerpt of what was found."""
+"""Shared parts of searches by words and by vectors: fuse several rankings into one, and cut an excerpt of a match."""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -11,19 +11,19 @@ RRF_K = 60
 MAX_WORDS = 8
 _MOST_SPOTS = 200
 _LONGEST_CUT = 16
-"""So much less may be shown for the sake of whole words at both ends."""
+"""How many characters an excerpt may lose so that it has whole words at both ends."""
 _LETTER = f"[^\\W_{CJK}]"
 _IS_CJK = re.compile(f"[{CJK}]")
 _PART = re.compile(f"[{CJK}]+|{_LETTER}+")
 
 
 def ranks(items: Iterable[int]) -> dict[int, int]:
-    """Their places, from 1."""
+    """Return the ranks of the items, from 1."""
     return {item: rank for rank, item in enumerate(items, 1)}
 
 
 def fuse(*rankings: Mapping[int, int]) -> list[tuple[int, float]]:
-    """Reciprocal rank fusion: (item, score), best first. The rankings' own scores need not be comparable."""
+    """Fuse rankings by reciprocal rank: (item, score), best first. The rankings' own scores need not be comparable."""
     scores: dict[int, float] = {}
     for ranking in rankings:
         for item, rank in ranking.items():
@@ -31,23 +31,25 @@ def fuse(*rankings: Mapping[int, int]) -> list[tuple[int, float]]:
     return sorted(scores.items(), key=lambda pair: (-pair[1], -pair[0]))
 
 
-def sought(words: str) -> list[str]:
-    """The words of a query that an excerpt may show, the longest first."""
+def query_words(words: str) -> list[str]:
+    """Return the words of a query that an excerpt may show, the longest first."""
     return sorted(set(words.casefold().split()), key=len, reverse=True)[:MAX_WORDS]
 
 
 def spots(text: str, words: str) -> list[tuple[int, int]]:
-    """Where the words of a query stand in a text: as words, or at their beginning as a search finds them."""
-    found = dict.fromkeys(part for word in sought(words) for part in _PART.findall(plain(word)))
-    cjk = [part for part in found if _IS_CJK.match(part)]
+    """Return where the words of a query match in a text: whole words, or prefixes as a search matches them."""
+    parts = dict.fromkeys(part for word in query_words(words) for part in _PART.findall(plain(word)))
+    cjk = [part for part in parts if _IS_CJK.match(part)]
     pairs = [part[i : i + 2] for part in cjk for i in range(len(part) - 1)]
-    asked = [_at_beginnings(part) for part in sorted({*found} - {*cjk}, key=len, reverse=True)]
-    asked += [re.escape(part) for part in sorted({*cjk, *pairs}, key=len, reverse=True)]
-    if not asked:
+    patterns = [_at_beginnings(part) for part in sorted({*parts} - {*cjk}, key=len, reverse=True)]
+    patterns += [re.escape(part) for part in sorted({*cjk, *pairs}, key=len, reverse=True)]
+    if not patterns:
         return []
-    letters = text.casefold() if text.isascii() else [plain(letter.casefold()) for letter in text]  # ß is two then
+    letters = (
+        text.casefold() if text.isascii() else [plain(letter.casefold()) for letter in text]
+    )  # ß becomes two letters
     places = [at for at, letter in enumerate(letters) for _ in letter]
-    matches = re.finditer("|".join(asked), "".join(letters))
+    matches = re.finditer("|".join(patterns), "".join(letters))
     return [(places[match.start()], places[match.end() - 1] + 1) for match in matches]
 
 
@@ -57,7 +59,7 @@ def _at_beginnings(word: str) -> str:
 
 
 def excerpt(text: str, words: str, chars: int) -> str:
-    """About so many characters of a text on one line, where it has most of the words, above all the long ones."""
+    """Return about `chars` characters of a text on one line, where most words match, above all the long ones."""
     flat = " ".join(text.split())
     begin = max(0, _place(flat, spots(flat, words)[:_MOST_SPOTS], chars) - chars // 3)
     end = begin + chars
@@ -68,10 +70,10 @@ def excerpt(text: str, words: str, chars: int) -> str:
     return ("…" if begin else "") + flat[begin:end] + ("…" if end < len(flat) else "")
 
 
-def _place(text: str, found: Sequence[tuple[int, int]], chars: int) -> int:
+def _place(text: str, matches: Sequence[tuple[int, int]], chars: int) -> int:
     best = place = 0
-    for at, (begin, _) in enumerate(found):
-        near = {text[b:e].casefold() for b, e in found[at:] if e <= begin + chars - chars // 3 - _LONGEST_CUT}
+    for at, (begin, _) in enumerate(matches):
+        near = {text[b:e].casefold() for b, e in matches[at:] if e <= begin + chars - chars // 3 - _LONGEST_CUT}
         if (weight := sum(map(len, near))) > best:
             best, place = weight, begin
     return place

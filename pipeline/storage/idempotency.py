@@ -1,4 +1,4 @@
-"""Requests that may be sent twice: the first one's answer is kept by its Idempotency-Key, and given again."""
+"""Requests that may be sent twice: the first answer is kept by its Idempotency-Key, and returned again."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,11 +16,11 @@ from pipeline.storage.context import Context
 from pipeline.storage.retention import Retention
 
 RUNNING_S = 180.0
-"""How long a request counts as running. Longer than one takes: after that its process is taken for dead."""
+"""How long a request counts as running. Longer than any request takes: after that its process counts as dead."""
 
 
 class IdempotentRequest(Base):
-    """One request, by who sent it and the key that they gave it."""
+    """One request, identified by its sender and its key."""
 
     __tablename__ = "idempotent_requests"
     __table_args__ = (Index("ix_idempotent_requests_expires_at", "expires_at"),)
@@ -28,13 +28,13 @@ class IdempotentRequest(Base):
     owner: Mapped[str] = mapped_column(String(64), primary_key=True)
     key: Mapped[str] = mapped_column(String(255), primary_key=True)
     fingerprint: Mapped[str] = mapped_column(String(64))
-    """Hash of method, path and content: what makes it the same request."""
+    """Hash of method, path and content, which identifies the request."""
     claim_id: Mapped[str | None] = mapped_column(String(32))
-    """Whoever works on it; none once it is answered."""
+    """The claim of the process that works on it; none once it is answered."""
     running_until: Mapped[datetime | None] = mapped_column(UtcDateTime)
     status: Mapped[int | None]
     headers: Mapped[str] = mapped_column(Text, default="")
-    """JSON: name and value of each header that belongs to the answer."""
+    """JSON: name and value of each header of the answer."""
     body: Mapped[bytes] = mapped_column(LargeBinary, default=b"")
     created_at: Mapped[datetime] = mapped_column(UtcDateTime)
     expires_at: Mapped[datetime] = mapped_column(UtcDateTime)
@@ -44,7 +44,7 @@ REQUESTS = table_of(IdempotentRequest)
 
 
 class AnotherRequest(UserError):
-    """The key was used before, for something else."""
+    """The key was used before, for another request."""
 
     def __init__(self) -> None:
         super().__init__("this Idempotency-Key was used for another request: use a new one", code="idempotency_key")
@@ -59,7 +59,7 @@ class StillRunning(UserError):
 
 @dataclass(frozen=True)
 class Answer:
-    """What was answered. `headers` as JSON."""
+    """The answer to a request. `headers`: JSON."""
 
     status: int
     headers: str
@@ -68,7 +68,7 @@ class Answer:
 
 @dataclass(frozen=True)
 class Begun:
-    """A request that is to be worked on now: say how it ended."""
+    """A claimed request: `settle` or `release` it."""
 
     owner: str
     key: str
@@ -76,24 +76,24 @@ class Begun:
 
 
 def begin(context: Context, owner: str, key: str, fingerprint: str, keep: timedelta) -> Begun | Answer:
-    """Claim the request, or return what was answered before. Raises `AnotherRequest` or `StillRunning`."""
+    """Claim the request, or return its earlier answer. Raises `AnotherRequest` or `StillRunning`."""
     claim_id, now = uuid4().hex, context.db.now()
     running = {"claim_id": claim_id, "running_until": now + timedelta(seconds=RUNNING_S)}
     fresh = {"fingerprint": fingerprint, **running, "created_at": now, "expires_at": now + keep}
-    mine = [REQUESTS.c.owner == owner, REQUESTS.c.key == key]
+    own = [REQUESTS.c.owner == owner, REQUESTS.c.key == key]
 
     def work(tx: Tx) -> Begun | Answer:
-        tx.execute(delete(REQUESTS).where(*mine, REQUESTS.c.expires_at <= now))
+        tx.execute(delete(REQUESTS).where(*own, REQUESTS.c.expires_at <= now))
         row = None
-        while row is None:  # on PostgreSQL, a twin may be released between the two
+        while row is None:  # on PostgreSQL, another request may release the row in between
             insert_if_absent(tx, REQUESTS, {"owner": owner, "key": key, "headers": "", "body": b"", **fresh})
-            row = tx.execute(select(REQUESTS).where(*mine)).one_or_none()
+            row = tx.execute(select(REQUESTS).where(*own)).one_or_none()
         if row.fingerprint != fingerprint:
             raise AnotherRequest
         if row.status is not None:
             return Answer(row.status, row.headers, row.body)
         free = or_(REQUESTS.c.claim_id == claim_id, REQUESTS.c.running_until <= now)
-        taken = update(REQUESTS).where(*mine, REQUESTS.c.status.is_(None), free).values(**running)
+        taken = update(REQUESTS).where(*own, REQUESTS.c.status.is_(None), free).values(**running)
         if not tx.execute(taken.returning(REQUESTS.c.key)).first():
             raise StillRunning
         return Begun(owner, key, claim_id)
@@ -102,13 +102,13 @@ def begin(context: Context, owner: str, key: str, fingerprint: str, keep: timede
 
 
 def settle(context: Context, begun: Begun, answer: Answer) -> None:
-    """Keep the answer for those who ask again. Does nothing if the claim was lost."""
+    """Store the answer for repeated requests. Does nothing if the claim was lost."""
     values = {"status": answer.status, "headers": answer.headers, "body": answer.body, "claim_id": None}
     context.db.run(lambda tx: tx.execute(update(REQUESTS).where(*_own(begun)).values(**values)))
 
 
 def release(context: Context, begun: Begun) -> None:
-    """Forget the request: nothing was done, so that the same key may be tried again."""
+    """Delete the request, which did nothing, so that the same key may be used again."""
     context.db.run(lambda tx: tx.execute(delete(REQUESTS).where(*_own(begun))))
 
 
@@ -117,7 +117,7 @@ def _own(begun: Begun) -> Sequence[Any]:
 
 
 def expired(context: Context) -> Retention:
-    """Answers beyond their time, for clean-up."""
+    """Return the retention rule of expired answers."""
     over = REQUESTS.c.expires_at <= context.db.now()
 
     def due(context: Context) -> int:
@@ -125,8 +125,8 @@ def expired(context: Context) -> Retention:
             return int(session.execute(select(func.count()).select_from(REQUESTS).where(over)).scalar_one())
 
     def remove(context: Context) -> int:
-        gone = delete(REQUESTS).where(over).returning(REQUESTS.c.key)
-        return context.db.run(lambda tx: len(tx.execute(gone).all()))
+        removal = delete(REQUESTS).where(over).returning(REQUESTS.c.key)
+        return context.db.run(lambda tx: len(tx.execute(removal).all()))
 
     kept = context.settings.api.idempotency_hours
     return Retention("answers to idempotent requests", f"{kept:g} hours", due, remove)

@@ -1,7 +1,7 @@
-"""Which database and which data folder belong together: both carry one installation id, made on first use.
+"""Ensure that database and data folder belong together: both carry one installation id, created on first use.
 
 With the wrong database, every file in the folder looks like an orphan; with the wrong folder, every file is missing.
-So whatever writes or removes files checks first.
+So all code that writes or removes files checks first.
 """
 
 import os
@@ -25,22 +25,22 @@ from pipeline.storage.database import Database
 
 log = structlog.get_logger(__name__)
 ADVICE = (
-    "To use the two together from now on, run `penstock migrate --adopt`; clean-up then removes what is in the folder "
-    "and not in this database"
+    "To use the two together from now on, run `penstock migrate --adopt`; clean-up then removes files of the folder "
+    "that this database does not know"
 )
 _WRITTEN_S = 1.0
-"""How long to wait for a mark that another process is writing."""
+"""How long to wait for another process to finish writing the mark."""
 
 
 class Installation(Base):
-    """The only row says whose database this is."""
+    """The only row holds the database's installation id."""
 
     __tablename__ = "installation"
 
     only: Mapped[int] = mapped_column(primary_key=True, autoincrement=False, default=1)
     id: Mapped[str] = mapped_column(String(32))
     bound: Mapped[bool] = mapped_column(default=False)
-    """A data folder carries the id: one without it is another, or its disk is not mounted."""
+    """Whether a data folder carries the id: a folder without it is another, or its disk is not mounted."""
     created_at: Mapped[datetime] = mapped_column(UtcDateTime)
 
 
@@ -56,7 +56,7 @@ class ForeignFolder(UserError):
 
 @dataclass(frozen=True)
 class Pair:
-    """The ids of a database and a data folder; None where there is none yet."""
+    """The ids of a database and a data folder; None for a missing one."""
 
     data_dir: Path
     database: str | None
@@ -70,7 +70,7 @@ class Pair:
 
     @property
     def new(self) -> bool:
-        """Neither was ever used with anything."""
+        """Whether neither was ever used with anything."""
         return self.folder is None and not self.bound and not self.holds_files
 
     @property
@@ -83,21 +83,21 @@ class Pair:
                 f"the data folder {self.data_dir} does not carry the mark of this database's installation, "
                 f"{(self.database or '')[:8]}: check that its disk is mounted, and PENSTOCK_DATA_DIR"
             )
-        whose = "holds files" if self.folder is None else f"belongs to installation {self.folder[:8] or 'unknown'}"
-        mine = f"belongs to installation {(self.database or '')[:8]}" if self.bound else "is new"
+        folder = "holds files" if self.folder is None else f"belongs to installation {self.folder[:8] or 'unknown'}"
+        database = f"belongs to installation {(self.database or '')[:8]}" if self.bound else "is new"
         return (
-            f"the database {mine}, but the data folder {self.data_dir} {whose}: check PENSTOCK_DATABASE_URL and "
+            f"the database {database}, but the data folder {self.data_dir} {folder}: check PENSTOCK_DATABASE_URL and "
             "PENSTOCK_DATA_DIR"
         )
 
 
 def mark(settings: Settings) -> Path:
-    """The file in the data folder that carries the id."""
+    """Return the path of the file in the data folder that carries the id."""
     return settings.data_dir / "installation"
 
 
-def look(db: Database, settings: Settings) -> Pair:
-    """Read both ids; nothing is written."""
+def read_pair(db: Database, settings: Settings) -> Pair:
+    """Read both ids, without writing."""
     with db.read() as session:
         row = session.execute(select(INSTALLATION.c.id, INSTALLATION.c.bound)).one_or_none()
     folder = _read(mark(settings))
@@ -107,20 +107,20 @@ def look(db: Database, settings: Settings) -> Pair:
 
 
 def check(db: Database, settings: Settings) -> None:
-    """Raise `ForeignFolder` unless database and data folder belong together. On first use, both get their id."""
-    pair = look(db, settings)
+    """Raise `ForeignFolder` unless database and data folder belong together. On first use, write both ids."""
+    pair = read_pair(db, settings)
     if pair.fits and pair.bound:
         return
     if pair.database is None:
         row = {"only": 1, "id": uuid4().hex, "bound": False, "created_at": datetime.now(UTC)}
         db.run(lambda tx: insert_if_absent(tx, INSTALLATION, row))
-        pair = look(db, settings)
+        pair = read_pair(db, settings)
     if pair.new:
         _write(mark(settings), pair.database or "")
-        pair = look(db, settings)
+        pair = read_pair(db, settings)
     if not pair.fits:
-        # Somebody who checks at the same time may have written the mark, and then a file, between our two looks.
-        pair = look(db, settings)
+        # Another process may have written the mark and then a file between our two reads.
+        pair = read_pair(db, settings)
     if not pair.fits:
         raise ForeignFolder(pair.problem)
     db.run(lambda tx: tx.execute(update(INSTALLATION).values(bound=True)))
@@ -137,17 +137,17 @@ def belong_together(context: Context) -> bool:
 
 
 def adopt(db: Database, settings: Settings) -> None:
-    """Let the data folder belong to this database from now on, whatever it belonged to before."""
+    """Bind the data folder to this database from now on, whatever it belonged to before."""
     with suppress(ForeignFolder):
         check(db, settings)
         return
     mark(settings).unlink(missing_ok=True)
-    _write(mark(settings), look(db, settings).database or "")
+    _write(mark(settings), read_pair(db, settings).database or "")
     check(db, settings)
 
 
 def _write(path: Path, installation_id: str) -> None:
-    """Write a mark that is not there yet. Of several that try at once, one does."""
+    """Write a missing mark. If several processes try at once, one succeeds."""
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     with suppress(FileExistsError):
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, privacy.PRIVATE_FILE)
@@ -161,9 +161,9 @@ def _read(path: Path) -> str | None:
     deadline = time.monotonic() + _WRITTEN_S
     while True:
         try:
-            found = path.read_text(encoding="ascii", errors="replace").strip()
+            content = path.read_text(encoding="ascii", errors="replace").strip()
         except FileNotFoundError:
             return None
-        if found or time.monotonic() > deadline:
-            return found
+        if content or time.monotonic() > deadline:
+            return content
         time.sleep(0.01)

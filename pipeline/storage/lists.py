@@ -1,4 +1,4 @@
-"""Lists of any length as one parameter: hundreds of parameters take longer to compile than their rows to read."""
+"""Pass lists of any length as one parameter: hundreds of parameters take longer to compile than their rows to read."""
 
 import json
 from collections.abc import Iterable
@@ -11,14 +11,14 @@ from sqlalchemy.sql.selectable import FromClause
 
 
 def one_of(session: Session, column: ColumnElement[Any], values: Iterable[Any]) -> ColumnElement[bool]:
-    """Whether the column has one of these values, which are texts or whole numbers."""
+    """Return the condition that the column has one of these values, which are texts or integers."""
     if _is_sqlite(session):
         return column.in_(select(func.json_each(json.dumps(list(values))).table_valued("value").c.value))
     return column == any_(bindparam(None, list(values), ARRAY(column.type), unique=True))
 
 
 def pairs(session: Session, of: Iterable[tuple[str, int]]) -> FromClause:
-    """(text, number) as a table with the columns `text` and `number`, to be joined."""
+    """Return (text, number) pairs as a table to join, with the columns `text` and `number`."""
     rows = list(of)
     if _is_sqlite(session):
         value = func.json_each(json.dumps(rows)).table_valued("value").c.value

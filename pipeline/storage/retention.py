@@ -1,4 +1,4 @@
-"""How long rows are kept: by age, by number, or for ever. They go in portions, each in a short transaction."""
+"""Retention of rows: by age, by number, or forever. Rows are deleted in portions, each in a short transaction."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -12,33 +12,33 @@ from pipeline.storage.context import Context
 
 PORTION = 500
 LEDGER_LEAST = timedelta(days=2)
-"""What is younger stays whatever the settings say: daily spend caps and figures count it."""
+"""Younger rows stay whatever the settings: daily spend caps and statistics count them."""
 
 
 @dataclass(frozen=True)
 class Rule:
-    """Keep `days` days (0: any age), and the newest `count` (0: any number). What is beyond either may go."""
+    """Keep `days` days (0: any age), and the newest `count` (0: any number). Rows beyond either may be deleted."""
 
     days: float = 0
     count: int = 0
 
     def __str__(self) -> str:
-        said = [f"{self.days:g} days"] if self.days else []
-        said += [f"the newest {self.count:,}"] if self.count else []
-        return ", ".join(said) or "for ever"
+        parts = [f"{self.days:g} days"] if self.days else []
+        parts += [f"the newest {self.count:,}"] if self.count else []
+        return ", ".join(parts) or "for ever"
 
 
 @dataclass(frozen=True)
 class Retention:
-    """One kind of what piles up. A flow lists its own: `Flow.retained`."""
+    """The retention of one kind of row or file. A flow lists its own: `Flow.retained`."""
 
     name: str
     kept: str
-    """How long, for people."""
+    """The retention period, for people."""
     due: Callable[[Context], int]
-    """How many would go now."""
+    """Returns how many items are due for removal."""
     remove: Callable[[Context], int]
-    """Let them go; how many went. Safe to repeat, and to run twice at once."""
+    """Removes them and returns how many. Safe to repeat, and to run in parallel."""
 
 
 def rows(
@@ -51,10 +51,10 @@ def rows(
     discard: Callable[[Context, Sequence[Any], ColumnElement[bool]], int] | None = None,
     portion: int = PORTION,
 ) -> Retention:
-    """Rows of the table of `key` that are beyond the rule, by their moment `at`, if they match `may_go`.
+    """Return the retention of the rows in the table of `key`, by their time `at`, restricted to `may_go`.
 
-    Those younger than `least` stay. They are deleted, unless `discard` does more: given keys and the condition that
-    they matched, which it checks again, it says how many it removed.
+    Rows younger than `least` stay. Due rows are deleted, unless `discard` does more: it receives keys and the
+    condition that they matched, checks that again, and returns how many it removed.
     """
 
     def due(context: Context) -> int:
@@ -69,8 +69,8 @@ def rows(
 
         def next_portion() -> int:
             if discard is None:
-                gone = delete(key.table).where(key.in_(some)).returning(key)
-                return context.db.run(lambda tx: len(tx.execute(gone).all()))
+                removal = delete(key.table).where(key.in_(some)).returning(key)
+                return context.db.run(lambda tx: len(tx.execute(removal).all()))
             with context.db.read() as session:
                 keys = list(session.execute(some).scalars())
             return discard(context, keys, over) if keys else 0
@@ -91,7 +91,7 @@ def _over(
     may_go: Sequence[ColumnElement[bool]],
     least: timedelta,
 ) -> ColumnElement[bool]:
-    """The rows beyond the rule now. Fixed moments and keys, so that it means the same while rows go and come."""
+    """Return the condition for rows beyond the rule now. Its times and keys are fixed, even while rows come and go."""
     beyond: list[ColumnElement[bool]] = []
     if rule.days:
         beyond.append(at < tx.now - timedelta(days=rule.days))

@@ -1,4 +1,4 @@
-"""Bringing a database to the current schema."""
+"""Migrate a database to the current schema."""
 
 import fcntl
 from collections.abc import Iterator
@@ -17,7 +17,7 @@ _ADVISORY_LOCK = 7_361_001
 
 
 def current(db: Database, *, patience_s: float | None = None) -> str | None:
-    """The database's migration; None if it has no schema yet."""
+    """Return the database's migration; None without a schema."""
     with db.read(patience_s=patience_s) as session:
         connection = session.connection()
         if not inspect(connection).has_table("alembic_version"):
@@ -27,7 +27,7 @@ def current(db: Database, *, patience_s: float | None = None) -> str | None:
 
 
 def migrate(db: Database) -> bool:
-    """Bring the schema to `HEAD`; whether there was anything to do. Safe to call from many processes at once."""
+    """Migrate the schema to `HEAD`; return whether it changed. Safe to call from many processes at once."""
     if current(db) == HEAD:
         return False
     with _one_at_a_time(db):
@@ -40,9 +40,9 @@ def migrate(db: Database) -> bool:
 
 
 def ensure(context: Context) -> None:
-    """See to it that the database has this version's schema: an embedded one is migrated.
+    """Ensure that the database has this version's schema: migrate an embedded one.
 
-    Raises `UserError` if another one needs `penstock migrate`.
+    Raises `UserError` if another database needs `penstock migrate`.
     """
     if context.settings.embedded_database:
         migrate(context.db)
@@ -55,7 +55,7 @@ def ensure(context: Context) -> None:
 
 def upgrade(connection: Connection) -> None:
     """Run the migrations on an open connection."""
-    # Imported late: that takes a third of a second, and a database is migrated once.
+    # Imported late: Alembic takes a third of a second, and migrations are rare.
     from alembic import command  # noqa: PLC0415
     from alembic.config import Config  # noqa: PLC0415
 

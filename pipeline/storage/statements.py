@@ -15,7 +15,7 @@ from pipeline.storage.context import Context
 from pipeline.storage.retention import Retention, Rule, rows
 
 KEPT_DAYS = 90
-"""How long charges and ended reservations stay. A call for work that was asked for before is on no account."""
+"""How long charges and ended reservations stay. A call for work requested earlier appears on no account."""
 
 
 @dataclass(frozen=True)
@@ -35,29 +35,29 @@ class ChargeView:
     provider: str
     model: str
     cost: float
-    """By the provider's prices: your share, where others asked for it, too."""
+    """By the provider's prices: your share, if other keys requested it too."""
 
 
 @dataclass(frozen=True)
 class ReservationView:
-    """What is reserved for work that has not ended."""
+    """Money reserved for unfinished work."""
 
     __pydantic_config__ = VIEW
     flow: str
     item_id: str
     unit: str
     amount: float
-    """The estimate, when it was admitted."""
+    """The estimate at admission."""
     charged: float
-    """What its calls have cost so far."""
+    """The cost of its calls so far."""
     began_at: datetime
     ends_at: datetime | None
-    """It was cut off: calls under way are paid for by then."""
+    """Set when the work is cut off: calls in flight are paid for by then."""
 
 
 @dataclass(frozen=True)
 class Statement:
-    """Today's balance of an account, its open reservations, and its charges, the newest first."""
+    """Today's balance of an account, its open reservations, and its charges, newest first."""
 
     owner: str
     cap: float
@@ -69,27 +69,27 @@ class Statement:
 
 
 def statement(context: Context, owner: str, limit: int, before: int | None = None) -> Statement:
-    """The account of a caller, by the id of its key. `before`: only charges that were written down before this one."""
+    """Return the account of a caller, by its key's id. `before`: only charges recorded before this one."""
     now = context.db.now()
-    mine = select(RESERVATIONS).where(RESERVATIONS.c.owner == owner, accounts.counts(now))
-    open_ = mine.order_by(RESERVATIONS.c.id.desc()).limit(limit)
+    own = select(RESERVATIONS).where(RESERVATIONS.c.owner == owner, accounts.counts(now))
+    open_ = own.order_by(RESERVATIONS.c.id.desc()).limit(limit)
     older = [CHARGES.c.id < before] if before is not None else []
     charged = select(CHARGES).where(CHARGES.c.owner == owner, *older).order_by(CHARGES.c.id.desc()).limit(limit)
     with context.db.read() as session:
-        stands = accounts.balance(session, owner)
+        balance = accounts.balance(session, owner)
         return Statement(
             owner,
             accounts.cap(session),
-            stands.spent,
-            stands.reserved,
-            stands.since,
+            balance.spent,
+            balance.reserved,
+            balance.since,
             [view_of(ReservationView, row) for row in session.execute(open_)],
             [view_of(ChargeView, row) for row in session.execute(charged)],
         )
 
 
 def expired(context: Context) -> list[Retention]:
-    """Entries that are older, for clean-up."""
+    """Return the retention rules of old entries."""
     rule, old = Rule(KEPT_DAYS, 0), context.db.now() - timedelta(days=KEPT_DAYS)
     return [
         rows("charges of keys", rule, CHARGES.c.id, CHARGES.c.at),

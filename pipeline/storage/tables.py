@@ -1,4 +1,4 @@
-"""How large the tables are, as far as the database tells."""
+"""The sizes of tables, as far as the database reports them."""
 
 from dataclasses import dataclass
 
@@ -9,9 +9,9 @@ from sqlalchemy.orm import Session
 from pipeline.storage.database import Database
 
 _COUNTED = 1_000_000
-"""Rows up to which PostgreSQL is asked for their exact number."""
+"""Up to this many rows, PostgreSQL counts them exactly."""
 _MEASURED_BYTES = 2 * 2**30
-"""SQLite reads its whole file to say how large each table is: not if it is larger than this."""
+"""To measure tables, SQLite reads its whole file: skip that for a larger file."""
 _SQLITE_BYTES = """
     SELECT schema.tbl_name AS name, SUM(stat.pgsize) AS bytes
     FROM dbstat AS stat JOIN sqlite_schema AS schema ON schema.name = stat.name
@@ -25,7 +25,7 @@ _POSTGRES_BYTES = """
 
 @dataclass(frozen=True)
 class TableSize:
-    """A table with its indexes; `bytes` is None where the database does not tell. `estimated`: so are its rows."""
+    """A table with its indexes; `bytes` is None if the database does not report it. `estimated`: `rows` is."""
 
     name: str
     rows: int
@@ -34,7 +34,7 @@ class TableSize:
 
 
 def database_bytes(db: Database) -> int:
-    """The size of the whole database, by one quick question."""
+    """Return the size of the whole database, from one fast query."""
     with db.read() as session:
         if db.is_sqlite:
             pages, each = session.execute(text("SELECT * FROM pragma_page_count(), pragma_page_size()")).one()
@@ -43,11 +43,11 @@ def database_bytes(db: Database) -> int:
 
 
 def table_sizes(db: Database) -> list[TableSize]:
-    """Every table that has rows, largest first."""
+    """Return every table with rows, largest first."""
     with db.read() as session:
         names = inspect(session.connection()).get_table_names()
-        found = _sqlite(session, names) if db.is_sqlite else _postgres(session, names)
-    return sorted((one for one in found if one.rows), key=lambda one: (-(one.bytes or 0), -one.rows, one.name))
+        sizes = _sqlite(session, names) if db.is_sqlite else _postgres(session, names)
+    return sorted((size for size in sizes if size.rows), key=lambda size: (-(size.bytes or 0), -size.rows, size.name))
 
 
 def _count(session: Session, name: str) -> int:
@@ -66,10 +66,10 @@ def _sqlite(session: Session, names: list[str]) -> list[TableSize]:
 
 
 def _postgres(session: Session, names: list[str]) -> list[TableSize]:
-    told = {row.name: row for row in session.execute(text(_POSTGRES_BYTES))}
-    found = []
+    reported = {row.name: row for row in session.execute(text(_POSTGRES_BYTES))}
+    sizes = []
     for name in names:
-        many = told[name].estimate > _COUNTED
-        rows = int(told[name].estimate) if many else _count(session, name)
-        found.append(TableSize(name, rows, told[name].bytes, estimated=many))
-    return found
+        many = reported[name].estimate > _COUNTED
+        rows = int(reported[name].estimate) if many else _count(session, name)
+        sizes.append(TableSize(name, rows, reported[name].bytes, estimated=many))
+    return sizes

@@ -95,7 +95,7 @@ def test_a_breaker_opened_by_hand_closes_its_queue_until_it_is_closed(cli: Cli, 
     assert (state["state"], state["reason"]) == ("open", "invoice unpaid")
     new_pdf(cli.cwd / "report.pdf")
     convert = cli.start("convert", "report.pdf", "--provider", "single")
-    convert.wait_for("left alone for a while (invoice unpaid)")
+    convert.wait_for("paused by its breaker (invoice unpaid)")
     assert cli.run("breakers", "close", "single:vision").err == "single:vision: closed\n"
     assert convert.wait() == 0
     assert len(provider.records) == 1

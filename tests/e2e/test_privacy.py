@@ -30,7 +30,7 @@ def test_a_data_folder_that_was_open_is_shut_with_all_that_is_in_it(cli: Cli) ->
 
 def test_doctor_says_what_others_could_see_and_what_it_cannot_shut(alone: Cli) -> None:
     alone.data_dir.chmod(0o755)
-    assert "others could look into it (mode 755" in alone.run("doctor").out
+    assert "others could read it (mode 755" in alone.run("doctor").out
     assert mode(alone.data_dir) == 0o700
     alone.data_dir.chmod(0o1777)
     assert f"chmod 700 {alone.data_dir}" in alone.run("doctor").out

@@ -151,7 +151,7 @@ def _node_message(data: bytes) -> None:
 
 def _node_page(data: bytes) -> None:
     found = _loaded(data)
-    made = replies.as_model(node_pages._MadePage, found)
+    made = replies.as_model(node_pages._PageResult, found)
     if made.layout is None or made.layout.cells > node_pages._MAX_CELLS:
         return
     layout = made.layout.as_dict(1, {"a.png": "pictures/page-0001-1.png"})

@@ -76,7 +76,7 @@ def pages_by_minute(context: Context) -> list[Minute]:
     """
     now = context.db.now()
     this = now.replace(second=0, microsecond=0)
-    known: dict[datetime, Minute] = context.made.get("documents.pages_by_minute", {})
+    known: dict[datetime, Minute] = context.cache.get("documents.pages_by_minute", {})
     minutes = [this - timedelta(minutes=ago) for ago in range(MINUTES - 1, -1, -1)]
     since = next(minute for minute in minutes if minute not in known or minute > this - STILL_COMING)
     with context.db.read() as session:
@@ -84,7 +84,7 @@ def pages_by_minute(context: Context) -> list[Minute]:
     found = {
         minute: fresh.get(minute, Minute(minute, 0, 0)) if minute >= since else known[minute] for minute in minutes
     }
-    context.made["documents.pages_by_minute"] = found  # anew: another thread may read the one before
+    context.cache["documents.pages_by_minute"] = found  # anew: another thread may read the one before
     return list(found.values())
 
 

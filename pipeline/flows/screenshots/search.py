@@ -19,7 +19,7 @@ from pipeline.flows.screenshots.work import embedding
 from pipeline.providers import lexical
 from pipeline.providers.query_vector import query_vector
 from pipeline.storage.context import Context
-from pipeline.storage.fusion import excerpt, sought
+from pipeline.storage.fusion import excerpt, query_words
 
 EXCERPT_CHARS = 120
 PATIENCE_S = 5.0
@@ -54,7 +54,7 @@ def find(
 
 def _with_excerpt(context: Context, hit: Hit, words: str) -> Hit:
     """The hit with the latest frame that shows one of the words, the text around it, and its file, if there is one."""
-    read = or_(*(mentions(SHOTS.c.ocr_text, word) for word in sought(words)))
+    read = or_(*(mentions(SHOTS.c.ocr_text, word) for word in query_words(words)))
     shown = select(SHOTS.c.id, SHOTS.c.ocr_text, SHOTS.c.original_path).join(LINKS, LINKS.c.shot_id == SHOTS.c.id)
     latest = shown.where(LINKS.c.node_id == hit.node.id, read).order_by(SHOTS.c.ts.desc(), SHOTS.c.id.desc()).limit(1)
     with context.db.read() as session:

@@ -21,7 +21,7 @@ from starlette.routing import Match
 
 from pipeline.engine.errors import ErrorKind, PenstockError, UnitError
 from pipeline.engine.tables import storable
-from pipeline.reading.sandbox.limits import NOBODY_READ
+from pipeline.reading.sandbox.limits import NO_READER
 from pipeline.storage.database import is_passing
 
 log = structlog.get_logger(__name__)
@@ -71,7 +71,7 @@ STATUS: dict[str, int] = {
             "unavailable",
             "ending",
             "queue_full",
-            *NOBODY_READ,
+            *NO_READER,
         ),
         503,
     ),

@@ -1,7 +1,7 @@
-"""A DoclingDocument, the format of the Docling project, made of converted pages; nothing of Docling is needed for it.
+"""Make a DoclingDocument, the format of the Docling project, from converted pages; Docling itself is not needed.
 
-Its tree is flat but for lists: `body` has the blocks of all pages in reading order, and a nested list hangs on the item
-before it. A title is what is on level 1; a heading of level n is a section header of level n - 1, as Docling counts.
+Lists alone form a tree: a nested list hangs on the item before it. `body` has the blocks of all pages in reading order.
+A heading of level 1 is a title; a heading of level n is a section header of level n - 1, as Docling counts.
 """
 
 import re
@@ -12,20 +12,20 @@ from pipeline.reading.export import markdown
 from pipeline.reading.export.grid import Grid, Placed, grid
 
 SCHEMA_VERSION = "1.5.0"
-"""The oldest version with all that is used here: readers refuse versions newer than their own."""
+"""The oldest version with all fields used here: readers refuse versions newer than their own."""
 
 NOMINAL_PAGE = (595.0, 842.0)
-"""The size of a page that nobody measured. What is on it has no boxes, either, and is said to fill the page."""
+"""The assumed size of an unmeasured page. Its blocks have no boxes either; each gets the box of the whole page."""
 
 Json = dict[str, Any]
 PictureData = Callable[[str], str | None]
-"""Link of a picture's file → `data:` URI; None if there is no such file, or none is wanted."""
+"""Link of a picture's file → `data:` URI; None if the file is missing or the caller wants no pictures."""
 
 _LABELS = {"paragraph": "text", "quote": "text", "footnote": "footnote", "code": "code", "list_item": "list_item"}
 _NUMBERED = re.compile(r"[0-9]+[.)]?|[a-zA-Z][.)]")
 _PICTURE_DPI = 150
 _MAX_PLACES = 500_000
-"""Of the tables of a document together: a thousand characters may span a hundred thousand. Further tables are text."""
+"""Grid places for all tables of a document: 1,000 characters may span 100,000 places. Further tables become text."""
 
 
 def document(
@@ -36,9 +36,9 @@ def document(
     digest: int,
     picture: PictureData = lambda _: None,
 ) -> Json:
-    """The document of pages as `rules.result.layout_json` gives them; page numbers are those of the source.
+    """Return the document of `pages`, in the shape of `rules.result.layout_json`; page numbers are the source's.
 
-    `digest` is a number below 2^64 that is the same for the same content.
+    `digest`: a number below 2^64 that identifies the content.
     """
     tree = _Tree(picture)
     for page in pages:
@@ -61,14 +61,14 @@ def document(
 
 
 def page_blocks(page: Mapping[str, Any]) -> list[Json]:
-    """The page's blocks; of a page that has only Markdown, those that it consists of; of one that failed, why."""
+    """Return the page's blocks: parsed from Markdown where only that is known; for a failed page, its error as text."""
     if "error" in page:
         reason = " ".join((page["error"] or "not converted").split())
         return [{"type": "paragraph", "text": f"[Page {page['page']} is missing: {reason}]", "bbox": None}]
-    found: list[Json] = []
+    result: list[Json] = []
     for block in page["blocks"]:
-        found += markdown.blocks(block["text"]) if block["type"] == "markdown" else [block]
-    return found
+        result += markdown.blocks(block["text"]) if block["type"] == "markdown" else [block]
+    return result
 
 
 class _Tree:
@@ -79,7 +79,7 @@ class _Tree:
         self.pages: dict[str, Json] = {}
         self._places = _MAX_PLACES
         self._lists: list[tuple[int, Json]] = []
-        """The lists that are open, outermost first: how deep they are, and their groups."""
+        """The open lists, outermost first: (depth, group)."""
 
     def add_page(self, page: Mapping[str, Any]) -> None:
         number = int(page["page_source"])
@@ -104,9 +104,9 @@ class _Tree:
             case "list_item":
                 numbered = _NUMBERED.fullmatch(block["marker"]) is not None
                 self._add("texts", parent, "list_item", prov, **words, enumerated=numbered, marker=block["marker"])
-            case "table" if (found := grid(block["rows"], block["header"])).size <= self._places:
-                self._places -= found.size
-                self._add("tables", parent, "table", prov, **_FLOATING, data=_table(found))
+            case "table" if (cells := grid(block["rows"], block["header"])).size <= self._places:
+                self._places -= cells.size
+                self._add("tables", parent, "table", prov, **_FLOATING, data=_table(cells))
             case "picture":
                 uri = self._picture(block["link"])
                 image = {"image": _image(uri, prov[0]["bbox"])} if uri else {}
@@ -117,7 +117,7 @@ class _Tree:
                 self._add("texts", parent, _LABELS.get(kind, "text"), prov, **words)
 
     def _list_of(self, item: Json) -> Json:
-        """The group for a list item: an open list of its depth, or a new one below the item before it."""
+        """Return the group for a list item: an open list of its depth, or a new one below the item before it."""
         depth = item["depth"]
         while self._lists and self._lists[-1][0] > depth:
             self._lists.pop()
@@ -159,12 +159,12 @@ def _place(ref: Mapping[str, str]) -> int:
     return int(ref["$ref"].rpartition("/")[2])
 
 
-def _table(found: Grid) -> Json:
+def _table(cells: Grid) -> Json:
     return {
-        "table_cells": [_cell(cell) for cell in found.cells],
-        "num_rows": found.rows,
-        "num_cols": found.columns,
-        "grid": [[_cell(cell) for cell in row] for row in found.places()],
+        "table_cells": [_cell(cell) for cell in cells.cells],
+        "num_rows": cells.rows,
+        "num_cols": cells.columns,
+        "grid": [[_cell(cell) for cell in row] for row in cells.places()],
     }
 
 
@@ -184,7 +184,7 @@ def _cell(cell: Placed) -> Json:
 
 
 def _image(uri: str, box: Mapping[str, Any]) -> Json:
-    """A picture as it was saved: its box at 150 dots an inch."""
+    """Describe a saved picture, which shows its box at 150 dots per inch."""
     scale = _PICTURE_DPI / 72
     size = {"width": round((box["r"] - box["l"]) * scale), "height": round((box["b"] - box["t"]) * scale)}
     return {"mimetype": "image/png", "dpi": _PICTURE_DPI, "size": size, "uri": uri}

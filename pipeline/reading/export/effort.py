@@ -1,7 +1,7 @@
-"""Bounds for parsing Markdown: this process parses small texts, a child process with a time limit all others.
+"""Bounds for parsing Markdown: this process parses small texts; a child process with a time limit parses the others.
 
-The parser takes up to 25 µs for each character, twenty levels of brackets deep, and up to 65,000 cells for a table of a
-few lines. 340,000 characters of a model took eight seconds, during which the process served no other caller.
+The parser takes up to 25 µs for each character twenty levels of brackets deep, and makes up to 65,000 cells of a table
+of a few lines. Parsing 340,000 characters from a model blocked the process for eight seconds.
 """
 
 from collections.abc import Iterable
@@ -12,12 +12,12 @@ from pipeline.reading.sandbox.limits import Limits
 
 _MOST_CHARACTERS, _MOST_MARKS = 6_000, 200
 _MARKS = "[]!<>|*_`~&\\\n"
-"""What begins something in Markdown, or ends a line."""
+"""Characters that begin a Markdown construct or end a line."""
 _LIMITS = Limits(timeout_s=2, total_s=2, memory_mb=500, max_chars=1_500_000)
 
 
 def is_small(parts: Iterable[str]) -> bool:
-    """Whether these texts together cost a tenth of a second at most, whatever is in them."""
+    """Whether parsing these texts takes at most a tenth of a second, whatever they contain."""
     characters = marks = 0
     for part in parts:
         characters += len(part)
@@ -28,6 +28,6 @@ def is_small(parts: Iterable[str]) -> bool:
 
 
 def by_child(task: str, **facts: Any) -> dict[str, Any]:
-    """A child's answer to a task on texts. Raises `UnitError`: a permanent one if they are too much for it."""
+    """Return a child's answer to a task on texts. Raises `UnitError`, permanent if the texts exceed the limits."""
     with child.Session("") as session:
         return session.ask({"task": task, **facts}, "the text", _LIMITS)

@@ -1,19 +1,19 @@
-"""Tables as a grid: which place each cell has, where cells span rows and columns.
+"""Tables as grids: the place of each cell, where cells span rows and columns.
 
-Tables come from models too, so nothing they claim about themselves is believed: spans end where the table ends.
+Models make tables too, so the sizes that a table claims are not trusted: spans end where the table ends.
 """
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 MAX_PLACES = 100_000
-"""The largest grid, in places; what does not fit is cut off. Clients refuse tables much larger than this."""
+"""The largest grid, in places; further cells are cut off. Clients refuse tables much larger than this."""
 
 _MAX_COLUMNS = 1000
 
 
 class Placed(NamedTuple):
-    """A cell with the place where it begins, and how many places it covers."""
+    """A cell, the place where it begins, and the rows and columns that it covers."""
 
     text: str
     row: int
@@ -24,7 +24,7 @@ class Placed(NamedTuple):
 
 
 class Grid(NamedTuple):
-    """The cells of a table from left to right and from top to bottom; every cell ends inside the table."""
+    """The cells of a table, row by row; every cell ends inside the table."""
 
     cells: list[Placed]
     rows: int
@@ -32,22 +32,22 @@ class Grid(NamedTuple):
 
     @property
     def size(self) -> int:
-        """How many places there are."""
+        """The number of places."""
         return self.rows * self.columns
 
     def places(self) -> list[list[Placed]]:
-        """The cell of each place; an empty one where the table has none."""
-        found = [
+        """Return the cell at each place; an empty cell where the table has none."""
+        result = [
             [Placed("", row, column, 1, 1, header=False) for column in range(self.columns)] for row in range(self.rows)
         ]
         for cell in self.cells:
             for row in range(cell.row, cell.row + cell.rows):
-                found[row][cell.column : cell.column + cell.columns] = [cell] * cell.columns
-        return found
+                result[row][cell.column : cell.column + cell.columns] = [cell] * cell.columns
+        return result
 
 
 def grid(rows: Sequence[Sequence[dict[str, Any]]], header: int) -> Grid:
-    """The grid of rows of cells, each `{text, rows, columns}` and in the row where it begins."""
+    """Return the grid of rows of cells `{text, rows, columns}`, each listed in the row where it begins."""
     taken: set[tuple[int, int]] = set()
     cells: list[Placed] = []
     width = 0
@@ -65,7 +65,7 @@ def grid(rows: Sequence[Sequence[dict[str, Any]]], header: int) -> Grid:
                 break
             spanned = max(1, min(int(cell["rows"]), len(rows) - number, places // columns))
             area = {(number + down, column + right) for down in range(spanned) for right in range(columns)}
-            if area & taken:  # it would cover a cell that reaches down from above
+            if area & taken:  # the cell would cover another that reaches down from above
                 columns, spanned, area = 1, 1, {(number, column)}
             taken |= area
             cells.append(Placed(str(cell["text"]), number, column, spanned, columns, number < header))

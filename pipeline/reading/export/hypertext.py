@@ -1,7 +1,7 @@
-"""HTML in a page's Markdown as blocks: its tables, and its other text as paragraphs.
+"""Turn the HTML in a page's Markdown into blocks: tables, and other text as paragraphs.
 
-A model wrote it, so anything may be missing. Python's `html.parser` takes hours over a megabyte of `<!--`: where a mark
-has no end, it looks for that again at the next one. Here each character is looked at a few times.
+A model wrote it, so any tag may be missing. Python's `html.parser` takes hours over a megabyte of `<!--`: it searches
+for the missing end again from each mark. This parser reads each character only a few times.
 """
 
 import re
@@ -35,7 +35,7 @@ def table(rows: Sequence[Sequence[Json]], header: int) -> Json:
 
 
 def blocks(html: str) -> list[Json]:
-    """The tables of a piece of HTML, and its other text as paragraphs; comments, scripts and styles are left out."""
+    """Return the tables of some HTML, and its other text as paragraphs, without comments, scripts and styles."""
     reader = _Reader()
     for part in _parts(html):
         if isinstance(part, str):
@@ -48,17 +48,17 @@ def blocks(html: str) -> list[Json]:
 
 
 def _parts(html: str) -> Iterator[str | _Tag]:
-    """Texts and tags in their order. What begins like a tag or a comment and has no end is text."""
+    """Yield texts and tags in order. A tag or comment without an end is text."""
     lowered = ""
     last, last_comment = html.rfind(">"), html.rfind("-->")
     at = 0
     while (begin := html.find("<", at)) >= 0:
         yield unescape(html[at:begin])
-        found = _TAG.match(html, begin) if begin < last else None
-        if found is not None:
-            name, at = found["name"].lower(), found.end()
-            yield _Tag(name, bool(found["end"]), found["attributes"])
-            if name in _SILENT and not found["end"]:
+        match = _TAG.match(html, begin) if begin < last else None
+        if match is not None:
+            name, at = match["name"].lower(), match.end()
+            yield _Tag(name, bool(match["end"]), match["attributes"])
+            if name in _SILENT and not match["end"]:
                 lowered = lowered or html.lower()
                 end = lowered.find(f"</{name}", at)
                 at = end if end >= 0 else len(html)
@@ -73,7 +73,7 @@ def _parts(html: str) -> Iterator[str | _Tag]:
 
 
 class _Reader:
-    """Makes blocks of the parts."""
+    """Builds blocks from the parts of some HTML."""
 
     def __init__(self) -> None:
         self._blocks: list[Json] = []
@@ -118,7 +118,7 @@ class _Reader:
             self._break()
 
     def close(self) -> list[Json]:
-        """All blocks, when there is no more to read."""
+        """End any open table and paragraph, and return all blocks."""
         if self._rows is not None:
             self._end_table()
         self._end_paragraph()

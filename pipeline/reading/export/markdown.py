@@ -1,7 +1,7 @@
-"""Markdown as blocks, in the shape that `layout.as_dicts` gives them, without boxes.
+"""Parse Markdown into blocks with the shape of `layout.as_dicts`, but without boxes.
 
-For pages of which only the Markdown is known: a model wrote it. Any text is valid Markdown, so nothing fails here; what
-takes too long to parse becomes paragraphs as they were written.
+Used for pages known only as Markdown, which a model wrote. Parsing never fails, since any text is valid Markdown; text
+that takes too long to parse becomes plain paragraphs.
 """
 
 import re
@@ -23,19 +23,19 @@ _FENCE = re.compile(r" {0,3}(```|~~~)")
 _ENDS_AN_ITEMS_TEXT = frozenset({"heading_open", "fence", "code_block", "html_block", "table_open", "blockquote_open"})
 _MARKUP = re.compile(r"</?[A-Za-z][^<>\n]{0,200}>|!?\[|\]|[|*`~]+|-{3,}|\\(?=\W)|^[#>\s]+", re.MULTILINE)
 MAX_CHARACTERS = 400_000
-"""Of a text that is parsed."""
+"""The longest text to parse; longer texts become paragraphs."""
 _CHILDREN = BoundedSemaphore(2)
 
 
 def blocks(markdown: str) -> list[Json]:
-    """The blocks of a page in reading order: `type`, `text`, `bbox` (None), and what its type adds."""
+    """Return the blocks of a page in reading order: `type`, `text`, `bbox` (None), and the fields of their type."""
     if is_small([markdown]):
         return parsed(markdown)
     try:
         if len(markdown) <= MAX_CHARACTERS:
             with _CHILDREN:
-                found: list[Json] = by_child("blocks", text=markdown)["blocks"]
-            return found
+                parsed_blocks: list[Json] = by_child("blocks", text=markdown)["blocks"]
+            return parsed_blocks
     except UnitError as error:
         if error.kind is not ErrorKind.PERMANENT:
             raise
@@ -43,14 +43,14 @@ def blocks(markdown: str) -> list[Json]:
 
 
 def parsed(markdown: str) -> list[Json]:
-    """The blocks, however long it takes: a child does it for texts that are not small."""
-    found: list[Json] = []
+    """Parse in this process, without a time limit; `blocks` leaves large texts to a child."""
+    result: list[Json] = []
     for block in _Reader(_parser().parse(_whole_tables(markdown))).blocks():
-        if block["type"] == "more" and found:  # a further paragraph of a list item
-            found[-1]["text"] += f" {block['text']}"
+        if block["type"] == "more" and result:  # a further paragraph of a list item
+            result[-1]["text"] += f" {block['text']}"
         else:
-            found.append(block)
-    return found
+            result.append(block)
+    return result
 
 
 @cache
@@ -61,23 +61,23 @@ def _parser() -> "MarkdownIt":
 
 
 def plain_text(markdown: str) -> str:
-    """What a page says, without any markup: a line for each block, and for each row of a table. Of what is not small,
-    without most of its marks."""
+    """Return the page's text without markup: a line for each block and for each row of a table. A large text only
+    loses most of its marks."""
     if not is_small([markdown]):
         return _MARKUP.sub(" ", markdown)
     return "\n".join(block["text"] for block in parsed(markdown) if block["text"])
 
 
 def _whole_tables(markdown: str) -> str:
-    """The Markdown without the blank lines inside HTML tables, at which CommonMark would end them."""
+    """Remove the blank lines inside HTML tables, at which CommonMark would end them."""
     lines = markdown.split("\n")
     kept: list[str] = []
     fence, last = "", max((place for place, line in enumerate(lines) if "</table>" in line), default=-1)
     inside = False
     for place, line in enumerate(lines):
-        found = _FENCE.match(line)
-        if found and not inside:
-            fence = "" if fence == found[1] else fence or found[1]
+        mark = _FENCE.match(line)
+        if mark and not inside:
+            fence = "" if fence == mark[1] else fence or mark[1]
         if not fence and place < last and line.lstrip().startswith("<table"):
             inside = True
         if not inside or line.strip():
@@ -89,16 +89,16 @@ def _whole_tables(markdown: str) -> str:
 
 
 class _Reader:
-    """Goes through the tokens of one page."""
+    """Builds blocks from the tokens of one page."""
 
     def __init__(self, tokens: "Sequence[Token]") -> None:
         self._tokens = tokens
         self._lists = 0
         self._quotes = 0
         self._marker = ""
-        """Of the list item whose first text has not come yet."""
+        """The marker of the current list item, until its first text."""
         self._more = False
-        """Whether the block before is a list item."""
+        """Whether the last block was a list item, which further paragraphs continue."""
         self._rows: list[list[Json]] = []
         self._header = 0
 
@@ -168,7 +168,7 @@ class _Reader:
 
 
 def plain(token: "Token") -> str:
-    """The text of an inline token, with single spaces; of a picture, what it shows."""
+    """Return the text of an inline token with single spaces; a picture becomes its description."""
     parts = []
     for child in token.children or ():
         if child.type in {"text", "code_inline", "image"}:

@@ -1,4 +1,4 @@
-"""A DoclingDocument as HTML, DocTags or plain text. Whatever is in its texts is escaped, or is text."""
+"""Write a DoclingDocument as HTML, DocTags or plain text. HTML escapes all texts."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from html import escape
@@ -7,13 +7,13 @@ from typing import Any
 Json = Mapping[str, Any]
 
 _LOCATIONS = 500
-"""DocTags count positions in this many parts of the page's width and height."""
+"""The parts into which DocTags divide a page's width and height."""
 
 _STYLE = "table{border-collapse:collapse}th,td{border:1px solid;padding:.2em .5em}body{max-width:50em;margin:auto}"
 
 
 def html(document: Json) -> str:
-    """A whole page of HTML, without scripts, links or anything from elsewhere but embedded pictures."""
+    """Return a complete HTML page without scripts, links or external resources; pictures are embedded."""
     title = escape(document["name"])
     body = "\n".join(_walk(document, document["body"], _html, _html_list))
     head = f'<meta charset="utf-8">\n<title>{title}</title>\n<style>{_STYLE}</style>'
@@ -21,7 +21,7 @@ def html(document: Json) -> str:
 
 
 def doctags(document: Json) -> str:
-    """DocTags, with locations, page breaks and tables in OTSL."""
+    """Return DocTags with locations, page breaks, and tables in OTSL."""
     parts: list[str] = []
     page = 0
     for ref in document["body"]["children"]:
@@ -30,12 +30,12 @@ def doctags(document: Json) -> str:
         if page and number != page:
             parts.append("<page_break>")
         page = number
-        parts += _walk(document, {"children": [ref]}, lambda found: _doctag(document, found), _doctag_list)
+        parts += _walk(document, {"children": [ref]}, lambda leaf: _doctag(document, leaf), _doctag_list)
     return "\n".join(["<doctag>" + (parts[0] if parts else ""), *parts[1:], "</doctag>"])
 
 
 def text(document: Json) -> str:
-    """The texts in reading order; rows of tables are lines with tabs between the cells."""
+    """Return the texts in reading order; a row of a table is a line with tabs between its cells."""
 
     def plain(item: Json) -> str:
         if item["label"] == "table":
@@ -43,12 +43,12 @@ def text(document: Json) -> str:
         marker = f"{item['marker']} " if item["label"] == "list_item" else ""
         return f"{marker}{item.get('text', '')}"
 
-    found = _walk(document, document["body"], plain, lambda _, items: "\n".join(items))
-    return "\n\n".join(part for part in found if part) + "\n"
+    parts = _walk(document, document["body"], plain, lambda _, items: "\n".join(items))
+    return "\n\n".join(part for part in parts if part) + "\n"
 
 
 def resolve(document: Json, ref: Mapping[str, str]) -> Json:
-    """What a `$ref` points to."""
+    """Return the item that a `$ref` points to."""
     _, kind, place = ref["$ref"].split("/")
     item: Json = document[kind][int(place)]
     return item
@@ -57,7 +57,7 @@ def resolve(document: Json, ref: Mapping[str, str]) -> Json:
 def _walk(
     document: Json, node: Json, leaf: Callable[[Json], str], group: Callable[[Json, list[str]], str]
 ) -> Iterator[str]:
-    """Each child as text. A list is made of its items, and an item has the lists below it behind its own text."""
+    """Yield each child as text. `group` joins the items of a list; the lists below an item follow its own text."""
     for ref in node["children"]:
         item = resolve(document, ref)
         if item["label"] == "list":
@@ -75,7 +75,7 @@ def _html(item: Json) -> str:
             level = min(item.get("level", 0) + 1, 6)
             return f"<h{level}>{escape(item['text'])}</h{level}>"
         case "list_item":
-            return f"<li>{escape(item['text'])}"  # its end may be left out, so that lists below it are inside
+            return f"<li>{escape(item['text'])}"  # HTML allows no end tag here, so lists below stay inside
         case "code":
             return f"<pre><code>{escape(item['text'])}</code></pre>"
         case "table":
@@ -157,7 +157,7 @@ def _page(document: Json, item: Json) -> int:
 
 
 def _texts_once(row: Iterable[Json], number: int) -> list[str]:
-    """The texts of a row of the grid; a cell that reaches over several places is said where it begins."""
+    """Return a row's texts; a cell that spans several places gives its text only at the first."""
     return [
         cell["text"] if (cell["start_row_offset_idx"], cell["start_col_offset_idx"]) == (number, column) else ""
         for column, cell in enumerate(row)

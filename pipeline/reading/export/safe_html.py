@@ -1,4 +1,4 @@
-"""Markdown that strangers and models wrote, as HTML that can do nothing."""
+"""Turn Markdown from strangers and models into harmless HTML."""
 
 import re
 from collections.abc import Callable, Sequence
@@ -12,7 +12,7 @@ from pipeline.reading.sandbox.limits import refused
 
 _MARKDOWN = MarkdownIt("commonmark", {"html": True}).enable(["table", "strikethrough"])
 _WRITTEN = re.compile(r"</?(?:sub|sup|mark)>|<br ?/?>")
-"""Of the HTML in Markdown, what our own conversion writes, and models do; besides tables, whose cells may be merged."""
+"""HTML that our own conversion and models write in Markdown, besides tables, whose cells may be merged."""
 _PICTURE = re.compile(r"pictures/([A-Za-z0-9][A-Za-z0-9._-]{0,99})")
 _TAGS = {
     "a",
@@ -57,23 +57,23 @@ _ATTRIBUTES = {
     "th": {"colspan", "rowspan"},
 }
 _MOST = 1_000_000
-"""Characters of HTML: a table of a few lines may have tens of thousands of cells."""
+"""The most characters of HTML: a table of a few lines may have tens of thousands of cells."""
 
 
 def harmless(parts: Sequence[str], pictures: str = "") -> list[str]:
-    """Each text as harmless HTML. `pictures` is the address of the pictures that the texts link to; empty: none.
+    """Return each text as harmless HTML. `pictures`: the address of the pictures that the texts link to; empty: none.
 
-    Links lead to other sites only over HTTP, and say that they do; pictures of other sites are never loaded, and their
-    words stay. Raises `UnitError` with code `too_large` for too much HTML. How long it takes, `child` has to bound.
+    Links may use HTTP and mailto, and carry `rel="noopener noreferrer nofollow"`. A picture from another site becomes
+    its description. Raises `UnitError` with code `too_large`. The caller bounds the time: run it in a `child`.
     """
-    made: list[str] = []
-    left = _MOST
+    results: list[str] = []
+    remaining = _MOST
     for part in parts:
-        made.append(_harmless(part, pictures))
-        left -= len(made[-1])
-        if left < 0:
+        results.append(_harmless(part, pictures))
+        remaining -= len(results[-1])
+        if remaining < 0:
             raise refused(f"The text becomes more than {_MOST:,} characters of HTML.", "too_large")
-    return made
+    return results
 
 
 def _harmless(text: str, pictures: str) -> str:
@@ -95,7 +95,7 @@ def _harmless(text: str, pictures: str) -> str:
         tags=_TAGS,
         attributes={**_ATTRIBUTES, "img": _ATTRIBUTES["img"] | {"src"}},
         attribute_filter=attribute,
-        set_tag_attribute_values={"table": {"tabindex": "0"}},  # a wide one is scrolled, also by keys
+        set_tag_attribute_values={"table": {"tabindex": "0"}},  # lets the keyboard scroll a wide table
         url_schemes={"http", "https", "mailto"},
         link_rel="noopener noreferrer nofollow",
     )
@@ -109,7 +109,7 @@ def _may_lead_there(address: str) -> bool:
 
 
 def _take_for_text(tokens: Sequence[Token], picture: Callable[[str], str | None]) -> None:
-    """Turn HTML into text, except tables and raised letters; turn pictures from elsewhere into their words."""
+    """Turn HTML into text, except tables and raised letters; turn pictures of other sites into their descriptions."""
     for token in tokens:
         table = token.type == "html_block" and token.content.lstrip().lower().startswith("<table")
         if not table and token.type in {"html_block", "html_inline"} and not _WRITTEN.fullmatch(token.content.strip()):

@@ -1,4 +1,4 @@
-"""What a child process does with Markdown and HTML, by the task's name."""
+"""Tasks of child processes on Markdown and HTML, by name."""
 
 from collections.abc import Callable, Mapping
 from typing import Any

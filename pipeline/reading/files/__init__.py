@@ -1,1 +1,1 @@
-"""Files that users name: opened with care, told apart by content, found in folders."""
+"""Files that users name: open them safely, detect their types by content, find them in folders."""

@@ -1,4 +1,4 @@
-"""The type of a file by its first bytes, since suffixes lie. Imports no library: vision providers need none for PDF."""
+"""Detect file types by the first bytes, since suffixes lie. Imports no library: vision providers need none for PDF."""
 
 import re
 from pathlib import Path
@@ -13,14 +13,14 @@ MIME_TYPES: dict[str, str] = {"pdf": "application/pdf"} | {
 }
 
 HEAD_BYTES = 1024
-"""The bytes that decide. PDF readers accept this much junk before `%PDF-`."""
+"""The bytes that `detect` reads. PDF readers accept this much junk before `%PDF-`."""
 
 _PDF_OBJECT = re.compile(rb"\s*[0-9]+ [0-9]+ obj\b")
 _TIFF_MAGICS = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")
 
 
 def detect(head: bytes) -> FileType | None:
-    """The type of a file that starts with `head` (its first `HEAD_BYTES` bytes), or None if it is not supported."""
+    """Return the type of a file that starts with `head` (its first `HEAD_BYTES` bytes); None if it is not supported."""
     if head.startswith(b"\x89PNG\r\n\x1a\n"):
         return "png"
     if head.startswith(b"\xff\xd8\xff"):
@@ -29,16 +29,16 @@ def detect(head: bytes) -> FileType | None:
         return "webp"
     if head.startswith(_TIFF_MAGICS):
         return "tiff"
-    # A PDF without its header cannot be opened, but opening it tells what is wrong.
+    # A PDF without its header cannot be opened, but the attempt says why.
     return "pdf" if b"%PDF-" in head[:HEAD_BYTES] or _PDF_OBJECT.match(head) else None
 
 
 def detect_file(path: Path) -> FileType | None:
-    """The type of the file at `path`. Raises `OSError` if it cannot be read."""
+    """Return the type of the file at `path`. Raises `OSError` if it cannot be read."""
     with open_file(path) as file:
         return detect(file.read(HEAD_BYTES))
 
 
 def is_temporary(path: Path) -> bool:
-    """Whether a file's name is that of one that is still being written, or hidden."""
+    """Whether the file's name marks it as hidden or still being written."""
     return path.name.startswith((".", "~", "#"))

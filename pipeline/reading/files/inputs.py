@@ -1,4 +1,4 @@
-"""Files to convert: what is one in a folder, and what is a result that lies there."""
+"""Find the files to convert in folders, and tell them from results of earlier conversions."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -8,31 +8,31 @@ from pipeline.reading.files.source import ACCEPTED, safe_filename
 from pipeline.reading.files.user_file import is_file_below, walk
 
 SUFFIXES = frozenset({".pdf", ".png", ".jpg", ".jpeg", ".webp", ".tif", ".tiff"})
-"""The suffixes, in any case, of files in a folder that are inputs."""
+"""The suffixes, in any case, of input files."""
 
 MANIFEST_SUFFIX = ".manifest.json"
-"""What the names of manifests end with, which lie beside results."""
+"""The suffix of a manifest, which lies beside its result."""
 
 
 def discover(paths: Sequence[Path]) -> list[Path]:
-    """The input files that `paths` name, each once: files as they are, and all inputs below folders, sorted.
+    """Return the input files that `paths` name, each once: a file as given, a folder as all inputs below it, sorted.
 
-    In folders, hidden files, other suffixes and links that lead out of the folder are skipped. Raises `UserError` with
-    code `missing`, or `no_inputs` for a folder without any.
+    Folders skip hidden files, other suffixes and links that lead out of the folder. Raises `UserError` with code
+    `missing`, or `no_inputs` for a folder without inputs.
     """
-    found: dict[Path, None] = {}
+    inputs: dict[Path, None] = {}
     for path in paths:
         if path.is_dir():
-            found.update(dict.fromkeys(_inputs_below(path)))
+            inputs.update(dict.fromkeys(_inputs_below(path)))
         elif path.exists():
-            found[path] = None
+            inputs[path] = None
         else:
             raise UserError(f"{path} does not exist; check the path.", code="missing")
-    return list(found)
+    return list(inputs)
 
 
 def other_files(paths: Sequence[Path]) -> list[Path]:
-    """What `discover` passes over below folders in `paths`: other types, pipes, links that lead out. No results."""
+    """Return the files in folders that `discover` skips: other types, pipes, links that lead out. Not results."""
     return sorted(
         path
         for folder in dict.fromkeys(paths)
@@ -43,7 +43,7 @@ def other_files(paths: Sequence[Path]) -> list[Path]:
 
 
 def is_input_name(path: Path) -> bool:
-    """Whether the suffix is one of an input."""
+    """Whether the suffix is that of an input."""
     return path.suffix.lower() in SUFFIXES
 
 
@@ -70,14 +70,14 @@ def _is_shown(path: Path, folder: Path) -> bool:
 
 def _inputs_below(folder: Path) -> list[Path]:
     root = folder.resolve()
-    found = [path for path in _files_below(folder) if _is_input(path, root)]
-    if not found:
+    inputs = [path for path in _files_below(folder) if _is_input(path, root)]
+    if not inputs:
         others = other_files([folder])
         named = (
             f" It has {', '.join(path.name for path in others[:3])}{' …' if len(others) > 3 else ''}." if others else ""
         )
         raise UserError(f"{folder} has no inputs; {ACCEPTED} are accepted.{named}", code="no_inputs")
-    return sorted(found)
+    return sorted(inputs)
 
 
 def _files_below(folder: Path) -> Iterator[Path]:
@@ -87,25 +87,25 @@ def _files_below(folder: Path) -> Iterator[Path]:
 
 
 def _is_pictures(folder: Path) -> bool:
-    """Whether a folder holds the pictures of a result, which are no inputs."""
+    """Whether a folder holds the pictures of a result, which are not inputs."""
     return folder.suffix == ".pictures" and folder.with_suffix(MANIFEST_SUFFIX).exists()
 
 
 def _is_result(path: Path) -> bool:
-    """Whether a file is a result of ours: it has a manifest, or is one."""
+    """Whether a file is a result of Penstock: it has a manifest, or is a manifest."""
     return path.name.endswith(MANIFEST_SUFFIX) or manifest_path(path).exists()
 
 
 def manifest_path(result: Path) -> Path:
-    """The manifest beside a result, which is Markdown or JSON."""
+    """Return the path of the manifest for a result, a Markdown or JSON file."""
     return result.with_name(f"{result.name.removesuffix('.md').removesuffix('.json')}{MANIFEST_SUFFIX}")
 
 
 def result_name(filename: str, suffix: str = ".md") -> str:
-    """The name of a copy of a result, which depends on nothing but the source's: `a.pdf`, `a.md`; `a.jpg`, `a.jpg.md`.
+    """Return the name of a copy of a result, set by the source's name alone: `a.pdf` → `a.md`, `a.jpg` → `a.jpg.md`.
 
-    So `a.pdf` and `a.jpg` never claim the same name, whichever comes first; and what `a.manifest.pdf` becomes is never
-    called like the manifest of `a.pdf`.
+    So `a.pdf` and `a.jpg` never claim the same name, and the result of `a.manifest.pdf` never takes the name of the
+    manifest of `a.pdf`.
     """
     name = safe_filename(filename)
     short = f"{safe_filename(name.removesuffix('.pdf'))}{suffix}"

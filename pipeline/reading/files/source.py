@@ -1,4 +1,4 @@
-"""Source files: their type and size, their names, and ranges of their pages."""
+"""Source files: their types, sizes and names, and ranges of their pages."""
 
 import re
 import stat
@@ -11,7 +11,7 @@ from pipeline.engine.errors import UserError
 from pipeline.reading.files.filetype import FileType, detect_file
 
 MAX_NAME_BYTES = 200
-"""The longest name that `safe_filename` returns, in UTF-8. File systems allow 255, and numbers are added to names."""
+"""The longest name that `safe_filename` returns, in UTF-8. File systems allow 255; callers append numbers."""
 
 ACCEPTED = "PDF, PNG, JPEG, WebP and TIFF files"
 _MAX_SUFFIX_BYTES = 20
@@ -19,7 +19,7 @@ _RANGE = re.compile(r"(?:(?P<only>[0-9]{1,9})|(?P<first>[0-9]{1,9})?\s*-\s*(?P<l
 
 
 class Limits(Protocol):
-    """How large a document may be; the documents flow's settings have these fields, and error messages name them."""
+    """Limits of a document's size. The documents flow's settings have these fields, and error messages name them."""
 
     @property
     def max_upload_mb(self) -> int: ...
@@ -31,7 +31,7 @@ class Limits(Protocol):
 
 @dataclass(frozen=True)
 class SourceInfo:
-    """An accepted input. `type` comes from its content, whatever its name says."""
+    """An accepted input. Its content decides the `type`, not its name."""
 
     type: FileType
     pages: int
@@ -39,10 +39,10 @@ class SourceInfo:
 
 
 def check_file(path: Path, limits: Limits, name: str = "") -> FileType:
-    """What type of file it is, by its first bytes. It is not read any further: see `survey.inspect`.
+    """Return the file's type by its first bytes; `survey.inspect` reads the rest.
 
-    Errors call the file `name`, if it is not called so here. Raises `UserError` with code `missing`, `directory`,
-    `unreadable`, `empty`, `too_large` or `unsupported`.
+    `name`: the file's name in errors. Raises `UserError` with code `missing`, `directory`, `unreadable`, `empty`,
+    `too_large` or `unsupported`.
     """
     size, called = _file_size(path), name or path.name
     if size == 0:
@@ -54,12 +54,12 @@ def check_file(path: Path, limits: Limits, name: str = "") -> FileType:
             code="too_large",
         )
     try:
-        found = detect_file(path)
+        detected = detect_file(path)
     except OSError as error:
         raise unreadable(path) from error
-    if found is None:
+    if detected is None:
         raise UserError(f"{called} is not of a supported type; {ACCEPTED} are accepted.", code="unsupported")
-    return found
+    return detected
 
 
 def _file_size(path: Path) -> int:
@@ -81,10 +81,10 @@ def unreadable(path: Path) -> UserError:
 
 
 def parse_page_range(text: str, pages: int) -> list[int]:
-    """The page numbers, ascending and without repeats, that `text` names in a document of `pages` pages.
+    """Return the page numbers that `text` names in a document of `pages` pages, ascending and without repeats.
 
-    `1-5,7` names six pages, `3-` those from the third on, `-4` the first four, an empty text all. Raises `UserError`
-    with code `page_range`.
+    `1-5,7` names six pages, `3-` the pages from the third on, `-4` the first four, an empty text all. Raises
+    `UserError` with code `page_range`.
     """
     if not text.strip():
         return list(range(1, pages + 1))
@@ -95,11 +95,11 @@ def parse_page_range(text: str, pages: int) -> list[int]:
 
 
 _ANY = 10**9
-"""The assumed page count of a document that was not opened yet."""
+"""The assumed page count of an unopened document."""
 
 
 def check_page_range(text: str) -> None:
-    """Raise `UserError` with code `page_range` for a text that is not a valid page range of any document."""
+    """Raise `UserError` with code `page_range` unless `text` is a valid page range of some document."""
     for part in text.split(",") if text.strip() else ():
         _parse_part(part.strip(), _ANY)
 
@@ -124,10 +124,10 @@ def _bad_range(part: str, problem: str, pages: int) -> UserError:
 
 
 def safe_filename(name: str) -> str:
-    """A name to show and to store under: the last part of what a stranger called a file, without anything dangerous.
+    """Return a safe name for display and storage: the last part of a stranger's file name, without dangerous parts.
 
-    Never empty, at most `MAX_NAME_BYTES` long in UTF-8, without folders, control characters and characters that mean
-    something to shells or file systems; keeps the suffix. Safe names stay as they are.
+    It is never empty, has at most `MAX_NAME_BYTES` in UTF-8, keeps the suffix, and has no folders, control characters
+    or characters with a meaning for shells or file systems. A safe name stays unchanged.
     """
     last = unicodedata.normalize("NFC", name).replace("\\", "/").rstrip("/").rpartition("/")[2]
     # Control, format (writing direction), surrogate and private characters: category C.
@@ -141,10 +141,10 @@ def safe_filename(name: str) -> str:
     ending = f".{suffix}" if suffix else ""
     kept = stem.strip(" .").encode()[: MAX_NAME_BYTES - len(ending.encode())].decode(errors="ignore").strip(" .")
     safe = f"{kept or 'file'}{ending}"
-    # Cutting may have left another suffix at the end.
+    # Cutting may have exposed another suffix at the end.
     return safe if safe == name else safe_filename(safe)
 
 
 def safe_stem(filename: str) -> str:
-    """The name without its last suffix, short enough for `.manifest.json` and a temporary suffix to follow."""
+    """Return the name without its last suffix, short enough to append `.manifest.json` and a temporary suffix."""
     return safe_filename(Path(safe_filename(filename)).stem)

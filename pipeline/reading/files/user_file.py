@@ -1,5 +1,5 @@
-"""Files that users name or keep in folders: only ordinary ones are opened, links do not lead out of a folder, and what
-is written is there whole or not at all."""
+"""Open, find and write users' files safely: open only ordinary files, follow no link out of a folder, and write a file
+whole or not at all."""
 
 import errno
 import os
@@ -15,21 +15,21 @@ from pipeline.engine.errors import UserError
 
 
 class NotOrdinary(OSError):
-    """It is a folder, a pipe, a socket or a device: reading it might never end."""
+    """The path is a folder, a pipe, a socket or a device, whose reading might never end."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(None, "it is not an ordinary file", str(path))
 
 
 def open_file(path: Path, *, follow: bool = True) -> BinaryIO:
-    """The ordinary file at `path`, for reading; its size and time are those of what was opened, whatever comes after.
+    """Open the ordinary file at `path` for reading; `fstat` gives its size and time even if the path is replaced.
 
-    Never waits: opening a named pipe would, until somebody writes. Raises `NotOrdinary`, or another `OSError`; unless
-    `follow`, also for a link.
+    Never waits, though opening a named pipe normally waits for a writer. Raises `NotOrdinary` or another `OSError`;
+    also for a link, unless `follow`.
     """
 
     def opener(name: str, flags: int) -> int:
-        # Looked at before, since to open a device may do something; and after, since it may have been replaced.
+        # Check before, since opening a device may have effects; check after, since the path may have been replaced.
         _check(path, path.stat(follow_symlinks=follow), links=not follow)
         descriptor = os.open(name, flags | os.O_NONBLOCK | (0 if follow else os.O_NOFOLLOW))
         try:
@@ -45,14 +45,14 @@ def open_file(path: Path, *, follow: bool = True) -> BinaryIO:
         raise OSError(errno.EINVAL, "no file has such a name", str(path)) from error
 
 
-def _check(path: Path, found: os.stat_result, *, links: bool = False) -> None:
-    """`links`: they pass, for `O_NOFOLLOW` to refuse them in the system's words."""
-    if not stat.S_ISREG(found.st_mode) and not (links and stat.S_ISLNK(found.st_mode)):
+def _check(path: Path, status: os.stat_result, *, links: bool = False) -> None:
+    """Raise `NotOrdinary` unless the file is ordinary. `links`: let links pass; `O_NOFOLLOW` then refuses them."""
+    if not stat.S_ISREG(status.st_mode) and not (links and stat.S_ISLNK(status.st_mode)):
         raise NotOrdinary(path)
 
 
 def is_file_below(path: Path, root: Path) -> bool:
-    """Whether `path` is an ordinary file below `root`, a resolved folder, and no link on its way leads out of that."""
+    """Whether `path` is an ordinary file below the resolved folder `root`, and no link on the way leads out of it."""
     try:
         return path.is_file() and path.resolve().is_relative_to(root)
     except (OSError, RuntimeError, ValueError):  # links in a circle; a NUL in its name
@@ -62,17 +62,17 @@ def is_file_below(path: Path, root: Path) -> bool:
 def walk(
     folder: Path, failed: Callable[[OSError], object] = lambda _: None
 ) -> Iterator[tuple[Path, list[str], list[str]]]:
-    """As `Path.walk`: each folder with the names of the folders and files in it, of which the former may be taken out.
+    """Like `Path.walk`, yield each folder with the names of its folders and files; remove a folder's name to skip it.
 
-    `os.walk` breaks off in a thousand folders inside one another before Python 3.12. `failed` is told of folders that
-    cannot be listed; linked ones are not entered.
+    Before Python 3.12, `os.walk` fails a thousand folders deep. Call `failed` for folders that cannot be listed; do not
+    enter linked folders.
     """
     waiting = [folder]
     while waiting:
         parent = waiting.pop()
         try:
-            with os.scandir(parent) as found:
-                entries = [(entry.name, _is_folder(entry)) for entry in found]
+            with os.scandir(parent) as scan:
+                entries = [(entry.name, _is_folder(entry)) for entry in scan]
         except OSError as error:
             failed(error)
             continue
@@ -89,7 +89,7 @@ def _is_folder(entry: os.DirEntry[str]) -> bool:
 
 
 def storage_error(error: OSError, path: Path) -> UserError:
-    """Translate a file system error into one that tells the user what to do."""
+    """Translate a file system error into one that tells the user how to solve it."""
     if error.errno in {errno.ENOSPC, errno.EDQUOT}:
         return UserError(f"no space left on the disk while writing {path}: free some and try again", code="disk_full")
     if isinstance(error, PermissionError):
@@ -101,7 +101,7 @@ def storage_error(error: OSError, path: Path) -> UserError:
 def staged_text(path: Path, text: str, mode: int = privacy.PRIVATE_FILE) -> Iterator[Callable[[], None]]:
     """Write `text` beside `path` and yield a function that moves it into place; remove it if that is never called.
 
-    Call it inside a database transaction, and only the winner of that transaction replaces `path`.
+    Call the function inside a database transaction, so that only the transaction's winner replaces `path`.
     """
     path.parent.mkdir(parents=True, exist_ok=True, mode=privacy.PRIVATE_FOLDER)
     descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=".tmp-")
@@ -123,6 +123,6 @@ def staged_text(path: Path, text: str, mode: int = privacy.PRIVATE_FILE) -> Iter
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a whole file in one step, or nothing."""
+    """Write the whole file in one step, or nothing."""
     with staged_text(path, text) as place:
         place()

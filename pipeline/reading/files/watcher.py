@@ -1,4 +1,4 @@
-"""Watches a folder that other programs save files in: gives each file once, when it is complete."""
+"""Watch a folder in which other programs save files, and yield each file once, when it is complete."""
 
 import threading
 import time
@@ -13,14 +13,14 @@ from pipeline.engine.errors import UserError
 from pipeline.reading.files.user_file import is_file_below, walk
 
 SETTLE_S = 0.5
-"""A file that keeps its size and time this long is complete. If it changes after all, it is given again."""
-LIST_AGAIN_S = 60.0
-"""How often the folder is listed for what the system did not report, as network drives do not."""
+"""A file whose size and time stay unchanged this long is complete. A later change yields it again."""
+LIST_EVERY_S = 60.0
+"""How often to list the folder for unreported changes: network drives report none."""
 POLL_MS = 200
 Wanted = Callable[[Path], bool]
 
 
-class _Look(NamedTuple):
+class _FileState(NamedTuple):
     size: int
     mtime_ns: int
 
@@ -28,16 +28,16 @@ class _Look(NamedTuple):
 def watch(
     folder: Path, wanted: Wanted, stop: threading.Event, *, existing: bool = False, settle_s: float = SETTLE_S
 ) -> Iterator[Path]:
-    """Wanted files in `folder` (not below it) that are new, in the order they were written, until `stop` is set.
+    """Yield new files in `folder` (not below it) that satisfy `wanted`, in order of writing, until `stop` is set.
 
-    New is what comes after this call; with `existing`, first those already there. A file that is rewritten is given
-    again. Raises `UserError` if the folder does not exist, or goes away.
+    Files are new if they appear after this call; `existing` yields present files first. A rewritten file is yielded
+    again. Raises `UserError` if the folder does not exist or disappears.
     """
-    found = turns(folder, wanted, stop, existing=existing, settle_s=settle_s)
-    return (path for paths in found for path in paths)
+    batches = poll(folder, wanted, stop, existing=existing, settle_s=settle_s)
+    return (path for paths in batches for path in paths)
 
 
-def turns(
+def poll(
     folder: Path,
     wanted: Wanted,
     stop: threading.Event,
@@ -46,13 +46,13 @@ def turns(
     below: bool = False,
     settle_s: float = SETTLE_S,
 ) -> Iterator[list[Path]]:
-    """The same, given several times a second with what is new then, often nothing. `below`: also in its folders."""
+    """Like `watch`, but yield a batch several times a second, often an empty one. `below`: include subfolders."""
     _check(folder)
-    return _Watched(folder, wanted, below, settle_s).turns(stop, existing=existing)
+    return _Watched(folder, wanted, below, settle_s).batches(stop, existing=existing)
 
 
 class _Watched:
-    """What is known of the files in a folder."""
+    """Tracks the files of one folder: those being written, and those already yielded."""
 
     def __init__(self, folder: Path, wanted: Wanted, below: bool, settle_s: float) -> None:
         self._folder = folder
@@ -60,21 +60,21 @@ class _Watched:
         self._wanted = wanted
         self._below = below
         self._settle_s = settle_s
-        self._waiting: dict[Path, tuple[_Look, float]] = {}
-        self._given: dict[Path, _Look] = {}
+        self._waiting: dict[Path, tuple[_FileState, float]] = {}
+        self._yielded: dict[Path, _FileState] = {}
 
-    def turns(self, stop: threading.Event, *, existing: bool) -> Iterator[list[Path]]:
+    def batches(self, stop: threading.Event, *, existing: bool) -> Iterator[list[Path]]:
         if not existing:
-            looks = {path: self._look(path) for path in self._listed(self._folder)}
-            self._given = {path: look for path, look in looks.items() if look is not None}
-        return self._turns(stop)
+            states = {path: self._state(path) for path in self._listed(self._folder)}
+            self._yielded = {path: state for path, state in states.items() if state is not None}
+        return self._poll(stop)
 
-    def _turns(self, stop: threading.Event) -> Iterator[list[Path]]:
-        # The first turn comes without a change, once the folder is watched: what came before is found by listing it.
+    def _poll(self, stop: threading.Event) -> Iterator[list[Path]]:
+        # The first round comes without a change, once the watch is active; listing then finds earlier files.
         listed_at = float("-inf")
-        for found in changes_in(
+        for changes in changes_in(
             self._folder,
-            watch_filter=lambda _, path: self._concerns(Path(path)),
+            watch_filter=lambda _, path: self._matters(Path(path)),
             stop_event=stop,
             recursive=self._below,
             yield_on_timeout=True,
@@ -84,22 +84,22 @@ class _Watched:
             raise_interrupt=True,
         ):
             _check(self._folder)
-            for path in {Path(path) for change, path in found if change is Change.deleted}:
-                self._given.pop(path, None)
-            self._note(Path(path) for change, path in found if change is not Change.deleted)
-            if time.monotonic() - listed_at >= LIST_AGAIN_S:
+            for path in {Path(path) for change, path in changes if change is Change.deleted}:
+                self._yielded.pop(path, None)
+            self._note(Path(path) for change, path in changes if change is not Change.deleted)
+            if time.monotonic() - listed_at >= LIST_EVERY_S:
                 listed_at = time.monotonic()
                 self._note([self._folder])
-            yield self._whole()
+            yield self._complete()
 
-    def _concerns(self, path: Path) -> bool:
+    def _matters(self, path: Path) -> bool:
         return self._wanted(path) or (self._below and path.is_dir())
 
     def _note(self, paths: Iterable[Path]) -> None:
-        """Begin to look at these files, and at those in these folders, which came whole if they were moved here."""
+        """Start to observe these files, and the files in these folders: a moved folder arrives with its files."""
         for path in paths:
-            for one in self._listed(path) if path.is_dir() else [path]:
-                self._waiting.setdefault(one, (_Look(-1, -1), 0.0))
+            for file in self._listed(path) if path.is_dir() else [path]:
+                self._waiting.setdefault(file, (_FileState(-1, -1), 0.0))
 
     def _listed(self, folder: Path) -> list[Path]:
         if not self._below:
@@ -107,29 +107,29 @@ class _Watched:
         files = (Path(parent, name) for parent, _, names in walk(folder) for name in names)
         return [path for path in files if self._wanted(path)]
 
-    def _whole(self) -> list[Path]:
-        """Move what has not changed for long enough from waiting to given; those files, in the order of writing."""
+    def _complete(self) -> list[Path]:
+        """Return the files that have stayed unchanged long enough, in order of writing, and mark them as yielded."""
         now = time.monotonic()
-        found: list[tuple[int, Path]] = []
+        complete: list[tuple[int, Path]] = []
         for path, (before, since) in list(self._waiting.items()):
-            look = self._look(path)
-            if look is None or look == self._given.get(path):
+            state = self._state(path)
+            if state is None or state == self._yielded.get(path):
                 del self._waiting[path]
-            elif look != before:
-                self._waiting[path] = (look, now)
-            elif look.size and now - since >= self._settle_s:
+            elif state != before:
+                self._waiting[path] = (state, now)
+            elif state.size and now - since >= self._settle_s:
                 del self._waiting[path]
-                self._given[path] = look
-                found.append((look.mtime_ns, path))
-        return [path for _, path in sorted(found)]
+                self._yielded[path] = state
+                complete.append((state.mtime_ns, path))
+        return [path for _, path in sorted(complete)]
 
-    def _look(self, path: Path) -> _Look | None:
-        """None if it is gone, no file, or a link that leads out of the folder."""
+    def _state(self, path: Path) -> _FileState | None:
+        """Return None if the path is missing, not a file, or a link that leads out of the folder."""
         try:
-            found = path.stat()
+            status = path.stat()
         except OSError:
             return None
-        return _Look(found.st_size, found.st_mtime_ns) if is_file_below(path, self._root) else None
+        return _FileState(status.st_size, status.st_mtime_ns) if is_file_below(path, self._root) else None
 
 
 def _check(folder: Path) -> None:

@@ -1,1 +1,1 @@
-"""The layout of a page, found in its lines, rules and pictures: `page.convert`."""
+"""Reconstruct the layout of a page from its lines, rules and pictures: `page.convert`."""

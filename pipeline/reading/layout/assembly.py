@@ -1,4 +1,4 @@
-"""From columns to blocks: the rows, aligned tables, paragraphs and footnotes of each, in reading order."""
+"""Turn columns into blocks: the rows, aligned tables, paragraphs and footnotes of each, in reading order."""
 
 import re
 from collections.abc import Sequence
@@ -25,7 +25,7 @@ _SAME = 0.5  # of the larger area
 
 
 class Assembly:
-    """The text of one page; footnotes are kept for its end, so that text can continue in the next column."""
+    """Assembles the blocks of one page; footnotes come last, so that text can continue in the next column."""
 
     def __init__(self, content: PageContent, criteria: Criteria) -> None:
         self._height = content.height
@@ -34,14 +34,14 @@ class Assembly:
         self._notes: list[Block] = []
 
     def blocks(self, order: Sequence[Sequence[Item]]) -> list[Block]:
-        """The blocks of columns that are in reading order."""
-        found: list[Block] = []
+        """Return the blocks of columns, which must be in reading order."""
+        blocks: list[Block] = []
         for piece in self._pieces(order):
-            found += [piece] if isinstance(piece, Table | Picture) else self._classifier.blocks(piece)
-        return found + self._notes
+            blocks += [piece] if isinstance(piece, Table | Picture) else self._classifier.blocks(piece)
+        return blocks + self._notes
 
     def _pieces(self, order: Sequence[Sequence[Item]]) -> list[Piece]:
-        """The pieces of all columns; a paragraph that continues in the next column stays whole."""
+        """Return the pieces of all columns; join a paragraph that continues in the next column."""
         pieces: list[Piece] = []
         for column in order:
             for number, piece in enumerate(self._column(column)):
@@ -56,33 +56,35 @@ class Assembly:
         return pieces
 
     def _column(self, column: Sequence[Item]) -> list[Piece]:
-        """Tables, frames and groups of rows from top to bottom."""
+        """Return tables, frames and groups of rows from top to bottom; move footnotes to `_notes`."""
         solid = sorted((item for item in column if not isinstance(item, Line)), key=lambda item: item.top)
         heights = [(item.top + item.bottom) / 2 for item in solid]
         between: list[list[Line]] = [[] for _ in range(len(solid) + 1)]
         for line in column:
             if isinstance(line, Line):
                 between[sum(height <= (line.top + line.bottom) / 2 for height in heights)].append(line)
-        found: list[Piece] = []
+        pieces: list[Piece] = []
         for item, lines in zip(solid, between, strict=False):
-            found += self._split(_in_columns(rows(lines)))
-            found += [item] if isinstance(item, Table | Picture) else self._pieces(reading_order(item.items))
+            pieces += self._split(_in_columns(rows(lines)))
+            pieces += [item] if isinstance(item, Table | Picture) else self._pieces(reading_order(item.items))
         text, notes = _without_footnotes(_in_columns(rows(between[-1])), self._body_size, self._height)
         self._notes += notes
-        return found + self._split(text)
+        return pieces + self._split(text)
 
-    def _split(self, found: Sequence[Row]) -> list[Piece]:
-        return [part if isinstance(part, Table) else groups(part) for part in tables_aligned.split(found)]
+    def _split(self, column_rows: Sequence[Row]) -> list[Piece]:
+        return [part if isinstance(part, Table) else groups(part) for part in tables_aligned.split(column_rows)]
 
 
-def _without_footnotes(found: Sequence[Row], body_size: float, height: float) -> tuple[list[Row], list[Footnote]]:
-    """(rows of the text, footnotes below it): small rows at the foot of a column, from the first raised mark on."""
-    start, lowest = len(found), _FOOTNOTE_LOWER * height
-    while start and found[start - 1].size <= _FOOTNOTE_SMALLER * body_size and found[start - 1].top > lowest:
+def _without_footnotes(column_rows: Sequence[Row], body_size: float, height: float) -> tuple[list[Row], list[Footnote]]:
+    """Return (rows of the text, footnotes below it): small rows at a column's foot, from the first raised mark on."""
+    start, lowest = len(column_rows), _FOOTNOTE_LOWER * height
+    while (
+        start and column_rows[start - 1].size <= _FOOTNOTE_SMALLER * body_size and column_rows[start - 1].top > lowest
+    ):
         start -= 1
     notes: list[list[Row]] = []
-    text = list(found[:start])
-    for row in found[start:]:
+    text = list(column_rows[:start])
+    for row in column_rows[start:]:
         first = row.tokens[0] if row.tokens and not row.is_tabular else None
         if first is not None and first.style.shift > 0 and _FOOTNOTE_MARK.match(first.text):
             notes.append([row])
@@ -90,22 +92,22 @@ def _without_footnotes(found: Sequence[Row], body_size: float, height: float) ->
             notes[-1].append(row)
         else:
             text.append(row)
-    made = [Group(tuple(part), 0.0, 0.0) for part in notes]
-    return text, [Footnote(group.box, group.runs) for group in made]
+    footnotes = [Group(tuple(part), 0.0, 0.0) for part in notes]
+    return text, [Footnote(group.box, group.runs) for group in footnotes]
 
 
-def _in_columns(found: Sequence[Row]) -> list[Row]:
-    """The rows; where each piece of neighbouring ones is a title with dots to its page, column after column.
+def _in_columns(column_rows: Sequence[Row]) -> list[Row]:
+    """Reorder neighbouring rows of contents, where each cell is a title with dots to its page, column after column.
 
-    Columns of contents may be too short for the empty space between them to show."""
+    Columns of contents may be too short for `reading_order` to see the space between them."""
 
     def is_contents(row: Row) -> bool:
         return all(has_leader(cell.text) for cell in row.cells)
 
-    if not any(row.is_tabular and is_contents(row) for row in found):
-        return list(found)
+    if not any(row.is_tabular and is_contents(row) for row in column_rows):
+        return list(column_rows)
     ordered: list[Row] = []
-    for (contents, _), stretch in groupby(found, key=lambda row: (is_contents(row), len(row.cells))):
+    for (contents, _), stretch in groupby(column_rows, key=lambda row: (is_contents(row), len(row.cells))):
         same = list(stretch)
         if contents and len(same) > 1:
             columns = zip(*(row.cells for row in same), strict=True)
@@ -116,20 +118,20 @@ def _in_columns(found: Sequence[Row]) -> list[Row]:
 
 
 def with_pictures(blocks: Sequence[Block], pictures: Sequence[Picture]) -> list[Block]:
-    """The blocks in their order, each picture before the first block of its column that stands below it.
+    """Insert each picture before the first block of its column that stands below it.
 
-    A figure with words that the picture is most of has its link."""
-    found = list(blocks)
+    A figure with words that mostly is the picture gets the picture's link instead."""
+    result = list(blocks)
     for picture in pictures:
-        same = (place for place, block in enumerate(found) if _is_same(block, picture))
+        same = (place for place, block in enumerate(result) if _is_same(block, picture))
         if (place := next(same, None)) is not None:
-            found[place] = replace(found[place], link=picture.link)  # type: ignore[call-arg]
+            result[place] = replace(result[place], link=picture.link)  # type: ignore[call-arg]
             continue
         left, top, right, _ = picture.box
-        column = [index for index, block in enumerate(found) if block.box[2] >= left and block.box[0] <= right]
-        below = (index for index in column if found[index].box[1] >= top)
-        found.insert(next(below, column[-1] + 1 if column else len(found)), picture)
-    return found
+        column = [index for index, block in enumerate(result) if block.box[2] >= left and block.box[0] <= right]
+        below = (index for index in column if result[index].box[1] >= top)
+        result.insert(next(below, column[-1] + 1 if column else len(result)), picture)
+    return result
 
 
 def _is_same(figure: Block, picture: Picture) -> bool:

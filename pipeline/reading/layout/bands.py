@@ -1,4 +1,4 @@
-"""Running heads: rows at one height on many pages, with the page's number or a look of their own, whatever they say."""
+"""Running heads: rows at one height on many pages that count the pages or share a look, whatever their words."""
 
 import math
 import re
@@ -9,23 +9,22 @@ from pipeline.reading.layout.model import Line
 from pipeline.reading.layout.rows import Row, rows
 
 ZONE = 0.2
-"""Share of the page's height, at the top and at the bottom, where such rows are."""
+"""The share of the page's height, at the top and at the bottom, that may hold running heads."""
 
-_LINES = 8  # to look at from each edge
+_LINES = 8  # inspected from each edge
 _ROWS = 2
-_STEPS = 100  # heights that are told apart on a page
+_STEPS = 100  # distinct heights on a page
 _ROMAN = {"i": 1, "v": 5, "x": 10, "l": 50, "c": 100}
 _NUMBER = re.compile(r"\W*(?:(?P<digits>\d{1,4})|(?P<roman>[ivxlc]{1,7}))\W*", re.IGNORECASE)
 _MAX_CHARS = 120
 _MAX_SEEN = 2_000
 _NEAR_PAGES = 2
 _FEW_PAGES = 4
-_COUNTED, _AGAIN = 0.3, 0.5  # of the pages that have something in the band
+_COUNTED, _REPEATED = 0.3, 0.5  # of the pages with a row in the band
 
 
 class Band(NamedTuple):
-    """Where a row is, and its `look`: `i` for italics, `c` for capitals; `numbers` are those at its ends, `words` the
-    rest of it."""
+    """A row's place and `look` (`i`: italics, `c`: capitals); the `numbers` at its ends, and its other `words`."""
 
     place: str
     look: str
@@ -34,12 +33,12 @@ class Band(NamedTuple):
 
 
 def of_page(lines: Iterable[Line], height: float) -> tuple[Band, ...]:
-    """The bands of a page's outermost rows."""
+    """Return the bands of a page's outermost rows."""
     return tuple(band for row in _outer(lines, height) if (band := of_row(row, height)))
 
 
 def of_row(row: Row, height: float) -> Band | None:
-    """The band of a row, if it is near an edge and short enough for a running head."""
+    """Return the row's band, if it is near an edge and short enough for a running head."""
     if not math.isfinite(height) or height <= 0 or len(row.text) > _MAX_CHARS:
         return None
     zone = "t" if row.bottom < ZONE * height else "b" if row.top > (1 - ZONE) * height else ""
@@ -52,14 +51,14 @@ def of_row(row: Row, height: float) -> Band | None:
 
 
 def numbers(row: Row) -> tuple[int, ...]:
-    """The whole numbers that the row starts and ends with."""
+    """Return the whole numbers that the row starts and ends with."""
     words = row.text.split()
-    found = {_value(word) for word in (words[0], words[-1])} if words else set()
-    return tuple(sorted(found - {0}))
+    values = {_value(word) for word in (words[0], words[-1])} if words else set()
+    return tuple(sorted(values - {0}))
 
 
 def holds(bands: frozenset[str], band: Band) -> bool:
-    """Whether the row is in one of the bands, a rounding error aside, and has a number where they have one."""
+    """Whether the row's place, give or take a rounding error, is in the bands, together with its look or a number."""
     height, size = band.place[1:].split(":")
     marks = ("#" if band.numbers else "", band.look)
     near = (f"{band.place[0]}{int(height) + far}:{size}" for far in (-1, 0, 1))
@@ -67,23 +66,23 @@ def holds(bands: frozenset[str], band: Band) -> bool:
 
 
 class Census:
-    """The bands of a document, page after page, in memory that does not grow with the pages."""
+    """Counts the bands of a document page by page, in bounded memory."""
 
     def __init__(self) -> None:
-        self._seen: dict[str, _Seen] = {}
+        self._seen: dict[str, _BandCount] = {}
 
-    def add(self, page: int, found: Iterable[Band]) -> None:
-        for band in found:
+    def add(self, page: int, page_bands: Iterable[Band]) -> None:
+        for band in page_bands:
             for mark in ("#", band.look):
                 key = f"{band.place}{mark}"
                 if mark and (key in self._seen or len(self._seen) < _MAX_SEEN):
-                    self._seen.setdefault(key, _Seen()).add(page, band)
+                    self._seen.setdefault(key, _BandCount()).add(page, band)
 
     def furniture(self, pages: int) -> frozenset[str]:
-        """The keys of running heads: place and look, or place and `#` where they have the page's number.
+        """Return the keys of running heads: place and look, or place and `#` for a row with the page's number.
 
-        Titles of recipes or poems stand at one height and in one look, too, but say something else on each page; and
-        in a long document two numbers in the text's first lines follow each other by chance."""
+        Titles of recipes or poems share height and look too, but differ in words on each page. In a long document, two
+        numbers in the text's first lines may follow each other by chance."""
         least = 1 if pages <= _FEW_PAGES else 2
         numbered = {
             key
@@ -93,20 +92,20 @@ class Census:
         alike = {
             key
             for key, seen in self._seen.items()
-            if key[-1] != "#" and key[0] == "t" and seen.streak > 2 and seen.again >= _AGAIN * (seen.pages - 1)
+            if key[-1] != "#" and key[0] == "t" and seen.streak > 2 and seen.repeats >= _REPEATED * (seen.pages - 1)
         }
         return frozenset(numbered | alike)
 
 
-class _Seen:
+class _BandCount:
     """`counted`: how often a number grew by one from one page to the next; `streak`: the most pages near each other;
-    `again`: how often the words were those of a page shortly before."""
+    `repeats`: how often the words equal those of one of the last two pages."""
 
-    __slots__ = ("again", "counted", "last", "now", "numbers", "pages", "streak", "words")
+    __slots__ = ("counted", "last", "now", "numbers", "pages", "repeats", "streak", "words")
 
     def __init__(self) -> None:
         self.last, self.numbers, self.words = -10, frozenset[int](), ("", "")
-        self.pages, self.counted, self.again, self.now, self.streak = 0, 0, 0, 0, 0
+        self.pages, self.counted, self.repeats, self.now, self.streak = 0, 0, 0, 0, 0
 
     def add(self, page: int, band: Band) -> None:
         far = page - self.last
@@ -116,13 +115,13 @@ class _Seen:
         self.now = self.now + 1 if near else 1
         self.streak = max(self.streak, self.now)
         self.counted += near and not self.numbers.isdisjoint(n - far for n in band.numbers)
-        self.again += bool(band.words) and band.words in self.words
+        self.repeats += bool(band.words) and band.words in self.words
         self.last, self.numbers, self.words = page, frozenset(band.numbers), (self.words[1], band.words)
         self.pages += 1
 
 
 def _outer(lines: Iterable[Line], height: float) -> Iterator[Row]:
-    """Two rows from each edge."""
+    """Yield up to two rows from each edge."""
     level = [line for line in lines if line.angle == 0 and math.isfinite(line.top + line.bottom)]
     level.sort(key=lambda line: line.top)
     yield from rows(line for line in level[:_LINES] if line.bottom < ZONE * height)[:_ROWS]
@@ -142,14 +141,14 @@ def _is_small_caps(font: str) -> bool:
 
 
 def _value(word: str) -> int:
-    """The number that a word is, in digits or Roman; 0 for none."""
-    found = _NUMBER.fullmatch(word)
-    if not found:
+    """Return the word as a number, in digits or Roman; 0 if it is not one."""
+    match = _NUMBER.fullmatch(word)
+    if not match:
         return 0
-    if found["digits"]:
-        return int(found["digits"])
-    # Whatever case it is in: the Turkish "İ" matches "i", and becomes that and a dot.
-    values = [_ROMAN[letter] for letter in found["roman"].casefold() if letter in _ROMAN]
+    if match["digits"]:
+        return int(match["digits"])
+    # In any case: the Turkish "İ" matches "i", and becomes "i" and a dot.
+    values = [_ROMAN[letter] for letter in match["roman"].casefold() if letter in _ROMAN]
     return sum(
         -value if any(value < later for later in values[place + 1 :]) else value for place, value in enumerate(values)
     )

@@ -1,4 +1,4 @@
-"""Where the columns of a table are, told by its text: borders are stretches of x where its rows have no word."""
+"""Find a table's columns by its text: borders are stretches of x where its rows have no word."""
 
 from collections.abc import Sequence
 from itertools import pairwise
@@ -10,7 +10,7 @@ from pipeline.reading.layout.model import Line, Span
 
 _MAX_COLUMNS = 60
 WORD_GAP = 0.6
-"""The space between two words, in text sizes, from which on they may be in two columns."""
+"""The least space between two words, in text sizes, that may separate two columns."""
 
 _LEAST_GAP = 0.48
 _WIDER = 1.4
@@ -23,7 +23,7 @@ _MIN_GAPS = (1.4, 0.9)  # text sizes, between columns of few and of more rows
 
 
 class Border(NamedTuple):
-    """The gap between two columns; of no width where a rule is."""
+    """The gap between two columns; its width is zero at a rule."""
 
     low: float
     high: float
@@ -34,7 +34,7 @@ class Border(NamedTuple):
 
 
 class Placed(NamedTuple):
-    """A cell's lines, in the columns from `first` to `last`."""
+    """A cell's lines, which span the columns from `first` to `last`."""
 
     first: int
     last: int
@@ -42,8 +42,8 @@ class Placed(NamedTuple):
 
 
 def ruled_gap(lines: Sequence[Line]) -> float:
-    """The space between two words, in text sizes, from which on they may be in two columns if rules say that there are
-    some: wider than the spaces of the text, before words that no cell begins with."""
+    """Return the least space between words, in text sizes, that may separate columns where rules show a table: wider
+    than the usual space before words in lower case, with which no cell begins."""
     gaps = [
         (word.left - before.right) / line.size
         for line in lines
@@ -55,9 +55,9 @@ def ruled_gap(lines: Sequence[Line]) -> float:
 
 
 def borders_of(rows: Sequence[Sequence[Line]], gap: float | None = None) -> list[Border]:
-    """The stretches of x where the rows have no word; rows that run across are left out.
+    """Return the stretches of x where the rows have no word, ignoring rows that run across.
 
-    `gap`: how wide they are at least, in text sizes, where rules say that this is a table."""
+    `gap`: their least width, in text sizes, where rules show a table."""
     lines = [line for row in rows for line in row]
     size = text_size(lines)
     width = max(line.right for line in lines) - min(line.left for line in lines)
@@ -74,10 +74,10 @@ def borders_of(rows: Sequence[Sequence[Line]], gap: float | None = None) -> list
 
 
 def _emptiest(spans: Sequence[Span], allowed: int) -> list[Border]:
-    """The stretches between the spans that at most `allowed` of them cover."""
+    """Return the stretches that at most `allowed` spans cover."""
     ends = [sorted((span.left, span.right)) for span in spans]
     changes = sorted([(left, 0, 1) for left, _ in ends] + [(right, 1, -1) for _, right in ends])
-    found: list[Border] = []
+    stretches: list[Border] = []
     level, low = 0, None
     for x, _, change in changes:
         level += change
@@ -85,27 +85,27 @@ def _emptiest(spans: Sequence[Span], allowed: int) -> list[Border]:
             low = x
         elif level > allowed and low is not None:
             if low > changes[0][0]:
-                found.append(Border(low, x))
+                stretches.append(Border(low, x))
             low = None
-    return found
+    return stretches
 
 
 def without_symbols(rows: Sequence[Sequence[Placed]], borders: Sequence[Border]) -> list[Border]:
-    """The borders but those between an amount and its sign, which stands in a column of its own."""
+    """Remove borders between an amount and its currency or percent sign, which stands in a column of its own."""
     texts: dict[int, set[str]] = {}
     for row in rows:
         for cell in row:
             if cell.first == cell.last:
                 texts.setdefault(cell.first, set()).add("".join(line.text for line in cell.lines).strip())
-    before = {column for column, found in texts.items() if found <= _BEFORE}
-    after = {column for column, found in texts.items() if found <= _AFTER}
+    before = {column for column, signs in texts.items() if signs <= _BEFORE}
+    after = {column for column, signs in texts.items() if signs <= _AFTER}
     return [
         border for index, border in enumerate(borders) if not (index in before or (index + 1 in after and index > 0))
     ]
 
 
 def _telling(rows: list[list[Span]], width: float) -> list[list[Span]]:
-    """The rows that show where columns are: those with as many pieces as most, without those that run across."""
+    """Return the rows that show the columns: those with the typical number of pieces, without those that run across."""
     most = sorted(map(len, rows))[len(rows) // 2]
     full = [row for row in rows if len(row) >= most]
     if most > 1 and len(full) >= max(3, 0.6 * sum(len(row) > 1 for row in rows)):
@@ -118,36 +118,36 @@ def _whole(words: Sequence[Span]) -> Span:
 
 
 def _phrases(line: Line, gap: float) -> list[list[Span]]:
-    """The words of the line, those that follow each other with a usual space together."""
-    found: list[list[Span]] = []
+    """Group the words of the line: words with a usual space between them form a phrase."""
+    phrases: list[list[Span]] = []
     for span in spans_of(line):
-        before = found[-1][-1] if found else None
+        before = phrases[-1][-1] if phrases else None
         mono = before is not None and before.style.mono and span.style.mono
         if before and span.left - before.right < (max(gap, _MONO_WORD_GAP) if mono else gap) * line.size:
-            found[-1].append(span)
+            phrases[-1].append(span)
         else:
-            found.append([span])
-    return found
+            phrases.append([span])
+    return phrases
 
 
 def place(cells: Sequence[Line], borders: Sequence[Border], gap: float = WORD_GAP) -> list[Placed]:
-    """The lines of one row in their columns. Words with usual spaces between them that cross a border stay together,
-    in a cell that spans columns."""
-    found: list[Placed] = []
+    """Place the lines of one row in columns. Words with usual spaces that cross a border stay together, in a cell that
+    spans columns."""
+    cells_placed: list[Placed] = []
     for line in sorted(cells, key=lambda line: line.left):
         phrases = _phrases(line, gap)
         for part in [sub_line(line, spans) for spans in phrases] if len(phrases) > 1 else [line]:
             first, last = _columns(part, borders)
-            before = found[-1] if found else None
+            before = cells_placed[-1] if cells_placed else None
             if before is not None and first <= before.last:
-                found[-1] = Placed(before.first, max(last, before.last), [*before.lines, part])
+                cells_placed[-1] = Placed(before.first, max(last, before.last), [*before.lines, part])
             else:
-                found.append(Placed(first, last, [part]))
-    return found
+                cells_placed.append(Placed(first, last, [part]))
+    return cells_placed
 
 
 def _columns(line: Line, borders: Sequence[Border]) -> tuple[int, int]:
-    """The first and the last column of the line; a line that ends in the gap before a column is not in it."""
+    """Return the line's first and last column; a line that ends in the gap before a column is not in that column."""
     width = line.right - line.left
     slack = max(0.1 * line.size, min(0.12 * width, 1.5 * line.size))
     middle = (line.left + line.right) / 2

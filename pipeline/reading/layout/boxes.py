@@ -1,4 +1,4 @@
-"""Boxes with text of their own: a coloured or framed area is read as a whole, whatever columns run beside it."""
+"""Boxes with text of their own: a coloured or framed area is read as a unit, whatever columns run beside it."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ _SLACK = 0.5  # text sizes
 
 @dataclass(frozen=True)
 class Frame(Boxed):
-    """What one box holds."""
+    """A box and its contents."""
 
     items: tuple[Item, ...]
 
@@ -30,10 +30,10 @@ class Frame(Boxed):
 
 
 def find(items: Sequence[Item], areas: Sequence[Box], width: float, height: float) -> tuple[list[Frame], list[Item]]:
-    """(the frames, what is outside of them). A box that a line or table reaches out of is only a background."""
+    """Return (frames, items outside them). A box that a line or table crosses is only a background."""
     page = width * height
     fitting = {box for box in areas if _MIN_SHARE * page < area(box) < _MAX_SHARE * page}
-    found: list[Frame] = []
+    frames: list[Frame] = []
     remaining = list(items)
     for box in sorted(fitting, key=area, reverse=True)[:_MAX_AREAS]:
         inside = [item for item in remaining if holds(box, item)]
@@ -41,10 +41,10 @@ def find(items: Sequence[Item], areas: Sequence[Box], width: float, height: floa
             continue
         if any(_overlaps(item, box) for item in remaining if not holds(box, item)):
             continue
-        found.append(Frame(box, tuple(inside)))
+        frames.append(Frame(box, tuple(inside)))
         held = {id(item) for item in inside}
         remaining = [item for item in remaining if id(item) not in held]
-    return found, remaining
+    return frames, remaining
 
 
 def _reaches_out(item: Item, box: Box) -> bool:

@@ -1,4 +1,4 @@
-"""Cells of tables: lines cut at the borders of columns, and the text of one cell."""
+"""Cut lines at the borders of table columns into cells, and read a cell's text."""
 
 from bisect import bisect_right
 from collections.abc import Sequence
@@ -10,52 +10,52 @@ from pipeline.reading.layout.rows import line_tokens, rows, runs_of
 
 
 def spans_of(line: Line) -> tuple[Span, ...]:
-    """The words of a line with their places; if the source knows none, as if all characters were equally wide."""
+    """Return the words of a line with their places; if unknown, assume that all characters are equally wide."""
     if line.spans:
         return line.spans
     text = line.text
     each = (line.right - line.left) / max(len(text), 1)
-    found, start = [], 0
+    spans, start = [], 0
     for token in line_tokens(line):
         at = text.index(token.text, start)
         start = at + len(token.text)
-        found.append(Span(token.text, line.left + at * each, line.left + start * each, token.style))
-    return tuple(found)
+        spans.append(Span(token.text, line.left + at * each, line.left + start * each, token.style))
+    return tuple(spans)
 
 
 def sub_line(line: Line, spans: Sequence[Span]) -> Line:
-    """The part of a line that consists of these of its words."""
+    """Return the part of a line that consists of these words of it."""
     text = "".join(f" {span.text}" if span.spaced else span.text for span in spans).strip()
     left, right = min(span.left for span in spans), max(span.right for span in spans)
     return line._replace(text=text, left=left, right=right, spans=tuple(spans))
 
 
 def cut(line: Line, borders: Sequence[float]) -> list[tuple[int, Line]]:
-    """(column, piece) of a line cut at the borders between columns; a word is where its middle is."""
+    """Cut a line at the borders between columns into (column, piece); a word's middle decides its column."""
     if bisect_right(borders, line.left) == bisect_right(borders, line.right):
         return [(bisect_right(borders, line.left), line)]
-    found: list[tuple[int, list[Span]]] = []
+    pieces: list[tuple[int, list[Span]]] = []
     for span in spans_of(line):
         column = bisect_right(borders, (span.left + span.right) / 2)
-        if found and found[-1][0] == column:
-            found[-1][1].append(span)
+        if pieces and pieces[-1][0] == column:
+            pieces[-1][1].append(span)
         else:
-            found.append((column, [span]))
-    return [(column, sub_line(line, spans)) for column, spans in found]
+            pieces.append((column, [span]))
+    return [(column, sub_line(line, spans)) for column, spans in pieces]
 
 
 def text_size(lines: Sequence[Line]) -> float:
-    """The typical size of the lines' text."""
+    """Return the median size of the lines' text."""
     return max(median(line.size for line in lines), 0.1) if lines else 10.0
 
 
 def cell_runs(lines: Sequence[Line]) -> Runs:
-    """The text of all lines in a cell."""
+    """Return the text of all lines in a cell."""
     return runs_of(joined(rows(lines)))
 
 
 def without_empty(table: list[list[Cell]]) -> list[tuple[Cell, ...]]:
-    """The rows without empty ones, unless a cell from above reaches into them."""
+    """Drop empty rows, unless a cell from above reaches into them."""
     kept, reaching = [], 0
     for row in table:
         if any(cell.runs for cell in row) or reaching > 0:

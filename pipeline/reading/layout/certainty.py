@@ -1,4 +1,4 @@
-"""How sure text recognition is of blocks and of the words in them."""
+"""The confidence of text recognition in blocks and words."""
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
@@ -7,51 +7,51 @@ from typing import Any, NamedTuple
 from pipeline.reading.layout.model import Block, Runs, Table
 
 DOUBTFUL = 0.93
-"""Below this, recognition was not sure of a picture. Measured at 200 dpi: clean and scanned pages 0.97 to 0.99,
-pictures of screens with their icons 0.95 and more; a scan at 70 dpi, with an error in every other line,
-0.92, at 50 dpi 0.72, under heavy noise 0.85; Korean, Cyrillic and Arabic, which it does not know, 0 to 0.8."""
+"""Below this mean confidence, recognition of a picture is doubtful. At 200 dpi, clean and scanned pages have 0.97 to
+0.99, screenshots with icons at least 0.95, noisy pages 0.85; a scan at 70 dpi, with errors in every other line, has
+0.92, at 50 dpi 0.72. Korean, Cyrillic and Arabic, which the model does not know, have 0 to 0.8."""
 
 UNCERTAIN = 0.75
-"""A word is as sure as its least sure character; one below this may be wrong. Of 92 words on a clean page, none is;
-on the same page blurred and noisy seven are, of which four are wrong, and one wrong word is not."""
+"""A word's confidence is that of its least certain character; below this the word may be wrong. Of 92 words on a clean
+page, none is below; on the same page blurred and noisy, seven are, four of them wrong, and one wrong word is not."""
 
 
 class Word(NamedTuple):
-    """A word of a block and how sure recognition is of it."""
+    """A word of a block and recognition's confidence in it."""
 
     text: str
     sure: float
 
 
 def words(block: Block) -> list[Word]:
-    """The recognised words of a block, in its order; none if its text was not recognised."""
+    """Return the recognised words of a block, in order; empty if its text was not recognised."""
     return [word for runs in _texts(block) for word in _words(runs)]
 
 
 def facts(block: Block, text: str) -> dict[str, Any]:
-    """What a block says of itself, whose text as data is `text`: `confidence`, and its `uncertain` words with their
-    places in the text. Nothing if it was not recognised."""
-    found = words(block)
-    if not found:
+    """Return the block's `confidence` and its `uncertain` words with their places in `text`, the block's text as data.
+    Empty if its text was not recognised."""
+    recognised = words(block)
+    if not recognised:
         return {}
     uncertain = []
     at = 0
-    for word in found:
+    for word in recognised:
         place = text.find(word.text, at)
         if place < 0:
             continue
         at = place + len(word.text)
         if word.sure < UNCERTAIN:
             uncertain.append({"text": word.text, "offset": place, "confidence": round(word.sure, 3)})
-    sure = sum(word.sure * len(word.text) for word in found) / sum(len(word.text) for word in found)
+    sure = sum(word.sure * len(word.text) for word in recognised) / sum(len(word.text) for word in recognised)
     return {"confidence": round(sure, 3), **({"uncertain": uncertain} if uncertain else {})}
 
 
 def uncertain_share(blocks: Iterable[Block]) -> float | None:
-    """The share of the recognised text that is uncertain words, by characters; None if nothing was recognised."""
-    found = [word for block in blocks for word in words(block)]
-    characters = sum(len(word.text) for word in found)
-    return sum(len(word.text) for word in found if word.sure < UNCERTAIN) / characters if characters else None
+    """Return the share of uncertain words in the recognised text, by characters; None if nothing was recognised."""
+    recognised = [word for block in blocks for word in words(block)]
+    characters = sum(len(word.text) for word in recognised)
+    return sum(len(word.text) for word in recognised if word.sure < UNCERTAIN) / characters if characters else None
 
 
 def _texts(block: Block) -> Sequence[Runs]:
@@ -61,7 +61,7 @@ def _texts(block: Block) -> Sequence[Runs]:
 
 
 def _words(runs: Runs) -> Iterator[Word]:
-    """The words of a text; one that is set in several runs is as sure as the least sure of them."""
+    """Yield the words of a text; a word in several runs takes the least confidence of them."""
     text, sure = "", 1.0
     for run in runs:
         if run.style.sure is None:

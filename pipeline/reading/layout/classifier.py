@@ -1,4 +1,4 @@
-"""What a group of rows is: a heading, a list item, code, a quote or plain text."""
+"""Classify groups of rows: headings, list items, code, quotes or plain text."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -17,7 +17,7 @@ _PAGE_GAP = 3.0  # text sizes at least from a title in the contents to its page
 
 
 class Criteria(NamedTuple):
-    """What a block is judged by besides its own rows; `page_size` is the size of most of the page's text, or 0."""
+    """What classification uses besides a block's rows; `page_size`: the size of most of the page's text, or 0."""
 
     profile: DocumentProfile
     recognised: bool
@@ -25,14 +25,14 @@ class Criteria(NamedTuple):
 
 
 class Classifier:
-    """Makes the blocks of one page in reading order; remembers what came before."""
+    """Makes the blocks of one page in reading order; remembers the depths of earlier list items."""
 
     def __init__(self, criteria: Criteria) -> None:
         self._criteria = criteria
         self._depths = lists.Depths()
 
     def blocks(self, groups: Sequence[Group]) -> Iterator[Block]:
-        """The groups as blocks; the groups of one piece of code are one block."""
+        """Yield the groups as blocks; consecutive groups of code become one block."""
         index = 0
         while index < len(groups):
             code = self._code(groups[index:])
@@ -50,7 +50,7 @@ class Classifier:
             index += count
 
     def _labelled(self, groups: Sequence[Group], index: int) -> list[Block]:
-        """A bold heading and the label at the other end of its row; empty for anything else, and among other cells."""
+        """Return a bold heading and the label at the other end of its row; empty for others and among other cells."""
         group = groups[index]
         row = group.rows[0]
         if len(group.rows) > 1 or len(row.cells) != 2 or not row.is_tabular or not row.is_bold or _is_contents(group):
@@ -64,7 +64,7 @@ class Classifier:
         return [block, Paragraph(label.box, label.runs)] if isinstance(block, Heading) else []
 
     def _parts(self, group: Group) -> list[Group]:
-        """The group, or a heading and what is at the other end of its line."""
+        """Return the group, or a heading and the text at the other end of its line."""
         row = group.rows[0]
         larger = row.size >= headings.LARGER * self._criteria.profile.body_size
         if len(group.rows) > 1 or not row.is_tabular or not larger or len(row.cells[0].text) < 4 or _is_contents(group):
@@ -85,9 +85,9 @@ class Classifier:
         if heading:
             self._depths.reset()
             return heading
-        found = self._item(group)
-        if found:
-            return found
+        item = self._item(group)
+        if item:
+            return item
         self._depths.reset()
         if group.rows[0].is_tabular and len(group.rows) > 1:
             return Paragraph(group.box, group.runs)
@@ -110,7 +110,7 @@ class Classifier:
         return level and min(lefts) - group.left > indent and group.right - max(row.right for row in rows) > indent
 
     def _code(self, groups: Sequence[Group]) -> int:
-        """How many groups, from the first one on, are one piece of code."""
+        """Return how many leading groups are one piece of code."""
         if self._criteria.profile.body_mono:
             return 0
         count = 0
@@ -127,7 +127,7 @@ class Classifier:
 
 
 def _is_contents(group: Group) -> bool:
-    """Whether the group ends with a page's number far from its title, as a line of contents does."""
+    """Whether the group ends with a page number far from its title, like a line of contents."""
     cells = group.rows[-1].cells
     if len(cells) < 2 or not is_page_number(cells[-1].text):
         return False
@@ -135,7 +135,7 @@ def _is_contents(group: Group) -> bool:
 
 
 def _is_in_list(groups: Sequence[Group], index: int) -> bool:
-    """Whether the group and a neighbour start with markers below each other: headings do not."""
+    """Whether the group and a neighbour start with markers below each other; headings do not."""
     first = groups[index].rows[0]
     if not lists.marker(first) or first.is_bold:
         return False

@@ -10,32 +10,32 @@ from pipeline.reading.layout.gutters import Placed
 from pipeline.reading.layout.model import Region
 
 _MIN_COLUMN_LINES = 4
-_MIN_TEXT_LINES = 8  # on each side: as many rows of a table do not all fill their cells
+_MIN_TEXT_LINES = 8  # on each side: so many table rows rarely all fill their cells
 _MIN_BAND_LINES = 4  # Fewer lines on a side between two wide lines are not columns.
 _MIN_COLUMN_SHARE = 0.2  # of the region's width
 _MIN_PROSE_CHARS = 15  # A side with fewer characters per line, on average, is a table's column and not text.
-_MAX_ALIGNED = 0.6  # share of lines on one level, from which on two sides are the cells of a table
-_MIN_PAIRED = 0.8  # share of lines on one level, from which on they may be pairs of a name and what belongs to it
+_MAX_ALIGNED = 0.6  # share of level lines that makes two sides the cells of a table
+_MIN_PAIRED = 0.8  # share of level lines from which on the sides may be labels and values
 _LONG = 0.75  # of the width of a side
 _MIN_LONG = 0.6  # share of the lines of running text that are long
-_MAX_BROKEN = 0.2  # share of a side's lines that are beside another one of it
+_MAX_BROKEN = 0.2  # share of a side's lines that are beside another line of that side
 _MAX_CROSSING = 0.35  # share of lines across a gutter (titles, captions); with more, each band has to show its columns
 _REACH = 0.12  # share of its width by which a line may reach into a gutter
-_MIN_FULL = 0.5  # share of a text's lines that are as wide as it is
+_MIN_FULL = 0.5  # share of a text's lines that fill its width
 _FULL = 0.9  # of its width
 _LEVEL = 0.25  # text sizes between the middles of lines side by side
 _MAX_PITCH = 1.7  # text sizes from one line of solid text to the next
 _MAX_DEPTH = 12
 _TEXT_KINDS = frozenset({"text", "reference"})
-_MIN_SEEN = 0.7  # share of the lines of a column that a layout model sees as text of it
-_SLACK = 1.0  # text sizes by which its boxes may be too wide
+_MIN_SEEN = 0.7  # share of a column's lines inside the model's text regions
+_SLACK = 1.0  # text sizes by which the model's boxes may be too wide
 
 
 P = TypeVar("P", bound=Placed)
 
 
 class Band(NamedTuple, Generic[P]):
-    """What is left and right of a gutter, down to what runs across it."""
+    """The lines left and right of a gutter, and the line across the gutter that closes the band."""
 
     left: list[P]
     right: list[P]
@@ -43,18 +43,18 @@ class Band(NamedTuple, Generic[P]):
 
 
 def reading_order(lines: Sequence[P], regions: Sequence[Region] = (), *, depth: int = 0) -> list[list[P]]:
-    """Lists of lines in the order they are read: column after column between the lines that span all columns.
+    """Return groups of lines in reading order: column after column, between the lines that span all columns.
 
-    `regions`: what a layout model sees, which decides where the lines do not.
+    `regions`: a layout model's regions, which decide where the lines do not.
     """
-    found = _bands(lines, regions) if depth < _MAX_DEPTH else []
-    if not found:
+    bands = _bands(lines, regions) if depth < _MAX_DEPTH else []
+    if not bands:
         return [list(lines)] if lines else []
     blocks: list[list[P]] = []
     spanning: list[P] = []
-    for band, columns in found:
+    for band, columns in bands:
         if not columns:
-            # Pieces of a heading or a table between two wide lines are read across.
+            # Pieces of a heading or a table between two wide lines stay in one row.
             spanning += band.left + band.right
         elif band.left or band.right:
             blocks += reading_order(spanning, regions, depth=depth + 1)
@@ -66,7 +66,7 @@ def reading_order(lines: Sequence[P], regions: Sequence[Region] = (), *, depth: 
 
 
 def is_unsure(lines: Sequence[Placed]) -> bool:
-    """Whether many lines stand side by side, and the lines alone do not show whether they are columns."""
+    """Whether many lines stand side by side, but the lines alone do not show columns."""
     gaps = gutters.places(lines) if len(lines) >= 2 * _MIN_COLUMN_LINES else []
     return bool(gaps) and not _bands(lines, ())
 
@@ -78,7 +78,7 @@ def are_text(lines: Sequence[Placed]) -> bool:
 
 
 def _bands(lines: Sequence[P], regions: Sequence[Region]) -> list[tuple[Band[P], bool]]:
-    """The bands along the gutter that most lines are beside, and whether each is of columns; empty if there is none."""
+    """Return the bands of the gutter with most lines beside it, each with whether it has columns; empty if none."""
     if len(lines) < 2 * _MIN_COLUMN_LINES:
         return []
     ordered = sorted(lines, key=_vertical_middle)
@@ -90,7 +90,7 @@ def _bands(lines: Sequence[P], regions: Sequence[Region]) -> list[tuple[Band[P],
         everywhere = _is_gutter(bands)
         judged = [(band, _is_columns(band, everywhere=everywhere) or _are_seen(band, x, texts)) for band in bands]
         beside = sum(len(band.left) + len(band.right) for band, columns in judged if columns)
-        # Lines that reach into it count against a gutter: it may be that of other columns further down.
+        # Lines that cross x count against the gutter, which may belong to other columns further down.
         taken = (line for band, columns in judged if columns for line in (*band.left, *band.right))
         beside -= sum(line.left < x < line.right for line in taken)
         if beside > most:
@@ -99,7 +99,7 @@ def _bands(lines: Sequence[P], regions: Sequence[Region]) -> list[tuple[Band[P],
 
 
 def _are_seen(band: Band[P], gutter: float, texts: Sequence[Region]) -> bool:
-    """Whether a layout model sees text on both sides: most lines of each are in regions that end before the gutter."""
+    """Whether a layout model sees text on both sides: most lines of each lie in regions that end before the gutter."""
     if min(len(band.left), len(band.right)) < 2 or len(texts) < 2:
         return False
     left = [region for region in texts if region.box[0] < region.box[2] <= gutter + _SLACK * band.left[0].size]
@@ -117,7 +117,7 @@ def _held(lines: Sequence[P], seen: Sequence[Region]) -> int:
 
 
 def _along(ordered: Sequence[P], gutter: float) -> Iterator[Band[P]]:
-    """The bands from top to bottom."""
+    """Yield the bands from top to bottom."""
     left: list[P] = []
     right: list[P] = []
     for line in ordered:
@@ -131,7 +131,7 @@ def _along(ordered: Sequence[P], gutter: float) -> Iterator[Band[P]]:
 
 
 def _is_gutter(bands: Sequence[Band[P]]) -> bool:
-    """Whether the whole region is of columns; else it depends on each band."""
+    """Whether the whole region has columns; otherwise each band decides."""
     left = [line for band in bands for line in band.left]
     right = [line for band in bands for line in band.right]
     crossing = sum(len(band.closing) for band in bands)
@@ -145,9 +145,9 @@ def _is_gutter(bands: Sequence[Band[P]]) -> bool:
 
 
 def _are_pairs(left: Sequence[P], right: Sequence[P]) -> bool:
-    """Whether the sides are labels and what belongs to each, row by row, rather than columns.
+    """Whether the sides are labels and their values, row by row, rather than columns.
 
-    Labels reach into the gutter where another row has room for them, and most of them end long before it."""
+    Labels reach into the gutter where the other side leaves room, and most of them end long before it."""
     free = min(line.left for line in right) - max(line.right for line in left)
     if free >= gutters.MIN_WIDTH * left[0].size or _aligned_share(left, right) < _MIN_PAIRED:
         return False
@@ -155,7 +155,7 @@ def _are_pairs(left: Sequence[P], right: Sequence[P]) -> bool:
 
 
 def _is_single(lines: Sequence[P]) -> bool:
-    """Whether the lines are below each other, hardly any side by side."""
+    """Whether nearly all lines are below each other, not side by side."""
     ordered = sorted(lines, key=_vertical_middle)
     beside = sum(_vertical_middle(b) - _vertical_middle(a) <= _LEVEL * a.size for a, b in pairwise(ordered))
     return beside <= _MAX_BROKEN * len(lines)
@@ -173,7 +173,7 @@ def _is_columns(band: Band[P], *, everywhere: bool) -> bool:
 
 
 def _is_solid(lines: Sequence[P]) -> bool:
-    """Whether the lines are set as running text: close below each other, many of them as wide as their column."""
+    """Whether the lines form running text: close below each other, many of them as wide as their column."""
     if _mean_characters(lines) < _MIN_PROSE_CHARS:
         return False
     close = sum(b.bottom - a.bottom <= _MAX_PITCH * max(a.size, b.size) for a, b in pairwise(lines))
@@ -185,7 +185,7 @@ def _is_prose(lines: Sequence[P], region_width: float) -> bool:
 
 
 def _wide_share(lines: Sequence[P], share: float) -> float:
-    """Share of the lines that are at least as wide as this share of their column."""
+    """Return the share of the lines that fill at least this share of their column's width."""
     width = _width(lines)
     return sum(line.right - line.left >= share * width for line in lines) / len(lines)
 
@@ -199,7 +199,7 @@ def _mean_characters(lines: Sequence[P]) -> float:
 
 
 def _aligned_share(left: Sequence[P], right: Sequence[P]) -> float:
-    """Share of the lines on the shorter side that are level with a line of the other: nearly all in a table."""
+    """Return the share of lines on the shorter side that are level with a line of the other; nearly 1 in a table."""
     fewer, more = sorted((left, right), key=len)
     middles = sorted(_vertical_middle(line) for line in more)
     level = 0

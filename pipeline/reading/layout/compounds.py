@@ -1,4 +1,4 @@
-"""Hyphens at line ends: whether they belong to their words, as the rest of the page and the document shows."""
+"""Decide whether a hyphen at a line's end belongs to its word, by the rest of the page and the document."""
 
 import re
 from collections import Counter
@@ -16,15 +16,15 @@ _LAST = re.compile(rf"(?<!{_LETTERS})({_LETTERS}+)[{SOFT_HYPHEN}-]$")
 _FIRST = re.compile(rf"{_LETTERS}+")
 _MAX_WORD = 80
 _MAX_PART = 30
-_MIN_PART = 3  # A part of fewer letters that is a word elsewhere proves nothing: "in-formation".
+_MIN_PART = 3  # A shorter part that is a word elsewhere proves nothing: "in-formation".
 _STEM = 6  # letters that two forms of a word share
-_MIN_HABIT = 3  # compounds, from which on a text is taken to write words with hyphens
+_MIN_HABIT = 3  # so many compounds show that a text writes words with hyphens
 _PAGE_COMPOUNDS, _PAGE_BROKEN, _PAGE_ALONE = 40, 40, 1_000
 _COMPOUNDS, _BROKEN, _ALONE = 4_000, 4_000, 30_000
 _KEPT = 600
-_MIN_KEPT = 4  # words that keep the hyphen at a line's end, from which on a document is taken to hyphenate none
+_MIN_KEPT = 4  # so many broken words that keep their hyphen show that a document does not hyphenate
 
-# English words that join the next one ("can-not" is not a compound), or the one before ("frame-work").
+# English words that join the next word ("can-not" is not a compound), or the previous one ("frame-work").
 _BEGINNINGS = (
     "all and any can every for her here him how in it may more my never no none not off on other our out over per some"
     " the them there through to under up what when where with your"
@@ -37,12 +37,12 @@ _ENDS = (
 _CLOSING, _CLOSED_ENDS = frozenset(_BEGINNINGS.split()), frozenset(_ENDS.split())
 
 _OPEN_ENDS = frozenset({"aware", "based", "centric", "driven", "friendly", "looking", "oriented", "specific"})
-"""English words that follow a hyphen, whatever is before it."""
+"""English words that follow a hyphen, whatever precedes it."""
 
 
 class Words(NamedTuple):
-    """What lines show about hyphens: words that are `alone`, `compounds` (in lower case) within lines, and the parts of
-    each word that is `broken` at a line's end."""
+    """Evidence about hyphens: words that are `alone`, `compounds` (in lower case) within lines, and the parts of each
+    word that is `broken` at a line's end."""
 
     alone: frozenset[str] = frozenset()
     compounds: frozenset[str] = frozenset()
@@ -50,26 +50,26 @@ class Words(NamedTuple):
 
 
 def words(lines: Iterable[Line]) -> Words:
-    """The words of a page, a limited number of each kind."""
-    found = set(_WORDS.findall("\n".join(line.text for line in lines)))
-    joined = [word for word in found if "-" in word or "\n" in word]
-    # "state-of-the-art" has three compounds: each of its parts with the next one.
+    """Collect the words of a page, a limited number of each kind."""
+    texts = set(_WORDS.findall("\n".join(line.text for line in lines)))
+    joined = [word for word in texts if "-" in word or "\n" in word]
+    # "state-of-the-art" has three compounds, each a part with the next one.
     pairs = [pair for word in joined if "\n" not in word for pair in pairwise(word.casefold().split("-"))]
     compounds = {f"{a}-{b}" for a, b in pairs if 2 <= len(a) <= _MAX_PART and 2 <= len(b) <= _MAX_PART}
     broken = (tuple(re.split(rf"[{LINE_HYPHENS}-]\n", word)) for word in joined if "\n" in word)
     simple = [(first, second) for first, second in broken if "-" not in first and len(first + second) < _MAX_WORD]
     # Hyphenation never leaves a single letter at the end of a line.
     compounds |= {f"{first}-{second}".casefold() for first, second in simple if len(first) == 1}
-    found.difference_update(joined)
+    texts.difference_update(joined)
     return Words(
-        frozenset(found if len(found) <= _PAGE_ALONE else sorted(found)[:_PAGE_ALONE]),
+        frozenset(texts if len(texts) <= _PAGE_ALONE else sorted(texts)[:_PAGE_ALONE]),
         frozenset(sorted(compounds)[:_PAGE_COMPOUNDS]),
         frozenset(sorted(simple)[:_PAGE_BROKEN]),
     )
 
 
 class Hyphenation:
-    """Decides about words broken at line ends. `written` are compounds, and words without a hyphen."""
+    """Decides about words broken at line ends. `written`: compounds, and words without a hyphen."""
 
     def __init__(self, alone: Iterable[str], written: Iterable[str]) -> None:
         self._alone, self._written = frozenset(alone), frozenset(written)
@@ -80,7 +80,7 @@ class Hyphenation:
         self._has_habit = len(compounds) >= _MIN_HABIT
 
     def mark(self, first: str, second: str) -> str:
-        """The mark for what becomes of the hyphen between the parts of a word; empty if nothing tells."""
+        """Return the mark that keeps or drops the hyphen between a word's parts; empty without evidence."""
         whole = (first + second).casefold()
         if f"{first}-{second}".casefold() in self._written:
             return HARD_HYPHEN
@@ -99,11 +99,11 @@ class Hyphenation:
 
 
 def marked(lines: Sequence[Line], written: frozenset[str] = frozenset()) -> list[Line]:
-    """The lines; those that end in a hyphen with a mark for what becomes of it, if the page or `written` tells."""
+    """Mark the lines that end in a hyphen with its fate, if the page or `written` decides it."""
     ends = [index for index in range(len(lines) - 1) if lines[index].text.endswith((SOFT_HYPHEN, "-"))]
-    found = list(lines)
+    result = list(lines)
     if not ends:
-        return found
+        return result
     seen = words(lines)
     hyphenation = Hyphenation(seen.alone, seen.compounds | written)
     for index in ends:
@@ -113,12 +113,12 @@ def marked(lines: Sequence[Line], written: frozenset[str] = frozenset()) -> list
             spans = line.spans
             if spans:
                 spans = (*spans[:-1], spans[-1]._replace(text=spans[-1].text[:-1] + mark))
-            found[index] = line._replace(text=line.text[:-1] + mark, spans=spans)
-    return found
+            result[index] = line._replace(text=line.text[:-1] + mark, spans=spans)
+    return result
 
 
 class Vocabulary:
-    """The words of a document, page after page; its size does not grow with the pages."""
+    """The words of a document, collected page by page in bounded memory."""
 
     def __init__(self) -> None:
         self._alone: set[str] = set()
@@ -131,15 +131,15 @@ class Vocabulary:
         if len(self._broken) < _BROKEN:
             self._broken |= page.broken
         if len(self._compounds) < _COMPOUNDS:
-            self._compounds.update(sorted(page.compounds))  # ties go to who came first: the same in every process
+            self._compounds.update(sorted(page.compounds))  # sorted, so that ties break alike in every process
 
     def written(self) -> frozenset[str]:
-        """What pages need to know that they do not show: words that are broken somewhere, then common compounds."""
+        """Return the words that single pages cannot know: words broken somewhere, then common compounds."""
         hyphenation = Hyphenation(self._alone, self._compounds)
         marks = {parts: hyphenation.mark(*parts) for parts in sorted(self._broken)}
         counts = Counter(marks.values())
         if counts[HARD_HYPHEN] >= _MIN_KEPT and not counts[NO_HYPHEN]:
-            marks = dict.fromkeys(marks, HARD_HYPHEN)  # Lines break only at hyphens that words have.
+            marks = dict.fromkeys(marks, HARD_HYPHEN)  # Lines break only at hyphens inside words.
         needed = [("-" if mark == HARD_HYPHEN else "").join(parts).casefold() for parts, mark in marks.items() if mark]
         common = (word for word, _ in self._compounds.most_common())
         return frozenset(islice(dict.fromkeys([*needed[:_KEPT], *common]), _KEPT))

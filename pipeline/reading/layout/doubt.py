@@ -1,4 +1,4 @@
-"""Whether a layout model's opinion could change what geometry makes of a page: asking takes five times as long."""
+"""Whether a layout model could change geometry's result for a page: asking it takes five times as long as geometry."""
 
 from bisect import bisect_right
 from collections.abc import Sequence
@@ -12,13 +12,13 @@ _BESIDE = 4  # lines with another one on their right: two rows of a table of thr
 _MARKER_CHARS = 3
 _MOST_BESIDE = 8
 _MOST_DRAWN = 5_000
-"""A page with more shapes, such as a map, may take longer to draw than all else: it is not asked about."""
+"""The model is not asked about a page with more shapes, such as a map: drawing it may take longer than all else."""
 
 
 def wants_regions(content: PageContent, profile: DocumentProfile) -> bool:
-    """Whether to ask about a `cleaned` page.
+    """Whether to ask the model about a `cleaned` page.
 
-    Not for one column of running text in a document that shows what it repeats."""
+    Not for one column of running text in a document whose running heads are known."""
     lines = [line for line in content.lines if line.angle == 0]
     drawn = len(content.rules) + len(content.fills) + len(content.shapes)
     if len(lines) < _FEW_LINES or drawn > _MOST_DRAWN:
@@ -27,7 +27,7 @@ def wants_regions(content: PageContent, profile: DocumentProfile) -> bool:
 
 
 def _stand_beside(lines: Sequence[Line]) -> bool:
-    """Whether some lines have another one on their right: columns, a table, notes. The marker of an item is no line."""
+    """Whether some lines have another line to their right: columns, a table, notes. An item's marker does not count."""
     level = sorted(lines, key=lambda line: line.top)
     tops = [line.top for line in level]
     beside = 0

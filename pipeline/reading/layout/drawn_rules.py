@@ -1,4 +1,4 @@
-"""Drawn rules: their pieces joined, horizontal and vertical ones apart, and groups that touch."""
+"""Drawn rules: join their pieces, separate horizontal and vertical ones, and group rules that touch."""
 
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
@@ -7,11 +7,11 @@ from typing import NamedTuple
 from pipeline.reading.layout.model import Rule
 
 MAX_RULES = 1_500
-"""A page with more joined rules of one direction is a drawing; tables are not looked for."""
+"""A page with more joined rules of one direction is a drawing, without a search for tables."""
 
 
 class Bar(NamedTuple):
-    """A rule along one direction: it is `at` this place and runs from `start` to `end`."""
+    """A rule along one direction, `at` one coordinate from `start` to `end` along the other."""
 
     at: float
     start: float
@@ -19,7 +19,7 @@ class Bar(NamedTuple):
 
 
 def bars(rules: Iterable[Rule], slack: float) -> tuple[list[Bar], list[Bar]]:
-    """(horizontal ones, vertical ones), with pieces within `slack` of each other joined."""
+    """Return (horizontal, vertical) rules; pieces within `slack` of each other are joined."""
     level, upright = [], []
     for rule in rules:
         if rule.right - rule.left >= rule.bottom - rule.top:
@@ -29,9 +29,9 @@ def bars(rules: Iterable[Rule], slack: float) -> tuple[list[Bar], list[Bar]]:
     return _joined(level, slack), _joined(upright, slack)
 
 
-def _joined(found: list[Bar], slack: float) -> list[Bar]:
+def _joined(pieces: list[Bar], slack: float) -> list[Bar]:
     groups: list[list[Bar]] = []  # of bars at one place
-    for bar in sorted(found):
+    for bar in sorted(pieces):
         if groups and bar.at - groups[-1][0].at <= slack:
             groups[-1].append(bar)
         else:
@@ -52,18 +52,18 @@ def _joined(found: list[Bar], slack: float) -> list[Bar]:
 
 
 def places(values: Iterable[float], slack: float) -> list[float]:
-    """The values; those within `slack` of each other are one, their mean."""
-    found: list[list[float]] = []
+    """Return the sorted values; values within `slack` of each other become their mean."""
+    groups: list[list[float]] = []
     for value in sorted(values):
-        if found and value - found[-1][0] <= slack:
-            found[-1].append(value)
+        if groups and value - groups[-1][0] <= slack:
+            groups[-1].append(value)
         else:
-            found.append([value])
-    return [sum(group) / len(group) for group in found]
+            groups.append([value])
+    return [sum(group) / len(group) for group in groups]
 
 
 def touching(level: Sequence[Bar], upright: Sequence[Bar], slack: float) -> list[tuple[list[Bar], list[Bar]]]:
-    """Groups of (horizontal, vertical) rules that cross or touch, directly or through others."""
+    """Group (horizontal, vertical) rules that cross or touch, directly or through others."""
     parent = list(range(len(level) + len(upright)))
 
     def root(index: int) -> int:
@@ -87,8 +87,8 @@ def touching(level: Sequence[Bar], upright: Sequence[Bar], slack: float) -> list
     return list(groups.values())
 
 
-def covered(start: float, end: float, found: Sequence[Bar]) -> float:
-    """Share of the stretch that the rules cover."""
+def covered(start: float, end: float, rules: Sequence[Bar]) -> float:
+    """Return the share of the stretch that the rules cover."""
     if end <= start:
         return 0.0
-    return sum(max(0.0, min(end, bar.end) - max(start, bar.start)) for bar in found) / (end - start)
+    return sum(max(0.0, min(end, bar.end) - max(start, bar.start)) for bar in rules) / (end - start)

@@ -14,8 +14,8 @@ from pipeline.reading.layout.text import join_lines
 _MIN_SHARE, _MAX_SHARE = 0.006, 0.7  # of the page's area
 _MIN_SIDE = 3.0  # text sizes
 _MIN_SHAPES = 3
-_FRAME = 0.5  # share of a figure's area, from which on a shape is its frame or background
-_SPREAD = 0.25  # share of a figure's width and height over which its shapes are
+_FRAME = 0.5  # a shape of this share of a figure's area is its frame or background
+_SPREAD = 0.25  # share of a figure's width and height that its shapes cover
 _MAX_CELLS = 150  # each way
 _MAX_FIGURES = 40
 _LONG_LABEL = 28.0  # text sizes
@@ -25,29 +25,29 @@ _MAX_PROSE = 3
 _MIN_LABELS = 3
 _SHORT_LABEL = 8.0  # text sizes
 _FAR_AWAY = 1e7
-_SEEN = 0.5  # the layout model's score for a figure of which geometry sees little
-_LARGER = 2.5  # times the area of what is drawn in it: a layout model's figure that is larger is something else
+_SEEN = 0.5  # the layout model's score for a figure with few drawn shapes
+_LARGER = 2.5  # times the area of the drawings in it: a larger region of the layout model is something else
 _NEAR = 1.6  # text sizes from a figure to a label beside it
 _MAX_LABEL = 18.0  # text sizes
 _CAPTION = re.compile(r"\W{0,2}[^\W\d_]{2,12}\.?\s{0,2}\d{1,3}(?:[.:)\s–-]|$)")
 
 
-class Found(NamedTuple):
-    """The figures that have words, and the lines outside of them."""
+class Partition(NamedTuple):
+    """The figures with words, and the lines outside them."""
 
     figures: list[Picture]
     lines: list[Line]
 
 
-def find(content: PageContent, lines: Sequence[Line], size: float) -> Found:
-    """The figures among the lines of the page; `size` is that of its running text."""
+def find(content: PageContent, lines: Sequence[Line], size: float) -> Partition:
+    """Find the figures among the page's lines; `size` is that of its running text."""
     remaining = list(lines)
     figures: list[Picture] = []
     if not lines or not (content.shapes or content.images or content.regions):
-        return Found(figures, remaining)
+        return Partition(figures, remaining)
     size = max(size, 1e-3 * content.height, 0.1)
     seen = regions.of_kind(content.regions, "figure")
-    # Among words that have places, those without are recognised ones: of a picture they are labels.
+    # If some lines have spans, lines without spans were recognised in pictures: they are labels.
     placed = any(line.spans for line in lines)
     for place in _candidates(content, seen, size)[:_MAX_FIGURES]:
         inside = [line for line in remaining if holds(place.box, line)]
@@ -62,12 +62,12 @@ def find(content: PageContent, lines: Sequence[Line], size: float) -> Found:
         figures.append(Picture(around([box, *(line.box for line in inside)]), text=text, runs=runs, size=size))
         held = {id(line) for line in inside}
         remaining = [line for line in remaining if id(line) not in held]
-    return Found(figures, remaining)
+    return Partition(figures, remaining)
 
 
 class Place(NamedTuple):
-    """Where a figure may be. `pictured`: most of it is a picture, which may be only the background of text.
-    `only_seen`: nothing but the layout model says so, which takes many things for figures."""
+    """Where a figure may be. `pictured`: a picture fills most of it, perhaps only as the background of text.
+    `only_seen`: only the layout model says so, which takes many things for figures."""
 
     box: Box
     pictured: bool = False
@@ -75,7 +75,7 @@ class Place(NamedTuple):
 
 
 def _candidates(content: PageContent, seen: Sequence[Region], size: float) -> list[Place]:
-    """Where there is a drawing that is neither text nor frames, a picture, or what a layout model sees as a figure."""
+    """Return the drawings that are neither text nor frames, the pictures, and the layout model's figures."""
     page = content.width * content.height
     drawn = [
         place
@@ -91,11 +91,13 @@ def _candidates(content: PageContent, seen: Sequence[Region], size: float) -> li
         likely = region.score >= _SEEN and (recognised or _is_drawn_on(content, region.box))
         if likely and not parts and _fits(region.box, page, size) and not _is_tabular(content, region.box):
             drawn.append(Place(region.box, only_seen=True))
-    return sorted((one for one in drawn if area(one.box) <= _MAX_SHARE * page), key=lambda one: -area(one.box))
+    return sorted(
+        (place for place in drawn if area(place.box) <= _MAX_SHARE * page), key=lambda place: -area(place.box)
+    )
 
 
 def _is_drawn_on(content: PageContent, box: Box) -> bool:
-    """Whether any shape or picture is in the box: what a text layer's page shows is known."""
+    """Whether any shape or picture lies in the box; a page with a text layer lists all of its drawings."""
     return any(regions.shared(shape, box) > 0.5 * area(shape) > 0 for shape in (*content.shapes, *content.images))
 
 
@@ -116,7 +118,7 @@ def _is_tabular(content: PageContent, box: Box) -> bool:
 
 
 def _clusters(content: PageContent, size: float) -> list[Place]:
-    """What is drawn close together, if it is a picture or free shapes are spread over it."""
+    """Return groups of drawings close together, if free shapes spread over them, and pictures."""
     page = content.width * content.height
     rule_boxes = [(rule.left, rule.top, rule.right, rule.bottom) for rule in content.rules]
     pictures, shapes, fills, rules = (
@@ -133,15 +135,15 @@ def _clusters(content: PageContent, size: float) -> list[Place]:
         members.setdefault(parts[grid.middle(box)], []).append(box)
     free = set(shapes)
     large = set(pictures)
-    found = []
+    places = []
     for own in members.values():
         box = around(own)
         inner = [shape for shape in own if (shape in free or shape in large) and area(shape) < _FRAME * area(box)]
         if len(inner) >= _MIN_SHAPES and _is_spread(inner, box):
-            found.append(Place(box))
+            places.append(Place(box))
         else:
-            found += [Place(picture, pictured=True) for picture in own if picture in large]
-    return found
+            places += [Place(picture, pictured=True) for picture in own if picture in large]
+    return places
 
 
 def _is_sound(box: Box) -> bool:
@@ -154,7 +156,7 @@ def _is_spread(shapes: Iterable[Box], box: Box) -> bool:
 
 
 class _Grid:
-    """The page in squares about as large as its text: what touches the same or neighbouring ones is one part."""
+    """The page in squares about as large as its text: boxes in the same or neighbouring squares form a part."""
 
     def __init__(self, width: float, height: float, size: float) -> None:
         self._cell = max(size, width / _MAX_CELLS, height / _MAX_CELLS)
@@ -165,11 +167,11 @@ class _Grid:
         return int(min(max(column, 0), self._columns - 1)), int(min(max(row, 0), self._rows - 1))
 
     def middle(self, box: Box) -> tuple[int, int]:
-        """The square that the middle of the box is in."""
+        """Return the square of the box's middle."""
         return self._place((box[0] + box[2]) / 2, (box[1] + box[3]) / 2)
 
     def parts(self, boxes: Iterable[Box]) -> dict[tuple[int, int], int]:
-        """The number of the part that each square belongs to on which a box lies."""
+        """Return, for each square that a box covers, the number of its part."""
         changes = [[0] * (self._columns + 1) for _ in range(self._rows + 1)]
         for box in boxes:
             left, top = self._place(*box[:2])
@@ -183,20 +185,20 @@ class _Grid:
         for row in range(self._rows):
             above = [a + b for a, b in zip(above, changes[row], strict=True)]
             marked |= {(column, row) for column, level in enumerate(accumulate(above)) if level > 0}
-        found: dict[tuple[int, int], int] = {}
+        part_of: dict[tuple[int, int], int] = {}
         for number, start in enumerate(sorted(marked)):
-            waiting = [] if start in found else [start]
+            waiting = [] if start in part_of else [start]
             while waiting:
                 at = waiting.pop()
-                if at in found or at not in marked:
+                if at in part_of or at not in marked:
                     continue
-                found[at] = number
+                part_of[at] = number
                 waiting += [(at[0] + x, at[1] + y) for x in (-1, 0, 1) for y in (-1, 0, 1)]
-        return found
+        return part_of
 
 
 def _is_running(inside: Sequence[Line], box: Box, size: float) -> bool:
-    """Whether there is text in the box that is more than labels: running text, or a title."""
+    """Whether the box contains more than labels: running text, or a title."""
     if any(_length(line) > _LONG_LABEL or line.size > _LARGE * size for line in inside):
         return True
     stacked = [line for line in inside if _length(line) >= _PROSE_LABEL]
@@ -205,13 +207,13 @@ def _is_running(inside: Sequence[Line], box: Box, size: float) -> bool:
 
 
 def _is_aligned(inside: Sequence[Line]) -> bool:
-    """Whether the words stand as in a table without rules."""
-    found = tables_aligned.split(rows([line for line in inside if line.angle == 0]))
-    return any(isinstance(part, Table) for part in found)
+    """Whether the words are aligned as in a table without rules."""
+    parts = tables_aligned.split(rows([line for line in inside if line.angle == 0]))
+    return any(isinstance(part, Table) for part in parts)
 
 
 def _are_labels(inside: Sequence[Line], box: Box, seen: Sequence[Region]) -> bool:
-    """Whether the words are as short as labels are; where a layout model sees a figure, they may be anything."""
+    """Whether the words are as short as labels; in a figure of the layout model, they may have any length."""
     if regions.covering(seen, box) is not None:
         return True
     long = sum(_length(line) > _SHORT_LABEL for line in inside)
@@ -219,13 +221,13 @@ def _are_labels(inside: Sequence[Line], box: Box, seen: Sequence[Region]) -> boo
 
 
 def _length(line: Line) -> float:
-    """How long the line is, in text sizes."""
+    """Return the line's length in text sizes."""
     extent = (line.right - line.left) if line.angle in {0, 180} else line.bottom - line.top
     return extent / line.size
 
 
 def _is_table(content: PageContent, inside: Sequence[Line], box: Box) -> bool:
-    """Whether rules in the box make cells of most of its words."""
+    """Whether rules in the box put most of its words into cells."""
     rules = [rule for rule in content.rules if holds(box, Line("", *rule, 1.0))]
     level = [line for line in inside if line.angle == 0]
     tables = tables_ruled.find(level, rules, ()).tables if len(rules) > _MIN_SHAPES else []
@@ -239,7 +241,7 @@ def _is_table(content: PageContent, inside: Sequence[Line], box: Box) -> bool:
 def _grown(
     inside: list[Line], box: Box, lines: Sequence[Line], seen: Sequence[Region], size: float
 ) -> tuple[list[Line], Box]:
-    """The words and the box with the labels right beside it: of axes, and what stands above and below a diagram."""
+    """Add the labels right beside the box: those of axes, and those above and below a diagram."""
     held = {id(line) for line in inside}
     near = (box[0] - 6 * size, box[1] - 6 * size, box[2] + 6 * size, box[3] + 6 * size)
     around_it = [line for line in lines if holds(near, line) and id(line) not in held]
@@ -277,7 +279,7 @@ def _goes_with(line: Line, text: Line) -> bool:
 
 
 def _is_beside(line: Line, box: Box) -> bool:
-    """Whether the line is close to the box, and not further along than its end."""
+    """Whether the line is close to one side of the box, without passing that side's ends."""
     near = _NEAR * line.size
     across = max(box[0] - line.right, line.left - box[2])
     along = max(box[1] - line.bottom, line.top - box[3])
@@ -288,23 +290,23 @@ def _is_beside(line: Line, box: Box) -> bool:
 
 
 def _words(lines: Sequence[Line]) -> tuple[str, Runs]:
-    """The words of a figure, one label or row of labels on each line of text; the same as runs."""
+    """Return the words of a figure as text, a label or row of labels on each line, and the same as runs."""
     stacks = _stacks([line for line in lines if line.angle == 0])
     whole = [_joined(stack) for stack in stacks]
     stack_of = {id(line): stack for line, stack in zip(whole, stacks, strict=True)}
     turned = sorted((line for line in lines if line.angle), key=lambda line: (line.left, line.top))
     level = rows(whole)
-    found = [join_lines(cell.text for cell in row.cells) for row in level]
+    texts = [join_lines(cell.text for cell in row.cells) for row in level]
     labels = [*(stack_of[id(cell)] for row in level for cell in row.cells), *([line] for line in turned)]
     tokens = []
     for label in labels:
-        found_in_it = joined([Row([line]) for line in label])
-        tokens += [token._replace(spaced=token.spaced or not place) for place, token in enumerate(found_in_it)]
-    return "\n".join([*found, *(join_lines([line.text]) for line in turned)]), runs_of(tokens)
+        label_tokens = joined([Row([line]) for line in label])
+        tokens += [token._replace(spaced=token.spaced or not place) for place, token in enumerate(label_tokens)]
+    return "\n".join([*texts, *(join_lines([line.text]) for line in turned)]), runs_of(tokens)
 
 
 def _stacks(lines: Sequence[Line]) -> list[list[Line]]:
-    """The labels; one may be of several lines right below each other."""
+    """Group the lines into labels; a label may have several lines right below each other."""
     stacks: list[list[Line]] = []
     for line in sorted(lines, key=lambda line: (line.top, line.left)):
         stack = next((stack for stack in reversed(stacks[-60:]) if _continues(stack[-1], line)), None)

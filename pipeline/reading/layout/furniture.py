@@ -1,4 +1,4 @@
-"""Headers, footers, page numbers and watermarks: what is at a page's edges or aslant and not part of its text."""
+"""Headers, footers, page numbers and watermarks: lines at a page's edges or aslant that are not part of its text."""
 
 import math
 import re
@@ -20,16 +20,16 @@ _PAGE_LABEL = re.compile(r"\W*(?:page|seite|página)\s+\d{1,4}(?:\s*(?:/|of|von|
 _NUMBER_ZONE = 0.16
 _LABEL_ZONE = 0.2  # "Page 3 of 7" may be above an address
 _APART = 0.25  # text sizes between a header and the text
-_OUTER = 0.065  # share of the height in which a lone line is a header or footer though it is never repeated
+_OUTER = 0.065  # share of the height where a lone line is a header or footer without being repeated
 _RECOGNISED_OUTER = 0.045
 _MIN_RECOGNISED = 10  # Recognised pages with fewer lines have no headers.
-_MAX_ROWS = 5  # rows to look at from each edge
+_MAX_ROWS = 5  # rows inspected from each edge
 _NEAR_EDGE = 0.25
 _MAX_HEAD_CELLS = 3
 _OVERLAP = 0.3  # of neighbouring rows, in text sizes, at most
 _HEAD_SIZE = 1.12  # of the running text, at most
 _NOTE_SIZE = 0.95
-_NUMBER_SPACE, _BAND_SPACE, _LONE_SPACE = 0.6, 0.35, 1.2  # text sizes to the text, for sure and less sure furniture
+_NUMBER_SPACE, _BAND_SPACE, _LONE_SPACE = 0.6, 0.35, 1.2  # text sizes to the text; surer furniture needs less
 _FORM_ZONE = 0.12
 _MAX_FORM_CHARS = 160
 _SURE = 0.6
@@ -63,10 +63,10 @@ _MIN_PROSE_LINES, _PROSE_CHARS = 6, 25
 
 
 def split(content: PageContent, profile: DocumentProfile) -> tuple[list[Line], list[Line]]:
-    """(lines of the page's text, lines that are furniture)."""
+    """Return (lines of the page's text, lines that are furniture)."""
     away = _away(content, profile)
     if len(away) == len(content.lines):
-        away = set()  # If all that is on a page is on others, too, then that is its text.
+        away = set()  # If other pages repeat all lines, then the lines are the text.
     return (
         [line for line in content.lines if id(line) not in away],
         [line for line in content.lines if id(line) in away],
@@ -74,8 +74,8 @@ def split(content: PageContent, profile: DocumentProfile) -> tuple[list[Line], l
 
 
 def is_unsure(content: PageContent, profile: DocumentProfile) -> bool:
-    """Whether a layout model's word could change the answer: something short stands apart at an edge of a page whose
-    document does not show what its pages have in common."""
+    """Whether a layout model could change the result: something short stands apart at an edge of a page whose document
+    does not show which lines its pages share."""
     if _is_surveyed(profile):
         return False
     away = _away(content, profile)
@@ -88,7 +88,7 @@ def is_unsure(content: PageContent, profile: DocumentProfile) -> bool:
 
 
 def _away(content: PageContent, profile: DocumentProfile) -> set[int]:
-    """The ids of the lines that are furniture."""
+    """Return the ids of the lines that are furniture."""
     away = _repeated(content, profile)
     large = 1.8 * profile.body_size
     away |= {  # watermarks
@@ -106,10 +106,10 @@ def _away(content: PageContent, profile: DocumentProfile) -> set[int]:
 
 
 def _repeated(content: PageContent, profile: DocumentProfile) -> set[int]:
-    """Lines that neighbouring pages have, too, from the edge inwards up to a gap before the text.
+    """Return the lines that neighbouring pages share, from the edge inwards up to a gap before the text.
 
-    After a line that only this page has, such a line is text, for example "Question 2"."""
-    found = {id(line) for line in content.lines if line.angle and edge_key(line, content.height) in profile.repeated}
+    Beyond a line of this page alone, a shared line is text, for example "Question 2"."""
+    shared = {id(line) for line in content.lines if line.angle and edge_key(line, content.height) in profile.repeated}
     level = sorted(rows(line for line in content.lines if line.angle == 0), key=lambda row: row.top)
     for zone, inwards in (("t", level), ("b", level[::-1])):
         passed: set[int] = set()
@@ -125,19 +125,19 @@ def _repeated(content: PageContent, profile: DocumentProfile) -> set[int]:
             passed |= repeated
             gap = max(further.top - row.bottom, row.top - further.bottom) if further else math.inf
             if gap >= _APART * row.size:
-                found |= passed
-    return found
+                shared |= passed
+    return shared
 
 
 def _is_slide_title(line: Line, key: str, content: PageContent, profile: DocumentProfile) -> bool:
-    """Whether it is the title of a slide that is shown in steps or parts; what is on half of the slides is not."""
+    """Whether the line titles a slide shown in steps or parts; a line on half of the slides does not."""
     large = bool(line.spans) and line.size > _HEAD_SIZE * profile.body_size
     return large and content.width > content.height and key not in profile.running
 
 
 def _outermost(level: Sequence[Line], content: PageContent, profile: DocumentProfile, away: set[int]) -> set[int]:
-    """From each edge inwards, the rows that are a running head, a page number, or a note in the margin."""
-    found: set[int] = set()
+    """Return, from each edge inwards, the rows that are running heads, page numbers or notes in the margin."""
+    outer: set[int] = set()
     for inwards in _inwards(level, content.height):
         passed: set[int] = set()
         needed = 0.0
@@ -149,13 +149,13 @@ def _outermost(level: Sequence[Line], content: PageContent, profile: DocumentPro
             passed |= cells
             needed = max(needed, space)
             if gap >= needed * row.size:
-                found |= passed
+                outer |= passed
                 needed = 0.0
-    return found
+    return outer
 
 
 def _inwards(level: Sequence[Line], height: float) -> tuple[list[tuple[Row, float]], list[tuple[Row, float]]]:
-    """The rows near the top, and those near the bottom, from the edge inwards, with the space to the next line."""
+    """Return the rows near the top and near the bottom, from the edge inwards, with the space to the next line."""
     top = rows(line for line in level if line.top < _NEAR_EDGE * height)
     bottom = rows(line for line in level if line.bottom > (1 - _NEAR_EDGE) * height)
     top.sort(key=lambda row: row.top)
@@ -178,8 +178,8 @@ def _inwards(level: Sequence[Line], height: float) -> tuple[list[tuple[Row, floa
 def _space(
     row: Row, further: Sequence[tuple[Row, float]], content: PageContent, profile: DocumentProfile
 ) -> float | None:
-    """The space towards the text, in text sizes, from which on the row is furniture; None if it is text. `further`: the
-    rows from here inwards."""
+    """Return the least space towards the text, in text sizes, that makes the row furniture; None if it is text.
+    `further`: the next rows inwards."""
     in_zone = all(_at_edge(cell, content.height, _NUMBER_ZONE) for cell in row.cells)
     band = bands.of_row(row, content.height)
     if band and line_style(row.main) in profile.headings:
@@ -195,37 +195,37 @@ def _space(
         return _BAND_SPACE
     if small and not row.is_bold and _has_form(row, content, profile):
         is_note = row.size < _NOTE_SIZE * profile.body_size
-        inner = next((one for one, _ in further if not _has_form(one, content, profile)), None)
-        # In the type of what is next to it, it may be an entry of a list, or the end of one.
+        inner = next((near for near, _ in further if not _has_form(near, content, profile)), None)
+        # In the same type as its neighbour, the row may be part of a list.
         return _NUMBER_SPACE if is_note and (inner is None or inner.size > 1.02 * row.size) else _LONE_SPACE
     return _LONE_SPACE if small and _is_lone(row, content, profile) else None
 
 
 def _is_surveyed(profile: DocumentProfile) -> bool:
-    """Whether the document shows what its pages have in common."""
+    """Whether the document shows which lines its pages share."""
     return bool(profile.bands or (profile.repeated and profile.pages > _FEW_PAGES))
 
 
 def _is_seen(row: Row, content: PageContent, profile: DocumentProfile) -> bool:
-    """Whether a layout model takes it for a header or footer, and nothing in the text contradicts that."""
+    """Whether a layout model takes the row for a header or footer, and nothing in the text contradicts that."""
     if not content.regions or row.size > _HEAD_SIZE * profile.body_size or len(row.text) > _MAX_FORM_CHARS:
         return False
     if line_style(row.main) in profile.headings:
         return False
     is_note = row.size < _NOTE_SIZE * profile.body_size
     if not is_note and (_is_surveyed(profile) or row.text[:1].islower() or row.text.endswith((".", ",", ";", ":"))):
-        return False  # The end of a paragraph looks like a header if no more than its last line is on the page.
+        return False  # A paragraph's last line alone at the top of a page looks like a header.
     if not all(_at_edge(cell, content.height, _NUMBER_ZONE) for cell in row.cells):
         return False
     seen = [regions.holding(content.regions, cell) for cell in row.cells]
-    return all(one is not None and one.kind in {"header", "footer"} and one.score >= _SURE for one in seen)
+    return all(region is not None and region.kind in {"header", "footer"} and region.score >= _SURE for region in seen)
 
 
 def _has_form(row: Row, content: PageContent, profile: DocumentProfile) -> bool:
-    """Whether it reads like the notes that publishers and printers put at the edges of a page.
+    """Whether the row reads like the notes of publishers and printers at the edges of a page.
 
-    In the type of the text only signs that no sentence begins with count: a paragraph that goes over two pages has its
-    last words at the top of the second, whatever they are about. Footnotes stay."""
+    In the type of the text, only signs with which no sentence begins count: the last words of a paragraph may stand at
+    the top of the next page, whatever their subject. Footnotes stay."""
     text = row.text
     if len(text) > _MAX_FORM_CHARS or not all(_at_edge(cell, content.height, _FORM_ZONE) for cell in row.cells):
         return False
@@ -239,7 +239,7 @@ def _has_form(row: Row, content: PageContent, profile: DocumentProfile) -> bool:
 
 
 def _is_lone(row: Row, content: PageContent, profile: DocumentProfile) -> bool:
-    """Whether it is a small line in the margin of a document with so few pages that nothing need be repeated."""
+    """Whether the row is a small line in the margin of a document too short to repeat anything."""
     recognised = not any(cell.spans for cell in row.cells)
     if (profile.pages > 2 and not recognised) or len(content.lines) < (_MIN_RECOGNISED if recognised else 3):
         return False
@@ -251,7 +251,7 @@ def _is_lone(row: Row, content: PageContent, profile: DocumentProfile) -> bool:
 
 
 def _line_numbers(level: Sequence[Line], profile: DocumentProfile) -> list[Line]:
-    """The numbers that count a draft's lines: small, one below the other, left or right of all else."""
+    """Return the line numbers of a draft: small, one below the other, left or right of all else."""
     counted = [
         line
         for line in level
@@ -266,7 +266,7 @@ def _line_numbers(level: Sequence[Line], profile: DocumentProfile) -> list[Line]
     left = min((line.left for line in others), default=math.inf)
     right = max((line.right for line in others), default=-math.inf)
     text = sorted(rows(others), key=lambda row: row.bottom)
-    for beside in ([one for one in counted if one.right <= left], [one for one in counted if one.left >= right]):
+    for beside in ([line for line in counted if line.right <= left], [line for line in counted if line.left >= right]):
         ordered = sorted(beside, key=lambda line: line.top)
         steps = {int(b.text) - int(a.text) for a, b in pairwise(ordered)}
         if len(ordered) < _MIN_LINE_NUMBERS or len(steps) != 1 or not steps <= {1, 5}:
@@ -277,8 +277,8 @@ def _line_numbers(level: Sequence[Line], profile: DocumentProfile) -> list[Line]
 
 
 def _counts_a_line(number: Line, text: Sequence[Row]) -> bool:
-    """Whether beside the number is a line of running text in larger type, and not the cells of a table's row or, with
-    the number raised, a note. `text` is in order of the rows' bottoms."""
+    """Whether a line of running text in larger type is beside the number, rather than the cells of a table's row or,
+    with a raised number, a note. `text` is sorted by the rows' bottoms."""
     first = bisect_left(text, number.bottom - number.size, key=lambda row: row.bottom)
     for row in text[first : first + 3]:
         if abs(row.bottom - number.bottom) <= _LEVEL * row.size:
@@ -298,7 +298,7 @@ def _at_edge(line: Line, height: float, share: float) -> bool:
 
 
 def _side_stamps(content: PageContent) -> list[Line]:
-    """A few turned lines beside running text, in the page's outer margin."""
+    """Return a few turned lines beside running text, in the page's outer margin."""
     turned = [line for line in content.lines if line.angle in {90, 270}]
     if not 0 < len(turned) <= _MAX_STAMPS:
         return []

@@ -1,4 +1,4 @@
-"""Places where a gutter may be: the x that most gaps between pieces side by side have in common."""
+"""Places where a gutter may be: the x that most gaps between pieces side by side share."""
 
 from collections.abc import Iterator, Sequence
 from math import inf
@@ -9,7 +9,7 @@ MIN_WIDTH = 0.6  # text sizes
 _MIN_SIZE = 0.1  # of text, in any unit
 _MIN_SLICES = 4
 _MAX_PLACES = 8
-_MAX_SLICES = 40  # per piece: one that is higher is not text
+_MAX_SLICES = 40  # per piece: a higher piece is not text
 _MAX_BESIDE = 60  # pieces side by side: more are not columns
 
 
@@ -34,25 +34,25 @@ Gap = tuple[float, float]
 
 
 def places(pieces: Sequence[Placed]) -> list[float]:
-    """The x of possible gutters, those of most gaps first."""
+    """Return the x of possible gutters, those shared by most gaps first."""
     # Damaged files have text of any size.
     size = median([piece.size for piece in pieces if _MIN_SIZE <= piece.size < inf] or [0.0])
     if not size:
         return []
     gaps = list(_gaps(pieces, size))
-    found: list[float] = []
-    while len(gaps) >= _MIN_SLICES and len(found) < _MAX_PLACES:
+    gutters: list[float] = []
+    while len(gaps) >= _MIN_SLICES and len(gutters) < _MAX_PLACES:
         low, high, count = _deepest(gaps)
         if count < _MIN_SLICES:
             break
         x = (low + high) / 2
-        found.append(x)
+        gutters.append(x)
         gaps = [gap for gap in gaps if not gap[0] <= x <= gap[1]]
-    return found
+    return gutters
 
 
 def _gaps(pieces: Sequence[Placed], size: float) -> Iterator[Gap]:
-    """The gaps in each slice of the page, about as high as a line of text."""
+    """Yield the gaps in each slice of the page, about as high as a line of text."""
     slices: dict[int, list[Gap]] = {}
     for piece in pieces:
         first = int(piece.top / size + 0.5)
@@ -71,8 +71,8 @@ def _gaps(pieces: Sequence[Placed], size: float) -> Iterator[Gap]:
 
 
 def _deepest(gaps: Sequence[Gap]) -> tuple[float, float, int]:
-    """(low, high, how many): the stretch that most gaps have in common."""
-    # A gap that starts where another ends has nothing in common with it.
+    """Return (low, high, count) of the stretch that most gaps share."""
+    # A gap that starts where another ends does not overlap it.
     events = sorted([(low, 1) for low, _ in gaps] + [(high, 0) for _, high in gaps])
     depth = most = 0
     best = (0.0, 0.0)

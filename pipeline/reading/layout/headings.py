@@ -1,4 +1,4 @@
-"""Headings, by size, weight and numbering; their levels come from the document's profile."""
+"""Find headings by size, weight and numbering; the document's profile decides their levels."""
 
 import re
 
@@ -9,7 +9,7 @@ from pipeline.reading.layout.profile import RECOGNISED_LARGER, DocumentProfile, 
 from pipeline.reading.layout.text import ITEM, has_leader, number_depth
 
 LARGER = 1.12
-"""How many times as large as the running text a heading must be that is not bold."""
+"""The least size of a heading that is not bold, in sizes of the running text."""
 
 _CAPITALS_LEVEL = 2
 _MAX_CHARS = 200
@@ -23,9 +23,9 @@ _DASHES = ("-", "—", "–")
 
 
 def heading(group: Group, profile: DocumentProfile, *, recognised: bool, page_size: float) -> Heading | None:
-    """The group as a heading, if it is one. `recognised`: its sizes were measured in a picture and vary by chance.
+    """Return the group as a heading, if it is one. `recognised`: its sizes come from a picture and vary by chance.
 
-    `page_size` is the size of most of the page's text, 0 if there is little of it.
+    `page_size`: the size of most of the page's text, 0 if the page has little text.
     """
     if not _may_be_heading(group):
         return None
@@ -34,12 +34,12 @@ def heading(group: Group, profile: DocumentProfile, *, recognised: bool, page_si
     if not bold and size >= LARGER * profile.body_size:
         tokens = group.tokens
         bold = 2 * sum(len(t.text) for t in tokens if t.style.bold) > sum(len(t.text) for t in tokens)
-    known = None if recognised else _look(group, profile)
+    known = None if recognised else _known_look(group, profile)
     if known:
         usual = profile.depths.get(known, 0)
         return Heading(group.box, group.runs, _deepened(profile.looks[known], group.text, usual))
     if size <= 1.05 * page_size and not bold and not recognised:
-        return None  # The size of most of the page is that of its text, however large: a slide's.
+        return None  # Most of the page has this size: it is the text, however large, as on slides.
     level = _level(size, profile, bold=bold)
     if recognised and (level is None or size < RECOGNISED_LARGER * profile.body_size):
         level = _CAPITALS_LEVEL if _is_in_capitals(group, profile) else None
@@ -63,13 +63,13 @@ def _may_be_heading(group: Group) -> bool:
 
 
 def _is_bold_with_code(group: Group) -> bool:
-    """Whether it has a number of several parts, and all of it is bold but words in monospaced type."""
+    """Whether the group has a number of several parts, and is bold except for words in monospaced type."""
     words = [token for token in group.tokens if any(map(str.isalnum, token.text)) and not token.style.mono]
     return bool(words) and all(token.style.bold for token in words) and number_depth(group.text) > 1
 
 
 def _is_in_capitals(group: Group, profile: DocumentProfile) -> bool:
-    """Whether it is a line of capitals, a little larger than the text: recognition cannot tell bold."""
+    """Whether the group is one line of capitals, a little larger than the text: recognition cannot see bold type."""
     words = group.text.split()
     letters = [letter for letter in group.text if letter.isalpha()]
     large = group.size >= LARGER * profile.body_size
@@ -77,7 +77,7 @@ def _is_in_capitals(group: Group, profile: DocumentProfile) -> bool:
 
 
 def _level(size: float, profile: DocumentProfile, *, bold: bool) -> int | None:
-    """The level of a style; a style that the profile has not seen has the level of the nearest one of its kind."""
+    """Return the level of a style; a style unknown to the profile gets the level of the nearest one of its kind."""
     key = style_key(size, bold=bold)
     if key in profile.headings:
         return profile.headings[key]
@@ -92,13 +92,13 @@ def _level(size: float, profile: DocumentProfile, *, bold: bool) -> int | None:
     return None
 
 
-def _look(group: Group, profile: DocumentProfile) -> str:
-    """The look of a heading in the size of the text, if all lines of the group have it."""
-    found = {looks.look(cell) for row in group.rows for cell in row.cells} if profile.looks else set()
-    return key if len(found) == 1 and (key := found.pop()) in profile.looks and group.text[:1] != "(" else ""
+def _known_look(group: Group, profile: DocumentProfile) -> str:
+    """Return the look of a heading in the text's size, if all lines of the group share it; otherwise empty."""
+    shared = {looks.look(cell) for row in group.rows for cell in row.cells} if profile.looks else set()
+    return key if len(shared) == 1 and (key := shared.pop()) in profile.looks and group.text[:1] != "(" else ""
 
 
 def _deepened(level: int, text: str, usual: int) -> int:
-    """The level, deeper or less deep if the heading's number is not of the depth that is usual in its style."""
+    """Return the level, adjusted if the heading's number is deeper or less deep than usual in its style."""
     depth = number_depth(text)
     return min(_MAX_LEVEL, max(1, level + depth - usual)) if usual and depth else level

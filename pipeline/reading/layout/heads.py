@@ -1,4 +1,4 @@
-"""Heads of several rows: what stands above several columns spans them."""
+"""Table heads of several rows: a head above several columns spans them."""
 
 import math
 from collections.abc import Sequence
@@ -14,21 +14,21 @@ _Extent = tuple[float, float]
 
 
 def spanned(rows: Sequence[Sequence[Placed]], head: int, columns: int, rules: Sequence[Bar]) -> list[list[Placed]]:
-    """The first `head` rows, in which a cell over a rule spans the columns below it, and one in the middle above
-    several columns with heads of their own spans those."""
+    """Return the first `head` rows. A cell over a rule spans the columns below the rule; a cell centred above several
+    columns with heads of their own spans those."""
     extents = _extents(rows, columns)
-    found = [list(row) for row in rows[:head]]
+    result = [list(row) for row in rows[:head]]
     for index in reversed(range(min(head, len(rows) - 1))):
-        row, below = found[index], found[index + 1] if index + 1 < head else rows[index + 1]
+        row, below = result[index], result[index + 1] if index + 1 < head else rows[index + 1]
         if not row or not below:
             continue
         row = _over_rules(row, [bar for bar in rules if _middle(row) < bar.at < _middle(below)], extents)
-        found[index] = _over_columns(row, below, extents) if index + 1 < head else row
-    return found
+        result[index] = _over_columns(row, below, extents) if index + 1 < head else row
+    return result
 
 
 def reaches(row: Sequence[Placed], below: Sequence[Sequence[Placed]], columns: int) -> bool:
-    """Whether the row has a head that is centred above several columns, each with a cell right below it."""
+    """Whether a head in the row is centred above several columns, each with a cell right below it."""
     if not row or not below:
         return False
     wide = _over_columns(list(row), below[0], _extents(below, columns))
@@ -36,7 +36,7 @@ def reaches(row: Sequence[Placed], below: Sequence[Sequence[Placed]], columns: i
 
 
 def _extents(rows: Sequence[Sequence[Placed]], columns: int) -> list[_Extent | None]:
-    """From where to where the cells of each column reach."""
+    """Return the extent of each column's cells; None for a column without cells of its own."""
     lows: dict[int, float] = {}
     highs: dict[int, float] = {}
     for row in rows:
@@ -63,20 +63,20 @@ def _over_rules(row: list[Placed], under: Sequence[Bar], extents: Sequence[_Exte
 
 
 def _over_columns(row: list[Placed], below: Sequence[Placed], extents: Sequence[_Extent | None]) -> list[Placed]:
-    """The row, its cells widened to the columns they are centred above."""
-    found = list(row)
-    for place, cell in enumerate(found):
-        # Among others, what stands above the first column is its own.
-        least = found[place - 1].last + 1 if place else int(len(found) > 1)
-        most = found[place + 1].first - 1 if place + 1 < len(found) else len(extents) - 1
-        found[place] = _widened(
+    """Widen the row's cells to the columns above which they are centred."""
+    result = list(row)
+    for place, cell in enumerate(result):
+        # Beside other cells, a cell above the first column does not widen into it.
+        least = result[place - 1].last + 1 if place else int(len(result) > 1)
+        most = result[place + 1].first - 1 if place + 1 < len(result) else len(extents) - 1
+        result[place] = _widened(
             cell, [other for other in below if least <= other.first and other.last <= most], extents
         )
-    return found
+    return result
 
 
 def _widened(cell: Placed, below: Sequence[Placed], extents: Sequence[_Extent | None]) -> Placed:
-    """The cell over neighbouring ones of the row below, the most that it is in the middle of."""
+    """Widen the cell over the most neighbouring cells of the row below that it is centred above."""
     middle, size = sum(_extent(cell)) / 2, cell.lines[0].size
 
     def off(first: int, last: int) -> float:
@@ -86,17 +86,17 @@ def _widened(cell: Placed, below: Sequence[Placed], extents: Sequence[_Extent | 
     if cell.first == cell.last and off(cell.first, cell.last) <= _NEARLY * size:
         return cell
     near = [other for other in below if abs(other.first - cell.first) <= _MAX_SEARCH]
-    found: list[tuple[float, int, int]] = []
+    candidates: list[tuple[float, int, int]] = []
     for start in range(len(near)):
         for end in range(start + 1, len(near)):
             if near[end].first != near[end - 1].last + 1:
                 break
             first, last = near[start].first, near[end].last
             if first <= cell.first and cell.last <= last and off(first, last) < _CENTRED * size:
-                found.append((max(off(first, last), _NEARLY * size), first - last, first))
-    if not found:
+                candidates.append((max(off(first, last), _NEARLY * size), first - last, first))
+    if not candidates:
         return cell
-    _, width, first = min(found)
+    _, width, first = min(candidates)
     return cell._replace(first=first, last=first - width)
 
 

@@ -1,4 +1,4 @@
-"""Styled text as Markdown: emphasis, links, raised figures, and escapes."""
+"""Write styled text as Markdown: emphasis, links, raised figures, and escapes."""
 
 import re
 from itertools import groupby
@@ -8,13 +8,13 @@ from pipeline.reading.layout.model import PLAIN, Run, Runs, Style, plain
 from pipeline.reading.layout.text import clean
 
 _SPECIAL = re.compile(
-    r"\\(?=[!-/:-@\[-`{-~])"  # a backslash before what it would escape
+    r"\\(?=[!-/:-@\[-`{-~])"  # a backslash before a character that it would escape
     r"|\*(?=\S)|(?<=\S)\*"
     r"|(?<!\w)_(?=\S)|(?<=\S)_(?!\w)"
     r"|`|~~|<(?=[A-Za-z/!?])|\](?=[(\[:])|&(?=#?\w+;)"
 )
 _SIGN = re.compile(r"[\\*_`~<\]&]")
-"""What any match of `_SPECIAL` has: to look for it takes a tenth of the time."""
+"""Characters of which every match of `_SPECIAL` has one; finding none takes a tenth of the time."""
 
 _LINE_START = re.compile(r"(?=#{1,6}(?:\s|$)|>|[-+*](?:\s|$)|(?:-\s*){3,}$|(?:_\s*){3,}$|={2,}$|\|)")
 _OPENING = " \u00a0,.;:)]}·"
@@ -23,26 +23,26 @@ _NUMBERED_START = re.compile(r"^(\d{1,9})([.)])(?=\s|$)")
 
 
 def escaped(text: str) -> str:
-    """The text with a backslash before every character that Markdown would interpret."""
-    return _SPECIAL.sub(lambda found: "\\" + found.group(), text) if _SIGN.search(text) else text
+    """Return the text with a backslash before every character that Markdown would interpret."""
+    return _SPECIAL.sub(lambda match: "\\" + match.group(), text) if _SIGN.search(text) else text
 
 
 def literal(words: str) -> str:
-    """A stranger's words as one line of Markdown, which shows them and does nothing else."""
+    """Return a stranger's words as one line of Markdown that only displays them."""
     return escaped(printable_line(" ".join(words.split())))
 
 
 def at_line_start(markdown: str) -> str:
-    """Markdown at the start of a line, escaped so that it is not a heading, list, quote or rule."""
+    """Escape Markdown at the start of a line, so that it is not a heading, list, quote or rule."""
     if _LINE_START.match(markdown):
         return f"\\{markdown}"
     return _NUMBERED_START.sub(r"\1\\\2", markdown, count=1)
 
 
 def to_markdown(runs: Runs, *, emphasis: bool = True) -> str:
-    """One line of Markdown. Without `emphasis`, bold is left out: headings are bold as a whole."""
+    """Return one line of Markdown. Without `emphasis`, leave out bold: headings are bold as a whole."""
     words = [run for run in runs if any(map(str.isalnum, run.text))]
-    dominant = Style(  # What is bold, italic or monospaced throughout needs no mark for it.
+    dominant = Style(  # A style of the whole line needs no mark.
         bold=bool(words) and all(run.style.bold for run in words),
         italic=bool(words) and all(run.style.italic for run in words),
         mono=bool(words) and all(run.style.mono for run in words),
@@ -59,7 +59,7 @@ def to_markdown(runs: Runs, *, emphasis: bool = True) -> str:
 
 
 def _shown(run: Run, dominant: Style, *, emphasis: bool) -> Style:
-    """The part of the style that Markdown shows."""
+    """Return the part of the style that Markdown can show."""
     style = run.style
     if style.shift:
         return Style(shift=style.shift, link=style.link)
@@ -106,5 +106,5 @@ def _linked(text: str, link: str) -> str:
 
 
 def plain_text(runs: Runs) -> str:
-    """The text alone, with single spaces."""
+    """Return the text alone, with single spaces."""
     return clean(plain(runs))

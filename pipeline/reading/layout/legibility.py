@@ -36,7 +36,7 @@ _MOST, _MOST_CHARACTERS = 20, 200
 
 
 def illegible(blocks: Iterable[Block], lines: Iterable[Line]) -> list[str]:
-    """The first words of a page that make no sense, cut at 200 characters. `lines`: the lines of the blocks."""
+    """Return the first words of a page that make no sense, cut at 200 characters. `lines`: the lines of the blocks."""
     recognised = [word.text for block in blocks for word in certainty.words(block) if _is_garbled(word)]
     return [word[:_MOST_CHARACTERS] for word in [*recognised, *_covered(lines)][:_MOST]]
 
@@ -72,7 +72,7 @@ class _Placed(NamedTuple):
 
 
 def _covered(lines: Iterable[Line]) -> Iterator[str]:
-    """Words of a text layer that another word covers."""
+    """Yield words of a text layer that another word covers."""
     words = sorted(_placed(lines), key=lambda word: word.top)[:_MAX_WORDS]
     tops = [word.top for word in words]
     for place, word in enumerate(words):

@@ -1,4 +1,4 @@
-"""List items: their markers, and how deeply they are nested."""
+"""List items: their markers and depths."""
 
 from collections.abc import Sequence
 
@@ -8,43 +8,43 @@ from pipeline.reading.layout.rows import Row, Token, runs_of
 from pipeline.reading.layout.text import ITEM
 
 _MAX_DEPTH = 5
-_INDENTS = (2.0, 12.0)  # text sizes from the line before to items without a bullet
+_INDENTS = (2.0, 12.0)  # text sizes from the previous line's left end to items without a bullet
 _STEP = 0.7  # text sizes by which a deeper item starts further right
 
 
 def marker(row: Row) -> str:
-    """The list marker that the row starts with: "-" for any bullet, a number as it is, empty for none."""
-    found = ITEM.match(row.text)
-    if not found:
+    """Return the list marker at the row's start: "-" for any bullet, a number unchanged, empty without a marker."""
+    match = ITEM.match(row.text)
+    if not match:
         return ""
-    text = found["marker"]
+    text = match["marker"]
     return text if any(map(str.isalnum, text)) and text != "o" else "-"
 
 
 def item(group: Group, depth: int) -> ListItem | None:
-    """The group as a list item, its marker not in its text; None if it has no marker, or nothing else."""
+    """Return the group as a list item, without the marker in its text; None without a marker or without text."""
     sign = marker(group.rows[0])
     if not sign:
         return None
-    found = ITEM.match(group.rows[0].text)
-    left = len(found["marker"]) if found else 0  # characters of the marker that are still in the text
+    match = ITEM.match(group.rows[0].text)
+    remaining = len(match["marker"]) if match else 0  # characters of the marker that are still in the text
     tokens = []
     for token in group.tokens:
-        if len(token.text) > left:
-            tokens.append(token._replace(text=token.text[left:]))
-        left = max(0, left - len(token.text))
+        if len(token.text) > remaining:
+            tokens.append(token._replace(text=token.text[remaining:]))
+        remaining = max(0, remaining - len(token.text))
     if not tokens:
         return None
     if sign == "-" or (sign[:-1].isdigit() and sign[-1] in ".)"):
         return ListItem(group.box, runs_of(tokens), sign, depth)
-    # Markdown does not know letters as markers: keep them as text after a bullet.
+    # Markdown has no letters as markers: keep them as text after a bullet.
     kept = [Token(sign, tokens[0].style, spaced=True), tokens[0]._replace(spaced=True), *tokens[1:]]
     return ListItem(group.box, runs_of(kept), "-", depth)
 
 
 def unmarked(groups: Sequence[Group]) -> int:
-    """How many groups after the first are the items that it announces with a colon: recognition overlooks bullets, and
-    what is left is short lines that start at the same indent."""
+    """Return how many groups after the first are items that it announces with a colon. Recognition overlooks bullets,
+    and leaves short lines that start at the same indent."""
     before = groups[0].rows[-1]
     if not before.text.rstrip().endswith((":", "\uff1a")) or before.is_tabular:
         return 0
@@ -61,7 +61,7 @@ def unmarked(groups: Sequence[Group]) -> int:
 
 
 class Depths:
-    """How deeply items are nested, by how far right they start; `reset` at every text that is not an item."""
+    """Derives the depth of items from their left ends; `reset` it at every text that is not an item."""
 
     def __init__(self) -> None:
         self._lefts: list[float] = []

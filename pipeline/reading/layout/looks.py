@@ -10,7 +10,7 @@ from pipeline.reading.layout.text import number_depth
 
 _SPACE = 0.5  # text sizes above a heading
 _MAX_CHARS = 80
-_BRIEF = 45  # characters of a heading without a number, on average
+_BRIEF = 45  # average characters of headings without numbers, at most
 _LETTERS = 0.6
 _MAX_LOOKS = 100
 _MAX_SEEN = 1_000
@@ -20,8 +20,8 @@ _CAPITALS_SIZE, _BOLD_SIZE, _SIZE, _LARGER = 0.78, 0.85, 0.95, 1.03  # of the ru
 
 
 class LookFacts(NamedTuple):
-    """How many lines have a look, how many could be headings, how many of those have a number, and how many parts the
-    numbers have in all."""
+    """Counts for a look: its lines, their characters, lines `alone` like a heading, those of them with a number, and
+    the `parts` of all numbers."""
 
     lines: int = 0
     characters: int = 0
@@ -34,7 +34,7 @@ class LookFacts(NamedTuple):
 
 
 def look(line: Line) -> str:
-    """Size to half a unit, `b` bold, `c` capitals, `i` italics, and the font; empty if mixed or monospaced."""
+    """Return its look: size to half a unit, `b` bold, `c` capitals, `i` italics, font; empty if mixed or mono."""
     spans = [span for span in line.spans if any(map(str.isalpha, span.text))]
     if not spans or not math.isfinite(line.size) or any(span.style.mono for span in spans):
         return ""
@@ -52,13 +52,13 @@ def size_of(key: str) -> float:
 
 
 def of_page(lines: Iterable[Line]) -> dict[str, LookFacts]:
-    """The looks of a page's lines, which come in the order of the source."""
-    found: dict[str, LookFacts] = {}
+    """Count the looks of a page's lines, which must be in the order of the source."""
+    facts_of: dict[str, LookFacts] = {}
     level = [line for line in lines if line.angle == 0]
     paged = {foot_of(line) for line in level if line.text.isdecimal()}
     for index, line in enumerate(level):
         key = look(line) if foot_of(line) not in paged else ""
-        if not key or (key not in found and len(found) >= _MAX_LOOKS):
+        if not key or (key not in facts_of and len(facts_of) >= _MAX_LOOKS):
             continue
         before = level[index - 1] if index else None
         after = level[index + 1] if index + 1 < len(level) else None
@@ -66,17 +66,17 @@ def of_page(lines: Iterable[Line]) -> dict[str, LookFacts]:
         alone = alone and (before is None or not 0 <= line.top - before.bottom < _SPACE * line.size)
         depth = number_depth(line.text) if alone else 0
         facts = LookFacts(1, len(line.text), int(alone), int(depth > 0), depth)
-        found[key] = found.get(key, LookFacts()).plus(facts)
-    return found
+        facts_of[key] = facts_of.get(key, LookFacts()).plus(facts)
+    return facts_of
 
 
 def foot_of(line: Line) -> int:
-    """Where a line ends below, to find what is beside it."""
+    """Return the line's rounded bottom, to compare with lines beside it; -1 without a place."""
     return round(line.bottom) if math.isfinite(line.bottom) else -1
 
 
 class Looks:
-    """The looks of a document, page after page."""
+    """Sums the looks of a document page by page."""
 
     def __init__(self) -> None:
         self._facts: dict[str, LookFacts] = {}
@@ -87,7 +87,7 @@ class Looks:
                 self._facts[key] = self._facts.get(key, LookFacts()).plus(facts)
 
     def headings(self, body: float) -> list[str]:
-        """The looks of headings beside text of this size."""
+        """Return the looks of headings beside text of size `body`."""
         total = sum(facts.characters for facts in self._facts.values())
         fonts: dict[str, int] = {}
         for key, facts in self._facts.items():
@@ -97,7 +97,7 @@ class Looks:
         return [key for key, facts in self._facts.items() if _is_heading(key, facts, body, own, total)]
 
     def depths(self, keys: Iterable[str]) -> dict[str, int]:
-        """How many parts the numbers of each look have, as a rule; 0 if most of its lines have none."""
+        """Return the usual number of parts in each look's numbers; 0 if most of its lines have no number."""
         facts = {key: self._facts[key] for key in keys}
         return {key: round(f.parts / f.numbered) if 2 * f.numbered > f.lines else 0 for key, f in facts.items()}
 
@@ -108,7 +108,7 @@ def _is_heading(key: str, facts: LookFacts, body: float, own: str, total: int) -
     if facts.alone < 0.8 * facts.lines or facts.characters > max(_SHARE * total, 200):
         return False
     if "b" in flags and size >= _SIZE * body:
-        return False  # The style alone tells.
+        return False  # The style alone shows such headings.
     least = _CAPITALS_SIZE if "c" in flags else _BOLD_SIZE if "b" in flags else _SIZE
     if size < least * body:
         return False

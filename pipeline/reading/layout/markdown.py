@@ -1,4 +1,4 @@
-"""Blocks as Markdown, and as data that can be written as JSON."""
+"""Write blocks as Markdown, and as data for JSON."""
 
 import re
 from collections.abc import Sequence
@@ -24,7 +24,7 @@ _INDENT = "    "
 
 
 def render(blocks: Sequence[Block]) -> str:
-    """The blocks as Markdown, without a newline at the end; no blank lines between the items of a list."""
+    """Return the blocks as Markdown without a final newline and without blank lines between the items of a list."""
     parts: list[str] = []
     before: Block | None = None
     for block in blocks:
@@ -58,18 +58,18 @@ def _block(block: Block) -> str:
     return ""
 
 
-def table(found: Table) -> str:
-    """A pipe table if possible; HTML if cells are merged or the head has several rows."""
-    if found.header == 1 and all(cell.rows == cell.columns == 1 for row in found.rows for cell in row):
-        width = max(len(row) for row in found.rows)
+def table(block: Table) -> str:
+    """Return a pipe table if possible; HTML if cells are merged or the head has several rows."""
+    if block.header == 1 and all(cell.rows == cell.columns == 1 for row in block.rows for cell in row):
+        width = max(len(row) for row in block.rows)
         texts = [
-            [inline.to_markdown(cell.runs, emphasis=False).replace("|", "\\|") for cell in row] for row in found.rows
+            [inline.to_markdown(cell.runs, emphasis=False).replace("|", "\\|") for cell in row] for row in block.rows
         ]
         pipes = ["| " + " | ".join(row + [""] * (width - len(row))) + " |" for row in texts]
         return "\n".join([pipes[0], "| " + " | ".join(["---"] * width) + " |", *pipes[1:]])
     lines = ["<table>"]
-    for number, row in enumerate(found.rows):
-        tag = "th" if number < found.header else "td"
+    for number, row in enumerate(block.rows):
+        tag = "th" if number < block.header else "td"
         lines.append("<tr>" + "".join(_html_cell(cell, tag) for cell in row) + "</tr>")
     return "\n".join([*lines, "</table>"])
 
@@ -82,10 +82,9 @@ def _html_cell(cell: Cell, tag: str) -> str:
 
 
 def as_dicts(blocks: Sequence[Block], page: int) -> list[dict[str, Any]]:
-    """One dictionary per block, in reading order: `page`, `type`, `text`, `bbox` (left, top, right, bottom, to one
-    decimal), and what its type adds: `level`, `marker` and `depth`, `link`, or `rows` and `header`. If it was
-    recognised, its `confidence`, 0 to 1, and its `uncertain` words, if there are any: `text`, `offset` in the block's
-    text, and `confidence`."""
+    """Return a dictionary per block, in reading order: `page`, `type`, `text`, `bbox` (left, top, right, bottom, to one
+    decimal), and the fields of its type: `level`, `marker` and `depth`, `link`, or `rows` and `header`. Recognised
+    blocks have `confidence`, 0 to 1, and any `uncertain` words: `text`, `offset` in the block's text, `confidence`."""
     return [_as_dict(block, page) for block in blocks]
 
 

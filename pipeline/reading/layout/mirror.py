@@ -1,6 +1,6 @@
-"""Pages that are read from right to left, seen in a mirror: all that is said of left and right then holds for them.
+"""Mirror pages that are read from right to left, so that all rules about left and right hold for them.
 
-Their paragraphs are indented on the right, their lists are numbered there, and their right column comes first. Where
+Their paragraphs are indented on the right, their lists have numbers there, and their right column comes first. Where
 some lines are read the other way, each stretch of them is mirrored in its place.
 """
 
@@ -20,7 +20,7 @@ _NEAR_CODE = 4.0
 """The most space between the lines of a stretch, in text sizes."""
 
 _FEW = 50
-"""How many of the last stretches a line may continue."""
+"""A line may continue one of this many last stretches."""
 
 
 def is_leftward(lines: Sequence[Line]) -> bool:
@@ -29,7 +29,7 @@ def is_leftward(lines: Sequence[Line]) -> bool:
 
 
 def mirrored(content: PageContent, *, leftwards: bool) -> PageContent:
-    """The page with all its lines as if they were read from left to right; `leftwards`: most are not."""
+    """Return the page with all lines as if read from left to right; `leftwards`: most are read from right to left."""
     contrary = [line for line in content.lines if _is_contrary(line, leftwards=leftwards)]
     if not leftwards and not contrary:
         return content
@@ -44,11 +44,11 @@ def mirrored(content: PageContent, *, leftwards: bool) -> PageContent:
         if id(line) in places:
             turned = _turned(turned, places[id(line)])
         lines.append(_turned(turned, whole) if leftwards else turned)
-    found = replace(content, lines=tuple(lines))
+    result = replace(content, lines=tuple(lines))
     if not leftwards:
-        return found
+        return result
     return replace(
-        found,
+        result,
         rules=tuple(Rule(*_turned_box(rule, whole)) for rule in content.rules),
         fills=tuple(_turned_box(box, whole) for box in content.fills),
         pictures=tuple(_turned_box(box, whole) for box in content.pictures),
@@ -57,21 +57,21 @@ def mirrored(content: PageContent, *, leftwards: bool) -> PageContent:
 
 
 def restored(blocks: Sequence[B], content: PageContent, *, leftwards: bool) -> list[B]:
-    """Blocks found on the page that `mirrored` gave, where they are on the page itself."""
+    """Move blocks of the page returned by `mirrored` to their places on the original page."""
     if not leftwards:
         return list(blocks)
     return [replace(block, box=_turned_box(block.box, (0.0, 0.0, content.width, content.height))) for block in blocks]
 
 
 def _is_contrary(line: Line, *, leftwards: bool) -> bool:
-    """Whether the line is read the other way than most of its page."""
+    """Whether the line is read against the direction of its page."""
     if leftwards:
         return not RIGHT_TO_LEFT.search(line.text) and any(map(str.isalpha, line.text))
     return is_right_to_left(line.text)
 
 
 def _free(lines: Sequence[Line], rules: Sequence[Rule]) -> list[Line]:
-    """The lines beside which no upright rule is drawn: the others may be cells, which follow their table."""
+    """Return the lines without an upright rule beside them: the others may be cells, which follow their table."""
     upright = sorted((rule.top, rule.bottom) for rule in rules if rule.bottom - rule.top > abs(rule.right - rule.left))
     covered: list[tuple[float, float]] = []
     for top, bottom in upright:
@@ -79,21 +79,21 @@ def _free(lines: Sequence[Line], rules: Sequence[Rule]) -> list[Line]:
             covered[-1] = (covered[-1][0], max(covered[-1][1], bottom))
         else:
             covered.append((top, bottom))
-    found = []
+    free = []
     for line in lines:
         middle = (line.top + line.bottom) / 2
         at = bisect_right(covered, (middle, math.inf)) - 1
         if at < 0 or covered[at][1] < middle:
-            found.append(line)
-    return found
+            free.append(line)
+    return free
 
 
 def _stretches(lines: Sequence[Line], *, leftwards: bool) -> list[list[Line]]:
-    """Lines that follow one another in a column; pieces of one row as well, unless they may be cells of a table that is
-    read leftwards."""
-    found: list[list[Line]] = []
+    """Group lines that follow one another in a column, and pieces of one row unless they may be cells of a table that
+    is read leftwards."""
+    stretches: list[list[Line]] = []
     for line in sorted(lines, key=lambda line: (line.top, line.left)):
-        for stretch in reversed(found[-_FEW:]):
+        for stretch in reversed(stretches[-_FEW:]):
             last = stretch[-1]
             near = (_NEAR_CODE if _is_mono(last) and _is_mono(line) else _NEAR) * line.size
             below = -near < line.top - last.bottom < near
@@ -105,8 +105,8 @@ def _stretches(lines: Sequence[Line], *, leftwards: bool) -> list[list[Line]]:
                 stretch.append(line)
                 break
         else:
-            found.append([line])
-    return found
+            stretches.append([line])
+    return stretches
 
 
 def _is_mono(line: Line) -> bool:
@@ -114,7 +114,7 @@ def _is_mono(line: Line) -> bool:
 
 
 def _turned(line: Line, box: Box) -> Line:
-    """The line as seen in a mirror that takes up this box."""
+    """Return the line mirrored within this box."""
     both = box[0] + box[2]
     spans = tuple(span._replace(left=both - span.right, right=both - span.left) for span in line.spans)
     return line._replace(left=both - line.right, right=both - line.left, spans=spans)

@@ -1,4 +1,4 @@
-"""What is on a page, and the blocks made of it: plain data that the steps of the layout pass on.
+"""The contents of a page and its blocks: plain data that the steps of the layout share.
 
 Coordinates grow to the right and downwards, in any unit (points for text layers, pixels for OCR): all thresholds are
 relative to the size of the text or of the page.
@@ -9,13 +9,13 @@ from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
 SOFT_HYPHEN = "\u00ad"
-"""Ends a line whose last word continues on the next one, if the source says so."""
+"""Ends a line whose last word continues on the next line, if the source says so."""
 
 HARD_HYPHEN = "\u2011"
-"""Ends a line whose last word continues on the next one after a hyphen that stays."""
+"""Ends a line whose last word continues on the next line and keeps its hyphen."""
 
 NO_HYPHEN = "\u2060"
-"""Ends a line whose last word continues on the next one without the hyphen that is drawn there."""
+"""Ends a line whose last word continues on the next line and drops the drawn hyphen."""
 
 LINE_HYPHENS = SOFT_HYPHEN + HARD_HYPHEN + NO_HYPHEN
 
@@ -24,8 +24,8 @@ Box = tuple[float, float, float, float]
 
 
 class Style(NamedTuple):
-    """How a piece of text is set. `shift` is 1 for raised, -1 for lowered text; `link` is a URL. `sure`: how sure
-    recognition is of it, 0 to 1; None for text that was not recognised."""
+    """The style of some text. `shift`: 1 for raised, -1 for lowered text; `link`: a URL; `sure`: recognition's
+    confidence, 0 to 1, None for text that was not recognised."""
 
     bold: bool = False
     italic: bool = False
@@ -40,7 +40,7 @@ PLAIN = Style()
 
 
 class Span(NamedTuple):
-    """A word, or the part of one that is set in one style; `spaced`: a space comes before it."""
+    """A word, or the part of a word in one style; `spaced`: a space precedes it."""
 
     text: str
     left: float
@@ -52,9 +52,9 @@ class Span(NamedTuple):
 class Line(NamedTuple):
     """A piece of text on one baseline, with its box; `size` is its font size in the unit of the box.
 
-    `spans` are its words if the source knows their places and styles; OCR does not. `angle` is how far the text is
-    turned clockwise: 0, 90, 180 or 270 degrees, or -1 for aslant. `sure`: how sure recognition is of each word of
-    `text`; empty if the text was not recognised.
+    `spans`: its words, if the source knows their places and styles; OCR does not. `angle`: the text's clockwise turn of
+    0, 90, 180 or 270 degrees, or -1 for aslant. `sure`: recognition's confidence in each word of `text`; empty if the
+    text was not recognised.
     """
 
     text: str
@@ -77,7 +77,7 @@ class Line(NamedTuple):
 
 
 class Rule(NamedTuple):
-    """A straight line that is drawn, horizontal or vertical, without its thickness."""
+    """A drawn straight line, horizontal or vertical, without its thickness."""
 
     left: float
     top: float
@@ -91,7 +91,7 @@ RegionKind = Literal[
 
 
 class Region(NamedTuple):
-    """A part of the page that a layout model takes for one thing; `score`: how sure it is, 0 to 1."""
+    """A part of the page to which a layout model assigns one kind; `score`: its confidence, 0 to 1."""
 
     kind: RegionKind
     box: Box
@@ -100,10 +100,10 @@ class Region(NamedTuple):
 
 @dataclass(frozen=True)
 class PageContent:
-    """What the source says is on a page. `fills` are coloured areas, `pictures` the boxes of pictures.
+    """The contents of a page as the source gives them. `fills`: coloured areas; `pictures`: the boxes of pictures.
 
-    `regions` are a layout model's opinion, if it was asked: evidence where the rest leaves room, and often wrong.
-    `shapes` are the boxes of curves, slanting lines and filled outlines, `images` those of what has pixels."""
+    `regions`: a layout model's opinion, if it was asked; evidence, often wrong, for cases that the rest leaves open.
+    `shapes`: the boxes of curves, slanting lines and filled outlines; `images`: the boxes of pixels."""
 
     width: float
     height: float
@@ -127,7 +127,7 @@ Runs = tuple[Run, ...]
 
 
 def plain(runs: Runs) -> str:
-    """The text alone."""
+    """Return the text alone."""
     return "".join(run.text for run in runs)
 
 
@@ -156,7 +156,7 @@ class Boxed:
 
 @dataclass(frozen=True)
 class Block(Boxed):
-    """One thing on the page; pages are lists of these in reading order."""
+    """A unit of the page, such as a paragraph or a table; a page is a list of blocks in reading order."""
 
 
 @dataclass(frozen=True)
@@ -206,8 +206,8 @@ class Code(Block):
 
 @dataclass(frozen=True)
 class Picture(Block):
-    """A picture; `link` leads to its file, if that was saved. `text`: its words, a label or a row of them a line;
-    `runs`: the same words as lines of text have them, in the order of `text`."""
+    """A picture. `link`: its saved file; `text`: its words, a label or a row of labels on each line; `runs`: the same
+    words with their styles, in the order of `text`."""
 
     link: str = ""
     text: str = ""
@@ -230,7 +230,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Table(Block):
-    """Each cell is in the row where it starts; the first `header` rows are the head."""
+    """A table; each cell is in the row where it starts, and the first `header` rows are the head."""
 
     rows: tuple[tuple[Cell, ...], ...]
     header: int = 1
@@ -242,17 +242,17 @@ class Table(Block):
 
 
 def around(boxes: Iterable[Box]) -> Box:
-    """The smallest box that holds all of them; at least one."""
+    """Return the smallest box around all boxes, of which there must be at least one."""
     lefts, tops, rights, bottoms = zip(*boxes, strict=True)
     return (min(lefts), min(tops), max(rights), max(bottoms))
 
 
 def area(box: Box) -> float:
-    """The area of a box; 0 if its sides are the wrong way round."""
+    """Return the area of a box; 0 if its sides are swapped."""
     return max(0.0, box[2] - box[0]) * max(0.0, box[3] - box[1])
 
 
 def holds(box: Box, item: Line | Boxed) -> bool:
-    """Whether the middle of the item is in the box; its edges may be a neighbour's."""
+    """Whether the middle of the item is in the box; its edges may reach into a neighbour."""
     x, y = (item.left + item.right) / 2, (item.top + item.bottom) / 2
     return box[0] <= x <= box[2] and box[1] <= y <= box[3]

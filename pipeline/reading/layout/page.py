@@ -1,9 +1,9 @@
-"""What is on a page becomes blocks in reading order, in small pure steps over plain data.
+"""Turn the contents of a page into blocks in reading order, in small pure steps over plain data.
 
     lines -> furniture removed -> figures -> ruled tables -> columns -> rows -> aligned tables
         -> paragraphs -> blocks -> Markdown
 
-No step drops text, except for headers, footers, page numbers and watermarks, which a caller may keep.
+No step drops text, except for headers, footers, page numbers and watermarks, which the caller may keep.
 """
 
 from collections.abc import Iterable, Sequence
@@ -38,23 +38,23 @@ __all__ = [
 ]
 
 _MAX_LINES = 20_000
-"""With more lines of one direction than this, tables and columns are not looked for."""
+"""With more lines of one direction, the search for tables and columns is skipped."""
 
 _MIN_TEXT_LINES = 6
 
 
 def to_markdown(lines: Iterable[Line]) -> str:
-    """The Markdown of a page's lines, given in any order, with nothing left out."""
-    found = tuple(lines)
-    placed = [line.box for line in found if rotation.is_placed(line)]
+    """Return the Markdown of a page's lines, given in any order, without leaving anything out."""
+    all_lines = tuple(lines)
+    placed = [line.box for line in all_lines if rotation.is_placed(line)]
     _, _, width, height = around(placed) if placed else (0.0, 0.0, 1.0, 1.0)
-    return render(convert(PageContent(width, height, found), keep_furniture=True))
+    return render(convert(PageContent(width, height, all_lines), keep_furniture=True))
 
 
 def convert(
     content: PageContent, document: DocumentProfile | None = None, *, keep_furniture: bool = False
 ) -> list[Block]:
-    """The page's blocks in reading order. Without its document's profile, the page is judged by itself."""
+    """Return the page's blocks in reading order. Without a `document` profile, the page makes its own."""
     content = cleaned(content, document)
     known = profile_for(content, document)
     lines = list(content.lines) if keep_furniture else furniture.split(content, known)[0]
@@ -62,27 +62,27 @@ def convert(
     by_angle: dict[int, list[Line]] = {0: []} if drawn.figures else {}
     for line in drawn.lines:
         by_angle.setdefault(line.angle, []).append(line)
-    found: list[Block] = []
+    blocks: list[Block] = []
     characters = {angle: sum(len(line.text) for line in lines) for angle, lines in by_angle.items()}
     # Text that runs up a margin would cut through the lines beside it, so it comes after most of the page.
     for angle in sorted(by_angle, key=lambda angle: -characters[angle] * (1.0 if angle >= 0 else 0.001)):
         part = replace(content, lines=tuple(by_angle[angle]))
-        # Beside the page's own text, large or not, a stamp in the margin is not a heading.
-        judged_by = replace(known, headings={}) if found else known
-        blocks = _upright_blocks(rotation.upright(part, angle), judged_by, () if angle else drawn.figures)
-        found += rotation.restored(blocks, angle, content)
-    return found + [Picture(box) for box in content.pictures]
+        # A stamp in the margin is not a heading beside the page's own text, however large.
+        judged_by = replace(known, headings={}) if blocks else known
+        upright = _upright_blocks(rotation.upright(part, angle), judged_by, () if angle else drawn.figures)
+        blocks += rotation.restored(upright, angle, content)
+    return blocks + [Picture(box) for box in content.pictures]
 
 
 def profile_for(content: PageContent, document: DocumentProfile | None) -> DocumentProfile:
-    """What the page is judged by: its document's profile, or its own; recognised text has its own sizes."""
+    """Return the document's profile, or the page's own; a page of recognised text uses its own sizes."""
     known = document or document_profile([page_facts(content)])
     recognised = not any(line.spans for line in content.lines)
     return profiles.for_recognised_text(content, known) if recognised else known
 
 
 def cleaned(content: PageContent, document: DocumentProfile | None = None) -> PageContent:
-    """The page with each line in a place that it can have; text is kept wherever it was. Regions are cleaned, too."""
+    """Give each line a possible place, without dropping text; clean the regions too."""
     lines = []
     for line in content.lines:
         if not line.text.strip():
@@ -104,31 +104,31 @@ def cleaned(content: PageContent, document: DocumentProfile | None = None) -> Pa
     )
 
 
-def _upright_blocks(content: PageContent, known: DocumentProfile, found_figures: Sequence[Picture]) -> list[Block]:
-    """The blocks of text that runs across the page, or that is aslant, with the figures between."""
+def _upright_blocks(content: PageContent, known: DocumentProfile, drawn_figures: Sequence[Picture]) -> list[Block]:
+    """Return the blocks of text that runs across the page or aslant, with the figures between them."""
     lines = list(content.lines)
     if not lines:
-        return list(found_figures)
+        return list(drawn_figures)
     if any(line.angle for line in lines):  # aslant: one line after the other
         classifier = Classifier(Criteria(known, recognised=True))
         return [block for line in lines for block in classifier.blocks(groups([Row([line])]))]
     recognised = not any(line.spans for line in lines)
     leftwards = mirror.is_leftward(lines)
-    seen = mirror.mirrored(content, leftwards=leftwards)
-    placed = mirror.restored(found_figures, content, leftwards=leftwards)  # A mirror's mirror is the thing itself.
-    assembly = Assembly(seen, Criteria(known, recognised, _page_size(lines)))
+    mirrored = mirror.mirrored(content, leftwards=leftwards)
+    placed = mirror.restored(drawn_figures, content, leftwards=leftwards)  # Mirroring is its own inverse.
+    assembly = Assembly(mirrored, Criteria(known, recognised, _page_size(lines)))
     if len(lines) > _MAX_LINES:
-        blocks = assembly.blocks([[*seen.lines, *placed]])
+        blocks = assembly.blocks([[*mirrored.lines, *placed]])
     else:
-        found = tables_ruled.find(seen.lines, seen.rules, seen.fills)
-        items: list[boxes.Item] = [*found.lines, *found.tables, *placed]
-        framed, rest = boxes.find(items, seen.fills, seen.width, seen.height)
-        blocks = assembly.blocks(reading_order([*rest, *framed], seen.regions))
+        ruled = tables_ruled.find(mirrored.lines, mirrored.rules, mirrored.fills)
+        items: list[boxes.Item] = [*ruled.lines, *ruled.tables, *placed]
+        framed, rest = boxes.find(items, mirrored.fills, mirrored.width, mirrored.height)
+        blocks = assembly.blocks(reading_order([*rest, *framed], mirrored.regions))
     return mirror.restored(blocks, content, leftwards=leftwards)
 
 
 def _page_size(lines: Sequence[Line]) -> float:
-    """The size of most of the page's text; 0 if there are only few lines of it."""
+    """Return the size of most of the page's text; 0 if only few lines have it."""
     sizes: dict[float, list[int]] = {}
     for line in lines:
         sizes.setdefault(round(2 * line.size) / 2, []).append(len(line.text))

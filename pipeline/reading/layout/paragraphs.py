@@ -1,4 +1,4 @@
-"""Groups of rows that belong together (paragraphs, headings, items), and their words as running text."""
+"""Group rows into paragraphs, headings and items, and join their words into running text."""
 
 import re
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ _GOES_ON = re.compile(r"[^\W\d_]-?$|,$")
 
 @dataclass(frozen=True)
 class Group:
-    """The rows of one paragraph, heading or item, and the left and right end of the column that they are in."""
+    """The rows of one paragraph, heading or item, and the left and right ends of their column."""
 
     rows: tuple[Row, ...]
     left: float
@@ -46,47 +46,47 @@ class Group:
 
 
 def joined(rows: Sequence[Row]) -> list[Token]:
-    """The words of all rows: hyphenated ones joined, no spaces between CJK characters, hyphens visible."""
-    found: list[Token] = []
+    """Return the words of all rows: hyphenated words joined, no spaces between CJK characters, hyphens visible."""
+    words: list[Token] = []
     for row in rows:
         tokens = row.tokens
-        if found and tokens:
-            word = ""  # the last one, of all the pieces it is set in
-            for token in reversed(found[-8:]):
+        if words and tokens:
+            word = ""  # the last word, joined from its pieces
+            for token in reversed(words[-8:]):
                 word = token.text + word
                 if token.spaced:
                     break
-            cut, spaced = seam(word or found[-1].text, tokens[0].text)
+            cut, spaced = seam(word or words[-1].text, tokens[0].text)
             if cut:
-                found[-1] = found[-1]._replace(text=found[-1].text[:-1])
-            found.append(tokens[0]._replace(spaced=spaced))
-            found += tokens[1:]
+                words[-1] = words[-1]._replace(text=words[-1].text[:-1])
+            words.append(tokens[0]._replace(spaced=spaced))
+            words += tokens[1:]
         else:
-            found += tokens
+            words += tokens
     return [
         token if token.text.isascii() else token._replace(text=with_hyphens(token.text))
-        for token in found
+        for token in words
         if token.text
     ]
 
 
-def groups(found: Sequence[Row]) -> list[Group]:
-    """The rows of one block, from top to bottom, cut where a new paragraph starts."""
-    if not found:
+def groups(rows: Sequence[Row]) -> list[Group]:
+    """Cut the rows of one block, given from top to bottom, where a new paragraph starts."""
+    if not rows:
         return []
-    block = _measure(found)
-    cut = [[found[0]]]
-    for before, row in pairwise(found):
-        if _starts(cut[-1][0], before, row, block):
-            cut.append([row])
+    block = _measure(rows)
+    parts = [[rows[0]]]
+    for before, row in pairwise(rows):
+        if _starts(parts[-1][0], before, row, block):
+            parts.append([row])
         else:
-            cut[-1].append(row)
-    return [Group(tuple(rows), block.left, block.right) for rows in cut]
+            parts[-1].append(row)
+    return [Group(tuple(part), block.left, block.right) for part in parts]
 
 
 class _Block(NamedTuple):
-    """What is typical of a block of rows. `hanging`: its paragraphs start further left than they continue; `ends`: how
-    far right the text of each row could have gone."""
+    """Typical values of a block of rows. `hanging`: its paragraphs start further left than they continue; `ends`: the
+    rightmost place that the text of each row could reach."""
 
     left: float
     right: float
@@ -102,36 +102,36 @@ class _Block(NamedTuple):
         return self.ends.get(id(row), self.right)
 
 
-def _measure(found: Sequence[Row]) -> _Block:
-    left, right = min(row.left for row in found), max(row.right for row in found)
-    size = median(row.size for row in found)
-    pitches = [b.bottom - a.bottom for a, b in pairwise(found) if b.bottom > a.bottom]
-    # Where there are few rows, most distances may be those between paragraphs.
-    pitch = min(median(pitches), (2.5 if len(found) > 5 else 1.3) * size) if pitches else 1.2 * size
-    flush = _Block(left, right, pitch, size, hanging=False, ends=_ends(found, 1.5 * pitch))
-    after_indent = [flush.indents(row) for before, row in pairwise(found) if flush.indents(before)]
+def _measure(rows: Sequence[Row]) -> _Block:
+    left, right = min(row.left for row in rows), max(row.right for row in rows)
+    size = median(row.size for row in rows)
+    pitches = [b.bottom - a.bottom for a, b in pairwise(rows) if b.bottom > a.bottom]
+    # With few rows, most distances may be those between paragraphs.
+    pitch = min(median(pitches), (2.5 if len(rows) > 5 else 1.3) * size) if pitches else 1.2 * size
+    flush = _Block(left, right, pitch, size, hanging=False, ends=_ends(rows, 1.5 * pitch))
+    after_indent = [flush.indents(row) for before, row in pairwise(rows) if flush.indents(before)]
     return flush._replace(hanging=2 * sum(after_indent) > len(after_indent))
 
 
-def _ends(found: Sequence[Row], near: float) -> dict[int, float]:
-    """For the rows of a narrower stretch, the right end that most of them reach."""
-    stretches = [[found[0]]]
-    for before, row in pairwise(found):
+def _ends(rows: Sequence[Row], near: float) -> dict[int, float]:
+    """Return, for each row of a narrower stretch, the right end that most of the stretch's rows reach."""
+    stretches = [[rows[0]]]
+    for before, row in pairwise(rows):
         alike = abs(row.left - stretches[-1][0].left) < 2 * row.size and abs(row.size - before.size) < 0.1 * row.size
         if alike and row.bottom - before.bottom < near:
             stretches[-1].append(row)
         else:
             stretches.append([row])
     ends = {}
-    for rows in stretches:
-        end = max(row.right for row in rows)
-        if sum(end - row.right < row.size for row in rows) >= max(3, 0.5 * len(rows)):
-            ends.update({id(row): end for row in rows})
+    for stretch in stretches:
+        end = max(row.right for row in stretch)
+        if sum(end - row.right < row.size for row in stretch) >= max(3, 0.5 * len(stretch)):
+            ends.update({id(row): end for row in stretch})
     return ends
 
 
 def _starts(first: Row, before: Row, row: Row, block: _Block) -> bool:
-    """Whether `row` starts a new paragraph after `before`; `first` is the row that starts the current one."""
+    """Whether `row` starts a new paragraph after `before`; `first` is the first row of the current paragraph."""
     if row.is_tabular != before.is_tabular:
         return True
     if before.text.endswith(tuple(LINE_HYPHENS)):
@@ -150,8 +150,8 @@ def _starts(first: Row, before: Row, row: Row, block: _Block) -> bool:
 
 
 def _is_set_apart(before: Row, row: Row, block: _Block) -> bool:
-    """Whether there is more space between the rows than within paragraphs, or the size of the text changes."""
-    # Between lines of different sizes, the distance is not the one of the block.
+    """Whether the rows are further apart than rows within paragraphs, or the size of the text changes."""
+    # The block's pitch does not apply between lines of different sizes.
     pitch = min(block.pitch, max(1.35 * row.size, 0.8 * block.pitch))
     near = 0.5 * row.size
     centred = abs(before.left + before.right - row.left - row.right) < 2 * near
@@ -162,7 +162,7 @@ def _is_set_apart(before: Row, row: Row, block: _Block) -> bool:
 
 
 def _changes_kind(first: Row, before: Row, row: Row) -> bool:
-    """Whether only one of the rows is a table's, code or bold, or one is a line of contents."""
+    """Whether only one of the rows is tabular, code or bold, or either is a line of contents."""
     if has_leader(row.text) or has_leader(before.text) or row.is_tabular or row.is_mono != before.is_mono:
         return True
     becomes_bold = row.is_bold and before.is_plain
@@ -170,7 +170,7 @@ def _changes_kind(first: Row, before: Row, row: Row) -> bool:
 
 
 def _is_title(before: Row, row: Row, block: _Block) -> bool:
-    """Whether both rows are larger than most of their block: a title continues however it is aligned."""
+    """Whether both rows are larger than most of their block: a title continues whatever its alignment."""
     larger = min(row.size, before.size) > 1.12 * block.size
     return larger and abs(row.size - before.size) < 0.04 * row.size and not ends_sentence(before.text)
 
@@ -186,11 +186,11 @@ def _starts_with_mark(first: Row, before: Row, row: Row, block: _Block) -> bool:
         return False
     full = block.end(before) - before.right < 2 * row.size and abs(row.left - before.left) < 0.5 * row.size
     inside = full and not ITEM.match(first.text) and not re.search(r"[.;!?]$", before.text.rstrip())
-    return not inside  # Text that happens to have "(1)" or a dash at the start of a line is not a list.
+    return not inside  # A line of text may start with "(1)" or a dash by chance.
 
 
 def _broken_on_purpose(before: Row, row: Row, block: _Block) -> bool:
-    """Whether the next word would have fitted on the line before, so that the line did not end for lack of space."""
+    """Whether the next word would have fitted on the previous line, which therefore did not end for lack of space."""
     word = row.text.split(maxsplit=1)[0] if row.text.strip() else ""
     word_width = len(word) / max(len(row.text), 1) * (row.right - row.left)
     end = block.end(before)
@@ -204,7 +204,7 @@ def _broken_on_purpose(before: Row, row: Row, block: _Block) -> bool:
 
 
 def goes_on(last: Row, first: Row) -> bool:
-    """Whether row `first` of a column continues the paragraph that row `last` of the column before ends with."""
+    """Whether `first`, a column's first row, continues the paragraph of `last`, the previous column's last row."""
     alike = 0.8 < first.size / max(last.size, 1e-9) < 1.25 and not last.is_tabular and not first.is_tabular
     unfinished = last.text.endswith(tuple(LINE_HYPHENS)) or bool(_GOES_ON.search(last.text.rstrip()))
     return alike and unfinished and first.text[:1].islower() and not ITEM.match(first.text)

@@ -1,6 +1,6 @@
-"""What is typical of a document: the size of its text, the levels of its headings, and what its pages repeat.
+"""The profile of a document: the size of its text, the levels of its headings, and the lines that its pages repeat.
 
-One pass over all pages collects a few facts of each. The profile made of them is small, and lets pages that are
+One pass over all pages collects a few facts from each. The resulting profile is small, and makes pages that are
 converted one by one agree.
 """
 
@@ -20,10 +20,10 @@ from pipeline.reading.layout.model import Line, PageContent
 from pipeline.reading.layout.text import number_depth
 
 EDGE = 0.12
-"""Share of the page's height, at the top and at the bottom, where headers and footers are."""
+"""Share of the page's height, at the top and at the bottom, that holds headers and footers."""
 
 RECOGNISED_LARGER = 1.35
-"""How many times as large as the text around it recognised text must be to be a heading."""
+"""The least size of a heading in recognised text, in sizes of the text around it."""
 
 _MAX_EDGE_LINES = 8
 _MAX_STYLES = 200
@@ -44,8 +44,8 @@ _SETS = ("bands", "repeated", "running", "written")
 
 
 class StyleFacts(NamedTuple):
-    """How much text is in one style. `stretches`: how many times the style begins after another one; running text has
-    many lines in each. `depths`: how many lines begin with a number of one part, of two, and so on."""
+    """The amount of text in one style. `stretches`: how often the style begins after another; running text has many
+    lines in each stretch. `depths`: how many lines begin with a number of one part, of two, and so on."""
 
     lines: int
     characters: int
@@ -55,8 +55,8 @@ class StyleFacts(NamedTuple):
 
 @dataclass(frozen=True)
 class PageFacts:
-    """What the profile needs from one page. `edges` are keys of the lines at the top and the bottom; `words` show which
-    are written with hyphens."""
+    """The facts of one page for the profile. `edges`: the keys of the lines at the top and the bottom; `words`:
+    evidence about hyphens."""
 
     styles: dict[str, StyleFacts]
     edges: frozenset[str]
@@ -67,10 +67,10 @@ class PageFacts:
 
 @dataclass(frozen=True)
 class DocumentProfile:
-    """Kept with the document. `headings` maps styles to levels, `looks` those of headings in the size of the text;
-    `depths` maps both to the depth that most of their numbers have. `repeated` are edge lines of neighbouring pages,
-    `running` those of half of all pages; `bands` are where running heads stand; `written` holds compounds, and words
-    that are not compounds though a line end cuts them as if they were."""
+    """The profile saved with the document. `headings` maps styles to levels, `looks` the looks of headings of the
+    text's size; `depths` maps both to the depth of most of their numbers. `repeated`: edge lines of neighbouring pages;
+    `running`: edge lines of half of all pages; `bands`: the places of running heads; `written`: compounds, and words
+    that are not compounds although a line's end cuts them like compounds."""
 
     pages: int = 0
     body_size: float = 10.0
@@ -85,18 +85,18 @@ class DocumentProfile:
     written: frozenset[str] = frozenset()
 
     def to_dict(self) -> dict[str, Any]:
-        """The profile as JSON takes it."""
+        """Return the profile as JSON data."""
         return asdict(self) | {name: sorted(getattr(self, name)) for name in _SETS}
 
     @classmethod
     def from_dict(cls, saved: dict[str, Any]) -> "DocumentProfile":
-        """The profile that `to_dict` gave; unknown keys are ignored."""
+        """Restore a profile from the result of `to_dict`; ignore unknown keys."""
         known = {name: saved[name] for name in cls.__dataclass_fields__ if name in saved}
         return cls(**known | {name: frozenset(known.get(name, ())) for name in _SETS})
 
 
 def style_key(size: float, *, bold: bool, mono: bool = False) -> str:
-    """The name of a style: its size to half a unit, and `b` for bold, `m` for monospaced."""
+    """Return the key of a style: its size to half a unit, `b` for bold, `m` for monospaced."""
     half = round(2 * min(max(size, 0.0), 10_000.0)) / 2 if math.isfinite(size) else 0.0
     return f"{half:g}{'b' if bold else ''}{'m' if mono else ''}"
 
@@ -113,7 +113,7 @@ def line_style(line: Line) -> str:
 
 
 def edge_key(line: Line, height: float) -> str:
-    """The key of a line at the top or the bottom of a page of this height, regardless of digits; empty elsewhere."""
+    """Return the key of a line at the top or bottom of a page of this height, ignoring digits; empty elsewhere."""
     if line.angle:
         zone = "w"
     elif line.bottom < EDGE * height:
@@ -123,16 +123,16 @@ def edge_key(line: Line, height: float) -> str:
     else:
         return ""
     text = re.sub(r"\d+", "#", " ".join(line.text.casefold().split()))
-    # The page's number may be part of the line on one page, and a line of its own on another.
+    # The page number may be part of the line on one page, and a separate line on another.
     text = text.removeprefix("# ").removesuffix(" #")
     return zone + blake2b(text.encode("utf-8", "replace"), digest_size=5).hexdigest()
 
 
 def page_facts(content: PageContent) -> PageFacts:
-    """The facts of one page, in time linear in its lines."""
+    """Return the facts of one page, in time linear in its lines."""
     counted: dict[str, list[int]] = {}
     before = ""
-    # A number before a line that ends in a page's is that of contents or of a running head.
+    # Skip numbers of lines that end level with a page number: they belong to contents or a running head.
     paged = {foot_of(line) for line in content.lines if line.text.isdecimal()}
     for line in content.lines:
         if line.angle:
@@ -163,33 +163,33 @@ def _largest(counted: dict[str, list[int]]) -> dict[str, list[int]]:
     return {key: counted[key] for key in kept}
 
 
-class _Seen:
-    """How often an edge line appears on pages near each other."""
+class _EdgeCount:
+    """Counts the appearances of an edge line on pages near each other."""
 
     __slots__ = ("best", "last", "streak")
 
     def __init__(self, page: int) -> None:
         self.last, self.streak, self.best = page, 1, 1
 
-    def again(self, page: int) -> None:
+    def add(self, page: int) -> None:
         self.streak = self.streak + 1 if page - self.last <= _NEAR_PAGES else 1
         self.best = max(self.best, self.streak)
         self.last = page
 
 
 def profile(pages: Iterable[PageFacts]) -> DocumentProfile:
-    """The profile of a document from its pages in order, in memory that does not grow with them."""
+    """Build the profile of a document from its pages in order, in bounded memory."""
     styles: dict[str, list[int]] = {}
-    seen: dict[str, _Seen] = {}
+    seen: dict[str, _EdgeCount] = {}
     vocabulary, census, looks = Vocabulary(), Census(), Looks()
     count = 0
     for facts in pages:
         count += 1
         for key in facts.edges:
             if key in seen:
-                seen[key].again(count)
+                seen[key].add(count)
             else:
-                seen[key] = _Seen(count)
+                seen[key] = _EdgeCount(count)
         for key, style in facts.styles.items():
             added = (*style[:3], *style.depths)
             styles[key] = [a + b for a, b in zip(styles.get(key, [0] * len(added)), added, strict=True)]
@@ -197,7 +197,7 @@ def profile(pages: Iterable[PageFacts]) -> DocumentProfile:
         census.add(count, facts.bands)
         looks.add(facts.looks)
         if count % 64 == 0:
-            seen = {key: was for key, was in seen.items() if was.best > 2 or was.last >= count - _NEAR_PAGES}
+            seen = {key: edge for key, edge in seen.items() if edge.best > 2 or edge.last >= count - _NEAR_PAGES}
             if len(styles) > 4 * _MAX_STYLES:
                 styles = _largest(styles)
     least = 2 if count <= _SHORT_DOCUMENT else 3
@@ -208,8 +208,8 @@ def profile(pages: Iterable[PageFacts]) -> DocumentProfile:
 
 
 def for_recognised_text(content: PageContent, document: DocumentProfile) -> DocumentProfile:
-    """The document's profile with the sizes of one page of recognised text: they vary by chance, so only a few clearly
-    larger ones are headings."""
+    """Return the document's profile with the sizes of one page of recognised text. They vary by chance, so only a few
+    clearly larger sizes are headings."""
     by_size: Counter[float] = Counter()
     for line in content.lines:
         if not line.angle and math.isfinite(line.size):
@@ -240,17 +240,17 @@ def _profile(pages: int, styles: dict[str, list[int]], repeated: frozenset[str],
     total = sum(alike.values()) or 1
     bold = sum(count for key, count in alike.items() if "b" in key) > 0.6 * total
     mono = sum(count for key, count in alike.items() if "m" in key) > 0.6 * total
-    found = _heading_styles(styles, body, body_bold=bold)
-    known = {key: _usual_depth(styles[key]) for key in found}
-    alone = {key: 0 for key in looks.headings(body) if f"{size_of(key):g}" not in found}
+    styled = _heading_styles(styles, body, body_bold=bold)
+    known = {key: _usual_depth(styles[key]) for key in styled}
+    alone = {key: 0 for key in looks.headings(body) if f"{size_of(key):g}" not in styled}
     depths = {key: depth for key, depth in (known | looks.depths(alone)).items() if depth}
-    levels = _levels([*found, *alone], depths)
+    levels = _levels([*styled, *alone], depths)
     return DocumentProfile(
         pages=pages,
         body_size=body,
         body_bold=bold,
         body_mono=mono,
-        headings={key: levels[key] for key in found},
+        headings={key: levels[key] for key in styled},
         looks={key: levels[key] for key in alone},
         depths=depths,
         repeated=repeated,
@@ -258,42 +258,42 @@ def _profile(pages: int, styles: dict[str, list[int]], repeated: frozenset[str],
 
 
 def _size(key: str) -> float:
-    """The size of a style or look."""
+    """Return the size in the key of a style or look."""
     return size_of(key) if "@" in key else float(key.rstrip("bm"))
 
 
 def _heading_styles(styles: dict[str, list[int]], body: float, *, body_bold: bool) -> list[str]:
-    """The styles of headings."""
+    """Return the styles of headings."""
     total = sum(facts[1] for facts in styles.values())
-    found = []
+    headings = []
     for key, (lines, characters, stretches, *_) in styles.items():
         size, bold = _size(key), "b" in key
         stands_out = size >= _LARGER * body or (bold and not body_bold and size >= 0.95 * body)
         brief = lines <= max(_MAX_STRETCH * stretches, _FEW_LINES)
         if stands_out and brief and characters <= _LONG * lines and characters <= max(_MAX_SHARE * total, 200):
-            found.append(key)
-    bold_ones = sum(styles[key][2] for key in found if "b" in key)
-    if bold_ones < _MANY_BOLD:
-        return found
-    # Where headings are bold, a plain style that is rare and little larger is that of names and dates under a title.
-    return [key for key in found if "b" in key or _size(key) > _NAME_SIZE * body or styles[key][2] > _FEW_NAMES]
+            headings.append(key)
+    bold_count = sum(styles[key][2] for key in headings if "b" in key)
+    if bold_count < _MANY_BOLD:
+        return headings
+    # Beside bold headings, a rare plain style, little larger than the text, is for names and dates under a title.
+    return [key for key in headings if "b" in key or _size(key) > _NAME_SIZE * body or styles[key][2] > _FEW_NAMES]
 
 
 def _usual_depth(facts: Sequence[int]) -> int:
-    """The depth that most numbers in a style have; 0 if few of its lines have one."""
+    """Return the depth of most numbers in a style; 0 if few of its lines have a number."""
     depths = facts[3:]
     numbered = sum(depths)
     return depths.index(max(depths)) + 1 if numbered and numbered >= _NUMBERED_SHARE * facts[2] else 0
 
 
 def _levels(styles: Iterable[str], depths: Mapping[str, int]) -> dict[str, int]:
-    """The level of each style: larger ones first, bold before plain; where they are numbered, by the numbers' depth."""
+    """Return the level of each style: larger and bold styles first; numbered styles by the depth of their numbers."""
     levels: dict[str, int] = {}
     level, first, before = 0, 0, (0.0, False)
     for key in sorted(styles, key=lambda key: (-_size(key), not _is_bold(key), "@" in key, "c" not in key, key)):
         size, bold, depth = _size(key), _is_bold(key), depths.get(key, 0)
         if depth:
-            first = first or max(1, level + 2 - depth)  # the level of numbers of one part
+            first = first or max(1, level + 2 - depth)  # the level of numbers with one part
             level = first + depth - 1
         elif level == 0 or size < 0.95 * before[0] or bold != before[1]:
             level += 1

@@ -1,6 +1,6 @@
-"""The regions that a layout model sees, made fit to be asked: on the page, without duplicates, few.
+"""Clean the regions of a layout model: keep those on the page, without duplicates, few.
 
-They are evidence: nothing may be lost or moved because of a region alone that the lines contradict.
+Regions are evidence: no text is lost or moved because of a region alone that the lines contradict.
 """
 
 from collections.abc import Iterable, Sequence
@@ -11,13 +11,13 @@ MAX_REGIONS = 80
 """A full newspaper page has about 60."""
 
 _LEAST_SCORE = 0.3
-_LEAST_SIDE = 0.002  # of the page's
+_LEAST_SIDE = 0.002  # of the page's side
 _SAME = 0.7  # of both areas together
 _INSIDE = 0.8  # of the smaller area
 
 
 def cleaned(regions: Iterable[Region], width: float, height: float) -> tuple[Region, ...]:
-    """The regions within the page, the surest first; of two for the same place, the surer one."""
+    """Return the regions within the page, highest score first; of two for the same place, only the first."""
     placed = [region._replace(box=_clipped(region.box, width, height)) for region in regions]
     fit = [region for region in placed if _is_sound(region, width, height)]
     kept: list[Region] = []
@@ -30,25 +30,27 @@ def cleaned(regions: Iterable[Region], width: float, height: float) -> tuple[Reg
 
 
 def of_kind(regions: Iterable[Region], *kinds: RegionKind) -> list[Region]:
-    """Those of these kinds."""
+    """Return the regions of these kinds."""
     return [region for region in regions if region.kind in kinds]
 
 
 def holding(regions: Sequence[Region], item: Line) -> Region | None:
-    """The smallest region that the middle of the line is in, if any: a caption's rather than its figure's."""
+    """Return the smallest region around the middle of the line, if any: a caption rather than its figure."""
     x, y = (item.left + item.right) / 2, (item.top + item.bottom) / 2
-    around = [one for one in regions if one.box[0] <= x <= one.box[2] and one.box[1] <= y <= one.box[3]]
+    around = [
+        region for region in regions if region.box[0] <= x <= region.box[2] and region.box[1] <= y <= region.box[3]
+    ]
     return min(around, key=lambda region: area(region.box), default=None)
 
 
 def covering(regions: Sequence[Region], box: Box, share: float = 0.5) -> Region | None:
-    """The region that covers most of the box, if that is more than this share of its area."""
+    """Return the region that covers most of the box, if it covers more than `share` of the box's area."""
     best = max(regions, key=lambda region: shared(region.box, box), default=None)
     return best if best and shared(best.box, box) > share * area(box) else None
 
 
 def shared(box: Box, other: Box) -> float:
-    """The area that is in both."""
+    """Return the area that both boxes share."""
     return area((max(box[0], other[0]), max(box[1], other[1]), min(box[2], other[2]), min(box[3], other[3])))
 
 
@@ -58,13 +60,13 @@ def _clipped(box: Box, width: float, height: float) -> Box:
 
 
 def _is_sound(region: Region, width: float, height: float) -> bool:
-    """False for what is nowhere, or is not sure at all; NaN compares as false."""
+    """Whether the region has an extent and a sufficient score; False for NaN."""
     left, top, right, bottom = region.box
     return right - left > _LEAST_SIDE * width and bottom - top > _LEAST_SIDE * height and region.score >= _LEAST_SCORE
 
 
 def _repeats(region: Region, surer: Region) -> bool:
-    """Whether they are the same thing: nearly the same box, or of one kind and one inside the other."""
+    """Whether both regions are the same thing: nearly the same box, or of one kind and one inside the other."""
     both = shared(region.box, surer.box)
     own, other = area(region.box), area(surer.box)
     if both > _SAME * (own + other - both):

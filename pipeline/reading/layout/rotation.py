@@ -1,4 +1,4 @@
-"""Turned text made upright, and the blocks found in it put back in their places."""
+"""Turn rotated text upright, and move the resulting blocks back to their places."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -9,18 +9,18 @@ _FAR_AWAY = 1e7  # in any unit: damaged files place text anywhere
 
 
 def is_vertical(line: Line) -> bool:
-    """Whether the text seems to run up or down the page, though its source does not say so."""
+    """Whether the text seems to run up or down the page, although its source does not say so."""
     height = line.bottom - line.top
     return len(line.text) > 1 and height > 2.5 * line.size and height > line.right - line.left
 
 
 def is_placed(line: Line) -> bool:
-    """Whether the line is in a place that a page can have; False for NaN, too."""
+    """Whether the line has a possible place on a page; False for NaN, too."""
     return all(abs(value) < _FAR_AWAY for value in line[1:6])
 
 
 def turn_box(box: Box, angle: int, width: float, height: float) -> Box:
-    """The box on a page of this size after turning the page anticlockwise by the angle."""
+    """Return the box after turning the page, which has this size, anticlockwise by the angle."""
     left, top, right, bottom = box
     if angle == 90:
         return (top, width - right, bottom, width - left)
@@ -32,7 +32,7 @@ def turn_box(box: Box, angle: int, width: float, height: float) -> Box:
 
 
 def upright(content: PageContent, angle: int) -> PageContent:
-    """The page turned so that text with this angle is upright."""
+    """Return the page turned so that text with this angle is upright."""
     if angle not in {90, 180, 270}:
         return content
     size = content.width, content.height
@@ -49,7 +49,7 @@ def upright(content: PageContent, angle: int) -> PageContent:
 
 
 def _turned(line: Line, angle: int, width: float, height: float) -> Line:
-    """The line with its box turned. Its words share the box by their lengths: their places along it are not known."""
+    """Turn the line's box. Its words share the box in proportion to their lengths: their exact places are unknown."""
     left, top, right, bottom = turn_box(line.box, angle, width, height)
     each = (right - left) / max(len(line.text), 1)
     spans, at = [], left
@@ -61,7 +61,7 @@ def _turned(line: Line, angle: int, width: float, height: float) -> Line:
 
 
 def restored(blocks: Sequence[Block], angle: int, content: PageContent) -> list[Block]:
-    """Blocks found on the page that `upright` turned, where they are on the page itself."""
+    """Move blocks of the page that `upright` turned to their places on the original page."""
     if angle not in {90, 180, 270}:
         return list(blocks)
     size = (content.width, content.height) if angle == 180 else (content.height, content.width)

@@ -1,4 +1,4 @@
-"""Rows: lines that are side by side, and the words in them."""
+"""Group lines side by side into rows, and read the words in them."""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -10,7 +10,7 @@ from pipeline.reading.layout.model import PLAIN, Box, Line, Run, Runs, Style, ar
 from pipeline.reading.layout.text import is_bullet
 
 CELL_GAP = 1.5
-"""The space between two pieces of a row, in text sizes, from which on they are cells and not words of a sentence."""
+"""The least space between two pieces of a row, in text sizes, that makes them cells and not words of a sentence."""
 
 _TOUCHING = 0.12
 _RAISED = re.compile(r"[\d\W]{1,6}|\w{1,2}")
@@ -20,7 +20,7 @@ _NUMBER = re.compile(r"\(?(?:\d{1,3}|[a-zA-Z]|[ivxIVX]{1,5})[.)]$")
 
 
 class Token(NamedTuple):
-    """A word in one style; `spaced`: a space comes before it."""
+    """A word in one style; `spaced`: a space precedes it."""
 
     text: str
     style: Style
@@ -28,7 +28,7 @@ class Token(NamedTuple):
 
 
 class Row:
-    """Lines side by side, from left to right; `size`, `top` and `bottom` are those of the longest one."""
+    """Lines side by side, from left to right; `size`, `top` and `bottom` are those of the longest line."""
 
     def __init__(self, cells: Sequence[Line]) -> None:
         self.cells = tuple(sorted(cells, key=lambda cell: cell.left) if len(cells) > 1 else cells)
@@ -43,8 +43,8 @@ class Row:
 
     @cached_property
     def tokens(self) -> list[Token]:
-        """The words of the row in the order they are read."""
-        found: list[Token] = []
+        """The words of the row in reading order."""
+        words: list[Token] = []
         before: Line | None = None
         for cell in self.cells:
             part = line_tokens(cell)
@@ -53,9 +53,9 @@ class Row:
                 part = [token._replace(style=token.style._replace(shift=1)) for token in part]
             if part and before is not None and _touches(before, cell, tightly=raised):
                 part[0] = part[0]._replace(spaced=False)
-            found += part
+            words += part
             before = cell
-        return found
+        return words
 
     @cached_property
     def has_marker(self) -> bool:
@@ -65,13 +65,13 @@ class Row:
 
     @cached_property
     def is_tabular(self) -> bool:
-        """Whether its pieces are so far apart that they read as cells."""
+        """Whether pieces after any marker are so far apart that they read as cells."""
         cells = self.cells[1:] if self.has_marker else self.cells
         return any(b.left - a.right > CELL_GAP * max(a.size, b.size) for a, b in pairwise(cells))
 
     @cached_property
     def is_far_apart(self) -> bool:
-        """Whether two of its pieces, or a marker and a piece, are a cell's distance apart."""
+        """Whether two pieces, or a marker and a piece, are a cell's distance apart."""
         return any(b.left - a.right > CELL_GAP * max(a.size, b.size) for a, b in pairwise(self.cells))
 
     @cached_property
@@ -80,7 +80,7 @@ class Row:
 
     @cached_property
     def is_plain(self) -> bool:
-        """Whether none of its words is bold."""
+        """Whether no word of the row is bold."""
         return not any(token.style.bold and _has_letter(token.text) for token in self.tokens)
 
     @cached_property
@@ -102,25 +102,25 @@ class Row:
 
 
 def rows(lines: Iterable[Line]) -> list[Row]:
-    """The rows that lines form, from top to bottom."""
-    found: list[list[Line]] = []
+    """Return the rows that the lines form, from top to bottom."""
+    groups: list[list[Line]] = []
     for line in sorted(lines, key=lambda line: (line.top, line.left)):
-        row = next((row for row in reversed(found[-3:]) if _fits_row(row, line)), None)
+        row = next((row for row in reversed(groups[-3:]) if _fits_row(row, line)), None)
         if row is None:
-            found.append([line])
+            groups.append([line])
         else:
             row.append(line)
-    return [Row(cells) for cells in found]
+    return [Row(cells) for cells in groups]
 
 
 def line_tokens(line: Line) -> list[Token]:
-    """The words of a line, without style if the source knows none."""
+    """Return the words of a line, without style if the source knows none."""
     if line.spans:
         return [Token(span.text, span.style, span.spaced or index == 0) for index, span in enumerate(line.spans)]
-    found = line.text.split()
-    if len(line.sure) != len(found):
-        return [Token(word, PLAIN, spaced=True) for word in found]
-    return [Token(word, PLAIN._replace(sure=sure), spaced=True) for word, sure in zip(found, line.sure, strict=True)]
+    words = line.text.split()
+    if len(line.sure) != len(words):
+        return [Token(word, PLAIN, spaced=True) for word in words]
+    return [Token(word, PLAIN._replace(sure=sure), spaced=True) for word, sure in zip(words, line.sure, strict=True)]
 
 
 def text_of(tokens: Iterable[Token]) -> str:
@@ -128,21 +128,21 @@ def text_of(tokens: Iterable[Token]) -> str:
 
 
 def runs_of(tokens: Sequence[Token]) -> Runs:
-    """The words as running text, neighbours in one style joined."""
-    found: list[list[str]] = []
+    """Return the words as running text; neighbours in one style are joined."""
+    texts: list[list[str]] = []
     styles: list[Style] = []
     for index, token in enumerate(tokens):
         text = f" {token.text}" if token.spaced and index else token.text
         if styles and styles[-1] == token.style:
-            found[-1].append(text)
+            texts[-1].append(text)
         else:
-            found.append([text])
+            texts.append([text])
             styles.append(token.style)
-    return tuple(Run("".join(parts), style) for parts, style in zip(found, styles, strict=True))
+    return tuple(Run("".join(parts), style) for parts, style in zip(texts, styles, strict=True))
 
 
 def _fits_row(row: Sequence[Line], line: Line) -> bool:
-    # Compare with the tallest only: chained from neighbour to neighbour, a row would grow down the page.
+    # Compare with the tallest alone: comparing neighbour with neighbour, a row would grow down the page.
     if len(row) > 100:
         return False
     tallest = max(row, key=_height) if len(row) > 1 else row[0]
@@ -151,11 +151,11 @@ def _fits_row(row: Sequence[Line], line: Line) -> bool:
     if smaller <= 0 or overlap < 0.5 * smaller:
         return False
     if len(line.text) <= _RAISED_CHARS and line.size < 0.85 * tallest.size and overlap > 0.7 * smaller:
-        return True  # A raised or lowered figure, wherever the source says that words end.
+        return True  # A raised or lowered figure, whatever word boundaries the source gives.
     return overlap > 0.9 * smaller or not any(
         min(cell.right, line.right) - max(cell.left, line.left)
         > 0.3 * min(cell.right - cell.left, line.right - line.left)
-        for cell in row  # above or below the line, and not beside it
+        for cell in row  # cells above or below the line, not beside it
     )
 
 

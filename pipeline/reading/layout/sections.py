@@ -1,4 +1,4 @@
-"""Which part of a page's Markdown is which of its blocks: `markdown.render` the other way round."""
+"""Cut a page's Markdown into the parts of its blocks: `markdown.render` in reverse."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -8,12 +8,12 @@ _FENCE = re.compile(r"`{3,}")
 
 
 def sections(markdown: str, blocks: Sequence[Mapping[str, Any]]) -> list[str] | None:
-    """The Markdown of each block, as `as_dicts` gives them; empty for one that shows nothing.
+    """Return the Markdown of each block of `as_dicts`; empty for a block that shows nothing.
 
-    None if this is not what `render` made of these blocks: somebody else wrote it, or it was changed.
+    None if `render` did not make the Markdown from these blocks, or if it was changed since.
     """
     lines = markdown.split("\n")
-    found: list[str] = []
+    parts: list[str] = []
     at = 0
     for block in blocks:
         while at < len(lines) and not lines[at].strip():
@@ -21,13 +21,13 @@ def sections(markdown: str, blocks: Sequence[Mapping[str, Any]]) -> list[str] | 
         end = at + _length(lines, at, block)
         if end < at:
             return None
-        found.append("\n".join(lines[at:end]))
+        parts.append("\n".join(lines[at:end]))
         at = end
-    return found if not any(line.strip() for line in lines[at:]) else None
+    return parts if not any(line.strip() for line in lines[at:]) else None
 
 
 def _length(lines: Sequence[str], at: int, block: Mapping[str, Any]) -> int:
-    """How many lines a block has from line `at` on; -1 if it cannot be there."""
+    """Return how many lines a block has from line `at` on; -1 if it cannot be there."""
     kind, first = block["type"], lines[at] if at < len(lines) else ""
     match kind:
         case "picture" if block.get("link") or block["text"]:
@@ -44,7 +44,7 @@ def _length(lines: Sequence[str], at: int, block: Mapping[str, Any]) -> int:
     if kind == "picture" or (kind in {"heading", "paragraph", "footnote"} and not block["text"]):
         return 0
     starts = {"heading": "#", "quote": "> "}
-    fits = bool(first) and all(first.startswith(start) is (kind == one) for one, start in starts.items())
+    fits = bool(first) and all(first.startswith(start) is (kind == name) for name, start in starts.items())
     return 1 if fits and kind != "code" else -1
 
 

@@ -17,9 +17,9 @@ _MAX_ROWS = 2_000
 _MAX_PARTS = 12
 _MAX_HEAD = 4
 _YEAR = re.compile(r"(?:19|20)\d\d")
-_WRAPPED_FILL = 0.6  # share of its column's width that a wrapped line fills at least
+_WRAPPED_FILL = 0.6  # least share of its column's width that a wrapped line fills
 _TIGHT_HEAD = 1.7
-_TIGHT = 1.45  # text sizes from a cell's line to its next one
+_TIGHT = 1.45  # text sizes from a cell's line to its next line
 _PROSE_CHARS = 28
 _PROSE_FILL = 0.8
 _NUMERIC = re.compile(
@@ -28,8 +28,8 @@ _NUMERIC = re.compile(
 
 
 def split(rows: Sequence[Row]) -> list[list[Row] | Table]:
-    """The rows of a block from top to bottom, those of a table replaced by it."""
-    found: list[list[Row] | Table] = []
+    """Replace the rows of each table in a block by the table; rows are given from top to bottom."""
+    parts: list[list[Row] | Table] = []
     start = 0
     for begin, end in _attempts(rows):
         first, table = begin, _table(rows[begin:end])
@@ -40,16 +40,16 @@ def split(rows: Sequence[Row]) -> list[list[Row] | Table]:
             first, table = (first - 1, with_head) if with_head else (first, table)
         first, table = _with_period(rows, first, start, end) or (first, table)
         if start < first:
-            found.append(list(rows[start:first]))
-        found.append(table)
+            parts.append(list(rows[start:first]))
+        parts.append(table)
         start = end
     if start < len(rows):
-        found.append(list(rows[start:]))
-    return found
+        parts.append(list(rows[start:]))
+    return parts
 
 
 def _with_period(rows: Sequence[Row], first: int, start: int, end: int) -> tuple[int, Table] | None:
-    """(its first row, the table with it) if the row right above is one piece over several of the columns."""
+    """Return (first row, table) including the row right above, if that is one piece over several of the columns."""
     row, below = rows[first - 1] if first > start else None, rows[first:end]
     if row is None or len(row.cells) > 1 or below[0].top - row.bottom > row.size:
         return None
@@ -64,24 +64,24 @@ def _with_period(rows: Sequence[Row], first: int, start: int, end: int) -> tuple
 
 
 def _stretches(rows: Sequence[Row]) -> list[tuple[int, int]]:
-    """(first, end) of rows that may be a table: rows of cells with at most one row of one piece between them."""
-    found: list[tuple[int, int]] = []
+    """Return (first, end) of possible tables: rows of cells with at most one row of one piece between them."""
+    stretches: list[tuple[int, int]] = []
     first = last = -1
     for index, row in enumerate(rows):
         near = first >= 0 and row.top - rows[index - 1].bottom < 2.5 * max(row.size, rows[index - 1].size)
         if not near or index - last > 2:
             if first >= 0:
-                found.append((first, last + 1))
+                stretches.append((first, last + 1))
             first = -1
         if row.is_tabular:
             first, last = (index if first < 0 else first), index
     if first >= 0:
-        found.append((first, last + 1))
-    return [part for first, end in found if end - first >= 2 for part in parted(rows, first, end, 0)]
+        stretches.append((first, last + 1))
+    return [part for first, end in stretches if end - first >= 2 for part in parted(rows, first, end, 0)]
 
 
 def _attempts(rows: Sequence[Row]) -> Iterator[tuple[int, int]]:
-    """The stretches; those that are not a table are split at their rows of one piece."""
+    """Yield the stretches, but split a stretch that is not a table at its rows of one piece."""
     for first, end in _stretches(rows):
         lone = [n for n in range(first, end) if not (rows[n].is_tabular or rows[n].has_marker)]
         if not lone or len(lone) > _MAX_PARTS or _table(rows[first:end]):
@@ -92,7 +92,7 @@ def _attempts(rows: Sequence[Row]) -> Iterator[tuple[int, int]]:
 
 
 def parted(rows: Sequence[Row], first: int, end: int, depth: int) -> list[tuple[int, int]]:
-    """The stretch, cut at rows of one piece if the columns above and below differ: tables under each other."""
+    """Cut the stretch at rows of one piece between tables under each other, whose columns differ."""
     if end - first > _MAX_ROWS or depth > _MAX_PARTS:
         return [(first, end)]
     whole = _columns_of(rows[first:end])
@@ -108,7 +108,7 @@ def parted(rows: Sequence[Row], first: int, end: int, depth: int) -> list[tuple[
 
 
 def _columns_of(rows: Sequence[Row]) -> int:
-    """How many borders are between the columns of the rows."""
+    """Return the number of borders between the columns of the rows."""
     return len(borders_of([row.cells for row in rows]))
 
 
@@ -144,24 +144,24 @@ def _table(rows: Sequence[Row], head_borders: Sequence[Border] = ()) -> Table | 
 
 
 def _rows_of_head(placed: Sequence[Sequence[Placed]]) -> int:
-    """How many rows are above the first one of numbers, in a table of numbers; 0 if none or too many are."""
+    """Return how many rows precede the first row of numbers in a table of numbers; 0 if none or too many do."""
 
     def numbers(row: Sequence[Placed]) -> bool:
         texts = ["".join(line.text for line in cell.lines).strip() for cell in row if cell.first]
-        found = [text for text in texts if _NUMERIC.fullmatch(text) and any(map(str.isdigit, text))]
-        return 2 * len(found) > len(texts) and not all(_YEAR.fullmatch(text) for text in found)
+        numeric = [text for text in texts if _NUMERIC.fullmatch(text) and any(map(str.isdigit, text))]
+        return 2 * len(numeric) > len(texts) and not all(_YEAR.fullmatch(text) for text in numeric)
 
-    found = [numbers(row) for row in placed]
-    if 2 * sum(found) <= sum(len(row) > 1 for row in placed):
+    are_numbers = [numbers(row) for row in placed]
+    if 2 * sum(are_numbers) <= sum(len(row) > 1 for row in placed):
         return 0
-    head = found.index(True)
+    head = are_numbers.index(True)
     while head and len(placed[head - 1]) == 1 and placed[head - 1][0].first == 0:
-        head -= 1  # The title of a group of rows.
+        head -= 1  # A title of a group of rows.
     return head if head <= _MAX_HEAD else 0
 
 
 def looks_tabular(placed: Sequence[Sequence[Placed]], borders: Sequence[Border], lines: Sequence[Line]) -> bool:
-    """Whether these are cells and neither columns of running text nor a list's markers and items."""
+    """Whether these are cells, and neither columns of running text nor a list's markers and items."""
     several = [row for row in placed if len(row) > 1]
     if len(several) < 0.4 * len(placed):
         return False
@@ -210,9 +210,9 @@ def build(
     separated: Sequence[bool] | None = None,
     box: Box | None = None,
 ) -> Table:
-    """The table of these rows; a row that continues the row above joins its cells.
+    """Build the table of these rows; a row that continues the row above joins its cells.
 
-    `separated` says of each row whether a rule separates it from the row above; if given, it decides.
+    `separated`: for each row, whether a rule separates it from the row above; if given, it decides.
     """
     merged: list[list[Placed]] = []
     kept_header = header
@@ -226,20 +226,24 @@ def build(
             kept_header -= index < header
         else:
             merged.append(list(row))
-    made = [_cells(row if index < kept_header else _titled(row, columns), columns) for index, row in enumerate(merged)]
+    table_rows = [
+        _cells(row if index < kept_header else _titled(row, columns), columns) for index, row in enumerate(merged)
+    ]
     whole = box or around([line.box for line in lines])
-    return Table(whole, tuple(tuple(row) for row in made), max(1, min(kept_header, len(made))), text_size(lines))
+    return Table(
+        whole, tuple(tuple(row) for row in table_rows), max(1, min(kept_header, len(table_rows))), text_size(lines)
+    )
 
 
 def _titled(row: list[Placed], columns: int) -> list[Placed]:
-    """The row; the title of a group of rows that runs across columns is in the first one."""
+    """Put the title of a group of rows, which runs across columns, into the first column."""
     return [row[0]._replace(last=0)] if len(row) == 1 and row[0].first == 0 < columns - 1 else row
 
 
 def _continues(
     placed: Sequence[Sequence[Placed]], index: int, header: int, width: int, separated: Sequence[bool] | None
 ) -> bool:
-    """Whether a row only holds more lines of the cells above, which are `width`."""
+    """Whether a row only continues the cells of the row above, which has `width` cells."""
     row, above = placed[index], placed[index - 1]
     if not row or not above or (separated is not None and separated[index]):
         return False
@@ -251,12 +255,12 @@ def _continues(
         return False
     columns, filled = {cell.first for cell in row}, {cell.first for cell in above}
     if filled == {0} == {row[0].first} and width == 1 and not above[0].lines[0].text.endswith(":"):
-        return row[0].lines[0].text[:1].islower()  # The last line of a long name has the values.
+        return row[0].lines[0].text[:1].islower()  # The last line of a long name holds the values.
     return columns <= filled and _goes_on(placed, index, width, separated)
 
 
 def _continues_head(row: Sequence[Placed], above: Sequence[Placed]) -> bool:
-    """Whether a row of a head only holds more lines of the row above it."""
+    """Whether a row of a head only continues the cells of the row above it."""
     if any(cell.first != cell.last for cell in (*row, *above)):
         return [cell[:2] for cell in row] == [cell[:2] for cell in above]
     columns, filled = {cell.first for cell in row}, {cell.first for cell in above}
@@ -265,7 +269,7 @@ def _continues_head(row: Sequence[Placed], above: Sequence[Placed]) -> bool:
 
 
 def _goes_on(placed: Sequence[Sequence[Placed]], index: int, width: int, separated: Sequence[bool] | None) -> bool:
-    """Whether the row's cells are the next lines of those above, of which there are `width`."""
+    """Whether the row's cells are the next lines of the `width` cells above."""
     row = placed[index]
     if any(_NUMERIC.fullmatch(line.text) for cell in row for line in cell.lines):
         return False
@@ -276,12 +280,12 @@ def _goes_on(placed: Sequence[Sequence[Placed]], index: int, width: int, separat
 
 
 def _has_own_stub(row: Sequence[Placed], above: Sequence[Placed]) -> bool:
-    """Whether both rows of a head begin with a name."""
+    """Whether both rows of a head begin with a capitalised name in the first column."""
     return row[0].first == above[0].first == 0 and all(r[0].lines[0].text[:1].isupper() for r in (row, above))
 
 
 def _wraps(placed: Sequence[Sequence[Placed]], index: int) -> bool:
-    """Whether each cell above ended for lack of space: it is about as wide as any in its column."""
+    """Whether each cell above ended for lack of space: it is about as wide as any cell in its column."""
     for cell in placed[index]:
         text = cell.lines[0].text
         column = [other for row in placed for other in row if other.first == other.last == cell.first]
@@ -297,10 +301,10 @@ def _wraps(placed: Sequence[Sequence[Placed]], index: int) -> bool:
 
 
 def _cells(row: Sequence[Placed], columns: int) -> list[Cell]:
-    found: list[Cell] = []
+    cells: list[Cell] = []
     column = 0
     for cell in row:
-        found += [Cell()] * (cell.first - column)
-        found.append(Cell(cell_runs(cell.lines), columns=cell.last - cell.first + 1))
+        cells += [Cell()] * (cell.first - column)
+        cells.append(Cell(cell_runs(cell.lines), columns=cell.last - cell.first + 1))
         column = cell.last + 1
-    return found + [Cell()] * (columns - column)
+    return cells + [Cell()] * (columns - column)

@@ -1,4 +1,4 @@
-"""Tables between horizontal rules or on coloured stripes: their columns are where their rows have no word."""
+"""Tables between horizontal rules or on coloured stripes: columns are separated where no row has a word."""
 
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
@@ -18,7 +18,7 @@ _LONG_ROW = 60
 _MAX_SPANNING = 0.25  # of the rows
 _MAX_HEAD = 5
 _PARTIAL = 0.9  # of a table's width
-_MAX_SPLITS = 40  # Rules of one width above each other that may belong to several tables.
+_MAX_SPLITS = 40  # Most rules of one width, one above the other, that may belong to several tables.
 
 
 class _Region(NamedTuple):
@@ -30,7 +30,7 @@ class _Region(NamedTuple):
 
 
 class Drawn(NamedTuple):
-    """The rules that may be in a table, how far apart two are that touch, and (top, bottom) of each closed box."""
+    """The rules that may belong to a table, the distance at which two touch, and (top, bottom) of each closed box."""
 
     level: Sequence[Bar]
     upright: Sequence[Bar]
@@ -38,43 +38,43 @@ class Drawn(NamedTuple):
     edges: Sequence[tuple[Bar, Bar]] = ()
 
 
-class _Made(NamedTuple):
+class _PlacedTable(NamedTuple):
     table: Table
     held: set[int]
     """The ids of its lines."""
 
 
 def find(lines: Sequence[Line], drawn: Drawn, fills: Iterable[Box]) -> tuple[list[Table], list[Line]]:
-    """(the tables, the lines outside of them)."""
+    """Return (tables, lines outside them)."""
     tables: list[Table] = []
     remaining = list(lines)
     for region in _regions(lines, drawn) + _stripes(fills, drawn.slack):
-        for made in _tables(remaining, region, drawn):
-            tables.append(made.table)
-            remaining = [line for line in remaining if id(line) not in made.held]
+        for placed in _tables(remaining, region, drawn):
+            tables.append(placed.table)
+            remaining = [line for line in remaining if id(line) not in placed.held]
     return tables, remaining
 
 
 def _regions(lines: Sequence[Line], drawn: Drawn) -> list[_Region]:
-    """Horizontal rules that begin and end at the same x; what stands between two boxes is in no table with them."""
+    """Group horizontal rules that begin and end at the same x; text between two boxes separates their groups."""
     tops, bottoms = {top for top, _ in drawn.edges}, {bottom.at for _, bottom in drawn.edges}
     by_height = sorted(lines, key=_middle)
-    found: list[_Region] = []
+    regions: list[_Region] = []
     for bar in sorted(drawn.level):
         if bar.end - bar.start < 10 * drawn.slack:
             continue
         near = 3 * drawn.slack
-        same = [r for r in found[-20:] if abs(r.left - bar.start) < near and abs(r.right - bar.end) < near]
+        same = [r for r in regions[-20:] if abs(r.left - bar.start) < near and abs(r.right - bar.end) < near]
         outside = same and (bar in tops or same[-1].ys[-1] in bottoms)
         if same and not (outside and _is_text_above(bar, same[-1].ys[-1], by_height)):
             same[-1].ys.append(bar.at)
         else:
-            found.append(_Region(bar.start, bar.end, [bar.at]))
-    return [region for region in found if len(region.ys) > 1]
+            regions.append(_Region(bar.start, bar.end, [bar.at]))
+    return [region for region in regions if len(region.ys) > 1]
 
 
 def _is_text_above(bar: Bar, since: float, by_height: Sequence[Line]) -> bool:
-    """Whether there is text between that height and the rule."""
+    """Whether text stands between the height `since` and the rule."""
     between = by_height[bisect_right(by_height, since, key=_middle) : bisect_left(by_height, bar.at, key=_middle)]
     return any(bar.start < (line.left + line.right) / 2 < bar.end for line in between)
 
@@ -84,7 +84,7 @@ def _middle(line: Line) -> float:
 
 
 def _stripes(fills: Iterable[Box], slack: float) -> list[_Region]:
-    """Coloured bands of one width: each of their edges separates rows."""
+    """Return coloured bands of one width as regions: each edge of a band separates rows."""
     by_width: defaultdict[tuple[int, int], list[Box]] = defaultdict(list)
     for box in fills:
         if box[2] - box[0] > 30 * slack and 2 * slack < box[3] - box[1] < 40 * slack:
@@ -96,14 +96,14 @@ def _stripes(fills: Iterable[Box], slack: float) -> list[_Region]:
     ]
 
 
-def _tables(lines: Sequence[Line], region: _Region, drawn: Drawn) -> list[_Made]:
-    """The table between the rules; several if the rules of a column's tables are equally wide."""
-    made = _open_table(lines, region, drawn)
-    if made is not None:
-        return [made]
+def _tables(lines: Sequence[Line], region: _Region, drawn: Drawn) -> list[_PlacedTable]:
+    """Return the table between the rules, or several if the rules of a column's tables are equally wide."""
+    table = _open_table(lines, region, drawn)
+    if table is not None:
+        return [table]
     if not 4 <= len(region.ys) <= _MAX_SPLITS:
         return []
-    # What stands between two tables is most likely where the rules are furthest apart, or where text runs across.
+    # The text between two tables most likely runs across, or stands where the rules are furthest apart.
     inside = [line for line in lines if region.ys[0] < (line.top + line.bottom) / 2 < region.ys[-1]]
     widest = [0.0] * (len(region.ys) - 1)
     for line in inside:
@@ -116,22 +116,22 @@ def _tables(lines: Sequence[Line], region: _Region, drawn: Drawn) -> list[_Made]
     return [*_tables(lines, above, drawn), *_tables(lines, below, drawn)]
 
 
-def _open_table(lines: Sequence[Line], region: _Region, drawn: Drawn) -> _Made | None:
-    """A table between horizontal rules: its columns are separated where no row has a word."""
+def _open_table(lines: Sequence[Line], region: _Region, drawn: Drawn) -> _PlacedTable | None:
+    """Return the table between horizontal rules, with columns separated where no row has a word."""
     slack = drawn.slack
     box = (region.left - 2 * slack, region.ys[0] - slack, region.right + 2 * slack, region.ys[-1] + slack)
     inside = [line for line in lines if holds(box, line)]
-    # Lines that reach beyond the rules are not part of a table between them.
+    # Lines that reach beyond the rules belong to no table between them.
     if len(inside) < _MIN_LINES or any(
         line.left < box[0] - 2 * slack or line.right > box[2] + 2 * slack for line in inside
     ):
         return None
     if columns.are_text(inside):
         return None
-    found = rows(inside)
-    bands = [bisect_right(region.ys, (row.top + row.bottom) / 2) for row in found]
+    table_rows = rows(inside)
+    bands = [bisect_right(region.ys, (row.top + row.bottom) / 2) for row in table_rows]
     head = bands.count(bands[0])
-    head = head if head <= _MAX_HEAD and head < len(found) else 1
+    head = head if head <= _MAX_HEAD and head < len(table_rows) else 1
     partial = [
         bar
         for bar in drawn.level
@@ -139,39 +139,41 @@ def _open_table(lines: Sequence[Line], region: _Region, drawn: Drawn) -> _Made |
         and bar.end < region.right + slack
         and bar.end - bar.start < _PARTIAL * (region.right - region.left)
     ]
-    # A rule above and one below may frame anything.
+    # Two rules, one above and one below, may frame anything.
     gap = ruled_gap(inside) if len(region.ys) > 2 else WORD_GAP
-    head = _head(found, head, partial)
+    head = _head(table_rows, head, partial)
     upright = _drawn_borders(region, box, drawn)
-    borders = _with_drawn(_borders(found, head, gap if len(region.ys) > 2 else None), upright)
-    placed = [place(row.cells, borders, gap) for row in found]
-    are_several = not upright and len(tables_aligned.parted(found, 0, len(found), 0)) > 1
-    if not borders or are_several or not _is_table(found, placed, head, borders):
+    borders = _with_drawn(_borders(table_rows, head, gap if len(region.ys) > 2 else None), upright)
+    placed = [place(row.cells, borders, gap) for row in table_rows]
+    are_several = not upright and len(tables_aligned.parted(table_rows, 0, len(table_rows), 0)) > 1
+    if not borders or are_several or not _is_table(table_rows, placed, head, borders):
         return None
     placed[:head] = heads.spanned(placed, head, len(borders) + 1, partial)
-    separated = [index == 0 or bands[index] != bands[index - 1] for index in range(len(found))]
+    separated = [index == 0 or bands[index] != bands[index - 1] for index in range(len(table_rows))]
     whole = (region.left, box[1], region.right, box[3])
     table = tables_aligned.build(placed, len(borders) + 1, inside, header=head, separated=separated, box=whole)
-    return _Made(table, {id(line) for line in inside})
+    return _PlacedTable(table, {id(line) for line in inside})
 
 
-def _head(found: Sequence[Row], head: int, partial: Sequence[Bar]) -> int:
-    """How many rows the head has, with those below it that have rules over parts of the table right below them."""
-    for index in range(head, min(_MAX_HEAD, len(found) - 1)):
-        if not any(found[index].bottom - found[index].size < bar.at < found[index + 1].bottom for bar in partial):
+def _head(table_rows: Sequence[Row], head: int, partial: Sequence[Bar]) -> int:
+    """Return the rows of the head, including rows above a rule that covers part of the table right below them."""
+    for index in range(head, min(_MAX_HEAD, len(table_rows) - 1)):
+        if not any(
+            table_rows[index].bottom - table_rows[index].size < bar.at < table_rows[index + 1].bottom for bar in partial
+        ):
             break
         head = index + 1
     return head
 
 
 def _with_drawn(borders: Sequence[Border], drawn: Sequence[Border]) -> list[Border]:
-    """The borders that the text shows, those that are drawn as they are."""
+    """Return the borders that the text shows, with drawn borders in place of those that contain a drawn rule."""
     others = [border for border in borders if not any(border.low <= rule.low <= border.high for rule in drawn)]
     return sorted([*drawn, *others])
 
 
 def _drawn_borders(region: _Region, box: Box, drawn: Drawn) -> list[Border]:
-    """The vertical rules that run through most of the region."""
+    """Return the vertical rules that run through most of the region."""
     ruled = [
         bar.at
         for bar in drawn.upright
@@ -181,22 +183,24 @@ def _drawn_borders(region: _Region, box: Box, drawn: Drawn) -> list[Border]:
     return [Border(x, x) for x in places(ruled, drawn.slack)]
 
 
-def _is_table(found: Sequence[Row], placed: Sequence[Sequence[Placed]], head: int, borders: Sequence[Border]) -> bool:
-    if len(found) < 2 or not any(len(row) > 1 for row in placed[: max(2, head)]):
-        return False  # There is more than a head above the columns.
+def _is_table(
+    table_rows: Sequence[Row], placed: Sequence[Sequence[Placed]], head: int, borders: Sequence[Border]
+) -> bool:
+    if len(table_rows) < 2 or not any(len(row) > 1 for row in placed[: max(2, head)]):
+        return False  # The first rows must fill several columns.
     if _is_text(placed[head:], len(borders)):
         return False
-    return tables_aligned.looks_tabular(placed, borders, [line for row in found for line in row.cells])
+    return tables_aligned.looks_tabular(placed, borders, [line for row in table_rows for line in row.cells])
 
 
-def _borders(found: Sequence[Row], head: int, gap: float | None) -> list[Border]:
-    """Where the columns are: the rows below the head and the last one of it show that best, if there are enough."""
-    telling = found[head - 1 :] if len(found) - head >= 3 else found
+def _borders(table_rows: Sequence[Row], head: int, gap: float | None) -> list[Border]:
+    """Return the column borders, shown by the head's last row and the rows below it, if these are enough."""
+    telling = table_rows[head - 1 :] if len(table_rows) - head >= 3 else table_rows
     return borders_of([row.cells for row in telling], gap)
 
 
 def _is_text(placed: Sequence[Sequence[Placed]], last_column: int) -> bool:
-    """Whether many rows run across the columns, or some are as long as text. Titles of groups of rows do not count."""
+    """Whether many rows run across the columns, or some are as long as text, other than titles of groups of rows."""
     spanning = [cell for row in placed for cell in row if cell.first != cell.last]
     lengths = [sum(len(line.text) for line in cell.lines) for cell in spanning]
     long = [

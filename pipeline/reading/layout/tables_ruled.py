@@ -1,4 +1,4 @@
-"""Tables with rules: cell by cell if they form a grid, by columns if there are only horizontal ones."""
+"""Tables with rules: cell by cell if the rules form a grid, by columns if all rules are horizontal."""
 
 from bisect import bisect_right
 from collections import Counter, defaultdict
@@ -16,30 +16,30 @@ from pipeline.reading.layout.rows import Row, rows
 _SLACK = 0.3  # text sizes
 _MAX_CELLS = 40_000
 _MIN_STRIPES = 3
-_MAX_LONE_SHARE = 0.6  # With a larger share of the text in one cell, rules frame a page and not a table.
+_MAX_LONE_SHARE = 0.6  # If one cell has a larger share of the text, the rules frame a page and not a table.
 _MAX_TABULAR = 2
 _LONG_CELL = 400
 _LONG_ROW = 60
 _MAX_SPANNING = 0.25  # of the rows
 _WORD_GAP = 0.6  # text sizes
-_CLOSED = 0.8  # Share of a box's height that its sides are drawn along.
+_CLOSED = 0.8  # Share of a box's height along which its sides are drawn.
 
 
-class Found(NamedTuple):
-    """The tables, and the lines outside of them."""
+class Partition(NamedTuple):
+    """The tables, and the lines outside them."""
 
     tables: list[Table]
     lines: list[Line]
 
 
-def find(lines: Sequence[Line], rules: Sequence[Rule], fills: Sequence[Box]) -> Found:
-    """The tables that rules or coloured stripes show."""
+def find(lines: Sequence[Line], rules: Sequence[Rule], fills: Sequence[Box]) -> Partition:
+    """Find the tables that rules or coloured stripes show."""
     if not lines or not (rules or fills):
-        return Found([], list(lines))
+        return Partition([], list(lines))
     slack = _SLACK * text_size(lines)
     level, upright = bars(rules, slack)
     if max(len(level), len(upright)) > MAX_RULES:
-        return Found([], list(lines))
+        return Partition([], list(lines))
     tables: list[Table] = []
     lone: list[Bar] = []
     edges: list[tuple[Bar, Bar]] = []
@@ -54,14 +54,14 @@ def find(lines: Sequence[Line], rules: Sequence[Rule], fills: Sequence[Box]) -> 
         remaining = [line for line in remaining if id(line) not in inside]
     drawn = tables_open.Drawn(lone, upright, slack, edges)
     more, remaining = tables_open.find(remaining, drawn, fills)
-    return Found([*tables, *more], remaining)
+    return Partition([*tables, *more], remaining)
 
 
 Group = tuple[list[Bar], list[Bar]]
 
 
 def _box_edges(across: Sequence[Bar], down: Sequence[Bar], slack: float) -> list[tuple[Bar, Bar]]:
-    """The top and the bottom edge of the box that the rules make, if they do."""
+    """Return the top and bottom edges of the box that the rules form, if any."""
     top, bottom = min(across), max(across)
     left, right = min(bar.start for bar in across), max(bar.end for bar in across)
     sides = ([bar for bar in down if abs(bar.at - x) < 3 * slack] for x in (left, right))
@@ -69,23 +69,23 @@ def _box_edges(across: Sequence[Bar], down: Sequence[Bar], slack: float) -> list
 
 
 def _stacked(groups: Sequence[Group], slack: float) -> list[Group]:
-    """The groups of rules; grids of one width right above each other are one, since double rules separate heads."""
-    found: list[Group] = []
+    """Join grids of one width right above each other, since double rules separate heads."""
+    stacked: list[Group] = []
     for across, down in sorted((g for g in groups if g[0]), key=lambda group: min(bar.at for bar in group[0])):
-        before = found[-1] if found else None
+        before = stacked[-1] if stacked else None
         if before and down and before[1]:
             apart = min(bar.at for bar in across) - max(bar.at for bar in before[0])
             left = min(bar.start for bar in across) - min(bar.start for bar in before[0])
             right = max(bar.end for bar in across) - max(bar.end for bar in before[0])
             if 0 <= apart < 3 * slack and max(abs(left), abs(right)) < 2 * slack:
-                found[-1] = (before[0] + across, before[1] + down)
+                stacked[-1] = (before[0] + across, before[1] + down)
                 continue
-        found.append((across, down))
-    return found
+        stacked.append((across, down))
+    return stacked
 
 
 class _Grid:
-    """Where rules are, and which of them are drawn between two cells."""
+    """The columns and rows of a grid of rules, and which neighbouring places a drawn rule separates."""
 
     def __init__(self, across: Sequence[Bar], down: Sequence[Bar], slack: float) -> None:
         left = min(bar.start for bar in across)
@@ -115,9 +115,9 @@ class _Grid:
         return covered(self.xs[column], self.xs[column + 1], self._across[row + 1]) < 0.5
 
 
-def _nearest(found: Sequence[float], value: float) -> int:
-    index = bisect_right(found, value)
-    return min((i for i in (index - 1, index) if 0 <= i < len(found)), key=lambda i: abs(found[i] - value))
+def _nearest(values: Sequence[float], value: float) -> int:
+    index = bisect_right(values, value)
+    return min((i for i in (index - 1, index) if 0 <= i < len(values)), key=lambda i: abs(values[i] - value))
 
 
 def _grid_table(
@@ -131,17 +131,17 @@ def _grid_table(
         return None, set()
     inside = [line for line in lines if holds(grid.box, line)]
     held: defaultdict[tuple[int, int], list[Line]] = defaultdict(list)
-    crossed: set[tuple[int, int]] = set()  # places that a phrase leaves on the right
+    crossed: set[tuple[int, int]] = set()  # places whose right border a phrase crosses
     for line in inside:
         row = min(height - 1, max(0, bisect_right(grid.ys, (line.top + line.bottom) / 2) - 1))
         parts = cut(line, grid.xs[1:-1])
         for column, piece in parts:
             held[row, column].append(piece)
         crossed.update((row, a[0]) for a, b in pairwise(parts) if b[1].left - a[1].right < _WORD_GAP * line.size)
-    made = _merged_cells(grid, held, crossed)
-    if not _is_convincing(made, held):
+    areas = _merged_cells(grid, held, crossed)
+    if not _is_convincing(areas, held):
         return None, set()
-    table_rows = without_empty(_as_rows(made, held, height))
+    table_rows = without_empty(_as_rows(areas, held, height))
     if len(table_rows) < 2:
         return None, set()
     table = Table(grid.box, tuple(table_rows), 1, text_size(inside))
@@ -164,19 +164,19 @@ class _Area(NamedTuple):
 
 
 def _merged_cells(grid: _Grid, held: dict[tuple[int, int], list[Line]], crossed: set[tuple[int, int]]) -> list[_Area]:
-    """One cell for places without a rule between them, in the order of their first place."""
+    """Merge places without a rule between them into cells, in the order of their first places."""
     height, width = grid.shape
     taken: set[tuple[int, int]] = set()
-    found = []
+    areas = []
     for row in range(height):
         for column in range(width):
             if (row, column) in taken:
                 continue
             area = _grown(grid, row, column, taken)
             for part in _apart(area, held, crossed):
-                found.append(part)
+                areas.append(part)
                 taken.update(part.places)
-    return found
+    return areas
 
 
 def _grown(grid: _Grid, row: int, column: int, taken: set[tuple[int, int]]) -> _Area:
@@ -198,7 +198,7 @@ def _grown(grid: _Grid, row: int, column: int, taken: set[tuple[int, int]]) -> _
 
 
 def _apart(area: _Area, held: dict[tuple[int, int], list[Line]], crossed: set[tuple[int, int]]) -> list[_Area]:
-    """The area, or one for each of its columns if its lines keep to the columns though no rule separates them."""
+    """Split the area into its columns if its lines keep to the columns although no rule separates them."""
     filled = {column for row, column in area.places if held.get((row, column))}
     if area.columns == 1 or len(filled) < 2:
         return [area]
@@ -215,17 +215,17 @@ def _is_convincing(areas: Sequence[_Area], held: dict[tuple[int, int], list[Line
         return False
     if len({area.column for area in filled}) < 2 or len(filled) < 0.15 * len(areas):
         return False
-    for area in filled:  # If a cell's lines are in columns of their own, the rules are not the table's.
-        found = rows(line for place in area.places for line in held.get(place, ()))
-        if sum(row.is_tabular for row in found) > _MAX_TABULAR:
+    for area in filled:  # Rules around lines with columns of their own do not form a table.
+        cell_rows = rows(line for place in area.places for line in held.get(place, ()))
+        if sum(row.is_tabular for row in cell_rows) > _MAX_TABULAR:
             return False
     longest = max(lengths)
     return longest < _LONG_CELL or longest < _MAX_LONE_SHARE * sum(lengths)
 
 
 def _as_rows(areas: Sequence[_Area], held: dict[tuple[int, int], list[Line]], height: int) -> list[list[Cell]]:
-    """Rows of cells; a ruled row with several rows of text in most columns becomes as many rows."""
-    found: list[list[Cell]] = []
+    """Return rows of cells; a ruled row with several rows of text in most columns becomes that many rows."""
+    table_rows: list[list[Cell]] = []
     by_row: defaultdict[int, list[_Area]] = defaultdict(list)
     for area in areas:
         by_row[area.row].append(area)
@@ -234,16 +234,16 @@ def _as_rows(areas: Sequence[_Area], held: dict[tuple[int, int], list[Line]], he
         contents = [[line for place in area.places for line in held.get(place, ())] for area in row]
         parts = _records(row, contents) if len(row) > 1 else None
         if parts:
-            found += parts
+            table_rows += parts
         else:
-            found.append(
+            table_rows.append(
                 [Cell(cell_runs(lines), area.rows, area.columns) for area, lines in zip(row, contents, strict=True)]
             )
-    return found
+    return table_rows
 
 
 def _records(areas: Sequence[_Area], contents: Sequence[Sequence[Line]]) -> list[list[Cell]] | None:
-    """The rows of text in a row of cells, if most columns have the same number: no rules separate a table's rows."""
+    """Return the rows of text in a row of cells, if most columns have the same number of them; otherwise None."""
     if any(area.rows > 1 or area.columns > 1 for area in areas):
         return None
     stacks = [rows(cell) for cell in contents]
@@ -255,11 +255,11 @@ def _records(areas: Sequence[_Area], contents: Sequence[Sequence[Line]]) -> list
     if any(len(stack) < number for stack in used if stack is used[0]):
         return None
     heights = [median(_middle(stack[index]) for stack in used if len(stack) == number) for index in range(number)]
-    found: list[list[list[Line]]] = [[[] for _ in areas] for _ in range(number)]
+    records: list[list[list[Line]]] = [[[] for _ in areas] for _ in range(number)]
     for column, stack in enumerate(stacks):
         for row in stack:
-            found[_nearest(heights, _middle(row))][column] += row.cells
-    return [[Cell(cell_runs(lines)) for lines in record] for record in found]
+            records[_nearest(heights, _middle(row))][column] += row.cells
+    return [[Cell(cell_runs(lines)) for lines in record] for record in records]
 
 
 def _middle(row: Row) -> float:

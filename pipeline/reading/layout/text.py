@@ -1,4 +1,4 @@
-"""Text without its layout: scripts, bullets, ends of sentences, and how lines are joined."""
+"""Rules about text without layout: scripts, bullets, ends of sentences, and joining lines."""
 
 import re
 from collections.abc import Iterable
@@ -14,7 +14,7 @@ ITEM = re.compile(
 
 CJK = re.compile(r"[\u2e80-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\uff00-\uffef\U00020000-\U0003134f]")
 _LEADER = re.compile(r"(?:\.\s?){5,}|\.{3,}\s*\d+$|(?<![.\s])(?:\s\.){2,5}\s?\d{1,4}$|…{3,}|(?:·\s?){5,}|_{5,}")
-_DOTS = 2  # as many as a leader of full stops has at least
+_DOTS = 2  # the fewest full stops of a leader
 _NUMBERED = re.compile(r"((?:[A-Z]\.)?\d{1,2}(?:\.\d{1,2}){0,4})\.?\s+\S")
 _PAGE = re.compile(r"\d{1,4}|[ivxlcIVXLC]{1,7}")
 _SENTENCE_END = re.compile(r"[.!?:;。！？：；…؟؛۔׃][\"'”’)\]]*$")
@@ -22,9 +22,9 @@ RIGHT_TO_LEFT = re.compile(r"[\u0590-\u065f\u066e-\u06ef\u06fa-\u08ff\ufb1d-\ufd
 
 
 def number_depth(text: str) -> int:
-    """1 for "2 Method", 2 for "2.1 Data" and "A.1 Data"; 0 without a number."""
-    found = _NUMBERED.match(text)
-    return found.group(1).count(".") + 1 if found else 0
+    """Return the depth of a heading's number: 1 for "2 Method", 2 for "2.1 Data" and "A.1 Data"; 0 without one."""
+    match = _NUMBERED.match(text)
+    return match.group(1).count(".") + 1 if match else 0
 
 
 def is_bullet(text: str) -> bool:
@@ -38,7 +38,7 @@ def has_leader(text: str) -> bool:
 
 
 def is_page_number(text: str) -> bool:
-    """Whether the text is no more than a number, in digits or Roman."""
+    """Whether the text is only a number, in digits or Roman."""
     return bool(_PAGE.fullmatch(text.strip()))
 
 
@@ -53,7 +53,7 @@ def is_right_to_left(text: str) -> bool:
 
 
 def join_lines(texts: Iterable[str]) -> str:
-    """The lines of a paragraph as running text: hyphenated words joined, no spaces between CJK characters."""
+    """Join the lines of a paragraph into running text: hyphenated words joined, no spaces between CJK characters."""
     joined = ""
     for text in filter(None, (folded(text) for text in texts)):
         if not joined:
@@ -65,7 +65,7 @@ def join_lines(texts: Iterable[str]) -> str:
 
 
 def seam(first: str, second: str) -> tuple[bool, bool]:
-    """(whether to drop the hyphen that ends `first`, whether to put a space between) where two lines are joined."""
+    """Decide, where two lines join, (whether to drop the hyphen that ends `first`, whether to insert a space)."""
     if first.endswith(HARD_HYPHEN):
         return False, False
     if first.endswith(NO_HYPHEN):
@@ -84,12 +84,12 @@ def folded(text: str) -> str:
 
 
 def with_hyphens(text: str) -> str:
-    """The text with visible hyphens for those that end lines."""
+    """Return the text with visible hyphens in place of the marks that end lines."""
     if text.isascii():
         return text
     return text.replace(SOFT_HYPHEN, "-").replace(HARD_HYPHEN, "-").replace(NO_HYPHEN, "-")
 
 
 def clean(text: str) -> str:
-    """The text with single spaces and visible hyphens."""
+    """Return the text with single spaces and visible hyphens."""
     return with_hyphens(folded(text))

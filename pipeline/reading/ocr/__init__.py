@@ -1,1 +1,1 @@
-"""Pictures: opened within bounds, their text recognised, their layout seen by a model."""
+"""Open pictures within limits, recognise their text, and ask a small model about their layout."""

@@ -1,22 +1,22 @@
-"""Two readings of one picture combined: of each part of it, the one that says more and is surer."""
+"""Combine two readings of one picture: take each part from the reading with more and surer text."""
 
 from collections.abc import Iterator, Sequence
 
 from pipeline.reading.layout.model import Line, area
 
 _MAX_LINES = 2_000
-"""With more lines than this, the first reading is kept as it is."""
+"""With more lines, the first reading is kept unchanged."""
 
 _SAME = 0.5
-"""Share of the smaller of two boxes from which on they hold the same text."""
+"""Boxes that share this much of the smaller box hold the same text."""
 
 _BETTER = 1.01
-"""How many times as good the second reading of a part must be to replace the first."""
+"""The second reading of a part must be this many times as good to replace the first."""
 
 
 def combined(first: Sequence[Line], second: Sequence[Line]) -> list[Line]:
-    """The lines of the first reading, with those parts replaced of which the second is better; what only one of them
-    has is kept."""
+    """Return the lines of the first reading, with those parts replaced whose second reading is better. Lines in only
+    one reading stay."""
     if not first or not second or len(first) + len(second) > _MAX_LINES:
         return list(first or second)
     parts = _parts(first, second)
@@ -27,7 +27,7 @@ def combined(first: Sequence[Line], second: Sequence[Line]) -> list[Line]:
 
 
 def _parts(first: Sequence[Line], second: Sequence[Line]) -> list[tuple[list[Line], list[Line]]]:
-    """The lines of both readings that are in the same place, as small groups as possible."""
+    """Group the lines of both readings by place, in the smallest possible groups."""
     group_of: list[int] = list(range(len(first) + len(second)))
 
     def root(index: int) -> int:
@@ -46,7 +46,7 @@ def _parts(first: Sequence[Line], second: Sequence[Line]) -> list[tuple[list[Lin
 
 
 def _level(lines: Sequence[Line], firsts: int) -> Iterator[tuple[int, int]]:
-    """The pairs of one of the first lines and one of the others that have some height in common, by their indexes."""
+    """Yield the index pairs of one of the first lines and one of the others that overlap in height."""
     reaching: tuple[list[int], list[int]] = ([], [])
     for index in sorted(range(len(lines)), key=lambda index: lines[index].top):
         side = index >= firsts
@@ -55,17 +55,17 @@ def _level(lines: Sequence[Line], firsts: int) -> Iterator[tuple[int, int]]:
         reaching[side].append(index)
 
 
-def _is_same(one: Line, other: Line) -> bool:
-    left, top = max(one.left, other.left), max(one.top, other.top)
-    shared = (left, top, min(one.right, other.right), min(one.bottom, other.bottom))
-    return area(shared) > _SAME * min(area(one.box), area(other.box)) > 0
+def _is_same(line: Line, other: Line) -> bool:
+    left, top = max(line.left, other.left), max(line.top, other.top)
+    shared = (left, top, min(line.right, other.right), min(line.bottom, other.bottom))
+    return area(shared) > _SAME * min(area(line.box), area(other.box)) > 0
 
 
 def _worth(lines: Sequence[Line]) -> float:
-    """How many letters and digits were read, each counted as how sure the reading is of its word."""
+    """Return the number of letters and digits read, each weighted by the confidence in its word."""
     total = 0.0
     for line in lines:
-        found = line.text.split()
-        sure = line.sure if len(line.sure) == len(found) else (1.0,) * len(found)
-        total += sum(share * sum(map(str.isalnum, word)) for word, share in zip(found, sure, strict=True))
+        words = line.text.split()
+        sure = line.sure if len(line.sure) == len(words) else (1.0,) * len(words)
+        total += sum(share * sum(map(str.isalnum, word)) for word, share in zip(words, sure, strict=True))
     return total

@@ -1,9 +1,9 @@
-"""Frames as pictures: their perceptual hash of 256 bits, their sketch, what models see.
+"""Frames as pictures: a perceptual hash of 256 bits, a sketch, and the JPEG for models.
 
 Rule: docs/sources/screenshots.md#intake.
 
-Each format is decoded in one way, so that the same bytes hash the same. For its hash a JPEG is decoded at a smaller
-size and in grey, about ten times as fast; what models see is decoded again, from the stored file.
+Each format is decoded in one way, so that equal bytes have equal hashes. To hash a JPEG, it is decoded smaller and in
+grey, about ten times as fast; for models, the stored file is decoded again.
 """
 
 import threading
@@ -25,22 +25,22 @@ HASH_SIZE = 16
 HASH_BITS = HASH_SIZE * HASH_SIZE
 BLANK = "0" * (HASH_BITS // 4)
 CELL = 8
-"""Pixels of a side of a sketch's cell. A JPEG is decoded at this scale in a tenth of the time."""
+"""The side of a sketch's cell in pixels. Decoding a JPEG at this scale takes a tenth of the time."""
 MAX_FRAME_PIXELS = 16_000_000
-"""The most pixels of a frame that models are shown; a 4K screen has 8 million."""
+"""The most pixels of a frame for models; a 4K screen has 8 million."""
 JPEG_QUALITY = 85
 
 _SIDE = 4 * HASH_SIZE
-"""Pixels of a side of the square that is hashed, as `imagehash` has it."""
+"""The side in pixels of the hashed square, as in `imagehash`."""
 _DRAFT_SIDE = 2 * _SIDE
-"""A JPEG is never decoded with fewer pixels on its shorter side: below, hashes would miss changes of text."""
+"""The least pixels of a decoded JPEG's shorter side: with fewer, hashes would miss changes of text."""
 _FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF")
 _OPAQUE = {"L", "RGB", "1"}
 
 
 @dataclass(frozen=True)
 class Fingerprint:
-    """What is known of a frame once it is decoded. `phash`: 64 hex digits; `format`: `PNG`, `JPEG`, …"""
+    """The facts of a decoded frame. `phash`: 64 hex digits; `format`: `PNG`, `JPEG`, …"""
 
     phash: str
     format: str
@@ -49,24 +49,24 @@ class Fingerprint:
 
 
 def read_frame(data: bytes) -> Fingerprint:
-    """Decode and hash a frame of any mode, alpha or orientation; of an animation, the first picture.
+    """Decode and hash a frame of any mode, alpha or orientation; of an animation, use the first picture.
 
     Raises `UnitError` (permanent): `not_an_image`, `corrupt`, `too_many_pixels` or `too_slow`.
     """
     with _opened(data) as image:
         width = image.width
-        # Other formats ignore it. Grey saves the colours, too.
+        # Only JPEG decodes smaller; grey skips the colours as well.
         drafted = image.draft("L", (_DRAFT_SIDE, _DRAFT_SIDE))
         image.load()
         grey = _grey(image)
-        # The part of the smaller image that is picture: its last column and row may be padding.
+        # Hash only the picture: the smaller image's last column and row may be padding.
         box = drafted[1] if drafted and grey.size == image.size else None
         sketch = grey.reduce(max(1, CELL * image.width // width))
         return Fingerprint(_hash(grey, box), "JPEG" if image.format == "MPO" else image.format or "", sketch)
 
 
 def load_image(path: Path) -> Image.Image:
-    """A stored frame for models and text recognition: upright RGB on white; of an animation, the first picture.
+    """Load a stored frame for models and text recognition as upright RGB on white; of an animation, the first picture.
 
     Raises `UnitError` as `read_frame`, or `OSError`.
     """
@@ -76,7 +76,7 @@ def load_image(path: Path) -> Image.Image:
 
 
 def as_jpeg(image: Image.Image, max_side: int = MODELS_SIDE_PX) -> bytes:
-    """The frame as models get it: JPEG, its longer side at most `max_side` pixels."""
+    """Return the frame as JPEG for models, its longer side at most `max_side` pixels."""
     smaller = image.copy()
     smaller.thumbnail((max_side, max_side), Image.Resampling.LANCZOS)
     out = BytesIO()
@@ -85,15 +85,15 @@ def as_jpeg(image: Image.Image, max_side: int = MODELS_SIDE_PX) -> bytes:
 
 
 def phash(image: Image.Image) -> str:
-    """The perceptual hash of a picture as 64 hex digits: the bits of `imagehash.phash(…, hash_size=16)`.
+    """Return the perceptual hash of a picture as 64 hex digits: the bits of `imagehash.phash(…, hash_size=16)`.
 
-    Zeros for a picture without contrast: its transform is nothing but rounding errors, which would differ.
+    A picture without contrast gets zeros: its transform has only rounding errors, which vary.
     """
     return _hash(_grey(image))
 
 
 def _hash(grey: Image.Image, box: tuple[float, float, float, float] | None = None) -> str:
-    import imagehash  # noqa: PLC0415  # SciPy, which only who hashes needs
+    import imagehash  # noqa: PLC0415  # loads SciPy, which only hashing needs
 
     square = grey.resize((_SIDE, _SIDE), Image.Resampling.LANCZOS, box)
     darkest, brightest = square.getextrema()
@@ -103,7 +103,7 @@ def _hash(grey: Image.Image, box: tuple[float, float, float, float] | None = Non
 
 
 def _grey(image: Image.Image) -> Image.Image:
-    """The picture upright, on white, in grey; directly where its colours do not matter."""
+    """Return the picture upright, on white, in grey; convert it directly where its colours do not matter."""
     if image.mode in {"RGBA", "LA"} and image.getchannel("A").getextrema() == (255, 255):
         image = image.convert(image.mode[:-1])  # Some systems' screenshots have an alpha channel that is all opaque.
     if image.mode in _OPAQUE and not image.has_transparency_data:
@@ -113,9 +113,9 @@ def _grey(image: Image.Image) -> Image.Image:
 
 @contextmanager
 def _opened(data: bytes) -> Iterator[Image.Image]:
-    """The picture, its header read and its size checked. Its errors, also those of decoding it, are `UnitError`s."""
+    """Open a picture, read its header and check its size. Raises `UnitError`, also for decoding errors in the block."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # Odd metadata is not news; a bomb is refused by its size, below.
+        warnings.simplefilter("ignore")  # Ignore odd metadata; the size check below refuses bombs.
         try:
             image = Image.open(BytesIO(data), formats=_FORMATS)
         except Image.DecompressionBombError as error:
@@ -144,7 +144,7 @@ def _refused(code: str, message: str) -> UnitError:
 
 
 class Sketches:
-    """Sketches of the frames that were stored or compared last, by file name. Safe between threads."""
+    """Caches sketches of recently stored or compared frames, by file name. Safe between threads."""
 
     def __init__(self, at_most: int = 64) -> None:
         self._at_most = at_most
@@ -159,10 +159,10 @@ class Sketches:
                 self._kept.popitem(last=False)
 
     def get(self, file: str, make: Callable[[], Image.Image]) -> Image.Image:
-        """The sketch of this file; `make` reads it if it is not kept. What `make` raises goes to the caller."""
+        """Return the sketch of this file; call `make` if it is not cached. Errors of `make` reach the caller."""
         with self._lock:
-            found = self._kept.get(file)
-        if found is None:
-            found = make()
-            self.keep(file, found)
-        return found
+            sketch = self._kept.get(file)
+        if sketch is None:
+            sketch = make()
+            self.keep(file, sketch)
+        return sketch

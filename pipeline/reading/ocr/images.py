@@ -1,4 +1,4 @@
-"""Picture files as RGB images of a bounded size, whatever their mode, depth, transparency or orientation."""
+"""Load picture files as RGB images of a bounded size, whatever their mode, depth, transparency or orientation."""
 
 import math
 import mmap
@@ -19,12 +19,12 @@ MAX_DECODED_PIXELS = 89_000_000
 warns."""
 
 MAX_SCANS = 500
-"""The most scans of a JPEG: cameras and programs write ten or so, and each scan of 31 bytes may take 30 ms."""
+"""The most scans of a JPEG: cameras and programs write about ten, and each scan of 31 bytes may take 30 ms."""
 
 _FORMATS = ("PNG", "JPEG", "WEBP", "TIFF")
 _SCAN = b"\xff\xda"
 JPEGS = {"JPEG", "MPO"}
-"""What Pillow calls pictures of this kind."""
+"""Pillow's names for JPEG formats."""
 DAMAGE = (
     OSError,
     SyntaxError,
@@ -44,7 +44,7 @@ _RESIZABLE = {"L", "LA", "RGB", "RGBA", "RGBX", "CMYK", "YCbCr"}
 
 @contextmanager
 def open_picture(path: Path) -> Iterator[Image.Image]:
-    """The picture file at `path`, its header read and its size checked, its pixels not yet decoded.
+    """Open the picture file at `path`: read its header and check its size, without decoding its pixels.
 
     Raises `UnitError` (permanent), also for errors in the block: `unsupported`, `corrupt`, `too_many_pixels`, `missing`
     or `unreadable`.
@@ -61,7 +61,7 @@ def open_picture(path: Path) -> Iterator[Image.Image]:
 
 
 def check_scans(data: bytes | mmap.mmap, name: str) -> None:
-    """Raises `UnitError` with code `too_slow` if a JPEG repeats its scans."""
+    """Raise `UnitError` with code `too_slow` if a JPEG has more than `MAX_SCANS` scans."""
     position = 0
     for _ in range(MAX_SCANS + 1):
         position = data.find(_SCAN, position) + 1
@@ -72,13 +72,13 @@ def check_scans(data: bytes | mmap.mmap, name: str) -> None:
 
 
 def check_pixels(image: Image.Image, path: Path) -> None:
-    """Raises `UnitError` with code `too_many_pixels` if decoding would take too much memory."""
+    """Raise `UnitError` with code `too_many_pixels` if decoding would take too much memory."""
     if image.width * image.height > MAX_DECODED_PIXELS:
         raise _too_many_pixels(path, f"{image.width} × {image.height} pixels")
 
 
 def seek_frame(image: Image.Image, number: int, path: Path) -> bool:
-    """Go to frame `number` (from 1) of an opened picture; False if there is none. Only TIFF has more than one."""
+    """Go to frame `number` (from 1) of an opened picture; False if it is missing. Only TIFF has several frames."""
     if not isinstance(image, TiffImagePlugin.TiffImageFile):
         return number == 1
     try:
@@ -90,7 +90,7 @@ def seek_frame(image: Image.Image, number: int, path: Path) -> bool:
 
 
 def load_picture(path: Path, number: int, max_pixels: int) -> Image.Image:
-    """Frame `number` (from 1) of the picture file as RGB with at most `max_pixels` pixels. Raises `UnitError`."""
+    """Return frame `number` (from 1) of the picture as RGB with at most `max_pixels` pixels. Raises `UnitError`."""
     with open_picture(path) as image:
         if not seek_frame(image, number, path):
             raise UnitError(f"{path.name} has no page {number}.", kind=ErrorKind.PERMANENT, code="no_page")
@@ -101,14 +101,14 @@ def load_picture(path: Path, number: int, max_pixels: int) -> Image.Image:
 
 
 def normalise(image: Image.Image, max_pixels: int) -> Image.Image:
-    """The image upright, on white, as RGB, with at most `max_pixels` pixels."""
+    """Return the image upright, on white, as RGB, with at most `max_pixels` pixels."""
     if image.mode in _RESIZABLE:  # Shrink before converting: the conversions take several times the memory.
         image = shrink(image, max_pixels)
     return shrink(_to_rgb(ImageOps.exif_transpose(image)), max_pixels)
 
 
 def shrink(image: Image.Image, max_pixels: int) -> Image.Image:
-    """The image, or a smaller one of the same shape with at most `max_pixels` pixels."""
+    """Return the image, or a smaller one of the same shape with at most `max_pixels` pixels."""
     if _excess(image, max_pixels) <= 1:
         return image
     smaller = image.resize(_bounded_size(image, max_pixels), Image.Resampling.LANCZOS, reducing_gap=3.0)
@@ -119,7 +119,7 @@ def shrink(image: Image.Image, max_pixels: int) -> Image.Image:
 
 
 def save(image: Image.Image, path: Path, file_format: str, **options: int) -> None:
-    """Write a picture, all or nothing, and make its folder. Raises `OSError`."""
+    """Write a picture whole or not at all, and make its folder. Raises `OSError`."""
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f".{path.name}.{uuid4().hex}")
     try:
@@ -163,7 +163,7 @@ def _to_rgb(image: Image.Image) -> Image.Image:
 
 
 def _on_white(image: Image.Image) -> Image.Image:
-    """A few rows at a time: all at once takes four times the memory of the result."""
+    """Convert a few rows at a time: the whole image at once takes four times the memory of the result."""
     result = Image.new("RGB", image.size)
     rows = max(1, _PIXELS_AT_ONCE // image.width)
     for top in range(0, image.height, rows):
@@ -197,7 +197,7 @@ def _damage_as_unit_errors(path: Path) -> Iterator[None]:
 
 
 def save_page(picture: Image.Image, folder: Path, number: int) -> Path:
-    """Write the picture of page `number`, all or nothing; returns its path. Raises `UnitError` (transient)."""
+    """Write the picture of page `number`, whole or not at all; return its path. Raises `UnitError` (transient)."""
     # JPEG is as small as PNG and written nine times as fast; drawings of few colours are smaller and exact as PNG.
     flat = picture.getcolors(_FLAT_COLOURS) is not None
     path = folder / f"page-{number:04d}.{'png' if flat else 'jpg'}"

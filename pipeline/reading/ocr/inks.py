@@ -1,16 +1,16 @@
-"""Stamps and marker over text: pictures without what is printed in colour, so that black text below it can be read."""
+"""Remove coloured ink, as of stamps and markers, from pictures, so that black text below it can be read."""
 
 from PIL import Image, ImageChops, ImageOps, ImageStat
 
-_SIDE_PX = 600  # of the small picture in which colours are counted
+_SIDE_PX = 600  # of the smaller picture used to measure colours
 _COLOURED = 70  # of 255, between the brightest and the darkest channel
 _LIT = 110  # of 255: the brightest channel of a colour; black ink has none
 _LEAST, _MOST = 0.002, 0.3
-"""The share of the picture that is in colour where there may be a stamp on it: less is noise, more is a photograph."""
+"""The share of coloured pixels that suggests a stamp: less is noise, more is a photograph."""
 
 
 def has_colour(picture: Image.Image) -> bool:
-    """Whether a part of an RGB picture, and not all of it, is printed in colour."""
+    """Whether a part of an RGB picture, but not all of it, is printed in colour."""
     small = picture.copy()
     small.thumbnail((_SIDE_PX, _SIDE_PX))
     red, green, blue = small.split()
@@ -23,7 +23,7 @@ def has_colour(picture: Image.Image) -> bool:
 
 
 def black_only(picture: Image.Image) -> Image.Image:
-    """The RGB picture with coloured ink as light as it can be: the brightest channel of each pixel."""
+    """Return the RGB picture with coloured ink as light as possible: the brightest channel of each pixel."""
     red, green, blue = picture.split()
     brightest = ImageChops.lighter(ImageChops.lighter(red, green), blue)
     return ImageOps.autocontrast(brightest.point(lambda value: min(255, round(value * 1.35)))).convert("RGB")

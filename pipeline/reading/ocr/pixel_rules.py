@@ -1,4 +1,4 @@
-"""Rules that are part of a page's picture: long, thin, straight and dark, found by morphological opening."""
+"""Find the drawn rules in a page's picture by morphological opening: long, thin, straight and dark."""
 
 from collections.abc import Iterator, Sequence
 from statistics import median
@@ -10,31 +10,31 @@ from pipeline.reading.layout.model import Line, Rule
 
 _MAX_RULES = 2_000
 _LEAST_PX = 20
-_LONG, _HIGH = 3.0, 2.0  # text heights: no stroke of a letter is as long
+_LONG, _HIGH = 3.0, 2.0  # text heights; strokes of letters are shorter
 _THICK = 0.4  # text heights
-_BREAK = 0.5  # text heights by which a rule may be broken off
-_CONTRAST = 12  # shades of grey by which a rule is darker than what is around it
-_EDGE = 0.3  # text heights from the edge of a line, further inside of which its letters are
+_BREAK = 0.5  # text heights of a gap inside a rule, at most
+_CONTRAST = 12  # shades of grey by which a rule is darker than its surroundings
+_EDGE = 0.3  # text heights between a line's edge and its letters
 
 
 def find(picture: Image.Image, lines: Sequence[Line], lean: float) -> list[Rule]:
-    """The rules in an RGB picture with these lines, in its pixels, where they would be if it did not lean.
+    """Return the rules in an RGB picture, in its pixels, placed as if it did not lean.
 
-    `lean`: by how many degrees it leans clockwise. At most the longest `_MAX_RULES`; none without lines, whose height
-    says what is long. Not those that are a stroke of a line's text."""
+    `lean`: the degrees that it leans clockwise. `lines`: the picture's text, whose height decides which rules are long;
+    without lines there are no rules. Strokes of text are left out. Returns at most the longest `_MAX_RULES`."""
     heights = [line.bottom - line.top for line in lines if line.angle in {0, 180}]
     heights += [line.right - line.left for line in lines if line.angle in {90, 270}]
     if not heights:
         return []
     height = max(4.0, median(heights))
     dark = _dark(picture, height, lean)
-    found = [*_straight(dark, height, _LONG, across=True), *_straight(dark, height, _HIGH, across=False)]
-    found.sort(key=lambda rule: rule.left - rule.right + rule.top - rule.bottom)
-    return _without_strokes(found[:_MAX_RULES], lines)
+    rules = [*_straight(dark, height, _LONG, across=True), *_straight(dark, height, _HIGH, across=False)]
+    rules.sort(key=lambda rule: rule.left - rule.right + rule.top - rule.bottom)
+    return _without_strokes(rules[:_MAX_RULES], lines)
 
 
 def _dark(picture: Image.Image, height: float, lean: float) -> Any:
-    """White where the straightened picture is darker than around, black elsewhere."""
+    """Return white where the straightened picture is darker than its surroundings, black elsewhere."""
     import cv2  # noqa: PLC0415  (not needed for text layers)
     import numpy as np  # noqa: PLC0415  (as above)
 
@@ -48,11 +48,11 @@ def _dark(picture: Image.Image, height: float, lean: float) -> Any:
 
 
 def _straight(dark: Any, height: float, least: float, *, across: bool) -> Iterator[Rule]:
-    """The horizontal or vertical rules that are at least `least` text heights long."""
+    """Yield the horizontal or vertical rules that are at least `least` text heights long."""
     import cv2  # noqa: PLC0415  (not needed for text layers)
 
     def bar(pixels: float) -> Any:
-        length = 2 * round(pixels / 2) + 1  # With an even length, what is found is shifted.
+        length = 2 * round(pixels / 2) + 1  # An even length would shift the result.
         return cv2.getStructuringElement(cv2.MORPH_RECT, (length, 1) if across else (1, length))
 
     length = max(_LEAST_PX, least * height)
@@ -67,7 +67,7 @@ def _straight(dark: Any, height: float, least: float, *, across: bool) -> Iterat
 
 
 def _without_strokes(rules: Sequence[Rule], lines: Sequence[Line]) -> list[Rule]:
-    """The rules that do not lie within a line: part of a large letter, a dash, or what is struck out."""
+    """Drop the rules inside a line of text: part of a large letter, a dash, or a strikethrough."""
     import numpy as np  # noqa: PLC0415  (not needed for text layers)
 
     left, top, right, bottom = np.array([line.box for line in lines], dtype=float).T

@@ -1,7 +1,7 @@
-"""Text recognition on this machine. The first picture that needs the engine starts it.
+"""Recognise text on this machine. The first picture that needs the engine starts it.
 
 One engine (about 0.8 GB) serves a process, one picture at a time. It must start after a fork, since its threads do not
-survive one. Its models are in its wheel, so nothing is downloaded.
+survive a fork. Its wheel contains its models, so nothing is downloaded.
 """
 
 import math
@@ -41,10 +41,10 @@ _SHARED = _Shared()
 
 
 class Reading(NamedTuple):
-    """What was read in a picture.
+    """The text of a picture.
 
-    `confidence`: how sure the engine is of it, 0 to 1; None if nothing looks like text. `lean`: by how many degrees
-    the picture leans clockwise. `rules`: those in the picture, if somebody looked for them."""
+    `confidence`: the engine's confidence, 0 to 1; None if nothing looks like text. `lean`: the degrees that the picture
+    leans clockwise. `rules`: the rules in the picture, if the caller searched for them."""
 
     lines: list[Line]
     confidence: float | None
@@ -54,26 +54,26 @@ class Reading(NamedTuple):
 
     @property
     def is_unsure(self) -> bool:
-        """Whether a word may be wrong, or what looks like text could not be read."""
+        """Whether a word may be wrong, or something that looks like text could not be read."""
         doubtful = self.confidence is not None and self.confidence < DOUBTFUL
         return doubtful or any(sure < UNCERTAIN for line in self.lines for sure in line.sure)
 
 
 def recognise(image: Image.Image, threads: int) -> list[Line]:
-    """The lines of `read`."""
+    """Return the lines of `read`."""
     return read(image, threads).lines
 
 
 def read(image: Image.Image, threads: int) -> Reading:
-    """Lines of text in an RGB image, with boxes in its pixels; none for a blank one.
+    """Return the lines of text in an RGB image, with boxes in its pixels; none for a blank image.
 
-    Each has the angle in which it runs. Boxes of a picture that leans are where they would be if it did not.
+    Each line has its angle. In a picture that leans, boxes are placed as if it did not.
 
-    `threads` (at least 1) are what the process's engine computes with: the cores divided by the processes that
-    recognise. The first call of a process decides. Raises `UnitError`: `ocr_unavailable` (permanent) where there is
-    no engine, `ocr_failed` (transient) where it could not read the image.
+    The process's engine computes with `threads` (at least 1): the cores divided by the processes that recognise. The
+    first call of a process decides. Raises `UnitError`: `ocr_unavailable` (permanent) without an engine, `ocr_failed`
+    (transient) if the engine cannot read the image.
     """
-    looked_at = bounded(image)
+    smaller = bounded(image)
     with _SHARED.lock:
         try:
             engine = _SHARED.engine = _SHARED.engine or Engine(threads)
@@ -81,42 +81,42 @@ def read(image: Image.Image, threads: int) -> Reading:
             message = f"The OCR engine cannot be started: {error}"
             raise UnitError(message, kind=ErrorKind.PERMANENT, code="ocr_unavailable") from error
         try:
-            look = engine.look(padded(looked_at))
-            pieces = direction.read_pieces(look.quads, look.read)
-        except Exception as error:  # It raises types of its own, of OpenCV, of onnxruntime and of NumPy.
+            located = engine.locate(padded(smaller))
+            pieces = direction.read_pieces(located.quads, located.read)
+        except Exception as error:  # types of the engine, OpenCV, onnxruntime and NumPy
             raise UnitError(f"Text recognition failed: {error}", code="ocr_failed") from error
-    enlarged = image.width / looked_at.width
-    telling = direction.telling(pieces)
-    lines = orientation.as_lines(telling, (looked_at.width / 2, looked_at.height / 2))
-    lean = orientation.skew([piece.corners for piece in telling])
+    enlarged = image.width / smaller.width
+    legible = direction.legible(pieces)
+    lines = orientation.as_lines(legible, (smaller.width / 2, smaller.height / 2))
+    lean = orientation.skew([piece.corners for piece in legible])
     return Reading([orientation.scaled(line, enlarged) for line in lines], direction.confidence(pieces), lean)
 
 
 def threads_for(processes: int) -> int:
-    """How many threads one of `processes` that recognise at the same time may use."""
+    """Return the threads for each of `processes` that recognise at the same time."""
     return max(1, (os.cpu_count() or 1) // processes)
 
 
 def pixels_at(dpi: int) -> int:
-    """The most pixels of a page in this resolution: A4 at 175 dpi, more only if `dpi` is more than 200.
+    """Return the most pixels of a page at this resolution: A4 at 175 dpi, more only if `dpi` exceeds 200.
 
-    More pixels cost memory and time, and recognise no more text of common sizes.
+    More pixels cost memory and time without improving recognition of text of common sizes.
     """
     return min(MAX_PIXELS, round(_USUAL_PIXELS * max(1.0, dpi / _USUAL_DPI) ** 2))
 
 
 def bounded(image: Image.Image) -> Image.Image:
-    """The image, or a smaller one that the engine has enough memory for."""
+    """Return the image, or a smaller one that fits the engine's memory."""
     image = shrink(image, MAX_PIXELS)
     if max(image.size) <= MAX_SIDE_PX:
         return image
     scale = MAX_SIDE_PX / max(image.size)
-    # A line one pixel wide stays one pixel wide: `ImageOps.contain` would make it none.
+    # A line one pixel wide stays one pixel wide: `ImageOps.contain` would make it zero.
     return image.resize((max(1, round(image.width * scale)), max(1, round(image.height * scale))))
 
 
 def padded(image: Image.Image) -> Image.Image:
-    """The image, or if it is a long strip, one with white below or beside it."""
+    """Return the image; extend a long strip with white below or beside it."""
     least = math.ceil(max(image.size) / _MAX_ASPECT)
     if min(image.size) >= least:
         return image

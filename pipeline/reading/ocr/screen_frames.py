@@ -1,4 +1,4 @@
-"""Frames of screens, at which only a child process looks: Pillow and text recognition read what somebody else made."""
+"""Read frames of screens in a child process alone: Pillow and text recognition must not read strangers' files here."""
 
 from base64 import b64decode
 from pathlib import Path
@@ -17,7 +17,7 @@ _CAPS = Limits(timeout_s=30, memory_mb=1_500)
 
 
 class SeenText(NamedTuple):
-    """A line of text on a frame. Its sides are shares of the frame's, 0 to 1, from the top left."""
+    """A line of text on a frame. Its sides are shares of the frame, 0 to 1, from the top left."""
 
     text: str
     left: float
@@ -27,24 +27,24 @@ class SeenText(NamedTuple):
 
 
 def read_frame(path: Path, wanted: Wanted = lambda: True) -> "Fingerprint":
-    """What `fingerprint.read_frame` finds in this file.
+    """Return the `fingerprint.read_frame` of this file.
 
-    Raises `UnitError` as that does, or with code `too_slow`, `too_large` or `unreadable_file` if it was too much for
-    the child, `missing` or `unreadable`; `Unwanted`.
+    Raises `UnitError` as that does, or with code `too_slow`, `too_large` or `unreadable_file` if the file is too much
+    for the child, `missing` or `unreadable`; `Unwanted`.
     """
     from PIL import Image  # noqa: PLC0415  # only intake needs Pillow
 
     from pipeline.reading.ocr.fingerprint import Fingerprint  # noqa: PLC0415
 
-    found = _ask("frame", path, _CAPS, wanted)
-    sketch = Image.frombytes("L", (found["width"], found["height"]), b64decode(found["sketch"]))
-    return Fingerprint(found["phash"], found["format"], sketch)
+    facts = _ask("frame", path, _CAPS, wanted)
+    sketch = Image.frombytes("L", (facts["width"], facts["height"]), b64decode(facts["sketch"]))
+    return Fingerprint(facts["phash"], facts["format"], sketch)
 
 
 def jpeg_of(
     path: Path, max_side: int = MODELS_SIDE_PX, wanted: Wanted = lambda: True, *, gentle: bool = False
 ) -> bytes:
-    """A frame as models get it, or of another size: `fingerprint.as_jpeg`; `gentle` as of `child.Session`.
+    """Return a frame as JPEG for models or in another size: `fingerprint.as_jpeg`; `gentle` as in `child.Session`.
 
     Raises `UnitError` as `read_frame`; `Unwanted`.
     """
@@ -52,18 +52,20 @@ def jpeg_of(
 
 
 def lines_of(path: Path, limits: Limits, wanted: Wanted = lambda: True, *, gentle: bool = False) -> list[SeenText]:
-    """The text that is recognised on a frame, within `limits`. Raises `UnitError` as `read_frame` and `ocr.read` do;
-    `Unwanted`."""
+    """Return the text recognised on a frame, within `limits`. Raises `UnitError` as `read_frame` and `recognition.read`
+    do; `Unwanted`."""
     return [SeenText(*line) for line in _ask("frame_lines", path, limits, wanted, gentle=gentle)["lines"]]
 
 
-def _ask(task: str, path: Path, limits: Limits, wanted: Wanted, *, gentle: bool = False, **told: int) -> dict[str, Any]:
+def _ask(
+    task: str, path: Path, limits: Limits, wanted: Wanted, *, gentle: bool = False, **facts: int
+) -> dict[str, Any]:
     try:
-        open_file(path).close()  # What the system says of it is told apart from what is wrong with the picture.
+        open_file(path).close()  # keeps system errors apart from bad pictures
     except FileNotFoundError as error:
-        raise UnitError(f"{path.name} is gone", kind=ErrorKind.PERMANENT, code="missing") from error
+        raise UnitError(f"{path.name} does not exist", kind=ErrorKind.PERMANENT, code="missing") from error
     except OSError as error:
         message = f"{path.name} cannot be read: {error.strerror}"
         raise UnitError(message, kind=ErrorKind.PERMANENT, code="unreadable") from error
-    asked = {"task": task, "path": str(path.absolute()), **told}
-    return child.ask_about_file(asked, "the picture", wanted, limits, advice="", gentle=gentle)
+    request = {"task": task, "path": str(path.absolute()), **facts}
+    return child.ask_about_file(request, "the picture", wanted, limits, advice="", gentle=gentle)

@@ -1,7 +1,7 @@
-"""A second opinion on pages that text recognition is unsure of: Tesseract, where it is installed.
+"""Read pages again with Tesseract, where it is installed, if text recognition is unsure of them.
 
-The processes that read files may not start programs. So the one that is unsure writes the page's pixels anew, this one
-runs Tesseract on them, within bounds and without our environment, and the other reads what Tesseract wrote.
+Processes that read files may not start programs. So a child that is unsure writes the page's pixels to a new file, this
+process runs Tesseract on it, within limits and without our environment, and the child reads Tesseract's output.
 """
 
 import os
@@ -20,11 +20,11 @@ from typing import IO, NamedTuple
 from pipeline.reading.sandbox.limits import Limits, Wanted, page_limits
 
 PICTURE, WORDS = "page.pgm", "page.tsv"
-"""Names of the page's picture and of the words in it, in the folder that is shared with who runs Tesseract."""
+"""Names of the page's picture and of its words, in the folder shared with the process that runs Tesseract."""
 _MAX_OUTPUT_BYTES = 16 * 2**20
 _TICK_S = 0.1
 _ASK_S, _ASK_MB = 10.0, 1_000  # for its version and languages
-_MAX_SAID_BYTES = 65_536
+_MAX_PRINTED_BYTES = 65_536
 _LANGUAGES = 3
 _OF_SCRIPT = {
     "Arabic": ("ara", "fas", "urd"),
@@ -42,7 +42,7 @@ _OF_SCRIPT = {
     "Latin": ("eng", "deu", "fra", "spa", "ita", "por", "nld", "pol", "tur", "vie"),
     "Thai": ("tha",),
 }
-"""Packs of the scripts that Tesseract tells apart, the commonest first."""
+"""Language packs for the scripts that Tesseract distinguishes, the commonest first."""
 
 
 class Tesseract(NamedTuple):
@@ -55,17 +55,17 @@ class Tesseract(NamedTuple):
 
 @cache
 def installed() -> Tesseract | None:
-    """The Tesseract on this process's PATH, if it works; asked once."""
+    """Return the Tesseract on this process's PATH, if it works; checked once."""
     path = shutil.which("tesseract")
     if path is None:
         return None
-    version = _said(path, "--version")
-    languages = _said(path, "--list-langs") if version else []
+    version = _printed(path, "--version")
+    languages = _printed(path, "--list-langs") if version else []
     return Tesseract(path, version[0], tuple(sorted(languages[1:]))) if languages else None
 
 
 def read(folder: Path, limits: Limits, wanted: Wanted) -> bool:
-    """Whether Tesseract has read the picture in this folder; its words are then beside it. No error if it could not."""
+    """Let Tesseract read the picture in this folder and put its words beside it; return whether it succeeded."""
     program = installed()
     if program is None:
         return False
@@ -77,20 +77,20 @@ def read(folder: Path, limits: Limits, wanted: Wanted) -> bool:
 
 
 def _script(program: Tesseract, folder: Path, limits: Limits, wanted: Wanted, deadline: float) -> str:
-    """The script that most of the picture is in; empty if that cannot be told."""
+    """Return the script of most of the picture; empty if unknown."""
     if "osd" not in program.languages:
         return ""
     if not _ran(program, ["-l", "osd", "--psm", "0"], folder, limits, wanted, deadline):
         return ""
     with suppress(OSError):
         text = (folder / WORDS).with_suffix(".osd").read_text(encoding="utf-8", errors="replace")
-        found = [line.partition(":")[2].strip() for line in text.splitlines() if line.startswith("Script:")]
-        return found[0] if found else ""
+        scripts = [line.partition(":")[2].strip() for line in text.splitlines() if line.startswith("Script:")]
+        return scripts[0] if scripts else ""
     return ""
 
 
 def _languages(program: Tesseract, script: str) -> list[str]:
-    """The packs to read with: those of the script, and English for what stands among it."""
+    """Return the packs to read with: those of the script, and English for words among it."""
     packs = [language for language in program.languages if language != "osd" and "/" not in language]
     wanted = _OF_SCRIPT.get(script, ())
     known = [language for language in wanted if language in packs][:_LANGUAGES]
@@ -100,16 +100,16 @@ def _languages(program: Tesseract, script: str) -> list[str]:
     return [*chosen, "eng"] if "eng" in packs and "eng" not in chosen else chosen
 
 
-def _said(path: str, option: str) -> list[str]:
-    """The lines that it prints; none if it fails."""
+def _printed(path: str, option: str) -> list[str]:
+    """Return the lines that the program prints; none if it fails."""
     with TemporaryFile() as out, TemporaryFile() as err:
         limits = page_limits(_ASK_S, _ASK_MB)
         if not _ended_well([path, option], limits, lambda: True, time.monotonic() + _ASK_S, stdout=out, stderr=err):
             return []
         for file in (out, err):
             file.seek(0)
-            if said := file.read(_MAX_SAID_BYTES):
-                return said.decode("utf-8", "replace").splitlines()
+            if printed := file.read(_MAX_PRINTED_BYTES):
+                return printed.decode("utf-8", "replace").splitlines()
     return []
 
 
@@ -119,7 +119,7 @@ def _environment() -> dict[str, str]:
 
 
 def _ran(program: Tesseract, options: list[str], folder: Path, limits: Limits, wanted: Wanted, deadline: float) -> bool:
-    """Whether Tesseract ended well with the picture in this folder."""
+    """Run Tesseract on the picture in this folder; return whether it succeeded."""
     command = [program.path, PICTURE, Path(WORDS).stem, *options]
     return _ended_well(command, limits, wanted, deadline, cwd=folder)
 
@@ -134,12 +134,12 @@ def _ended_well(
     stdout: IO[bytes] | int = subprocess.DEVNULL,
     stderr: IO[bytes] | int = subprocess.DEVNULL,
 ) -> bool:
-    """Whether the command ended well; killed if it takes too much, or if its result is not wanted any more."""
+    """Return whether the command succeeded; kill it if it exceeds a limit or its result is no longer wanted."""
     if time.monotonic() > deadline or not wanted():
         return False
     try:
-        # In a group of its own: `tesseract` may be a script that starts the program. If this process is killed, the
-        # bound of its processor time ends it.
+        # In its own process group: `tesseract` may be a script that starts the program. If this process is killed, the
+        # limit on processor time ends it.
         process = subprocess.Popen(  # noqa: S603  # a program that the machine's owner installed
             command,
             cwd=cwd,
@@ -160,13 +160,13 @@ def _ended_well(
                 process.wait(_TICK_S)
         return process.returncode == 0
     finally:
-        with suppress(ProcessLookupError):  # all of it has ended
+        with suppress(ProcessLookupError):  # the whole group has ended
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
 
 
 def _bound(pid: int, limits: Limits) -> None:
-    """Limit what the process may take; Linux alone knows how to do that from outside."""
+    """Limit the process's resources; only Linux can do that from outside."""
     if sys.platform == "linux":
         memory, seconds = limits.memory_mb * 10**6, int(limits.timeout_s) + 1
         bounds = {

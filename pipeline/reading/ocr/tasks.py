@@ -1,4 +1,4 @@
-"""What a child process does with frames of screens, by the task's name."""
+"""Tasks of child processes on frames of screens, by name."""
 
 from base64 import b64encode
 from collections.abc import Callable, Mapping
@@ -8,12 +8,12 @@ from pipeline.reading.sandbox.limits import Task
 
 
 def _frame(task: Task) -> dict[str, Any]:
-    from pipeline.reading.ocr.fingerprint import read_frame  # noqa: PLC0415  # only who looks at frames needs it
+    from pipeline.reading.ocr.fingerprint import read_frame  # noqa: PLC0415  # only frames need it
 
-    found = read_frame(task.path.read_bytes())
-    sketch = b64encode(found.sketch.tobytes()).decode()
-    width, height = found.sketch.size
-    return {"phash": found.phash, "format": found.format, "sketch": sketch, "width": width, "height": height}
+    frame = read_frame(task.path.read_bytes())
+    sketch = b64encode(frame.sketch.tobytes()).decode()
+    width, height = frame.sketch.size
+    return {"phash": frame.phash, "format": frame.format, "sketch": sketch, "width": width, "height": height}
 
 
 def _jpeg(task: Task) -> dict[str, Any]:
@@ -28,8 +28,10 @@ def _lines(task: Task) -> dict[str, Any]:
 
     image = load_image(task.path)
     across, down = image.size
-    found = recognition.recognise(image, task.limits.ocr_threads)
-    shares = [(one.text, one.left / across, one.top / down, one.right / across, one.bottom / down) for one in found]
+    lines = recognition.recognise(image, task.limits.ocr_threads)
+    shares = [
+        (line.text, line.left / across, line.top / down, line.right / across, line.bottom / down) for line in lines
+    ]
     return {"lines": shares}
 
 

@@ -1,4 +1,4 @@
-"""The lines of text in a table of words that Tesseract wrote. It is not believed: what makes no sense is left out."""
+"""Read lines of text from Tesseract's table of words. The table is not trusted: invalid rows are left out."""
 
 import math
 from pathlib import Path
@@ -18,32 +18,34 @@ NAME = "tesseract"
 _MAX_WORDS = 20_000
 _MAX_BYTES = 16 * 2**20
 _MAX_LENGTH = 200
-_WORD = "5"  # the level of its rows that are words
+_WORD = "5"  # the level of rows with words
 _COLUMNS = 12
 _SIZE_OF_HEIGHT = 0.75
 
 
-def improved(found: Reading, picture: Image.Image, folder: Path) -> Reading:
-    """The reading with Tesseract's words where they are better, if they are in this folder; else the picture is put
-    there for it, if the reading is unsure."""
+def improved(reading: Reading, picture: Image.Image, folder: Path) -> Reading:
+    """Improve the reading with Tesseract's words, if they are in this folder; otherwise put the picture there
+    for Tesseract, if the reading is doubtful."""
     try:
         with (folder / WORDS).open(encoding="utf-8", errors="replace", newline="\n") as file:
             table = file.read(_MAX_BYTES)
     except FileNotFoundError:
-        if found.confidence is not None and found.confidence < DOUBTFUL:
+        if reading.confidence is not None and reading.confidence < DOUBTFUL:
             images.save(picture.convert("L"), folder / PICTURE, "PPM")
-        return found
-    lines = combined(found.lines, parse(table, picture.width, picture.height))
-    known = set(map(id, found.lines))
+        return reading
+    lines = combined(reading.lines, parse(table, picture.width, picture.height))
+    known = set(map(id, reading.lines))
     if all(id(line) in known for line in lines):
-        return found
+        return reading
     characters = sum(len(line.text) for line in lines)
     sure = sum(len(line.text) * fmean(line.sure or (1.0,)) for line in lines) / max(characters, 1)
-    return found._replace(lines=lines, confidence=max(found.confidence or 0.0, sure), engines=(*found.engines, NAME))
+    return reading._replace(
+        lines=lines, confidence=max(reading.confidence or 0.0, sure), engines=(*reading.engines, NAME)
+    )
 
 
 def parse(table: str, width: int, height: int) -> list[Line]:
-    """The lines that the words of the table stand in."""
+    """Group the words of the table into lines."""
     rows: dict[tuple[str, ...], list[Line]] = {}
     for row in table.split("\n", _MAX_WORDS)[:_MAX_WORDS]:
         cells = row.split("\t")

@@ -1,1 +1,1 @@
-"""PDF files, and the pages of documents as blocks and Markdown."""
+"""Read PDF files, and turn pages of documents into blocks and Markdown."""

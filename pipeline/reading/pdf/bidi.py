@@ -1,9 +1,9 @@
-"""The order in which lines with Hebrew or Arabic letters are read, from the places of their glyphs.
+"""Find the reading order of lines with Hebrew or Arabic letters from the places of their glyphs.
 
-A PDF says where glyphs are, and PDFium guesses from that in which order they are read. It turns words around that are
-set glyph by glyph, and what has dots and dashes in it (`org.example`), moves the dots of numbers, and mirrors
-brackets. So the pieces of a line are put in the order in which they are seen, from left to right, and that is turned
-back. Libraries for bidirectional text only do the reverse: from the order of reading to that of display.
+A PDF gives the places of glyphs, and PDFium guesses their reading order. It reverses words that are set glyph by glyph
+and words with dots and dashes (`org.example`), moves the dots of numbers, and mirrors brackets. So this module first
+sorts the pieces of a line from left to right, as displayed, and then restores their reading order. Libraries for
+bidirectional text only do the reverse: from reading order to display order.
 """
 
 import re
@@ -41,23 +41,23 @@ _PERCENT = "%\u066a"
 _CURRENCIES = "$¢£¤¥₪€₹₺₽﷼"
 _OPENING = tuple(pair[0] for pair in _PAIRS)
 _LEVEL = 0.8
-"""How much lower or higher the text on another base line is, in text sizes."""
+"""The least distance between base lines, in text sizes."""
 
 _EDGE = 0.1
-"""Share of a letter's width, at either side, where a mark may belong to its neighbour."""
+"""The share of a letter's width, at either side, where a mark may belong to the neighbouring letter."""
 
 _MAX_SIGNS = 3
 _GAP, _SEEN_GAP = 0.1, 0.06
-"""The least space between two words, in text sizes, and where PDFium sees one."""
+"""The least space between two words, in text sizes; the second applies where PDFium reports a space."""
 
 _PERSIAN = re.compile("[پچژکگی]")
 _UNJOINED = frozenset("اآأإٱدذرزژوؤةۀىءێۆۇۋڕ")
 NON_JOINER = "\u200c"
-"""Keeps letters of a Persian word from being joined: a PDF only has them apart."""
+"""Keeps letters of a Persian word from being joined; a PDF shows that only by their distance."""
 
 
 class Piece(NamedTuple):
-    """A part of a line that holds characters of one kind. `start` and `end` are its place in PDFium's text."""
+    """A part of a line with characters of one kind. `start` and `end`: its place in PDFium's text."""
 
     word: Word
     kind: Kind
@@ -66,7 +66,7 @@ class Piece(NamedTuple):
 
 
 class Part(NamedTuple):
-    """A stretch of characters of one kind in a line, given by its start and end."""
+    """A stretch of characters of one kind in a line, by its start and end."""
 
     kind: Kind
     start: int
@@ -82,7 +82,7 @@ def concerns(text: str, *, leftwards: bool) -> bool:
 
 
 def parts(text: str, start: int, end: int) -> Iterator[Part]:
-    """The parts of a line, in PDFium's order; white space is in none."""
+    """Yield the parts of a line in PDFium's order, without white space."""
     kind: Kind | None = None
     begin = start
     for index in range(start, end):
@@ -95,7 +95,7 @@ def parts(text: str, start: int, end: int) -> Iterator[Part]:
         else:
             new = _KINDS.get(bidirectional, "right" if bidirectional in _ADDED else "neutral")
             if new == "left" and not character.isascii() and kind == "right" and not _is_word(text, index, end):
-                new = "right"  # A glyph whose font calls it a letter of another script.
+                new = "right"  # A glyph that its font names as a letter of another script.
         if new != kind or new == "neutral":
             if kind:
                 yield Part(kind, begin, index)
@@ -105,21 +105,21 @@ def parts(text: str, start: int, end: int) -> Iterator[Part]:
 
 
 def _is_word(text: str, index: int, end: int) -> bool:
-    """Whether more than two letters that are read rightwards begin here."""
+    """Whether at least three letters that are read rightwards begin here."""
     return end - index > 2 and all(unicodedata.bidirectional(text[place]) == "L" for place in range(index, index + 3))
 
 
 def normalised(text: str) -> str:
-    """The text in plain letters: without the shapes they have in a word, the lines that stretch words, and signs that
-    set the direction."""
-    text = _FORMS.sub(lambda found: unicodedata.normalize("NFKC", found[0]).replace(" ", ""), text)
+    """Return the text in plain letters: without their shapes inside words, lines that stretch words, and signs that set
+    the direction."""
+    text = _FORMS.sub(lambda match: unicodedata.normalize("NFKC", match[0]).replace(" ", ""), text)
     return _STRETCH.sub("", _CONTROLS.sub("", text))
 
 
 def spelled(text: str, pieces: Sequence[Piece], box: Callable[[int], Box]) -> list[Piece]:
-    """The pieces with letters in the order of their places, and marks after the letters that they are over or under.
+    """Return the pieces with letters in the order of their places, and each mark after its letter.
 
-    `box` gives the place of a character of `text`. Pieces of marks only are gone if there are letters near them."""
+    `box` gives the place of a character of `text`. Pieces that are only marks disappear if letters are near them."""
     places = _places(text, pieces, box)
     letters = [index for index in places if not unicodedata.combining(text[index])]
     letters.sort(key=lambda index: -_middle(places[index]))
@@ -136,13 +136,13 @@ def spelled(text: str, pieces: Sequence[Piece], box: Callable[[int], Box]) -> li
     for index in letters:
         lettered.setdefault(starts[bisect_right(starts, index) - 1], []).append(index)
     for piece in pieces:
-        if cut[piece.start] > 1:  # It is set in several styles.
+        if cut[piece.start] > 1:  # The word has several styles.
             kept.append(piece)
             continue
         own = lettered.get(piece.start, []) if piece.kind == "right" else []
         if own:
-            order = "".join(text[one] for index in own for one in (index, *marks.get(index, ())))
-            boxes = [places[one] for index in own for one in (index, *marks.get(index, ()))]
+            order = "".join(text[place] for index in own for place in (index, *marks.get(index, ())))
+            boxes = [places[place] for index in own for place in (index, *marks.get(index, ()))]
             left, right = min(box[0] for box in boxes), max(box[2] for box in boxes)
             kept.append(piece._replace(word=piece.word._replace(text=order, left=left, right=right)))
         elif piece.kind != "right" or not letters:
@@ -151,21 +151,21 @@ def spelled(text: str, pieces: Sequence[Piece], box: Callable[[int], Box]) -> li
 
 
 def _places(text: str, pieces: Sequence[Piece], box: Callable[[int], Box]) -> dict[int, Box]:
-    """Where the letters and marks are; one whose glyph has no extent is where the one before it is."""
+    """Return the places of letters and marks; a glyph without extent takes the place of the previous one."""
     places: dict[int, Box] = {}
     for piece in pieces:
         if piece.kind == "right":
             last = piece.word[1:5]
             for index in range(piece.start, piece.end):
                 if text[index] != GONE:
-                    found = box(index)
-                    last = places[index] = found if any(found) else last
+                    own = box(index)
+                    last = places[index] = own if any(own) else last
     return places
 
 
 def _letter_of(mark: int, near: Sequence[int], places: Mapping[int, Box]) -> int:
-    """Which of the letters near a mark it belongs to: the one before it in the text if they touch, unless it stands on
-    another. Where a glyph is a letter with its marks, PDFium gives each a part of the glyph's width."""
+    """Return the letter among those near a mark to which the mark belongs: the previous letter in the text if they
+    touch, unless the mark stands on another. PDFium divides a glyph of a letter with marks into parts by width."""
     left, _, right, _ = places[mark]
     middle = (left + right) / 2
     earlier = [index for index in near if index < mark and not any(index < other < mark for other in near)]
@@ -182,8 +182,8 @@ def _middle(box: Box) -> float:
 
 
 def levels(pieces: Sequence[Piece]) -> list[list[Piece]]:
-    """The pieces of each direction and base line, from left to right."""
-    found: list[list[Piece]] = []
+    """Group the pieces by direction and base line, each group from left to right."""
+    groups: list[list[Piece]] = []
     before: Word | None = None
     for piece in pieces:
         word = piece.word
@@ -192,16 +192,16 @@ def levels(pieces: Sequence[Piece]) -> list[list[Piece]]:
             or before.angle != word.angle
             or abs(before.foot - word.foot) > _LEVEL * max(before.size, word.size)
         ):
-            found.append([])
-        found[-1].append(piece)
+            groups.append([])
+        groups[-1].append(piece)
         before = word
-    return [sorted(level, key=lambda piece: piece.word.start + piece.word.end) for level in found]
+    return [sorted(level, key=lambda piece: piece.word.start + piece.word.end) for level in groups]
 
 
 def read_order(seen: Sequence[Piece], text: str, *, leftwards: bool) -> list[Word]:
-    """The words of one stretch of a line, given from left to right, in the order they are read.
+    """Return the words of one stretch of a line, given from left to right, in reading order.
 
-    `leftwards`: the page's text is. `text` is PDFium's, which tells where it saw spaces.
+    `leftwards`: the page's text is read leftwards. `text`: PDFium's text, which shows where PDFium sees spaces.
     """
     whole = "".join(piece.word.text for piece in seen)
     has_letters = any(piece.kind in {"right", "left"} for piece in seen)
@@ -213,12 +213,12 @@ def read_order(seen: Sequence[Piece], text: str, *, leftwards: bool) -> list[Wor
 
 
 class _Line:
-    """Pieces from left to right, and whether there is a space after each but the last."""
+    """Pieces from left to right, and whether a space follows each but the last."""
 
     def __init__(self, pieces: Sequence[Piece], spaced: Sequence[bool]) -> None:
         self.pieces = pieces
         self.spaced = spaced
-        # Beside Arabic letters, the parts of 2023-10-07 are read leftwards; beside Hebrew ones they are not.
+        # Beside Arabic letters, the parts of 2023-10-07 are read leftwards; beside Hebrew letters they are not.
         arabic = any(_ARABIC.search(piece.word.text) for piece in pieces)
         self._in_numbers = _IN_NUMBERS if arabic else _IN_NUMBERS + "-"
 
@@ -226,8 +226,8 @@ class _Line:
         return self.pieces[index].word.text
 
     def forwards(self) -> list[tuple[int, bool]]:
-        """(piece, whether a space comes before it) in the order of reading, if only some are read leftwards."""
-        found: list[tuple[int, bool]] = []
+        """Return (piece, whether a space precedes it) in reading order, if only some pieces are read leftwards."""
+        order: list[tuple[int, bool]] = []
         index = 0
         while index < len(self.pieces):
             end = index + 1
@@ -236,32 +236,32 @@ class _Line:
                 limit = next(others, len(self.pieces))
                 end = 1 + max(at for at in range(index, limit) if self.pieces[at].kind == "right")
             (first, _), *rest = self.backwards(index, end)
-            found += [(first, index > 0 and self.spaced[index - 1]), *rest]
+            order += [(first, index > 0 and self.spaced[index - 1]), *rest]
             index = end
-        return found
+        return order
 
     def backwards(self, begin: int, end: int) -> list[tuple[int, bool]]:
-        """The same for the pieces from `begin` to `end` if they are read leftwards: what is read rightwards among them
-        keeps its order."""
-        found: list[range] = []
+        """Return the same for the pieces from `begin` to `end`, if they are read leftwards; rightward stretches among
+        them keep their order."""
+        stretches: list[range] = []
         index = floor = begin
         while index < end:
             first = last = index
             if self.pieces[index].kind in {"left", "number"}:
                 first, last = self._with_signs(index, self._end_of_rightward(index, end), floor, end)
-                while found and found[-1].start >= first:
-                    found.pop()
+                while stretches and stretches[-1].start >= first:
+                    stretches.pop()
                 floor = last + 1
-            found.append(range(first, last + 1))
+            stretches.append(range(first, last + 1))
             index = last + 1
         order: list[tuple[int, bool]] = []
-        for stretch in reversed(found):
+        for stretch in reversed(stretches):
             order.append((stretch[0], stretch.stop < end and self.spaced[stretch.stop - 1]))
             order += [(at, self.spaced[at - 1]) for at in stretch[1:]]
         return order
 
     def _end_of_rightward(self, first: int, end: int) -> int:
-        """The last piece of the stretch that begins here and is read rightwards."""
+        """Return the last piece of the stretch that begins here and is read rightwards."""
         last = first
         for index in range(first + 1, end):
             kind = self.pieces[index].kind
@@ -280,7 +280,7 @@ class _Line:
         return not apart and index == last + 2 and self.text(last + 1) in self._in_numbers
 
     def _with_signs(self, first: int, last: int, floor: int, end: int) -> tuple[int, int]:
-        """The stretch from `first` to `last` with the signs at its ends that belong to it."""
+        """Extend the stretch from `first` to `last` by the signs at its ends that belong to it."""
         lettered = any(piece.kind == "left" for piece in self.pieces[first : last + 1])
         for _ in range(_MAX_SIGNS):
             left = self.text(first - 1) if first > floor and not self.spaced[first - 1] else ""
@@ -297,14 +297,14 @@ class _Line:
 
 
 def _unpaired(text: str) -> str:
-    """The brackets of the kinds of which there is an odd number."""
+    """Return the kinds of brackets that occur an odd number of times."""
     return "".join(pair for pair in _PAIRS if sum(map(text.count, pair)) % 2)
 
 
 def _is_spaced(first: Piece, second: Piece, text: str) -> bool:
-    """Whether there is a space between neighbours of a line.
+    """Whether a space separates neighbours of a line.
 
-    PDFium moves spaces about with the pieces that it turns, and sees some where letters only are not joined."""
+    PDFium moves spaces along with the pieces that it reverses, and reports some between letters that are not joined."""
     gap = second.word.left - first.word.right
     size = max(first.word.size, second.word.size)
     before, after = sorted((first, second), key=lambda piece: piece.start)
@@ -312,17 +312,17 @@ def _is_spaced(first: Piece, second: Piece, text: str) -> bool:
     return gap > (_SEEN_GAP if between and not between.strip() else _GAP) * size
 
 
-def _with_brackets(found: Sequence[tuple[Word, bool]]) -> list[tuple[Word, bool]]:
-    """The words, with brackets that open and close as the spaces around them say: which way they are drawn may be what
-    is seen, or what is meant."""
+def _with_brackets(words: Sequence[tuple[Word, bool]]) -> list[tuple[Word, bool]]:
+    """Make brackets open and close according to the spaces around them: some PDFs draw brackets as displayed, others
+    as meant."""
     open_ones: Counter[str] = Counter()
     turned: list[tuple[Word, bool]] = []
-    for place, (word, spaced) in enumerate(found):
+    for place, (word, spaced) in enumerate(words):
         pair = _FAMILIES.get(word.text)
         if not pair:
             turned.append((word, spaced))
             continue
-        ends = place + 1 == len(found) or found[place + 1][1] or found[place + 1][0].text in _STOPS
+        ends = place + 1 == len(words) or words[place + 1][1] or words[place + 1][0].text in _STOPS
         begins = place == 0 or spaced or turned[-1][0].text in _OPENING
         closes = open_ones[pair] > 0 if begins == ends else ends
         open_ones[pair] += -1 if closes else 1
@@ -330,10 +330,10 @@ def _with_brackets(found: Sequence[tuple[Word, bool]]) -> list[tuple[Word, bool]
     return turned
 
 
-def _joined(found: Sequence[tuple[Word, bool]], *, persian: bool) -> list[Word]:
-    """The words, with pieces in one style that touch as one."""
+def _joined(spaced_words: Sequence[tuple[Word, bool]], *, persian: bool) -> list[Word]:
+    """Join touching pieces of one style into words."""
     words: list[Word] = []
-    for word, spaced in found:
+    for word, spaced in spaced_words:
         before = words[-1] if words else None
         if before is None or spaced or (before.style, before.size, before.angle) != (word.style, word.size, word.angle):
             words.append(word._replace(text=normalised(word.text), spaced=spaced or before is None))

@@ -1,4 +1,4 @@
-"""Pages as Markdown without any service: from the text layer where it can be trusted, else by text recognition."""
+"""Convert pages to Markdown on this machine: from a trustworthy text layer, otherwise by text recognition."""
 
 import hashlib
 import json
@@ -27,7 +27,7 @@ from pipeline.reading.pdf.pages import ConvertedPage, Options
 from pipeline.reading.pdf.text_layer import TextLayer
 
 REVISION = 3
-"""To be raised by every version that makes something else of a page: results of an earlier one are then made anew."""
+"""Raise this whenever conversion changes: results of an earlier revision are then made anew."""
 
 _REMEMBERED_PICTURES = 32
 _PICTURE_DPI = 150
@@ -35,8 +35,8 @@ _MAX_SAVED_PICTURES = 50
 _MAX_SURVEYED = 1000
 _STRETCH = 8
 _POOR = 0.3
-_DRAWING_PARTS = 12  # One is for drawing the page for the layout model.
-_TEXT_PARTS = 3  # One part of a page's time is for its text layer; recognition takes longer.
+_DRAWING_PARTS = 12  # One part of a page's time draws the page for the layout model.
+_TEXT_PARTS = 3  # One part of a page's time reads its text layer; recognition takes longer.
 
 
 class PageSource(Protocol):
@@ -45,21 +45,20 @@ class PageSource(Protocol):
     def convert(
         self, number: int, image: Path | None = None, picture_folder: Path | None = None, second: Path | None = None
     ) -> ConvertedPage:
-        """Page `number` (from 1). `image`: its picture, if one was rendered; `picture_folder`: where to save the
-        pictures that stand on the page, if at all; `second`: a folder for `tesseract_words.improved`. Raises
-        `UnitError`."""
+        """Convert page `number` (from 1). `image`: its picture, if rendered; `picture_folder`: where to save pictures
+        on the page, if wanted; `second`: a folder for `tesseract_words.improved`. Raises `UnitError`."""
 
     def render(self, number: int, folder: Path, dpi: float, max_pixels: int) -> Path:
-        """A picture of page `number` (from 1) for a model to look at, as an RGB file `page-0001.jpg` or `.png`.
+        """Render page `number` (from 1) as RGB for a model, to the file `page-0001.jpg` or `.png`; return its path.
 
-        Never half written. Pages of PDFs are rendered at `dpi` dots per inch, or less to have at most `max_pixels`
-        pixels; picture files only shrink to that. Raises `UnitError`."""
+        The file is written whole or not at all. A PDF page has `dpi` dots per inch, or fewer so that it has at most
+        `max_pixels` pixels; a picture file only shrinks to that. Raises `UnitError`."""
 
 
 def survey(source: Path, pages: Sequence[int], options: Options, tick: Callable[[], object]) -> str:
-    """The document's profile as JSON: what its text looks like, the ranks of its headings, what its pages repeat.
+    """Return the document's profile as JSON: the style of its text, the levels of its headings, its repeated lines.
 
-    Empty for pictures. Leaves out damaged pages: they fail when their turn comes. Calls `tick` before each page. Raises
+    Empty for pictures. Skips damaged pages, whose conversion fails later. Calls `tick` before each page. Raises
     `UnitError` as `open_source` does."""
     if _type_of(source) != "pdf":
         return ""
@@ -69,8 +68,8 @@ def survey(source: Path, pages: Sequence[int], options: Options, tick: Callable[
 
 
 def surveyed(wanted: Sequence[int], pages: int) -> list[int]:
-    """The pages to look at for a document's profile: the wanted ones and their neighbours, which show what is repeated;
-    of very many, stretches over the whole document."""
+    """Return the pages to read for a document's profile: the wanted pages and their neighbours, which show repeated
+    lines; of very many, stretches over the whole document."""
     near = sorted({page for number in wanted for page in range(number - 2, number + 3) if 1 <= page <= pages})
     if len(near) <= _MAX_SURVEYED:
         return near
@@ -82,7 +81,7 @@ def surveyed(wanted: Sequence[int], pages: int) -> list[int]:
 def _facts(
     document: pdfium.Document, numbers: Sequence[int], options: Options, tick: Callable[[], object]
 ) -> Iterator[PageFacts]:
-    """What the profile needs from the pages that are reached within one page's time; text in pictures is left out."""
+    """Yield the facts of the pages that can be read within one page's time, without text in pictures."""
     ends = time.monotonic() + options.page_s
     for number in numbers:
         tick()
@@ -97,7 +96,7 @@ def _facts(
 
 @contextmanager
 def open_source(source: Path, options: Options, survey: str = "") -> Iterator[PageSource]:
-    """The pages of a PDF, PNG, JPEG, WebP or TIFF file, told apart by content. `survey`: what `survey` returned.
+    """Open the pages of a PDF, PNG, JPEG, WebP or TIFF file, detected by content. `survey`: the result of `survey`.
 
     Raises `UnitError`, permanent, with code `missing`, `unreadable`, `unsupported`, `encrypted`, `no_pages` or
     `corrupt`.
@@ -112,20 +111,20 @@ def open_source(source: Path, options: Options, survey: str = "") -> Iterator[Pa
 
 def _type_of(source: Path) -> str:
     try:
-        found = detect_file(source)
+        detected = detect_file(source)
     except FileNotFoundError as error:
         raise UnitError(f"{source} does not exist.", kind=ErrorKind.PERMANENT, code="missing") from error
     except OSError as error:
         message = f"{source.name} cannot be read: {error}"
         raise UnitError(message, kind=ErrorKind.PERMANENT, code="unreadable") from error
-    if found is None:
+    if detected is None:
         message = f"{source.name} is not a PDF, PNG, JPEG, WebP or TIFF file."
         raise UnitError(message, kind=ErrorKind.PERMANENT, code="unsupported")
-    return found
+    return detected
 
 
 class _View(NamedTuple):
-    """A picture of a page or a part of it; `left` and `top` place it on the page, `scale` is page units per pixel."""
+    """A picture of a page or a part of it; `left` and `top`: its place on the page; `scale`: page units per pixel."""
 
     picture: Image.Image
     left: float
@@ -133,19 +132,19 @@ class _View(NamedTuple):
     scale: float
 
     def read(self, threads: int) -> recognition.Reading:
-        """The text and the rules in the picture, in its pixels; where a stamp may be over the text, as it is without
-        colours, too."""
+        """Return the text and the rules in the picture, in its pixels. If a stamp may cover text, read the picture
+        without colours as well."""
         if images.is_blank(self.picture):
             return recognition.Reading([], None)
-        found = recognition.read(self.picture, threads)
-        if found.is_unsure and inks.has_colour(self.picture):
+        reading = recognition.read(self.picture, threads)
+        if reading.is_unsure and inks.has_colour(self.picture):
             black = recognition.read(inks.black_only(self.picture), threads)
-            sure = max((share for share in (found.confidence, black.confidence) if share is not None), default=None)
-            found = found._replace(lines=combined(found.lines, black.lines), confidence=sure)
-        return found._replace(rules=tuple(pixel_rules.find(self.picture, found.lines, found.lean)))
+            sure = max((share for share in (reading.confidence, black.confidence) if share is not None), default=None)
+            reading = reading._replace(lines=combined(reading.lines, black.lines), confidence=sure)
+        return reading._replace(rules=tuple(pixel_rules.find(self.picture, reading.lines, reading.lean)))
 
     def placed(self, line: Line) -> Line:
-        """A line in pixels of the picture as one on the page."""
+        """Convert a line from pixels of the picture to its place on the page."""
         line = orientation.scaled(line, self.scale)
         return line._replace(
             left=self.left + line.left,
@@ -155,7 +154,7 @@ class _View(NamedTuple):
         )
 
     def placed_rule(self, rule: Rule) -> Rule:
-        """A rule in pixels of the picture as one on the page."""
+        """Convert a rule from pixels of the picture to its place on the page."""
         left, top, right, bottom = (self.scale * value for value in rule)
         return Rule(self.left + left, self.top + top, self.left + right, self.top + bottom)
 
@@ -170,8 +169,8 @@ class _PdfSource:
     def convert(
         self, number: int, image: Path | None = None, picture_folder: Path | None = None, second: Path | None = None
     ) -> ConvertedPage:
-        """The boxes of its blocks are in points."""
-        layer, views, content = self._look(number, image)
+        """The boxes of the page's blocks are in points."""
+        layer, views, content = self._inspect(number, image)
         read = self._text(layer, views, second)
         content = replace(content, lines=tuple(read.lines), rules=content.rules + read.rules)
         content = self._with_regions(content, layer, views, number)
@@ -186,8 +185,8 @@ class _PdfSource:
             picture = page.render(dpi, max_pixels)
         return images.save_page(picture, folder, number)
 
-    def _look(self, number: int, image: Path | None) -> tuple[TextLayer, list[_View], PageContent]:
-        """The page's text layer, pictures of what is not in it, and what is drawn. PDFium is free again afterwards."""
+    def _inspect(self, number: int, image: Path | None) -> tuple[TextLayer, list[_View], PageContent]:
+        """Return the text layer, pictures of areas without it, and the drawings; then PDFium is free for others."""
         with self._document.page(number) as page:
             layer = text_layer.read(page, time.monotonic() + self._options.page_s / _TEXT_PARTS)
             width, height = page.size
@@ -208,8 +207,8 @@ class _PdfSource:
             return layer, views, content
 
     def _with_regions(self, content: PageContent, layer: TextLayer, views: Sequence[_View], number: int) -> PageContent:
-        """The page with what the layout model sees on it, if it is to be asked."""
-        if not content.lines or not _is_asked(content, self._profile, self._options, recognised=not layer.usable):
+        """Add the layout model's regions to the page, if the model should be asked."""
+        if not content.lines or not _needs_model(content, self._profile, self._options, recognised=not layer.usable):
             return content
 
         def picture() -> Image.Image:
@@ -218,48 +217,48 @@ class _PdfSource:
             with self._document.page(number) as page:
                 return page.sketch(_PICTURE_DPI, layout_model.PIXELS, self._options.page_s / _DRAWING_PARTS)
 
-        return _seen(content, picture, self._options)
+        return _with_seen_regions(content, picture, self._options)
 
     def _text(self, layer: TextLayer, views: Sequence[_View], second: Path | None) -> recognition.Reading:
         readings = [self._read(view, None if layer.usable else second) for view in views]
         recognised = [line for reading in readings for line in reading.lines]
         if layer.usable:
             return recognition.Reading(layer.lines + pictures.new_lines(recognised, layer.lines), None)
-        confidence = min((one.confidence for one in readings if one.confidence is not None), default=None)
-        # A poor text layer is better than nothing, and than a little of a script that recognition does not know.
+        confidence = min((reading.confidence for reading in readings if reading.confidence is not None), default=None)
+        # A poor text layer is better than none, and than scraps of a script that recognition does not know.
         characters = sum(len(line.text) for line in recognised)
         if characters > _POOR * layer.quality * layer.characters:
-            rules = tuple(rule for one in readings for rule in one.rules)
-            engines = tuple(dict.fromkeys(name for one in readings for name in one.engines))
+            rules = tuple(rule for reading in readings for rule in reading.rules)
+            engines = tuple(dict.fromkeys(name for reading in readings for name in reading.engines))
             return recognition.Reading(recognised, confidence, rules=rules, engines=engines)
         return recognition.Reading(layer.lines, layer.quality if layer.characters else confidence)
 
     def _read(self, view: _View, second: Path | None) -> recognition.Reading:
-        """The text in the view, placed on the page. Logos and headers are on every page, so recognise them once."""
+        """Return the text in the view, placed on the page. Logos repeat on every page, so recognise each once."""
         key = hashlib.blake2b(view.picture.tobytes(), digest_size=16).digest()
         if key not in self._recognised:
             self._recognised[key] = view.read(self._options.threads)
         self._recognised.move_to_end(key)
         if len(self._recognised) > _REMEMBERED_PICTURES:
             self._recognised.popitem(last=False)
-        found = self._recognised[key]
-        found = tesseract_words.improved(found, view.picture, second) if second else found
-        return found._replace(
-            lines=[view.placed(line) for line in found.lines],
-            rules=tuple(view.placed_rule(rule) for rule in found.rules),
+        reading = self._recognised[key]
+        reading = tesseract_words.improved(reading, view.picture, second) if second else reading
+        return reading._replace(
+            lines=[view.placed(line) for line in reading.lines],
+            rules=tuple(view.placed_rule(rule) for rule in reading.rules),
         )
 
     def _saved_pictures(self, number: int, folder: Path) -> list[Picture]:
-        """The page's pictures, written to `folder`."""
+        """Write the page's pictures to `folder` and return them."""
         with self._document.page(number) as page:
             boxes = pictures.worth_keeping(page)[:_MAX_SAVED_PICTURES]
             rendered = [page.render(_PICTURE_DPI, self._options.max_pixels, box) for box in boxes]
-        found = []
+        saved = []
         for place, (box, picture) in enumerate(zip(boxes, rendered, strict=True), 1):
             name = f"page-{number:04d}-{place}.png"
             images.save(picture, folder / name, "PNG")
-            found.append(Picture(box, f"{folder.name}/{name}"))
-        return found
+            saved.append(Picture(box, f"{folder.name}/{name}"))
+        return saved
 
 
 class _PictureSource:
@@ -274,10 +273,10 @@ class _PictureSource:
         self,
         number: int,
         image: Path | None = None,
-        picture_folder: Path | None = None,  # noqa: ARG002  # a picture holds none
+        picture_folder: Path | None = None,  # noqa: ARG002  # a picture contains no pictures
         second: Path | None = None,
     ) -> ConvertedPage:
-        """The boxes of its blocks are in pixels."""
+        """The boxes of the page's blocks are in pixels."""
         picture = images.load_picture(image or self._path, 1 if image else number, self._options.max_pixels)
         last, read = self._last
         if read is None or last != (number, image):
@@ -285,25 +284,25 @@ class _PictureSource:
             self._last = (number, image), read
         read = tesseract_words.improved(read, picture, second) if second else read
         content = PageContent(picture.width, picture.height, tuple(read.lines), read.rules)
-        if read.lines and _is_asked(content, None, self._options, recognised=True):
-            content = _seen(content, lambda: picture, self._options)
+        if read.lines and _needs_model(content, None, self._options, recognised=True):
+            content = _with_seen_regions(content, lambda: picture, self._options)
         blocks = orientation.blocks(content, None, keep_furniture=self._options.keep_headers)
         return _converted(content, blocks, number, "px", read)
 
-    def render(self, number: int, folder: Path, dpi: float, max_pixels: int) -> Path:  # noqa: ARG002  # it has pixels
+    def render(self, number: int, folder: Path, dpi: float, max_pixels: int) -> Path:  # noqa: ARG002  # a picture has no dots per inch
         return images.save_page(images.load_picture(self._path, number, max_pixels), folder, number)
 
 
-def _is_asked(content: PageContent, profile: DocumentProfile | None, options: Options, *, recognised: bool) -> bool:
-    """Whether the layout model is to look at the page."""
+def _needs_model(content: PageContent, profile: DocumentProfile | None, options: Options, *, recognised: bool) -> bool:
+    """Whether the layout model should analyse the page."""
     if options.layout == "auto" and not recognised:
         content = layout.cleaned(content, profile)
         return wants_regions(content, layout.profile_for(content, profile))
     return options.layout != "geometry"
 
 
-def _seen(content: PageContent, picture: Callable[[], Image.Image], options: Options) -> PageContent:
-    """The page with what the layout model sees on its picture. Raises `UnitError` if it must and cannot look."""
+def _with_seen_regions(content: PageContent, picture: Callable[[], Image.Image], options: Options) -> PageContent:
+    """Add the layout model's regions to the page. Raises `UnitError` if the options require the model and it fails."""
     try:
         return replace(content, regions=layout_model.regions(picture(), content, options.threads))
     except UnitError:
@@ -318,7 +317,7 @@ def _converted(
     confidence = read.confidence
     uncertain = certainty.uncertain_share(blocks)
     garbled = legibility.illegible(blocks, read.lines)
-    found = {
+    facts = {
         "width": round(content.width, 1),
         "height": round(content.height, 1),
         "unit": unit,
@@ -327,4 +326,4 @@ def _converted(
         **({} if uncertain is None else {"uncertain": round(uncertain, 3), "engines": list(read.engines)}),
         **({"garbled": garbled} if garbled else {}),
     }
-    return ConvertedPage(layout.render(blocks), found)
+    return ConvertedPage(layout.render(blocks), facts)

@@ -1,6 +1,6 @@
-"""Repairs characters that TeX's fonts set in pieces or name wrongly: accents over letters, and ligatures.
+"""Repair characters that TeX's fonts split or misname: accents over letters, and ligatures.
 
-Positions in the text stay those of PDFium's characters: what goes away becomes `GONE`, which words leave out.
+The text keeps the positions of PDFium's characters: a removed character becomes `GONE`, which words leave out.
 """
 
 import ctypes
@@ -33,7 +33,7 @@ _COMBINING = {**_ABOVE, **_BELOW}
 _MARK = re.compile(f"[{''.join(_COMBINING)}\u0300-\u030c\u0323-\u0328]")
 _DOTLESS = {"\u0131": "i", "\u0237": "j"}
 _MAX_MARKS = 200
-_NEAR = 24  # characters, before and after a mark, among which its letter is
+_NEAR = 24  # characters before and after a mark that may be its letter
 _FF = re.compile(r"(?<=[^\W\d_])\u21b5|\u21b5(?=[^\W\d_])")
 _FFI = re.compile(rf"(?<=[a-z])[\0{GONE}](?=[a-z])")
 
@@ -46,11 +46,11 @@ class _Box(NamedTuple):
 
 
 def repair(handle: Any, text: str) -> str:
-    """The text, as long as before, with letters and the marks drawn over them as one, and with lost ligatures."""
-    # Fonts that call "ff" a carriage return have no name for "ffi" and "ffl", which comes before vowels.
+    """Return the text in its old length, with letters and the marks over them composed, and lost ligatures restored."""
+    # Fonts that name "ff" as a carriage return have no name for "ffi" and "ffl"; the latter comes before vowels.
     if "\u21b5" in text and "\ufb00" in (text := _FF.sub("\ufb00", text)):
         plain = text
-        text = _FFI.sub(lambda found: "\ufb04" if plain[found.end()] in "aeiouy" else "\ufb03", plain)
+        text = _FFI.sub(lambda match: "\ufb04" if plain[match.end()] in "aeiouy" else "\ufb03", plain)
     marks = [match.start() for match in islice(_MARK.finditer(text), _MAX_MARKS)]
     if not marks:
         return text
@@ -61,10 +61,10 @@ def repair(handle: Any, text: str) -> str:
 
 
 def _compose(handle: Any, characters: list[str], index: int) -> None:
-    """Put the mark at `index` on the letter that it overlaps, if there is such a character."""
+    """Compose the mark at `index` with the letter that it overlaps, if Unicode has such a character."""
     mark = characters[index]
     if index and not characters[index - 1].isspace() and unicodedata.combining(mark):
-        return  # A combining character after its letter is as it should be.
+        return  # A combining character after its letter needs no repair.
     box = _box(handle, index)
     if box is None:
         return
@@ -91,7 +91,7 @@ def _stands_on(mark: _Box, letter: _Box | None) -> bool:
 
 
 def _take_away(characters: list[str], index: int, letter: int) -> None:
-    """Remove the mark, and the space that PDFium saw between it and its word."""
+    """Remove the mark, and the space that PDFium reports between it and its word."""
     characters[index] = GONE
     after = characters[index + 1] if index + 1 < len(characters) else " "
     if letter < index and index and characters[index - 1] == " " and (letter == index - 2 or not after.isalnum()):

@@ -1,4 +1,4 @@
-"""Rules and coloured areas of a PDF page, from PDFium's path objects, including those in form objects."""
+"""Read rules and coloured areas of a PDF page from PDFium's path objects, including those in form objects."""
 
 import ctypes
 from collections.abc import Iterator
@@ -24,7 +24,7 @@ Point = tuple[float, float]
 
 
 class Drawings(NamedTuple):
-    """What is drawn on a page besides text and pictures, in the page's displayed coordinates."""
+    """The drawings on a page besides its text, in displayed coordinates; `images`: boxes of pictures."""
 
     rules: list[Rule]
     fills: list[Box]
@@ -33,7 +33,7 @@ class Drawings(NamedTuple):
 
 
 def read(page: Page) -> Drawings:
-    """The rules and fills among the first `_MAX_OBJECTS` objects of the page."""
+    """Return the drawings among the first `_MAX_OBJECTS` objects of the page."""
     reader = _Reader(page)
     for raw, matrix in _paths(page.raw):
         if reader.budget <= 0:
@@ -43,13 +43,13 @@ def read(page: Page) -> Drawings:
 
 
 def _paths(parent: Any) -> Iterator[tuple[Any, PdfMatrix | None]]:
-    """The raw path and image objects of the page, each with the matrix of the forms around it."""
-    left = _MAX_OBJECTS
+    """Yield the raw path and image objects of the page, each with the matrix of the forms around it."""
+    remaining = _MAX_OBJECTS
     waiting = [(parent, pdfium_c.FPDFPage_CountObjects, pdfium_c.FPDFPage_GetObject, None, 0)]
     while waiting:
         parent, count, get, matrix, depth = waiting.pop()
-        for index in range(min(count(parent), left)):
-            left -= 1
+        for index in range(min(count(parent), remaining)):
+            remaining -= 1
             raw = get(parent, index)
             kind = pdfium_c.FPDFPageObj_GetType(raw)
             if kind in {pdfium_c.FPDF_PAGEOBJ_PATH, pdfium_c.FPDF_PAGEOBJ_IMAGE}:
@@ -68,7 +68,7 @@ def _matrix(raw: Any) -> PdfMatrix:
 
 
 class _Reader:
-    """Collects rules and fills; `budget` is how many more segments to look at."""
+    """Collects drawings; `budget`: how many more segments to read."""
 
     def __init__(self, page: Page) -> None:
         self.rules: list[Rule] = []
@@ -107,7 +107,7 @@ class _Reader:
             self._add_segments(raw, matrix, self.budget, stroked=stroked)
 
     def _add_outline(self, box: Box, count: int, straight: int, slanting: bool) -> None:
-        """A rectangle with round corners is a fill; other paths with curves or slanting lines are shapes."""
+        """Add a rectangle with round corners to the fills, other paths with curves or slanting lines to the shapes."""
         curves = (count - straight) // 3 if 2 * straight < count else 0
         if slanting or (curves and straight < _ROUNDED_SIDES):
             self.shapes.append(box)
@@ -126,9 +126,9 @@ class _Reader:
             self.rules.append(Rule(middle, top, middle, bottom))
 
     def _add_segments(self, raw: Any, matrix: PdfMatrix | None, count: int, *, stroked: bool) -> tuple[int, bool]:
-        """Stroked horizontal and vertical segments are rules, rectangles are fills, thin filled rectangles rules.
+        """Add stroked horizontal and vertical segments as rules, rectangles as fills, thin filled rectangles as rules.
 
-        Returns how many straight segments there are, and whether one is slanting."""
+        Return the number of straight segments, and whether any segment slants."""
         slanting = False
         straight = 0
         for points in self._shapes(raw, matrix, count):
@@ -150,7 +150,7 @@ class _Reader:
         return straight, slanting
 
     def _shapes(self, raw: Any, matrix: PdfMatrix | None, count: int) -> Iterator[list[Point]]:
-        """The path's polygons as displayed, without its curves."""
+        """Yield the path's polygons in displayed coordinates, without its curves."""
         own = _matrix(raw)
         whole = own if matrix is None else own.multiply(matrix)
         x, y = ctypes.c_float(), ctypes.c_float()

@@ -1,6 +1,6 @@
-"""A stranger's document, looked at in a child process: whether it can be converted, and pictures of its pages.
+"""Inspect a stranger's document in a child process: whether it can be converted, and pictures of its pages.
 
-PDFium and Pillow read what somebody sent; if that crashes them or takes all memory, it is not this process that ends.
+PDFium and Pillow read a stranger's file; if it crashes them or exhausts memory, only the child ends.
 """
 
 from pathlib import Path
@@ -14,19 +14,19 @@ from pipeline.reading.sandbox import child
 from pipeline.reading.sandbox.limits import Limits, Wanted
 
 _CAPS = Limits(timeout_s=60, total_s=600, memory_mb=1_500)
-"""The shorter time is for one frame of a picture: a scanned book in one TIFF file may take more than a minute."""
+"""`timeout_s` is for one frame of a picture: a scanned book in one TIFF file may take more than a minute."""
 
 
 def inspect(path: Path, name: str, limits: source.Limits, wanted: Wanted = lambda: True) -> SourceInfo:
-    """What `survey.inspect` finds; errors call the file `name`. What needs no look inside is refused without a child.
+    """Return the result of `survey.inspect`; errors call the file `name`. `check_file` refuses some without a child.
 
-    Raises `UserError` as that does, or with code `too_slow`, `too_large` or `unreadable_file` if it was too much for
-    the child; `Unwanted`.
+    Raises `UserError` as `survey.inspect` does, or with code `too_slow`, `too_large` or `unreadable_file` if the file
+    is too much for the child; `Unwanted`.
     """
     source.check_file(path, limits, name)
     size = {name: getattr(limits, name) for name in ("max_upload_mb", "max_pages", "max_page_points")}
-    found = _run({"task": "inspect", "path": str(path.absolute()), "size": size}, name, wanted)
-    return SourceInfo(cast("FileType", found["type"]), int(found["pages"]), int(found["size_bytes"]))
+    facts = _run({"task": "inspect", "path": str(path.absolute()), "size": size}, name, wanted)
+    return SourceInfo(cast("FileType", facts["type"]), int(facts["pages"]), int(facts["size_bytes"]))
 
 
 def render(
@@ -42,9 +42,9 @@ def render(
     width: int = 0,
     gentle: bool = False,
 ) -> None:
-    """Write page `number` (from 1) of a file to `target`, whole or not at all: as a WebP by that suffix, else a PNG.
+    """Write page `number` (from 1) of a file to `target`, whole or not at all: WebP for that suffix, otherwise PNG.
 
-    At `dpi`, or at most `width` pixels wide; `gentle`: by a child of low priority. Raises as `inspect` does.
+    Uses `dpi`, or a width of at most `width` pixels; `gentle`: use a child of low priority. Raises as `inspect` does.
     """
     _run(
         {

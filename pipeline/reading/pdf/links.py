@@ -1,4 +1,4 @@
-"""The web links of a PDF page, and the words they are on."""
+"""The web links of a PDF page, and the words on them."""
 
 import ctypes
 from collections import defaultdict
@@ -28,16 +28,16 @@ class Links:
                 self._by_height[bucket].append((box, url))
 
     def on(self, words: list[Word]) -> list[Word]:
-        """The words, with the link in the style of those that are on one."""
+        """Add the link to the style of each word on one."""
         if not self._by_height:
             return words
-        found = []
+        linked = []
         for word in words:
             x, y = (word.left + word.right) / 2, (word.top + word.bottom) / 2
             near = self._by_height.get(int(max(-1e6, min(y, 1e6)) // _BUCKET), ())
             url = next((url for box, url in near if box[0] <= x <= box[2] and box[1] <= y <= box[3]), "")
-            found.append(word._replace(style=word.style._replace(link=url)) if url else word)
-        return found
+            linked.append(word._replace(style=word.style._replace(link=url)) if url else word)
+        return linked
 
 
 def _links(page: Page) -> Iterator[tuple[Box, str]]:
@@ -55,7 +55,7 @@ def _links(page: Page) -> Iterator[tuple[Box, str]]:
 
 
 def _url(document: Any, action: Any) -> str:
-    """The address, if a reader may follow it; else empty."""
+    """Return the address, if a reader may follow it; otherwise empty."""
     length = pdfium_c.FPDFAction_GetURIPath(document, action, None, 0)
     if not 1 < length <= _MAX_URL:
         return ""

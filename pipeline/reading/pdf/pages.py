@@ -1,4 +1,4 @@
-"""The pages of one document, read by a child process that has it open: surveyed, converted and rendered."""
+"""Survey, convert and render the pages of one document, which a child process keeps open."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -15,22 +15,22 @@ from pipeline.reading.sandbox.child import Session
 from pipeline.reading.sandbox.limits import MAX_PIXELS, LayoutChoice, Limits
 
 NOT_OPEN = "not_open"
-"""The code of a child's error that has not opened the document, or another one since."""
+"""The error code of a child that has not opened this document, or has opened another since."""
 _CHILDREN = 3
-"""How many children may be asked for a page, the first of which has not opened the document."""
+"""How many children may be asked for a page; the first may not have opened the document."""
 
 
 class Options(NamedTuple):
-    """How to read pages. `pictures`: recognise text in pictures on pages that have a text layer, too.
+    """How to read pages. `pictures`: recognise text in pictures even on pages with a text layer.
 
-    `layout`: the pages that the layout model sees: each (`model`), none (`geometry`), or recognised pages and pages
-    whose geometry is unsure (`auto`, which goes on without the model where it does not load).
+    `layout`: the pages that the layout model analyses: all (`model`), none (`geometry`), or recognised pages and pages
+    whose geometry is unsure (`auto`, which works without the model if it does not load).
 
-    `second_opinion`: whether Tesseract reads pages of which recognition is unsure.
+    `second_opinion`: let Tesseract read pages of which recognition is unsure.
 
-    A page may take `page_s` seconds; a third of that is for its text layer. A text layer that takes longer is
-    recognised instead: a page of a hundred thousand single letters takes 5 s, one of as many in lines 0.3 s, and laying
-    them out takes about as long again.
+    A page may take `page_s` seconds, and its text layer a third of that. A page whose text layer takes longer is
+    recognised instead: a text layer of a hundred thousand single letters takes 5 s, in whole lines 0.3 s, and the
+    layout takes about as long again.
     """
 
     dpi: int = 200
@@ -46,17 +46,17 @@ class Options(NamedTuple):
 class ConvertedPage(NamedTuple):
     """A page's Markdown. `layout`: its `width`, `height`, their `unit` ("pt" or "px"), and its `blocks` as data.
 
-    Where the text was recognised, `confidence` as well: how sure the recognition is of it, 0 to 1, and `uncertain`:
-    which share of the text it is so unsure of that it may be wrong. `garbled`: the first words that make no sense."""
+    A page with recognised text also has `confidence`, 0 to 1, and `uncertain`, the share of its text that may be wrong.
+    `garbled`: the first words that make no sense."""
 
     text: str
     layout: dict[str, Any]
 
 
 class Pages:
-    """A PDF, PNG, JPEG, WebP or TIFF file, told apart by content, for one thread.
+    """The pages of a PDF, PNG, JPEG, WebP or TIFF file, detected by content, for one thread. Close it at the end.
 
-    A page that is too much for the child fails alone: the next one is read by another child. Close it at the end.
+    If a page is too much for the child, only that page fails: another child reads the next page.
     """
 
     def __init__(
@@ -67,10 +67,10 @@ class Pages:
         survey: str = "",
         scratch: Path | None = None,
     ) -> None:
-        """`limits` hold for each page; `survey`: what `survey` returned. Opens nothing yet.
+        """`limits` apply to each page; `survey`: the result of `survey`. Opens nothing yet.
 
-        `scratch`: where pictures of pages are for a second opinion. If this process is killed, one may stay there. By
-        default, and if there is no such folder, they are in the system's temporary folder.
+        `scratch`: the folder for pictures for a second opinion, by default or if missing the system's temporary
+        folder. If this process is killed, a picture may stay there.
         """
         self._limits = limits
         self._key = uuid4().hex
@@ -87,11 +87,11 @@ class Pages:
         self.close()
 
     def close(self) -> None:
-        """Give back the child; harmless if there is none."""
+        """Return the child to the pool; harmless without a child."""
         self._session.close()
 
     def survey(self, numbers: Sequence[int], tick: Callable[[], object]) -> str:
-        """What `conversion.survey` finds. Calls `tick` twice a second. Raises `UnitError` as `convert` does."""
+        """Return what `conversion.survey` returns. Calls `tick` twice a second. Raises `UnitError` as `convert`."""
         limits = replace(self._limits, total_s=2 * self._limits.timeout_s)
         task = {"task": "survey", "pages": _runs(numbers), **self._file}
 
@@ -102,10 +102,10 @@ class Pages:
         return str(self._session.ask(task, "the document", limits, wanted)["survey"])
 
     def convert(self, number: int, image: Path | None = None, picture_folder: Path | None = None) -> ConvertedPage:
-        """What `PageSource.convert` finds on a page.
+        """Return the result of `PageSource.convert` for a page.
 
-        Raises `UnitError` as `conversion.open_source` and that do, and as `child.Session.ask` does for a page that is
-        too much for the child.
+        Raises `UnitError` as `conversion.open_source` and `PageSource.convert` do, and as `child.Session.ask` does for
+        a page that is too much for the child.
         """
         task = {
             "task": "convert",
@@ -119,39 +119,39 @@ class Pages:
         scratch = self._scratch if self._scratch and self._scratch.is_dir() else None
         with TemporaryDirectory(prefix="penstock-page-", dir=scratch) as folder:
             task["second"] = folder
-            found = self._ask(task)
+            answer = self._ask(task)
             if (Path(folder) / PICTURE).exists() and second_opinion.read(Path(folder), self._limits, lambda: True):
-                found = self._ask(task)
-            return _page(found)
+                answer = self._ask(task)
+            return _page(answer)
 
     def render(
         self, number: int, folder: Path, dpi: float, max_pixels: int, wanted: Callable[[], bool] = lambda: True
     ) -> Path:
-        """The file that `PageSource.render` makes of a page. Raises as `convert` does, and whatever `wanted` raises."""
-        asked = {"task": "picture", "page": number, "folder": str(folder.absolute()), "dpi": dpi}
-        return Path(self._ask({**asked, "max_pixels": max_pixels}, wanted)["path"])
+        """Return the file that `PageSource.render` writes. Raises as `convert`, and whatever `wanted` raises."""
+        task = {"task": "picture", "page": number, "folder": str(folder.absolute()), "dpi": dpi}
+        return Path(self._ask({**task, "max_pixels": max_pixels}, wanted)["path"])
 
     def _ask(self, task: Mapping[str, Any], wanted: Callable[[], bool] = lambda: True) -> dict[str, Any]:
-        """The answer about a page, by a child that has the document open."""
-        asked, name = {**task, "key": self._key}, f"page {task['page']}"
+        """Return the answer about a page from a child that has the document open."""
+        request, name = {**task, "key": self._key}, f"page {task['page']}"
         for _ in range(_CHILDREN):
             try:
-                return self._session.ask(asked, name, self._limits, wanted)
+                return self._session.ask(request, name, self._limits, wanted)
             except UnitError as error:
                 if error.code != NOT_OPEN:
                     raise
-            # The first page, or another child: the one before was too large or was killed.
+            # First page, or a new child: the previous one was too large or was killed.
             self._session.ask(self._opening, "the document", self._limits, wanted)
         message = f"The processes that read {name} were killed; look at this machine's memory."
         raise UnitError(message, code="reader_killed")
 
 
-def _page(found: Mapping[str, Any]) -> ConvertedPage:
-    return ConvertedPage(str(found["text"]), dict(found["layout"]))
+def _page(answer: Mapping[str, Any]) -> ConvertedPage:
+    return ConvertedPage(str(answer["text"]), dict(answer["layout"]))
 
 
 def _runs(numbers: Sequence[int]) -> list[list[int]]:
-    """Ascending page numbers as (first, last) of each run."""
-    breaks = [place for place, (one, other) in enumerate(pairwise(numbers), 1) if other != one + 1]
+    """Return ascending page numbers as [first, last] of each run."""
+    breaks = [place for place, (number, following) in enumerate(pairwise(numbers), 1) if following != number + 1]
     edges = [0, *breaks, len(numbers)]
     return [[numbers[a], numbers[b - 1]] for a, b in pairwise(edges)] if numbers else []

@@ -1,7 +1,7 @@
-"""PDFium made safe: one lock per process, everything closed, errors as facts.
+"""Use PDFium safely: one lock per process, every object closed, errors as `UnitError`.
 
 PDFium is not thread-safe, not even across documents: threads that use it at the same time crash the process. Every call
-holds this module's lock, and nothing that a `with` block gives works after it.
+holds this module's lock, and no object from a `with` block works after the block.
 """
 
 import ctypes
@@ -21,7 +21,7 @@ from PIL import Image
 from pipeline.engine.errors import ErrorKind, UnitError
 
 MAX_SIDE_PX = 16_000
-"""The longest side of a rendered page; the limits of JPEG, WebP and vision services are a little higher."""
+"""The longest side of a rendered page, slightly below the limits of JPEG, WebP and vision services."""
 
 Box = tuple[float, float, float, float]
 
@@ -34,7 +34,7 @@ _DRAWN_ANNOTATIONS = frozenset({pdfium_c.FPDF_ANNOT_FREETEXT, pdfium_c.FPDF_ANNO
 
 
 class _Lock:
-    """A re-entrant lock that a forked child finds free, whoever held it in the parent."""
+    """A re-entrant lock that is free in a forked child, whichever thread held it in the parent."""
 
     def __init__(self) -> None:
         self._renew()
@@ -54,27 +54,27 @@ _LOCK = _Lock()
 
 
 def quick(function: Any, result: Any) -> Any:
-    """PDFium's function with its result as a plain number, in half the time, for what is asked about each word.
+    """Return PDFium's function with a plain number as its result, in half the time, for calls about each word.
 
     It converts no arguments: all must be handles, `ctypes` objects or small integers. It keeps the interpreter's lock,
-    which others would only have for a microsecond."""
+    which other threads could use only for a microsecond."""
     return ctypes.PYFUNCTYPE(result)(ctypes.cast(function, ctypes.c_void_p).value or 0)
 
 
 text_object_at = quick(pdfium_c.FPDFText_GetTextObject, ctypes.c_void_p)
-"""The address of the text object that a character of a text page belongs to, by its index."""
+"""Returns the address of the text object of a text page's character, by index."""
 render_mode = quick(pdfium_c.FPDFTextObj_GetTextRenderMode, ctypes.c_int)
-"""How a text object is painted, as a number of the PDF standard."""
+"""Returns the paint mode of a text object, as numbered by the PDF standard."""
 
 
 def bounded_scale(width_pt: float, height_pt: float, dpi: float, max_pixels: int) -> float:
-    """Pixels per point for a page of this size: `dpi`, or less if the picture would have too many pixels."""
+    """Return the pixels per point for a page of this size: `dpi`, or less to keep within `max_pixels`."""
     scale = dpi / _POINTS_PER_INCH
     longest_px = min(MAX_SIDE_PX, max_pixels)
     across, down = math.ceil(width_pt * scale), math.ceil(height_pt * scale)
     if across * down <= max_pixels and max(across, down) <= longest_px:
         return scale
-    # Sides are rounded up to whole pixels. What fits with a whole pixel more on each side fits after rounding:
+    # Sides are rounded up to whole pixels. A scale with one extra pixel on each side fits after rounding:
     # (width * scale + 1) * (height * scale + 1) = max_pixels
     area, sides = width_pt * height_pt, width_pt + height_pt
     fits = (math.sqrt(sides**2 + 4 * area * (max_pixels - 1)) - sides) / (2 * area)
@@ -82,38 +82,37 @@ def bounded_scale(width_pt: float, height_pt: float, dpi: float, max_pixels: int
 
 
 class Page:
-    """One open page. `raw` is its PDFium handle; use it only while the page is open and the lock is held.
+    """An open page. `raw` is its PDFium handle; use it only while the page is open and the lock is held.
 
-    Boxes are (left, top, right, bottom) in points from the top left corner of the page as it is displayed.
+    Boxes are (left, top, right, bottom) in points from the top left corner of the displayed page.
     """
 
     def __init__(self, number: int, raw: Any) -> None:
         self.number = number
         self.raw = raw
         self._rotation = int(raw.get_rotation())
-        self._bounds: Box = raw.get_bbox()  # left, bottom, right, top of what is displayed
+        self._bounds: Box = raw.get_bbox()  # left, bottom, right, top of the displayed area
         width, height = raw.get_size()
         self.size: tuple[float, float] = (float(width), float(height))
-        """Width and height in points, as displayed (rotation applied)."""
+        """Width and height in points as displayed, after rotation."""
 
     @property
     def rotation(self) -> int:
-        """How many degrees the page is turned clockwise for display."""
+        """The page's clockwise rotation for display, in degrees."""
         return self._rotation
 
     @property
     def corner(self) -> tuple[float, float] | None:
-        """The left top corner of what is displayed, as PDFium's coordinates of a page that is not turned have it; None
-        if it is turned."""
+        """The top left corner of the displayed area in PDFium's coordinates; None for a rotated page."""
         return (self._bounds[0], self._bounds[3]) if self._rotation == 0 else None
 
     @property
     def is_bare(self) -> bool:
-        """Whether there is nothing on the page: no objects and no annotations."""
+        """Whether the page has neither objects nor annotations."""
         return bool(pdfium_c.FPDFPage_CountObjects(self.raw) <= 0 and pdfium_c.FPDFPage_GetAnnotCount(self.raw) <= 0)
 
     def displayed(self, left: float, bottom: float, right: float, top: float) -> Box:
-        """The box of something that PDFium gives in the coordinates of the unturned page, which grow upwards."""
+        """Convert a box from PDFium's coordinates, unrotated and growing upwards, to the displayed page."""
         x0, y0, x1, y1 = self._bounds
         if self._rotation == 0:
             return (left - x0, y1 - top, right - x0, y1 - bottom)
@@ -125,7 +124,7 @@ class Page:
 
     @contextmanager
     def text_page(self) -> Iterator[Any]:
-        """The raw handle of the page's text layer."""
+        """Open the page's text layer and yield its raw handle."""
         text = self.raw.get_textpage()
         try:
             yield text.raw
@@ -133,12 +132,12 @@ class Page:
             text.close()
 
     def render(self, dpi: float, max_pixels: int, box: Box | None = None) -> Image.Image:
-        """An RGB picture on white of the page, or of `box`, at `dpi` or less to have at most `max_pixels` pixels."""
+        """Return an RGB picture on white of the page or `box`, at `dpi` or less so as not to exceed `max_pixels`."""
         page_width, page_height = self.size
         left, top, right, bottom = box or (0.0, 0.0, page_width, page_height)
         scale = bounded_scale(right - left, bottom - top, dpi, max_pixels)
         cut_off = (left, page_height - bottom, page_width - right, top)
-        # Four bytes a pixel render faster than three.
+        # Four bytes per pixel render faster than three.
         bitmap = self.raw.render(
             scale=scale, crop=cut_off, rev_byteorder=True, prefer_bgrx=True, limit_image_cache=True
         )
@@ -148,7 +147,7 @@ class Page:
             bitmap.close()
 
     def sketch(self, dpi: float, max_pixels: int, within_s: float) -> Image.Image:
-        """As `render`, of the whole page without its form fields, if PDFium draws it in this time.
+        """Render the whole page without its form fields, if PDFium draws it within `within_s`.
 
         Raises `UnitError`, code `slow_drawing`: hundreds of transparent layers can take minutes."""
         scale = bounded_scale(*self.size, dpi, max_pixels)
@@ -170,13 +169,13 @@ class Page:
 
 
 def _in_rgb(bitmap: Any) -> Image.Image:
-    """A picture of its own: it could share the bitmap's memory, which ends with it."""
+    """Copy the picture out of the bitmap, whose memory is freed with it."""
     picture: Image.Image = bitmap.to_pil()
     return picture.copy() if picture.mode == "RGB" else picture.convert("RGB")
 
 
 class Document:
-    """An open PDF; made by `open_document`."""
+    """An open PDF; use `open_document`."""
 
     def __init__(self, raw: Any, path: Path) -> None:
         self._raw = raw
@@ -184,19 +183,19 @@ class Document:
 
     @property
     def pages(self) -> int:
-        """How many pages there are."""
+        """The number of pages."""
         with _LOCK:
             return len(self._raw)
 
     def page_size(self, number: int) -> tuple[float, float]:
-        """Width and height in points of page `number` (from 1), as displayed, without loading the page."""
+        """Return width and height in points of page `number` (from 1), as displayed, without loading the page."""
         with _LOCK, _pdfium_errors(self._path, number):
             width, height = self._raw.get_page_size(number - 1)
             return float(width), float(height)
 
     @contextmanager
     def page(self, number: int) -> Iterator[Page]:
-        """Page `number` (from 1). Other threads wait for PDFium until the block ends. Raises `UnitError`."""
+        """Open page `number` (from 1). Other threads wait for PDFium until the block ends. Raises `UnitError`."""
         with _LOCK, _pdfium_errors(self._path, number):
             if not 1 <= number <= len(self._raw):
                 raise UnitError(
@@ -213,7 +212,7 @@ class Document:
 
 @contextmanager
 def open_document(path: Path) -> Iterator[Document]:
-    """The PDF at `path`, whatever its suffix, closed afterwards.
+    """Open the PDF at `path`, whatever its suffix, and close it afterwards.
 
     Raises `UnitError` (permanent) with code `encrypted` (it needs a password; files that only restrict copying or
     printing open), `corrupt` (damaged or not a PDF), `no_pages`, `missing` or `unreadable`.
@@ -221,8 +220,8 @@ def open_document(path: Path) -> Iterator[Document]:
     with _LOCK, _pdfium_errors(path):
         if not os.access(path, os.R_OK) and path.exists():
             raise UnitError(_UNREADABLE.format(path.name), kind=ErrorKind.PERMANENT, code="unreadable")
-        # A PDF without pages sets no error and leaves the one of the last file. This sets "no file", which a file that
-        # exists and is readable never gets.
+        # A PDF without pages sets no error and keeps that of the last file. This call sets "no file", which a readable
+        # file never gets.
         pdfium_c.FPDF_LoadDocument(b"", None)
         raw = pdfium.PdfDocument(path)
     try:
@@ -233,7 +232,7 @@ def open_document(path: Path) -> Iterator[Document]:
 
 
 def _with_annotations_drawn(document: Any, index: int) -> Any:
-    """The page with form fields and typed notes made part of it in memory, so that text layer and picture show them."""
+    """Load the page with form fields and typed notes drawn into it, so that text layer and picture show them."""
     page = document[index]
     kinds = set()
     for number in range(pdfium_c.FPDFPage_GetAnnotCount(page)):
@@ -244,13 +243,13 @@ def _with_annotations_drawn(document: Any, index: int) -> Any:
         return page
     if pdfium_c.FPDFPage_Flatten(page, pdfium_c.FLAT_NORMALDISPLAY) != pdfium_c.FLATTEN_SUCCESS:
         return page
-    page.close()  # Only a page loaded afterwards shows what was flattened.
+    page.close()  # Only a newly loaded page shows the flattened annotations.
     return document[index]
 
 
 @contextmanager
 def _pdfium_errors(path: Path, number: int | None = None) -> Iterator[None]:
-    """Turns what PDFium raises into a `UnitError` with a message for people."""
+    """Turn PDFium's errors into `UnitError`s with messages for people."""
     try:
         yield
     except pdfium.PdfiumError as error:

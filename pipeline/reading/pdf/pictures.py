@@ -1,4 +1,4 @@
-"""Pictures on PDF pages: charts, screenshots and stamps hold text that the page's text layer does not."""
+"""Find pictures on PDF pages: charts, screenshots and stamps contain text that the page's text layer lacks."""
 
 import ctypes
 from collections.abc import Iterator, Sequence
@@ -16,7 +16,7 @@ _MIN_SHARE = 0.01  # of the page's area: a heading set as a picture
 _WHOLE_PAGE = 0.9  # of the page's area: a scan, or a background
 _MIN_PIXELS = 60_000  # fewer are icons
 # A picture is a background if text lines cover this share of it:
-_BACKGROUND_COVER, _BACKGROUND_LINES = 0.05, 3  # with so many lines at least
+_BACKGROUND_COVER, _BACKGROUND_LINES = 0.05, 3  # with at least this many lines
 _BANNER_COVER = 0.3  # with any number of lines
 _ALIKE = 0.5
 _TOUCHING_PT = 2.0
@@ -26,7 +26,7 @@ _MAX_DEPTH = 4
 
 
 def worth_reading(page: Page, lines: Sequence[Line]) -> list[Box]:
-    """Boxes of the page's pictures that may hold text which is not in `lines`."""
+    """Return the boxes of the page's pictures that may contain text missing from `lines`."""
     width, height = page.size
     return [
         box
@@ -43,7 +43,7 @@ def _is_background(box: Box, lines: Sequence[Line]) -> bool:
 
 
 def worth_keeping(page: Page) -> list[Box]:
-    """Boxes of the page's pictures that are neither icons nor the whole page, from top to bottom."""
+    """Return the boxes of the page's pictures that are neither icons nor the whole page, from top to bottom."""
     width, height = page.size
     least, most = _MIN_SHARE * width * height, _WHOLE_PAGE * width * height
     boxes = [box for box, _ in _on_page(page) if least <= area(box) <= most]
@@ -51,7 +51,7 @@ def worth_keeping(page: Page) -> list[Box]:
 
 
 def new_lines(seen: Sequence[Line], known: Sequence[Line]) -> list[Line]:
-    """The lines of `seen` that do not lie on one of `known`: text drawn over a picture is recognised with it."""
+    """Return the lines of `seen` that do not repeat a line of `known`: text drawn over a picture is recognised too."""
     return [line for line in seen if not any(_lies_on(line, other) and _reads_like(line, other) for other in known)]
 
 
@@ -60,15 +60,15 @@ def _lies_on(line: Line, other: Line) -> bool:
 
 
 def _reads_like(line: Line, other: Line) -> bool:
-    """Whether both may be the same words: recognition errs, and text may hide behind a picture of other text."""
+    """Whether both may be the same words: recognition errs, and a picture may hide other text below it."""
     a, b = ("".join(text.casefold().split()) for text in (line.text, other.text))
     return a in b or SequenceMatcher(None, a, b, autojunk=False).ratio() >= _ALIKE
 
 
 def _on_page(page: Page) -> list[tuple[Box, int]]:
-    """(box, pixels) of every picture on the page, also in groups of objects; pictures that touch are one."""
+    """Return (box, pixels) of every picture on the page, also in groups of objects; touching pictures are merged."""
     page_width, page_height = page.size
-    found = []
+    located = []
     for raw, matrices in _objects(page.raw, pdfium_c.FPDFPage_CountObjects, pdfium_c.FPDFPage_GetObject):
         width, height = ctypes.c_uint(), ctypes.c_uint()
         sides = [ctypes.c_float() for _ in range(4)]
@@ -81,13 +81,13 @@ def _on_page(page: Page) -> list[tuple[Box, int]]:
         left, top, right, bottom = page.displayed(*bounds)
         left, right = (min(max(x, 0.0), page_width) for x in (left, right))
         top, bottom = (min(max(y, 0.0), page_height) for y in (top, bottom))
-        found.append(((left, top, right, bottom), width.value * height.value))
-    return merged(found)
+        located.append(((left, top, right, bottom), width.value * height.value))
+    return merged(located)
 
 
 def _objects(parent: Any, count: Any, get: Any, depth: int = 0) -> Iterator[tuple[Any, list[PdfMatrix]]]:
-    """Raw picture objects below `parent`, each with the matrices of the groups around it, from the innermost."""
-    # Drawings may have a million objects, so only the first ones are looked at.
+    """Yield raw picture objects below `parent`, each with the matrices of the groups around it, innermost first."""
+    # Drawings may have a million objects, so only the first ones are inspected.
     for index in range(min(count(parent), _MAX_OBJECTS)):
         raw = get(parent, index)
         kind = pdfium_c.FPDFPageObj_GetType(raw)
@@ -102,21 +102,21 @@ def _objects(parent: Any, count: Any, get: Any, depth: int = 0) -> Iterator[tupl
 
 
 def merged(pictures: Sequence[tuple[Box, int]]) -> list[tuple[Box, int]]:
-    """The pictures with those that touch made one: programs cut large pictures into strips."""
+    """Merge pictures that touch: programs cut large pictures into strips."""
 
-    def one(parts: Sequence[tuple[Box, int]]) -> tuple[Box, int]:
+    def united(parts: Sequence[tuple[Box, int]]) -> tuple[Box, int]:
         return around(box for box, _ in parts), sum(pixels for _, pixels in parts)
 
     if len(pictures) > _MAX_PIECES:
-        return [one(pictures)]
-    found: list[tuple[Box, int]] = []
+        return [united(pictures)]
+    result: list[tuple[Box, int]] = []
     for picture in pictures:
         grown = picture
-        while touching := [other for other in found if _touch(other[0], grown[0])]:
-            found = [other for other in found if other not in touching]
-            grown = one([grown, *touching])
-        found.append(grown)
-    return found
+        while touching := [other for other in result if _touch(other[0], grown[0])]:
+            result = [other for other in result if other not in touching]
+            grown = united([grown, *touching])
+        result.append(grown)
+    return result
 
 
 def _touch(a: Box, b: Box) -> bool:

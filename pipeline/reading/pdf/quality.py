@@ -1,7 +1,7 @@
-"""The quality of a page's text layer: whether it makes sense, and whether anything is visible where it is.
+"""Judge the quality of a page's text layer: whether it makes sense, and whether the page shows it.
 
 Each share is 0 to 1, and 1 if there is too little to judge. The bounds are wide on purpose: text recognition knows
-fewer languages than text layers are written in.
+fewer languages than text layers use.
 """
 
 import ctypes
@@ -16,7 +16,7 @@ from PIL import Image, ImageStat
 from pipeline.reading.layout.model import Line
 from pipeline.reading.pdf.pdfium import Page, quick, render_mode, text_object_at
 
-_CONTROL = re.compile("[\x01\x03-\x08\x0e-\x1f\x80-\x9f]")  # \x02 is PDFium's hyphen at the end of a line.
+_CONTROL = re.compile("[\x01\x03-\x08\x0e-\x1f\x80-\x9f]")  # \x02 is PDFium's hyphen at a line's end.
 _REPEATED = re.compile(r"(\S)\1{2,}|(?:[.·_] ){3,}")
 _SYMBOL = re.compile(r"[!-/:-@\[-`{-~¡-¿×÷]")
 _VOWEL = re.compile("[aeiouyAEIOUY]")
@@ -37,14 +37,14 @@ _MAX_INK_PIXELS = 400_000
 _CONTRAST = 24  # of 255
 _MAX_LINES = 300
 _SAMPLES = 48
-_HIDDEN = 0.3  # share of hidden text from which on the page is rendered
+_HIDDEN = 0.3  # with this share of hidden text, the page is rendered
 _WHITE = 250
 
 _fill_color = quick(pdfium_c.FPDFPageObj_GetFillColor, ctypes.c_int)
 
 
 def score(page: Page, handle: Any, text: str, lines: Sequence[Line]) -> float:
-    """The quality of an open page's text layer. Renders the page only if its text may be hidden."""
+    """Return the quality of an open page's text layer. Renders the page only if its text may be hidden."""
     if not makes_sense(text[:_MOST]):
         return 0.0
     return inked_share(page, lines) if hidden_share(handle, len(text)) >= _HIDDEN else 1.0
@@ -63,16 +63,16 @@ def makes_sense(text: str) -> bool:
     letters, accented = _count(_LETTER, plain), len(_ACCENTED.findall(others))
     if accented >= _ENOUGH and accented > _MAX_ACCENTED * (accented + letters):
         return False
-    # If most are not Latin letters, the few that are may be units and part numbers.
+    # If most letters are not Latin, the few Latin ones may be units and part numbers.
     few = letters < max(_ENOUGH, 0.5 * len(visible))
     vowels = _count(_VOWEL, plain) + accented + len(_OTHER_LATIN.findall(others))
     return few or vowels >= _MIN_VOWELS * letters
 
 
 def _count(characters: re.Pattern[str], plain: bytes, others: str = "") -> int:
-    """How many of these characters are in a text, given as its ASCII characters and its other ones."""
-    left = plain.translate(None, _in_ascii(characters))
-    return len(plain) - len(left) + len(characters.findall(others))
+    """Count these characters in a text, which is given as its ASCII characters and its other ones."""
+    rest = plain.translate(None, _in_ascii(characters))
+    return len(plain) - len(rest) + len(characters.findall(others))
 
 
 @cache
@@ -81,7 +81,7 @@ def _in_ascii(characters: re.Pattern[str]) -> bytes:
 
 
 def hidden_share(handle: Any, count: int) -> float:
-    """Share of sampled characters that are invisible, transparent or white: there may be nothing to see."""
+    """Return the share of sampled characters that are invisible, transparent or white."""
     sample = range(0, count, max(1, count // _SAMPLES))
     drawn = [address for index in sample if (address := text_object_at(handle, index))]
     hidden = {address: _is_hidden(ctypes.c_void_p(address)) for address in set(drawn)}
@@ -103,7 +103,7 @@ def _is_hidden(raw: ctypes.c_void_p) -> bool:
 
 
 def inked_share(page: Page, lines: Sequence[Line]) -> float:
-    """Share of the lines' characters where something is visible on the page."""
+    """Return the share of the lines' characters at places where the page shows something."""
     picture = page.render(_INK_DPI, _MAX_INK_PIXELS).convert("L")
     scale = picture.width / page.size[0]
     step = max(1, len(lines) // _MAX_LINES)
@@ -115,7 +115,7 @@ def inked_share(page: Page, lines: Sequence[Line]) -> float:
 
 
 def _has_ink(picture: Image.Image, line: Line, scale: float) -> bool:
-    """Whether the pixels of the line differ. Half a pixel around it may belong to a neighbour."""
+    """Whether the pixels of the line differ. Up to half a pixel around it may belong to a neighbour."""
     left, top = max(0, round(line.left * scale)), max(0, round(line.top * scale))
     right = min(picture.width, max(left + 1, round(line.right * scale)))
     bottom = min(picture.height, max(top + 1, round(line.bottom * scale)))

@@ -1,4 +1,4 @@
-"""Reading source files to see whether they can be converted: PDFium and Pillow do it, in a child process.
+"""Check, in a child process, whether source files can be converted: PDFium and Pillow read them.
 
 Damage, passwords, and pages or pictures too large for this machine's memory are refused here, before anything is
 stored.
@@ -16,16 +16,16 @@ _MAX_CHECKED_PIXELS = 1_000_000_000  # of all frames of a TIFF together; later f
 
 
 def inspect(path: Path, limits: Limits, progress: Progress = lambda _: None) -> SourceInfo:
-    """Check that `path` can be converted. Its libraries may hang, crash or take all memory: see `inspection.inspect`.
+    """Check that `path` can be converted. Libraries may hang, crash or exhaust memory: see `inspection.inspect`.
 
     Calls `progress` after each frame of a picture; its share is always 0, since the number of frames is unknown.
     Raises `UserError` as `check_file` does, and with code `corrupt`, `encrypted`, `no_pages`, `too_many_pages`,
     `page_size` or `too_many_pixels`.
     """
-    found = check_file(path, limits)
+    detected = check_file(path, limits)
     try:
-        pages = _check_pdf(path, limits) if found == "pdf" else _check_picture(path, limits, progress)
-        return SourceInfo(found, pages, path.stat().st_size)
+        pages = _check_pdf(path, limits) if detected == "pdf" else _check_picture(path, limits, progress)
+        return SourceInfo(detected, pages, path.stat().st_size)
     except UnitError as error:
         raise UserError(str(error), code=error.code) from error
     except OSError as error:

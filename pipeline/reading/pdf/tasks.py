@@ -1,4 +1,4 @@
-"""What a child process does with documents, by the task's name."""
+"""Tasks of child processes on documents, by name."""
 
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
@@ -14,12 +14,12 @@ from pipeline.reading.sandbox.limits import Task, check_characters, refused
 
 _MAX_DPI = 400
 _MAX_WEBP = 16_383
-"""The longest side that WebP has."""
+"""The longest side of a WebP picture."""
 
 
 @dataclass(frozen=True)
 class _Size:
-    """`source.Limits` as they were told."""
+    """The `source.Limits` of a task."""
 
     max_upload_mb: int
     max_pages: int
@@ -52,7 +52,7 @@ def _render(task: Task) -> dict[str, Any]:
 
 
 class _Opened:
-    """The document that this process has open for who asks for its pages; the last one only."""
+    """The document that this process has open for a session; the latest one only."""
 
     def __init__(self) -> None:
         self._stack = ExitStack()
@@ -82,9 +82,9 @@ def _open(task: Task) -> dict[str, Any]:
 
 def _convert(task: Task) -> dict[str, Any]:
     image, folder, second = (Path(task[name]) if task[name] else None for name in ("image", "pictures", "second"))
-    found = _opened.source(task["key"]).convert(task["page"], image, folder, second)
-    check_characters(len(found.text), task["name"], task.limits)
-    return found._asdict()
+    page = _opened.source(task["key"]).convert(task["page"], image, folder, second)
+    check_characters(len(page.text), task["name"], task.limits)
+    return page._asdict()
 
 
 def _picture(task: Task) -> dict[str, Any]:

@@ -1,7 +1,7 @@
-"""The text layer of a PDF page as lines of styled words, and how far to trust it.
+"""Read the text layer of a PDF page as lines of styled words, and judge its quality.
 
-The page's text is read in one call. PDFium is asked for boxes once or twice per word and for styles once per text
-object; only words that are set in several pieces are read character by character.
+One call reads the page's text. PDFium gives boxes once or twice per word and styles once per text object; only words
+set in several pieces are read character by character.
 """
 
 import ctypes
@@ -22,12 +22,12 @@ from pipeline.reading.pdf.pdfium import Page, quick
 from pipeline.reading.pdf.words import Glyphs, Word
 
 MIN_QUALITY = 0.7
-"""Share of readable characters below which OCR replaces a text layer."""
+"""OCR replaces a text layer of lower quality."""
 
 MAX_CHARACTERS = 1_000_000
 """The text layer of a page with more characters is not read."""
 
-_HYPHENS = frozenset("\x02\ufffe")  # What PDFium puts in place of a hyphen and the line break after it.
+_HYPHENS = frozenset("\x02\ufffe")  # PDFium's marks for a hyphen and the line break after it.
 _LINE = re.compile(r"[^\r\n\x02\ufffe]+")
 _WORD = re.compile(r"\S+")
 _LEVEL_PT = 1.0
@@ -55,7 +55,7 @@ _NOTHING = TextLayer([], 0, 0.0)
 
 
 def read(page: Page, until: float = math.inf) -> TextLayer:
-    """The text layer of an open page; an empty one if it cannot be read `until` then (monotonic time)."""
+    """Return the text layer of an open page; empty if it cannot be read before `until` (monotonic time)."""
     with page.text_page() as handle:
         if pdfium_c.FPDFText_CountChars(handle) > MAX_CHARACTERS:
             return _NOTHING
@@ -65,40 +65,40 @@ def read(page: Page, until: float = math.inf) -> TextLayer:
             return _NOTHING
         glyphs = Glyphs(handle, page)
         leftwards = is_right_to_left(text)
-        found = []
+        lines = []
         for line in _lines(text, glyphs, Links(page), leftwards=leftwards):
             if time.monotonic() > until:
                 return _NOTHING
-            found.append(line)
-        found = _without_repeats(found)
-        shares = readable_share(text), _mapped_share(handle, len(text)), quality.score(page, handle, text, found)
-        return TextLayer(found, characters, min(shares))
+            lines.append(line)
+        lines = _without_repeats(lines)
+        shares = readable_share(text), _mapped_share(handle, len(text)), quality.score(page, handle, text, lines)
+        return TextLayer(lines, characters, min(shares))
 
 
 def readable_share(text: str) -> float:
-    """Share (0 to 1) of the characters, without white space, that are not private, replaced or control ones."""
+    """Return the share of the characters besides white space that are not private, replaced or control characters."""
     visible = "".join(text.split())
     return 1 - len(_UNREADABLE.findall(visible)) / len(visible) if visible else 0.0
 
 
 def _text(handle: Any) -> str:
-    """The page's text, one character for each of PDFium's, so that positions are the same in both."""
+    """Return the page's text with one character for each of PDFium's, so that positions agree."""
     count = max(0, pdfium_c.FPDFText_CountChars(handle))
     buffer = (ctypes.c_ushort * (count + 1))()
     written = pdfium_c.FPDFText_GetText(handle, 0, count, buffer) - 1
     text = bytes(buffer)[: max(0, written) * 2].decode("utf-16-le", "surrogatepass")
     if len(text) == count:
         return diacritics.repair(handle, _without_false_hyphens(handle, text))
-    # Characters beyond the basic plane, and ones that PDFium leaves out of its text, shift positions.
+    # Characters beyond the basic plane, and those that PDFium omits from its text, shift positions.
     return "".join(chr(min(pdfium_c.FPDFText_GetUnicode(handle, index), 0x10FFFF)) for index in range(count))
 
 
 def _without_false_hyphens(handle: Any, text: str) -> str:
-    """The text without glyphs that have no character, which look like the mark of a hyphen at a line's end."""
+    """Remove glyphs without a character, which look like the mark of a hyphen at a line's end."""
     count = len(text)
 
-    def checked(found: re.Match[str]) -> str:
-        return found.group() if _breaks_line(handle, found.start(), count) else diacritics.GONE
+    def checked(match: re.Match[str]) -> str:
+        return match.group() if _breaks_line(handle, match.start(), count) else diacritics.GONE
 
     return re.sub("[\x02\ufffe]", checked, text)
 
@@ -115,14 +115,14 @@ def _breaks_line(handle: Any, index: int, count: int) -> bool:
 
 
 def _mapped_share(handle: Any, count: int) -> float:
-    """Share of sampled glyphs whose font says which character they are."""
+    """Return the share of sampled glyphs for which the font names a character."""
     sample = range(0, count, max(1, count // _SAMPLES))
     mapped = [index for index in sample if _has_map_error(handle, index) != 1]
     return len(mapped) / len(sample)
 
 
 def _lines(text: str, glyphs: Glyphs, links: Links, *, leftwards: bool) -> Iterator[Line]:
-    """PDFium's lines, cut at wide gaps: what is on one baseline may belong to several columns.
+    """Yield PDFium's lines, cut at wide gaps: text on one baseline may belong to several columns.
 
     `leftwards`: most of the page is in a script that is read from right to left."""
     before: Word | None = None
@@ -130,16 +130,16 @@ def _lines(text: str, glyphs: Glyphs, links: Links, *, leftwards: bool) -> Itera
         if bidi.concerns(match.group(), leftwards=leftwards):
             yield from _mixed_lines(text, match, glyphs, links, leftwards=leftwards)
             continue
-        found = [
+        line_words = [
             part
             for start, end in map(re.Match.span, _WORD.finditer(text, *match.span()))
             for part in glyphs.word(text, start, end, before)
         ]
-        found = glyphs.shown(found)
-        if not found:
+        line_words = glyphs.shown(line_words)
+        if not line_words:
             continue
-        before = found[-1]
-        pieces = words.pieces(links.on(found))
+        before = line_words[-1]
+        pieces = words.pieces(links.on(line_words))
         hyphenated = text[match.end() : match.end() + 1] in _HYPHENS
         for number, piece in enumerate(pieces, 1):
             line = words.as_line(piece, SOFT_HYPHEN if hyphenated and number == len(pieces) else "")
@@ -148,13 +148,13 @@ def _lines(text: str, glyphs: Glyphs, links: Links, *, leftwards: bool) -> Itera
 
 
 def _mixed_lines(text: str, match: re.Match[str], glyphs: Glyphs, links: Links, *, leftwards: bool) -> Iterator[Line]:
-    """A line with text that is read leftwards, cut as the others are."""
-    found = [
+    """Yield a line with text that is read leftwards, cut at wide gaps like the others."""
+    pieces = [
         bidi.Piece(word, part.kind, part.start, part.end)
         for part in bidi.parts(text, match.start(), match.end())
         for word in glyphs.shown(links.on(glyphs.word(text, part.start, part.end, None)))
     ]
-    for level in bidi.levels(bidi.spelled(text, found, glyphs.box)):
+    for level in bidi.levels(bidi.spelled(text, pieces, glyphs.box)):
         start = 0
         for stretch in words.pieces([piece.word for piece in level]):
             line = words.as_line(bidi.read_order(level[start : start + len(stretch)], text, leftwards=leftwards))
@@ -164,7 +164,7 @@ def _mixed_lines(text: str, match: re.Match[str], glyphs: Glyphs, links: Links, 
 
 
 def _without_repeats(lines: list[Line]) -> list[Line]:
-    """The lines without those that were drawn twice, a hair apart, to look bold."""
+    """Drop lines that are drawn twice, a hair apart, to look bold."""
     seen: dict[str, list[Line]] = {}
     counts = Counter(line.text for line in lines)
     kept = []

@@ -1,4 +1,4 @@
-"""The words of a PDF's text layer with their places and styles, and the lines made of them."""
+"""The words of a PDF's text layer with their places and styles, and lines made of them."""
 
 import ctypes
 import math
@@ -12,8 +12,8 @@ import pypdfium2.raw as pdfium_c
 from pipeline.reading.layout.model import PLAIN, Line, Span, Style
 from pipeline.reading.pdf.pdfium import Page, quick, render_mode, text_object_at
 
-_ASCENT, _DESCENT = 0.75, 0.25  # of the font's size: a font's own figures may be anything
-_GAP = 1.2  # text sizes between two words, from which on they are separate pieces
+_ASCENT, _DESCENT = 0.75, 0.25  # of the font's size: a font's own figures are unreliable
+_GAP = 1.2  # text sizes; words further apart are separate pieces
 _DROPPED = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ufffe\uffff\ud800-\udfff]")
 _LIGATURES = {0xFB00: "ff", 0xFB01: "fi", 0xFB02: "fl", 0xFB03: "ffi", 0xFB04: "ffl", 0xFB05: "st", 0xFB06: "st"}
 
@@ -23,7 +23,7 @@ _MONO = re.compile(r"cour|mono|consol|typewriter|CMTT|inconsolata|menlo|fixed", 
 _REGULAR = re.compile(r"regul|roman|book|light|thin|normal", re.IGNORECASE)
 _FIXED_PITCH, _ITALIC_FLAG, _FORCE_BOLD = 1, 1 << 6, 1 << 18
 _BOLD_WEIGHT = 650
-_FILLED_AND_STROKED = 2  # the render mode in which programs without a bold font make one
+_FILLED_AND_STROKED = 2  # the render mode with which programs imitate a bold font
 
 _loose_box = quick(pdfium_c.FPDFText_GetLooseCharBox, ctypes.c_int)
 _origin = quick(pdfium_c.FPDFText_GetCharOrigin, ctypes.c_int)
@@ -31,7 +31,7 @@ _font_of = quick(pdfium_c.FPDFTextObj_GetFont, ctypes.c_void_p)
 
 
 class Word(NamedTuple):
-    """A word, or the part of one in one style; `spaced`: a space comes before it."""
+    """A word, or the part of a word in one style; `spaced`: a space precedes it."""
 
     text: str
     left: float
@@ -45,7 +45,7 @@ class Word(NamedTuple):
 
     @property
     def start(self) -> float:
-        """Where it starts along its own direction."""
+        """Its start along its own direction."""
         if self.angle == 0:
             return self.left
         return {90: self.top, 180: -self.right, 270: -self.bottom}.get(self.angle, self.left)
@@ -58,20 +58,20 @@ class Word(NamedTuple):
 
     @property
     def foot(self) -> float:
-        """Where it ends below its own baseline; grows towards the next line."""
+        """Its lower end, below its own baseline; grows towards the next line."""
         if self.angle == 0:
             return self.bottom
         return {90: -self.left, 180: -self.top, 270: self.right}.get(self.angle, self.bottom)
 
 
 class _Fonts:
-    """The styles of one page's text objects. PDFium is asked once per font, not per character."""
+    """Caches the styles of one page's fonts, so that PDFium is called once per font, not per character."""
 
     def __init__(self) -> None:
         self._styles: dict[int, Style] = {}
 
     def style(self, text_object: ctypes.c_void_p) -> Style:
-        """The style of the text object's font; plain if it has none."""
+        """Return the style of the text object's font; plain without a font."""
         font = _font_of(text_object)
         if not font:
             return Style()
@@ -99,7 +99,7 @@ def _style(font: Any) -> Style:
 
 
 class _Setting(NamedTuple):
-    """What all characters of a text object share."""
+    """The properties that all characters of a text object share."""
 
     style: Style
     size: float
@@ -111,7 +111,7 @@ class _Setting(NamedTuple):
 
 
 class Glyphs:
-    """Asks PDFium about the characters of one page."""
+    """Reads the characters of one page from PDFium."""
 
     def __init__(self, handle: Any, page: Page) -> None:
         self._handle = handle
@@ -127,25 +127,25 @@ class Glyphs:
         self._to_origin = ctypes.byref(self._sides[0]), ctypes.byref(self._sides[1])
 
     def word(self, text: str, start: int, end: int, before: Word | None) -> list[Word]:
-        """The word at `start` in the page's text, cut where its style changes."""
+        """Return the word at `start` in the page's text, cut where its style changes."""
         first = text_object_at(self._address, start)
         if end - start == 1 or first == text_object_at(self._address, end - 1):
-            made = self._part(text, start, end, first, before)
-            return [made] if made else []
+            part = self._part(text, start, end, first, before)
+            return [part] if part else []
         parts: list[Word] = []
         begin, setting = start, self._setting(first, start)
         for index in range(start + 1, end + 1):
             address = text_object_at(self._address, index) if index < end else 0
             other = self._setting(address, index) if index < end else None
             if other is None or not (other is setting or other.is_like(setting)):
-                made = self._part(text, begin, index, text_object_at(self._address, begin), before)
-                if made:
-                    parts.append(made._replace(spaced=begin == start))
+                part = self._part(text, begin, index, text_object_at(self._address, begin), before)
+                if part:
+                    parts.append(part._replace(spaced=begin == start))
                 begin, setting = index, other or setting
         return parts
 
     def shown(self, words: list[Word]) -> list[Word]:
-        """The words in the visible part of the page; marks for the printer's knife are not."""
+        """Keep the words in the visible part of the page; printers' marks are outside."""
         width, height = self.page.size
         return [
             word for word in words if word.right >= 0 and word.left <= width and word.bottom >= 0 and word.top <= height
@@ -160,7 +160,7 @@ class Glyphs:
         setting = self._settings.get(address or 0) or self._setting(address, start)
         left, top, right, bottom = self.box(start)
         if end - start > 1:
-            # Comparisons take a third of the time of `min` and `max`, and this is done for each word.
+            # For each word, comparisons take a third of the time of `min` and `max`.
             other_left, other_top, other_right, other_bottom = self.box(end - 1)
             left = other_left if other_left < left else left  # noqa: FURB136
             top = other_top if other_top < top else top  # noqa: FURB136
@@ -169,7 +169,7 @@ class Glyphs:
         if right <= left and bottom <= top:
             if before is None:
                 return Word(clean, left, top, right, bottom, setting.size, setting.style, setting.angle, spaced=True)
-            # Glyphs without an extent still have text: put it where the text before it is.
+            # Glyphs without an extent still have text: place it at the previous text.
             return before._replace(text=clean, spaced=True)
         style, size, angle = setting
         if angle == 0 and _origin(self._address, start, *self._to_origin):
@@ -199,7 +199,7 @@ class Glyphs:
         return _Setting(style, self._size(index, math.hypot(matrix.c, matrix.d)), -1 if aslant else turned % 360)
 
     def _size(self, index: int, scale: float) -> float:
-        """The font's size as displayed; if that cannot be right (fonts made of pictures), from a glyph's height."""
+        """Return the font's size as displayed, or one from a glyph's height if implausible (picture fonts)."""
         size = float(pdfium_c.FPDFText_GetFontSize(self._handle, index)) * scale
         left, right, bottom, top = self._sides
         if not pdfium_c.FPDFText_GetCharBox(self._handle, index, left, right, bottom, top):
@@ -210,20 +210,20 @@ class Glyphs:
         return max(extent / 0.7, 1.0)
 
     def box(self, index: int) -> tuple[float, float, float, float]:
-        """The place of one character, as displayed."""
+        """Return the place of one character, as displayed."""
         if not _loose_box(self._address, index, self._to_rect):
             return (0.0, 0.0, 0.0, 0.0)
         rect = self._rect
         if self._corner is None:
             return self.page.displayed(rect.left, rect.bottom, rect.right, rect.top)
-        left, top = self._corner  # As above, without the call: most pages are not turned.
+        left, top = self._corner  # As above, without the call: most pages are not rotated.
         return (rect.left - left, top - rect.top, rect.right - left, top - rect.bottom)
 
 
 def pieces(words: Sequence[Word]) -> list[list[Word]]:
-    """The words of one line, cut at wide gaps and where they turn or change to another line."""
+    """Cut the words of one line at wide gaps, and where they turn or change to another line."""
     piece = [words[0]]
-    found = [piece]
+    result = [piece]
     before, start, end, foot = words[0], words[0].start, words[0].end, words[0].foot
     for word in words[1:]:
         size = max(before.size, word.size)
@@ -235,14 +235,14 @@ def pieces(words: Sequence[Word]) -> list[list[Word]]:
         step = abs(foot - foot_before)
         if apart or step > 0.8 * size or (step > 0.25 * size and start < end_before - 2 * size):
             piece = []
-            found.append(piece)
+            result.append(piece)
         piece.append(word)
         before = word
-    return found
+    return result
 
 
 def as_line(words: Sequence[Word], ending: str = "") -> Line:
-    """The words as a line, with raised and lowered ones marked; `ending` follows the last word."""
+    """Return the words as a line, with raised and lowered words marked; `ending` follows the last word."""
     size = words[0].size
     if any(word.size != size for word in words):
         sizes: Counter[float] = Counter()
@@ -271,8 +271,8 @@ def as_line(words: Sequence[Word], ending: str = "") -> Line:
 
 
 def _shifted(word: Word, size: float, foot: float) -> Style:
-    """The style of a word that is smaller than its line: raised, lowered or neither."""
-    # On the same baseline, it ends higher already.
+    """Return the style of a word that is smaller than its line: raised, lowered or neither."""
+    # A smaller word ends higher even on the same baseline.
     rise = foot - word.foot - _DESCENT * (size - word.size)
     if rise > 0.12 * size:
         return word.style._replace(shift=1)

@@ -1,1 +1,1 @@
-"""Child processes that read hostile files, and the limits that they keep to."""
+"""Child processes that read hostile files, and their limits."""

@@ -1,9 +1,8 @@
-"""Child processes that read hostile files: killed when they take too long or too much memory, or are not wanted.
+"""Child processes that read hostile files. A task that takes too much time or memory, or is unwanted, kills its child.
 
-Starting one and importing its libraries takes half a second, so a process keeps a few that are idle, and a stack has a
-server that forks them. They are given the
-path of a file, and none of our environment. `run` does one task; a `Session` holds one child for as long as its caller
-has many, so that what the child has open stays open. What tasks there are is the table of `tasks`.
+A child takes half a second to start and import its libraries, so a process keeps a few idle children, and a stack has
+a server that forks them. A child gets the path of a file and none of our environment. `run` does one task; a `Session`
+keeps one child for several tasks, so that files stay open in between. `tasks` lists all tasks.
 """
 
 import atexit
@@ -27,21 +26,21 @@ from pipeline.reading.sandbox.messages import Buffer, pack
 
 _KEPT_IDLE = 2
 _MAX_TASKS = 5_000
-_MAX_RSS = 900_000_000  # of a child between tasks; text recognition keeps 400 to 600 MB, and takes a second to start
+_MAX_RSS = 900_000_000  # between tasks; text recognition keeps 400 to 600 MB and takes a second to start
 _TICK_S = 0.1
 _ASK_S = 0.5
 _START_S = 120.0
 _READ_BYTES = 2**20
 _BYTES_PER_CHARACTER = 6  # in JSON, at most
-# With less than this share of a processor, which others have, a task gets so many times as long.
+# A child that gets less than this share of a processor may take this many times as long.
 _STARVED, _PATIENCE = 0.5, 3
 _GENTLE = 10  # niceness
-_ALMOST = 0.5  # of the memory allowed: a refused request may be as large as all that was granted before
+_ALMOST = 0.5  # of the memory limit: the refused allocation may be as large as all earlier ones together
 _SCALARS = [field.name for field in fields(Limits) if field.name not in {"fetch", "sitemap"}]
 
 
-class _Gone(Exception):
-    """The child has ended. `started`: it had begun with the task."""
+class _ChildEnded(Exception):
+    """The child's process has ended. `started`: it had started the task."""
 
     def __init__(self, started: bool) -> None:
         super().__init__()
@@ -55,7 +54,7 @@ def run(
     wanted: Wanted = lambda: True,
     progress: Progress = lambda _: None,
 ) -> dict[str, Any]:
-    """A child's answer to one task. Raises what `Session.ask` raises."""
+    """Return a child's answer to one task. Raises what `Session.ask` raises."""
     with Session() as session:
         return session.ask(task, name, limits, wanted, progress)
 
@@ -63,29 +62,29 @@ def run(
 def ask_about_file(
     task: dict[str, Any], name: str, wanted: Wanted, limits: Limits, advice: str = "; split it", *, gentle: bool = False
 ) -> dict[str, Any]:
-    """A child's answer to a task on one file, which errors call `name`; `advice` and `gentle` as of `Session`.
+    """Return a child's answer to a task on one file, which errors call `name`; `advice` and `gentle` as in `Session`.
 
-    Raises `UnitError` as `run` does, but with `unreadable_file` for a crash; `Unwanted`.
+    Raises `UnitError` as `run` does, but with code `unreadable_file` for a crash; `Unwanted`.
     """
     try:
         with Session(advice, gentle=gentle) as session:
             return session.ask(task, name, limits, wanted)
     except UnitError as error:
-        # `unreadable` is said of a file of ours that we may not read; this one is somebody else's.
+        # Elsewhere `unreadable` means one of our files that we may not read; this file is the sender's.
         code = "unreadable_file" if error.code == "unreadable" else error.code
-        own_name = Path(task["path"]).name  # which means nothing to who sent the file
+        own_name = Path(task["path"]).name  # the sender does not know it
         raise UnitError(str(error).replace(own_name, name), kind=error.kind, code=code) from error
 
 
 class Session:
-    """Tasks that follow one another and use the same child: for one thread, and to be closed.
+    """Consecutive tasks in one child, for use by one thread. Close it.
 
-    A task that fails as it should leaves the child as it is. A child that dies or is killed fails its task alone: the
-    next one gets another child, so that tasks must not rely on what earlier ones did.
+    A task that fails with an error leaves the child running. If the child dies, only its current task fails; the next
+    task gets a new child, so tasks must not rely on earlier ones.
     """
 
     def __init__(self, advice: str = "; split it", *, gentle: bool = False) -> None:
-        """`advice` ends the sentence that says that something takes too much. `gentle`: by a child of low priority."""
+        """`advice` ends the sentence that reports an exceeded limit. `gentle`: use a child of low priority."""
         self._advice = advice
         self._gentle = gentle
         self._child: _Child | None = None
@@ -97,13 +96,13 @@ class Session:
         self.close()
 
     def close(self) -> None:
-        """Give the child back to those that are idle; harmless if there is none."""
+        """Return the child to the idle ones; harmless without a child."""
         child, self._child = self._child, None
         if child is not None and child.is_ours:
             _give_back(child)
 
     def _fit(self) -> "_Child | None":
-        """The child, unless it is another process's or what it did before has left too much in its memory."""
+        """Return the child, unless it belongs to another process or earlier tasks left too much in its memory."""
         child = self._child
         if child is None or not child.is_ours:
             return None
@@ -120,28 +119,28 @@ class Session:
         wanted: Wanted = lambda: True,
         progress: Progress = lambda _: None,
     ) -> dict[str, Any]:
-        """The answer to `task`, an entry of `tasks.TASKS` by its fact `task`; errors call the file `name`.
+        """Return the answer to `task`, whose entry `task` names it in `tasks.TASKS`; errors call the file `name`.
 
-        `wanted` is asked twice a second; each `progress` gives the task another `limits.timeout_s`. Raises `Unwanted`,
-        or `UnitError`: with code `too_slow`, `too_large` or `unreadable` (permanent) if it was too much for the child,
-        `no_reader` (transient) if there is none, `reader_killed` (transient) if somebody killed it and the next one as
-        well, or what the task itself raises.
+        Calls `wanted` twice a second; each `progress` grants another `limits.timeout_s`. Raises `Unwanted`, an error of
+        the task, or `UnitError` with code `too_slow`, `too_large` or `unreadable` (permanent: the file exceeds a limit
+        or crashes the child), `no_reader` (transient: no child starts) or `reader_killed` (transient: something killed
+        two children in a row).
         """
         given = {field: getattr(limits, field) for field in _SCALARS}
-        asked = {**task, "name": name, "limits": given, "advice": self._advice}
+        request = {**task, "name": name, "limits": given, "advice": self._advice}
         bounds, killed = _Bounds(name, limits, self._advice), False
         for _ in range(4):
             child = self._child = self._fit() or _take(gentle=self._gentle)
             try:
-                answer = child.ask(asked, bounds, wanted, progress)
-            except _Gone as gone:
+                answer = child.ask(request, bounds, wanted, progress)
+            except _ChildEnded as ended:
                 code, self._child = child.end(), None
-                if gone.started:
+                if ended.started:
                     error = bounds.crash(code, child.peak)
                     if killed or error.kind is ErrorKind.PERMANENT:
                         raise error from None
-                    killed = True  # by somebody, or for others' memory: try once more
-                continue  # An idle child ends by itself; this one may have done so as it was given the task.
+                    killed = True  # not by us, or to free memory: try once more
+                continue  # An idle child ends after a while, perhaps just as it receives a task.
             except BaseException:
                 self._child = None
                 child.end()
@@ -154,7 +153,7 @@ class Session:
 
 @dataclass(frozen=True)
 class _Bounds:
-    """What a task may take, and what is said when it takes more."""
+    """The limits of a task, and the errors for exceeding them."""
 
     name: str
     limits: Limits
@@ -168,10 +167,10 @@ class _Bounds:
         return refused(f"Reading {self.name} takes more than {allowed}{self.advice}.", "too_slow")
 
     def crash(self, code: int, peak: int) -> UnitError:
-        """Why a child has died that was seen to take `peak` bytes. PDFium ends its process when it gets no more."""
+        """Return the error for a dead child that used up to `peak` bytes. PDFium ends its process without memory."""
         if code == -signal.SIGXCPU:
             return self.too_slow("the processor time allowed")
-        if code == -signal.SIGKILL:  # by the system, for memory that others take, or by somebody; never by a limit
+        if code == -signal.SIGKILL:  # by the system to free memory, or by hand; never by a limit
             message = f"The process that read {self.name} was killed; look at this machine's memory."
             return UnitError(message, code="reader_killed")
         if peak > self.limits.memory_mb * 10**6 * _ALMOST:
@@ -186,18 +185,18 @@ class _Bounds:
 
 
 class _Child:
-    """A running child process; it belongs to one caller at a time. `gentle`: whatever else runs here comes first."""
+    """A running child process, owned by one caller at a time. `gentle`: it runs at low priority."""
 
     def __init__(self, *, gentle: bool = False) -> None:
         self.gentle = gentle
-        theirs, self._lifeline = os.pipe()
+        read_end, self._lifeline = os.pipe()
         try:
-            self.process = child_process.start(theirs)
+            self.process = child_process.start(read_end)
         except BaseException:
             os.close(self._lifeline)
             raise
         finally:
-            os.close(theirs)
+            os.close(read_end)
         if gentle:
             with suppress(OSError):
                 os.setpriority(os.PRIO_PROCESS, self.process.pid, _GENTLE)
@@ -205,12 +204,12 @@ class _Child:
         self._parent = os.getpid()
         self.tasks = 0
         self.peak = 0
-        """The most memory that it was seen to take during the last task, in bytes."""
+        """The most memory observed during the last task, in bytes."""
         with _pool.lock:
             _pool.living.add(self)
 
     def ask(self, task: dict[str, Any], bounds: _Bounds, wanted: Wanted, progress: Progress) -> dict[str, Any]:
-        """The child's answer to `task`."""
+        """Return the child's answer to `task`."""
         self.tasks += 1
         self.peak, before = 0, self.memory
         self._write(pack(task, "surrogatepass"))
@@ -219,12 +218,12 @@ class _Child:
         poll = select.poll()
         poll.register(answers, select.POLLIN)
         clock = _Clock(bounds, lambda: self.processor_s)
-        ask_at, look_at = 0.0, time.monotonic() + _TICK_S
+        ask_at, measure_at = 0.0, time.monotonic() + _TICK_S
         while True:
             if poll.poll(_TICK_S * 1000):
                 data = os.read(answers, _READ_BYTES)
                 if not data:
-                    raise _Gone(clock.started)
+                    raise _ChildEnded(clock.started)
                 buffer.feed(data)
                 while (message := _next(buffer, bounds)) is not None:
                     if "started" in message:
@@ -235,41 +234,41 @@ class _Child:
                     else:
                         return message
             now = time.monotonic()
-            if now >= look_at:
-                look_at = now + _TICK_S
+            if now >= measure_at:
+                measure_at = now + _TICK_S
                 self.peak = max(self.peak, self.memory - before)
                 bounds.check_memory(self.peak)
             if now >= ask_at:
                 ask_at = now + _ASK_S
                 if not wanted():
-                    raise Unwanted(f"{bounds.name} is not wanted any more.")
+                    raise Unwanted(f"{bounds.name} is no longer wanted.")
             clock.check()
 
     def _write(self, data: bytes) -> None:
-        left = memoryview(data)
+        remaining = memoryview(data)
         try:
-            while left:  # It reads all of this at once, since it waits for nothing else.
-                left = left[self.process.stdin.write(left) or 0 :]
+            while remaining:  # The child reads all of it at once, since it waits for nothing else.
+                remaining = remaining[self.process.stdin.write(remaining) or 0 :]
         except BrokenPipeError:
-            raise _Gone(started=False) from None
+            raise _ChildEnded(started=False) from None
 
     @property
     def memory(self) -> int:
-        """The memory it uses, in bytes; 0 if it has ended."""
+        """The memory in use, in bytes; 0 after the process has ended."""
         with suppress(psutil.Error):
             return int(self._observed.memory_info().rss)
         return 0
 
     @property
     def processor_s(self) -> float:
-        """The processor time that it has used, in seconds; 0 if it has ended."""
+        """The processor time used, in seconds; 0 after the process has ended."""
         with suppress(psutil.Error):
             used = self._observed.cpu_times()
             return float(used.user + used.system)
         return 0.0
 
     def end(self) -> int:
-        """Kill it; its exit status."""
+        """Kill the process and return its exit status."""
         self.process.kill()
         self.close_pipes()
         with _pool.lock:
@@ -280,7 +279,7 @@ class _Child:
 
     @property
     def is_ours(self) -> bool:
-        """Whether this process started it, and not one that it was forked from."""
+        """Whether this very process started the child, not the process from which this one was forked."""
         return self._parent == os.getpid()
 
     def close_pipes(self) -> None:
@@ -293,13 +292,13 @@ class _Child:
 
 
 class _Clock:
-    """Ends a task that takes too long. It counts from when the child begins, and each sign of progress gives more.
+    """Ends a task that takes too long. Time starts when the child starts the task; each progress grants more.
 
-    On a machine that is too busy for the child to work, the clock waits: it is not the file that takes so long.
+    On a machine too busy to run the child, the clock waits: the delay is not the file's fault.
     """
 
     def __init__(self, bounds: _Bounds, processor_s: Callable[[], float]) -> None:
-        """`processor_s`: the processor time that the child has used until now."""
+        """`processor_s` returns the processor time that the child has used so far."""
         self._bounds = bounds
         self._processor_s = processor_s
         self._whole = self._step = (time.monotonic(), 0.0)
@@ -315,7 +314,7 @@ class _Clock:
     def check(self) -> None:
         if not self.started:
             if time.monotonic() > self._whole[0] + _START_S:
-                raise UnitError("No process to read files begins; is this machine too busy?", code="no_reader")
+                raise UnitError("The process that reads files does not start; is this machine busy?", code="no_reader")
             return
         limits = self._bounds.limits
         for (begun, used_before), allowed in ((self._step, limits.timeout_s), (self._whole, limits.total_s)):
@@ -330,11 +329,11 @@ def _next(buffer: Buffer, bounds: _Bounds) -> dict[str, Any] | None:
     try:
         return buffer.next()
     except (ValueError, RecursionError) as error:
-        raise refused(f"{bounds.name} gives more than can be taken: {error}.", "too_large") from error
+        raise refused(f"{bounds.name} yields too much: {error}.", "too_large") from error
 
 
 class _Pool:
-    """The children of this process: all that live, and those that are idle."""
+    """The children of this process: all living ones, and the idle ones among them."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
@@ -345,7 +344,7 @@ class _Pool:
 def _take(*, gentle: bool = False) -> _Child:
     while True:
         with _pool.lock:
-            child = next((one for one in reversed(_pool.idle) if one.gentle is gentle), None)
+            child = next((idle for idle in reversed(_pool.idle) if idle.gentle is gentle), None)
             if child is not None:
                 _pool.idle.remove(child)
         if child is None:
@@ -362,16 +361,16 @@ def _take(*, gentle: bool = False) -> _Child:
 def _give_back(child: _Child) -> None:
     if child.tasks < _MAX_TASKS and 0 < child.memory < _MAX_RSS:
         with _pool.lock:
-            if sum(one.gentle is child.gentle for one in _pool.idle) < _KEPT_IDLE:
+            if sum(idle.gentle is child.gentle for idle in _pool.idle) < _KEPT_IDLE:
                 _pool.idle.append(child)
                 return
     child.end()
 
 
 def prepare() -> None:
-    """Start a child ahead of the first task, while this process is busy, if no server will fork one at once.
+    """Start a child ahead of the first task while this process is busy, unless a server forks children at once.
 
-    Harmless if none can be started.
+    Harmless if no child starts.
     """
     if not child_process.is_served():
         with suppress(OSError):
@@ -379,7 +378,7 @@ def prepare() -> None:
 
 
 def close_idle() -> None:
-    """End the children that wait for work."""
+    """End the idle children."""
     with _pool.lock:
         children, _pool.idle = _pool.idle, []
     for child in children:
@@ -387,7 +386,7 @@ def close_idle() -> None:
 
 
 def _renew() -> None:
-    """Start afresh in a forked process: the children are the parent's, and must notice when the parent has gone."""
+    """Reset the pool in a forked process: the children are the parent's, and must notice when the parent ends."""
     global _pool  # noqa: PLW0603 (a process has one, and a fork makes a process)
     for child in _pool.living:
         child.close_pipes()
@@ -397,6 +396,6 @@ def _renew() -> None:
 
 
 _pool = _Pool()
-_inherited: list[_Pool] = []  # kept, since dropping a process that is not ours would wait for it
+_inherited: list[_Pool] = []  # kept, since dropping another process's child would wait for it
 os.register_at_fork(after_in_child=_renew)
 atexit.register(close_idle)

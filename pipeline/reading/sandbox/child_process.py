@@ -1,4 +1,4 @@
-"""How the process of a child is made: a server that has loaded its libraries forks it, or it is started."""
+"""Start the process of a child: a server that has loaded its libraries forks it, or a new program starts."""
 
 import os
 import select
@@ -14,14 +14,14 @@ from typing import IO, Protocol
 from pipeline.engine import search_path
 
 FORKS = sys.platform == "linux"
-"""Whether a loaded process forks its children. The system libraries of macOS do not survive a fork."""
+"""Whether a loaded process may fork children. The system libraries of macOS do not survive a fork."""
 _PASSED_ON = ("PATH", "LANG", "LC_ALL", "LC_CTYPE", "TMPDIR", "VIRTUAL_ENV", "PYTHONPATH", "LD_LIBRARY_PATH")
 _ANSWER_S = 10.0
 _servers: list[tuple[Path, float]] = []
 
 
 class Process(Protocol):
-    """A child's process, as `subprocess.Popen` has it."""
+    """A child's process, like `subprocess.Popen`."""
 
     stdin: IO[bytes]
     stdout: IO[bytes]
@@ -30,19 +30,19 @@ class Process(Protocol):
     def pid(self) -> int: ...
 
     def poll(self) -> int | None:
-        """The exit code, -N for a signal; None while it runs."""
+        """Return the exit code, -N for signal N; None while it runs."""
 
     def wait(self) -> int:
-        """The exit code, as soon as it has ended."""
+        """Wait for the end and return the exit code."""
 
     def kill(self) -> None: ...
 
     def close(self) -> None:
-        """Close what tells its exit code. After `wait`, or in a process that was forked from the child's parent."""
+        """Release what reports the exit code. Call it after `wait`, or in a process forked from the child's parent."""
 
 
 def use_server(path: Path, patience_s: float = 0.0) -> None:
-    """Have children forked by the `child_server` of this socket, where there is one.
+    """Let the `child_server` at this socket fork children, if it answers.
 
     `patience_s`: how long to wait until a new server listens.
     """
@@ -55,7 +55,7 @@ def is_served() -> bool:
 
 
 def start(lifeline: int) -> Process:
-    """A new child. Raises `OSError` where none can be had."""
+    """Return a new child. Raises `OSError` if none can be started."""
     for path, until in _servers:
         while True:
             try:
@@ -68,22 +68,22 @@ def start(lifeline: int) -> Process:
 
 
 def environment() -> dict[str, str]:
-    """The variables of a process that reads: no secrets, and what keeps it small."""
+    """Return the environment of a child: no secrets, and variables that keep it small."""
     passed_on = {name: value for name, value in search_path.environment().items() if name in _PASSED_ON}
     return passed_on | {
         "OMP_NUM_THREADS": "1",
         "OPENBLAS_NUM_THREADS": "1",
         "MALLOC_ARENA_MAX": "2",
-        # What a page took is given back at once: a child at rest has 180 MB instead of 370 after recognition, and 100
-        # instead of 160 after the layout model, at the same speed.
+        # Free memory returns to the system at once: an idle child takes 180 MB instead of 370 after recognition, and
+        # 100 instead of 160 after the layout model, at the same speed.
         "MALLOC_TRIM_THRESHOLD_": "20000000",
-        # ONNX Runtime from 1.29 on sends usage data to its makers, and keeps a file of it in the temporary folder.
+        # Since 1.29, ONNX Runtime sends usage data to its makers, and keeps a file of it in the temporary folder.
         "ORT_DISABLE_TELEMETRY": "1",
     }
 
 
 class _Started(subprocess.Popen[bytes]):
-    """A program of its own."""
+    """A child started as a new program."""
 
     stdin: IO[bytes]
     stdout: IO[bytes]
@@ -101,11 +101,11 @@ class _Started(subprocess.Popen[bytes]):
         )
 
     def close(self) -> None:
-        """Nothing tells its exit code but the system."""
+        """Nothing to release: the system reports the exit code."""
 
 
 class _Forked:
-    """A child of the server's. Raises `OSError` where no server answers."""
+    """A child forked by the server. Raises `OSError` if no server answers."""
 
     def __init__(self, server: Path, lifeline: int) -> None:
         self._caller = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)

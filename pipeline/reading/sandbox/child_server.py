@@ -1,7 +1,7 @@
 """The process that forks children for `child`: `python -m pipeline.reading.sandbox.child_server SOCKET`.
 
-It has loaded the libraries that read files, and its environment holds no secrets. A caller connects to its socket and
-sends a child's standard input, output and lifeline. The server answers with the process and, later, its exit status.
+It has loaded the libraries that read files, and its environment holds no secrets. A caller connects to the socket and
+sends a child's standard input, output and lifeline. The server answers with the process id and, later, its exit status.
 """
 
 import contextlib
@@ -22,19 +22,19 @@ _BACKLOG = 128
 
 
 def main(path: Path) -> None:
-    """Fork until the process that started this one closes its end of our standard input."""
+    """Fork children until the process that started this one closes our standard input."""
     privacy.begin()
     path.unlink(missing_ok=True)
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
         listener.bind(str(path))
-        listener.listen(_BACKLOG)  # from here on, callers wait for us
+        listener.listen(_BACKLOG)  # from here on, callers wait instead of failing
         _load()
         _serve(listener)
 
 
 def _load() -> None:
     gc.disable()
-    import_module("pipeline.reading.sandbox.tasks")  # after callers can connect
+    import_module("pipeline.reading.sandbox.tasks")  # only now, so that callers can connect meanwhile
     import_module("pipeline.reading.ocr.layout_model").prepare()
     gc.enable()
     gc.freeze()
@@ -56,17 +56,17 @@ def _serve(listener: socket.socket) -> None:
                         selector.register(forked.descriptor, selectors.EVENT_READ)
                 else:
                     selector.unregister(key.fd)
-                    children.pop(key.fd).tell_status()
+                    children.pop(key.fd).send_status()
 
 
 class _Forked(NamedTuple):
-    """A child, and who asked for it."""
+    """A forked child, and the connection of its caller."""
 
     process: int
     descriptor: int
     caller: socket.socket
 
-    def tell_status(self) -> None:
+    def send_status(self) -> None:
         status = os.waitstatus_to_exitcode(os.waitpid(self.process, 0)[1])
         os.close(self.descriptor)
         with self.caller, contextlib.suppress(OSError):
@@ -74,7 +74,7 @@ class _Forked(NamedTuple):
 
 
 def _fork(listener: socket.socket) -> _Forked | None:
-    """A child for the next caller; None if the caller has gone."""
+    """Fork a child for the next caller; return None if the caller has left."""
     caller, _ = listener.accept()
     caller.settimeout(_PATIENCE_S)
     streams: Sequence[int] = ()
@@ -86,7 +86,7 @@ def _fork(listener: socket.socket) -> _Forked | None:
         if not process:
             _become(streams)
         descriptor = os.pidfd_open(process)
-        with contextlib.suppress(OSError):  # a caller that has gone: the child's lifeline ends it
+        with contextlib.suppress(OSError):  # if the caller has left, the lifeline ends the child
             socket.send_fds(caller, [str(process).encode()], [descriptor])
     except OSError:
         caller.close()
@@ -98,10 +98,10 @@ def _fork(listener: socket.socket) -> _Forked | None:
 
 
 def _become(streams: Sequence[int]) -> NoReturn:
-    """Read for the caller. The child keeps this process's modules and none of its descriptors."""
+    """Run the child's loop. The child keeps this process's modules and none of its descriptors."""
     status = 1
     try:
-        from pipeline.reading.sandbox import child_main  # noqa: PLC0415  # loaded by now
+        from pipeline.reading.sandbox import child_main  # noqa: PLC0415  # `_load` has imported it
 
         os.setpgid(0, 0)  # the supervisor kills the server's group
         for number, stream in enumerate((*streams[:2], os.open(os.devnull, os.O_WRONLY), streams[2])):

@@ -1,4 +1,4 @@
-"""How much is read of a file or a web page, and what a child process is asked to read."""
+"""Limits for reading a file or a web page, and the task of a child process."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -8,34 +8,34 @@ from typing import Any, Literal
 from pipeline.engine.errors import ErrorKind, PenstockError, UnitError
 
 Wanted = Callable[[], bool]
-"""Whether the result is still wanted. Asked about twice a second; once it says no, what is under way stops."""
+"""Whether the caller still wants the result. Called twice a second; False stops the work."""
 
 Progress = Callable[[float], None]
-"""Called with the share (0 to 1) that has been read; less than before only if another process had to begin anew."""
+"""Receives the share (0 to 1) that has been read; it decreases only if another process had to start over."""
 
 
 class Unwanted(PenstockError):
-    """`wanted` said no: nothing was read, and whatever was under way has stopped."""
+    """`wanted` returned False: the work has stopped without a result."""
 
 
 LayoutChoice = Literal["auto", "geometry", "model"]
-"""Whether the layout model sees a page: see `pages.Options`."""
+"""Whether the layout model analyses a page: see `pages.Options`."""
 
 MODELS_SIDE_PX = 1568
-"""The longer side of a frame that models are shown, in pixels, at most."""
-NOBODY_READ = frozenset({"no_reader", "reader_killed"})
-"""Codes of errors that say nothing of the file: no process could read it, which passes."""
+"""The longer side of a frame for models, in pixels, at most."""
+NO_READER = frozenset({"no_reader", "reader_killed"})
+"""Error codes that say nothing about the file: no process could read it. Retrying helps."""
 TOO_MUCH = frozenset({"too_slow", "too_large", "unreadable"})
-"""Codes of errors that say that a file was too much for the process that read it."""
+"""Error codes of a file that is too much for the process that reads it."""
 
 MAX_PIXELS = 6_750_000
-"""Larger pictures of pages are scaled down to this many pixels before their text is recognised."""
+"""The size to which larger pictures of pages are scaled down before text recognition."""
 _MAX_PAGE_CHARS = 2_000_000
 
 
 @dataclass(frozen=True)
 class FetchLimits:
-    """What one request may take. `timeout_s` is for all of it, from the name's lookup to the last byte."""
+    """Limits of one request. `timeout_s` covers all of it, from the name's lookup to the last byte."""
 
     max_bytes: int = 50_000_000
     timeout_s: float = 60.0
@@ -45,7 +45,7 @@ class FetchLimits:
 
 @dataclass(frozen=True)
 class SitemapLimits:
-    """How far a sitemap is followed. `max_bytes`: of one sitemap, unpacked; `max_depth`: of indexes in indexes."""
+    """Limits of following a sitemap. `max_bytes`: one sitemap, unpacked; `max_depth`: indexes inside indexes."""
 
     max_pages: int = 500
     max_files: int = 50
@@ -57,11 +57,11 @@ class SitemapLimits:
 
 @dataclass(frozen=True)
 class Limits:
-    """How much is read. What has more is refused with code `too_large`, what takes longer with `too_slow`.
+    """Limits of reading. A larger source is refused with code `too_large`, a slower one with `too_slow`.
 
-    `memory_mb` holds for the process that reads one file; `timeout_s` for one page of it, or for all of what has none;
-    `total_s` for all pages; `max_chars` for the text that comes out;
-    `max_markup_bytes` for HTML and XML, which take thirty times their size to read.
+    `memory_mb` bounds the process that reads one file; `timeout_s` one page, or the whole of a file without pages;
+    `total_s` all pages; `max_chars` the resulting text; `max_markup_bytes` HTML and XML, whose reading takes thirty
+    times their size.
     """
 
     max_bytes: int = 200_000_000
@@ -84,7 +84,7 @@ class Limits:
 
 
 def page_limits(timeout_s: float, memory_mb: int, threads: int = 1) -> Limits:
-    """What one page of a document may take, in the process that reads it."""
+    """Return the limits for one page of a document."""
     return Limits(
         timeout_s=timeout_s, total_s=timeout_s, memory_mb=memory_mb, ocr_threads=threads, max_chars=_MAX_PAGE_CHARS
     )
@@ -92,7 +92,7 @@ def page_limits(timeout_s: float, memory_mb: int, threads: int = 1) -> Limits:
 
 @dataclass(frozen=True)
 class Task:
-    """What a child process is asked to do: facts of its own kind, and how much it may take."""
+    """A task of a child process: its facts, which depend on its kind, and its limits."""
 
     facts: Mapping[str, Any]
     limits: Limits
@@ -103,17 +103,17 @@ class Task:
 
     @property
     def path(self) -> Path:
-        """The file that it is about."""
+        """The file to read."""
         return Path(self.facts["path"])
 
 
 def refused(message: str, code: str) -> UnitError:
-    """An error that trying again does not help."""
+    """Return an error that retrying does not solve."""
     return UnitError(message, kind=ErrorKind.PERMANENT, code=code)
 
 
 def check_characters(count: int, name: str, limits: Limits) -> None:
-    """Raises `UnitError` with code `too_large` if this much text is more than is accepted."""
+    """Raise `UnitError` with code `too_large` if a text has more characters than the limit."""
     if count > limits.max_chars:
-        message = f"{name} has more than {limits.max_chars:,} characters of text, which is what is accepted; split it."
+        message = f"{name} has more than {limits.max_chars:,} characters of text, the limit; split it."
         raise refused(message, "too_large")

@@ -8,13 +8,13 @@ _LENGTH = struct.Struct(">I")
 
 
 def pack(message: dict[str, Any], errors: str = "replace") -> bytes:
-    """`errors`: what becomes of lone surrogates; `surrogatepass` keeps them, and so the names of any files."""
+    """Encode a message. `errors` handles lone surrogates: `surrogatepass` keeps them, and so the names of any files."""
     body = json.dumps(message, ensure_ascii=False).encode("utf-8", errors)
     return _LENGTH.pack(len(body)) + body
 
 
 class Buffer:
-    """Bytes as they arrive; complete messages come out."""
+    """Collects bytes as they arrive and returns complete messages."""
 
     def __init__(self, max_bytes: int) -> None:
         self._bytes = bytearray()
@@ -24,7 +24,7 @@ class Buffer:
         self._bytes += data
 
     def next(self) -> dict[str, Any] | None:
-        """The next message; None while it is incomplete. Raises `ValueError` for one that is too long or no object."""
+        """Return the next message, None while incomplete. Raises `ValueError` for a long one or one not an object."""
         if len(self._bytes) < _LENGTH.size:
             return None
         (length,) = _LENGTH.unpack_from(self._bytes)
@@ -36,5 +36,5 @@ class Buffer:
         message = json.loads(self._bytes[_LENGTH.size : end])
         del self._bytes[:end]
         if not isinstance(message, dict):
-            raise ValueError("a message that is no object")  # noqa: TRY004  # as promised
+            raise ValueError("a message that is not an object")  # noqa: TRY004  # as documented
         return message

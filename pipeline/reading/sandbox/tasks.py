@@ -1,7 +1,7 @@
-"""What a child process does, by the task's name. Each task answers with an object that JSON can hold.
+"""All tasks of child processes, by name. Each task returns an object that JSON can hold.
 
-Each room lists in its module `tasks` what children do for it. They are imported by their names, and by child processes
-alone: rooms import the sandbox, which knows none of them.
+Each room lists its tasks in its module `tasks`. Only child processes import these modules, by name: rooms import the
+sandbox, so the sandbox must not import rooms.
 """
 
 from collections.abc import Callable

@@ -1,1 +1,1 @@
-"""Files of many kinds as text, and text in pieces."""
+"""Turn files of many kinds into text, and text into chunks."""

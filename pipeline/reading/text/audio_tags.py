@@ -1,4 +1,4 @@
-"""The tags of audio files, read in a child process: 200 KB of packed tags unpack to as much memory as they like."""
+"""Read the tags of audio files in a child process: 200 KB of packed tags may unpack to any amount of memory."""
 
 import errno
 from importlib.util import find_spec
@@ -10,10 +10,10 @@ from pipeline.reading.sandbox.child import Session
 from pipeline.reading.sandbox.limits import Limits
 
 MAX_CHARS = 1000
-"""Of each tag; the rest is cut off."""
+"""The longest tag; the rest is cut off."""
 
 _LIMITS = Limits(timeout_s=10, memory_mb=500, max_chars=100_000)
-"""Pictures of albums are read along with the tags: some megabytes."""
+"""Album covers, some megabytes, are read along with the tags."""
 _NAMES = {
     "title": ("title", "TIT2", "\xa9nam", "Title"),
     "artist": ("artist", "TPE1", "\xa9ART", "Author", "Artist"),
@@ -36,11 +36,11 @@ def can_read() -> bool:
 
 
 def read(path: Path, session: Session) -> dict[str, Any]:
-    """A file's `title`, `artist`, `album`, `genre`, `musicbrainz_id` (texts), `year` and `duration_s` (numbers or
-    None), as far as it has any; nothing for what is no audio file.
+    """Return a file's `title`, `artist`, `album`, `genre`, `musicbrainz_id` (texts), `year` and `duration_s` (numbers
+    or None); empty for a file without audio.
 
-    Raises `OSError` if the system cannot read it; `UnitError` if nobody can make sense of it (permanent), or if there
-    is no child to do so (transient).
+    Raises `OSError` if the system cannot read it; `UnitError` if mutagen cannot parse it (permanent), or if no child
+    starts (transient).
     """
     open_file(path).close()
     answer = session.ask({"task": "tags", "path": str(path.absolute())}, path.name, _LIMITS)
@@ -51,7 +51,7 @@ def read(path: Path, session: Session) -> dict[str, Any]:
 
 
 def tags_of(path: Path) -> dict[str, Any]:
-    """The same, in this process: `tags`, or `system`, what the system said. Raises whatever mutagen does."""
+    """Read tags in this process: return `tags`, or `system`, the system's error. Raises whatever mutagen raises."""
     import mutagen  # noqa: PLC0415  # an extra
 
     try:
@@ -59,7 +59,7 @@ def tags_of(path: Path) -> dict[str, Any]:
             file = mutagen.File(opened)
     except (OSError, mutagen.MutagenError) as error:
         cause = error.args[0] if isinstance(error, mutagen.MutagenError) and error.args else error
-        # Sizes that lie, too, end in errors of the system's kind: without a number, or as seeking to nowhere.
+        # False sizes also end in `OSError`: without a number, or for an invalid seek.
         if isinstance(cause, OSError) and cause.errno not in {None, errno.EINVAL}:
             return {"system": str(cause)}
         raise
@@ -68,15 +68,15 @@ def tags_of(path: Path) -> dict[str, Any]:
 
 def _tags(file: Any) -> dict[str, Any]:
     tags = file.tags or {}
-    found: dict[str, Any] = {name: _first(tags, keys, all_of_it=name == "genre") for name, keys in _NAMES.items()}
-    date = found.pop("date")[:4]
-    found["year"] = int(date) if date.isascii() and date.isdigit() else None
-    found["duration_s"] = getattr(file.info, "length", None)
-    return found
+    facts: dict[str, Any] = {name: _first(tags, keys, all_of_it=name == "genre") for name, keys in _NAMES.items()}
+    date = facts.pop("date")[:4]
+    facts["year"] = int(date) if date.isascii() and date.isdigit() else None
+    facts["duration_s"] = getattr(file.info, "length", None)
+    return facts
 
 
 def _first(tags: Any, keys: tuple[str, ...], *, all_of_it: bool = False) -> str:
-    """The first value under any of these keys, as text; or all the values under the first key that has any."""
+    """Return the first value under any of these keys as text; with `all_of_it`, all values under the first such key."""
     for key in keys:
         try:
             value = tags[key]
@@ -84,7 +84,7 @@ def _first(tags: Any, keys: tuple[str, ...], *, all_of_it: bool = False) -> str:
             continue
         value = getattr(value, "data", None) or getattr(value, "text", value)
         if all_of_it and isinstance(value, list):
-            value = ", ".join(str(getattr(one, "value", one)) for one in value)
+            value = ", ".join(str(getattr(item, "value", item)) for item in value)
         value = value[0] if isinstance(value, list) and value else value
         text = value.decode("utf-8", "replace") if isinstance(value, bytes) else str(getattr(value, "value", value))
         if text and text != "[]":

@@ -1,4 +1,4 @@
-"""Bytes as text: which encoding they are in, or that they are no text."""
+"""Decode bytes as text: detect their encoding, or that they are not text."""
 
 import codecs
 import re
@@ -12,7 +12,7 @@ _MARKS = (
     (codecs.BOM_UTF16_LE, "utf-16"),
     (codecs.BOM_UTF16_BE, "utf-16"),
 )
-_SAMPLE_BYTES = 200_000  # More take the detector seconds and tell it nothing new.
+_SAMPLE_BYTES = 200_000  # A larger sample takes seconds and detects no more.
 _CONTROLS = re.compile(rb"[\x00-\x08\x0e-\x1a\x1c-\x1f\x7f]")
 _MAX_CONTROLS = 0.01
 _MAX_GUESSED_CHAOS = 0.1
@@ -29,15 +29,15 @@ _MEANT = {
     "gb2312": "gb18030",
     "gbk": "gb18030",
 }
-"""What browsers take for an encoding that is named: the larger one of the same family."""
+"""The encoding that browsers use for a declared one: the larger encoding of the same family."""
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 def decode(data: bytes, name: str, declared: str = "") -> str:
-    """The text in `data`. `declared`: the encoding that a server or the file itself names, which is tried first.
+    """Return the text in `data`. `declared`: the encoding named by a server or the file itself, tried after UTF-8.
 
-    Line ends become `\\n`, and NULs are left out. Raises `UnitError` with code `unsupported` for what is no text.
+    Line ends become `\\n`, and NULs are removed. Raises `UnitError` with code `unsupported` if `data` is not text.
     """
     text = _decoded(data, declared)
     if text is None:
@@ -46,7 +46,7 @@ def decode(data: bytes, name: str, declared: str = "") -> str:
 
 
 def utf8(data: bytes) -> str | None:
-    """The text in `data` if it is plainly UTF-8, which takes no detection; else None."""
+    """Return the text in `data` if it is plainly UTF-8, without detection; otherwise None."""
     if _binary(data) or data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         return None
     text = _strictly(data, "utf-8-sig")
@@ -69,7 +69,7 @@ def _decoded(data: bytes, declared: str) -> str | None:
 
     best = from_bytes(sample).best()
     if best is None or best.chaos > _MAX_GUESSED_CHAOS:
-        # UTF-8 with a few damaged bytes reads better than whatever fits all of them.
+        # UTF-8 with a few damaged bytes reads better than an encoding that fits all of them.
         text = data.decode("utf-8", "replace")
         return text if text.count("\ufffd") <= _MAX_CONTROLS * len(text) else None
     return data.decode(best.encoding, "replace")
@@ -78,7 +78,7 @@ def _decoded(data: bytes, declared: str) -> str | None:
 def _strictly(data: bytes, encoding: str) -> str | None:
     try:
         name = codecs.lookup(encoding).name
-        # Python's own codecs, such as punycode and unicode_escape, are no encodings of files, and some are slow.
+        # Python's own codecs, such as punycode and unicode_escape, are not encodings of files, and some are slow.
         return data.decode(_MEANT.get(name, name)) if _CHARSETS.match(name) else None
     except (LookupError, ValueError):
         return None
@@ -90,7 +90,7 @@ def _binary(data: bytes) -> bool:
 
 
 def _wide_encoding(sample: bytes) -> str:
-    """UTF-16 without a mark: every other byte of text in European languages is zero."""
+    """Detect UTF-16 without a mark: every other byte of text in European languages is zero."""
     pairs = len(sample) // 2
     if not pairs:
         return ""

@@ -1,4 +1,4 @@
-"""Text in pieces to embed, each with the place that it comes from."""
+"""Split text into chunks to embed, each with its place."""
 
 import re
 from bisect import bisect_left, bisect_right
@@ -12,11 +12,11 @@ from pipeline.reading.sandbox.limits import Unwanted, Wanted, refused
 from pipeline.reading.text.sections import SEPARATOR, Reading, Section
 
 MODEL = "gpt-3.5-turbo"
-"""The model whose tokens are counted. Others count a little differently, so leave some room."""
+"""The model whose tokens are counted. Other models count slightly differently, so leave some room."""
 
 _WINDOW = 24_000
-"""Characters given to the splitter at once. Its time grows with the square of a run without spaces: 20,000 letters of
-Chinese take 0.08 s, 100,000 take 1.2 s. And while it works, no other thread of the process does."""
+"""Characters given to the splitter at once. Its time grows with the square of a run without spaces: 20,000 Chinese
+letters take 0.08 s, 100,000 take 1.2 s. While it works, it blocks the process's other threads."""
 
 _CHARACTERS_PER_TOKEN = 12
 _GAP = re.compile(r"\s{200,}")
@@ -25,16 +25,16 @@ _HEADING = re.compile(r" {0,3}(#{1,6})[ \t]+(\S.*)")
 _UNDERLINE = re.compile(r" {0,3}(=+|-{2,})[ \t]*$")
 _MARKS = re.compile(r"[*_`]+|!?\[([^\]\n]*)\]\([^)\s]*(?:[ \t]+\"[^\"\n]*\")?\)")
 _PERMALINKS = frozenset({"#", "¶", "§"})
-"""What a heading's link to itself says."""
+"""Texts of a heading's link to itself."""
 _MAX_HEADING = 200
 _MAX_NAME = 1_000
-"""Of a line that is a heading, so much is looked at."""
+"""The inspected part of a heading's line, in characters."""
 
 
 @dataclass(frozen=True)
 class Chunk:
-    """A piece of text. `start` and `end` are offsets in characters into the reading's whole `text`, which has this very
-    text there. `heading`: the headings above it, the outermost first."""
+    """A piece of text. `start` and `end`: its character offsets in the reading's whole `text`. `heading`: the headings
+    above it, the outermost first."""
 
     text: str
     heading: tuple[str, ...]
@@ -46,7 +46,7 @@ class Chunk:
 
 @dataclass(frozen=True)
 class _Path:
-    """The headings above what follows `offset`."""
+    """The headings above the text after `offset`."""
 
     offset: int
     levels: tuple[int, ...]
@@ -54,18 +54,18 @@ class _Path:
 
 
 def split(reading: Reading, tokens: int, overlap: int, wanted: Wanted = lambda: True) -> list[Chunk]:
-    """The reading's chunks in order, none of them blank, of at most `tokens` tokens, of which `overlap` repeat the end
-    of the chunk before. The same text gives the same chunks. No chunk goes over the end of a section, and none is only
-    a heading that the next one has in its `heading`.
+    """Return the reading's chunks in order, without blank ones, of at most `tokens` tokens, `overlap` of which repeat
+    the end of the previous chunk. Equal texts give equal chunks. No chunk crosses the end of a section, and none is
+    only a heading that the next chunk has in its `heading`.
 
-    Raises `UnitError` with code `chunk_size` for sizes that make no sense, or `Unwanted`.
+    Raises `UnitError` with code `chunk_size` for invalid sizes, or `Unwanted`.
     """
     if not 0 <= overlap < tokens:
         raise refused(f"Chunks of {tokens} tokens cannot overlap by {overlap}.", "chunk_size")
     markdown = MarkdownSplitter.from_tiktoken_model(MODEL, tokens, overlap=overlap)
     plain = TextSplitter.from_tiktoken_model(MODEL, tokens, overlap=overlap)
     window = max(_WINDOW, tokens * _CHARACTERS_PER_TOKEN)
-    found: list[Chunk] = []
+    chunks: list[Chunk] = []
     at, above = 0, _Path(0, (), ())
     for section in reading.sections:
         splitter: MarkdownSplitter | TextSplitter = plain if section.plain else markdown
@@ -74,23 +74,23 @@ def split(reading: Reading, tokens: int, overlap: int, wanted: Wanted = lambda: 
         known = 0
         for start, text in _pieces(section.text, splitter, window):
             if not wanted():
-                raise Unwanted("The chunks are not wanted any more.")
+                raise Unwanted("The chunks are no longer wanted.")
             end = start + len(text)
-            new = min(max(start, known), end - 1)  # What is before repeats the end of the chunk before.
+            new = min(max(start, known), end - 1)  # The text before repeats the previous chunk.
             path = paths[bisect_right(offsets, _first_body(text[new - start :], new)) - 1]
             known = end
-            found.append(Chunk(text, path.names, section.page, at + start, at + end, section.source))
-            if len(found) > 1 and _announces(found[-2], found[-1]):
-                del found[-2]
+            chunks.append(Chunk(text, path.names, section.page, at + start, at + end, section.source))
+            if len(chunks) > 1 and _announces(chunks[-2], chunks[-1]):
+                del chunks[-2]
         above = paths[-1]
         at += len(section.text) + len(SEPARATOR)
-    return found
+    return chunks
 
 
 @lru_cache(maxsize=500)
 def count_tokens(text: str) -> int:
-    """How many tokens a text has, as chunks are measured."""
-    # The splitter counts, and does not tell: it is asked for the least size that the text fits into.
+    """Return the number of tokens in a text, as counted for chunks."""
+    # The splitter does not return its count: search for the least size that the text fits into.
     fits = range(1, len(text.encode(errors="replace")) + 1)
     return 1 + bisect_left(fits, True, key=lambda tokens: len(_counter(tokens).chunks(text)) <= 1)
 
@@ -100,7 +100,7 @@ def _counter(tokens: int) -> TextSplitter:
 
 
 def _announces(chunk: Chunk, following: Chunk) -> bool:
-    """Whether the chunk is nothing but headings that `following` stands under."""
+    """Whether the chunk consists only of headings above `following`."""
     lines = [line for line in chunk.text.split("\n") if line.strip()]
     if not all(_HEADING.match(line) or (place and _UNDERLINE.match(line)) for place, line in enumerate(lines)):
         return len(lines) == 2 and bool(_UNDERLINE.match(lines[1])) and chunk.heading == following.heading
@@ -108,17 +108,17 @@ def _announces(chunk: Chunk, following: Chunk) -> bool:
 
 
 def _inherited(section: Section, above: _Path) -> _Path:
-    """A page goes on under the headings of the one before; a web page of a sitemap does not."""
+    """Let a page continue under the headings of the previous page; a web page of a sitemap starts without headings."""
     return _Path(0, (), ()) if section.source else _Path(0, above.levels, above.names)
 
 
 def _pieces(text: str, splitter: MarkdownSplitter | TextSplitter, window: int) -> Iterator[tuple[int, str]]:
-    """(start, chunk) of the whole text, a window at a time: the next begins where the last chunk did, which may have
-    been cut off."""
+    """Yield (start, chunk) of the whole text, window by window: the next window begins at the last chunk, which may
+    have been cut off."""
     at = 0
     while at < len(text):
         part = text[at : at + window]
-        gap = _GAP.search(part)  # The splitter takes for ever over thousands of blank lines.
+        gap = _GAP.search(part)  # The splitter takes forever on thousands of blank lines.
         if gap:
             part = part[: gap.start()]
         chunks = [(start, chunk) for start, chunk in splitter.chunk_indices(part) if chunk.strip()]
@@ -129,8 +129,8 @@ def _pieces(text: str, splitter: MarkdownSplitter | TextSplitter, window: int) -
 
 
 def _first_body(text: str, start: int) -> int:
-    """Where in the section the chunk's first line begins that is no heading: a chunk that opens with a heading stands
-    under it."""
+    """Return the offset in the section of the chunk's first line that is not a heading: a chunk that opens with a
+    heading belongs below it."""
     at = start
     for line in text.splitlines(keepends=True):
         if line.strip() and not _HEADING.match(line.rstrip("\n")):
@@ -140,15 +140,15 @@ def _first_body(text: str, start: int) -> int:
 
 
 def _paths(text: str, above: _Path) -> list[_Path]:
-    """The headings above each place of a Markdown text, in the order of the places."""
+    """Return the headings above each place of a Markdown text, in order of place."""
     paths = [above]
     at = 0
     fence = ""
     previous = ""
     previous_at = 0
     for line in text.split("\n"):
-        if found := _FENCE.match(line):
-            mark = found[1]
+        if match := _FENCE.match(line):
+            mark = match[1]
             if not fence:
                 fence = mark
             elif mark[0] == fence[0] and len(mark) >= len(fence) and not line.strip(" " + mark[0]):
@@ -164,18 +164,18 @@ def _paths(text: str, above: _Path) -> list[_Path]:
 
 
 def _unclosed(heading: str) -> str:
-    """A heading's text without the `##` that may close it."""
+    """Return a heading's text without the `##` that may close it."""
     text = heading.rstrip(" \t")
     return text.rstrip("#").rstrip(" \t") or text
 
 
 def _is_block(line: str) -> bool:
-    """Whether the line is of a kind that an underline makes no heading: a table's row, a list, a quotation."""
+    """Whether an underline makes no heading of the line: a table's row, a list, a quotation."""
     return line.lstrip().startswith(("|", "-", "*", "+", ">", "#", "```", "~~~")) or line.startswith("    ")
 
 
-def _words_of_mark(found: re.Match[str]) -> str:
-    return found[1] if found[1] and found[1] not in _PERMALINKS else ""
+def _words_of_mark(match: re.Match[str]) -> str:
+    return match[1] if match[1] and match[1] not in _PERMALINKS else ""
 
 
 def _below(path: _Path, offset: int, level: int, name: str) -> _Path:

@@ -1,4 +1,4 @@
-"""What kind of file something is, by its content; suffixes only decide between kinds of text."""
+"""Detect a file's kind by its content; suffixes only decide between kinds of text."""
 
 import json
 import mmap
@@ -12,7 +12,7 @@ from pipeline.reading.files import filetype
 from pipeline.reading.sandbox.limits import Limits, refused
 
 HEAD_BYTES = 4096
-"""The bytes that tell kinds apart, but for packed files."""
+"""The bytes that decide between kinds, except for packed files."""
 
 _ZIP = (b"PK\x03\x04", b"PK\x05\x06")
 _OLE = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"
@@ -21,7 +21,7 @@ _HTML = re.compile(
 )
 _FEED = re.compile(rb"\s*(?:<\?xml[^>]*>\s*)?(?:<[!?][^>]*>\s*)*<(?:\w+:)?(?:rss|feed|rdf)\b", re.IGNORECASE)
 _UNREADABLE = (zipfile.BadZipFile, EOFError, ValueError, NotImplementedError, RuntimeError, OSError)
-"""What reading a damaged archive raises."""
+"""Errors of reading a damaged archive."""
 _ZIPPED = {"word/": "docx", "ppt/": "pptx", "xl/": "xlsx"}
 _PLAIN_SUFFIXES = frozenset(
     {
@@ -88,7 +88,7 @@ _PLAIN_SUFFIXES = frozenset(
 
 
 class Kind(StrEnum):
-    """How a file is read."""
+    """Kinds of files, each with its way of reading."""
 
     PDF = "pdf"
     PICTURE = "picture"
@@ -106,36 +106,36 @@ class Kind(StrEnum):
 
 
 MARKUP = frozenset({Kind.HTML, Kind.FEED, Kind.NOTEBOOK})
-"""Kinds whose reading takes many times their size."""
+"""Kinds whose reading takes memory of many times their size."""
 
 DECODED = frozenset({Kind.MARKDOWN, Kind.PLAIN})
 """Kinds that are only decoded."""
 
 
 def kind_of(path: Path, filename: str, limits: Limits) -> Kind:
-    """The kind of the file at `path`, called `filename`. Packed files are measured before anything unpacks them.
+    """Return the kind of the file at `path`, called `filename`. Check packed files before anything unpacks them.
 
     Raises `UnitError` (permanent): `unsupported`, `encrypted`, `corrupt` or `too_large`; and `OSError`.
     """
     with path.open("rb") as file:
         head = file.read(HEAD_BYTES)
-    if found := kind_by_head(head, filename):
-        return Kind.NOTEBOOK if found == Kind.PLAIN and filename.endswith(".ipynb") and _is_notebook(path) else found
+    if kind := kind_by_head(head, filename):
+        return Kind.NOTEBOOK if kind == Kind.PLAIN and filename.endswith(".ipynb") and _is_notebook(path) else kind
     return _ole_kind(path, filename) if head.startswith(_OLE) else _packed_kind(path, filename, limits)
 
 
 def kind_by_head(head: bytes, filename: str) -> Kind | None:
-    """The kind of a file that starts with `head` (its first `HEAD_BYTES`); None if that takes a look inside."""
+    """Return the kind of a file that starts with `head` (its first `HEAD_BYTES`); None if only its content decides."""
     if head.startswith((*_ZIP, _OLE)):
         return None
-    found = filetype.detect(head)
-    if found and (found != "pdf" or _is_pdf(head, filename)):
-        return Kind.PDF if found == "pdf" else Kind.PICTURE
+    detected = filetype.detect(head)
+    if detected and (detected != "pdf" or _is_pdf(head, filename)):
+        return Kind.PDF if detected == "pdf" else Kind.PICTURE
     return _text_kind(head, PurePath(filename).suffix.lower())
 
 
 def _is_pdf(head: bytes, filename: str) -> bool:
-    """Text may speak of `%PDF-`; files that are PDFs begin with it, or have bytes that no text has."""
+    """Whether the file is a PDF: it begins with `%PDF-`, which text may mention too, or has bytes that text lacks."""
     return head.lstrip().startswith(b"%PDF-") or filename.lower().endswith(".pdf") or b"\0" in head
 
 
@@ -154,10 +154,10 @@ def _text_kind(head: bytes, suffix: str) -> Kind:
 def _is_notebook(path: Path) -> bool:
     try:
         with path.open(encoding="utf-8") as file:
-            found = json.load(file) if path.stat().st_size <= 20_000_000 else None
+            content = json.load(file) if path.stat().st_size <= 20_000_000 else None
     except (ValueError, RecursionError):
         return False
-    return isinstance(found, dict) and isinstance(found.get("cells"), list)
+    return isinstance(content, dict) and isinstance(content.get("cells"), list)
 
 
 def _packed_kind(path: Path, filename: str, limits: Limits) -> Kind:
@@ -184,7 +184,7 @@ def _packed_kind(path: Path, filename: str, limits: Limits) -> Kind:
 
 
 def _check_packed(entries: list[zipfile.ZipInfo], filename: str, limits: Limits) -> None:
-    """Refuse what unpacks to too much. Sizes that lie are no way around: unpacking stops at the size declared."""
+    """Refuse archives that unpack to too much. False sizes do not help: unpacking stops at the declared size."""
     if len(entries) > limits.max_entries:
         message = f"{filename} holds {len(entries):,} files, more than the {limits.max_entries:,} that are accepted."
         raise refused(message, "too_large")
@@ -197,7 +197,7 @@ def _check_packed(entries: list[zipfile.ZipInfo], filename: str, limits: Limits)
 
 
 def _ole_kind(path: Path, filename: str) -> Kind:
-    """Old Office files: their streams have names in UTF-16."""
+    """Return the kind of an old Office file, whose streams have names in UTF-16."""
     with path.open("rb") as file, closing(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)) as data:
         if data.find("EncryptedPackage".encode("utf-16-le")) >= 0:
             raise refused(f"{filename} needs a password; save a copy without one and add that.", "encrypted")

@@ -1,4 +1,4 @@
-"""Files and web pages as text. Runs in a child process, since what it calls may hang, crash or take all memory."""
+"""Extract text from files and web pages. Runs in a child process, since libraries may hang, crash or fill memory."""
 
 import re
 import warnings
@@ -31,11 +31,11 @@ _AROUND = _HEADINGS | _BESIDE
 _MENU_SHARE = 0.9
 _MAX_JUMP = 40
 _PERMALINK = " \t\n#¶§¤🔗\N{NO-BREAK SPACE}\N{ZERO WIDTH SPACE}\N{VARIATION SELECTOR-16}"
-"""What a link to a heading's own place consists of."""
+"""The characters of a heading's link to itself."""
 
 
 def extract_file(path: Path, filename: str, limits: Limits, progress: Progress) -> Reading:
-    """The text of the file. Raises `UnitError` (permanent), `OSError`, `MemoryError` or `RecursionError`."""
+    """Return the text of the file. Raises `UnitError` (permanent), `OSError`, `MemoryError` or `RecursionError`."""
     kind = kind_of(path, filename, limits)
     if kind in {Kind.PDF, Kind.PICTURE}:
         return _paged(path, filename, limits, progress)
@@ -48,15 +48,15 @@ def extract_file(path: Path, filename: str, limits: Limits, progress: Progress) 
 
 
 def extract_page(path: Path, url: str, declared: str, limits: Limits) -> Reading:
-    """The main text of a web page as Markdown, and its title. `declared`: the encoding that the server named.
+    """Return the main text of a web page as Markdown, and its title. `declared`: the encoding named by the server.
 
-    All of the page's text if no part of it stands out."""
+    Returns all of the page's text if no part of it stands out."""
     data = path.read_bytes()
     _check_markup(len(data), url, limits)
     html = charset.decode(data, url, declared or _declared(data))
-    import trafilatura  # noqa: PLC0415  (pages alone need it)
+    import trafilatura  # noqa: PLC0415  (only pages need it)
 
-    found = trafilatura.extract(
+    text = trafilatura.extract(
         html,
         url=url,
         output_format="markdown",
@@ -66,10 +66,10 @@ def extract_page(path: Path, url: str, declared: str, limits: Limits) -> Reading
         with_metadata=False,
     )
     facts = trafilatura.extract_metadata(html, default_url=url)
-    whole = _converted(Kind.HTML, html.encode(), url) if not found or len(found) < _LEAST_SHARE * len(html) else None
+    whole = _converted(Kind.HTML, html.encode(), url) if not text or len(text) < _LEAST_SHARE * len(html) else None
     title = (facts.title if facts and facts.title else "") or (whole.title if whole else "")
-    if found:
-        return Reading(" ".join(title.split()), [Section(found, source=url)])
+    if text:
+        return Reading(" ".join(title.split()), [Section(text, source=url)])
     sections = [Section(section.text, source=url) for section in whole.sections] if whole else []
     return Reading(" ".join(title.split()), sections)
 
@@ -83,13 +83,13 @@ def _check_markup(size: int, name: str, limits: Limits) -> None:
 
 
 def _declared(data: bytes) -> str:
-    """The encoding that HTML or XML names itself."""
-    found = _XML_ENCODING.search(data[:1024]) or _META_CHARSET.search(data[:4096])
-    return found[1].decode("ascii") if found else ""
+    """Return the encoding that HTML or XML declares itself."""
+    match = _XML_ENCODING.search(data[:1024]) or _META_CHARSET.search(data[:4096])
+    return match[1].decode("ascii") if match else ""
 
 
 def _converted(kind: Kind, data: bytes, filename: str) -> Reading:
-    """The text of an office file, a feed and so on, by markitdown's converters: none of these use the network."""
+    """Convert an office file, a feed and so on to text with markitdown's converters, which do not use the network."""
     import io  # noqa: PLC0415
 
     from markitdown import StreamInfo, converters  # noqa: PLC0415  (0.8 s)
@@ -113,7 +113,7 @@ def _converted(kind: Kind, data: bytes, filename: str) -> Reading:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            found = classes[kind]().convert(io.BytesIO(data), StreamInfo(extension=suffix, charset=encoding))
+            converted = classes[kind]().convert(io.BytesIO(data), StreamInfo(extension=suffix, charset=encoding))
     except (MemoryError, RecursionError, UnitError):
         raise
     except Exception as error:  # whatever a dozen libraries raise for damaged files
@@ -122,15 +122,15 @@ def _converted(kind: Kind, data: bytes, filename: str) -> Reading:
         if any(word in f"{type(error).__name__} {error}".lower() for word in _PASSWORD):
             message = f"{filename} needs a password; save a copy without one and add that."
             raise refused(message, "encrypted") from error
-        message = f"{filename} is damaged, or no {kind} file: {type(error).__name__}; export or download it again."
+        message = f"{filename} is damaged, or not a {kind} file: {type(error).__name__}; export or download it again."
         raise refused(message, "corrupt") from error
-    text = _without_pictures(found.markdown.replace("\r\n", "\n").replace("\0", ""))
-    title = " ".join(str(found.title or "").split())
+    text = _without_pictures(converted.markdown.replace("\r\n", "\n").replace("\0", ""))
+    title = " ".join(str(converted.title or "").split())
     return Reading(title, _slides(text) if kind == Kind.PPTX else [Section(text)])
 
 
 def _without_navigation(html: str) -> str:
-    """A page without its menus, its list of contents and the links that headings have to themselves."""
+    """Remove menus, lists of contents, and the links of headings to themselves."""
     from bs4 import BeautifulSoup, Tag  # noqa: PLC0415  (markitdown loads it as well)
 
     page = BeautifulSoup(html, "html.parser")
@@ -142,23 +142,23 @@ def _without_navigation(html: str) -> str:
         if isinstance(node, Tag):
             around = within[id(node.parent)]
             within[id(node)] = around | {"body"} if _is_body(node) else around | (_AROUND & {node.name})
-    links, gone, menus = _links_within(nodes), set[int](), []
+    links, removed, menus = _links_within(nodes), set[int](), []
     for node in nodes:
-        if isinstance(node, Tag) and id(node.parent) not in gone:
+        if isinstance(node, Tag) and id(node.parent) not in removed:
             around, text = within[id(node)], links[id(node)]
             beside = bool(around & _BESIDE) or (has_body and "body" not in around)
             is_menu = node.name in {"ul", "ol"} and text.is_menu and (beside or text.all_inside)
             is_marked = node.name == "nav" or node.get("role") in _NAVIGATION
             if is_menu or is_marked or _is_jump(node, text, around):
                 menus.append(node)
-        if id(node.parent) in gone or (menus and menus[-1] is node):
-            gone.add(id(node))
+        if id(node.parent) in removed or (menus and menus[-1] is node):
+            removed.add(id(node))
     for menu in menus:
         menu.decompose()
     # If a page is only a menu, keep the menu.
     whole = links[id(page)].characters
-    left = str(page)
-    return left if len(page.get_text().strip()) >= _LEAST_SHARE * whole else html
+    remaining = str(page)
+    return remaining if len(page.get_text().strip()) >= _LEAST_SHARE * whole else html
 
 
 def _is_body(node: Any) -> bool:
@@ -177,13 +177,13 @@ def _is_jump(node: Any, inner: "_Links", around: frozenset[str]) -> bool:
 
 @dataclass
 class _Links:
-    """The characters of a part of a page, and how many of them are on links."""
+    """The characters of a part of a page, and how many of them belong to links."""
 
     characters: int = 0
     linked: int = 0
     links: int = 0
     all_inside: bool = True
-    """All links lead to places in the same page."""
+    """Whether all links lead to places in the same page."""
 
     @property
     def is_menu(self) -> bool:
@@ -191,47 +191,47 @@ class _Links:
 
 
 def _links_within(nodes: list[Any]) -> dict[int, _Links]:
-    """The characters and links in each node and in their common parent. `nodes` are in the order of the page."""
-    found: defaultdict[int, _Links] = defaultdict(_Links)
+    """Return the characters and links in each node and in their common parent. `nodes` are in the order of the page."""
+    totals: defaultdict[int, _Links] = defaultdict(_Links)
     for node in reversed(nodes):  # so each node comes after its descendants
-        mine = found[id(node)]
+        own = totals[id(node)]
         if node.name is None:
-            mine.characters = len(node.strip())
+            own.characters = len(node.strip())
         elif node.name == "a":
             inside = str(node.get("href", "")).startswith("#")
-            mine.linked, mine.links, mine.all_inside = mine.characters, mine.links + 1, mine.all_inside and inside
-        outer = found[id(node.parent)]
-        outer.characters += mine.characters
-        outer.linked += mine.linked
-        outer.links += mine.links
-        outer.all_inside &= mine.all_inside
-    return found
+            own.linked, own.links, own.all_inside = own.characters, own.links + 1, own.all_inside and inside
+        outer = totals[id(node.parent)]
+        outer.characters += own.characters
+        outer.linked += own.linked
+        outer.links += own.links
+        outer.all_inside &= own.all_inside
+    return totals
 
 
 def _without_pictures(text: str) -> str:
-    """The Markdown without the pictures that it holds as data."""
+    """Remove the pictures embedded in the Markdown as data."""
     parts: list[str] = []
-    kept = looked = 0
-    for found in _EMBEDDED.finditer(text):
-        # Looked for from its end: from its beginning, a text of `![![![…` is read to the end for each of them.
-        line = text.rfind("\n", looked, found.start()) + 1
-        begin = text.rfind("![", max(looked, line), found.start())
-        looked = found.end()
+    kept = searched = 0
+    for match in _EMBEDDED.finditer(text):
+        # Search backwards from the data: searching forwards, a text of `![![![…` is read to its end for each mark.
+        line = text.rfind("\n", searched, match.start()) + 1
+        begin = text.rfind("![", max(searched, line), match.start())
+        searched = match.end()
         if begin >= 0:
             parts.append(text[kept:begin])
-            kept = looked
+            kept = searched
     return "".join((*parts, text[kept:]))
 
 
 def _slides(text: str) -> list[Section]:
-    """A section for each slide; markitdown marks where they begin."""
+    """Return a section for each slide; markitdown marks where slides begin."""
     parts = _SLIDE.split(text)
     slides = zip(parts[1::2], parts[2::2], strict=True)
     return [Section(slide.strip(), page=int(number)) for number, slide in slides if slide.strip()]
 
 
 def _paged(path: Path, filename: str, limits: Limits, progress: Progress) -> Reading:
-    """The pages of a PDF or a picture: from the text layer where it can be trusted, else by text recognition."""
+    """Read the pages of a PDF or picture: from a trustworthy text layer, otherwise by text recognition."""
     options = Options(
         dpi=limits.ocr_dpi,
         pictures=limits.ocr_pictures,
@@ -260,7 +260,7 @@ def _paged(path: Path, filename: str, limits: Limits, progress: Progress) -> Rea
 
 
 def _pages(source: conversion.PageSource, count: int, name: str, limits: Limits) -> Iterator[tuple[int, str, str]]:
-    """(page, its text, what went wrong with it)."""
+    """Yield (page, its text, its error)."""
     characters = 0
     for number in range(1, count + 1):
         try:

@@ -1,28 +1,28 @@
-"""What was read, in sections."""
+"""The text of a file in sections."""
 
 from dataclasses import dataclass, field
 
 SEPARATOR = "\n\n"
-"""What stands between two sections in the whole text."""
+"""The text between two sections in the whole text."""
 
 
 @dataclass(frozen=True)
 class Section:
-    """Part of what was read: a page, a slide, a web page of a sitemap, or all of it.
+    """A part of the text: a page, a slide, a web page of a sitemap, or all of it.
 
-    `plain`: the text is not Markdown (source code, JSON): a `#` in it makes no heading.
+    `plain`: the text is not Markdown (source code, JSON), so `#` marks no heading.
     """
 
     text: str
     page: int | None = None
     source: str = ""
-    """The address of the web page that it comes from."""
+    """The address of its web page."""
     plain: bool = False
 
 
 @dataclass(frozen=True)
 class Reading:
-    """All that was read. `warnings`: what was left out, in sentences for people."""
+    """The whole text. `warnings`: sentences for people about omitted parts."""
 
     title: str
     sections: list[Section]
@@ -30,5 +30,5 @@ class Reading:
 
     @property
     def text(self) -> str:
-        """The whole text, to which the offsets of chunks refer."""
+        """The text of all sections, to which the offsets of chunks refer."""
         return SEPARATOR.join(section.text for section in self.sections)

@@ -1,4 +1,4 @@
-"""What a child process does with files and web pages that become text, by the task's name."""
+"""Tasks of child processes that turn files and web pages into text, by name."""
 
 from collections.abc import Callable, Mapping
 from typing import Any

@@ -1,4 +1,4 @@
-"""Files of many kinds as text, with the pages where there are some."""
+"""Read the text of files of many kinds, with pages where the kind has them."""
 
 import os
 import stat
@@ -12,7 +12,7 @@ from pipeline.reading.text.content_type import DECODED, HEAD_BYTES, Kind, kind_b
 from pipeline.reading.text.sections import Reading, Section
 
 _DECODED_HERE_BYTES = 1_000_000
-"""Text up to this size is decoded in this process, since it is only text."""
+"""Text up to this size is decoded in this process: decoding is harmless."""
 
 _Identity = tuple[int, int, int, int, int]
 
@@ -20,14 +20,14 @@ _Identity = tuple[int, int, int, int, int]
 def read_file(
     path: Path, filename: str, limits: Limits, wanted: Wanted, progress: Progress = lambda _: None
 ) -> Reading:
-    """The text of the file at `path`, whose kind is told by its content and its `filename`.
+    """Return the text of the file at `path`, whose content and `filename` decide its kind.
 
     Raises `Unwanted`, or `UnitError`: permanent with code `missing`, `empty`, `no_text`, `unsupported`, `encrypted`,
     `corrupt`, `unreadable`, `too_large`, `too_slow` or another of `survey.inspect`; transient with code `changed` if
-    the file was written to meanwhile.
+    the file changed during reading.
     """
     if not wanted():
-        raise Unwanted(f"{filename} is not wanted any more.")
+        raise Unwanted(f"{filename} is no longer wanted.")
     before = _identity(path, filename, limits)
     reading = _decoded(path, filename) or read_by_child("file", path, filename, limits, wanted, progress)
     if _identity(path, filename, limits) != before:
@@ -42,10 +42,10 @@ def read_file(
 def read_by_child(
     task: str, path: Path, name: str, limits: Limits, wanted: Wanted, progress: Progress, charset: str = ""
 ) -> Reading:
-    """What a child reads from `path`: `task` is `file` or `page` (a web page, whose address is `name`).
+    """Return a child's reading of `path`. `task`: `file` or `page` (a web page, whose address is `name`).
 
-    Raises `Unwanted`, or `UnitError` with code `too_slow`, `too_large`, `unreadable` (it crashed), or what
-    `extraction` raises.
+    Raises `Unwanted`, or `UnitError` with code `too_slow`, `too_large`, `unreadable` (the child crashed), or as
+    `extraction` does.
     """
     answer = child.run({"task": task, "path": str(path.absolute()), "charset": charset}, name, limits, wanted, progress)
     sections = [Section(text, page, source, plain) for text, page, source, plain in answer["sections"]]
@@ -53,11 +53,11 @@ def read_by_child(
 
 
 def _identity(path: Path, filename: str, limits: Limits) -> _Identity:
-    """What changes when the file does."""
+    """Return values that change with the file."""
     try:
         status = path.stat()
     except (OSError, ValueError) as error:
-        raise refused(f"{filename} does not exist, or cannot be looked at.", "missing") from error
+        raise refused(f"{filename} does not exist, or cannot be inspected.", "missing") from error
     if not stat.S_ISREG(status.st_mode):
         raise refused(f"{filename} is not an ordinary file.", "unsupported")
     if not os.access(path, os.R_OK):
@@ -71,7 +71,7 @@ def _identity(path: Path, filename: str, limits: Limits) -> _Identity:
 
 
 def _decoded(path: Path, filename: str) -> Reading | None:
-    """The text of a small file that is plain UTF-8."""
+    """Return the text of a small file in plain UTF-8; otherwise None."""
     with path.open("rb") as file:
         data = file.read(_DECODED_HERE_BYTES + 1)
     kind = kind_by_head(data[:HEAD_BYTES], filename)

@@ -1,1 +1,1 @@
-"""Web pages and sitemaps: fetched from public addresses alone, and read as text."""
+"""Fetch web pages and sitemaps from public addresses alone, and read them as text."""

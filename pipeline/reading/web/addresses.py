@@ -1,4 +1,4 @@
-"""Which addresses we connect to: a name that a stranger chose must not lead into our own network."""
+"""Decide which addresses may be connected to: a name chosen by a stranger must not lead into our own network."""
 
 import ipaddress
 import socket
@@ -11,13 +11,13 @@ from pipeline.reading.sandbox.limits import refused
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 AllowPrivate = bool | Sequence[Network]
-"""Which addresses are allowed besides public ones: none, private and loopback ones, or those of the networks named."""
+"""The addresses allowed besides public ones: none, private and loopback ones, or those of the given networks."""
 
 Resolve = Callable[[str, int], Sequence[str]]
-"""The addresses of a host's name, as text. Raises `OSError`."""
+"""Resolves a host and port to addresses, as text. Raises `OSError`."""
 
 MAX_URL = 2_000
-"""Characters of an address in ASCII: what columns hold."""
+"""The longest address in ASCII characters: the width of columns."""
 
 
 def _networks(names: str) -> tuple[Network, ...]:
@@ -34,10 +34,10 @@ _SPECIAL = _networks("""
     203.0.113.0/24 224.0.0.0/4 240.0.0.0/4
     2001::/23 2001:db8::/32 2620:4f:8000::/48 3fff::/20
 """)
-"""IANA's special-purpose registries, of IPv6 what lies within `_GLOBAL_UNICAST`. `ipaddress` may have older ones."""
+"""IANA's special-purpose registries, for IPv6 within `_GLOBAL_UNICAST`. `ipaddress` may have older ones."""
 _GLOBAL_UNICAST = ipaddress.ip_network("2000::/3")
 _METADATA = _networks("169.254.0.0/16 100.100.100.200/32 168.63.129.16/32 192.0.0.192/32 fd00:ec2::/32 fe80::/10")
-"""Where clouds hand out credentials: link-local addresses, Alibaba's, Azure's, Oracle's and Amazon's for IPv6."""
+"""Where clouds issue credentials: link-local addresses, and those of Alibaba, Azure, Oracle and Amazon (IPv6)."""
 _METADATA_NAMES = frozenset(
     {
         "metadata",
@@ -50,7 +50,7 @@ _METADATA_NAMES = frozenset(
         "metadata.platformequinix.com",
     }
 )
-"""Host names of the same services, refused whatever their addresses."""
+"""Host names of these services, refused whatever their addresses."""
 _COMMON_PORTS = frozenset({80, 443})
 _FIRST_FREE_PORT = 1024
 _OTHER_PROTOCOLS = frozenset(
@@ -104,44 +104,44 @@ _OTHER_PROTOCOLS = frozenset(
         27017,
     }
 )
-"""Ports of databases, brokers and other services that may take a request for a command."""
+"""Ports of databases, brokers and other services that may mistake a request for a command."""
 
 
 def resolve(host: str, port: int) -> list[str]:
-    """The addresses of `host`, each once, in the order of the system's preference. Raises `OSError`."""
-    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    return list(dict.fromkeys(str(entry[4][0]) for entry in found))
+    """Return the addresses of `host`, each once, in the system's order of preference. Raises `OSError`."""
+    entries = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    return list(dict.fromkeys(str(entry[4][0]) for entry in entries))
 
 
 class Lookup:
-    """A lookup in a thread of its own: one that hangs holds up nobody. `done` is set when there is an outcome."""
+    """A lookup in a separate thread, so that a hanging lookup blocks no caller. `done` is set at its end."""
 
-    def __init__(self, how: Resolve, host: str, port: int) -> None:
+    def __init__(self, resolve: Resolve, host: str, port: int) -> None:
         self.done = threading.Event()
-        self._found: Sequence[str] = ()
+        self._addresses: Sequence[str] = ()
         self._error: OSError | None = None
-        threading.Thread(target=self._run, args=(how, host, port), name="lookup", daemon=True).start()
+        threading.Thread(target=self._run, args=(resolve, host, port), name="lookup", daemon=True).start()
 
-    def _run(self, how: Resolve, host: str, port: int) -> None:
+    def _run(self, resolve: Resolve, host: str, port: int) -> None:
         try:
-            self._found = how(host, port)
-        except (OSError, ValueError) as error:  # ValueError: a name that no name can be
+            self._addresses = resolve(host, port)
+        except (OSError, ValueError) as error:  # ValueError: an impossible name
             self._error = error if isinstance(error, OSError) else OSError(str(error))
         finally:
             self.done.set()
 
     def addresses(self, host: str) -> Sequence[str]:
-        if self._error or not self._found:
+        if self._error or not self._addresses:
             raise UnitError(f"The name {host} cannot be resolved; check it.", code="unknown_host")
-        return self._found
+        return self._addresses
 
 
-def checked(host: str, found: Sequence[str], allowed: AllowPrivate) -> list[Address]:
-    """The addresses of `host`, if every one may be connected to. Raises `UnitError` with code `address_refused`."""
+def checked(host: str, resolved: Sequence[str], allowed: AllowPrivate) -> list[Address]:
+    """Return the addresses of `host` if all are allowed. Raises `UnitError` with code `address_refused`."""
     if host.rstrip(".").lower() in _METADATA_NAMES:
         raise _refusal(host)
     addresses = []
-    for text in found:
+    for text in resolved:
         try:
             address = ipaddress.ip_address(text.partition("%")[0])
         except ValueError:
@@ -153,7 +153,7 @@ def checked(host: str, found: Sequence[str], allowed: AllowPrivate) -> list[Addr
 
 
 def is_allowed(address: Address, allowed: AllowPrivate) -> bool:
-    """Whether to connect to `address`. A metadata service of a cloud is allowed only if `allowed` names its network."""
+    """Whether to connect to `address`. A cloud's metadata service is allowed only if `allowed` names its network."""
     inner = embedded(address)
     if is_public(address):
         return True
@@ -163,7 +163,7 @@ def is_allowed(address: Address, allowed: AllowPrivate) -> bool:
 
 
 def is_public(address: Address) -> bool:
-    """Whether anybody on the internet may use the address; one that stands for an IPv4 address is judged by that."""
+    """Whether the address is public; an IPv6 address that embeds an IPv4 address is judged by that."""
     inner = embedded(address)
     if isinstance(inner, ipaddress.IPv6Address) and inner not in _GLOBAL_UNICAST:
         return False
@@ -175,7 +175,7 @@ def _within(address: Address, networks: Sequence[Network]) -> bool:
 
 
 def embedded(address: Address) -> Address:
-    """The IPv4 address that an IPv6 one stands for (mapped, 6to4 and NAT64), or the address itself."""
+    """Return the IPv4 address embedded in an IPv6 one (mapped, 6to4 and NAT64), or the address itself."""
     if isinstance(address, ipaddress.IPv4Address):
         return address
     if address.ipv4_mapped:
@@ -188,12 +188,12 @@ def embedded(address: Address) -> Address:
 
 
 def check_port(port: int) -> None:
-    """Raises `UnitError` with code `address_refused` for ports where no web server is."""
+    """Raise `UnitError` with code `address_refused` for ports that web servers do not use."""
     if port in _COMMON_PORTS or (_FIRST_FREE_PORT <= port <= 65535 and port not in _OTHER_PROTOCOLS):
         return
-    raise refused(f"Port {port} is not one of a web server.", "address_refused")
+    raise refused(f"Port {port} is not a port of web servers.", "address_refused")
 
 
 def _refusal(host: str) -> UnitError:
-    # Which address it is stays unsaid: a stranger must not learn what our names resolve to.
+    # Do not name the address: a stranger must not learn what our names resolve to.
     return refused(f"The address of {host} is not public, so nothing is fetched from it.", "address_refused")

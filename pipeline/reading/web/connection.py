@@ -1,4 +1,4 @@
-"""Connections of HTTP requests: pinned to an address that was checked, and over at a fixed moment."""
+"""Connections of HTTP requests: pinned to a checked address, and ended at a fixed time."""
 
 import errno
 import os
@@ -20,31 +20,31 @@ _T = TypeVar("_T")
 
 
 class OutOfTime(Exception):
-    """The request has taken all of its time."""
+    """The request has used all of its time."""
 
 
 @dataclass
 class Patience:
-    """Until when (monotonic time) a request may go on, whether or not it is waiting for the network."""
+    """Limits a request to a time (monotonic), also while it waits for the network, and while it is wanted."""
 
     until: float
     wanted: Wanted
     _ask_at: float = 0.0
 
     def check(self) -> float:
-        """Seconds that are left. Raises `OutOfTime` or `Unwanted`."""
+        """Return the seconds left. Raises `OutOfTime` or `Unwanted`."""
         now = time.monotonic()
         if now >= self.until:
             raise OutOfTime
         if now >= self._ask_at:
             self._ask_at = now + _SLICE_S
             if not self.wanted():
-                raise Unwanted("The request is not wanted any more.")
+                raise Unwanted("The request is no longer wanted.")
         return self.until - now
 
 
 class PinnedBackend(httpcore2.NetworkBackend):
-    """Opens connections: resolves a name once, checks every address of it, and connects to one of these."""
+    """Opens connections: resolves a name once, checks all of its addresses, and connects to one of them."""
 
     def __init__(self, patience: Patience, connect_s: float, allow_private: AllowPrivate, resolve: Resolve) -> None:
         self._patience = patience
@@ -92,14 +92,14 @@ class PinnedBackend(httpcore2.NetworkBackend):
 
 
 class _Stream(httpcore2.NetworkStream):
-    """A connection that asks twice a second, also while nothing arrives, whether to go on."""
+    """A connection that checks the patience twice a second, even while nothing arrives."""
 
     def __init__(self, connection: socket.socket, patience: Patience) -> None:
         self._connection = connection
         self._patience = patience
 
     def wait(self, event: int, at_most_s: float | None = None) -> None:
-        """Until the connection is ready. Raises `OutOfTime`, `Unwanted` or, after `at_most_s`, `TimeoutError`."""
+        """Wait until the connection is ready. Raises `OutOfTime`, `Unwanted` or, after `at_most_s`, `TimeoutError`."""
         poll = select.poll()
         poll.register(self._connection, event)
         ends = None if at_most_s is None else time.monotonic() + at_most_s
@@ -128,11 +128,11 @@ class _Stream(httpcore2.NetworkStream):
             raise httpcore2.ReadError(str(error)) from error
 
     def write(self, buffer: bytes, timeout: float | None = None) -> None:  # noqa: ARG002
-        left = memoryview(buffer)
+        remaining = memoryview(buffer)
         try:
-            while left:
-                part = left[:65536]
-                left = left[self._do(lambda part=part: self._connection.send(part), select.POLLOUT) :]  # type: ignore[misc]
+            while remaining:
+                part = remaining[:65536]
+                remaining = remaining[self._do(lambda part=part: self._connection.send(part), select.POLLOUT) :]  # type: ignore[misc]
         except OSError as error:
             raise httpcore2.WriteError(str(error)) from error
 
@@ -145,14 +145,14 @@ class _Stream(httpcore2.NetworkStream):
         server_hostname: str | None = None,
         timeout: float | None = None,  # noqa: ARG002
     ) -> httpcore2.NetworkStream:
-        """With the certificate checked against the name in the address, whatever address the name has."""
+        """Check the certificate against the host's name in the URL, not against the pinned address."""
         try:
             secured = ssl_context.wrap_socket(
                 self._connection, server_hostname=server_hostname, do_handshake_on_connect=False
             )
             stream = _Stream(secured, self._patience)
             try:
-                stream._do(secured.do_handshake, select.POLLIN)  # one of us
+                stream._do(secured.do_handshake, select.POLLIN)  # the same class
             except BaseException:
                 secured.close()
                 raise

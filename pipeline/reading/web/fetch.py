@@ -1,4 +1,4 @@
-"""Fetching from addresses that strangers named: bounded, and never from our own network unless that is allowed."""
+"""Fetch from addresses that strangers name: within limits, and never from our own network unless that is allowed."""
 
 import math
 import re
@@ -33,9 +33,9 @@ _MAX_WAIT_S = 86_400.0
 
 @dataclass(frozen=True)
 class Fetched:
-    """What a server answered. `url`: where it came from after redirects; `body` is empty if it went to a file.
+    """A server's response. `url`: its address after redirects; `body` is empty if it was written to a file.
 
-    `headers` have lower-case names; `content_type` is in lower case and without parameters, which `charset` is of.
+    `headers` have lower-case names; `content_type` is in lower case and without parameters, such as `charset`.
     """
 
     url: str
@@ -48,7 +48,7 @@ class Fetched:
 
 
 def parse_url(text: str) -> httpx2.URL:
-    """The address, if it is one to fetch from: http or https, with a host, and without a user or password.
+    """Return the address if it may be fetched: http or https, with a host, and without a user or password.
 
     Raises `UnitError` (permanent) with code `bad_url`.
     """
@@ -56,7 +56,7 @@ def parse_url(text: str) -> httpx2.URL:
         raise refused("This is not an address: it is too long, or has spaces or control characters.", "bad_url")
     try:
         url = httpx2.URL(text.strip())
-        host, port = url.host, url.port  # both are read only now, and may be none
+        host, port = url.host, url.port  # parsed only here, and may be invalid
     except (httpx2.InvalidURL, ValueError, UnicodeError) as error:
         raise refused("This is not an address that can be fetched.", "bad_url") from error
     if url.scheme not in {"http", "https"} or not host:
@@ -66,7 +66,7 @@ def parse_url(text: str) -> httpx2.URL:
     if port is not None:
         addresses.check_port(port)
     url = url.copy_with(fragment=None)
-    if len(str(url)) > MAX_URL:  # in other scripts, a character becomes up to twelve
+    if len(str(url)) > MAX_URL:  # a character of another script takes up to twelve
         raise refused(f"This address is longer than {MAX_URL:,} characters.", "bad_url")
     return url
 
@@ -84,10 +84,10 @@ def fetch(
     resolve: Resolve = addresses.resolve,
     tls: ssl.SSLContext | None = None,
 ) -> Fetched:
-    """Send a request and read all of the answer, into the file `to` if one is given.
+    """Send a request and read the whole answer, into the file `to` if given.
 
-    Every address of the host must be public or allowed, for each redirect again, and the connection goes to one that
-    was checked. Redirects are followed for GET and HEAD only, never from https to http, and `headers` are not sent to
+    Every address of the host must be public or allowed, again after each redirect, and the connection goes to a checked
+    address. Redirects are followed for GET and HEAD only, never from https to http, and `headers` are not sent to
     another host. Proxies and credentials in the environment are ignored. The whole request ends within
     `limits.timeout_s`.
 
@@ -122,7 +122,7 @@ def fetch(
 
 @cache
 def trusted() -> ssl.SSLContext:
-    """What verifies servers' certificates, as the environment says. Once a process: reading them takes a while."""
+    """Load the context that verifies certificates, set by the environment. Once a process: loading is slow."""
     return httpcore2.default_ssl_context()
 
 
@@ -135,23 +135,23 @@ def _exchange(
     to: Path | None,
     limits: FetchLimits,
 ) -> Fetched | str:
-    """The answer, or where it says to go instead."""
+    """Return the answer, or the address of a redirect."""
     sent = {"host": url.netloc.decode("ascii"), "user-agent": _AGENT, "accept-encoding": "gzip", "accept": "*/*"}
     sent |= {name.lower(): value for name, value in headers.items()}
     sent |= {"connection": "close"} | ({"content-length": str(len(body))} if body is not None else {})
     target = httpcore2.URL(scheme=url.raw_scheme, host=url.raw_host, port=url.port, target=url.raw_path)
     fields = [(name.encode("ascii"), value.encode("latin-1", "replace")) for name, value in sent.items()]
     with pool.stream(method.encode("ascii"), target, headers=fields, content=body) as response:
-        found: dict[str, str] = {}
+        received: dict[str, str] = {}
         for name, value in response.headers:
-            found.setdefault(name.decode("latin-1").lower(), value.decode("latin-1"))
-        if response.status in _REDIRECTS and found.get("location") and method in {"GET", "HEAD"}:
-            return found["location"]
+            received.setdefault(name.decode("latin-1").lower(), value.decode("latin-1"))
+        if response.status in _REDIRECTS and received.get("location") and method in {"GET", "HEAD"}:
+            return received["location"]
         if not 200 <= response.status < 300:
-            error = _failed(url, response.status, found)
-            error.beginning = _beginning(_unpacked(response.iter_stream(), found, url, limits))
+            error = _failed(url, response.status, received)
+            error.beginning = _beginning(_unpacked(response.iter_stream(), received, url, limits))
             raise error
-        parts = _unpacked(_bounded(response.iter_stream(), found, url, limits), found, url, limits)
+        parts = _unpacked(_bounded(response.iter_stream(), received, url, limits), received, url, limits)
         content = bytearray()
         size = 0
         if to is None:
@@ -162,15 +162,15 @@ def _exchange(
             with to.open("wb") as file:
                 for part in parts:
                     size += file.write(part)
-    kind, _, parameters = found.get("content-type", "").partition(";")
+    kind, _, parameters = received.get("content-type", "").partition(";")
     charset = re.search(r"""charset\s*=\s*["']?([\w.:-]{1,40})""", parameters, re.IGNORECASE)
     return Fetched(
-        str(url), response.status, kind.strip().lower(), charset[1] if charset else "", found, size, bytes(content)
+        str(url), response.status, kind.strip().lower(), charset[1] if charset else "", received, size, bytes(content)
     )
 
 
 def _beginning(parts: Iterator[bytes]) -> str:
-    """The first characters of an answer that is an error; as many as come, whatever befalls the rest."""
+    """Return the first characters of an error's body, as many as arrive."""
     content = bytearray()
     try:
         for part in parts:
@@ -192,7 +192,7 @@ def _beginning(parts: Iterator[bytes]) -> str:
 def _bounded(
     parts: Iterator[bytes], headers: Mapping[str, str], url: httpx2.URL, limits: FetchLimits
 ) -> Iterator[bytes]:
-    """The body as it is sent, as far as it is allowed to go."""
+    """Yield the body as sent, up to the size limit."""
     declared = headers.get("content-length", "")
     if declared.isdecimal() and (len(declared) > 18 or int(declared) > limits.max_bytes):
         raise _too_large(url, limits)
@@ -207,20 +207,20 @@ def _bounded(
 def _unpacked(
     parts: Iterator[bytes], headers: Mapping[str, str], url: httpx2.URL, limits: FetchLimits
 ) -> Iterator[bytes]:
-    """The body without its compression, a little at a time: a few packed bytes may stand for gigabytes."""
+    """Decompress the body piece by piece: a few compressed bytes may stand for gigabytes."""
     coding = headers.get("content-encoding", "identity").strip().lower()
     if coding in {"", "identity"}:
         yield from parts
         return
     if coding not in _CODINGS:
-        raise refused(f"{url.host} sends its answer packed by {coding[:40]}, which was not asked for.", "unsupported")
+        raise refused(f"{url.host} sends its answer packed by {coding[:40]}, which was not requested.", "unsupported")
     unpacker = zlib.decompressobj(_CODINGS[coding])
     size = 0
     for part in parts:
-        left = part
-        while left and not unpacker.eof:
-            piece = unpacker.decompress(left, _PART_BYTES)
-            left = unpacker.unconsumed_tail
+        remaining = part
+        while remaining and not unpacker.eof:
+            piece = unpacker.decompress(remaining, _PART_BYTES)
+            remaining = unpacker.unconsumed_tail
             size += len(piece)
             if size > limits.max_bytes:
                 raise _too_large(url, limits)

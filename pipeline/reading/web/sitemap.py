@@ -1,6 +1,6 @@
-"""The pages that a sitemap names: an index leads to more sitemaps, and either may be packed.
+"""Read the addresses in a sitemap: an index leads to more sitemaps, and either may be compressed.
 
-Reading 20 MB of hostile XML takes a third of a gigabyte and half a minute, so children do it: see `web.tasks`.
+Parsing 20 MB of hostile XML takes a third of a gigabyte and half a minute, so children do it: see `web.tasks`.
 """
 
 import zlib
@@ -22,21 +22,21 @@ _MAX_DEPTH = 20
 
 @dataclass(frozen=True)
 class Sitemap:
-    """What one file names: web pages or, if it is an index, further sitemaps. Both as they are written, unchecked."""
+    """The addresses in one file, unchecked: web pages or, in an index, further sitemaps."""
 
     pages: list[str] = field(default_factory=list)
     sitemaps: list[str] = field(default_factory=list)
 
 
 def parse(body: bytes, name: str, limits: SitemapLimits) -> Sitemap:
-    """Raises `UnitError` (permanent) with code `bad_sitemap` or `too_large`."""
-    found = Sitemap()
+    """Return the addresses in a sitemap. Raises `UnitError` (permanent) with code `bad_sitemap` or `too_large`."""
+    result = Sitemap()
     for kind, address in _locations(_unpacked(body, name, limits), name):
-        listed = found.sitemaps if kind == "sitemap" else found.pages
+        listed = result.sitemaps if kind == "sitemap" else result.pages
         most = limits.max_files if kind == "sitemap" else limits.max_pages
-        if len(address) <= MAX_URL and len(listed) <= most:  # One more than is followed, so that it is noticed.
+        if len(address) <= MAX_URL and len(listed) <= most:  # one above the limit, so that the caller notices
             listed.append(address)
-    return found
+    return result
 
 
 def _unpacked(body: bytes, name: str, limits: SitemapLimits) -> bytes:
@@ -53,7 +53,7 @@ def _unpacked(body: bytes, name: str, limits: SitemapLimits) -> bytes:
 
 
 def _locations(body: bytes, name: str) -> Iterator[tuple[str, str]]:
-    """("url" or "sitemap", address), as they come. No document type is allowed, so nothing is expanded or loaded."""
+    """Yield ("url" or "sitemap", address) in order. Document types are forbidden, so entities never load."""
     root, parents, kind = "", 0, ""
     try:
         for count, (event, element) in enumerate(iterparse(BytesIO(body), events=("start", "end"), forbid_dtd=True)):

@@ -1,4 +1,4 @@
-"""What a child process does with what the web sent, by the task's name."""
+"""Tasks of child processes on data from the web, by name."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import asdict

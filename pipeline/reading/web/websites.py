@@ -1,4 +1,4 @@
-"""Web pages, and all the pages of a sitemap, as text."""
+"""Read the text of web pages, and of all pages in a sitemap."""
 
 import tempfile
 import time
@@ -42,7 +42,7 @@ def read_url(
     allow_private: AllowPrivate = False,
     resolve: Resolve = addresses.resolve,
 ) -> Reading:
-    """The main text of a web page, or the text of a file of any kind that `read_file` reads.
+    """Return the main text of a web page, or the text of a file of any kind that `read_file` reads.
 
     Raises `Unwanted`, or `UnitError` as `fetch` and `read_file` do.
     """
@@ -52,7 +52,7 @@ def read_url(
 def _page(
     url: str, limits: Limits, wanted: Wanted, progress: Progress, allow_private: AllowPrivate, resolve: Resolve
 ) -> tuple[Reading, int]:
-    """(what was read, how many bytes were fetched)."""
+    """Return (text, number of bytes fetched)."""
     with tempfile.TemporaryDirectory(prefix="penstock-page-") as folder:
         to = Path(folder) / "page"
         answer = fetch(url, limits.fetch, wanted, to=to, allow_private=allow_private, resolve=resolve)
@@ -81,7 +81,7 @@ def _looks_like_html(path: Path) -> bool:
 
 
 def _filename(answer: Fetched) -> str:
-    """What the file is called in its address, with the suffix of its type if it has none."""
+    """Return the file's name in its address; without a suffix there, add that of its type."""
     last = PurePosixPath(unquote(httpx2.URL(answer.url).path)).name
     name = safe_filename(last or httpx2.URL(answer.url).host)
     return name if PurePosixPath(name).suffix else name + _SUFFIXES.get(answer.content_type, "")
@@ -93,7 +93,7 @@ def _shown(url: str) -> str:
 
 @dataclass
 class _Crawl:
-    """A sitemap as far as it has been followed."""
+    """The pages of a sitemap found so far, and the state of following it."""
 
     limits: Limits
     wanted: Wanted
@@ -109,20 +109,20 @@ class _Crawl:
             self.warnings.append(message)
 
     def check(self) -> bool:
-        """Whether there is time and room for more. Raises `Unwanted`."""
+        """Whether time and room remain. Raises `Unwanted`."""
         if not self.wanted():
-            raise Unwanted("The sitemap is not wanted any more.")
+            raise Unwanted("The sitemap is no longer wanted.")
         return time.monotonic() < self.ends and self.bytes < self.limits.sitemap.max_total_bytes
 
     def list_pages(self, first: str) -> None:
-        """Find the pages, through indexes of sitemaps. Only the first file must be readable."""
+        """Collect the pages, through indexes of sitemaps. Only the first file must be readable."""
         most = self.limits.sitemap
         waiting = deque([(first, 0)])
         seen = {first}
         while waiting and self.check():
             address, depth = waiting.popleft()
             try:
-                answer, found = self.get(address)
+                answer, listed = self.get(address)
                 self.bytes += answer.size_bytes
             except UnitError as error:
                 if address == first:
@@ -130,7 +130,7 @@ class _Crawl:
                 self.warn(f"A sitemap was left out: {error}")
                 continue
             at = parse_url(answer.url)
-            for text in found.sitemaps:
+            for text in listed.sitemaps:
                 further = address_of(text, at)
                 if further is None or str(further) in seen:
                     continue
@@ -139,7 +139,7 @@ class _Crawl:
                     continue
                 seen.add(str(further))
                 waiting.append((str(further), depth + 1))
-            self._add_pages(found.pages, at)
+            self._add_pages(listed.pages, at)
 
     def _add_pages(self, texts: list[str], at: httpx2.URL) -> None:
         elsewhere = 0
@@ -157,18 +157,18 @@ class _Crawl:
 
 
 def _same_site(page: httpx2.URL, sitemap: httpx2.URL) -> bool:
-    """Whether a page belongs to the site of the sitemap: its host, with or without `www.`, or one below that."""
+    """Whether a page is on the sitemap's host, with or without `www.`, or on a subdomain of it."""
     host, site = page.host.lower().removeprefix("www."), sitemap.host.lower().removeprefix("www.")
     return host == site or host.endswith(f".{site}")
 
 
 def address_of(text: str, sitemap: httpx2.URL) -> httpx2.URL | None:
-    """The address that is written in a sitemap, if it is one of its site."""
+    """Return an address from a sitemap in full, if it belongs to the sitemap's site."""
     try:
-        found = parse_url(str(sitemap.join(text.strip())))
+        address = parse_url(str(sitemap.join(text.strip())))
     except (UnitError, httpx2.InvalidURL, ValueError):
         return None
-    return found if _same_site(found, sitemap) else None
+    return address if _same_site(address, sitemap) else None
 
 
 def read_sitemap(
@@ -180,13 +180,13 @@ def read_sitemap(
     allow_private: AllowPrivate = False,
     resolve: Resolve = addresses.resolve,
 ) -> Reading:
-    """The text of the pages that a sitemap names, a section or more each, with their addresses as `source`.
+    """Return the text of the pages in a sitemap, at least a section for each, with their addresses as `source`.
 
-    Pages on other sites are left out. Pages that cannot be read are warnings, unless that is all of them. Raises
-    `Unwanted`, or `UnitError`: as `read_url`, and permanent with code `bad_sitemap` or `no_pages`.
+    Skips pages on other sites. Pages that cannot be read become warnings, unless none can be read. Raises `Unwanted`,
+    or `UnitError`: as `read_url`, and permanent with code `bad_sitemap` or `no_pages`.
     """
     most = limits.sitemap
-    # Packed, it is smaller; unpacked, `parse` limits it.
+    # The compressed size must keep to the limit, too; `parse` checks the unpacked size.
     sizes = replace(limits.fetch, max_bytes=min(limits.fetch.max_bytes, most.max_bytes))
 
     def get(address: str) -> tuple[Fetched, sitemap.Sitemap]:
@@ -205,14 +205,14 @@ def read_sitemap(
         message = f"None of the {len(crawl.pages)} pages in {_shown(url)} could be read. {failure}"
         raise UnitError(message, kind=failure.kind, code=failure.code, retry_after_s=failure.retry_after_s)
     if crawl.cut or read < len(crawl.pages):
-        crawl.warn(f"The sitemap has more pages than are read at most: the first {read} were.")
+        crawl.warn(f"The sitemap has more pages than the limit: the first {read} were read.")
     return Reading(httpx2.URL(url).host, sections, crawl.warnings)
 
 
 def _pages(
     crawl: _Crawl, progress: Progress, allow_private: AllowPrivate, resolve: Resolve
 ) -> tuple[list[Section], int, UnitError | None]:
-    """(the text of the pages, how many were tried, the last failure)."""
+    """Return (text of the pages, number of pages tried, last failure)."""
     sections: list[Section] = []
     failure: UnitError | None = None
     read = characters = 0
@@ -220,11 +220,11 @@ def _pages(
         if not crawl.check():
             break
         try:
-            found, size = _page(page, crawl.limits, crawl.wanted, lambda _: None, allow_private, resolve)
+            reading, size = _page(page, crawl.limits, crawl.wanted, lambda _: None, allow_private, resolve)
             crawl.bytes += size
-            title = f"# {found.title}\n\n" if found.title and not found.sections[0].text.startswith("# ") else ""
-            sections += [replace(found.sections[0], text=title + found.sections[0].text), *found.sections[1:]]
-            characters += len(found.text)
+            title = f"# {reading.title}\n\n" if reading.title and not reading.sections[0].text.startswith("# ") else ""
+            sections += [replace(reading.sections[0], text=title + reading.sections[0].text), *reading.sections[1:]]
+            characters += len(reading.text)
         except UnitError as error:
             failure = error
             crawl.warn(f"{_shown(page)}: {error}")

@@ -1,1 +1,1 @@
-"""Migrations. They import nothing of Penstock: what they do must not change when it does."""
+"""Migrations. They import nothing from Penstock: their effects must not change with it."""

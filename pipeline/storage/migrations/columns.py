@@ -1,6 +1,6 @@
-"""Tables and columns as migrations write them down: several columns of one type at once.
+"""Shorthands for tables and columns in migrations: several columns of one type at once.
 
-A name that ends with `?` may be NULL. Nothing here may change: what a migration made once, it makes for ever.
+A name that ends with `?` may be NULL. This module must not change: a migration always has the same effect.
 """
 
 from collections.abc import Sequence
@@ -22,7 +22,7 @@ NAMING = {
 def columns_of(
     kind: sa.types.TypeEngine[Any], *names: str, to: str = "", on_delete: str | None = "CASCADE", **options: Any
 ) -> list[sa.Column[Any]]:
-    """Columns of one type; those whose name ends with `?` may be NULL. `to`: the column that they refer to."""
+    """Return columns of one type; a name that ends with `?` may be NULL. `to`: the referenced column."""
     return [
         sa.Column(
             name.rstrip("?"),
@@ -47,12 +47,12 @@ moment = partial(columns_of, sa.DateTime(timezone=True))
 
 
 def string(length: int, *names: str, **options: Any) -> list[sa.Column[Any]]:
-    """Columns of text of at most `length` characters."""
+    """Return columns of text of at most `length` characters."""
     return columns_of(sa.String(length), *names, **options)
 
 
 def claim() -> list[sa.Column[Any]]:
-    """The columns of a unit that workers claim."""
+    """Return the columns of a unit that workers claim."""
     return [
         *string(200, "worker_id?"),
         *string(32, "claim_id?"),
@@ -64,14 +64,14 @@ def claim() -> list[sa.Column[Any]]:
 
 
 def index_where(condition: str, name: str, *columns: str) -> sa.Index:
-    """An index of only the rows that meet the condition."""
-    # SQLite uses a partial index only for a condition that is spelt as in the statement: SQLAlchemy says IS 0 there.
+    """Return an index of only the rows that meet the condition."""
+    # SQLite uses a partial index only for a condition spelt as in the statement, where SQLAlchemy writes IS 0.
     spelt = condition.replace("IS FALSE", "IS 0").replace("IS TRUE", "IS 1")
     return sa.Index(name, *columns, sqlite_where=sa.text(spelt), postgresql_where=sa.text(condition))
 
 
 def claim_indexes(table: str, claimable: str = "", *columns: str) -> list[sa.Index]:
-    """The indexes of units: those that have a claim, those that wait, and those that are `claimable`, by `columns`."""
+    """Return the indexes of units: claimed ones, waiting ones, and `claimable` ones by `columns`."""
     prefix = f"ix_{table}"
     return [
         *([index_where(claimable, f"{prefix}_claimable", *columns)] if claimable else []),
@@ -81,13 +81,13 @@ def claim_indexes(table: str, claimable: str = "", *columns: str) -> list[sa.Ind
 
 
 class Tables:
-    """New tables, whose constraints have names, so that a later migration can change them."""
+    """New tables with named constraints, so that later migrations can change them."""
 
     def __init__(self) -> None:
         self._metadata = sa.MetaData(naming_convention=NAMING)
 
     def add(self, name: str, *items: sa.schema.SchemaItem | Sequence[sa.schema.SchemaItem], **options: Any) -> None:
-        """A table of these columns and indexes, one by one or in lists."""
+        """Add a table of these columns and indexes, single or in lists."""
         each = chain.from_iterable(item if isinstance(item, list) else [item] for item in items)
         sa.Table(name, self._metadata, *each, **options)
 
@@ -109,9 +109,9 @@ def drop_columns(table: str, *names: str) -> None:
 
 
 def create_full_text(table: str, items: str) -> None:
-    """A table of full text about the rows of `items`: FTS5's own, or a tsvector.
+    """Create a full-text table about the rows of `items`: FTS5's own, or a tsvector.
 
-    The terms in it are made by Penstock: the database keeps and ranks them.
+    Penstock makes the terms; the database stores and ranks them.
     """
     if op.get_bind().dialect.name == "sqlite":
         op.execute(f"CREATE VIRTUAL TABLE {table} USING fts5(head, apps, body, tokenize = 'ascii')")

@@ -1,6 +1,6 @@
-"""Vectors of anything, as float32 rows, on SQLite and PostgreSQL alike. `nearest` searches them.
+"""Vectors of any kind as float32 rows, on SQLite and PostgreSQL alike. `nearest` searches them.
 
-numpy comes with the first vector: flows that have some are also asked what waits.
+numpy is imported with the first vector, since status queries load flows that store vectors.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -22,10 +22,10 @@ _PORTION = 500
 
 
 def pack(vectors: Sequence[Sequence[float]]) -> bytes:
-    """Vectors of one length as bytes. Raises `ValueError` if lengths differ or a number is not finite."""
+    """Return vectors of one length as bytes. Raises `ValueError` if lengths differ or a number is not finite."""
     import numpy as np
 
-    with np.errstate(over="ignore"):  # what is too large becomes infinite, and is refused
+    with np.errstate(over="ignore"):  # too large numbers become infinite, and are refused
         matrix = np.asarray(vectors, dtype="<f4")
     if matrix.ndim != 2 or not matrix.shape[1] or not bool(np.isfinite(matrix).all()):
         raise ValueError("vectors must be finite, not empty, and of one length")
@@ -33,14 +33,14 @@ def pack(vectors: Sequence[Sequence[float]]) -> bytes:
 
 
 def unpack(data: bytes, count: int) -> "Floats":
-    """The matrix of `count` vectors that `pack` wrote. Raises `ValueError` if the bytes do not fit."""
+    """Return the matrix of `count` vectors that `pack` wrote. Raises `ValueError` if the bytes do not fit."""
     import numpy as np
 
     return np.frombuffer(data, dtype="<f4").reshape(count, -1)
 
 
 def upsert(tx: Tx, kind: str, model: str, rows: Iterable[tuple[int, "Sequence[float] | Floats"]]) -> int:
-    """Store vectors of items, in the caller's transaction; how many."""
+    """Store vectors of items, in the caller's transaction; return how many."""
     import numpy as np
 
     from pipeline.storage.vectors import codes
@@ -60,17 +60,17 @@ def upsert(tx: Tx, kind: str, model: str, rows: Iterable[tuple[int, "Sequence[fl
 
 
 def remove(session: Session, kind: str, item_ids: Sequence[int]) -> None:
-    """Forget the vectors of items; harmless where there are none."""
+    """Delete the vectors of items; harmless for items without vectors."""
     for start in range(0, len(item_ids), _PORTION):
         portion = item_ids[start : start + _PORTION]
         session.execute(delete(VECTORS).where(VECTORS.c.kind == kind, VECTORS.c.item_id.in_(portion)))
-        gone = delete(CODES).where(CODES.c.kind == kind, CODES.c.item_id.in_(portion))
-        if session.execute(gone.returning(CODES.c.item_id)).all():
+        removal = delete(CODES).where(CODES.c.kind == kind, CODES.c.item_id.in_(portion))
+        if session.execute(removal.returning(CODES.c.item_id)).all():
             changes.note(session, kind, removed=True)
 
 
 def get(session: Session, kind: str, item_id: int) -> "tuple[str, Floats] | None":
-    """(model, vector) of an item; None if it has none."""
+    """Return (model, vector) of an item; None without a vector."""
     import numpy as np
 
     query = select(VECTORS.c.model, VECTORS.c.data).where(VECTORS.c.kind == kind, VECTORS.c.item_id == item_id)
@@ -79,7 +79,7 @@ def get(session: Session, kind: str, item_id: int) -> "tuple[str, Floats] | None
 
 
 def stored(session: Session, kind: str, model: str, item_ids: Sequence[int]) -> Iterator[tuple[int, bytes]]:
-    """(item, its vector as little-endian float32) of those of these items that have one of this model."""
+    """Yield (item, its vector as little-endian float32) for those of these items with a vector of this model."""
     for portion in tables.portions(item_ids, _PORTION):
         query = select(VECTORS.c.item_id, VECTORS.c.data).where(
             VECTORS.c.kind == kind, VECTORS.c.item_id.in_(portion), VECTORS.c.model == model
@@ -88,14 +88,18 @@ def stored(session: Session, kind: str, model: str, item_ids: Sequence[int]) -> 
 
 
 def models_of(session: Session, kinds: Sequence[str]) -> dict[str, list[str]]:
-    """Kinds by the model that their vectors are of; those without any are left out."""
-    asked = pairs(session, [(kind, 0) for kind in kinds])
-    # From one model to the next by the index: a kind has few models and many vectors.
-    least = select(func.min(VECTORS.c.model)).where(VECTORS.c.kind == asked.c.text).scalar_subquery()
-    found = select(asked.c.text.label("kind"), least.label("model")).cte("models", recursive=True)
-    higher = select(func.min(VECTORS.c.model)).where(VECTORS.c.kind == found.c.kind, VECTORS.c.model > found.c.model)
-    found = found.union_all(select(found.c.kind, higher.scalar_subquery()).where(found.c.model.is_not(None)))
+    """Return the kinds by the model of their vectors; kinds without vectors are left out."""
+    wanted = pairs(session, [(kind, 0) for kind in kinds])
+    # Step from model to model by the index: a kind has few models and many vectors.
+    least = select(func.min(VECTORS.c.model)).where(VECTORS.c.kind == wanted.c.text).scalar_subquery()
+    models_found = select(wanted.c.text.label("kind"), least.label("model")).cte("models", recursive=True)
+    higher = select(func.min(VECTORS.c.model)).where(
+        VECTORS.c.kind == models_found.c.kind, VECTORS.c.model > models_found.c.model
+    )
+    steps = models_found.union_all(
+        select(models_found.c.kind, higher.scalar_subquery()).where(models_found.c.model.is_not(None))
+    )
     models: dict[str, list[str]] = {}
-    for kind, model in session.execute(select(found.c.kind, found.c.model).where(found.c.model.is_not(None))):
+    for kind, model in session.execute(select(steps.c.kind, steps.c.model).where(steps.c.model.is_not(None))):
         models.setdefault(model, []).append(kind)
     return models

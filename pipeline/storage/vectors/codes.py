@@ -1,8 +1,8 @@
 """Codes of vectors: the sign of each dimension after a fixed random rotation, one bit each.
 
-That is RaBitQ's idea (Gao and Long, 2024): a rotation spreads every vector evenly over all dimensions, so its signs
-alone give its cosine with a query to within 0.02 or so (1,024 bits), whatever the vectors are. The query keeps four
-bits a dimension, which halves the error. What is nearest by code must then be compared exactly.
+This is RaBitQ's idea (Gao and Long, 2024): a rotation spreads every vector evenly over all dimensions, so its signs
+alone give its cosine with a query to about 0.02 (1,024 bits), whatever the vectors are. The query keeps four bits per
+dimension, which halves the error. The nearest vectors by code must then be compared exactly.
 
 The rotation is a Hadamard transform of flipped signs, twice. It must never change: codes are stored.
 """
@@ -21,40 +21,40 @@ _FEWEST_BITS = 1024
 _MOST_BITS = 2048
 _ROUNDS = 2
 _PLANES = 4
-"""Bits of a query's value."""
+"""Bits of each value of a query."""
 _PORTION = 2000
 
 
 def code_bits(dims: int) -> int:
-    """How many bits the code of a vector has; a multiple of 64."""
+    """Return the number of bits in a vector's code, a multiple of 64."""
     return min(_MOST_BITS, max(_FEWEST_BITS, -(-dims // 64) * 64))
 
 
 def encode(vectors: Floats) -> list[bytes]:
-    """The codes of vectors (n, dims)."""
-    found: list[bytes] = []
+    """Return the codes of vectors (n, dims)."""
+    encoded: list[bytes] = []
     for start in range(0, len(vectors), _PORTION):
         bits = np.packbits(rotated(vectors[start : start + _PORTION]) > 0, axis=1, bitorder="little")
-        found += [row.tobytes() for row in bits]
-    return found
+        encoded += [row.tobytes() for row in bits]
+    return encoded
 
 
 def encode_any(vectors: Sequence[Floats]) -> list[bytes]:
-    """The same of vectors of any lengths: those of one call usually have one, but need not."""
+    """Return the codes of vectors of any lengths; they usually have one length."""
     if len({len(vector) for vector in vectors}) == 1:
         return encode(np.stack(vectors))
     return [encode(vector[np.newaxis])[0] for vector in vectors]
 
 
 def words_of(codes: Sequence[bytes], dims: int) -> Words:
-    """Codes as a matrix (words, n): a row is one word of all codes, since computations go word by word."""
+    """Return codes as a matrix (words, n): a row holds one word of all codes, since computations go word by word."""
     rows = np.frombuffer(b"".join(codes), dtype="<u8").reshape(len(codes), code_bits(dims) // 64)
     return np.ascontiguousarray(rows.T)
 
 
 @dataclass(frozen=True)
 class Query:
-    """What codes are compared with: a vector with four bits a dimension."""
+    """A vector to compare with codes, with four bits per dimension."""
 
     low: float
     step: float
@@ -70,8 +70,8 @@ class Query:
         return cls(low, step, planes)
 
     def likeness(self, words: Words) -> Floats:
-        """How near each code's vector is to this one: more is nearer. Only the order has a meaning."""
-        # The sum of the query's values where the code has ones, less that of all others, without its constant part.
+        """Return how near each code's vector is to this one: higher is nearer. Only the order has a meaning."""
+        # The sum of the query's values where the code has ones, minus that of the others, without its constant part.
         ones = _common_bits(words, np.full(words.shape[0], ~np.uint64(0)))
         total: Floats = self.low * ones.astype(np.float32)
         for plane, mask in enumerate(self.planes):
@@ -87,14 +87,14 @@ def _common_bits(words: Words, mask: Words) -> NDArray[np.uint16]:
 
 
 def rotated(vectors: Floats) -> Floats:
-    """Vectors (n, dims) after the rotation: the first `code_bits` dimensions of each."""
+    """Return the rotated vectors (n, dims): the first `code_bits` dimensions of each."""
     count, dims = vectors.shape
     size = 1 << (max(dims, _FEWEST_BITS) - 1).bit_length()
     left, right = _hadamard(1 << size.bit_length() // 2), _hadamard(size >> size.bit_length() // 2)
     turned = np.zeros((count, size), np.float32)
     turned[:, :dims] = vectors
     for turn in range(_ROUNDS):
-        # The transform of a product is that of its factors: two small multiplications instead of a large one.
+        # The transform factorises into two small multiplications instead of a large one.
         grid = (turned * _signs(size, turn)).reshape(count, len(left), len(right))
         turned = (left @ grid @ right).reshape(count, size)
     return turned[:, : code_bits(dims)]
@@ -102,7 +102,7 @@ def rotated(vectors: Floats) -> Floats:
 
 @cache
 def _signs(size: int, turn: int) -> Floats:
-    # Not from a random generator, whose numbers another version of NumPy may change.
+    # Not from a random generator: another version of NumPy may change its numbers.
     digest = hashlib.shake_256(f"penstock vectors {size} {turn}".encode()).digest(size // 8)
     return np.unpackbits(np.frombuffer(digest, np.uint8)).astype(np.float32) * 2 - 1
 

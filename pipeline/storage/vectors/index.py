@@ -17,9 +17,9 @@ def none() -> Ids:
 
 
 _OVERHEAD = 1000
-"""Bytes of an index beside its numbers."""
+"""Bytes of an index besides its numbers."""
 _BLOCK = 65_536
-"""Codes of small collections that are put together, to be compared at once."""
+"""The codes of small collections are concatenated up to this number, and compared at once."""
 _MOST_RECENT = 2000
 
 
@@ -34,31 +34,31 @@ class Collection:
 
 @dataclass(frozen=True)
 class Index:
-    """The codes of a collection as of a version. Never changed: a newer one replaces it."""
+    """The codes of a collection as of a version. Immutable: a newer index replaces it."""
 
     version: int
     ids: Ids
     words: Words
     """(words, n)"""
     read_at: float
-    """When this process first saw this version, by its monotonic clock."""
+    """When this process first saw this version (monotonic time)."""
     cleaned: int
-    """What this version or an earlier one removed is not here any more."""
+    """Vectors removed by this version or an earlier one are no longer here."""
     since: int
     recent: Ids = field(default_factory=none)
-    """What changed after the version `since`, the latest last …"""
+    """Items changed after the version `since`, the latest last …"""
     recent_versions: Ids = field(default_factory=none)
-    """… and the versions by which it did, or later ones."""
+    """… and the version of each change, or a later one."""
     doubtful: Ids = field(default_factory=none)
-    """What a search must compare whatever its code says."""
+    """Items that a search must compare exactly, whatever their codes."""
 
     @property
     def size(self) -> int:
-        """Bytes."""
+        """The size in bytes."""
         return self.ids.nbytes + self.words.nbytes + 2 * self.recent.nbytes + _OVERHEAD
 
     def as_of(self, version: int) -> "Index | None":
-        """This, for a transaction that sees an older version: what changed since is doubtful. None: too much did."""
+        """Return the index for an older transaction, with later changes doubtful. None: too many changes."""
         if version == self.version:
             return self
         if not self.since <= version < self.version:
@@ -66,14 +66,14 @@ class Index:
         return replace(self, doubtful=self.recent[self.recent_versions > version])
 
     def changed(self, version: int, read_at: float, changed: Ids, ids: Ids, words: Words) -> "Index":
-        """The next one: of `changed`, `ids` and `words` are what is in this collection now."""
+        """Return the next index; of the items `changed`, `ids` with `words` are those now in this collection."""
         recent = np.concatenate([self.recent, changed])
         versions = np.concatenate([self.recent_versions, np.full(len(changed), version)])
         since = self.since
         if len(recent) > _MOST_RECENT:
             since = int(versions[-_MOST_RECENT - 1])
             recent, versions = recent[versions > since], versions[versions > since]
-        # What stays is copied as it lies, and the last fill the gaps: to pick 100,000 columns takes far longer.
+        # Kept columns stay in place and the last ones fill the gaps: selecting 100,000 columns takes far longer.
         gaps = np.flatnonzero(np.isin(self.ids, changed))
         count = len(self.ids) - len(gaps)
         gaps, last = gaps[gaps < count], np.setdiff1d(np.arange(count, len(self.ids)), gaps)
@@ -93,20 +93,20 @@ class Index:
 
 
 def nearest(indexes: Sequence[Index], vector: Floats, count: int, among: Ids | None = None) -> list[Ids]:
-    """Roughly the nearest items of all together, by index, in no order; `among`: only of these."""
+    """Return roughly the nearest items of all indexes together, by index, unordered; `among`: search only these."""
     if among is not None:
-        indexes = [_part(each, among) for each in indexes]
-    likeness = np.concatenate([np.zeros(0, np.float32), *_likeness([each.words for each in indexes], vector)])
+        indexes = [_part(index, among) for index in indexes]
+    likeness = np.concatenate([np.zeros(0, np.float32), *_likeness([index.words for index in indexes], vector)])
     chosen = np.arange(len(likeness))
     if len(likeness) > count:
         chosen = np.sort(np.argpartition(-likeness, count)[:count])
-    found, begin = [], 0
-    for each in indexes:
-        end = begin + len(each.ids)
+    result, begin = [], 0
+    for index in indexes:
+        end = begin + len(index.ids)
         first, last = np.searchsorted(chosen, [begin, end])
-        found.append(np.union1d(each.ids[chosen[first:last] - begin], each.doubtful))
+        result.append(np.union1d(index.ids[chosen[first:last] - begin], index.doubtful))
         begin = end
-    return found
+    return result
 
 
 def _part(index: Index, among: Ids) -> Index:
@@ -121,6 +121,6 @@ def _likeness(parts: Sequence[Words], vector: Floats) -> Iterator[Floats]:
     for at, part in enumerate(parts, 1):
         size += part.shape[1]
         if size >= _BLOCK or at == len(parts):
-            # Of many small ones each would take as long as a large one. One alone is not copied.
+            # Each small part would take as long as a large one. A single part is not copied.
             yield query.likeness(np.concatenate(parts[begin:at], axis=1) if at - begin > 1 else part)
             begin, size = at, 0

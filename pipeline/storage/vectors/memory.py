@@ -1,8 +1,8 @@
-"""Indexes in memory, brought up to date before each search by reading what changed since.
+"""Indexes in memory, updated before each search with the changes since the last.
 
-Memory: 136 bytes a vector of up to 1,024 dimensions, 264 at most (13.6 MB for 100,000 vectors of 1,024), up to `BUDGET`
-bytes a database for what was searched last; a collection's twice while it changes. It is freed with the database's
-connections.
+Memory: 136 bytes for a vector of up to 1,024 dimensions, 264 at most (13.6 MB for 100,000 vectors of 1,024), up to
+`BUDGET` bytes per database for the latest searches; twice that for a collection during its update. It is freed with the
+database's connections.
 """
 
 import os
@@ -27,31 +27,31 @@ from pipeline.storage.vectors.index import Collection, Ids, Index
 from pipeline.storage.vectors.models import CODES
 
 BUDGET = 256_000_000
-"""1.9 million vectors of up to 1,024 dimensions."""
+"""Enough for 1.9 million vectors of up to 1,024 dimensions."""
 _CHUNK = 10_000
 _LOCKS = 64
 _LONGEST_S = 60.0
-"""No search's transaction lasts longer."""
+"""The longest duration of a search's transaction."""
 Versions = Mapping[Collection, int]
 
 
 class _Kept:
-    """Indexes of one database; the last one was used last."""
+    """The indexes of one database, the most recently used last."""
 
     def __init__(self) -> None:
         self.indexes: OrderedDict[Collection, Index] = OrderedDict()
         self.renew()
 
     def renew(self) -> None:
-        """Also after a fork: a lock that another thread held then would never be released."""
+        """Create new locks, also after a fork: threads that held the old ones would never release them."""
         self.lock = Lock()
         self._reading = [Lock() for _ in range(_LOCKS)]
 
     @contextmanager
     def reading(self, collections: Iterable[Collection]) -> Iterator[None]:
-        """One thread reads a collection for all; each has its connection already, so none waits for another's."""
+        """Let one thread read a collection for all; each has its connection already, so none waits for another's."""
         with ExitStack() as held:
-            # In one order, so that no two wait for each other.
+            # Sorted, so that threads do not deadlock.
             for place in sorted({hash(of) % _LOCKS for of in collections}):
                 held.enter_context(self._reading[place])
             yield
@@ -65,13 +65,13 @@ class _Kept:
 
     def keep(self, fresh: Mapping[Collection, Index]) -> None:
         with self.lock:
-            for of, each in fresh.items():
+            for of, index in fresh.items():
                 known = self.indexes.get(of)
-                # What a transaction that began earlier sees is of no use to others.
-                if known is None or known.version <= each.version or _restored(known, each.version):
-                    self.indexes[of] = each
+                # An index of a transaction that began earlier is useless to others.
+                if known is None or known.version <= index.version or _restored(known, index.version):
+                    self.indexes[of] = index
                     self.indexes.move_to_end(of)
-            size = sum(each.size for each in self.indexes.values())
+            size = sum(index.size for index in self.indexes.values())
             while size > BUDGET:
                 size -= self.indexes.popitem(last=False)[1].size
 
@@ -81,40 +81,40 @@ _lock = Lock()
 
 
 def current(session: Session, kinds: Sequence[str], model: str, dims: int, *, clean: bool = False) -> list[Index]:
-    """The indexes of each kind's vectors of a model, as this transaction, or one that began later, sees the database.
+    """Return the indexes of each kind's vectors of a model, as this or a later transaction sees the database.
 
-    What was removed may still be in them; unless `clean`, which takes long. Safe in many threads.
+    Removed vectors may remain in them, unless `clean`, which takes long. Safe in many threads.
     """
     kept = _kept_of(session)
-    seen = {Collection(kind, model, dims): versions for kind, versions in changes.seen(session, kinds).items()}
+    seen = {Collection(kind, model, dims): version for kind, version in changes.versions(session, kinds).items()}
 
     def usable() -> dict[Collection, Index]:
         views = {of: _view(index, seen[of], clean) for of, index in kept.known(seen).items()}
         return {of: view for of, view in views.items() if view is not None}
 
-    found = usable()
-    left = [of for of in seen if of not in found]
-    if left:
-        with kept.reading(left):
-            found |= usable()
-            known = kept.known(of for of in left if of not in found)
+    result = usable()
+    missing = [of for of in seen if of not in result]
+    if missing:
+        with kept.reading(missing):
+            result |= usable()
+            known = kept.known(of for of in missing if of not in result)
             behind = {of: index for of, index in known.items() if index.version <= seen[of].version}
             fresh = _advanced(session, behind, seen, clean=clean)
-            fresh |= _loaded(session, {of: seen[of].version for of in left if of not in found and of not in behind})
+            fresh |= _loaded(session, {of: seen[of].version for of in missing if of not in result and of not in behind})
             kept.keep(fresh)
-            found |= fresh
-    return [found[Collection(kind, model, dims)] for kind in kinds]
+            result |= fresh
+    return [result[Collection(kind, model, dims)] for kind in kinds]
 
 
-def _view(index: Index, seen: changes.Seen, clean: bool) -> Index | None:
-    """The index for a transaction that sees this. None: it must be read."""
+def _view(index: Index, seen: changes.Version, clean: bool) -> Index | None:
+    """Return the index for a transaction that sees this version. None: it must be read anew."""
     if _restored(index, seen.version) or (clean and index.cleaned < seen.removed):
         return None
     return index.as_of(seen.version)
 
 
 def _restored(known: Index, version: int) -> bool:
-    """Whether the version fell for longer than a transaction takes: a backup was restored."""
+    """Whether the version has decreased for longer than any transaction lasts: a backup was restored."""
     return version < known.version and time.monotonic() - known.read_at > _LONGEST_S
 
 
@@ -123,11 +123,11 @@ def _loaded(session: Session, versions: Versions) -> dict[Collection, Index]:
     query = select(CODES.c.kind, CODES.c.item_id, CODES.c.code).where(_belong(session, versions))
     parts: dict[str, list[tuple[Ids, Words]]] = defaultdict(list)
     for rows in session.execute(query.execution_options(yield_per=_CHUNK)).partitions() if versions else ():
-        found: dict[str, list[tuple[int, bytes]]] = defaultdict(list)
+        rows_of: dict[str, list[tuple[int, bytes]]] = defaultdict(list)
         for kind, item_id, code in rows:
-            found[kind].append((item_id, code))
-        for kind, each in found.items():
-            parts[kind].append(_arrays(each, next(iter(versions)).dims))
+            rows_of[kind].append((item_id, code))
+        for kind, kind_rows in rows_of.items():
+            parts[kind].append(_arrays(kind_rows, next(iter(versions)).dims))
     loaded = {}
     for of, version in versions.items():
         ids, words = zip(_arrays([], of.dims), *parts.pop(of.kind, []), strict=True)
@@ -138,7 +138,7 @@ def _loaded(session: Session, versions: Versions) -> dict[Collection, Index]:
 
 
 def _advanced(
-    session: Session, behind: Mapping[Collection, Index], seen: Mapping[Collection, changes.Seen], *, clean: bool
+    session: Session, behind: Mapping[Collection, Index], seen: Mapping[Collection, changes.Version], *, clean: bool
 ) -> dict[Collection, Index]:
     read_at = time.monotonic()
     since = pairs(session, [(of.kind, index.version) for of, index in behind.items()])
@@ -149,24 +149,24 @@ def _advanced(
         rows[row.kind].append(row)
     advanced = {}
     for of, index in behind.items():
-        # What changed may have another model's vector now.
-        mine = [(row.item_id, row.code) for row in rows[of.kind] if (row.model, row.dims) == (of.model, of.dims)]
+        # A changed item may now have another model's vector.
+        own = [(row.item_id, row.code) for row in rows[of.kind] if (row.model, row.dims) == (of.model, of.dims)]
         changed = np.array([row.item_id for row in rows[of.kind]], np.int64)
-        advanced[of] = index.changed(seen[of].version, read_at, changed, *_arrays(mine, of.dims))
+        advanced[of] = index.changed(seen[of].version, read_at, changed, *_arrays(own, of.dims))
     return _cleaned(session, advanced, seen) if clean else advanced
 
 
 def _cleaned(
-    session: Session, indexes: Mapping[Collection, Index], seen: Mapping[Collection, changes.Seen]
+    session: Session, indexes: Mapping[Collection, Index], seen: Mapping[Collection, changes.Version]
 ) -> dict[Collection, Index]:
-    left: dict[str, list[int]] = defaultdict(list)
+    remaining: dict[str, list[int]] = defaultdict(list)
     query = select(CODES.c.kind, CODES.c.item_id).where(_belong(session, indexes))
     for kind, item_id in session.execute(query) if indexes else ():
-        left[kind].append(item_id)
+        remaining[kind].append(item_id)
     cleaned = {}
     for of, index in indexes.items():
-        gone = np.setdiff1d(index.ids, np.array(left[of.kind], np.int64))
-        less = index.changed(index.version, index.read_at, gone, *_arrays([], of.dims))
+        removed = np.setdiff1d(index.ids, np.array(remaining[of.kind], np.int64))
+        less = index.changed(index.version, index.read_at, removed, *_arrays([], of.dims))
         cleaned[of] = replace(less, cleaned=seen[of].version)
     return cleaned
 
@@ -176,14 +176,14 @@ def _arrays(rows: Sequence[tuple[int, bytes]], dims: int) -> tuple[Ids, Words]:
 
 
 def _belong(session: Session, collections: Iterable[Collection]) -> ColumnElement[bool]:
-    """Whether a row is of one of these, which have one model and one length."""
-    one = next(iter(collections), Collection("", "", 0))
+    """Return the condition that a row belongs to one of these collections, which share model and length."""
+    first = next(iter(collections), Collection("", "", 0))
     kinds = one_of(session, CODES.c.kind, [of.kind for of in collections])
-    return and_(kinds, CODES.c.model == one.model, CODES.c.dims == one.dims)
+    return and_(kinds, CODES.c.model == first.model, CODES.c.dims == first.dims)
 
 
 def _kept_of(session: Session) -> _Kept:
-    # By the database's pool, not its URL: another file may take that name.
+    # By the database's pool, not its URL: another file may take the same name.
     pool = session.connection().engine.pool
     with _lock:
         return _kept.setdefault(pool, _Kept())

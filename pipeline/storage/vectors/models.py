@@ -1,4 +1,4 @@
-"""Tables: vectors, their codes (small enough to be kept in memory), and the counters of their changes."""
+"""Tables: vectors, their codes (small enough for memory), and the counters of their changes."""
 
 from datetime import datetime
 
@@ -9,13 +9,13 @@ from pipeline.engine.tables import Base, RowId, UtcDateTime, table_of
 
 
 class StoredVector(Base):
-    """One vector. An item of a kind has at most one; another model's replaces it."""
+    """One vector. An item of a kind has at most one; another model's vector replaces it."""
 
     __tablename__ = "vectors"
     __table_args__ = (Index("ix_vectors_kind_model", "kind", "model"),)
 
     kind: Mapped[str] = mapped_column(String(40), primary_key=True)
-    """What it belongs to, such as `song`."""
+    """The kind of its item, such as `song`."""
     item_id: Mapped[int] = mapped_column(RowId, primary_key=True)
     model: Mapped[str] = mapped_column(String(200))
     """Only vectors of one model can be compared."""
@@ -26,7 +26,7 @@ class StoredVector(Base):
 
 
 class VectorCode(Base):
-    """The code of one vector, apart from it: codes are read without reading vectors."""
+    """The code of one vector, in a separate table so that codes are read without vectors."""
 
     __tablename__ = "vector_codes"
     # Without rowid, so that a kind's codes lie side by side.
@@ -39,7 +39,7 @@ class VectorCode(Base):
     code: Mapped[bytes] = mapped_column(LargeBinary)
     """See `codes`."""
     version: Mapped[int] = mapped_column(BigInteger)
-    """The kind's version that it came with; 0 until the transaction that writes it is about to commit."""
+    """The kind's version that wrote it; 0 until just before the commit."""
 
 
 class VectorVersion(Base):

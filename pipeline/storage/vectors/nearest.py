@@ -1,4 +1,4 @@
-"""The search: by codes, which are in memory, then exactly with the few hundred vectors whose codes are nearest.
+"""Search first by codes in memory, then exactly with the few hundred vectors whose codes are nearest.
 
 A small collection is compared exactly as a whole.
 """
@@ -21,17 +21,17 @@ _CHUNK = 4000
 """Vectors that a search holds in memory at once."""
 _EXACT_VALUES = 2_000_000
 """Collections of up to this many numbers are compared exactly: 2,000 vectors of 1,000 take some 20 ms."""
-_SPARE, _SPARE_EACH = 600, 2
-"""Vectors that are compared exactly: this many, and this many more for each hit that is wanted."""
-_MOST_GONE = 0.1
-"""Share of the nearest that may be gone before an index is rid of what was removed."""
+_CANDIDATES, _CANDIDATES_EACH = 600, 2
+"""Vectors that are compared exactly: this many, and this many more for each requested hit."""
+_MOST_REMOVED = 0.1
+"""The share of the nearest vectors that may be removed ones before an index is cleaned."""
 Rows = Sequence[tuple[str, int, bytes]]
 """(kind, item, vector)"""
 
 
 @dataclass(frozen=True)
 class Hit:
-    """An item that was found; `score` is the cosine, -1 to 1."""
+    """A matching item; `score` is the cosine, -1 to 1."""
 
     item_id: int
     score: float
@@ -48,9 +48,9 @@ def search(
     without: int | None = None,
     among: Sequence[int] | None = None,
 ) -> list[Hit]:
-    """The items most like `vector`, best first; `among`: only of these. Sees what this transaction has written.
+    """Return the items most like `vector`, best first; `among`: search only these. Sees this transaction's writes.
 
-    Scores are exact. Of a large collection one of the best may be missed: less than one in a hundred is.
+    Scores are exact. In a large collection, a search may miss one of the best items; it misses fewer than one in 100.
     """
     if limit < 1:
         return []
@@ -67,7 +67,7 @@ def search_many(
     *,
     among: Sequence[int] | None = None,
 ) -> list[Hit]:
-    """The same over the items of several kinds together, in as many statements as over one."""
+    """Search the items of several kinds together, in as many statements as one kind needs."""
     wanted = np.asarray(vector, dtype=np.float32)
     norm = float(np.linalg.norm(wanted))
     if limit < 1 or not 0 < norm < np.inf or not kinds:
@@ -76,7 +76,7 @@ def search_many(
     places, ids, scores = _compared(
         _read(session, kinds, model, wanted, limit, among), kinds, wanted / np.float32(norm)
     )
-    # The last digits depend on what else is compared.
+    # The last digits depend on the other vectors in the computation.
     best = np.lexsort((places, ids, -scores.round(6)))[:limit]
     return [Hit(int(ids[i]), float(scores[i]), kinds[places[i]]) for i in best]
 
@@ -84,9 +84,9 @@ def search_many(
 def _read(
     session: Session, kinds: list[str], model: str, wanted: Floats, limit: int, among: Sequence[int] | None
 ) -> Iterator[Rows]:
-    """The vectors to compare exactly, in chunks."""
-    count = _SPARE + _SPARE_EACH * limit
-    # What this transaction itself has changed must not enter an index that others use.
+    """Yield the vectors to compare exactly, in chunks."""
+    count = _CANDIDATES + _CANDIDATES_EACH * limit
+    # Changes of this transaction itself must not enter an index that others use.
     own = [kind for kind in kinds if changes.has_own(session, kind)]
     if among is not None and len(among) * len(kinds) <= count:
         own = kinds
@@ -112,11 +112,11 @@ def _read_nearest(
             indexes = memory.current(session, kinds, model, wanted.size, clean=True)
         chosen = nearest(indexes, wanted, count, only)
         items = [(kind, item_id) for kind, ids in zip(kinds, chosen, strict=True) for item_id in ids.tolist()]
-        found = list(_read_some(session, items, model, wanted.size))
-        # What was removed takes the place of others.
-        if len(items) - sum(map(len, found)) <= len(items) * _MOST_GONE:
+        chunks = list(_read_some(session, items, model, wanted.size))
+        # Removed vectors take the places of others.
+        if len(items) - sum(map(len, chunks)) <= len(items) * _MOST_REMOVED:
             break
-    yield from found
+    yield from chunks
 
 
 def _read_all(session: Session, kinds: Sequence[str], model: str, dims: int) -> Iterator[Rows]:
@@ -127,7 +127,7 @@ def _read_all(session: Session, kinds: Sequence[str], model: str, dims: int) -> 
 
 
 def _read_some(session: Session, items: Sequence[tuple[str, int]], model: str, dims: int) -> Iterator[Rows]:
-    # Model and length are compared below: given them, SQLite would read the whole model by its index.
+    # Model and length are compared below: in the query, they would make SQLite read the whole model by its index.
     columns = (VECTORS.c.kind, VECTORS.c.item_id, VECTORS.c.data, VECTORS.c.model, VECTORS.c.dims)
     for start in range(0, len(items), _CHUNK):
         these = pairs(session, items[start : start + _CHUNK])
@@ -139,14 +139,14 @@ def _read_some(session: Session, items: Sequence[tuple[str, int]], model: str, d
 def _compared(
     read: Iterator[Rows], kinds: Sequence[str], unit: Floats
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], Floats]:
-    """(places among the kinds, ids, cosines) of all."""
+    """Return (indexes of the kinds, ids, cosines) of all vectors."""
     place = {kind: number for number, kind in enumerate(kinds)}
     places, ids, scores = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)], [np.zeros(0, np.float32)]
     for rows in read:
         places.append(np.array([place[kind] for kind, _, _ in rows], np.int64))
         ids.append(np.array([item_id for _, item_id, _ in rows], np.int64))
         matrix = np.frombuffer(b"".join([data for _, _, data in rows]), dtype="<f4").reshape(len(rows), unit.size)
-        # A vector of zeros is like nothing.
+        # A vector of zeros is similar to none.
         norms = np.maximum(np.linalg.norm(matrix, axis=1), np.finfo(np.float32).tiny)
         scores.append(np.einsum("ij,j->i", matrix, unit) / norms)
     return np.concatenate(places), np.concatenate(ids), np.concatenate(scores)

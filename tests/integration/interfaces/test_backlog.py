@@ -75,7 +75,7 @@ def test_pages_wait_for_a_worker_then_for_a_free_one_then_for_their_provider(con
     queue_control.open_breaker(context, "q:vision", 41, "5 failures in a row: 503")
     held = _why(context)["breaker"]
     assert (held.queue, held.count) == ("vision.q", 1)
-    assert held.words == "q is left alone for a while: 5 failures in a row: 503"
+    assert held.words == "q is paused by its breaker: 5 failures in a row: 503"
     assert held.until is not None
     assert timedelta(seconds=35) < held.until - context.db.now() <= timedelta(seconds=41)
     queue_control.pause(context, "vision.p", None, "invoices first")

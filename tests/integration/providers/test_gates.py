@@ -108,8 +108,8 @@ def test_a_pause_ends_when_resumed_and_by_its_time(context: Context) -> None:
     queue_control.resume(context, "vision.q")
     assert _gate(context, "vision.q").admit("a").granted
     assert _gate(context).admit("a").granted, "its time is over"
-    assert watchdog.end_what_is_over(context) == ["vision.p"]
-    assert not watchdog.end_what_is_over(context)
+    assert watchdog.end_expired(context) == ["vision.p"]
+    assert not watchdog.end_expired(context)
 
 
 def test_the_watchdog_never_ends_an_operators_pause(context: Context) -> None:
@@ -117,7 +117,7 @@ def test_the_watchdog_never_ends_an_operators_pause(context: Context) -> None:
     gates.breaker(context, "p:vision").open(0.001, "down")
     while gates.breaker(context, "p:vision").look().state == "open":
         pass
-    assert watchdog.end_what_is_over(context) == ["vision.p"]
+    assert watchdog.end_expired(context) == ["vision.p"]
     assert _gate(context).admit("a").reason == "operator"
 
 
@@ -187,7 +187,7 @@ def test_why_a_queue_waits_is_told_in_words(context: Context) -> None:
     assert gates.closed_because(context, "vision.p") == ""
     assert gates.closed_because(context, "cpu") == "", "a queue without a gate"
     gates.breaker(context, "p:vision").open(60, "5 failures in a row: connect")
-    assert gates.closed_because(context, "vision.p") == "p is left alone for a while (5 failures in a row: connect)"
+    assert gates.closed_because(context, "vision.p") == "p is paused by its breaker (5 failures in a row: connect)"
     queue_control.pause(context, "vision.p", None)
     assert gates.closed_because(context, "vision.p") == "vision.p is paused by an operator"
 
@@ -212,7 +212,7 @@ def test_why_nothing_more_goes_through_is_told_with_the_moment_when_something_do
     queue_control.open_breaker(context, "p:vision", 60, "5 failures in a row: 503")
     held = found()
     assert held is not None
-    assert (held.kind, held.words) == ("breaker", "p is left alone for a while: 5 failures in a row: 503")
+    assert (held.kind, held.words) == ("breaker", "p is paused by its breaker: 5 failures in a row: 503")
     queue_control.pause(context, "vision.p", None, "invoices first")
     assert found() == Holdup("operator", "paused by an operator: “invoices first”")
 

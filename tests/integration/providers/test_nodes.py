@@ -19,7 +19,7 @@ from pipeline.engine.guarded_call import GateClosed, request_hooks
 from pipeline.providers import registry
 from pipeline.providers.nodes import Nodes
 from pipeline.providers.protocols import Usage
-from pipeline.providers.token_claim import most_answered
+from pipeline.providers.token_claim import most_output
 from pipeline.settings import ProviderProfile, Settings
 from tests.support.scripted_sessions import TOKEN, Asked, ScriptedGateway, cut, refuse, reply, silence
 
@@ -89,7 +89,7 @@ def with_hooks(nodes: Nodes, hooks: Hooks) -> str:
 
 
 def test_what_is_asked_goes_out_in_the_protocols_words(gateway: ScriptedGateway, nodes: Nodes) -> None:
-    answer = nodes.look([PNG, PNG], "image/png", "What?", system="Be brief", json_schema={"type": "object"})
+    answer = nodes.describe_all([PNG, PNG], "image/png", "What?", system="Be brief", json_schema={"type": "object"})
     assert (answer.text, answer.model, answer.usage, answer.truncated) == ("hi", "q", Usage(7, 2), False)
     nodes.complete("Hi")
     looked, completed = (asked.request for asked in gateway.seen.asked)
@@ -141,7 +141,7 @@ def test_a_result_of_another_shape_is_refused(gateway: ScriptedGateway, nodes: N
         ({"usage": []}, Usage()),
         ({"usage": {"input_tokens": -1}}, Usage()),
         ({"model": {"a": 1}}, Usage()),
-        ({"usage": {"output_tokens": 10**30}}, Usage(0, most_answered("t", 8192))),
+        ({"usage": {"output_tokens": 10**30}}, Usage(0, most_output("t", 8192))),
     ],
 )
 def test_nonsense_about_model_and_usage_does_not_cost_the_answer(

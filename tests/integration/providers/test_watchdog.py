@@ -79,7 +79,7 @@ def _half_open(context: Context) -> None:
 
 def test_failures_that_no_worker_noted_open_the_breaker_in_redis_and_in_the_database(context: Context) -> None:
     _record(context, "ok", "transient", "transient", "transient")
-    assert watchdog.look_at_calls(context) == [NAME]
+    assert watchdog.check_calls(context) == [NAME]
     looked = gates.breaker(context, NAME).look()
     assert (looked.state, looked.reason) == ("open", "3 failures in a row on record")
     assert 10 < looked.left_s <= 15
@@ -93,45 +93,45 @@ def test_failures_that_no_worker_noted_open_the_breaker_in_redis_and_in_the_data
 
 def test_what_is_open_already_is_left_alone(context: Context) -> None:
     _record(context, *["transient"] * 3)
-    assert watchdog.look_at_calls(context)
-    assert not watchdog.look_at_calls(context)
+    assert watchdog.check_calls(context)
+    assert not watchdog.check_calls(context)
 
 
 @pytest.mark.parametrize(("status", "least_s"), [("rate_limited", 100), ("quota", 0)])
 def test_a_refusal_that_no_worker_noted_opens_it_for_what_is_left(context: Context, status: str, least_s: int) -> None:
     _record(context, "ok", status, ended_s=2)
-    assert watchdog.look_at_calls(context) == [NAME]
+    assert watchdog.check_calls(context) == [NAME]
     left_s = gates.breaker(context, NAME).look().left_s
     assert least_s < left_s <= (118 if status == "rate_limited" else 86400)
 
 
 def test_calls_of_another_queue_do_not_count(context: Context) -> None:
     _record(context, *["transient"] * 3, queue="vision.q")
-    assert watchdog.look_at_calls(context) == ["q:vision"]
+    assert watchdog.check_calls(context) == ["q:vision"]
     assert _state(context) == "closed"
 
 
 def test_what_an_operator_closed_stays_closed_until_further_calls_fail(context: Context) -> None:
     _record(context, *["transient"] * 3)
-    watchdog.look_at_calls(context)
+    watchdog.check_calls(context)
     queue_control.close_breaker(context, NAME)
-    assert not watchdog.look_at_calls(context)
+    assert not watchdog.check_calls(context)
     _record(context, *["transient"] * 2)
-    assert not watchdog.look_at_calls(context), "two calls since, and it takes three"
+    assert not watchdog.check_calls(context), "two calls since, and it takes three"
     context.redis.flushall()
     gates.sync(context)
-    assert not watchdog.look_at_calls(context), "also if Redis forgot"
+    assert not watchdog.check_calls(context), "also if Redis forgot"
     _record(context, "transient", ended_s=0)
-    assert watchdog.look_at_calls(context) == [NAME]
+    assert watchdog.check_calls(context) == [NAME]
 
 
 def test_a_rate_limit_before_an_operator_closed_the_breaker_is_forgiven(context: Context) -> None:
     _record(context, "rate_limited")
     queue_control.close_breaker(context, NAME)
-    assert not watchdog.look_at_calls(context)
+    assert not watchdog.check_calls(context)
 
 
-@pytest.mark.parametrize("open_it", [watchdog.look_at_calls, gates.sync], ids=["watchdog", "sync"])
+@pytest.mark.parametrize("open_it", [watchdog.check_calls, gates.sync], ids=["watchdog", "sync"])
 def test_an_operator_who_closes_it_at_the_very_moment_wins(
     context: Context, monkeypatch: pytest.MonkeyPatch, open_it: Callable[[Context], object]
 ) -> None:
@@ -155,7 +155,7 @@ def test_what_the_database_says_for_longer_is_not_cut_short_where_redis_forgot_i
     queue_control.open_breaker(context, NAME, 600, "by hand")
     _record(context, *["transient"] * 3)
     context.redis.delete(breaker_key(NAME))
-    assert not watchdog.look_at_calls(context)
+    assert not watchdog.check_calls(context)
     context.redis.flushall()
     gates.sync(context)
     assert gates.breaker(context, NAME).look().left_s > 500
@@ -171,18 +171,18 @@ def test_of_many_watchdogs_at_once_one_opens_it(context: Context, monkeypatch: p
 
     monkeypatch.setattr(watchdog, "_open", open_together)
     with ThreadPoolExecutor(6) as threads:
-        opened = list(threads.map(lambda _: watchdog.look_at_calls(context), range(6)))
+        opened = list(threads.map(lambda _: watchdog.check_calls(context), range(6)))
     assert sorted(opened, reverse=True) == [[NAME]] + [[]] * 5
 
 
 def test_a_probe_that_worked_and_that_nobody_noted_closes_it(context: Context) -> None:
     _half_open(context)
     _record(context, "ok", ended_s=60)
-    assert not watchdog.look_at_calls(context), "that call began while it was open"
+    assert not watchdog.check_calls(context), "that call began while it was open"
     _record(context, "ok", ended_s=-5)
-    assert watchdog.look_at_calls(context) == [NAME]
+    assert watchdog.check_calls(context) == [NAME]
     assert _state(context) == "closed"
-    assert not watchdog.look_at_calls(context)
+    assert not watchdog.check_calls(context)
 
 
 def test_numbers_of_calls_that_begin_anew_are_not_taken_for_old_ones(context: Context) -> None:
@@ -190,7 +190,7 @@ def test_numbers_of_calls_that_begin_anew_are_not_taken_for_old_ones(context: Co
     queue_control.close_breaker(context, NAME)
     context.db.run(lambda session: session.query(AiCall).delete())
     _record(context, *["transient"] * 3)
-    assert watchdog.look_at_calls(context) == [NAME]
+    assert watchdog.check_calls(context) == [NAME]
 
 
 def test_looking_at_calls_takes_an_index_however_many_there_are(context: Context) -> None:

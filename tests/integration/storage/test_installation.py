@@ -150,11 +150,11 @@ def test_commands_and_workers_refuse_and_adopting_mends_it(used: Context) -> Non
 
 
 def test_a_new_folder_and_a_new_database_find_each_other_once(context: Context, another: Another) -> None:
-    pair = installation.look(context.db, context.settings)
+    pair = installation.read_pair(context.db, context.settings)
     assert (pair.new, pair.problem, pair.database, pair.folder) == (True, "", None, None)
     with ThreadPoolExecutor(6) as pool:
         list(pool.map(lambda _: installation.check(context.db, context.settings), range(12)))
-    pair = installation.look(context.db, context.settings)
+    pair = installation.read_pair(context.db, context.settings)
     assert (pair.fits, pair.bound) == (True, True)
     with pytest.raises(ForeignFolder):
         installation.check(another().db, context.settings)

@@ -28,7 +28,7 @@ EACH = 20
 def by_code(monkeypatch: pytest.MonkeyPatch) -> None:
     """What fits into a test is compared by code, as if it were large."""
     monkeypatch.setattr(nearest, "_EXACT_VALUES", 0)
-    monkeypatch.setattr(nearest, "_SPARE", 200)
+    monkeypatch.setattr(nearest, "_CANDIDATES", 200)
 
 
 @pytest.fixture(scope="module")
@@ -138,7 +138,7 @@ def test_what_a_transaction_wrote_itself_is_found_among_many(filled: Context, ro
 def test_what_was_removed_takes_no_places_from_what_is_left(
     filled: Context, other: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(nearest, "_SPARE", 20)
+    monkeypatch.setattr(nearest, "_CANDIDATES", 20)
     query = np.ones(DIMS, np.float32)
     near = query + np.random.default_rng(4).normal(size=(400, DIMS)).astype(np.float32) / 8
     with other.transaction() as session:

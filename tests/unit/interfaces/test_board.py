@@ -121,6 +121,6 @@ def test_a_provider_that_only_the_command_knows_is_told_from_one_that_nobody_doe
     document.error = registry.unknown(get_settings(), "ai")
     assert failed.problem == document.error
     monkeypatch.setattr(get_settings(), "providers", {"ai": ProviderProfile()})
-    assert "the stack that is running does not know the provider 'ai'" in failed.problem
+    assert "the running stack does not know the provider 'ai'" in failed.problem
     document.error = "it is damaged"
     assert failed.problem == "it is damaged"

@@ -15,14 +15,14 @@ from pipeline.engine.errors import ErrorKind, UnitError
 from pipeline.providers.openai_compatible import OpenAICompatible
 from pipeline.providers.protocols import Usage
 from pipeline.providers.replies import BadReply, as_json, finite_vectors
-from pipeline.providers.token_claim import most_answered, most_asked
+from pipeline.providers.token_claim import most_input, most_output
 from pipeline.settings import ProviderProfile
 from tests.support.provider_server import Fault, ProviderServer
 from tests.support.web_server import WebServer
 
 PROMPT = "Hi"
 GOOD: dict[str, Any] = {"choices": [{"message": {"content": "fine"}}]}
-MOST_IN, MOST_OUT = most_asked([PROMPT]), most_answered("fine", 8192)
+MOST_IN, MOST_OUT = most_input([PROMPT]), most_output("fine", 8192)
 
 
 @pytest.fixture

@@ -105,7 +105,7 @@ def test_nodes_serve_every_port_and_may_choose_the_model(tmp_path: Path) -> None
 def test_no_key_is_kept_where_a_dump_would_show_it(tmp_path: Path) -> None:
     service = registry.vision(settings_with(tmp_path), "x")
     assert isinstance(service, OpenAICompatible)
-    assert KEY not in repr(registry._made)
+    assert KEY not in repr(registry._instances)
     assert KEY not in repr(vars(service))
 
 

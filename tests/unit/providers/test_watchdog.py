@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from pipeline.providers.watchdog import Opening, RecentCall, opening, works_again
+from pipeline.providers.watchdog import Opening, RecentCall, has_recovered, opening
 from pipeline.settings import ProviderProfile
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -82,8 +82,8 @@ def test_a_refusal_beside_a_call_that_worked_opens_nothing() -> None:
 
 def test_only_a_call_that_began_after_the_time_was_over_tells_that_a_provider_works_again() -> None:
     until = NOW - timedelta(seconds=10)
-    assert works_again(_calls(("ok", 9, 1), ("transient", 20, 15)), until)
-    assert works_again(_calls(("permanent", 9, 1)), until), "the question was at fault"
-    assert not works_again(_calls(("ok", 11, 1)), until)
-    assert not works_again(_calls(("transient", 5, 1), ("ok", 9, 2)), until)
-    assert not works_again([], until)
+    assert has_recovered(_calls(("ok", 9, 1), ("transient", 20, 15)), until)
+    assert has_recovered(_calls(("permanent", 9, 1)), until), "the question was at fault"
+    assert not has_recovered(_calls(("ok", 11, 1)), until)
+    assert not has_recovered(_calls(("transient", 5, 1), ("ok", 9, 2)), until)
+    assert not has_recovered([], until)

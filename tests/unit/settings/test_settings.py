@@ -179,7 +179,7 @@ def test_another_file_can_be_named_and_must_exist(tmp_path: Path, monkeypatch: p
     other = tmp_path / "other.toml"
     monkeypatch.setenv("PENSTOCK_CONFIG", str(other))
     assert config_path() == other
-    assert misspelt() == f"PENSTOCK_CONFIG names {other}, and there is no such file"
+    assert misspelt() == f"PENSTOCK_CONFIG names {other}, which does not exist"
     other.write_text('log_level = "DEBUG"\n')
     assert Settings().log_level == "DEBUG"
 

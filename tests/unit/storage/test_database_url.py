@@ -24,8 +24,8 @@ def test_servers_and_files(url: str, driver: str) -> None:
 @pytest.mark.parametrize(
     ("url", "said"),
     [
-        (SECRET, "it is none, or a port is not a number"),
-        (f"postgresql://u:{SECRET}@h:{SECRET}/x", "it is none, or a port is not a number"),
+        (SECRET, "it cannot be parsed, or a port is not a number"),
+        (f"postgresql://u:{SECRET}@h:{SECRET}/x", "it cannot be parsed, or a port is not a number"),
         (f"postgresql://u:a@{SECRET}@h/x", "@ as %40"),
         (f"mysql://u:{SECRET}@h/x", "must begin with postgresql:// or sqlite://"),
         (f"postgresql+psycopg2://u:{SECRET}@h/x", "must begin with"),

@@ -18,12 +18,12 @@ from pipeline.flows.documents import files
 from pipeline.flows.documents.models import DOCUMENTS
 from pipeline.flows.documents.states import DOCUMENT, DocumentEvent, DocumentStatus, progress
 from pipeline.reading.files.user_file import storage_error
-from pipeline.reading.sandbox.limits import NOBODY_READ
+from pipeline.reading.sandbox.limits import NO_READER
 from pipeline.settings import Settings
 from pipeline.storage.context import Context
 
 log = structlog.get_logger(__name__)
-PASSING = NOBODY_READ | {"disk_full"}
+PASSING = NO_READER | {"disk_full"}
 """Codes of passing errors, which are not the document's fault."""
 
 _LOCK = select(DOCUMENTS).where(DOCUMENTS.c.id == bindparam("of_document")).with_for_update()

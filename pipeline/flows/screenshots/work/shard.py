@@ -253,7 +253,9 @@ class ShardMessage(Message):
             vision.name,
             vision.model,
             asked,
-            lambda: vision.look(pictures, "image/jpeg", prompt, system=prompts.VISION_SYSTEM, json_schema=INDEX_SCHEMA),
+            lambda: vision.describe_all(
+                pictures, "image/jpeg", prompt, system=prompts.VISION_SYSTEM, json_schema=INDEX_SCHEMA
+            ),
         )
         digest = prompts.prompt_hash(prompts.VISION_SYSTEM, prompt)
         model = answer.model or vision.model

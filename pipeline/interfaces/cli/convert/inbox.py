@@ -50,7 +50,7 @@ def watch(
     from pipeline.interfaces.cli.convert.targets import check_folder
     from pipeline.reading.files.filetype import is_temporary
     from pipeline.reading.files.inputs import is_input_below, is_other_below, other_files
-    from pipeline.reading.files.watcher import turns
+    from pipeline.reading.files.watcher import poll
     from pipeline.settings import get_settings
     from pipeline.standalone.stack import using_stack
 
@@ -61,7 +61,7 @@ def watch(
     def concerns(path: Path) -> bool:
         return not is_temporary(path) and (is_input_below(path, root) or is_other_below(path, root))
 
-    found = turns(root, concerns, Event(), existing=True, below=True)
+    found = poll(root, concerns, Event(), existing=True, below=True)
     with using_stack(get_settings()) as stack:
         ended = "\nEnded. The same command, or `penstock up`, continues work under way."
         err.print(f"Watching {one_line(str(folder))} for files to convert. Ctrl-C ends it.", soft_wrap=True)

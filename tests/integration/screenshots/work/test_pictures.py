@@ -77,7 +77,7 @@ def test_pictures_of_frames_that_are_gone_or_not_wanted_any_more_are_dropped(con
     ahead.make_ahead(context)
     left = sorted(files_of(context, shots[2:4]))
     wait_until(lambda: sorted(map(str, ahead._made)) == left, 60, "two pictures")
-    with pytest.raises(UnitError, match="is gone"):
+    with pytest.raises(UnitError, match="does not exist"):
         ahead.take(files.path_of(context.settings, gone.rpartition("/")[2]))
     ends(ahead, context)
 

@@ -27,7 +27,7 @@ def test_a_turned_and_scaled_line_keeps_how_sure_its_words_are() -> None:
         return [Text("two words", 0.95, (0.9, 0.4)) for _ in quads]
 
     quad: Quad = ((0, 0), (90, 0), (90, 10), (0, 10))
-    (found,) = direction.telling(direction.read_pieces([quad], read))
+    (found,) = direction.legible(direction.read_pieces([quad], read))
     line = orientation.scaled(orientation.as_line(found), 2.0)
     (upright,) = orientation.upright(PageContent(200, 300, (line._replace(angle=90),)))[0].lines
 

@@ -233,5 +233,5 @@ def test_regions_reach_the_page_in_its_own_unit(tmp_path, monkeypatch):
     region = Region("text", (60.0, 40.0, 300.0, 500.0), 0.9)
     monkeypatch.setattr(layout_model, "regions", lambda *_: (region,))
     content = PageContent(612, 792, (Line("text", 70, 50, 100, 60, 10.0),))
-    seen = conversion._seen(content, lambda: Image.new("RGB", (10, 10)), Options())
+    seen = conversion._with_seen_regions(content, lambda: Image.new("RGB", (10, 10)), Options())
     assert seen.regions == (region,)

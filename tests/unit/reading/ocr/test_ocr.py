@@ -28,7 +28,7 @@ class Engine:
         self.error = error
         self.seen = []
 
-    def look(self, image):
+    def locate(self, image):
         self.seen.append(image.size)
         if self.error:
             raise self.error

@@ -9,7 +9,7 @@ from pipeline.reading.layout import rotation
 from pipeline.reading.layout.model import Rule
 from pipeline.reading.layout.page import Line, PageContent
 from pipeline.reading.ocr import orientation, recognition
-from pipeline.reading.ocr.direction import Found, Piece, confidence, read_all, turned
+from pipeline.reading.ocr.direction import Piece, RecognisedText, confidence, read_all, turned
 from pipeline.reading.ocr.engine import Text
 from pipeline.reading.pdf import pdfium
 from pipeline.settings import Settings
@@ -66,7 +66,7 @@ def page(turn, count=20):
 def test_lines_are_read_the_way_the_page_was_put_in(turn):
     found, texts = page(turn)
     reader = Reader(texts)
-    assert read_all(found, reader) == [Found(*text) for text in texts]
+    assert read_all(found, reader) == [RecognisedText(*text) for text in texts]
     assert reader.count <= len(found) + 6
 
 
@@ -135,10 +135,10 @@ def test_the_page_is_turned_with_all_that_is_on_it(turn):
 @pytest.mark.parametrize("turn", TURNS)
 def test_lean_is_found_and_taken_out(lean, turn):
     _, texts = page(turn)
-    leaning = [Found(text, orientation.rotated(corners, lean, (500.0, 500.0))) for text, corners in texts]
+    leaning = [RecognisedText(text, orientation.rotated(corners, lean, (500.0, 500.0))) for text, corners in texts]
     assert orientation.skew([piece.corners for piece in leaning]) == pytest.approx(lean)
     lines = orientation.as_lines(leaning, (500.0, 500.0))
-    expected = [orientation.as_line(Found(*text)) for text in texts]
+    expected = [orientation.as_line(RecognisedText(*text)) for text in texts]
     assert [line.box for line in lines] == [pytest.approx(line.box) for line in expected]
 
 
@@ -150,13 +150,13 @@ def test_text_at_all_angles_is_no_leaning_page():
 
 
 def test_leaning_text_keeps_its_height():
-    line = orientation.as_line(Found("leaning", ((0, 0), (400, 40), (400, 70), (0, 30))))
+    line = orientation.as_line(RecognisedText("leaning", ((0, 0), (400, 40), (400, 70), (0, 30))))
     assert (line.top, line.bottom, line.angle) == (20, 50, 0)
     assert line.size == pytest.approx(22.5)
 
 
 def test_text_up_the_page_keeps_its_width_as_size():
-    line = orientation.as_line(Found("upwards", ((0, 200), (0, 0), (20, 0), (20, 200))))
+    line = orientation.as_line(RecognisedText("upwards", ((0, 200), (0, 0), (20, 0), (20, 200))))
     assert (line.top, line.bottom, line.size, line.angle) == (0, 200, 15, 270)
 
 
