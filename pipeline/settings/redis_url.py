@@ -159,7 +159,7 @@ def _socket(part: _Part) -> str:
 def _credentials(user: str) -> tuple[str, str]:
     username, _, password = user.partition(":")
     if username and not password:
-        raise RedisUrlError("the user has no password; write a password alone as :password@host")
+        raise RedisUrlError("it has a user without a password; write a password alone as :password@host")
     return unquote(username), unquote(password)
 
 
