@@ -1,4 +1,4 @@
-"""docs/reference/rest.md, made from the routes: `python -m tests.support.endpoints` writes it."""
+"""docs/reference/rest.md, made from the routes; `tests.support.reference` writes it."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,7 +16,7 @@ from pipeline.storage.api_keys import Scope
 PAGE = Path(__file__).resolve().parents[2] / "docs/reference/rest.md"
 _ABOUT = """# Endpoints and scopes
 
-`make endpoints` writes this page from the routes. [REST API](../how-to/api.md) describes requests and answers,
+`make reference` writes this page from the routes. [REST API](../how-to/api.md) describes requests and answers,
 [other APIs](../how-to/clients.md) those of the last table. A key needs the scope in the last column; each scope
 includes those before it: `read`, `write`, `admin`. An address without a scope needs no key.
 """
@@ -57,7 +57,3 @@ def _table(name: str, routes: list[BaseRoute]) -> Iterator[str]:
     ]
     for path, method, what, scope in sorted(rows):
         yield f"| `{method} {path}` | {what} | {scope} |"
-
-
-if __name__ == "__main__":
-    PAGE.write_text(page(), encoding="utf-8")

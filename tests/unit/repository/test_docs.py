@@ -15,7 +15,7 @@ from pipeline.engine.states import Machine
 from pipeline.flows.documents.states import DOCUMENT, PAGE, DocumentStatus, PageStatus
 from pipeline.flows.screenshots.states import BATCH, NODE, SCREENSHOT, SHARD
 from pipeline.nodes.job import JOB
-from tests.support import endpoints
+from tests.support import reference
 from tests.support.all_settings import fields
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -45,7 +45,7 @@ def unknown_variables(text: str) -> set[str]:
     known = "|".join(re.escape(name).replace("<NAME>", "(?:[A-Z0-9]+|<NAME>)") for name, _ in fields())
     return {
         name
-        for name in re.findall(r"PENSTOCK_[A-Z0-9<>_]*[A-Z0-9>]", text)
+        for name in re.findall(r"PENSTOCK_[A-Z0-9<>_]*[A-Z0-9>](?![A-Z0-9<>]|__…)", text)
         if name not in {CONFIG, NODE_TOKEN} and not OF_TESTS.fullmatch(name) and not re.fullmatch(known, name)
     }
 
@@ -121,10 +121,10 @@ def test_the_places_in_the_code_that_a_page_names_exist(page: Path) -> None:
 def test_the_pages_and_anchors_that_code_names_exist() -> None:
     wrong = []
     for file in CODE:
-        for reference in _REFERENCE.findall(text := file.read_text(encoding="utf-8")):
-            page, _, anchor = reference.partition("#")
+        for named in _REFERENCE.findall(text := file.read_text(encoding="utf-8")):
+            page, _, anchor = named.partition("#")
             if leads_nowhere(ROOT / page, anchor):
-                wrong.append(f"{file.relative_to(ROOT)}: {reference}")
+                wrong.append(f"{file.relative_to(ROOT)}: {named}")
         wrong += [f"{file.relative_to(ROOT)}: {number}" for number in re.findall(r"\b[Ss]ource 00\d", text)]
     assert not wrong
 
@@ -135,8 +135,9 @@ def test_a_name_and_an_anchor_that_do_not_exist_are_noticed() -> None:
     assert [leads_nowhere(glossary, anchor) for anchor in ("", "words-we-avoid", "none-such")] == [False, False, True]
 
 
-def test_the_endpoints_and_their_scopes_are_those_of_the_routes() -> None:
-    assert endpoints.PAGE.read_text(encoding="utf-8") == endpoints.page(), "run `make endpoints`"
+@pytest.mark.parametrize("name", reference.PAGES)
+def test_a_reference_page_is_what_the_code_makes(name: str) -> None:
+    assert (reference.FOLDER / name).read_text(encoding="utf-8") == reference.PAGES[name](), "run `make reference`"
 
 
 def test_a_name_that_is_no_setting_is_noticed() -> None:
@@ -164,15 +165,15 @@ def test_the_state_diagrams_have_exactly_the_machine_s_transitions(
 @pytest.mark.parametrize(
     ("page", "machine", "initial"),
     [
-        *(("screenshots.md", machine, "pending") for machine in (BATCH, SHARD, SCREENSHOT, NODE)),
-        ("nodes.md", JOB, "CREATED"),
+        *(("how-to/screenshots.md", machine, "pending") for machine in (BATCH, SHARD, SCREENSHOT, NODE)),
+        ("how-to/nodes.md", JOB, "CREATED"),
     ],
     ids=lambda value: value.name if isinstance(value, Machine) else "",
 )
 def test_the_diagrams_of_flows_and_of_jobs_have_exactly_the_machines_transitions(
     page: str, machine: Machine[StrEnum, StrEnum], initial: str
 ) -> None:
-    diagrams = _DIAGRAM.findall((ROOT / "docs/how-to" / page).read_text(encoding="utf-8"))
+    diagrams = _DIAGRAM.findall((ROOT / "docs" / page).read_text(encoding="utf-8"))
     own = "".join(diagram for diagram in diagrams if f"%% {machine.name}\n" in diagram)
     drawn = _TRANSITION.findall(own)
     assert len(drawn) == len(set(drawn)), "a transition is drawn twice"
