@@ -42,7 +42,7 @@ def model_server(go: Path) -> Iterator[str]:
             self.wfile.write(data)
 
         def log_message(self, *_: object) -> None:
-            """Nobody reads it."""
+            """The test ignores it."""
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     server.daemon_threads = True

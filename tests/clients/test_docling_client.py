@@ -134,7 +134,7 @@ def test_unknown_task_and_wrong_key(client: DoclingServiceClient, server: Server
     job = client.submit(pdf)
     job.result(timeout=120)
     with pytest.raises(TaskNotFoundError):
-        client._poll_task_status("0123456789abcdef", 0)  # there is no public way to ask for any task
+        client._poll_task_status("0123456789abcdef", 0)  # the client has no public method for this
     with DoclingServiceClient(server.url, api_key="pstk_wrong") as stranger, pytest.raises(ServiceError) as refused:
         stranger.convert(pdf)
     assert refused.value.status_code == 401

@@ -11,7 +11,7 @@ from tests.support.leftovers import short_folder
 from tests.support.provider_server import ProviderServer, Script
 
 DEAD_PORT = 1
-"""Nobody listens there."""
+"""No server listens there."""
 
 
 @pytest.fixture(scope="session")
@@ -33,14 +33,14 @@ def provider(provider_server: ProviderServer) -> ProviderServer:
 def shared_stack(provider_server: ProviderServer) -> Iterator[Cli]:
     """`penstock up`, running for all tests that only use it.
 
-    Its providers: `ai`, which has a price; `single`, the same with one call at a time; `down`, where nobody listens.
+    Its providers: `ai`, which has a price; `single`, the same with one call at a time; `down`, where no server listens.
     """
     folder = short_folder()
     settings = provider_settings(provider_server.base_url)
     settings |= provider_settings(provider_server.base_url, "single") | {"PENSTOCK_PROVIDERS__SINGLE__CONCURRENCY": "1"}
     settings |= {"PENSTOCK_PROVIDERS__AI__PRICES": '{"vision-1": {"input": 1, "output": 4}}'}
     settings |= provider_settings(f"http://127.0.0.1:{DEAD_PORT}/v1", "down")
-    settings |= {"PENSTOCK_DOCUMENTS__PAGE_TIMEOUT_S": "1200"}  # a busy machine is no reason to give a page up
+    settings |= {"PENSTOCK_DOCUMENTS__PAGE_TIMEOUT_S": "1200"}  # a busy machine must not fail a page
     cli = Cli(folder, folder, environment(folder, **settings))
     up = cli.real().start("up")
     try:

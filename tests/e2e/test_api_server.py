@@ -43,7 +43,7 @@ class Api:
 
 @pytest.fixture(scope="module")
 def api() -> Iterator[Api]:
-    """One that has no patience, on a data folder without a stack."""
+    """An API with short time-outs, on a data folder without a stack."""
     folder = short_folder()
     port = free_port()
     cli = Cli(folder, folder, environment(folder, **IMPATIENT, PENSTOCK_API__PORT=str(port)))

@@ -51,7 +51,7 @@ class Flower:
         self._url = f"http://127.0.0.1:{port}/api"
 
     def get(self, path: str) -> dict[str, Any]:
-        """What it answers; nothing while it starts."""
+        """The answer; empty while it starts."""
         assert self._process.process.poll() is None, self._process.output
         try:
             with urllib.request.urlopen(f"{self._url}/{path}", timeout=10) as answer:

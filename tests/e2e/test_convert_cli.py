@@ -1,4 +1,4 @@
-"""`penstock convert` on good input: what it writes, where, what it says, and that it never pays twice."""
+"""`penstock convert` on good input: its results, their places, its messages, and that it never pays twice."""
 
 import os
 import shutil

@@ -18,9 +18,9 @@ ELSEWHERE = {"DA-619p", "MEDRPT-2024-PAT-3847_medical_report_scan", "loremipsum-
 """Long ones, which other tests convert: killed pools the first, unit tests of recognition the scans."""
 PAGES = {"REPAIR-2022-INV-001_multipage": 3, "multi-column-2p": 2, "zerox-0013": 3}
 ALWAYS = REFUSED | {"multi-column-2p", "zerox-0013"}
-"""What is converted besides what is due: what is refused, and two of several pages."""
+"""Documents converted beside those whose turn it is: refused ones, and two of several pages."""
 LEAST_SHARE_OF_KEYWORDS, SHARE_OF_ALL = 0.7, 0.9
-"""In each document, and in all together. What is missing is handwriting and slips in the expectations themselves."""
+"""Shares found in each document, and in all together. The rest is handwriting, and slips in the expectations."""
 
 
 # Text recognition is the one thing here that takes a processor for long, and others use it as well.

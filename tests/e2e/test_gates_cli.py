@@ -1,4 +1,4 @@
-"""`penstock queues`, `breakers` and `settings`, on a running stack and beside one that is down."""
+"""`penstock queues`, `breakers` and `settings`, on a running stack and without one."""
 
 from collections.abc import Iterator
 from typing import Any

@@ -1,4 +1,4 @@
-"""`penstock gateway` as a process: it serves, lets in whoever has a token, and ends when it is told to."""
+"""`penstock gateway` as a process: it serves, admits clients with a token, and ends on a signal."""
 
 import re
 import shutil

@@ -75,7 +75,7 @@ def before_us(python: Path, folder: Path) -> None:
 
 
 def without_tasks(folder: Path) -> Path:
-    """The same, but for `tasks`: what Celery is told to load and finds in the current folder, it loads from there."""
+    """The same, except `tasks`: Celery loads modules that it finds in the current folder from there."""
     other = folder / "other"
     other.mkdir()
     for path in folder.glob("*.py"):
@@ -154,7 +154,7 @@ def test_a_stack_and_its_commands_import_nothing_from_the_folder_one_stands_in(
     subprocess.run(
         [checkout.python, "-c", "import tasks"], env=env, cwd=hostile, stderr=subprocess.DEVNULL, check=False
     )
-    (hostile / MARK).unlink()  # they do what they are there for
+    (hostile / MARK).unlink()  # the programs still work
     assert run(checkout, env, hostile, "--help").returncode == 0
     assert not (hostile / MARK).exists()
     before_us(checkout.python, hostile)

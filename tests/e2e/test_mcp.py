@@ -28,7 +28,7 @@ from tests.support.web_server import WebServer
 
 @dataclass
 class Assistant:
-    """A client of the protocol, and what it heard."""
+    """A client of the protocol, with the messages it received."""
 
     client: Client
     heard: list[tuple[float, float | None]] = field(default_factory=list)
@@ -189,7 +189,7 @@ def test_without_the_flag_nothing_is_written_over_stdio(cli: Cli, tmp_path: Path
 
 
 def test_nothing_but_the_protocol_is_on_standard_output(cli: Cli, tmp_path: Path) -> None:
-    """Also while files are looked at that make libraries write, and after lines that are no messages."""
+    """Also while it reads files that make libraries print, and after malformed lines."""
     photo = tmp_path / "photo.png"
     picture_of(["A line"]).save(photo)
     calls: list[dict[str, Any]] = [
@@ -251,7 +251,7 @@ def test_who_goes_holds_nothing_and_who_waits_is_answered_when_the_server_ends(
 
     @contextmanager
     def waiting() -> Iterator[HTTPResponse]:
-        """Wait for a document that nobody converts; the answer begins with a notification."""
+        """Wait for a document without workers; the answer begins with a notification."""
         modern = {"io.modelcontextprotocol/protocolVersion": version, "io.modelcontextprotocol/clientCapabilities": {}}
         params = {
             "name": "get_status",

@@ -1,4 +1,4 @@
-"""Nobody else reads what a stack and its commands write; results that go elsewhere are as the user's umask says."""
+"""No other user can read files of a stack and its commands; results elsewhere follow the user's umask."""
 
 import os
 import stat
@@ -19,7 +19,7 @@ def test_a_data_folder_that_was_open_is_shut_with_all_that_is_in_it(cli: Cli) ->
     cli.data_dir.chmod(0o755)
     assert cli.run("convert", "report.pdf", "-o", "made/here/report.md").code == 0
     assert mode(cli.data_dir) == 0o700
-    # What a stack prints is where whoever started it has it written: here too, for tests.
+    # The file into which the test writes a stack's output.
     written = [path for path in cli.data_dir.rglob("*") if not path.name.startswith("output-")]
     assert {"penstock.db", "installation", "uploads", "output"} <= {path.name for path in written}
     assert [path for path in written if is_open(path)] == []

@@ -163,7 +163,7 @@ def test_ctrl_c_loses_nothing_and_the_same_command_goes_on(
     assert waiting.wait() == 130
     assert "run the same command again" in waiting.output
     assert model.server
-    model.server.hang_up()  # nobody waits for a time-out
+    model.server.hang_up()  # no command waits for a time-out
     seeing.wait_until_gone()
     again = seeing.run("screenshots", "add", *shots[:2])
     assert again.code == 0, again.err

@@ -1,4 +1,4 @@
-"""`penstock watch`: an inbox that converts what comes, and goes on after it was killed."""
+"""`penstock watch`: an inbox whose files it converts, also after it was killed."""
 
 import signal
 from pathlib import Path

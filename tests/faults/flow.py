@@ -58,7 +58,7 @@ class Flow:
         return documents.submit(self.sample(pages, name), provider=provider).id
 
     def submit_without_launch(self, pages: int, name: str = "sample.pdf") -> str:
-        """A row that nobody sent a message for."""
+        """A row without a message."""
         return submission.submit(self.context, self.sample(pages, name), Options()).id
 
     def document(self, document_id: str) -> DocumentView:

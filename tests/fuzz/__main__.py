@@ -158,7 +158,7 @@ def _watched(target: "Target", data: bytes, folder: Path) -> None:
         target(data)
         took = time.monotonic() - begun
         failed, why = ("slow-1", f"took {took:.0f} s") if took > _SLOW_S else ("", "")
-    except Exception as error:  # noqa: BLE001  # whatever it is, it is what we look for
+    except Exception as error:  # noqa: BLE001  # every exception is a finding
         failed, why = _place(error), "".join(traceback.format_exception(error, limit=-4))
     signal.alarm(0)
     if failed and not (to := folder / failed).exists():

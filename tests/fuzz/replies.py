@@ -161,7 +161,7 @@ def _node_page(data: bytes) -> None:
 
 
 def _markdown(data: bytes) -> None:
-    """Text of a page, whoever wrote it, through all that is made of it."""
+    """A page's text, through every export."""
     text = replies.clean(text_of(data))
     halves: list[dict[str, Any]] = [
         {"page": number, "page_source": number, "status": "COMPLETED", "content": part, "error": ""}

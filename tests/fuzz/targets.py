@@ -1,4 +1,4 @@
-"""All that is fuzzed."""
+"""The targets of the fuzzer."""
 
 from tests.fuzz import files, replies, words
 

@@ -1,4 +1,4 @@
-"""No regular expression takes more than linear time, whatever stands in the text: one that does holds up its process.
+"""Every regular expression takes linear time on any text: a slower one would block its process.
 
 Patterns are found in the source, so that a new one is tested by being there.
 """

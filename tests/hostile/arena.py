@@ -1,4 +1,4 @@
-"""Where hostile inputs are let loose: one stack, and around it what nobody may touch."""
+"""The arena of hostile inputs: one stack, and around it files that it must not touch."""
 
 import hashlib
 import os
@@ -40,7 +40,7 @@ class Arena:
     cli: Cli
     port: int
     peak: dict[str, int] = field(default_factory=dict)
-    """The largest memory that a process of the stack had, in bytes, by what it is."""
+    """The largest memory of each kind of process of the stack, in bytes."""
     calm: dict[str, int] = field(default_factory=dict)
     """The memory of each process after it had worked on something good."""
     before: dict[str, str] = field(default_factory=dict)
@@ -88,7 +88,7 @@ class Arena:
         return sorted(self.snapshot().items() ^ self.before.items())
 
     def memory(self) -> dict[str, int]:
-        """The memory of each process, in bytes, by what it is."""
+        """The memory of each process, in bytes, by kind."""
         found: dict[str, int] = {}
         for process in self.cli.processes():
             with suppress(psutil.Error):

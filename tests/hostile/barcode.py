@@ -12,7 +12,7 @@ _BAR = 60
 
 
 def picture(number: int) -> Image.Image:
-    """A white picture with `number` in its upper half: a black bar for each 1 in it, after one that is always black."""
+    """A white picture with `number` in its upper half: a black bar for each 1 in it, after a first black bar."""
     image = Image.new("RGB", (_BAR * (BITS + 2), 400), "white")
     draw = ImageDraw.Draw(image)
     for place, bit in enumerate(f"1{number:0{BITS}b}"):

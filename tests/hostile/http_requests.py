@@ -9,7 +9,7 @@ _HEAD = "Host: 127.0.0.1\r\nConnection: close\r\n"
 
 @dataclass(frozen=True)
 class Request:
-    """What is sent. `statuses`: what it may be answered with; 0: by hanging up."""
+    """A request. `statuses`: the allowed answers; 0: the server closes the connection."""
 
     name: str
     data: bytes

@@ -102,7 +102,7 @@ _HARMFUL_TEXT = "\x1b]0;owned\x07 \x9b31m <script>alert(1)</script> ![x](http://
 
 
 def _active(path: Path) -> None:
-    """A document that would run a program, a script, open a file and send a form as it is opened."""
+    """A document that would run a program and a script, open a file and send a form when opened."""
     actions = (
         b"<</S/JavaScript/JS(app.launchURL\\('http://127.0.0.1:9'\\))/Next<</S/Launch/F(/bin/touch)/Next"
         b"<</S/GoToR/F(/etc/passwd)/Next<</S/SubmitForm/F(http://127.0.0.1:9)>>>>>>>>"

@@ -1,4 +1,4 @@
-"""Folders with what is no ordinary file, results that somebody prepared, settings, and another user's acts."""
+"""Folders with special files, prepared results, settings, and another user's acts."""
 
 import json
 import os
@@ -14,7 +14,7 @@ SECRET = "pass-word"
 
 @dataclass(frozen=True)
 class Trap:
-    """Something that lies at a path; `make` is given the path, and a folder outside that nobody may touch."""
+    """An entry at a path; `make` gets the path, and a folder outside that Penstock must not touch."""
 
     name: str
     make: Callable[[Path, Path], object]
@@ -67,7 +67,7 @@ TRAPS = [
     Trap("a folder", lambda path, _: path.mkdir()),
     Trap("a terabyte of nothing", _sparse),
 ]
-"""Each under the name of an input, such as `x.pdf`: nobody may wait for it, or read without end."""
+"""Each under the name of an input, such as `x.pdf`: a reader must neither block nor read without end."""
 
 IN_FOLDERS = [
     Trap("a link to a file outside", lambda path, outside: path.symlink_to(outside / f"secret{path.suffix}")),
@@ -75,7 +75,7 @@ IN_FOLDERS = [
     Trap("a link to the folder it is in", lambda path, _: path.symlink_to(path.parent)),
     Trap("folders in folders", _deep),
 ]
-"""What folders hold that are looked through."""
+"""Entries of folders that Penstock walks."""
 
 
 def _manifest(text: str) -> Callable[[Path, Path], object]:

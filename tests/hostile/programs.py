@@ -1,4 +1,4 @@
-"""Python programs that the collection runs: a user's, and those of somebody else."""
+"""Python programs that the collection runs: a user's, and an attacker's."""
 
 import glob
 import os

@@ -205,7 +205,7 @@ def test_what_is_no_ordinary_file_is_not_read(arena: Arena) -> None:
 
 
 def _is_refused_by_itself(path: Path) -> bool:
-    """Not a folder, which is looked through; not a link to nowhere, for which the whole command is refused."""
+    """Not a folder, which Penstock walks; not a dangling link, for which it refuses the whole command."""
     return not path.is_dir() and path.exists()
 
 

@@ -1,7 +1,7 @@
 """Strings that mean harm: as queries, names, ids, arguments."""
 
 MARK = "\x1b[38;5;213m"
-"""A colour that nothing of ours uses: where it reaches a terminal, somebody else's text commands it."""
+"""A colour that Penstock never uses: if it reaches a terminal, a stranger's text controls the terminal."""
 
 STRINGS = {
     "escape": f"{MARK}pink\x1b[0m",
@@ -81,7 +81,7 @@ ADDRESSES = [
     "unix:///run/redis.sock",
     "http://xn--" + "a" * 70 + ".com/",
 ]
-"""Of servers that nobody outside is meant to reach; `{port}` is one where a server of this machine listens."""
+"""Addresses of private servers; `{port}`: a port on which a server of this machine listens."""
 
 FILE_NAMES = [
     b"\x1b[38;5;213mpink.pdf",

@@ -38,7 +38,7 @@ def test_cancel_discards_what_runs_and_a_retry_pays_for_nothing_twice(midway: st
     after = flow.document(midway)
     assert (after.status, after.completed_count) == (DocumentStatus.CANCELLED, cancelled.completed_count)
     assert not flow.held(midway)
-    # One that was about to call may find its picture gone, and calls nobody.
+    # An attempt that was about to call may find its picture gone; it then makes no call.
     tried = [attempt for attempt in queries.attempts(flow.context, midway) if not attempt.effective]
     discarded = [attempt for attempt in tried if attempt.status == "completed"]
     assert len(discarded) + cancelled.completed_count == len(flow.provider.records)

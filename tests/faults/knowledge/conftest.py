@@ -1,4 +1,4 @@
-"""A fleet for the knowledge flow, over a provider of vectors that counts what it is asked."""
+"""A fleet for the knowledge flow, over a provider of vectors that counts its calls."""
 
 from collections.abc import Iterator
 from pathlib import Path

@@ -76,7 +76,7 @@ class Knowledge:
         return Counter(text for record in good for text in record.body["input"])
 
     def assert_as_undisturbed(self, ids: list[str], chunks: int = 6) -> None:
-        """Every chunk and vector is, row by row, what it would be without any fault; nothing else is there."""
+        """Every chunk and vector equals, row by row, that of a run without faults; there are no others."""
         rows = published(self.context)
         assert len(rows) == len(ids) * chunks
         for item_id in ids:

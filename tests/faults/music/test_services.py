@@ -62,7 +62,7 @@ def test_redis_killed_and_restarted_without_its_data(
 ) -> None:
     redis_server.kill()
     redis_server.lose_data()
-    # What was under way is committed without Redis, which nothing else needs.
+    # Work under way commits without Redis.
     wait_until(lambda: not get_under_way(), 90, "calls under way are committed", last=get_under_way)
     redis_server.start()
     finish(provider)

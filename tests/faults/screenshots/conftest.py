@@ -1,4 +1,4 @@
-"""A fleet for the screenshots flow, over a scripted vision and text model that counts what it is asked."""
+"""A fleet for the screenshots flow, over a scripted vision and text model that counts its calls."""
 
 from collections.abc import Iterator
 
@@ -38,7 +38,7 @@ def settings_env(provider: ProviderServer, extra_env: dict[str, str]) -> dict[st
             "API_KEY": "k",
             "MODEL": f"{name.lower()}-model",
             "TIMEOUT_S": "20",
-            # A breaker that stays closed: what is seen is how attempts end.
+            # A breaker that stays closed, so that only the attempts' outcomes show.
             "BREAKER_FAIL_MAX": "1000",
         }.items()
     }

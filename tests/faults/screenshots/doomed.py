@@ -1,6 +1,6 @@
 """A worker without Celery that dies at the point `KILL_AT`: `python -m tests.faults.screenshots.doomed`.
 
-It does the messages of the canvas one after another; whoever goes on runs `work_off` again, in another process.
+It handles the canvas's messages one after another; another process continues by calling `work_off` again.
 """
 
 from pipeline.flows.screenshots import plan
@@ -19,7 +19,7 @@ _MAX_ROUNDS = 20
 
 
 def work_off(context: Context) -> None:
-    """Do all that is to be done for screenshots."""
+    """Handle all messages of screenshots."""
     driver = Driver(context)
     for _ in range(_MAX_ROUNDS):
         for source, _ in plan.buffers(context, plan.ready_buffers(context)):

@@ -39,7 +39,7 @@ class Shots:
     numbers: Iterator[int] = field(default_factory=lambda: count(1))
 
     def add(self, amount: int = 10, *, source: str = "screen:1", titles: Sequence[str] = ()) -> list[int]:
-        """Frames as a capturing program brings them, five of each title; their ids. Nobody is told of them yet."""
+        """The ids of frames as a capturing program stores them, five of each title, without messages."""
         found = []
         for title in titles or titles_in_runs(amount, 5):
             number = next(self.numbers)

@@ -28,7 +28,7 @@ def _deadly(function: Callable[..., Any], when: str) -> Callable[..., Any]:
         if when == "during":
             threading.Timer(DURING_S, _die).start()
         result = function(*args, **kwargs)
-        # A claim that found nothing is no step of the flow.
+        # A claim without a unit does not count as a step of the flow.
         if when == "after" and result is not None:
             _die()
         return result
@@ -37,7 +37,7 @@ def _deadly(function: Callable[..., Any], when: str) -> Callable[..., Any]:
 
 
 def arm(point: str) -> None:
-    """Make the function deadly, wherever it is looked up by its module or its class."""
+    """Make the function deadly, for callers that look it up by its module or its class."""
     module_name, name, when = point.split(":")
     holder: Any = importlib.import_module(module_name)
     *path, last = name.split(".")

@@ -1,4 +1,4 @@
-"""`penstock documents` where nothing runs: what is listed, and how namesakes are told apart."""
+"""`penstock documents` without a stack: its list, and files of the same name in it."""
 
 import json
 from pathlib import Path

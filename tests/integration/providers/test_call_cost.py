@@ -1,4 +1,4 @@
-"""What one priced call costs beside the call itself: commands to Redis and statements to the database, counted."""
+"""The overhead of one priced call: the number of Redis commands and of database statements."""
 
 import json
 from collections import Counter

@@ -1,4 +1,4 @@
-"""What gates are told, and what they remember: versions, limits that change, an emptied Redis, settings that differ."""
+"""The configuration of gates: versions, changed limits, an emptied Redis, differing settings."""
 
 import json
 from datetime import datetime, timedelta

@@ -10,7 +10,7 @@ from pipeline.storage.context import Context
 
 
 class Launcher:
-    """Notes what it is given, and whether the transaction was over."""
+    """Records its arguments, and whether the transaction had ended."""
 
     def __init__(self) -> None:
         self.sent: list[Dispatch] = []

@@ -1,4 +1,4 @@
-"""Vectors are stored and found again on both databases, also by those who have them in memory already."""
+"""Search finds stored vectors on both databases, also with vectors in memory."""
 
 import os
 import subprocess
@@ -147,7 +147,7 @@ def test_only_among_those_that_are_named(context: Context, rows: "Floats") -> No
 
 
 def test_changes_of_others_are_seen_by_the_next_search(context: Context, other: Database, rows: "Floats") -> None:
-    """New, changed, removed, and of another model now; by one who has the codes of all in memory."""
+    """New, changed and removed vectors, and those of another model; searched with all codes in memory."""
     put(context.db, list(enumerate(rows)))
     assert ids(find(context.db, rows[0], 1)) == [0]
     put(other, [(MANY, rows[0] * 2), (1, -rows[1])])

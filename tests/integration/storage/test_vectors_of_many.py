@@ -1,4 +1,4 @@
-"""Vectors of many kinds are searched together as each is alone, whatever changes meanwhile."""
+"""A search over many kinds of vectors equals the searches of each kind, also during changes."""
 
 import threading
 from collections.abc import Iterator

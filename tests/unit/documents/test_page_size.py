@@ -1,4 +1,4 @@
-"""How long the text of a page may be, whoever answers."""
+"""The largest text of a page, from every provider."""
 
 from types import SimpleNamespace
 from typing import Any, cast

@@ -30,7 +30,7 @@ def written(capsys: pytest.CaptureFixture[str]) -> Iterator[Written]:
     """What is written to standard error; logging is as before at the end."""
     root = logging.getLogger()
     before, configured = (root.handlers[:], root.level), structlog.get_config()
-    sign(dict)  # a worker that another test was in this process signs no more
+    sign(dict)  # drop the worker that another test ran in this process
     yield Written(capsys)
     root.handlers[:] = before[0]
     root.setLevel(before[1])

@@ -1,4 +1,4 @@
-"""Folders of ours are shut, what is for all or somebody else's stays, and results get the user's own modes."""
+"""Penstock closes its own folders, leaves shared and foreign ones, and gives results the user's modes."""
 
 import os
 import stat

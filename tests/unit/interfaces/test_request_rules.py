@@ -45,7 +45,7 @@ VIEWS = [view.asked for view in live.VIEWS.values() if view.asked.model_fields]
 FORMS = [SubmitOptions, FrameFields, ItemData, ConvertOptions, *VIEWS]
 """What fields of multipart forms, and queries beside a file as the body, are validated by."""
 CONTENT = {"message.text", "message.result", "message.body"}
-"""What models and whoever asks them say to one another through the gateway: limited as a whole, and shown nowhere."""
+"""Texts between models and sessions through the gateway: limited as a whole, and never shown."""
 READERS = {"bodies.py", "idempotency.py", "uploads.py", "knowledge_intake.py"}
 """The modules that may read a body by themselves; whatever they read is limited and validated."""
 
@@ -76,7 +76,7 @@ LISTS = frozenset({"list", "set", "tuple"})
 
 
 def breaches(schema: Any, where: str, definitions: dict[str, Any]) -> Iterator[str]:
-    """What in this schema lets through what it must not."""
+    """The fields of this schema that accept too much."""
     kind = schema["type"]
     if kind == "definitions":
         definitions = definitions | {one["ref"]: one for one in schema["definitions"]}

@@ -1,4 +1,4 @@
-"""How little is imported before a command knows what it is to do."""
+"""The modules that a command imports before it parses its arguments."""
 
 import subprocess
 import sys

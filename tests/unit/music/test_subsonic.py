@@ -1,4 +1,4 @@
-"""A music server that means harm: it holds nobody up, fills no memory, and its listing ends."""
+"""A hostile music server: it blocks no reader, fills no memory, and its listing ends."""
 
 import gzip
 import itertools
@@ -54,7 +54,7 @@ LENGTH = f"\r\nContent-Length: {len(GOOD)}\r\n\r\n".encode()
 
 
 def trickle(head: bytes, tail: bytes) -> Page:
-    """A good answer in the end: whoever waits for it fails the test."""
+    """A good answer at the end: a client that waits for it fails the test."""
     pace = threading.Event()
 
     def page(request: Request) -> None:

@@ -71,7 +71,7 @@ def convert(converter, path, number=1, image=None):
 
 @pytest.mark.parametrize("there", [True, False], ids=["as usual", "without a folder for it"])
 def test_pictures_for_a_second_opinion_are_where_clean_up_finds_them(tmp_path, monkeypatch, there):
-    """A worker that is killed leaves one behind, and it shows a page of somebody's document."""
+    """A killed worker leaves one behind, with a page of a user's document."""
     monkeypatch.setattr(second_opinion, "installed", lambda: Tesseract("tesseract", "5", ("eng",)))
     settings = Settings(data_dir=tmp_path / "data")
     if there:
@@ -115,7 +115,7 @@ def test_a_pdf_is_known_by_its_content(converter, tmp_path, no_ocr):
 
 @pytest.mark.parametrize("turn", [0, 90, 180, 270])
 def test_turned_pages_are_read_as_they_are_shown(converter, tmp_path, no_ocr, turn):
-    # What is drawn is turned the other way, so that it stands upright on the turned page.
+    # The drawing is turned the other way, so that it stands upright on the turned page.
     matrix = {0: "1 0 0 1 0 0", 90: "0 1 -1 0 600 0", 180: "-1 0 0 -1 600 600", 270: "0 -1 1 0 0 600"}[turn]
     content = f"q {matrix} cm\n".encode() + shown_lines(["Upper line of text.", "", "", "", "Lower line."], 50, 500)
     path = tmp_path / "a.pdf"

@@ -24,7 +24,7 @@ PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
 CONFIG = "PENSTOCK_CONFIG"
 """The one variable that is read before there are settings."""
 NODE_TOKEN = "PENSTOCK_NODE_TOKEN"
-"""An option of one command, and not a setting: whoever reads settings need not know it."""
+"""An option of one command, and not a setting."""
 OF_TESTS = re.compile(r"PENSTOCK_(CORPUS|UNSEEN|FAULTS_\w+|TEST_\w+)")
 """What tests and benchmarks run on, and for how long: no business of the program's."""
 
@@ -41,7 +41,7 @@ CODE = sorted(file for folder in ("pipeline", "tasks", "tests") for file in (ROO
 
 
 def unknown_variables(text: str) -> set[str]:
-    """The `PENSTOCK_…` names in `text` that are no setting."""
+    """The `PENSTOCK_…` names in `text` without a setting."""
     known = "|".join(re.escape(name).replace("<NAME>", "(?:[A-Z0-9]+|<NAME>)") for name, _ in fields())
     return {
         name

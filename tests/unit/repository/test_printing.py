@@ -27,7 +27,7 @@ WRITES = {
     "__stderr__",
 }
 MODULES = {"sys", "rich", "typer", "click", "logging", "traceback", "warnings", "Text", "bars", "console", "markup"}
-"""What they are attributes of; builtins and imported names are of none."""
+"""The object of each attribute; none for builtins and imported names."""
 OTHERS = {
     ("pipeline/engine/logs.py", "logging.StreamHandler"): "the log, whose lines are made printable",
     ("pipeline/engine/logs.py", "sys.stderr"): "whether it is a terminal",

@@ -1,4 +1,4 @@
-"""What models are told about users' content."""
+"""The sentences of prompts about users' content."""
 
 import ast
 import importlib

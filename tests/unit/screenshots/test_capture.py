@@ -1,4 +1,4 @@
-"""Every monitor is captured, what is excluded is not, and where nothing can be captured one is told what to do."""
+"""Capture takes every monitor, skips exclusions, and says what to do where it cannot capture."""
 
 import sys
 from collections.abc import Callable

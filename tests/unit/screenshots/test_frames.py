@@ -1,4 +1,4 @@
-"""Pictures as bytes: hashed as imagehash does, whatever their kind; what is none is refused."""
+"""Pictures as bytes: hashed as by imagehash, in every format; other bytes are refused."""
 
 from contextlib import suppress
 from io import BytesIO

@@ -1,4 +1,4 @@
-"""Screens of which one thing changed, as files: what nobody needs twice is a duplicate, changed text never is."""
+"""Sequences of screens with one change, as files: changed text is never a duplicate, other small changes are."""
 
 import random
 from collections.abc import Callable, Iterable

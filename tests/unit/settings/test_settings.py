@@ -321,7 +321,7 @@ def test_settings_are_read_without_anything_heavy() -> None:
         ("PENSTOCK_SCREENSHOTS__EXCLUDED_TITLES", "a, [b", """PENSTOCK_SCREENSHOTS__EXCLUDED_TITLES='["a", "b"]'"""),
         ("PENSTOCK_DOCUMENTS__BACKOFF_S", "5 s", "PENSTOCK_DOCUMENTS__BACKOFF_S='[5, 15]'"),
         ("PENSTOCK_PROVIDERS", SECRET, "PENSTOCK_PROVIDERS='{\"name\": …}'"),
-        # A URL may hold a password, and what is long is nothing to read.
+        # A URL may hold a password, and a long value is hard to read.
         ("PENSTOCK_SCREENSHOTS__EXCLUDED_APPS", f"redis://:{SECRET}@h", ANY_WORDS),
         ("PENSTOCK_SCREENSHOTS__EXCLUDED_APPS", "[" * 50_000, ANY_WORDS),
     ],

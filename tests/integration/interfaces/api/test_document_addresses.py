@@ -1,4 +1,4 @@
-"""Files that the server is asked to fetch."""
+"""Files at addresses that a request names."""
 
 from collections.abc import Iterator
 from functools import partial

@@ -13,11 +13,11 @@ from tests.support.snapshots.addresses import operations
 from tests.support.snapshots.fields import Fields
 
 HIDDEN = re.compile(r"(\w+_)?(path|worker_id|claim|claim_id|secret|secret_hash|hash|prompt|password|dsn|dir)")
-"""Such a name says that a field is the machine's own, or somebody's secret."""
+"""Names of fields that hold facts of the machine, or secrets."""
 SHOWN = {
     "GET /api/v1/about": {"data_dir"},  # to administrators
     "GET /api/v1/screenshots/nodes/{node_id}": {"prompt_hash"},  # where a summary comes from
-    # A secret is shown once, to whoever made it.
+    # The answer shows a new secret once, to its creator.
     "POST /api/v1/keys": {"secret"},
     "POST /api/v1/nodes/tokens": {"secret"},
     "POST /api/v1/webhooks/endpoints": {"secret"},

@@ -1,4 +1,4 @@
-"""What nobody who means well would send: junk in cursors, moments, origins, names, JSON and forms."""
+"""Hostile requests: junk in cursors, moments, origins, names, JSON and forms."""
 
 import base64
 import re

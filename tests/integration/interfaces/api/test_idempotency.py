@@ -70,7 +70,7 @@ def test_a_key_is_free_again_when_its_process_is_gone_and_when_it_expires(contex
         session.execute(update(REQUESTS).values(running_until=context.db.now() - DAY))
     found = begin(context)
     assert isinstance(found, Begun)
-    idempotency.settle(context, lost, Answer(200, json.dumps([]), b"late"))  # whoever was taken for dead says nothing
+    idempotency.settle(context, lost, Answer(200, json.dumps([]), b"late"))  # a request without its claim is silent
     with pytest.raises(StillRunning):
         begin(context)
     idempotency.settle(context, found, Answer(200, json.dumps([]), b"kept"))

@@ -1,4 +1,4 @@
-"""`/knowledge-bases` and `/knowledge-items`: what docs/sources/knowledge.md says, and what it leaves open."""
+"""`/knowledge-bases` and `/knowledge-items`: the rules of docs/sources/knowledge.md, and our own."""
 
 from pathlib import Path
 from typing import Any
@@ -128,7 +128,7 @@ def test_a_batch_succeeds_in_part_and_paths_are_never_read(api: TestClient, base
 
 
 class TestFullQueue:
-    """No more waits than `knowledge.max_queue_size`."""
+    """At most `knowledge.max_queue_size` items wait."""
 
     @pytest.fixture
     def settings_env(self) -> dict[str, str]:
@@ -138,7 +138,7 @@ class TestFullQueue:
         notes = [{"type": "note", "content": f"note {number}"} for number in range(4)]
         added = api.post(f"{BASES}/{base}/items", json=notes).json()
         assert [one["code"] for one in added["failed"]] == ["queue_full", "queue_full"]
-        api.post(f"{BASES}/{base}/items", json=notes)  # as many as were begun meanwhile
+        api.post(f"{BASES}/{base}/items", json=notes)  # the number of items that have started
         full = api.post(f"{BASES}/{base}/items", json={"items": [{"type": "note", "content": "one more"}]})
         problem(full, 503, "queue_full")
         assert int(full.headers["retry-after"]) > 0

@@ -1,4 +1,4 @@
-"""`/mcp`: who may use which tool, what each of them gives, and what it says to nonsense. No workers."""
+"""`/mcp`: the tools of each caller, their results, and their errors for invalid arguments. No workers."""
 
 import re
 import subprocess

@@ -72,7 +72,7 @@ def test_a_link_of_another_site_spends_and_changes_nothing_on_any_route(
     assert set(PAID) <= paths
     client.get("/console/")  # writes down the settings of a new database
     changes.clear()
-    # With a session, every route; without a key, the same dependency decides, so those that may spend are enough.
+    # With a session, every route; without a key, the same dependency decides, so routes that may spend suffice.
     for path in sorted(paths) if has_session else PAID:
         client.get(re.sub(r"\{[^}]*\}", "1", path), params={"q": "x"}, headers=LINK, follow_redirects=False)
         assert (spending, changes) == ([], []), path

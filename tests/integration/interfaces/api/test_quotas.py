@@ -45,7 +45,7 @@ FAILED = [PageStatus.COMPLETED, PageStatus.FAILED]
 
 
 def paid(context: Context, scope_id: object, cost: float, **values: Any) -> None:
-    """Somebody called an AI service just now."""
+    """Record a recent call of an AI service."""
     row = call_row("openai", context.db.now(), scope_id=str(scope_id), cost=cost, call_id=uuid4().hex, **values)
     context.db.run(lambda session: traces.record(session, row))
 
@@ -72,7 +72,7 @@ class TestMoney:
     def test_each_key_has_its_own_and_who_asked_last_pays(self, connect: Connect, context: Context) -> None:
         one, other = connect(KeyScope.WRITE), connect(KeyScope.WRITE)
         mine = insert_document(context, DocumentStatus.PARTIAL_FAILED, FAILED)
-        paid(context, mine, 50)  # before anybody asked
+        paid(context, mine, 50)  # before the first request
         assert retry(one, mine).status_code == 202
         paid(context, mine, 0.75)
         assert retry(one, mine).status_code == 202, "asking again forgets nothing"

@@ -91,7 +91,7 @@ def analysed(context: Context, shots: list[Path]) -> list[int]:
 
 
 def failing(context: Context, error: UnitError) -> None:
-    """The latest batch is looked at, which ends in this."""
+    """Settle the latest batch with this outcome."""
     batch_ready(context)
     batch = screenshots.batches()[0]
     analysis.claim(context, batch.id)

@@ -266,7 +266,7 @@ def test_wrong_usage_is_exit_code_2(context: Context) -> None:
 
 
 class Screens:
-    """Two screens that are looked at twice; the second time one of them has not changed. Then Ctrl-C."""
+    """Capture two screens twice; one has not changed the second time. Then Ctrl-C."""
 
     def __init__(self, rules: ScreenshotSettings) -> None:
         self.rules = rules

@@ -52,7 +52,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 def looked_at(
     feed: Stream, render: Callable[[], dict[str, str]], body: Callable[[Topic], Awaitable[None]], kind: str = ""
 ) -> Topic:
-    """Let `body` act while somebody looks at what `render` gives."""
+    """Run `body` while a client watches the page that `render` returns."""
 
     async def run() -> Topic:
         view = View("v", Asked, lambda _, __: render(), lambda _: Filter("", (kind,) if kind else ()), None)
@@ -127,7 +127,7 @@ def test_fifty_consoles_share_renderings_and_all_see_the_last_of_many_pages() ->
     async def look(topic: Topic, sent: list[str]) -> None:
         version = 0
         while True:
-            changed = topic.changed  # before it is looked at, as the stream does
+            changed = topic.changed  # before the first render, as the stream does
             if topic.version > version:
                 sent.append(topic.since(version))
                 version = topic.version

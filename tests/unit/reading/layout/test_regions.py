@@ -1,4 +1,4 @@
-"""Regions that a layout model saw, before anybody asks them."""
+"""Regions of a layout model, as the rules receive them."""
 
 import math
 

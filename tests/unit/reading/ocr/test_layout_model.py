@@ -1,4 +1,4 @@
-"""The second witness: when it is asked, what it answers, and what happens where it cannot be asked."""
+"""The layout model as second witness: when conversion calls it, its answers, and conversion without it."""
 
 import subprocess
 import sys

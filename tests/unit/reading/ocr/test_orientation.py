@@ -1,4 +1,4 @@
-"""Pages that were put in the wrong way or lean: what is said, where, and what it costs to find out."""
+"""Turned and leaning pages: the direction found, the places on the page, and the number of readings."""
 
 import pytest
 from PIL import Image
@@ -36,7 +36,7 @@ def column(count, width=300.0, height=20.0):
 
 
 def clockwise(corners, degrees, side=1000.0):
-    """Places on a page with this side after it was turned, each from the top left corner as it is then."""
+    """Places on a page of this size after the turn, from its new top left corner."""
     moves = {0: lambda x, y: (x, y), 90: lambda x, y: (side - y, x), 180: lambda x, y: (side - x, side - y)}
     moves[270] = lambda x, y: (y, side - x)
     top_left, top_right, bottom_right, bottom_left = (moves[degrees](x, y) for x, y in corners)
@@ -44,7 +44,7 @@ def clockwise(corners, degrees, side=1000.0):
 
 
 class Reader:
-    """Is sure of pieces that it reads in their own direction; counts what it reads."""
+    """Recognises pieces in their own direction with certainty; counts its readings."""
 
     def __init__(self, pieces, sure=0.98, unsure=0.6, wrong="xu"):
         self.texts = {corners: text for text, corners in pieces}

@@ -1,4 +1,4 @@
-"""Only child processes look at frames: one that is too much for them is refused, and the next one is read."""
+"""Only child processes read frames: they refuse a frame beyond their limits, and read the next one."""
 
 from collections.abc import Callable
 from io import BytesIO
@@ -36,7 +36,7 @@ def test_a_jpeg_that_repeats_its_scans_is_refused_unread(tmp_path: Path) -> None
 
 
 def of_a_palette(side: int) -> bytes:
-    """A picture of a few KB whose pixels are looked up in a palette with transparency."""
+    """A picture of a few KB whose pixels index a palette with transparency."""
     image = Image.new("P", (side, side), 3)
     image.putpalette(bytes(range(256)) * 3)
     return encoded(image, transparency=bytes(range(256)))

@@ -1,4 +1,4 @@
-"""Tesseract's opinion on pages that recognition is unsure of: when it is asked, and what of it is believed."""
+"""Tesseract's opinion on pages of uncertain recognition: when conversion asks for it, and which part it accepts."""
 
 import shutil
 from collections.abc import Iterator
@@ -27,7 +27,7 @@ def _row(text: str, left: int, sure: float = 95.5, line: int = 1, *, level: int 
 
 @pytest.fixture
 def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A program called tesseract, first on the PATH, that writes what it was called with and its environment."""
+    """A program called tesseract, first on the PATH, that records its arguments and environment."""
     program = tmp_path / "bin" / "tesseract"
     program.parent.mkdir()
     program.write_text(

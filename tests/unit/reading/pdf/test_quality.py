@@ -1,4 +1,4 @@
-"""Text layers that say nothing, or stand on nothing, give way to recognition; odd ones that are right do not."""
+"""Recognition replaces text layers without meaning or without ink; it leaves odd but correct ones."""
 
 import random
 from typing import Any

@@ -28,7 +28,7 @@ NAMES = {"site.test": ["127.0.0.1"], "other.test": ["127.0.0.1"], "inside.test":
 def resolve(host: str, port: int) -> Sequence[str]:
     if host in NAMES:
         return NAMES[host]
-    ipaddress.ip_address(host)  # A name server gives an address back as it is.
+    ipaddress.ip_address(host)  # A resolver returns an address unchanged.
     return [host]
 
 
@@ -91,7 +91,7 @@ def test_ports_of_other_services_are_refused(port: int):
     64:ff9b::7f00:1 64:ff9b::a9fe:a9fe 64:ff9b:1::1 2002:7f00:1:: 2002:a00:1:: 2001::1 2001:db8::1 ::7f00:1
     192.0.0.192 192.0.0.9 168.63.129.16 100.100.100.200 64:ff9b::a83f:8110 2002:c000:c0:: ::ffff:168.63.129.16
     192.31.196.1 192.52.193.1 192.175.48.1 3fff::1 3fff:fff::1 5f00::1 2001:20::1 2620:4f:8000::1 fd00:ec2::254 100::1
-    """.split(),  # noqa: SIM905  # thirty strings are no easier to read
+    """.split(),  # noqa: SIM905  # thirty strings would be harder to read
 )
 def test_no_address_of_a_network_of_somebodys_own_is_public(address: str):
     assert not is_public(ipaddress.ip_address(address))
