@@ -149,7 +149,7 @@ def test_wrong_usage_exits_with_2(cli: Cli) -> None:
         ("convert", "one.pdf", "--json", "-o", "-"): "choose one",
         ("worker",): "penstock worker --role cpu",
         ("worker", "-Q", "cpu,vision.x"): "there is no provider 'x'; known are 'local', 'ai'",
-        ("worker", "--queues=ctrl"): "there is no queue ctrl: choose from maintenance, control, cpu",
+        ("worker", "--queues=ctrl"): "unknown queue ctrl: choose from maintenance, control, cpu",
         ("nonsense",): "No such command",
     }
     for result, reason in zip(cli.run_all(wrong), wrong.values(), strict=True):

@@ -25,7 +25,7 @@ def test_same_command_again_does_what_is_new_and_keeps_what_is_somebodys(cli: Cl
     result.write_text("mine")
     kept = cli.run("convert", "report.pdf")
     assert (kept.code, result.read_text()) == (1, "mine")
-    assert "was not written by `penstock convert`, and is kept: use --force to replace it" in kept.err
+    assert "does not come from `penstock convert`, and is kept: use --force to replace it" in kept.err
     assert cli.run("convert", "report.pdf", "--force").code == 0
     assert "This is page 1" in result.read_text()
 

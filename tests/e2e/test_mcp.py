@@ -125,7 +125,7 @@ async def remember(assistant: Assistant, base: str) -> None:
     assert added["item"]["status"] == "completed"
     found = await assistant.use("search_knowledge", query=f"key of {base}", bases=[base])
     assert "under the mat" in found["hits"][0]["text"]
-    assert "there is no knowledge base" in await assistant.refused("search_knowledge", query="x", bases=["nope"])
+    assert "unknown knowledge base" in await assistant.refused("search_knowledge", query="x", bases=["nope"])
 
 
 @pytest.mark.parametrize("mode", ["auto", "legacy"])
@@ -140,7 +140,7 @@ def test_each_tool_over_http(cli: Cli, api: str, tmp_path: Path, mode: str) -> N
             converted = await assistant.use("convert_document", url=address, wait_s=120)
             await read(assistant, converted, 3)
             await remember(assistant, f"http-{mode}")
-            assert "nobody reads" in await assistant.refused("convert_document", path=str(tmp_path / "report.pdf"))
+            assert "does not read" in await assistant.refused("convert_document", path=str(tmp_path / "report.pdf"))
 
         over_http(cli, api, act, mode)
 

@@ -19,7 +19,7 @@ EXAMPLES = {
         r"""(?P<before>\s*+key\s*+=[^\S\r\n]*+)(?P<value>"(?:[^"\\]|\\.)*+"|'[^']*+'|(?:[^#"'\s]++|[^\S\r\n]++(?=[^#"'\s]))*+)"""
         r"(?P<after>[^\S\r\n]*+(?:#[^\r\n]*+)?+)(?P<end>\r?\n)?"
     ),
-    "pipeline/storage/fusion.py '|'.join(asked)": r"(?<!\w)(?:aab)\w*(?!\w)|(?<!\w)(?:ab)(?!\w)|字字|字",
+    "pipeline/storage/fusion.py '|'.join(patterns)": r"(?<!\w)(?:aab)\w*(?!\w)|(?<!\w)(?:ab)(?!\w)|字字|字",
 }
 """Of patterns that are put together at run time: one of the kind."""
 

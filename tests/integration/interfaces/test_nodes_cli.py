@@ -154,7 +154,7 @@ def test_a_gateway_that_anybody_could_reach_needs_a_token_first(context: Context
 
 
 def test_the_doctor_warns_of_a_gateway_without_nodes(context: Context, state: NodeStateDriver) -> None:
-    hint = "`penstock node` on a machine"
+    hint = "`penstock node` on a suitable machine"
     assert hint not in CliRunner().invoke(app, ["doctor"]).output
     state.node_goes("n", "a")
     assert hint in CliRunner().invoke(app, ["doctor"]).output

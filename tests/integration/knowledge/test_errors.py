@@ -1,7 +1,7 @@
 """Errors of reading, of the provider and of writing: which are tried again, when, and what the item says at last."""
 
 import math
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -174,8 +174,8 @@ def test_large_item_is_written_in_small_transactions_and_appears_when_all_is_wri
     seen: list[tuple[int, int]] = []
     write = publication._write
 
-    def noted(session: Any, now: datetime, **arguments: Any) -> None:
-        write(session, now, **arguments)
+    def noted(tx: Any, **arguments: Any) -> None:
+        write(tx, **arguments)
         seen.append((len(arguments["numbers"]), len(published(context))))
 
     monkeypatch.setattr(publication, "_write", noted)

@@ -133,7 +133,7 @@ def test_the_command_lists_shows_and_sums_up(recorded: Context) -> None:
 
 
 def test_empty_answers_say_why(recorded: Context) -> None:
-    assert "On record are those of quick (21), slow (3)" in penstock("list", "--provider", "nobody").output
+    assert "On record are calls of quick (21), slow (3)" in penstock("list", "--provider", "nobody").output
     assert "No call matches" in penstock("stats", "--flow", "screenshots").output
 
 
@@ -145,8 +145,8 @@ def test_without_any_call_it_says_when_there_will_be_one(context: Context) -> No
 
 def test_a_word_that_is_not_known_is_refused_and_help_teaches_by_example() -> None:
     refused = {
-        "list --status broken": "'broken' is none of ok, failed, permanent",
-        "list --flow knitting": "'knitting' is none of documents",
+        "list --status broken": "'broken' is not one of ok, failed, permanent",
+        "list --flow knitting": "'knitting' is not one of documents",
         "list --since soon": "'soon' is not a time",
     }
     for command, problem in refused.items():

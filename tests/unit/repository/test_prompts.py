@@ -30,13 +30,9 @@ def test_models_are_asked_with_those_prompts_alone():
     asked: dict[str, bool] = {}
     for path in sorted((ROOT / "pipeline" / "flows").rglob("*.py")):
         text = path.read_text()
-        calls = (".complete(", ".describe(", ".look(")
-        for node in ast.walk(ast.parse(text)) if any(call in text for call in calls) else ():
-            if (
-                isinstance(node, ast.Call)
-                and isinstance(node.func, ast.Attribute)
-                and node.func.attr in {"complete", "describe"} | ({"look"} if node.args else set())
-            ):
+        calls = {"complete", "describe", "describe_all"}
+        for node in ast.walk(ast.parse(text)) if any(f".{call}(" in text for call in calls) else ():
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in calls:
                 system = next((ast.unparse(word.value) for word in node.keywords if word.arg == "system"), "")
                 asked[f"{path.name}:{node.lineno}"] = system.rpartition(".")[2].endswith("SYSTEM")
     assert len(asked) >= 4

@@ -285,7 +285,7 @@ def test_the_data_folder_is_absolute_and_may_begin_at_home(monkeypatch: pytest.M
 
 def test_a_path_that_no_system_takes_is_not_quoted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PENSTOCK_DATA_DIR", "/" + "a" * 5000)
-    with pytest.raises(UnreadableSettingsError, match=r"^PENSTOCK_DATA_DIR: a path has 4,000 bytes at most"):
+    with pytest.raises(UnreadableSettingsError, match=r"^PENSTOCK_DATA_DIR: the path is longer than 4,000 bytes"):
         Settings()
 
 
