@@ -1,4 +1,4 @@
-"""The messages between nodes, gateway and sessions: version 1. docs/how-to/nodes.md describes them for other languages.
+"""The messages between nodes, gateway and sessions: version 1, as docs/reference/node-protocol.md describes it.
 
 Each message is a text frame with a JSON object. Its `attachments` list the binary frames that follow it, in order,
 before any other frame. Receivers ignore messages of unknown types, and unknown fields.
@@ -65,7 +65,7 @@ class CloseCode(IntEnum):
 
 
 class Capability(StrEnum):
-    """What a node can do. docs/how-to/nodes.md describes the `body` and `result` of each."""
+    """What a node can do. docs/reference/node-protocol.md describes the `body` and `result` of each."""
 
     VISION = "vision"
     TEXT = "text"

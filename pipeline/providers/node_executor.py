@@ -81,7 +81,7 @@ class ProviderExecutor:
         attachments: Sequence[tuple[Attachment, bytes]],
         partial: Callable[[str], None],  # noqa: ARG002  # providers answer at once
     ) -> tuple[dict[str, Any], Parts]:
-        """Execute one job as docs/how-to/nodes.md specifies for its capability. Raises `UnitError`."""
+        """Execute one job as docs/reference/node-protocol.md specifies for its capability. Raises `UnitError`."""
         known = self._models.get(capability, ())
         if model not in {"", *known} and ANY_MODEL not in known:
             raise UnitError(

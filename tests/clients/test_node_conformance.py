@@ -1,4 +1,4 @@
-"""What docs/how-to/nodes.md asks of a node, asked of one by a gateway that does what each test says."""
+"""What docs/reference/node-protocol.md asks of a node, asked of one by a gateway that does what each test says."""
 
 import signal
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""A real gateway keeps docs/how-to/nodes.md: with the node in JavaScript, Penstock's own, and rough ones."""
+"""A real gateway keeps docs/reference/node-protocol.md: with the node in JavaScript, Penstock's own, and rough ones."""
 
 import json
 import signal

@@ -1,4 +1,4 @@
-"""One end of a WebSocket, in the protocol of docs/how-to/nodes.md: messages with the frames that follow them."""
+"""One end of a WebSocket that speaks docs/reference/node-protocol.md: messages with the frames that follow them."""
 
 import json
 import threading

@@ -1,6 +1,6 @@
 """A node: connects to a gateway, and does its jobs until an operator or a signal ends it.
 
-docs/how-to/nodes.md describes the protocol. Everything but the jobs themselves runs on one event loop.
+docs/reference/node-protocol.md describes the protocol. Everything but the jobs themselves runs on one event loop.
 """
 
 import asyncio

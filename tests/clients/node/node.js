@@ -1,4 +1,4 @@
-// An inference node in JavaScript, written against docs/how-to/nodes.md alone. Run `npm install --no-package-lock` beside it, then
+// An inference node in JavaScript, written against docs/reference/node-protocol.md alone. Run `npm install --no-package-lock` beside it, then
 //
 //   node node.js --gateway ws://127.0.0.1:8485 --token-file desk.token --slots 2
 //
