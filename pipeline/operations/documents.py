@@ -18,7 +18,7 @@ from pipeline.flows.documents import backlog, catalog, page_pictures, queries, s
 from pipeline.flows.documents import reasons as reasoning
 from pipeline.flows.documents import search as searching
 from pipeline.flows.documents.catalog import Filter, Key
-from pipeline.flows.documents.page_pictures import Encoding, Look
+from pipeline.flows.documents.page_pictures import Encoding, Rendering
 from pipeline.flows.documents.queries import UnknownDocument
 from pipeline.flows.documents.service import Choice
 from pipeline.flows.documents.states import DocumentStatus
@@ -276,7 +276,7 @@ def page_picture(
 
     Raises `UserError`.
     """
-    return page_pictures.picture(caller.context, document_id, number, Look(dpi, width, encoding), wanted)
+    return page_pictures.picture(caller.context, document_id, number, Rendering(dpi, width, encoding), wanted)
 
 
 @operation(Scope.WRITE)

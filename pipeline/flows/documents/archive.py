@@ -1,4 +1,4 @@
-"""A document's result as one ZIP archive, made as it is sent: Markdown, the pictures it links to, blocks, manifest."""
+"""A document's result as a ZIP stream: Markdown, the pictures that it links to, blocks and manifest."""
 
 import json
 import zipfile
@@ -20,13 +20,13 @@ _HIDDEN = ("merged_path", "source_path", "worker_id")
 
 
 def archive(context: Context, document_id: str) -> Iterator[bytes]:
-    """The archive, piece by piece. Raises `UserError` at once if there is no result."""
+    """Yield the archive in pieces. Raises `UserError` before the first piece if the document has no result."""
     document = queries.document(context, document_id)
     return _zipped(_contents(context, document, document.result_path, safe_stem(document.filename)))
 
 
 def manifest(context: Context, document_id: str) -> dict[str, Any]:
-    """The manifest without paths and workers of this machine. Raises `UserError` for a document without one."""
+    """Return the manifest without this machine's paths and workers. Raises `UserError` for a document without one."""
     found = _manifest(queries.document(context, document_id).result_path)
     if found is None:
         raise UserError(f"document {document_id} has no manifest", code="no_result")
@@ -47,13 +47,13 @@ def _manifest(merged: Path) -> dict[str, Any] | None:
 
 
 def pictures_folder(context: Context, document_id: str) -> Path | None:
-    """The folder of the pictures that a document's Markdown links to; None if there are none."""
+    """Return the folder of the pictures that a document's Markdown links to; None without pictures."""
     folder = files.pictures_folder(context.settings, document_id)
     return folder if folder.is_dir() else None
 
 
 def _contents(context: Context, document: DocumentView, merged: Path, stem: str) -> Iterator[tuple[str, bytes | Path]]:
-    """The names of the files and what is in them. One at a time is in memory."""
+    """Yield (name, content) of each file, so that memory holds one file at a time."""
     yield f"{stem}.md", merged
     folder = pictures_folder(context, document.id)
     for path in sorted(folder.iterdir()) if folder else ():
@@ -65,7 +65,7 @@ def _contents(context: Context, document: DocumentView, merged: Path, stem: str)
 
 
 class _Pieces(RawIOBase):
-    """Collects what is written until it is taken away."""
+    """Collects written bytes until `take` removes them."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -79,24 +79,24 @@ class _Pieces(RawIOBase):
         return len(data)
 
     def take(self) -> bytes:
-        taken = bytes(self._written)
+        piece = bytes(self._written)
         self._written.clear()
-        return taken
+        return piece
 
 
 def _zipped(contents: Iterator[tuple[str, bytes | Path]]) -> Iterator[bytes]:
     sink = _Pieces()
-    with zipfile.ZipFile(sink, "w") as made:
+    with zipfile.ZipFile(sink, "w") as archive_file:
         for named, content in contents:
             # Pictures are compressed already.
-            how = zipfile.ZIP_STORED if Path(named).suffix in _SUFFIXES else zipfile.ZIP_DEFLATED
+            method = zipfile.ZIP_STORED if Path(named).suffix in _SUFFIXES else zipfile.ZIP_DEFLATED
             info = zipfile.ZipInfo(named)
-            info.compress_type, info.external_attr = how, 0o600 << 16
-            with made.open(info, "w", force_zip64=True) as target:
+            info.compress_type, info.external_attr = method, 0o600 << 16
+            with archive_file.open(info, "w", force_zip64=True) as target:
                 for piece in _pieces(content):
                     target.write(piece)
-                    if taken := sink.take():
-                        yield taken
+                    if ready := sink.take():
+                        yield ready
     yield sink.take()
 
 

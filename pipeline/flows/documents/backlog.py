@@ -1,4 +1,4 @@
-"""Documents and pages that wait, those that failed last, and how many are done a minute."""
+"""The flow's backlog: waiting documents and pages, the latest failures, and the attempts of each minute."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -19,35 +19,35 @@ from pipeline.storage.context import Context
 
 MINUTES = 60
 STILL_COMING = timedelta(minutes=2)
-"""An attempt has the time of its transaction's beginning: it may be seen this much later."""
+"""How long a minute's count may still grow: an attempt bears the time at which its transaction began."""
 _FAILED = (DocumentStatus.FAILED, DocumentStatus.PARTIAL_FAILED)
 
 
 def waiting(context: Context) -> Iterator[Waiting]:
-    """Documents that wait to be split or merged, and pages by who converts them now."""
+    """Yield the documents that wait for splitting or merging, and the waiting pages by the queue that converts them."""
     left = func.sum(DOCUMENTS.c.pages - DOCUMENTS.c.completed_count - DOCUMENTS.c.failed_count)
     converted = and_(PAGES.c.document_id == DOCUMENTS.c.id, DOCUMENTS.c.status == DocumentStatus.PROCESSING)
     with context.db.read() as session:
-        whole = [one for kind in (SPLIT, MERGE) for _, one in counted(session, kind, "documents")]
+        stages = [wait for kind in (SPLIT, MERGE) for _, wait in counted(session, kind, "documents")]
         pages = list(counted(session, CONVERT, "pages", by=PAGES.c.provider, within=PAGES.join(DOCUMENTS, converted)))
         paused, unsplit = session.execute(
             select(left, func.count().filter(DOCUMENTS.c.pages == 0)).where(DOCUMENTS.c.status == DocumentStatus.PAUSED)
         ).one()
-    yield from (replace(one, queue=plan.CPU) for one in whole)
-    for provider, one in pages:
-        yield replace(one, queue=plan.queue_of(plan.converter_of(context, provider)))
+    yield from (replace(wait, queue=plan.CPU) for wait in stages)
+    for provider, wait in pages:
+        yield replace(wait, queue=plan.queue_of(plan.converter_of(context, provider)))
     for kind, count in (("pages", paused), ("documents", unsplit)):
         if count:
             yield Waiting(kind, int(count), why="their documents are paused", is_paused=True)
 
 
 def failures(context: Context, limit: int) -> list[Failure]:
-    """The newest documents that failed, or that lack pages that failed."""
+    """Return the latest documents that failed or have failed pages."""
     c = DOCUMENTS.c
     with context.db.read() as session:
         rows = [
             row
-            for status in _FAILED  # each from its end of the index
+            for status in _FAILED  # one query for each state reads only the end of the index
             for row in session.execute(
                 select(DOCUMENTS).where(c.status == status).order_by(c.created_at.desc(), c.id.desc()).limit(limit)
             )
@@ -56,11 +56,11 @@ def failures(context: Context, limit: int) -> list[Failure]:
         rows += session.execute(lacking.order_by(c.created_at.desc(), c.id.desc()).limit(limit)).all()
     newest = sorted(rows, key=lambda row: row.updated_at, reverse=True)[:limit]
     return [
-        Failure("documents", "document", row.id, row.filename, _words(context, row), row.updated_at) for row in newest
+        Failure("documents", "document", row.id, row.filename, _reason(context, row), row.updated_at) for row in newest
     ]
 
 
-def _words(context: Context, row: object) -> str:
+def _reason(context: Context, row: object) -> str:
     view = queries.document_view(context, row)
     if view.status is DocumentStatus.FAILED or not view.failed_count:
         return view.error or "it failed"
@@ -70,9 +70,9 @@ def _words(context: Context, row: object) -> str:
 
 
 def pages_by_minute(context: Context) -> list[Minute]:
-    """Attempts in each minute of the last hour, the oldest first; the one that goes on is the last.
+    """Return the attempts of each minute of the last hour, oldest first; the last minute is still running.
 
-    Minutes that are over are read once in a process.
+    A process reads each finished minute once.
     """
     now = context.db.now()
     this = now.replace(second=0, microsecond=0)
@@ -80,16 +80,16 @@ def pages_by_minute(context: Context) -> list[Minute]:
     minutes = [this - timedelta(minutes=ago) for ago in range(MINUTES - 1, -1, -1)]
     since = next(minute for minute in minutes if minute not in known or minute > this - STILL_COMING)
     with context.db.read() as session:
-        fresh = {one.begins: one for one in by_minute(session, ATTEMPTS, since)}
-    found = {
+        fresh = {minute.begins: minute for minute in by_minute(session, ATTEMPTS, since)}
+    counts = {
         minute: fresh.get(minute, Minute(minute, 0, 0)) if minute >= since else known[minute] for minute in minutes
     }
-    context.cache["documents.pages_by_minute"] = found  # anew: another thread may read the one before
-    return list(found.values())
+    context.cache["documents.pages_by_minute"] = counts  # a new dict: another thread may be reading the old one
+    return list(counts.values())
 
 
 def last_hour(context: Context) -> Throughput:
-    """Figures of the last hour's attempts."""
+    """Return the throughput of the last hour."""
     now = context.db.now()
     with context.db.read() as session:
         return throughput(session, ATTEMPTS, now - timedelta(hours=1), now)

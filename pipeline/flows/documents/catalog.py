@@ -1,4 +1,4 @@
-"""The list of documents: filters, a page of it at a time, and how many there are in each state."""
+"""The list of documents: its filter, its pages, and counts by state."""
 
 from collections.abc import Collection
 from dataclasses import dataclass, replace
@@ -15,12 +15,12 @@ from pipeline.flows.documents.views import DocumentView
 from pipeline.storage.context import Context
 
 Key = tuple[datetime, str]
-"""Where a document stands in the list: its moment of creation, and its id."""
+"""A document's place in the list: its time of creation and its id."""
 
 
 @dataclass(frozen=True)
 class Filter:
-    """Which documents; what is empty matches all. `name`: in the file's name, in any case."""
+    """Conditions on documents; an empty field matches all. `name` is part of the file's name, in any case."""
 
     statuses: frozenset[DocumentStatus] = frozenset()
     name: str = ""
@@ -28,20 +28,20 @@ class Filter:
     created_before: datetime | None = None
 
     def where(self) -> list[ColumnElement[bool]]:
-        """The same in SQL."""
-        found: list[ColumnElement[bool]] = []
+        """Return the conditions in SQL."""
+        conditions: list[ColumnElement[bool]] = []
         if self.statuses:
-            found.append(DOCUMENTS.c.status.in_([int(status) for status in self.statuses]))
+            conditions.append(DOCUMENTS.c.status.in_([int(status) for status in self.statuses]))
         if self.name:
-            found.append(mentions(DOCUMENTS.c.filename, self.name))
+            conditions.append(mentions(DOCUMENTS.c.filename, self.name))
         if self.created_from:
-            found.append(DOCUMENTS.c.created_at >= self.created_from)
+            conditions.append(DOCUMENTS.c.created_at >= self.created_from)
         if self.created_before:
-            found.append(DOCUMENTS.c.created_at < self.created_before)
-        return found
+            conditions.append(DOCUMENTS.c.created_at < self.created_before)
+        return conditions
 
     def among(self, statuses: Collection[DocumentStatus]) -> "Filter | None":
-        """Those of them that are in one of these states; None if there can be none."""
+        """Narrow the filter to these states; None if no document can match."""
         both = frozenset(statuses) & self.statuses if self.statuses else frozenset(statuses)
         return replace(self, statuses=both) if both else None
 
@@ -55,7 +55,7 @@ def documents(
     after: Key | None = None,
     before: Key | None = None,
 ) -> list[DocumentView]:
-    """Documents, newest first. `after`: beyond the one with this key; `before`: those just above it."""
+    """Return documents, newest first: those that follow the key `after`, or those that directly precede `before`."""
     key = (DOCUMENTS.c.created_at, DOCUMENTS.c.id)
     order = [column.asc() if before else column.desc() for column in key]
     beyond = []
@@ -69,9 +69,9 @@ def documents(
 
     with context.db.read() as session:
         if len(which.statuses) > 1:
-            # One state after the other: together they would be sorted, and there may be a hundred thousand.
+            # One subquery for each state reads the index in order; one for all would sort perhaps 100,000 rows.
             each = [replace(which, statuses=frozenset({status})) for status in sorted(which.statuses)]
-            merged = union_all(*(select(first(one).subquery()) for one in each)).subquery()
+            merged = union_all(*(select(first(of_status).subquery()) for of_status in each)).subquery()
             ordered = [merged.c[column.name].asc() if before else merged.c[column.name].desc() for column in key]
             ids = session.scalars(select(merged.c.id).order_by(*ordered).limit(limit).offset(offset)).all()
             query = select(DOCUMENTS).where(DOCUMENTS.c.id.in_(ids)).order_by(*order)
@@ -82,16 +82,16 @@ def documents(
 
 
 def count_documents(context: Context, which: Filter) -> int:
-    """How many documents there are of these."""
+    """Count the documents that match the filter."""
     query = select(func.count()).select_from(DOCUMENTS).where(*which.where())
     with context.db.read() as session:
         return int(session.execute(query).scalar_one())
 
 
 def count_by_status(context: Context, which: Filter | None = None) -> dict[DocumentStatus, int]:
-    """How many of these there are in each state, whatever states the filter names; those without any are left out."""
+    """Count the matching documents by state. Ignores the filter's states, and leaves out states without documents."""
     which = which or Filter()
-    # Names are not in the index of states: whoever reads them all reads the table in its own order.
+    # `+ 0` keeps the database off the index of states, which lacks names: scanning the table is faster.
     status = DOCUMENTS.c.status + 0 if which.name else DOCUMENTS.c.status
     with context.db.read() as session:
         counted = count_by(session, status, *replace(which, statuses=frozenset()).where())

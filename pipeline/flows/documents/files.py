@@ -1,6 +1,6 @@
-"""Where a document's files live. Rules: docs/sources/documents.md#cleanup.
+"""The places of a document's files. Rules: docs/sources/documents.md#cleanup.
 
-Paths are made of ids and fixed names. A user's file name is only ever the last part of an output path, made safe.
+Paths consist of ids and fixed names. Only the last part of an output path contains the user's file name, made safe.
 """
 
 import shutil
@@ -27,17 +27,17 @@ def source_path(settings: Settings, document_id: str, file_type: str) -> Path:
 
 
 def survey_path(settings: Settings, document_id: str) -> Path:
-    """What splitting learnt about the whole document, for the conversion of its pages."""
+    """The facts about the whole document that splitting collects for the conversion of pages."""
     return upload_folder(settings, document_id) / "survey.json"
 
 
 def temp_folder(settings: Settings, document_id: str) -> Path:
-    """Page images; removed when the document ends."""
+    """Page images, which are removed when the document ends."""
     return settings.temp_dir / document_id
 
 
 def views_folder(settings: Settings, document_id: str) -> Path:
-    """Pictures of its pages that people looked at."""
+    """Pictures of pages that interfaces have shown."""
     return settings.view_dir / document_id
 
 
@@ -46,7 +46,7 @@ def output_folder(settings: Settings, document_id: str) -> Path:
 
 
 def pictures_folder(settings: Settings, document_id: str) -> Path:
-    """Pictures found on the pages, if they were asked for; beside the merged Markdown, which links to them."""
+    """Pictures cut from the pages, if the user asked for them; the merged Markdown beside them links to them."""
     return output_folder(settings, document_id) / PICTURES
 
 
@@ -57,14 +57,14 @@ def output_path(settings: Settings, document_id: str, filename: str) -> Path:
 
 @contextmanager
 def incoming(settings: Settings, source: Path) -> Iterator[Path]:
-    """A private copy of a submitted file, removed at the end unless it was moved to its place.
+    """Copy a submitted file to a private path, and remove the copy at the end unless it was moved.
 
-    All checks look at the copy: the original may change while we read it.
+    All checks read the copy, because the original may change at any time.
     """
     copy = settings.upload_dir / f"incoming-{uuid4().hex}"
     try:
         settings.upload_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
-        # What has more is refused anyway, and a file that grows might never end.
+        # One byte over the limit is enough to refuse the file, and a growing file must not be copied for ever.
         _copy(source, copy, settings.documents.max_upload_mb * 1_000_000 + 1)
         yield copy
     except OSError as error:
@@ -74,20 +74,20 @@ def incoming(settings: Settings, source: Path) -> Iterator[Path]:
 
 
 def _copy(source: Path, copy: Path, max_bytes: int) -> None:
-    """Copy a file's first bytes. Raises `OSError`, also for what is no ordinary file."""
+    """Copy a file's first `max_bytes`. Raises `OSError`, also for a device, a pipe or a folder."""
     with open_file(source) as file, copy.open("xb") as target:
         while max_bytes and (piece := file.read(min(max_bytes, _PIECE))):
             max_bytes -= target.write(piece)
 
 
 def place(copy: Path, path: Path) -> None:
-    """Move a private copy to where it is kept."""
+    """Move a private copy to its permanent path."""
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     copy.replace(path)
 
 
 def remove(entry: Path) -> None:
-    """Remove a file, or a folder with its contents. A link is removed, not followed."""
+    """Remove a file, or a folder with its contents; remove a link without following it."""
     if entry.is_dir() and not entry.is_symlink():
         shutil.rmtree(entry, ignore_errors=True)
     else:

@@ -1,4 +1,4 @@
-"""What the flow does for the house: `FLOW`. Only who needs all of it imports it."""
+"""`FLOW`: the functions and tables that this flow offers to the engine. Importing it loads the whole flow."""
 
 from pipeline.flows.documents import backlog, plan, queries, recovery
 from pipeline.flows.documents.models import DOCUMENTS, PAGES

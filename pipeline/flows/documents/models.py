@@ -16,8 +16,8 @@ from pipeline.flows.documents.states import OPEN, PAGE, DocumentStatus, PageEven
 from pipeline.storage.fulltext import FullText
 
 FULL_TEXT = FullText("page_fts", items="pages", time="updated_at")
-"""Of pages whose document was merged."""
-# As SQLAlchemy asks each of them: they compare an index's condition by its words.
+"""The full text of pages whose documents were merged."""
+# Each database uses a partial index only if the statement spells its condition exactly so; SQLAlchemy does.
 _UNINDEXED_SQLITE, _UNINDEXED_POSTGRESQL = text("unindexed = 1"), text("unindexed")
 
 
@@ -67,7 +67,7 @@ class Document(ClaimColumns, Base):
     filename: Mapped[str] = mapped_column(String(255))
     """The name the user knows; never used as a path unchanged."""
     source_path: Mapped[str] = mapped_column(Text, default="", server_default="")
-    """Where the file was when it was submitted from this machine; empty for uploads."""
+    """The path of the original file on this machine; empty for uploads."""
     type: Mapped[str] = mapped_column(String(10))
     page_range: Mapped[str] = mapped_column(Text, default="")
     pages: Mapped[int] = mapped_column(default=0)
@@ -82,23 +82,23 @@ class Document(ClaimColumns, Base):
     failed_count: Mapped[int] = mapped_column(default=0)
     merged_path: Mapped[str | None] = mapped_column(String(1000))
     doubtful_count: Mapped[int] = mapped_column(default=0, server_default="0")
-    """Pages of its result whose text is doubtful."""
+    """Pages of the result whose text is doubtful."""
     outdated: Mapped[bool] = mapped_column(default=False, server_default=false())
-    """The merged file is from before the last retry or merge that was asked for: it stays until there is a new one."""
+    """The merged file precedes the last retry or merge command; it stays until a new one replaces it."""
     error: Mapped[str | None] = mapped_column(Text)
     submission_key: Mapped[str] = mapped_column(String(80), unique=True)
-    """Hash of content and options: the same submission finds the same document."""
+    """Hash of content and options, so that the same submission finds the same document."""
     size_bytes: Mapped[int] = mapped_column(BigInteger, default=0)
     allow_partial: Mapped[bool] = mapped_column(default=False)
     use_cache: Mapped[bool] = mapped_column(default=True)
     pictures: Mapped[bool] = mapped_column(default=False)
-    """Keep the pictures on its pages as files."""
+    """Store the pictures on the pages as files."""
     unindexed: Mapped[bool] = mapped_column(default=False, server_default=false())
-    """It was merged, and its text is still to be indexed."""
+    """The document was merged, but its text is not indexed yet."""
     cost: Mapped[float] = mapped_column(default=0.0, server_default="0")
-    """Of all calls for it, over its whole life, by the providers' price lists."""
+    """The cost of all calls for this document, over its whole life, by the providers' price lists."""
     paused_by: Mapped[str] = mapped_column(String(200), default="", server_default="")
-    """Whose key paused it last; empty: somebody on this machine."""
+    """The name of the key that paused it last; empty: a user of this machine."""
     paused_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
     started_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
     finished_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
@@ -114,7 +114,7 @@ class Page(ClaimColumns, Base):
         Index("ix_pages_document_status", "document_id", "status"),
         Index("ix_pages_document_page", "document_id", "page", unique=True),
         claims_index("pages"),
-        # The state at its end, for those who only count.
+        # The state comes last, so that counts need only the index.
         claimable_index(
             "pages",
             "document_id",
@@ -140,23 +140,23 @@ class Page(ClaimColumns, Base):
     content: Mapped[str] = mapped_column(Text, default="")
     """Markdown. A retry keeps the old text until it has a new one."""
     confidence: Mapped[float | None]
-    """How sure text recognition was of its text, 0 to 1; None if the text was not recognised, or nobody said."""
+    """The confidence of text recognition, 0 to 1; None if the converter reports none, as for copied text."""
     uncertain_share: Mapped[float | None]
-    """The share of its recognised text, by characters, that is words recognition was unsure of; None as above."""
+    """The share of uncertain words in the recognised text, by characters; None as above."""
     doubtful: Mapped[bool] = mapped_column(default=False, server_default=false())
-    """`rules.doubt`, as of when the text came."""
+    """The verdict of `rules.doubt`, made when the text arrived."""
     image_path: Mapped[str | None] = mapped_column(String(1000))
     error: Mapped[str | None] = mapped_column(Text)
     retry_count: Mapped[int] = mapped_column(default=0)
     """Failed attempts over the page's whole life."""
     use_cache: Mapped[bool] = mapped_column(default=True)
-    """False after a user's retry: the cache would return the very text they rejected."""
+    """False after a user's retry: the cache would return the text that the user rejected."""
     created_at: Mapped[datetime] = mapped_column(UtcDateTime)
     updated_at: Mapped[datetime] = mapped_column(UtcDateTime)
 
 
 class PageLayout(Base):
-    """The blocks on a page and their boxes. A table of its own: it is large and rarely read."""
+    """The blocks on a page and their boxes: large and rarely read, so they have a table of their own."""
 
     __tablename__ = "page_layouts"
 
@@ -166,7 +166,7 @@ class PageLayout(Base):
 
 
 class PageAttempt(Base):
-    """The ledger: every attempt of a page, kept across retries. Completed attempts double as the cache."""
+    """An entry of the ledger, which keeps all attempts across retries. Completed attempts double as the cache."""
 
     __tablename__ = "page_attempts"
     __table_args__ = (
@@ -178,7 +178,7 @@ class PageAttempt(Base):
 
     id: Mapped[int] = mapped_column(RowId, primary_key=True)
     call_id: Mapped[str | None] = mapped_column(String(32))
-    """The key of its call; None if no provider was called."""
+    """The key of the call; None for an attempt without a call to a provider."""
     document_id: Mapped[str] = mapped_column(ForeignKey("documents.id", ondelete="CASCADE"))
     page: Mapped[int]
     page_source: Mapped[int]
@@ -191,14 +191,14 @@ class PageAttempt(Base):
     status: Mapped[str] = mapped_column(String(20))
     """`completed`, or the kind of the error."""
     effective: Mapped[bool] = mapped_column(default=True)
-    """False if the claim was lost: the result is on record but is not the page's."""
+    """False if the claim was lost: the ledger keeps the result, but the page does not use it."""
     error: Mapped[str | None] = mapped_column(Text)
     text: Mapped[str] = mapped_column(Text, default="")
     input_tokens: Mapped[int] = mapped_column(default=0)
     output_tokens: Mapped[int] = mapped_column(default=0)
     latency_ms: Mapped[int] = mapped_column(default=0)
     cost: Mapped[float] = mapped_column(default=0.0, server_default="0")
-    """By the provider's price list, in its currency."""
+    """The cost by the provider's price list, in its currency."""
     worker_id: Mapped[str] = mapped_column(String(200))
     created_at: Mapped[datetime] = mapped_column(UtcDateTime)
 

@@ -1,6 +1,6 @@
-"""What is due, derived from the rows: a document's next stage, its lanes, and the queues they go to.
+"""Derives due work from the rows: a document's next stage, its lanes, and their queues.
 
-Submit, retry, resume, wake-ups and the sweeper all end here.
+Submissions, retries, resumes, wake-ups and the sweeper all launch by this plan.
 """
 
 from collections import Counter
@@ -24,16 +24,16 @@ from pipeline.settings import LOCAL, Settings
 from pipeline.storage.context import Context
 
 CPU = "cpu"
-"""The queue for work that needs a core: prefork workers."""
+"""The queue for work that needs a core, which prefork workers consume."""
 PORTION = 500
 
 
 ANYTHING = anything((DOCUMENTS, PAGES), (DOCUMENTS, in_states(DOCUMENTS, OPEN)))
-"""Whether a document has not come to rest."""
+"""Whether any document is not at rest."""
 
 
 class Stage(StrEnum):
-    """What a document waits for."""
+    """The stage that a document waits for."""
 
     SPLIT = "split"
     CONVERT = "convert"
@@ -49,7 +49,7 @@ _STAGES = {
 
 @dataclass(frozen=True)
 class Due:
-    """The stage that a document's rows ask for now. `lanes`: by queue, those at work included."""
+    """The stage that a document's rows ask for now. `lanes`: their number by queue, lanes at work included."""
 
     document_id: str
     stage: Stage
@@ -57,44 +57,44 @@ class Due:
 
 
 def queue_of(provider: str) -> str:
-    """`cpu`, or the provider's own queue, which has a gate."""
+    """Return `cpu` for the local converter, else the provider's own queue, which has a gate."""
     return CPU if provider == LOCAL else queue_name("vision", provider)
 
 
 def provider_of(queue: str) -> str:
-    """The provider that lanes of this queue ask."""
+    """Return the provider that lanes of this queue call."""
     return LOCAL if queue == CPU else queue.partition(".")[2]
 
 
 def providers(settings: Settings) -> list[str]:
-    """Whose pages have lanes. Pages of one that is not configured any more have none."""
+    """Return the providers whose pages get lanes; pages of a removed provider get none."""
     return [LOCAL, *sorted(settings.providers)]
 
 
 def served_by(context: Context, queue: str) -> list[str]:
-    """The providers whose pages lanes of this queue take now: its own first, then those it stands in for."""
+    """Return the providers whose pages this queue's lanes convert now: its own, then those it stands in for."""
     own = provider_of(queue)
     return [own, *(name for name in providers(context.settings) if name != own and converter_of(context, name) == own)]
 
 
 def converter_of(context: Context, provider: str) -> str:
-    """Who converts pages of `provider` now: its fallback, while its breaker is open and the fallback's is not."""
+    """Return who converts pages of `provider` now: its fallback, while `provider`'s breaker alone is open."""
     return provider if provider == LOCAL else fallbacks.stand_in(context, provider, "vision", local=True)
 
 
 def quantum_s(settings: Settings, queue: str) -> float:
-    """How long a lane works before it yields. 0 on queues that may be rate-limited: one page a message."""
+    """Return how long a lane works before it yields; 0, which means one page, on queues with a gate."""
     return settings.documents.quantum_s if queue == CPU else 0.0
 
 
 def lane_limit(settings: Settings, queue: str) -> int:
-    """How many lanes a document may have on this queue."""
+    """Return how many lanes a document may have on this queue."""
     profile = settings.providers.get(provider_of(queue))
     return profile.concurrency if profile else settings.documents.converter_count
 
 
 def stages(context: Context, document_ids: Sequence[str]) -> list[Due]:
-    """The stages that these documents ask for now. One or two statements, whose cost does not grow with their pages."""
+    """Return the stages that these documents ask for now, by one or two statements whose cost ignores page counts."""
     settings, now = context.settings, context.db.now()
     queues = {provider: queue_of(converter_of(context, provider)) for provider in providers(settings)}
     limits = {queue: lane_limit(settings, queue) for queue in queues.values()}
@@ -121,14 +121,14 @@ def stages(context: Context, document_ids: Sequence[str]) -> list[Due]:
 
 
 def _due_pages(provider: str, most: int, now: datetime) -> ScalarSelect[int]:
-    """How many pages of a document are due, up to `most`."""
-    mine = (PAGES.c.document_id == DOCUMENTS.c.id, PAGES.c.provider == provider, CONVERT.due(now))
-    some = select(PAGES.c.id).where(*mine).limit(most).correlate(DOCUMENTS).subquery()
+    """Return a subquery that counts a document's due pages, up to `most`."""
+    is_due = (PAGES.c.document_id == DOCUMENTS.c.id, PAGES.c.provider == provider, CONVERT.due(now))
+    some = select(PAGES.c.id).where(*is_due).limit(most).correlate(DOCUMENTS).subquery()
     return select(func.count()).select_from(some).scalar_subquery()
 
 
 def _lanes_at_work(context: Context, document_ids: Sequence[str]) -> Sequence[Any]:
-    """Lanes that hold pages, by document and provider: what else is due needs lanes beside them."""
+    """Return the lanes that hold pages, by document and provider; other due pages need lanes beside them."""
     if not document_ids:
         return []
     query = (
@@ -140,10 +140,10 @@ def _lanes_at_work(context: Context, document_ids: Sequence[str]) -> Sequence[An
         return session.execute(query).all()
 
 
-def runnable(context: Context, shut: Collection[str]) -> Iterator[str]:
-    """Every document with something to do now, oldest first, but for pages that wait for these closed queues only."""
+def runnable(context: Context, closed_queues: Collection[str]) -> Iterator[str]:
+    """Yield every document with due work, oldest first; skip those whose pages all wait for closed queues."""
     named = providers(context.settings)
-    served = [provider for provider in named if queue_of(converter_of(context, provider)) not in shut]
+    served = [provider for provider in named if queue_of(converter_of(context, provider)) not in closed_queues]
     after: tuple[datetime, str] | None = None
     while True:
         now = context.db.now()
@@ -165,8 +165,8 @@ def runnable(context: Context, shut: Collection[str]) -> Iterator[str]:
 
 
 def due(context: Context) -> list[str]:
-    """Documents with pages whose wait is over: what a wake-up launches."""
-    # Not DISTINCT: SQLite would take the index of documents, and read all pages that can be claimed.
+    """Return the documents with pages whose wait is over, which a wake-up launches."""
+    # No DISTINCT: with it SQLite uses the index of documents, and reads all claimable pages.
     query = (
         select(PAGES.c.document_id)
         .where(CONVERT.waits(PAGES.c.next_run_at <= context.db.now()), _is_processing())
@@ -178,12 +178,12 @@ def due(context: Context) -> list[str]:
 
 
 def next_wait_s(context: Context) -> float | None:
-    """Seconds until the next page is due; None if no page waits."""
+    """Return the seconds until the next page is due; None if no page waits."""
     with context.db.read() as session:
         return work.next_due(session, CONVERT, _is_processing())
 
 
 def _is_processing() -> ColumnElement[bool]:
-    """The page's document converts pages."""
+    """Return the condition that the page's document is PROCESSING."""
     processing = DOCUMENTS.c.status == DocumentStatus.PROCESSING
     return select(DOCUMENTS.c.id).where(DOCUMENTS.c.id == PAGES.c.document_id, processing).exists()

@@ -1,4 +1,4 @@
-"""What one may read: documents, pages, attempts and figures, as plain objects detached from the database."""
+"""Reads of documents, pages, attempts and figures, as plain objects detached from the database."""
 
 from collections.abc import Collection
 from datetime import timedelta
@@ -24,20 +24,20 @@ from pipeline.storage.context import Context
 
 
 class UnknownDocument(UserError):
-    """There is no document with this id."""
+    """No document has this id."""
 
     def __init__(self, document_id: str) -> None:
         super().__init__(f"there is no document {document_id}; see `penstock documents list`", code="unknown_document")
 
 
 def document_view(context: Context, row: Any) -> DocumentView:
-    """The row for callers: its result is in the data folder as it is named now, which may have been moved since."""
+    """Return the row's view; the path of its result follows the current data folder, which may have moved."""
     merged = files.output_path(context.settings, row.id, row.filename) if row.merged_path else None
     return view_of(DocumentView, row, merged_path=str(merged) if merged else None)
 
 
 def document(context: Context, document_id: str) -> DocumentView:
-    """Raises `UnknownDocument`."""
+    """Return a document. Raises `UnknownDocument`."""
     with context.db.read() as session:
         row = session.execute(select(DOCUMENTS).where(DOCUMENTS.c.id == document_id)).one_or_none()
     if row is None:
@@ -46,15 +46,15 @@ def document(context: Context, document_id: str) -> DocumentView:
 
 
 def resolve(context: Context, beginning: str) -> str:
-    """The id that begins so. Raises `UserError` if none or several do."""
-    found = short_ids.resolve(context, DOCUMENTS.c.id, beginning, "documents")
-    if found is None:
+    """Return the id that starts with `beginning`. Raises `UserError` if none or several match."""
+    document_id = short_ids.resolve(context, DOCUMENTS.c.id, beginning, "documents")
+    if document_id is None:
         raise UnknownDocument(beginning)
-    return found
+    return document_id
 
 
 def documents_by_id(context: Context, ids: Collection[str]) -> list[DocumentView]:
-    """Those of the documents that exist."""
+    """Return the documents with these ids; leave out unknown ids."""
     with context.db.read() as session:
         return [
             document_view(context, row)
@@ -72,7 +72,7 @@ def pages(
     after: int = 0,
     limit: int | None = None,
 ) -> list[PageView]:
-    """The document's pages in order, those after page `after`; none before it is split."""
+    """Return the document's pages after page `after`, in order; a document has none until it is split."""
     query = select(PAGES).where(PAGES.c.document_id == document_id, PAGES.c.page > after).order_by(PAGES.c.page)
     query = query.limit(limit)
     if status is not None:
@@ -84,19 +84,19 @@ def pages(
 
 
 def commonest_error(session: Session, document_id: str) -> str:
-    """What most of its failed pages failed with; empty if none did."""
+    """Return the error of most failed pages; empty without failed pages."""
     failed = (PAGES.c.document_id == document_id, PAGES.c.status == PageStatus.FAILED, PAGES.c.error.is_not(None))
     query = select(PAGES.c.error).where(*failed).group_by(PAGES.c.error).order_by(func.count().desc(), PAGES.c.error)
     return session.execute(query.limit(1)).scalar_one_or_none() or ""
 
 
 def page(context: Context, document_id: str, number: int) -> PageView:
-    """Raises `UnknownDocument`, or `UserError` if it has no such page."""
+    """Return a page. Raises `UnknownDocument`, or `UserError` for an unknown page."""
     return view_of(PageView, _page(context, document_id, number, PAGES))
 
 
 def page_source(context: Context, document_id: str, number: int) -> int:
-    """Which page of the file it is. Raises as `page` does."""
+    """Return the number of a page in the file. Raises the errors of `page`."""
     return int(_page(context, document_id, number, PAGES.c.page_source).page_source)
 
 
@@ -112,7 +112,7 @@ def _page(context: Context, document_id: str, number: int, *columns: Any) -> Any
 
 
 def no_page(session: Session, document_id: str, number: int) -> UserError:
-    """The error for a page that a document does not have; says so if the file has one of this number."""
+    """Return the error for an unknown page, with a hint if `number` is a page of the file."""
     query = select(PAGES.c.page).where(PAGES.c.document_id == document_id, PAGES.c.page_source == number)
     place = session.execute(query).scalar()
     hint = f"; page {number} of the file is page {place} here" if place else ""
@@ -120,7 +120,7 @@ def no_page(session: Session, document_id: str, number: int) -> UserError:
 
 
 def layouts(context: Context, document_id: str, numbers: Collection[int] | None = None) -> dict[int, dict[str, Any]]:
-    """Layouts by page number, of all pages or of `numbers`; none of a page whose converter gave none."""
+    """Return the stored layouts of all pages or of `numbers`, by page number."""
     query = (
         select(PAGES.c.page, LAYOUTS.c.data)
         .join(LAYOUTS, LAYOUTS.c.page_id == PAGES.c.id)
@@ -133,21 +133,21 @@ def layouts(context: Context, document_id: str, numbers: Collection[int] | None 
 
 
 def layout_json(context: Context, document_id: str, number: int | None = None) -> dict[str, Any]:
-    """The blocks of each page, or of one, with their boxes, as JSON. Raises `UnknownDocument` or `UserError`."""
-    found = pages(context, document_id) if number is None else [page(context, document_id, number)]
+    """Return the blocks of all pages, or of one, with their boxes, as JSON. Raises `UnknownDocument` or `UserError`."""
+    views = pages(context, document_id) if number is None else [page(context, document_id, number)]
     known = layouts(context, document_id, None if number is None else [number])
-    return result.layout_json(plain(document(context, document_id)), [plain(one) for one in found], known)
+    return result.layout_json(plain(document(context, document_id)), [plain(view) for view in views], known)
 
 
 def docling_document(
     context: Context, document_id: str, picture: docling.PictureData = lambda _: None
 ) -> dict[str, Any]:
-    """The document in the format of the Docling project, as JSON. `picture`: which pictures to put into it.
+    """Return the document in the format of the Docling project, as JSON. `picture` returns a link's data, or None.
 
     Raises `UnknownDocument`."""
     view = document(context, document_id)
     layout = layout_json(context, document_id)
-    # Ids are 64 bits, and the same content under the same options finds the same document again.
+    # The id fits Docling's 64-bit hash, and identifies content and options.
     return docling.document(
         layout["pages"],
         filename=view.filename,
@@ -158,14 +158,14 @@ def docling_document(
 
 
 def page_texts(context: Context, document_id: str, *, joined: bool = True) -> list[tuple[int, str]]:
-    """(page number in the file, Markdown) of each page. `joined`: a table over several pages is with the first."""
-    found = [plain(page) for page in pages(context, document_id)]
+    """Return (page number in the file, Markdown) of each page. `joined`: join tables that span pages, on the first."""
+    ordered = [plain(page) for page in pages(context, document_id)]
     texts = (
-        result.page_texts(found, layouts(context, document_id, result.joinable(found)))
+        result.page_texts(ordered, layouts(context, document_id, result.joinable(ordered)))
         if joined
-        else [result.page_text(page) for page in found]
+        else [result.page_text(page) for page in ordered]
     )
-    return [(page["page_source"], text) for page, text in zip(found, texts, strict=True)]
+    return [(page["page_source"], text) for page, text in zip(ordered, texts, strict=True)]
 
 
 def attempts(
@@ -176,9 +176,9 @@ def attempts(
     after: tuple[int, int] | None = None,
     limit: int | None = None,
 ) -> list[AttemptView]:
-    """The ledger of a document, or of one of its pages, oldest attempt of each page first.
+    """Return the ledger of a document or of one page: by page, oldest attempt first.
 
-    `after`: beyond this page's attempt with this id.
+    `after`: start behind this (page, attempt id).
     """
     number, key = ATTEMPTS.c.page, ATTEMPTS.c.id
     query = select(ATTEMPTS).where(ATTEMPTS.c.document_id == document_id).order_by(number, key).limit(limit)
@@ -191,7 +191,7 @@ def attempts(
 
 
 def costs(context: Context, document_id: str) -> list[CostView]:
-    """What a document cost, by provider and model, the dearest first; attempts that retention removed are not in it."""
+    """Return a document's costs by provider and model, dearest first, without attempts that retention removed."""
     c = ATTEMPTS.c
     cost = func.sum(c.cost)
     query = (
@@ -213,25 +213,25 @@ def costs(context: Context, document_id: str) -> list[CostView]:
 
 
 def count_pages(session: Session) -> dict[int, int]:
-    """How many pages are in which state. Those that are settled are counted on their documents: they are too many."""
+    """Count pages by state. Settled pages are too many to count, so the documents' counters supply them."""
     totals = (func.sum(DOCUMENTS.c.completed_count), func.sum(DOCUMENTS.c.failed_count))
     completed, failed = session.execute(select(*totals)).one()
     retrying = func.count().filter(PAGES.c.status == PageStatus.RETRYING)
     claimable = select(func.count(), retrying).where(in_states(PAGES, PAGE.sources(PageEvent.CLAIM)))
-    waiting, again = session.execute(claimable).one()
+    waiting, retries = session.execute(claimable).one()
     held = session.execute(select(func.count()).select_from(PAGES).where(PAGES.c.claim_id.is_not(None))).scalar_one()
-    found = {
-        PageStatus.PENDING: waiting - again,
-        PageStatus.RETRYING: again,
+    counts = {
+        PageStatus.PENDING: waiting - retries,
+        PageStatus.RETRYING: retries,
         PageStatus.PROCESSING: held,
         PageStatus.COMPLETED: completed,
         PageStatus.FAILED: failed,
     }
-    return {int(state): int(count) for state, count in found.items() if count}
+    return {int(state): int(count) for state, count in counts.items() if count}
 
 
 def load_beside(context: Context, ids: Collection[str], provider: str) -> Load:
-    """What is under way beside these documents at the same provider."""
+    """Return the load of the provider's other open documents."""
     left = DOCUMENTS.c.pages - DOCUMENTS.c.completed_count - DOCUMENTS.c.failed_count
     query = select(DOCUMENTS.c.id, left.label("pages")).where(
         in_states(DOCUMENTS, OPEN), DOCUMENTS.c.provider == provider
@@ -242,7 +242,7 @@ def load_beside(context: Context, ids: Collection[str], provider: str) -> Load:
 
 
 def figures(context: Context) -> Figures:
-    """Documents and pages by state, and the last hour's throughput. Rule: docs/sources/documents.md#monitoring."""
+    """Return counts by state, and the last hour's throughput. Rule: docs/sources/documents.md#monitoring."""
     now = context.db.now()
     with context.db.read() as session:
         by_status = count_by(session, DOCUMENTS.c.status)
@@ -256,7 +256,7 @@ def figures(context: Context) -> Figures:
 
 
 def unfinished(session: Session, document_ids: Collection[str]) -> set[str]:
-    """Those of these documents that calls may still be made for: a paused one while pages are under way."""
+    """Return the documents that may still cause calls; a paused one may while workers hold its pages."""
     claimed = select(PAGES.c.id).where(PAGES.c.document_id == DOCUMENTS.c.id, PAGES.c.claim_id.is_not(None)).exists()
     rests = or_(DOCUMENTS.c.status.in_(AT_REST), and_(DOCUMENTS.c.status == DocumentStatus.PAUSED, ~claimed))
     works = and_(DOCUMENTS.c.id.in_(document_ids), ~rests)

@@ -1,4 +1,4 @@
-"""Why documents are as they are, in words: what they wait for, who paused them, what went wrong with them."""
+"""The reasons of documents' states, in words: why they wait, which key paused them, why they failed."""
 
 from collections.abc import Collection
 
@@ -8,7 +8,7 @@ from sqlalchemy import and_, func, select
 from pipeline.engine.presence import NoWorker, Presence
 from pipeline.flows.documents import plan
 from pipeline.flows.documents.models import DOCUMENTS, PAGES
-from pipeline.flows.documents.states import DocumentStatus, PageStatus
+from pipeline.flows.documents.states import OPEN, DocumentStatus, PageStatus
 from pipeline.flows.documents.views import DocumentView, Kind, Reason
 from pipeline.flows.documents.work.page import CONVERT
 from pipeline.providers import queue_views
@@ -18,15 +18,15 @@ _D = DocumentStatus
 
 
 def reasons(context: Context, documents: Collection[DocumentView]) -> dict[str, Reason]:
-    """The reason of each document that has one, by its id. For as many as are on a screen."""
-    found = {one.id: reason for one in documents if (reason := _of_row(one))}
-    found |= _failures(context, [one for one in documents if one.status is _D.PARTIAL_FAILED])
-    open_ = [one for one in documents if one.status in {_D.PENDING, _D.PROCESSING, _D.READY_TO_MERGE}]
-    return found | (_waits(context, open_) if open_ else {})
+    """Return the reason of each document that has one, by id. Meant for the documents of one screen."""
+    by_id = {document.id: reason for document in documents if (reason := _of_row(document))}
+    by_id |= _failures(context, [document for document in documents if document.status is _D.PARTIAL_FAILED])
+    open_ = [document for document in documents if document.status in OPEN]
+    return by_id | (_waits(context, open_) if open_ else {})
 
 
 def _of_row(document: DocumentView) -> Reason | None:
-    """What the document's own row tells."""
+    """Return the reason that the document's own row states."""
     match document.status:
         case _D.SPLITTING:
             return Reason(Kind.WORKING, "being split into pages")
@@ -46,10 +46,10 @@ def _pages(count: int) -> str:
 
 
 def _failures(context: Context, documents: Collection[DocumentView]) -> dict[str, Reason]:
-    """The first page that failed, and what with."""
+    """Return the number and error of each document's first failed page."""
     if not documents:
         return {}
-    failed = (PAGES.c.document_id.in_([one.id for one in documents]), PAGES.c.status == PageStatus.FAILED)
+    failed = (PAGES.c.document_id.in_([document.id for document in documents]), PAGES.c.status == PageStatus.FAILED)
     first = (
         select(PAGES.c.document_id, func.min(PAGES.c.page).label("page")).where(*failed).group_by(PAGES.c.document_id)
     )
@@ -59,48 +59,49 @@ def _failures(context: Context, documents: Collection[DocumentView]) -> dict[str
     )
     with context.db.read() as session:
         rows = {row.document_id: row for row in session.execute(query)}
-    found = {}
-    for one in documents:
-        others = f" and {one.failed_count - 1:,} more" if one.failed_count > 1 else ""
-        words = f"page {rows[one.id].page}{others}: {rows[one.id].error}" if one.id in rows else one.error or ""
-        found[one.id] = Reason(Kind.FAILED, words)
-    return found
+    by_id = {}
+    for document in documents:
+        row = rows.get(document.id)
+        others = f" and {document.failed_count - 1:,} more" if document.failed_count > 1 else ""
+        words = f"page {row.page}{others}: {row.error}" if row else document.error or ""
+        by_id[document.id] = Reason(Kind.FAILED, words)
+    return by_id
 
 
 def _waits(context: Context, documents: Collection[DocumentView]) -> dict[str, Reason]:
-    """What documents wait for that have something to do."""
-    ids = [one.id for one in documents]
+    """Return why open documents wait, or which pages are under way."""
+    ids = [document.id for document in documents]
     held = _under_way(context, ids)
-    due = {one.document_id: one for one in plan.stages(context, [one for one in ids if one not in held])}
-    later = retries(context, [one for one in ids if one not in held and one not in due])
-    nobody = _nobody(context)
+    due = {stage.document_id: stage for stage in plan.stages(context, [key for key in ids if key not in held])}
+    later = retries(context, [key for key in ids if key not in held and key not in due])
+    no_worker = _no_worker(context)
     queues: dict[str, Reason | None] = {}
-    found = {}
+    by_id = {}
     for document in documents:
         key = document.id
         if key in held:
-            found[key] = Reason(Kind.WORKING, f"{_pages(held[key])} under way")
-        elif nobody:
-            found[key] = nobody
+            by_id[key] = Reason(Kind.WORKING, f"{_pages(held[key])} under way")
+        elif no_worker:
+            by_id[key] = no_worker
         elif key in later:
-            found[key] = later[key]
+            by_id[key] = later[key]
         else:
-            named = list(due[key].lanes) if key in due else []
-            for queue in named:
+            lanes = list(due[key].lanes) if key in due else []
+            for queue in lanes:
                 if queue not in queues:
                     queues[queue] = _closed(context, queue) or _unserved(context, queue)
-            why = next((reason for queue in named if (reason := queues[queue])), None)
-            found[key] = why or Reason(Kind.CAPACITY, f"for a free worker, {_what_for(document)}")
-    return found
+            why = next((reason for queue in lanes if (reason := queues[queue])), None)
+            by_id[key] = why or Reason(Kind.CAPACITY, f"for a free worker, {_next_stage(document)}")
+    return by_id
 
 
-def _what_for(document: DocumentView) -> str:
+def _next_stage(document: DocumentView) -> str:
     steps = {_D.PENDING: "to be split into pages", _D.READY_TO_MERGE: "to be merged"}
     return steps.get(document.status, "to convert its pages")
 
 
 def _under_way(context: Context, ids: Collection[str]) -> dict[str, int]:
-    """How many pages of these documents workers hold now."""
+    """Return how many pages workers hold, by document."""
     query = (
         select(PAGES.c.document_id, func.count())
         .where(PAGES.c.document_id.in_(ids), CONVERT.working)
@@ -111,7 +112,7 @@ def _under_way(context: Context, ids: Collection[str]) -> dict[str, int]:
 
 
 def retries(context: Context, ids: Collection[str]) -> dict[str, Reason]:
-    """Why documents wait for a retry, and until when; documents that do not wait are left out."""
+    """Return why documents wait for a retry, and until when; leave out documents that do not wait."""
     if not ids:
         return {}
     now = context.db.now()
@@ -130,25 +131,25 @@ def retries(context: Context, ids: Collection[str]) -> dict[str, Reason]:
         DOCUMENTS.c.id.in_(ids), DOCUMENTS.c.next_run_at > now
     )
     with context.db.read() as session:
-        found = {row.id: Reason(Kind.RETRY, "tried again", row.next_run_at) for row in session.execute(stages)}
+        by_id = {row.id: Reason(Kind.RETRY, "tried again", row.next_run_at) for row in session.execute(stages)}
         for row in session.execute(query):
             why = f": {row.error}" if row.error else ""
-            found[row.document_id] = Reason(Kind.RETRY, f"{_pages(row.pages)} tried again{why}", row.at)
-    return found
+            by_id[row.document_id] = Reason(Kind.RETRY, f"{_pages(row.pages)} tried again{why}", row.at)
+    return by_id
 
 
-def _nobody(context: Context) -> Reason | None:
-    """Why nobody works at all."""
+def _no_worker(context: Context) -> Reason | None:
+    """Return why no worker can take work; None if one is alive."""
     if not context.online:
-        return Reason(Kind.WORKERS, "Redis is down, so that nobody can be told of work: `penstock up` starts it")
+        return Reason(Kind.WORKERS, "Redis is down, so no message reaches a worker: `penstock up` starts it")
     try:
         return None if Presence(context.redis).alive() else Reason(Kind.WORKERS, str(NoWorker()))
     except RedisError:
-        return Reason(Kind.WORKERS, "Redis cannot be reached, so that nobody can be told of work")
+        return Reason(Kind.WORKERS, "Redis cannot be reached, so no message reaches a worker")
 
 
 def _unserved(context: Context, queue: str) -> Reason | None:
-    """Report a queue that no running worker consumes; None if one does, or if one does not name its queues."""
+    """Report a queue that no running worker consumes; None if a worker does, or does not name its queues."""
     try:
         served = Presence(context.redis).served()
     except RedisError:
@@ -159,11 +160,11 @@ def _unserved(context: Context, queue: str) -> Reason | None:
 
 
 def _closed(context: Context, queue: str) -> Reason | None:
-    """Why nothing of a queue gets through now; None if something does, or Redis cannot say."""
+    """Return why the queue's gate is closed; None if it is open, or Redis does not answer."""
     if queue not in context.gates.queues:
         return None
     try:
-        found = queue_views.holdup(queue_views.queue(context, queue), context.db.now())
+        holdup = queue_views.holdup(queue_views.queue(context, queue), context.db.now())
     except RedisError:
         return None
-    return Reason(Kind(found.kind), found.words, found.until) if found else None
+    return Reason(Kind(holdup.kind), holdup.words, holdup.until) if holdup else None

@@ -1,4 +1,4 @@
-"""Maintenance of documents: fail pages without a provider, delete expired documents, and files without a row."""
+"""Maintenance of documents: fail pages of removed providers, delete expired documents, and files without a row."""
 
 import time
 from collections.abc import Sequence
@@ -25,11 +25,11 @@ from pipeline.storage.retention import LEDGER_LEAST, Retention, Rule
 log = structlog.get_logger(__name__)
 PORTION = 500
 _AT_ONCE = 20
-"""Documents found by one query; each goes in a transaction of its own."""
+"""Documents of one query; each is deleted in a transaction of its own."""
 
 
 def fail_unserved(context: Context) -> list[str]:
-    """Fail the due pages of providers that are not configured any more; their documents. Reads all that waits."""
+    """Fail the due pages of removed providers, and return their documents. Reads all waiting pages."""
     processing = select(DOCUMENTS.c.id).where(DOCUMENTS.c.status == DocumentStatus.PROCESSING)
     query = (
         select(PAGES.c.document_id, PAGES.c.provider)
@@ -42,17 +42,17 @@ def fail_unserved(context: Context) -> list[str]:
         .limit(PORTION)
     )
     with context.db.read() as session:
-        found = session.execute(query).all()
-    failed = {row.document_id for row in found if _fail(context, row.document_id, row.provider)}
+        rows = session.execute(query).all()
+    failed = {row.document_id for row in rows if _fail(context, row.document_id, row.provider)}
     return sorted(failed)
 
 
 def _fail(context: Context, document_id: str, provider: str) -> int:
-    what = (
+    message = (
         f"{registry.unknown(context.settings, provider)}. Or convert these pages with another one: "
         f"`penstock documents retry {document_id} --failed --provider NAME`"
     )
-    error = UnitError(what, kind=ErrorKind.PERMANENT, code="unknown_provider")
+    error = UnitError(message, kind=ErrorKind.PERMANENT, code="unknown_provider")
 
     def act(tx: Tx) -> int:
         document = lock(tx, document_id)
@@ -66,7 +66,7 @@ def _fail(context: Context, document_id: str, provider: str) -> int:
 
 
 def retained(context: Context) -> list[Retention]:
-    """Finished documents with their pages and files, and attempts, whose texts are the cache."""
+    """Return what retention deletes: finished documents with pages and files, and attempts, which are the cache."""
     kept = context.settings.retention
     ended_at = func.coalesce(DOCUMENTS.c.finished_at, DOCUMENTS.c.updated_at)
     return [
@@ -90,11 +90,11 @@ def retained(context: Context) -> list[Retention]:
 
 
 def _discard(context: Context, ids: Sequence[str], over: ColumnElement[bool]) -> int:
-    """Delete the documents that are still finished."""
+    """Delete the documents that are still finished, and return how many."""
     removed = 0
     for document_id in ids:
         still = select(DOCUMENTS.c.id).where(DOCUMENTS.c.id == document_id, over)
-        # The texts of all attempts are the most of it. Without them a document is still whole.
+        # The attempts' texts are most of the data, so they go first, in portions; a document is complete without them.
         some = (
             select(ATTEMPTS.c.id).where(ATTEMPTS.c.document_id == document_id, still.exists()).limit(retention.PORTION)
         )
@@ -116,9 +116,9 @@ def _discard(context: Context, ids: Sequence[str], over: ColumnElement[bool]) ->
 
 
 def remove_orphans(context: Context) -> int:
-    """Remove stored files that no row owns, and temp folders of documents at rest, once they are old enough.
+    """Remove old stored files that no row owns, and old temp folders of documents at rest.
 
-    Returns how many folders and files were removed: none if the folder is not this database's.
+    Returns how many folders and files it removed: none if the data folder belongs to another database.
     Rule: docs/sources/documents.md#cleanup.
     """
     settings = context.settings

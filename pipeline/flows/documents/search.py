@@ -1,4 +1,4 @@
-"""Finding pages by their words, in all documents that were merged."""
+"""Full-text search for pages of merged documents."""
 
 from typing import Any
 
@@ -21,7 +21,7 @@ PASSAGE_CHARS = 240
 def search(
     context: Context, words: str, which: Filter | None = None, *, document_id: str = "", limit: int = 20
 ) -> Hits:
-    """Pages for these words, best first, of such documents or of one. Raises `UserError` for no words."""
+    """Find pages with these words, best first, in matching documents or in one. Raises `UserError` without words."""
     if not words.strip():
         raise UserError("say what to look for", code="empty_query")
     words, limit = words.strip()[:MAX_WORDS_CHARS], max(1, min(limit, MAX_LIMIT))
@@ -48,7 +48,7 @@ def _hit(page: Any, words: str) -> Hit:
 
 
 def _pages_of(which: Filter, document_id: str) -> Select[int] | None:
-    """The pages among which to look; None: all."""
+    """Return a query for the pages to search; None for all."""
     conditions = which.where() + ([DOCUMENTS.c.id == document_id] if document_id else [])
     if not conditions:
         return None

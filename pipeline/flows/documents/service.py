@@ -1,6 +1,6 @@
-"""What a user may ask for. Each function is one transaction on one document, which is launched after the commit.
+"""Commands on documents. Each is one transaction on one document, whose messages are launched after the commit.
 
-Rules: docs/sources/documents.md#commands. What is launched is derived from the row then: see `plan`.
+Rules: docs/sources/documents.md#commands. The launch derives the messages from the row: see `plan`.
 """
 
 from collections import Counter
@@ -43,7 +43,7 @@ from pipeline.storage.context import Context
 
 FLOW = "documents"
 _RENEWS = frozenset({DocumentEvent.RETRY, DocumentEvent.RETRY_PAGES, DocumentEvent.REMERGE})
-"""What asks for a new result. The one there is stays readable until then."""
+"""Commands that ask for a new result. The old result stays readable until the new one exists."""
 
 
 Charge = Callable[[int], None]
@@ -72,14 +72,13 @@ class Choice:
 
 
 def cancel(context: Context, document_id: str) -> DocumentView:
-    """Stop a document in whatever state. Releases its pages, and their results are discarded."""
+    """Stop a document in any state. Releases its pages and discards their results."""
 
     def act(tx: Tx, document: Any) -> None:
         if document.status != DocumentStatus.CANCELLED:
             _move(tx, document, DocumentEvent.CANCEL, **FREE, finished_at=tx.now)
             _cut_off(tx, document_id)
-            mine = CONVERT.in_scope(document_id)
-            work.give_back(tx, CONVERT, document, mine, counts=False)
+            work.give_back(tx, CONVERT, document, CONVERT.in_scope(document_id), counts=False)
 
     view = _change(context, document_id, act)
     files.remove_temp(context.settings, document_id)
@@ -87,7 +86,7 @@ def cancel(context: Context, document_id: str) -> DocumentView:
 
 
 def pause(context: Context, document_id: str, by: str = "") -> DocumentView:
-    """Finish the pages under way and start no others. Harmless if it is paused already. `by`: whose key asked."""
+    """Finish the pages under way and start no others. Harmless if it is paused already. `by`: the name of the key."""
 
     def act(tx: Tx, document: Any) -> None:
         if document.status != DocumentStatus.PAUSED:
@@ -98,7 +97,7 @@ def pause(context: Context, document_id: str, by: str = "") -> DocumentView:
 
 
 def resume(context: Context, document_id: str) -> DocumentView:
-    """Go on with whatever a paused document still needs."""
+    """Continue a paused document at its next stage."""
 
     def act(tx: Tx, document: Any) -> None:
         if document.status != DocumentStatus.PAUSED:
@@ -116,9 +115,9 @@ def resume(context: Context, document_id: str) -> DocumentView:
 def retry(
     context: Context, document_id: str, choice: Choice = Choice(), *, fresh: bool = False, charge: Charge = free
 ) -> DocumentView:
-    """Start over from splitting. The ledger stays, so nothing is paid for twice; so does the result, until a new one.
+    """Start over from splitting. The ledger stays, so no call is paid twice; the result stays until a new one exists.
 
-    `fresh`: ask the provider even for pages in the cache.
+    `fresh`: call the provider even for pages in the cache.
     """
 
     def act(tx: Tx, document: Any) -> None:
@@ -131,7 +130,7 @@ def retry(
 def retry_page(
     context: Context, document_id: str, page: int, choice: Choice = Choice(), *, charge: Charge = free
 ) -> DocumentView:
-    """Convert one COMPLETED or FAILED page again, without the cache. Its text stays until there is a new one."""
+    """Convert one COMPLETED or FAILED page again, without the cache. The old text stays until a new one exists."""
 
     def act(tx: Tx, document: Any) -> None:
         row = _page(tx, document_id, page)
@@ -170,7 +169,7 @@ def retry_failed(
         if columns := choice.columns(context.settings, *providers.scalars()):
             tx.execute(update(PAGES).where(missing).values(**columns))
         _retry_pages(tx, document, failed, {})
-        charge(document.failed_count)  # untried pages were charged when they were submitted
+        charge(document.failed_count)  # the submission charged untried pages
 
     return _change(context, document_id, act)
 
@@ -202,22 +201,22 @@ def promote(context: Context, document_id: str, page: int, attempt_id: int) -> D
                 f"document {document_id} is {_name(document)}: wait for it or cancel it first", code="illegal_state"
             )
         row = _page(tx, document_id, page)
-        tried = tx.execute(
+        attempt = tx.execute(
             select(ATTEMPTS.c.text, ATTEMPTS.c.status).where(
                 ATTEMPTS.c.id == attempt_id, ATTEMPTS.c.document_id == document_id, ATTEMPTS.c.page == page
             )
         ).one_or_none()
-        if tried is None or (tried.status != "completed" and not tried.text):
+        if attempt is None or (attempt.status != "completed" and not attempt.text):
             raise UserError(
                 f"page {page} of document {document_id} has no attempt {attempt_id} with a text; "
                 f"see `penstock documents attempts {document_id} {page}`",
                 code="unknown_attempt",
             )
         PAGE.target(PageStatus(row.status), PageEvent.PROMOTE)
-        mine = PAGES.c.id == row.id
+        is_page = PAGES.c.id == row.id
         unknown = {"confidence": None, "uncertain_share": None}
-        text = {"content": tried.text, **unknown, "doubtful": is_doubtful(tried.text, None)}
-        PAGE.move(tx, PAGES, PageEvent.PROMOTE, mine, **text, error=None, updated_at=tx.now)
+        text = {"content": attempt.text, **unknown, "doubtful": is_doubtful(attempt.text, None)}
+        PAGE.move(tx, PAGES, PageEvent.PROMOTE, is_page, **text, error=None, updated_at=tx.now)
         tx.execute(delete(LAYOUTS).where(LAYOUTS.c.page_id == row.id))
         was_failed = row.status == PageStatus.FAILED
         completed = document.completed_count + was_failed
@@ -232,9 +231,9 @@ def promote(context: Context, document_id: str, page: int, attempt_id: int) -> D
 
 
 def revive(context: Context, document_id: str, *, allow_partial: bool = False) -> DocumentView:
-    """Take up a document that was submitted again, with the least work that can bring its result.
+    """Resume a document that was submitted again, with the least work that leads to its result.
 
-    Leaves a document alone that is not at rest, or that is COMPLETED and has its file.
+    Changes only `allow_partial` of a document that is not at rest, or that is COMPLETED and has its file.
     """
 
     def act(tx: Tx, document: Any) -> None:
@@ -264,14 +263,14 @@ def revive(context: Context, document_id: str, *, allow_partial: bool = False) -
 
 
 def remove(context: Context, document_id: str) -> None:
-    """Delete a document with its pages, ledger and files. Work under way finds no row left to write."""
+    """Delete a document with its pages, ledger and files. Work under way finds no row to write to."""
 
     removed = False
 
     def work(tx: Tx) -> None:
         nonlocal removed
         if removed and lock(tx, document_id) is None:
-            return  # an earlier try did it, and its commit had no answer
+            return  # an earlier try committed, but its answer was lost
         _lock(tx, document_id)
         _cut_off(tx, document_id)
         remove_rows(tx, document_id)
@@ -284,7 +283,7 @@ def remove(context: Context, document_id: str) -> None:
 
 
 def remove_rows(session: Session, document_id: str) -> None:
-    """Delete a document's rows, which the caller has locked. Its calls stay on record, without a word of it."""
+    """Delete the rows of a document that the caller has locked. Its calls stay on record without their texts."""
     text_index.forget(session, document_id)
     for table in (PAGES, ATTEMPTS):
         session.execute(delete(table).where(table.c.document_id == document_id))
@@ -296,7 +295,7 @@ def remove_rows(session: Session, document_id: str) -> None:
 def _change(context: Context, document_id: str, act: Callable[[Tx, Any], None]) -> DocumentView:
     """Lock the document, `act` on it, and return its new state, all in one transaction.
 
-    If an earlier try of the transaction committed without an answer, the document is in the state that it left: done.
+    Skip `act` if the document is in the state that an earlier try left: that try committed, but its answer was lost.
     """
     left: Any = None
 
@@ -344,16 +343,16 @@ def _start_over(tx: Tx, document: Any, choice: Choice, *, fresh: bool = False) -
 
 
 def _admit(tx: Tx, document: Any, *, count: int = 0, pages: Sequence[int] = ()) -> None:
-    """Have the caller pay for what is still to be converted, or only for these `pages` of it.
+    """Reserve on the caller's account the cost of the pages still to convert, or only of `pages`.
 
-    `count`: how many pages it has, as far as that is known before it is split.
+    `count`: the expected pages of a document that is not split yet.
     """
-    mine = and_(PAGES.c.document_id == document.id, PAGES.c.status.not_in([PageStatus.COMPLETED, PageStatus.FAILED]))
+    is_open = and_(PAGES.c.document_id == document.id, PAGES.c.status.not_in([PageStatus.COMPLETED, PageStatus.FAILED]))
     kinds = (PAGES.c.provider, PAGES.c.model)
     for page in pages or [0]:
-        which = and_(mine, PAGES.c.page == page) if page else mine
-        found = tx.execute(select(*kinds, func.count()).where(which).group_by(*kinds)).all()
-        parts = [Part(units, page_cost(tx, provider, model)) for provider, model, units in found]
+        which = and_(is_open, PAGES.c.page == page) if page else is_open
+        rows = tx.execute(select(*kinds, func.count()).where(which).group_by(*kinds)).all()
+        parts = [Part(units, page_cost(tx, provider, model)) for provider, model, units in rows]
         if not parts and not document.pages:  # not split yet
             each = page_cost(tx, document.provider, document.model)
             left = accounts.rest(tx, "documents", document.id)
@@ -364,27 +363,29 @@ def _admit(tx: Tx, document: Any, *, count: int = 0, pages: Sequence[int] = ()) 
 
 
 def page_cost(tx: ReadTx, provider: str, model: str) -> float:
-    """What converting a page may cost."""
+    """Return what converting a page may cost."""
     return call_cost.of_call(tx, provider, model, PAGE_OPERATION)
 
 
 def _cut_off(tx: Tx, document_id: str) -> None:
-    """Nothing more is called for a document; what is under way is still paid for."""
+    """End the reservations of a document, except for the calls under way."""
     claimed = and_(PAGES.c.document_id == document_id, PAGES.c.claim_id.is_not(None))
     under_way = tx.execute(select(func.count()).select_from(PAGES).where(claimed)).scalar_one()
     accounts.cut_off(tx, "documents", [document_id], under_way)
 
 
 def _retry_pages(tx: Tx, document: Any, which: Any, columns: dict[str, Any], *, allow_partial: bool = False) -> None:
-    """Make the matching pages RETRYING, stop counting them, and let the document process them."""
+    """Make the matching pages RETRYING, subtract them from the counters, and move the document to PROCESSING."""
     if not document.pages:
         raise UserError(
             f"document {document.id} has no pages yet: use `penstock documents retry`", code="illegal_state"
         )
-    mine = and_(PAGES.c.document_id == document.id, which)
-    rows = tx.execute(select(PAGES.c.page, PAGES.c.status).where(mine)).all()
+    retried = and_(PAGES.c.document_id == document.id, which)
+    rows = tx.execute(select(PAGES.c.page, PAGES.c.status).where(retried)).all()
     counted = Counter(row.status for row in rows)
-    PAGE.move(tx, PAGES, PageEvent.RETRY, mine, **columns, attempts=0, next_run_at=None, error=None, updated_at=tx.now)
+    PAGE.move(
+        tx, PAGES, PageEvent.RETRY, retried, **columns, attempts=0, next_run_at=None, error=None, updated_at=tx.now
+    )
     _move(
         tx,
         document,
@@ -396,7 +397,7 @@ def _retry_pages(tx: Tx, document: Any, which: Any, columns: dict[str, Any], *, 
         completed_count=document.completed_count - counted[PageStatus.COMPLETED],
         failed_count=document.failed_count - counted[PageStatus.FAILED],
     )
-    # Others may have asked for the rest of a document that is at work: they pay for that.
+    # Other callers may have paid for the rest of a document that is at work.
     at_work = document.status in {DocumentStatus.PROCESSING, DocumentStatus.READY_TO_MERGE}
     _admit(tx, document, pages=[row.page for row in rows] if at_work else ())
 
@@ -414,7 +415,7 @@ def _remerge(tx: Tx, document: Any, *, allow_partial: bool) -> None:
 
 
 def _move(tx: Tx, document: Any, event: DocumentEvent, **values: Any) -> None:
-    """Move a locked document, or raise `IllegalTransition`, which tells the user why not."""
+    """Move a locked document. Raises `IllegalTransition`, whose message tells the user why."""
     status = DOCUMENT.target(DocumentStatus(document.status), event)
     completed = values.get("completed_count", document.completed_count)
     values = {

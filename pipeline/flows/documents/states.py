@@ -9,7 +9,7 @@ from pipeline.engine.states import Machine
 
 
 class DocumentStatus(IntEnum):
-    """The state of a document, by the design's codes. PAUSED is its answer to a question."""
+    """The state of a document, by the design's codes. Only the design's answers to questions name PAUSED."""
 
     FAILED = 0
     PENDING = 1
@@ -34,14 +34,14 @@ class PageStatus(IntEnum):
 
 
 class DocumentEvent(StrEnum):
-    """What can happen to a document."""
+    """An event of a document."""
 
     CLAIM_SPLIT = "claim_split"
     SPLIT_DONE = "split_done"
     PAGES_DONE = "pages_done"
     PAGES_DONE_PARTIAL = "pages_done_partial"
     PAGES_FAILED = "pages_failed"
-    """All pages failed, so no text exists to keep."""
+    """All pages failed, so the document has no text."""
     CLAIM_MERGE = "claim_merge"
     MERGED = "merged"
     MERGED_PARTIAL = "merged_partial"
@@ -63,7 +63,7 @@ class DocumentEvent(StrEnum):
 
 
 class PageEvent(StrEnum):
-    """What can happen to a page."""
+    """An event of a page."""
 
     CLAIM = "claim"
     DONE = "done"
@@ -93,7 +93,7 @@ DOCUMENT = Machine(
         (_D.MERGING, _E.MERGED_PARTIAL): _D.PARTIAL_FAILED,
         (_D.MERGING, _E.FAIL): _D.FAILED,
         (_D.MERGING, _E.GIVE_BACK): _D.READY_TO_MERGE,
-        # What a user may ask for. A document keeps its pages when its merge fails: they were paid for.
+        # Users' commands. A document whose merge fails keeps its pages, since they were paid for.
         **{(state, _E.CANCEL): _D.CANCELLED for state in _D},
         **{
             (state, _E.PAUSE): _D.PAUSED
@@ -136,9 +136,9 @@ PAGE = Machine(
 )
 
 OPEN = frozenset({_D.PENDING, _D.PROCESSING, _D.READY_TO_MERGE})
-"""States in which it, or its pages, may wait for a worker."""
+"""States in which a document or its pages may wait for a worker."""
 AT_REST = frozenset({_D.COMPLETED, _D.FAILED, _D.PARTIAL_FAILED, _D.CANCELLED})
-"""States that only a user's command leaves."""
+"""States that only a user's command can end."""
 
 
 _RESUMED = {
@@ -149,9 +149,9 @@ _RESUMED = {
 
 
 def settled_event(pages: int, completed: int, failed: int, *, allow_partial: bool) -> DocumentEvent | None:
-    """The event of a PROCESSING document with these counts; None while pages are outstanding.
+    """Return the event of a PROCESSING document with these counts; None while pages are outstanding.
 
-    With `allow_partial`, a document with failed pages is merged too, as long as one page was converted.
+    With `allow_partial`, a document with failed pages is merged too if at least one page was converted.
     """
     if completed + failed < pages:
         return None
@@ -163,7 +163,7 @@ def settled_event(pages: int, completed: int, failed: int, *, allow_partial: boo
 
 
 def resume_event(pages: int, completed: int, failed: int, *, allow_partial: bool) -> DocumentEvent:
-    """Where a PAUSED document goes on, derived from its counts alone."""
+    """Return the event that resumes a PAUSED document, derived from its counts alone."""
     if pages == 0:
         return DocumentEvent.RESUME_SPLIT
     settled = settled_event(pages, completed, failed, allow_partial=allow_partial)
@@ -171,7 +171,7 @@ def resume_event(pages: int, completed: int, failed: int, *, allow_partial: bool
 
 
 def progress(status: DocumentStatus, pages: int, completed: int, before: int) -> int:
-    """Percent done, 0 to 100: splitting takes it to 5, conversion to 95. Rule: docs/sources/documents.md#progress."""
+    """Return percent, 0 to 100: 5 after splitting, 95 after conversion. Rule: docs/sources/documents.md#progress."""
     match status:
         case DocumentStatus.PENDING:
             return 0

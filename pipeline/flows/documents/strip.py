@@ -1,4 +1,4 @@
-"""A document's pages side by side, as many as are looked at: their states, and what their last attempt took."""
+"""A range of a document's pages for a strip of cells: their states, and the figures of their last attempts."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ from pipeline.storage.context import Context
 
 @dataclass(frozen=True)
 class LastAttempt:
-    """The attempt that ended last while its claim held; without its text."""
+    """The last attempt whose claim still held when it ended; without its text."""
 
     id: int
     page: int
@@ -32,7 +32,7 @@ class LastAttempt:
 
 @dataclass(frozen=True)
 class Cell:
-    """A page, without its text. `page` is its position in the result, `page_source` in the file."""
+    """A page, without its text. `page`: its position in the result; `page_source`: its position in the file."""
 
     page: int
     page_source: int
@@ -46,7 +46,7 @@ class Cell:
     next_run_at: datetime | None
     updated_at: datetime
     tried: int = 0
-    """Attempts of its whole life that are kept."""
+    """Attempts in the ledger, over the page's whole life."""
     last: LastAttempt | None = None
 
 
@@ -55,9 +55,9 @@ _LAST = [ATTEMPTS.c[name] for name in LastAttempt.__dataclass_fields__]
 
 
 def cells(context: Context, document_id: str, first: int, last: int) -> list[Cell]:
-    """The pages from `first` to `last`, in order."""
-    mine = (PAGES.c.document_id == document_id, PAGES.c.page.between(first, last))
-    query = select(*_COLUMNS).where(*mine).order_by(PAGES.c.page)
+    """Return the pages from `first` to `last`, in order."""
+    in_range = (PAGES.c.document_id == document_id, PAGES.c.page.between(first, last))
+    query = select(*_COLUMNS).where(*in_range).order_by(PAGES.c.page)
     tried = (
         select(ATTEMPTS.c.page, func.count().label("tried"), func.max(ATTEMPTS.c.id).filter(ATTEMPTS.c.effective))
         .where(ATTEMPTS.c.document_id == document_id, ATTEMPTS.c.page.between(first, last))
@@ -78,7 +78,7 @@ def cells(context: Context, document_id: str, first: int, last: int) -> list[Cel
 def numbers(
     context: Context, document_id: str, limit: int, *, status: PageStatus | None = None, doubtful: bool = False
 ) -> list[int]:
-    """The numbers of the first pages in this state, or whose text is doubtful."""
+    """Return the numbers of the first `limit` pages in this state, or with doubtful text."""
     query = select(PAGES.c.page).where(PAGES.c.document_id == document_id).order_by(PAGES.c.page).limit(limit)
     if status is not None:
         query = query.where(PAGES.c.status == status)

@@ -1,4 +1,4 @@
-"""Submitting a file. Whatever can be refused is refused here, before there is a row. Idempotent."""
+"""Submits files: checks them, refuses invalid ones before writing a row, and stores the others. Idempotent."""
 
 import hashlib
 from dataclasses import InitVar, dataclass
@@ -30,26 +30,26 @@ from pipeline.storage.context import Context
 
 log = structlog.get_logger(__name__)
 PATIENCE_S = 5.0
-"""How long a submission that failed asks whether its row is there."""
+"""How long a failed submission tries to learn whether its row exists."""
 
 
 @dataclass(frozen=True)
 class Options:
-    """How to convert. `pages` like `1-5,7`, empty for all; provider and model empty for the settings' choice.
+    """Options of a conversion. `pages`: such as `1-5,7`; empty: all. Empty provider and model: the settings' choice.
 
-    `page_range` is the older name of `pages`, and where they are kept.
+    `page_range` is the older name of `pages`, and the field that holds them.
     """
 
     page_range: str = ""
     provider: str = ""
     model: str = ""
     allow_partial: bool = False
-    """Merge what there is when pages fail for good."""
+    """Merge the other pages if some fail finally."""
     use_cache: bool = True
     pictures: bool = False
-    """Keep the pictures on the pages as files, linked from the Markdown; local conversion and nodes only."""
+    """Store the pictures on the pages as files, linked from the Markdown; only local conversion and nodes can."""
     fresh: bool = False
-    """Make a new document even if the same file was submitted before."""
+    """Create a new document even if the same file was submitted before."""
     pages: InitVar[str] = ""
 
     def __post_init__(self, pages: str) -> None:
@@ -58,9 +58,9 @@ class Options:
 
 
 def submit(context: Context, path: Path, options: Options) -> DocumentView:
-    """Store a copy of the file and a row for it. The same content and options find the same document again.
+    """Store a copy of the file and a row for it; the same content and options return the existing document.
 
-    Raises `UserError`, and leaves nothing behind, for a file or an option that cannot work.
+    Raises `UserError` for an invalid file or option, and then stores nothing.
     """
     check(context, options)
     check_file(path, context.settings.documents)  # refuse a folder, a missing or a huge file before copying it
@@ -70,7 +70,7 @@ def submit(context: Context, path: Path, options: Options) -> DocumentView:
 
 
 def check(context: Context, options: Options) -> None:
-    """Raise `UserError` for what cannot work whatever the file is."""
+    """Raise `UserError` for options that are invalid for any file."""
     settings = context.settings
     try:
         installation.check(context.db, settings)
@@ -93,9 +93,9 @@ def submit_copy(
     sha256: str = "",
     source_path: str = "",
 ) -> DocumentView:
-    """Submit a private copy that was inspected; it is moved, or left if it is not needed. Call `check` before.
+    """Submit an inspected private copy: move it to its place, or leave it if it is not needed. Call `check` before.
 
-    `sha256`: of its content, if that is known. `source_path`: where the original is on this machine.
+    `sha256`: the hash of its content, if known. `source_path`: the original's path on this machine.
     """
     settings = context.settings
     provider = options.provider or settings.provider
@@ -130,15 +130,15 @@ def submit_copy(
 
 
 def _store(context: Context, copy: Path, row: dict[str, Any], pages: int) -> DocumentView:
-    """Move the file to its place, then insert the row; or find the document of a twin, submitted at the same time."""
+    """Move the file to its place and insert the row; or return the document of a simultaneous, equal submission."""
     document_id, key = uuid4().hex[:16], row["submission_key"]
 
     def work(tx: Tx) -> DocumentView:
-        # Repeated after a commit whose answer was lost, it finds its own row.
+        # If a commit's answer was lost, the repeated transaction finds its own row.
         if insert_if_absent(tx, DOCUMENTS, {"id": document_id, **row}, "submission_key") and CALLER.get():
             each = service.page_cost(tx, row["provider"], row["model"])
-            wanted = {document_id: [Part(pages, each)]}
-            accounts.admit(tx, "documents", wanted)
+            parts = {document_id: [Part(pages, each)]}
+            accounts.admit(tx, "documents", parts)
         document = tx.execute(select(DOCUMENTS).where(DOCUMENTS.c.submission_key == key)).one()
         tx.launch(service.FLOW, document.id)
         return document_view(context, document)
@@ -157,10 +157,10 @@ def _store(context: Context, copy: Path, row: dict[str, Any], pages: int) -> Doc
 
 
 def _remove_unowned(context: Context, document_id: str) -> None:
-    """Remove the files of a document that has no row. Where nobody can tell, they stay until clean-up finds them."""
-    mine = select(DOCUMENTS.c.id).where(DOCUMENTS.c.id == document_id)
+    """Remove the files of a document without a row. If the database does not answer, clean-up removes them later."""
+    query = select(DOCUMENTS.c.id).where(DOCUMENTS.c.id == document_id)
     try:
-        owned = context.db.run(lambda tx: tx.execute(mine).first(), patience_s=PATIENCE_S)
+        owned = context.db.run(lambda tx: tx.execute(query).first(), patience_s=PATIENCE_S)
     except SQLAlchemyError:
         return
     if not owned:
@@ -186,7 +186,7 @@ def _submission_key(content: str, file_type: str, pages: str, provider: str, opt
 
 
 def _shortest(numbers: list[int], pages: int) -> str:
-    """The shortest way to write these page numbers; empty for all of them."""
+    """Return the shortest page range for these numbers; empty for all pages."""
     if len(numbers) == pages:
         return ""
     runs: list[list[int]] = []

@@ -1,4 +1,4 @@
-"""Views of documents: frozen copies of rows, which are also the answers of HTTP interfaces."""
+"""Views of documents: frozen copies of rows, which HTTP interfaces answer with."""
 
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -16,25 +16,25 @@ from pipeline.flows.documents.states import AT_REST, DocumentStatus, PageStatus
 
 
 class Kind(StrEnum):
-    """What kind of reason it is."""
+    """The kind of a reason."""
 
     WORKING = "working"
-    """It waits for nothing."""
+    """Workers are at it."""
     OPERATOR = "operator"
     """An operator closed the queue."""
     SPEND = "spend"
     BREAKER = "breaker"
     LIMITS = "limits"
     RETRY = "retry"
-    """Its pages failed for now, and are tried again."""
+    """Attempts failed, and retries are due later."""
     CAPACITY = "capacity"
-    """Workers are busy with something else."""
+    """All workers are busy with other work."""
     WORKERS = "workers"
-    """There are none."""
+    """No worker can take the work."""
     PAUSED = "paused"
     FAILED = "failed"
     DOUBT = "doubt"
-    """It is done, but recognition was not sure of some pages."""
+    """The document is done, but the text of some pages is doubtful."""
 
 
 @dataclass(frozen=True)
@@ -43,11 +43,11 @@ class Reason:
 
     __pydantic_config__ = VIEW
     kind: Kind
-    """Waiting for: operator, spend, breaker, limits, retry, capacity, workers; or how it is: working, paused,
+    """The document waits for: operator, spend, breaker, limits, retry, capacity, workers; or it is: working, paused,
     failed, doubt."""
     words: str
     until: datetime | None = None
-    """When that ends by itself; with `paused`, since when. Null: not known."""
+    """The time when the wait ends; with `paused`, the time of the pause. Null: unknown."""
 
 
 EXAMPLE: dict[str, Any] = {
@@ -87,9 +87,9 @@ class DocumentView:
     id: str
     filename: str
     source_path: Annotated[str, HIDDEN]
-    """Where the file was; empty for uploads."""
+    """The path of the original file; empty for uploads."""
     type: str
-    """By its content: pdf, png, jpeg, webp or tiff."""
+    """The type of the content: pdf, png, jpeg, webp or tiff."""
     status: Annotated[DocumentStatus, NAMED]
     """Such as PENDING, PROCESSING, COMPLETED, PARTIAL_FAILED, FAILED, CANCELLED, PAUSED."""
     progress: Annotated[int, Field(ge=0, le=100)]
@@ -112,25 +112,25 @@ class DocumentView:
     started_at: datetime | None
     finished_at: datetime | None
     cost: float = 0.0
-    """Of all calls for it, over its whole life, by the providers' price lists."""
+    """The cost of all calls for this document, over its whole life, by the providers' price lists."""
     doubtful_count: int = 0
-    """Pages of its Markdown whose recognition is doubtful."""
+    """Pages of the Markdown with doubtful text."""
     paused_by: Annotated[str, HIDDEN] = ""
     """The name of the key that paused it last; empty: a user of this machine."""
     paused_at: Annotated[datetime | None, HIDDEN] = None
     outdated: bool = False
-    """The Markdown is from before the last retry, until there is a new one."""
+    """The Markdown precedes the last retry; a new one will replace it."""
     reason: Reason | None = field(default=None, metadata={PASSING: True})
-    """Why it is so, in lists and where one is shown."""
+    """The reason for the state, in lists and where one document is shown."""
 
     @property
     def at_rest(self) -> bool:
-        """Only a user's command moves it on."""
+        """Whether only a user's command can change the state."""
         return self.status in AT_REST
 
     @property
     def result_path(self) -> Path:
-        """The merged Markdown. Raises `UserError` for a document without a result."""
+        """Return the path of the merged Markdown. Raises `UserError` for a document without a result."""
         path = Path(self.merged_path) if self.merged_path else None
         if path is None or not path.is_file():
             raise UserError(f"document {self.id} has no result: it is {self.status.name}", code="no_result")
@@ -139,13 +139,13 @@ class DocumentView:
     @computed_field  # type: ignore[prop-decorator]
     @property
     def settled(self) -> bool:
-        """At rest or paused: waiting for it brings nothing."""
+        """The document is at rest or paused, so it is not worth waiting for."""
         return self.at_rest or self.status is DocumentStatus.PAUSED
 
     @computed_field  # type: ignore[prop-decorator]
     @property
     def has_result(self) -> bool:
-        """There is Markdown to fetch."""
+        """The document has Markdown to fetch."""
         return bool(self.merged_path)
 
 
@@ -155,9 +155,9 @@ class PageView:
 
     __pydantic_config__ = VIEW
     page: int
-    """Its position in the result, from 1."""
+    """Position in the result, from 1."""
     page_source: int
-    """Its position in the file, from 1."""
+    """Position in the file, from 1."""
     status: Annotated[PageStatus, NAMED]
     """PENDING, PROCESSING, COMPLETED, FAILED or RETRYING."""
     provider: str
@@ -172,14 +172,14 @@ class PageView:
     confidence: float | None = None
     """Confidence of text recognition, 0 to 1; null: not reported."""
     uncertain_share: float | None = None
-    """The share of uncertain words in its recognised text, by characters; null: not reported."""
+    """Share of uncertain words in the recognised text, by characters; null: not reported."""
     doubtful: bool = False
-    """Its text should be compared with the page."""
+    """A person should compare the text with the page."""
 
     @computed_field  # type: ignore[prop-decorator]
     @property
     def characters(self) -> int:
-        """The length of its Markdown."""
+        """Length of the Markdown."""
         return len(self.content)
 
 
@@ -190,7 +190,7 @@ class PageWithText(PageView):
     @computed_field  # type: ignore[prop-decorator]
     @property
     def markdown(self) -> str:
-        """Its text."""
+        """The page's Markdown."""
         return self.content
 
 
@@ -210,7 +210,7 @@ class AttemptView:
     status: str
     """`completed`, or the kind of the error."""
     effective: bool
-    """Its claim still held when it ended."""
+    """The claim still held when the attempt ended."""
     error: str | None
     text: str
     input_tokens: int
@@ -219,12 +219,12 @@ class AttemptView:
     worker_id: Annotated[str, HIDDEN]
     created_at: datetime
     cost: float = 0.0
-    """By the provider's price list."""
+    """The cost by the provider's price list."""
 
 
 @dataclass(frozen=True)
 class CostView:
-    """What a document's attempts with one model of one provider sum up to. `cached` ones cost nothing."""
+    """The sums of a document's attempts with one model of one provider. `cached`: attempts without a call."""
 
     provider: str
     model: str
@@ -237,37 +237,37 @@ class CostView:
 
 @dataclass(frozen=True)
 class Hit:
-    """A page with the words."""
+    """A page that a search matched."""
 
     __pydantic_config__ = VIEW
     document_id: str
     filename: str
     source_path: Annotated[str, HIDDEN]
     page: int
-    """Its position in the result, from 1."""
+    """Position in the result, from 1."""
     page_source: int
-    """Its position in the file, from 1."""
+    """Position in the file, from 1."""
     passage: str
     """The text around the words, on one line, without the markup of Markdown and HTML."""
     spots: Annotated[list[tuple[int, int]], HIDDEN]
-    """Where the words stand in it: from, to. Empty if a page is found by its file's name."""
+    """The words' places in it: from, to. Empty if the file's name matched."""
 
 
 @dataclass(frozen=True)
 class Hits:
-    """Pages, best first."""
+    """Matching pages, best first."""
 
     __pydantic_config__ = VIEW
     hits: list[Hit]
     any_word: bool
-    """No page has all the words: these have some of them."""
+    """No page contains all words: these contain some of them."""
     unindexed: int
-    """Documents whose text is still to be indexed."""
+    """Documents whose text is not indexed yet."""
 
 
 @dataclass(frozen=True)
 class Load:
-    """Documents under way, and how many of their pages are still to be converted, as far as they are split."""
+    """Open documents, and their unconverted pages as far as the documents are split."""
 
     documents: int
     pages: int

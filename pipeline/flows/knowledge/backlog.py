@@ -1,4 +1,4 @@
-"""Waiting items and batches of chunks, items whose provider was removed, and the latest failures."""
+"""The flow's backlog: waiting items and batches of chunks, the latest failures, and items of removed providers."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -26,28 +26,28 @@ from pipeline.storage.context import Context
 
 log = structlog.get_logger(__name__)
 PORTION = 500
-"""Items that fail at once, since their provider was removed."""
+"""The most items that one call fails."""
 
 
 def waiting(context: Context) -> Iterator[Waiting]:
-    """Items in line, those that are read or written next, and batches of chunks by who makes their vectors."""
+    """Yield the items in line, the items to read or write next, and the batches of chunks by provider."""
     embedded = and_(BATCHES.c.item_id == ITEMS.c.id, ITEMS.c.status == ItemStatus.EMBEDDING)
     with context.db.read() as session:
         in_line = session.execute(select(func.count()).select_from(ITEMS).where(IN_LINE)).scalar_one()
-        found = [
-            replace(one, queue=queue)
+        waits = [
+            replace(wait, queue=queue)
             for kind, queue in ((READ, IO), (WRITE, CONTROL))
-            for _, one in counted(session, kind, "items")
+            for _, wait in counted(session, kind, "items")
         ]
         chunks = counted(session, EMBED, "chunk_batches", by=BATCHES.c.provider, within=BATCHES.join(ITEMS, embedded))
-        found += [replace(one, queue=embeddings_queue(provider)) for provider, one in chunks]
+        waits += [replace(wait, queue=embeddings_queue(provider)) for provider, wait in chunks]
     if in_line:
         yield Waiting("items", in_line, why="for their turn: only some are read at once")
-    yield from found
+    yield from waits
 
 
 def failures(context: Context, limit: int) -> list[Failure]:
-    """The newest items that failed."""
+    """Return the latest failed items."""
     c = ITEMS.c
     failed = select(c.id, c.name, c.error, c.updated_at).where(c.status == ItemStatus.FAILED, c.deleting.is_(False))
     with context.db.read() as session:
@@ -59,23 +59,23 @@ def failures(context: Context, limit: int) -> list[Failure]:
 
 
 def fail_unserved(context: Context) -> list[str]:
-    """Fail the items that wait for a removed provider; returns their ids."""
+    """Fail the items that wait for a removed provider, and return their ids."""
     served = [LOCAL, *own(context.settings).providers]
-    # Batches of items that have ended stay as they are: they must not keep the others from being found.
+    # Skip batches of ended items, which stay as they are: they would fill the portion and hide the others.
     open_ = select(ITEMS.c.id).where(ITEMS.c.status == ItemStatus.EMBEDDING, ITEMS.c.deleting.is_(False))
     query = select(BATCHES.c.item_id, BATCHES.c.provider).where(
         BATCHES.c.item_id.in_(open_), EMBED.due(context.db.now()), BATCHES.c.provider.not_in(served)
     )
     with context.db.read() as session:
-        found = session.execute(query.distinct().limit(PORTION)).all()
-    return sorted({row.item_id for row in found if _fail(context, row.item_id, row.provider)})
+        rows = session.execute(query.distinct().limit(PORTION)).all()
+    return sorted({row.item_id for row in rows if _fail(context, row.item_id, row.provider)})
 
 
 def _fail(context: Context, item_id: str, provider: str) -> bool:
-    what = f"{registry.unknown(context.settings, provider)}. Or give the base another one, and reprocess the item"
+    message = f"{registry.unknown(context.settings, provider)}. Or give the base another one, and reprocess the item"
     if provider in registry.names(context.settings):
-        what = f"{provider} makes no vectors any more: name it in PENSTOCK_KNOWLEDGE__FURTHER_PROVIDERS"
-    error = UnitError(what, kind=ErrorKind.PERMANENT, code="unknown_provider")
+        message = f"{provider} is no longer a provider of vectors: name it in PENSTOCK_KNOWLEDGE__FURTHER_PROVIDERS"
+    error = UnitError(message, kind=ErrorKind.PERMANENT, code="unknown_provider")
 
     def act(tx: Tx) -> bool:
         row = items.lock(tx, item_id)

@@ -1,4 +1,4 @@
-"""Proves that nothing is left behind: no chunk, vector or indexed text without the item that it is of."""
+"""Checks the tables for leftovers: chunks, vectors and indexed texts without their item."""
 
 from dataclasses import dataclass
 
@@ -46,7 +46,7 @@ _QUERIES = {
 
 @dataclass(frozen=True)
 class Report:
-    """How many of each there are that should not be; all zero: everything is as it should be."""
+    """Counts of inconsistent rows by kind; the tables are sound if all are zero."""
 
     chunks_without_item: int
     vectors_without_chunk: int
@@ -66,7 +66,7 @@ class Report:
 
 
 def check(context: Context) -> Report:
-    """Look at all knowledge. It reads whole tables."""
+    """Count inconsistent rows over all bases. Reads whole tables."""
     with context.db.read() as session:
         return Report(
             **{

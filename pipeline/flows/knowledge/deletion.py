@@ -1,5 +1,5 @@
-"""Remove deleted items with their rows, vectors, index and files, and files without a row. It can be begun
-again at any point."""
+"""Removes deleted items with their rows, vectors, index and files, and files without a row. Safe to repeat at any
+point."""
 
 import time
 from contextlib import suppress
@@ -22,14 +22,14 @@ _PORTION = 1000
 
 
 def remove(context: Context, base_id: str) -> bool:
-    """Remove the base's deleted items for a while, and then the base if it is deleted too; whether more is left."""
+    """Remove the base's deleted items for `QUANTUM_S`, then a deleted base itself; return whether some are left."""
     until = time.monotonic() + QUANTUM_S
-    gone = delete(BASES).where(BASES.c.id == base_id, BASES.c.deleting.is_(True))
+    delete_base = delete(BASES).where(BASES.c.id == base_id, BASES.c.deleting.is_(True))
     query = select(ITEMS.c.id).where(ITEMS.c.base_id == base_id, ITEMS.c.deleting.is_(True)).limit(100)
     while True:
         with context.db.read() as session:
-            found = session.execute(query).scalars().all()
-        for item_id in found:
+            ids = session.execute(query).scalars().all()
+        for item_id in ids:
             while context.db.run(lambda tx, item_id=item_id: _chunks(tx, base_id, item_id)):  # type: ignore[misc]
                 pass
             context.db.run(lambda tx, item_id=item_id: _item(tx, item_id))  # type: ignore[misc]
@@ -37,13 +37,13 @@ def remove(context: Context, base_id: str) -> bool:
             kept_answers.unsay(context.settings.answer_dir, FLOW, item_id)
             if time.monotonic() > until:
                 return True
-        if not found:
-            context.db.run(lambda tx: tx.execute(gone))
+        if not ids:
+            context.db.run(lambda tx: tx.execute(delete_base))
             return False
 
 
 def _chunks(session: Session, base_id: str, item_id: str) -> int:
-    """Remove some of the item's chunks; how many there were."""
+    """Remove a portion of the item's chunks, and return how many."""
     some = select(CHUNKS.c.id).where(CHUNKS.c.item_id == item_id).limit(_PORTION)
     ids = session.execute(some).scalars().all()
     if ids:
@@ -59,8 +59,8 @@ def _item(session: Session, item_id: str) -> None:
 
 
 def remove_orphans(context: Context) -> int:
-    """Remove stored files that no row owns, once they are old enough; how many. A process left them that was killed
-    between a file and its row. None are removed if the folder is not this database's."""
+    """Remove old stored files that no row owns, and return how many. A process that is killed between storing a
+    file and writing its row leaves one. Removes none if the data folder belongs to another database."""
     root, removed = files.root(context.settings), 0
     if not root.is_dir() or not installation.belong_together(context):
         return 0

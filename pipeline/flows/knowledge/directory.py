@@ -1,4 +1,4 @@
-"""A directory's files as items, one each, with those of its folders. It can be scanned again."""
+"""Scans a directory: adds each file below it as an item, and updates the items when it is scanned again."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -20,12 +20,12 @@ from pipeline.storage.context import Context
 
 @dataclass
 class Scanned(Added):
-    """The result of a scan. `created`: the items of new files."""
+    """The result of a scan."""
 
     group_id: str = ""
-    """Of the directory itself; each folder in it has a group of its own."""
+    """The group of the directory itself; each folder in it has its own group."""
     gone: list[str] = field(default_factory=list)
-    """Items whose files are no longer there; they are being deleted."""
+    """Items of missing files, which the scan started to delete."""
     ignored: int = 0
     """Hidden files and folders."""
 
@@ -38,11 +38,11 @@ def scan(
     keep_gone: bool = False,
     progress: Progress = lambda *_: None,
 ) -> Scanned:
-    """Add the new files of a directory, read changed ones again, and delete the items of missing ones. Raises
+    """Add a directory's new files, read changed files again, and delete the items of missing files. Raises
     `UserError`.
 
-    Each folder is a directory in the sense of docs/sources/knowledge.md#directories: one group for its own files. Links
-    are not followed. An item that was added by itself joins the group of its folder, but stays when its file is
+    Each folder is a directory by docs/sources/knowledge.md#directories, with one group for its own files. The scan
+    follows no links. An item that was added alone joins the group of its folder, but stays when its file is
     missing.
     """
     base, root = queries.base(context, base_id), _checked(folder)
@@ -78,22 +78,22 @@ def _checked(folder: Path) -> Path:
             raise UserError(f"{folder}: its path is not valid text: rename it", code="bad_name")
     except OSError as error:
         raise UserError(f"{folder}: {error.strerror or error}", code="io_error") from error
-    except ValueError as error:  # a NUL, or half a character
+    except ValueError as error:  # the path contains a NUL or a lone surrogate
         raise UserError(f"{folder}: no folder has such a name", code="bad_name") from error
     raise UserError(f"{folder} is not a directory", code="not_a_directory")
 
 
 def _known(context: Context, base_id: str, root: Path) -> dict[str, Any]:
-    """Items below this folder that a scan of it, or of a folder in it, added; by path."""
-    mine = select(ITEMS).where(
+    """Return the items below this folder that scans have added, by path."""
+    query = select(ITEMS).where(
         ITEMS.c.base_id == base_id,
         ITEMS.c.type == ItemType.DIRECTORY,
         ITEMS.c.deleting.is_(False),
         ITEMS.c.origin.startswith(f"{root}/".replace("//", "/"), autoescape=True),
     )
     with context.db.read() as session:
-        # SQLite's LIKE ignores case; file systems do not.
-        return {row.origin: row for row in session.execute(mine) if Path(row.origin).is_relative_to(root)}
+        # SQLite's LIKE ignores case, but file systems do not.
+        return {row.origin: row for row in session.execute(query) if Path(row.origin).is_relative_to(root)}
 
 
 def _files(root: Path, scanned: Scanned) -> Iterator[Path]:

@@ -1,4 +1,4 @@
-"""Where the stored copies of files and notes live. Paths are made of ids and digests; nothing that a user wrote."""
+"""The places of stored copies of files and notes. Paths consist of ids and digests, never of users' texts."""
 
 import hashlib
 import os
@@ -25,16 +25,16 @@ def folder(settings: Settings, item_id: str) -> Path:
 
 
 def stored_path(settings: Settings, item_id: str, sha256: str) -> Path:
-    """The stored copy of an item's file: named by its content, so that a new one never replaces one that is read."""
+    """The stored copy of an item's file, named by its content, so that a new copy never replaces one under reading."""
     return folder(settings, item_id) / sha256
 
 
 @contextmanager
 def incoming(settings: Settings, source: Path, max_bytes: int, called: str = "") -> Iterator[tuple[Path, str, int]]:
-    """A private copy of a file, its SHA-256 and size; removed at the end unless it was moved to its place. `called`:
+    """Yield a private copy of a file, its SHA-256 and size; remove the copy at the end unless it was moved. `called`:
     its name in errors.
 
-    Raises `UserError` for what cannot be read, what is too large, and what changes while it is copied.
+    Raises `UserError` for a file that is unreadable, too large, or changed during the copying.
     """
     root(settings).mkdir(parents=True, exist_ok=True, mode=0o700)
     descriptor, name = tempfile.mkstemp(dir=root(settings), prefix="incoming-")
@@ -49,12 +49,12 @@ def incoming(settings: Settings, source: Path, max_bytes: int, called: str = "")
 
 def _copied(source: Path, target: BinaryIO, max_bytes: int, called: str) -> tuple[str, int]:
     digest, size = hashlib.sha256(), 0
-    what = f"{called} is larger than {max_bytes // 1_000_000} MB (PENSTOCK_KNOWLEDGE__MAX_FILE_MB)"
-    too_large = UserError(what, code="too_large")
+    message = f"{called} is larger than {max_bytes // 1_000_000} MB (PENSTOCK_KNOWLEDGE__MAX_FILE_MB)"
+    too_large = UserError(message, code="too_large")
     try:
         with open_file(source, follow=False) as file:
             before = os.fstat(file.fileno())
-            if before.st_size > max_bytes:  # Before it is copied: a sparse file of a terabyte costs nothing to make.
+            if before.st_size > max_bytes:  # Refuse a sparse file of a terabyte before copying it.
                 raise too_large
             while piece := file.read(_PIECE):
                 size += len(piece)
@@ -73,7 +73,7 @@ def _copied(source: Path, target: BinaryIO, max_bytes: int, called: str) -> tupl
 
 
 def place(copy: Path, path: Path) -> None:
-    """Move a private copy to where it is kept."""
+    """Move a private copy to its permanent path."""
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     copy.replace(path)
 
@@ -86,12 +86,12 @@ def keep_only(settings: Settings, item_id: str, sha256: str) -> None:
 
 
 def remove(settings: Settings, item_id: str) -> None:
-    """Remove what is stored of a deleted item; harmless if there is nothing."""
+    """Remove the stored files of a deleted item; harmless without any."""
     shutil.rmtree(folder(settings, item_id), ignore_errors=True)
 
 
 def discard(entry: Path) -> None:
-    """Remove a file, or a folder with its contents. A link is removed, not followed."""
+    """Remove a file, or a folder with its contents; remove a link without following it."""
     if entry.is_dir() and not entry.is_symlink():
         shutil.rmtree(entry, ignore_errors=True)
     else:

@@ -1,4 +1,4 @@
-"""Adding items to a base: what cannot work is refused at once, one by one, and the rest goes in line.
+"""Adds items to a base: refuses invalid sources one by one, and puts the valid ones in line.
 
 Rules: docs/sources/knowledge.md#adding-many.
 """
@@ -34,13 +34,13 @@ from pipeline.storage.context import Context
 
 log = structlog.get_logger(__name__)
 PORTION = 100
-"""Items of one transaction."""
+"""Sources handled in one transaction."""
 Progress = Callable[[int, int], object]
 
 
 @dataclass(frozen=True)
 class Source:
-    """The source of an item: a file's `path`, a `url` (of a page or a sitemap), or a note's `text`.
+    """The source of an item: a file's `path`, the `url` of a page or sitemap, or a note's `text`.
 
     `name`: the name to show, if it differs from the name in the path. `origin`: the file's real path; an upload has
     none.
@@ -57,45 +57,45 @@ class Source:
 
     @classmethod
     def of_file(cls, path: Path, name: str = "") -> "Source":
-        """A file that the caller names by itself, outside of a folder."""
+        """Return the source of a single file that the caller names, not a folder."""
         try:
             origin = str(path.resolve())
-        except (OSError, ValueError, RuntimeError):  # copying it says what is wrong with it
+        except (OSError, ValueError, RuntimeError):  # copying it raises the exact error
             origin = ""
         return cls(ItemType.FILE, path, name=name, origin=origin if origin == storable(origin) else "")
 
     @property
     def label(self) -> str:
-        """How it is called in a list of what failed."""
+        """The name of the source in a list of refused sources."""
         named = self.origin if self.type is ItemType.DIRECTORY else ""
         return named or self.url or self.name or (self.path.name if self.path else "") or self.text[:60]
 
 
 @dataclass(frozen=True)
 class Refused:
-    """What was not added, and why."""
+    """A source that was not added, and the reason."""
 
     __pydantic_config__ = CAMEL
     path: str
-    """Its original name: the file's name, the address, or the beginning of the note."""
+    """The source's original name: the file's name, the address, or the beginning of the note."""
     error: str
     code: str
     """For programs, such as duplicate, queue_full, too_large, empty, bad_url."""
     item_id: str | None = None
-    """It is in the base already, as this item."""
+    """The item that this source would duplicate."""
 
 
 @dataclass
 class Added:
-    """What became of the sources. `warnings`: of what was added but will take long."""
+    """The result for a list of sources. `warnings`: about added files that will take long."""
 
     created: list[ItemView] = field(default_factory=list)
     failed: list[Refused] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     changed: list[ItemView] = field(default_factory=list)
-    """Items whose file has new content; they are read again."""
+    """Items whose file has new content, which will be read again."""
     unchanged: int = 0
-    """Files of a directory that are in the base as they are."""
+    """Files of a directory whose items are up to date."""
 
 
 def add(
@@ -141,13 +141,13 @@ def add(
 
 
 def _known(context: Context, base_id: str, sources: Sequence[Source]) -> dict[str, Any]:
-    """The base's items whose real paths are those of these sources, by path."""
-    here = [source.origin for source in sources if source.origin]
-    mine = (ITEMS.c.base_id == base_id, ITEMS.c.deleting.is_(False), ITEMS.c.origin.in_(here))
+    """Return the base's items with the real paths of these sources, by path."""
+    paths = [source.origin for source in sources if source.origin]
+    is_known = (ITEMS.c.base_id == base_id, ITEMS.c.deleting.is_(False), ITEMS.c.origin.in_(paths))
     # The newest row comes last and wins: older versions could create two items for one file.
-    query = select(ITEMS).where(*mine).order_by(ITEMS.c.created_at, ITEMS.c.id)
+    query = select(ITEMS).where(*is_known).order_by(ITEMS.c.created_at, ITEMS.c.id)
     with context.db.read() as session:
-        return {row.origin: row for row in session.execute(query)} if here else {}
+        return {row.origin: row for row in session.execute(query)} if paths else {}
 
 
 def _renew(context: Context, row: Any, source: Source, limits: KnowledgeSettings, added: Added) -> None:
@@ -173,16 +173,16 @@ def _renew(context: Context, row: Any, source: Source, limits: KnowledgeSettings
 
 
 def _join(session: Session, item_id: str, source: Source) -> None:
-    """Record the path and the group of the file of an item that was added by itself, if the source has them."""
-    told = {"origin": source.origin, "group_id": source.group_id, "group_name": storable(source.group_name)}
-    if values := {name: value for name, value in told.items() if value}:
+    """Record the path and the group of the file on an item that was added alone, if the source has them."""
+    columns = {"origin": source.origin, "group_id": source.group_id, "group_name": storable(source.group_name)}
+    if values := {name: value for name, value in columns.items() if value}:
         session.execute(update(ITEMS).where(ITEMS.c.id == item_id).values(**values))
 
 
 def _row(
     context: Context, copies: ExitStack, source: Source, limits: KnowledgeSettings, added: Added
 ) -> dict[str, Any]:
-    """The item's columns; its file is in its place. Raises `UserError`."""
+    """Store the source's file, and return the item's columns. Raises `UserError`."""
     row: dict[str, Any] = {
         "id": uuid4().hex[:16],
         "type": source.type,
@@ -248,14 +248,14 @@ def _note(
 
 
 def _discard_unowned(context: Context, item_id: str) -> None:
-    """Remove what was stored for an item that got no row."""
-    mine = select(ITEMS.c.id).where(ITEMS.c.id == item_id)
-    if context.db.run(lambda tx: tx.execute(mine).first()) is None:
+    """Remove the stored files of an item that got no row."""
+    row = select(ITEMS.c.id).where(ITEMS.c.id == item_id)
+    if context.db.run(lambda tx: tx.execute(row).first()) is None:
         files.remove(context.settings, item_id)
 
 
 def checked_url(url: str) -> str:
-    """The address, if it may be fetched. Raises `UserError`."""
+    """Return the address without its fragment if Penstock may fetch it. Raises `UserError`."""
     wanted = url.strip()
     try:
         parts = urlsplit(wanted)
@@ -285,27 +285,27 @@ def _store(
     limits: KnowledgeSettings,
     added: Added,
 ) -> None:
-    """Insert the rows that are new, in their order, if there is room in line."""
+    """Insert the new rows in their order, as far as the line has room."""
     if not rows:
         return
 
     def act(tx: Tx) -> tuple[list[Any], list[Refused]]:
         base = queries.base_row(tx, base_id, lock=True)
-        there = _alike(tx, base_id, [row for _, row in rows])
+        existing = _alike(tx, base_id, [row for _, row in rows])
         waiting = int(tx.execute(select(func.count()).select_from(ITEMS).where(IN_LINE)).scalar_one())
         new: list[dict[str, Any]] = []
         refused: list[Refused] = []
         for source, row in rows:
-            other = next((one for one in there if one.is_same(row)), None)
+            other = next((known for known in existing if known.is_same(row)), None)
             if other is not None and other.id != row["id"]:
                 refused.append(_duplicate(source, other))
                 if not other.deleting and not other.origin:
                     _join(tx, other.id, source)
             elif waiting + len(new) >= limits.max_queue_size:
-                what = f"{limits.max_queue_size:,} items wait already (knowledge.max_queue_size): add it later"
-                refused.append(Refused(source.label, what, "queue_full"))
+                message = f"{limits.max_queue_size:,} items wait already (knowledge.max_queue_size): add it later"
+                refused.append(Refused(source.label, message, "queue_full"))
             elif other is None:
-                there.append(_Known(*(row.get(field.name, False) for field in fields(_Known))))
+                existing.append(_Known(*(row.get(field.name, False) for field in fields(_Known))))
                 position = base.next_position + len(new)
                 new.append(
                     {
@@ -320,13 +320,13 @@ def _store(
         if new:
             tx.execute(insert(ITEMS), new)
             if CALLER.get():
-                wanted = {row["id"]: service.estimate(context, base, row) for row in new}
-                accounts.admit(tx, FLOW, wanted)
+                parts = {row["id"]: service.estimate(context, base, row) for row in new}
+                accounts.admit(tx, FLOW, parts)
             announced.note(tx, ITEMS, [row["id"] for row in new])
             service.advance(tx, base_id, len(new))
             tx.launch(FLOW, LINE)
-        mine = select(ITEMS).where(ITEMS.c.id.in_([row["id"] for _, row in rows])).order_by(ITEMS.c.position)
-        return list(tx.execute(mine)), refused
+        inserted = select(ITEMS).where(ITEMS.c.id.in_([row["id"] for _, row in rows])).order_by(ITEMS.c.position)
+        return list(tx.execute(inserted)), refused
 
     created, refused = context.db.run(act)
     added.created += [queries.item_view(row) for row in created]
@@ -335,7 +335,7 @@ def _store(
 
 @dataclass(frozen=True)
 class _Known:
-    """The columns of an item that tell whether a new source is the same."""
+    """The columns of an item that decide whether a new source duplicates it."""
 
     id: str
     type: str
@@ -349,14 +349,14 @@ class _Known:
         """Whether a row with these columns would duplicate this item: see `add`."""
         if self.source_key == row["source_key"]:
             return True
-        # Paths alone identify files that came with folders: two folders may hold equal files.
+        # Only paths identify files that came with folders, since two folders may hold equal files.
         alone = ItemType.FILE in {self.type, row["type"]}
         content = (row["name"], row["content_sha256"])
         return alone and self.content_sha256 is not None and (self.name, self.content_sha256) == content
 
 
 def _alike(session: Session, base_id: str, rows: Sequence[Mapping[str, Any]]) -> list[_Known]:
-    """Items of the base that one of these rows may duplicate."""
+    """Return the base's items that one of these rows may duplicate."""
     columns = [ITEMS.c[field.name] for field in fields(_Known)]
     keys, contents = ([row[name] for row in rows if row[name]] for name in ("source_key", "content_sha256"))
     same = or_(ITEMS.c.source_key.in_(keys), ITEMS.c.content_sha256.in_(contents))
@@ -365,6 +365,6 @@ def _alike(session: Session, base_id: str, rows: Sequence[Mapping[str, Any]]) ->
 
 def _duplicate(source: Source, other: Any) -> Refused:
     if other.deleting:
-        return Refused(source.label, "the same is being deleted from this base: add it when it is gone", "deleting")
-    what = f"it is in this base already, as item {other.id}; reprocess that to read it again"
-    return Refused(source.label, what, "duplicate", other.id)
+        return Refused(source.label, "the base is still deleting the same item: add it again afterwards", "deleting")
+    message = f"it is in this base already, as item {other.id}; reprocess that item to read it again"
+    return Refused(source.label, message, "duplicate", other.id)

@@ -1,4 +1,4 @@
-"""The queues of the knowledge flow, and what of its settings can be changed while it runs."""
+"""The queues of the knowledge flow, and its live settings."""
 
 from pipeline.engine import live_settings as live
 from pipeline.engine.gate_registry import GatedQueue
@@ -9,46 +9,46 @@ from pipeline.settings import LOCAL, Settings
 from pipeline.storage.context import Context
 
 IO = "io"
-"""Reading and fetching: waits for networks and for the processes that read files."""
+"""The queue for reading and fetching, which wait for networks and for child processes."""
 CONTROL = "control"
-"""Work that takes a moment and calls nobody."""
+"""The queue for short work without calls."""
 CPU = "cpu"
-"""Lexical vectors, made here."""
+"""The queue for lexical vectors, which this machine computes."""
 _HELP = {
     "global_concurrency": "items under way at once, over all bases",
     "per_base_concurrency": "items of one base under way at once",
     "io_concurrency": "items read at once",
     "write_concurrency": "items whose vectors are written at once",
-    "batch_size": "chunks that are embedded in one call, of items read from now on",
-    "max_queue_size": "items that wait; beyond it new ones are refused",
+    "batch_size": "chunks embedded in one call, for items read from now on",
+    "max_queue_size": "items that may wait in line; further items are refused",
 }
 
 
 def embeddings_queue(provider: str) -> str:
-    """The queue of calls for vectors: a provider's own, so that one that is closed keeps no other's work waiting."""
+    """Return the queue of a provider's calls for vectors: its own, so that its closed gate delays no other provider."""
     return CPU if provider == LOCAL else f"knowledge.{provider}"
 
 
 def gated_queues(settings: Settings) -> list[GatedQueue]:
-    """A queue for each provider that makes vectors of knowledge."""
-    found = own(settings)
+    """Return a queue for each provider of vectors."""
+    section = own(settings)
     return [
-        GatedQueue(embeddings_queue(name), name, "embeddings", concurrency=found.embed_concurrency)
-        for name in found.providers
+        GatedQueue(embeddings_queue(name), name, "embeddings", concurrency=section.embed_concurrency)
+        for name in section.providers
     ]
 
 
 def live_settings(settings: Settings) -> dict[str, Live]:
-    """Every live setting of the flow, with what its own settings say as the default."""
+    """Return every live setting of the flow; the configured settings are the defaults."""
     return live.of_fields("knowledge", own(settings), _HELP)
 
 
 def in_force(context: Context) -> KnowledgeSettings:
-    """The flow's settings with what was changed live. A change holds for what begins after it."""
+    """Return the flow's settings with live changes. A change applies to work that starts after it."""
     with context.db.read() as session:
         return in_force_in(session)
 
 
 def in_force_in(tx: ReadTx) -> KnowledgeSettings:
-    """The same, as this transaction sees them."""
+    """Return the settings in force as this transaction sees them."""
     return live.with_changes(own(tx.settings), live.values(tx, live_settings(tx.settings)))

@@ -17,13 +17,13 @@ FULL_TEXT = FullText("knowledge_fts", "knowledge_chunks", "created_at", scope="b
 
 
 def _where(condition: str) -> dict[str, Any]:
-    # SQLite uses a partial index only for a condition that is spelt as in the statement: SQLAlchemy says IS 0 there.
+    # SQLite uses a partial index only if the statement spells its condition the same, and SQLAlchemy writes IS 0.
     spelt = condition.replace("IS FALSE", "IS 0").replace("IS TRUE", "IS 1")
     return {"sqlite_where": text(spelt), "postgresql_where": text(condition)}
 
 
 class KnowledgeBase(Base):
-    """A knowledge base. Its row is the lock of its line: items are added one transaction after another."""
+    """A knowledge base. Its row is the lock of its line, so transactions add items one after another."""
 
     __tablename__ = "knowledge_bases"
 
@@ -31,20 +31,20 @@ class KnowledgeBase(Base):
     name: Mapped[str] = mapped_column(String(MAX_NAME), unique=True)
     description: Mapped[str] = mapped_column(Text, default="")
     provider: Mapped[str] = mapped_column(String(60))
-    """Who makes the vectors of items read from now on; `local`: lexical vectors, made here."""
+    """The provider of vectors for items read from now on; `local`: lexical vectors from this machine."""
     model: Mapped[str] = mapped_column(String(120), default="")
     chunk_tokens: Mapped[int]
     chunk_overlap: Mapped[int]
     next_position: Mapped[int] = mapped_column(BigInteger, default=1)
     turn: Mapped[int] = mapped_column(BigInteger, default=0)
-    """When an item of it was last begun, counted over all bases: whose turn is longest ago is next."""
+    """The count of admissions over all bases when an item of this base was last admitted; the lowest turn is next."""
     deleting: Mapped[bool] = mapped_column(default=False)
     created_at: Mapped[datetime] = mapped_column(UtcDateTime)
     updated_at: Mapped[datetime] = mapped_column(UtcDateTime)
 
 
 class KnowledgeTurns(Base):
-    """One row: the count of items begun, and the lock of whoever begins or writes one: for limits of all together."""
+    """One row: the count of turns, and the lock of transactions that check limits over all bases."""
 
     __tablename__ = "knowledge_turns"
 
@@ -79,32 +79,32 @@ class KnowledgeItem(ClaimColumns, Base):
     id: Mapped[str] = mapped_column(String(16), primary_key=True)
     base_id: Mapped[str] = mapped_column(ForeignKey("knowledge_bases.id", ondelete="CASCADE"))
     position: Mapped[int] = mapped_column(BigInteger)
-    """Its place in the base's line: the oldest first. Reprocessing takes a new one."""
+    """The item's place in the base's line, lowest first. Reprocessing takes a new one."""
     type: Mapped[str] = mapped_column(String(20))
     status: Mapped[str] = mapped_column(String(20), default=ItemStatus.PENDING)
     name: Mapped[str] = mapped_column(String(MAX_NAME))
-    """What people know it by: a file's name, a URL, the first line of a note."""
+    """The name to show: a file's name, a URL, or the first line of a note."""
     title: Mapped[str] = mapped_column(String(MAX_NAME), default="")
-    """What its text calls itself."""
+    """The title in its text."""
     url: Mapped[str | None] = mapped_column(String(MAX_URL))
     origin: Mapped[str | None] = mapped_column(Text)
-    """The file that was copied, for another scan of its directory."""
+    """The real path of the original file, by which a scan recognises it."""
     group_id: Mapped[str | None] = mapped_column(String(20))
     group_name: Mapped[str | None] = mapped_column(Text)
     source_key: Mapped[str] = mapped_column(String(64))
-    """What it is made of: the same source is in a base once."""
+    """The hash that identifies its source: a base has the same source once."""
     content_sha256: Mapped[str | None] = mapped_column(String(64))
-    """Of the stored copy, which has this name; None: there is no copy, it is fetched."""
+    """The hash and name of the stored copy; None for items that are fetched."""
     size_bytes: Mapped[int] = mapped_column(BigInteger, default=0)
     workload: Mapped[int] = mapped_column(BigInteger, default=0)
-    """What it will cost, by the formula of docs/sources/knowledge.md#workload."""
+    """The expected cost, by the formula of docs/sources/knowledge.md#workload."""
     progress: Mapped[int] = mapped_column(default=0)
     generation: Mapped[int] = mapped_column(default=0)
-    """The chunks that are searched; 0: none yet."""
+    """The generation of the searchable chunks; 0: none yet."""
     building: Mapped[int] = mapped_column(default=1)
-    """The generation that reading makes; chunks of others than these two are left from a failure."""
+    """The generation that reading builds; chunks of other generations are left over from failures."""
     space: Mapped[str] = mapped_column(String(200), default="")
-    """Provider and model of its vectors: those of the generation being built, from reading on."""
+    """Provider and model of the vectors of the generation `building`, set by reading."""
     published_space: Mapped[str] = mapped_column(String(200), default="")
     chunk_count: Mapped[int] = mapped_column(default=0)
     batches: Mapped[int] = mapped_column(default=0)
@@ -112,7 +112,7 @@ class KnowledgeItem(ClaimColumns, Base):
     error: Mapped[str | None] = mapped_column(Text)
     warning: Mapped[str | None] = mapped_column(Text)
     admitted_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
-    """Since when it is one of those under way; None: it waits in line, or is at rest."""
+    """The time since when it is under way; None: it waits in line, or is at rest."""
     deleting: Mapped[bool] = mapped_column(default=False)
     created_at: Mapped[datetime] = mapped_column(UtcDateTime)
     updated_at: Mapped[datetime] = mapped_column(UtcDateTime)
@@ -121,7 +121,7 @@ class KnowledgeItem(ClaimColumns, Base):
 
 
 class KnowledgeChunk(Base):
-    """A piece of an item's text. Searchable while its generation is the item's."""
+    """A passage of an item's text. Searchable while its generation is the item's."""
 
     __tablename__ = "knowledge_chunks"
     __table_args__ = (
@@ -135,23 +135,23 @@ class KnowledgeChunk(Base):
     generation: Mapped[int]
     number: Mapped[int]
     batch: Mapped[int]
-    """The number of the batch in which it is embedded."""
+    """The number of its batch."""
     text: Mapped[str] = mapped_column(Text)
     heading: Mapped[str] = mapped_column(Text, default="[]")
     """The headings above it, outermost first; JSON."""
     page: Mapped[int | None]
     source: Mapped[str | None] = mapped_column(String(MAX_URL))
-    """The address that it was fetched from, of a sitemap's page."""
+    """The address of the sitemap's page that contains it."""
     start: Mapped[int]
     end: Mapped[int]
-    """Characters of the item's text, from `start` to before `end`."""
+    """The passage is characters `start` to before `end` of the item's text."""
     digest: Mapped[str] = mapped_column(String(32))
-    """Of what is embedded: an unchanged chunk keeps its vector."""
+    """The hash of the embedded text: an unchanged chunk keeps its vector."""
     created_at: Mapped[datetime] = mapped_column(UtcDateTime)
 
 
 class KnowledgeBatch(ClaimColumns, Base):
-    """Chunks of one item that are embedded in one call; their vectors, until they are written."""
+    """Chunks of one item that are embedded in one call, with their vectors until publication."""
 
     __tablename__ = "knowledge_batches"
     __table_args__ = (
@@ -169,7 +169,7 @@ class KnowledgeBatch(ClaimColumns, Base):
     status: Mapped[str] = mapped_column(String(20), default=BatchStatus.PENDING)
     provider: Mapped[str] = mapped_column(String(60))
     vectors: Mapped[bytes | None] = mapped_column(LargeBinary)
-    """Of its chunks, in their order; see `storage.vectors.pack`."""
+    """The vectors of its chunks, in their order; see `storage.vectors.pack`."""
     error: Mapped[str | None] = mapped_column(Text)
     updated_at: Mapped[datetime] = mapped_column(UtcDateTime)
 

@@ -1,6 +1,6 @@
-"""What is due, derived from the rows: which items are begun, and the next step of each that is under way.
+"""Derives due work from the rows: which items to admit, and the next step of each item under way.
 
-Few items are under way at once, so all of this is cheap however many wait in line.
+Few items are under way at once, so this is cheap even for a long line.
 """
 
 from collections.abc import Collection, Iterator, Sequence
@@ -30,11 +30,11 @@ _DELETING = ITEMS.c.deleting.is_(True)
 ANYTHING = anything(
     (ITEMS, BATCHES), (ITEMS, in_states(ITEMS, OPEN)), (ITEMS, _DELETING), (BASES, BASES.c.deleting.is_(True))
 )
-"""Whether an item has not come to rest."""
+"""Whether any item is not at rest, or any deletion is incomplete."""
 
 
 class Step(StrEnum):
-    """What an item, or a base that is being removed, waits for."""
+    """The step that an item, or a base with deleted items, waits for."""
 
     READ = "read"
     EMBED = "embed"
@@ -44,7 +44,7 @@ class Step(StrEnum):
 
 @dataclass(frozen=True)
 class DueStep:
-    """A step that is due. `places`: messages at once, those at work included. `provider`: whose calls to make."""
+    """A due step. `places`: messages at once, including those at work. `provider`: the provider to call."""
 
     id: str
     step: Step
@@ -54,24 +54,24 @@ class DueStep:
 
 
 def removal_of(base_id: str) -> str:
-    """The scope of what is deleted of a base."""
+    """Return the scope of a base's deletions."""
     return _REMOVAL + base_id
 
 
 def due_steps(context: Context, scopes: Sequence[str]) -> list[DueStep]:
-    """What these scopes ask for now; for `LINE`, items are begun first."""
+    """Return the due steps of these scopes; for `LINE`, admit items first."""
     ids = [scope for scope in scopes if scope != LINE and not scope.startswith(_REMOVAL)]
     removals = [scope.removeprefix(_REMOVAL) for scope in scopes if scope.startswith(_REMOVAL)]
-    found = [DueStep(base_id, Step.REMOVE, CONTROL) for base_id in removals]
+    steps = [DueStep(base_id, Step.REMOVE, CONTROL) for base_id in removals]
     if LINE in scopes:
         ids += admission.admit(context)
     if ids:
-        found += _of_items(context, list(dict.fromkeys(ids)))
-    return found + [DueStep(one, Step.WRITE, CONTROL) for one in _to_write(context, ids, all_=LINE in scopes)]
+        steps += _of_items(context, list(dict.fromkeys(ids)))
+    return steps + [DueStep(key, Step.WRITE, CONTROL) for key in _to_write(context, ids, all_=LINE in scopes)]
 
 
 def _to_write(context: Context, ids: Sequence[str], *, all_: bool) -> list[str]:
-    """Those of these items, or of all, whose vectors are to be written now, as far as there is room."""
+    """Return which of these items, or of all items, may write their vectors now."""
     due = WRITE.due(context.db.now())
     with context.db.read() as session:
         if not all_ and session.execute(select(ITEMS.c.id).where(ITEMS.c.id.in_(ids), due).limit(1)).first() is None:
@@ -82,9 +82,9 @@ def _to_write(context: Context, ids: Sequence[str], *, all_: bool) -> list[str]:
 
 
 def _of_items(context: Context, ids: Sequence[str]) -> list[DueStep]:
-    """Which of these items are to be read or embedded."""
+    """Return the due steps of reading and embedding for these items."""
     now = context.db.now()
-    mine = (ITEMS.c.id.in_(ids), ITEMS.c.deleting.is_(False))
+    present = (ITEMS.c.id.in_(ids), ITEMS.c.deleting.is_(False))
     due = (
         select(BATCHES.c.item_id, BATCHES.c.provider, func.count())
         .where(BATCHES.c.item_id.in_(ids), EMBED.due(now))
@@ -92,31 +92,31 @@ def _of_items(context: Context, ids: Sequence[str]) -> list[DueStep]:
     )
     held = select(BATCHES.c.item_id, func.count()).where(BATCHES.c.item_id.in_(ids), EMBED.working)
     with context.db.read() as session:
-        waiting = select(ITEMS.c.id).where(*mine, READ.due(now)).order_by(*admission.BEGUN)
+        waiting = select(ITEMS.c.id).where(*present, READ.due(now)).order_by(*admission.ADMISSION_ORDER)
         to_read = session.execute(waiting).scalars().all()
         embedding = set(
-            session.execute(select(ITEMS.c.id).where(*mine, ITEMS.c.status == ItemStatus.EMBEDDING)).scalars()
+            session.execute(select(ITEMS.c.id).where(*present, ITEMS.c.status == ItemStatus.EMBEDDING)).scalars()
         )
         batches = session.execute(due).all()
         working: dict[str, int] = dict(session.execute(held.group_by(BATCHES.c.item_id)).all())
     known = set(registry.names(context.settings))
-    found = [DueStep(item_id, Step.READ, IO) for item_id in to_read]
+    steps = [DueStep(item_id, Step.READ, IO) for item_id in to_read]
     for item_id, provider, count in batches:
         if item_id in embedding and provider in known:
             lanes = min(count + working.get(item_id, 0), _width(context, provider))
-            found.append(DueStep(item_id, Step.EMBED, embeddings_queue(provider), lanes, provider))
-    return found
+            steps.append(DueStep(item_id, Step.EMBED, embeddings_queue(provider), lanes, provider))
+    return steps
 
 
 def _width(context: Context, provider: str) -> int:
-    """How many batches of one item are embedded at once: of local ones, as many as there are processes for them."""
+    """Return how many batches of one item are embedded at once; local batches use one process each."""
     if provider == LOCAL:
         return context.settings.documents.converter_count
     return own(context.settings).embed_concurrency
 
 
 def _under_way(context: Context) -> list[str]:
-    query = select(ITEMS.c.id).where(admission.UNDER_WAY).order_by(*admission.BEGUN)
+    query = select(ITEMS.c.id).where(admission.UNDER_WAY).order_by(*admission.ADMISSION_ORDER)
     with context.db.read() as session:
         return list(session.execute(query).scalars())
 
@@ -128,9 +128,9 @@ def _removals(context: Context) -> list[str]:
     return [removal_of(base_id) for base_id in sorted({*items, *bases})]
 
 
-def runnable(context: Context, shut: Collection[str]) -> Iterator[str]:
-    """Everything that has something to do now, but for batches that wait for these closed queues only."""
-    closed = {provider for provider in registry.names(context.settings) if embeddings_queue(provider) in shut}
+def runnable(context: Context, closed_queues: Collection[str]) -> Iterator[str]:
+    """Yield every scope that may have due work; skip items whose batches wait for closed queues."""
+    closed = {provider for provider in registry.names(context.settings) if embeddings_queue(provider) in closed_queues}
     waits: set[Any] = set()
     if closed:
         only = select(BATCHES.c.item_id).where(EMBED.due(context.db.now()), BATCHES.c.provider.in_(closed))
@@ -142,10 +142,10 @@ def runnable(context: Context, shut: Collection[str]) -> Iterator[str]:
 
 
 def due(context: Context) -> list[str]:
-    """Items whose wait is over: what a wake-up launches."""
+    """Return the items whose wait is over, which a wake-up launches."""
     now = context.db.now()
     over = [select(ITEMS.c.id).where(kind.waits(and_(ITEMS.c.next_run_at <= now))) for kind in (READ, WRITE)]
-    # A batch of an item that was cancelled waits for ever.
+    # A batch of a cancelled item keeps its due time for ever, so only EMBEDDING items count.
     batches = select(BATCHES.c.item_id).where(EMBED.waits(BATCHES.c.next_run_at <= now))
     over.append(batches.join(ITEMS, ITEMS.c.id == BATCHES.c.item_id).where(ITEMS.c.status == ItemStatus.EMBEDDING))
     with context.db.read() as session:
@@ -153,7 +153,7 @@ def due(context: Context) -> list[str]:
 
 
 def next_wait_s(context: Context) -> float | None:
-    """Seconds until the next item or batch is due; None if none waits."""
+    """Return the seconds until the next item or batch is due; None if none waits."""
     with context.db.read() as session:
         waits = [work.next_due(session, kind) for kind in (READ, EMBED, WRITE)]
     return min((wait for wait in waits if wait is not None), default=None)

@@ -1,4 +1,4 @@
-"""Reads of bases, items, chunks and queues."""
+"""Reads of bases, items, chunks and the queues of bases."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, TypedDict, Unpack
@@ -36,24 +36,24 @@ PRESENT = ITEMS.c.deleting.is_(False)
 
 
 class UnknownBase(UserError):
-    """There is no such base."""
+    """No base has this id or name."""
 
     def __init__(self, base_id: str) -> None:
         super().__init__(f"there is no knowledge base {base_id}; see `penstock kb list`", code="unknown_base")
 
 
 class UnknownItem(UserError):
-    """There is no such item."""
+    """No item has this id."""
 
     def __init__(self, item_id: str) -> None:
         super().__init__(f"there is no knowledge item {item_id}", code="unknown_item")
 
 
 def base_row(session: Session, name_or_id: str, *, lock: bool = False) -> Any:
-    """A base by its id or its name. Raises `UnknownBase`."""
+    """Return a base by its id or its name. Raises `UnknownBase`."""
     query = select(BASES).where(or_(BASES.c.id == name_or_id, BASES.c.name == name_or_id), BASES.c.deleting.is_(False))
     rows = session.execute(query.with_for_update() if lock else query).all()
-    # An id before a name that looks like one.
+    # An id takes precedence over a name that equals it.
     for row in sorted(rows, key=lambda row: row.id != name_or_id):
         return row
     raise UnknownBase(name_or_id)
@@ -65,13 +65,13 @@ def base(context: Context, name_or_id: str) -> BaseView:
 
 
 def bases(context: Context) -> list[BaseView]:
-    """Every base, those that are being deleted included, by name."""
+    """Return every base, also those being deleted, by name."""
     with context.db.read() as session:
         return [view_of(BaseView, row) for row in session.execute(select(BASES).order_by(BASES.c.name))]
 
 
 def item(context: Context, item_id: str) -> ItemView:
-    """Also one that is being deleted, as long as its row is there. Raises `UnknownItem`."""
+    """Return an item, also one being deleted as long as its row exists. Raises `UnknownItem`."""
     with context.db.read() as session:
         row = session.execute(select(ITEMS).where(ITEMS.c.id == item_id)).one_or_none()
     if row is None:
@@ -84,7 +84,7 @@ def item_view(row: Any) -> ItemView:
 
 
 class Which(TypedDict, total=False):
-    """Which items of a base; what is left out matches all."""
+    """Conditions on items of a base; an absent key matches all."""
 
     status: Sequence[str]
     types: Sequence[str]
@@ -96,7 +96,7 @@ class Which(TypedDict, total=False):
 def items(
     context: Context, base_id: str, *, after: tuple[int, str] | None = None, **which: Unpack[Which]
 ) -> list[ItemView]:
-    """Items of a base in the order of its line. `after`: beyond the one of this position and id."""
+    """Return items of a base in the order of its line. `after`: start behind this (position, id)."""
     order = (ITEMS.c.position, ITEMS.c.id)
     with context.db.read() as session:
         query = select(ITEMS).where(*_conditions(session, base_id, which)).order_by(*order)
@@ -115,9 +115,9 @@ def _conditions(session: Session, base_id: str, which: Which) -> list[ColumnElem
 
 
 def matching(context: Context, base_id: str, *, after: str = "", **which: Unpack[Which]) -> tuple[list[str], int]:
-    """(ids of items that can be acted on, beyond the id `after`; how many match in all).
+    """Return (ids of matching items that are not being deleted, behind the id `after`; how many match in all).
 
-    By id: reprocessing changes places in line, so a walk along the line would meet items twice.
+    Sorts by id: reprocessing changes places in line, so a walk along the line would return items twice.
     """
     with context.db.read() as session:
         conditions = [*_conditions(session, base_id, which), PRESENT]
@@ -127,33 +127,33 @@ def matching(context: Context, base_id: str, *, after: str = "", **which: Unpack
 
 
 def group_id(context: Context, base_id: str, name: str) -> str:
-    """The id of the base's folder of this name; empty if there is none."""
+    """Return the group id of the base's folder with this name; empty if it has none."""
     query = select(ITEMS.c.group_id).where(ITEMS.c.base_id == base_id, ITEMS.c.group_name == name, PRESENT).limit(1)
     with context.db.read() as session:
         return session.execute(query).scalar() or ""
 
 
 def counts(context: Context, base_ids: Sequence[str] | None = None) -> dict[str, dict[str, int]]:
-    """How many items of each base, by its id, are in which state."""
+    """Count the items of each base by state, by the base's id."""
     query = select(ITEMS.c.base_id, ITEMS.c.status, func.count()).group_by(ITEMS.c.base_id, ITEMS.c.status)
     if base_ids is not None:
         query = query.where(ITEMS.c.base_id.in_(base_ids))
-    found: dict[str, dict[str, int]] = {}
+    by_base: dict[str, dict[str, int]] = {}
     with context.db.read() as session:
         for base_id, status, count in session.execute(query):
-            found.setdefault(base_id, {})[status] = count
-    return found
+            by_base.setdefault(base_id, {})[status] = count
+    return by_base
 
 
 def chunk_counts(context: Context) -> dict[str, int]:
-    """How many chunks of each base, by its id, are searched."""
+    """Count the searchable chunks of each base, by the base's id."""
     query = select(ITEMS.c.base_id, func.sum(ITEMS.c.chunk_count)).where(PRESENT).group_by(ITEMS.c.base_id)
     with context.db.read() as session:
         return {base_id: int(count) for base_id, count in session.execute(query)}
 
 
 def tally(context: Context, base_id: str, item_ids: Sequence[str] | None = None) -> Tally:
-    """How far the items of a base are, or these of them. Those that are being deleted are left out."""
+    """Return the tally of a base's items, or of `item_ids` among them; leave out items being deleted."""
     states: dict[str, int] = {}
     progress = 0
     with context.db.read() as session:
@@ -164,13 +164,13 @@ def tally(context: Context, base_id: str, item_ids: Sequence[str] | None = None)
             )
             for state, count, percent in session.execute(query.group_by(ITEMS.c.status)):
                 states[state] = states.get(state, 0) + count
-                # What failed has come to its end too.
+                # A failed item has ended, so it counts as 100 %.
                 progress += 100 * count if state == ItemStatus.FAILED else int(percent)
     return Tally(states, progress // (sum(states.values()) or 1))
 
 
 def chunks(context: Context, item_id: str, *, first: int = 0, limit: int = 200) -> list[ChunkView]:
-    """The chunks of an item that are searched, in the order of its text, from number `first` on."""
+    """Return an item's searchable chunks in the order of its text, from number `first` on."""
     query = (
         select(CHUNKS)
         .join(ITEMS, (ITEMS.c.id == CHUNKS.c.item_id) & (ITEMS.c.generation == CHUNKS.c.generation))
@@ -183,7 +183,7 @@ def chunks(context: Context, item_id: str, *, first: int = 0, limit: int = 200) 
 
 
 def standings(context: Context, item_ids: Sequence[str]) -> dict[str, Standing]:
-    """The current step of open items by id, from rows, leases and messages."""
+    """Return the activity of open items, by id, derived from rows, presence and messages."""
     columns = (
         ITEMS.c.id,
         ITEMS.c.base_id,
@@ -205,37 +205,37 @@ def standings(context: Context, item_ids: Sequence[str]) -> dict[str, Standing]:
         places = {row.id: _place(session, row) for row in rows if row.admitted_at is None}
         crowded = _crowded_out(session, rows)
     alive, sent = _fleet(context, {name for names in workers.values() for name in names}, under_way)
-    found = {}
+    by_id = {}
     for row in rows:
         if row.admitted_at is None:
-            found[row.id] = Standing(row.id, Activity.IN_LINE if alive else Activity.STALLED, places[row.id])
+            by_id[row.id] = Standing(row.id, Activity.IN_LINE if alive else Activity.STALLED, places[row.id])
         elif any(name in alive for name in workers.get(row.id, ())):
-            found[row.id] = Standing(row.id, Activity.RUNNING)
+            by_id[row.id] = Standing(row.id, Activity.RUNNING)
         elif row.id in waits or (row.next_run_at is not None and row.next_run_at > context.db.now()):
-            found[row.id] = Standing(row.id, Activity.WAITING, reason=waits.get(row.id) or row.error or "")
+            by_id[row.id] = Standing(row.id, Activity.WAITING, reason=waits.get(row.id) or row.error or "")
         elif row.id in crowded:
-            found[row.id] = Standing(row.id, Activity.WAITING, reason="as many as may be written at once are written")
+            by_id[row.id] = Standing(row.id, Activity.WAITING, reason="as many items are written as may be")
         elif row.id in sent:
-            found[row.id] = Standing(row.id, Activity.QUEUED, reason=_gate(context, row))
+            by_id[row.id] = Standing(row.id, Activity.QUEUED, reason=_gate(context, row))
         else:
             reason = _gate(context, row)
-            found[row.id] = Standing(row.id, Activity.WAITING if reason else Activity.STALLED, reason=reason)
-    return found
+            by_id[row.id] = Standing(row.id, Activity.WAITING if reason else Activity.STALLED, reason=reason)
+    return by_id
 
 
 def _workers(session: Session, rows: Sequence[Any], under_way: Sequence[str]) -> dict[str, list[str]]:
-    """Which processes hold a claim on each item, or on a batch of it."""
-    found = {row.id: [row.worker_id] for row in rows if row.worker_id}
+    """Return the processes that hold claims on each item or on its batches."""
+    by_item = {row.id: [row.worker_id] for row in rows if row.worker_id}
     held = select(BATCHES.c.item_id, BATCHES.c.worker_id).where(
         BATCHES.c.claim_id.is_not(None), BATCHES.c.item_id.in_(under_way)
     )
     for item_id, worker_id in session.execute(held):
-        found.setdefault(item_id, []).append(worker_id)
-    return found
+        by_item.setdefault(item_id, []).append(worker_id)
+    return by_item
 
 
 def _waits(tx: ReadTx, under_way: Sequence[str]) -> dict[str, str]:
-    """Items of which a batch is tried again later, and why."""
+    """Return the items with a batch that waits for a retry, and the batch's error."""
     waits = select(BATCHES.c.item_id, BATCHES.c.error).where(
         BATCHES.c.next_run_at > tx.now, BATCHES.c.item_id.in_(under_way)
     )
@@ -243,7 +243,7 @@ def _waits(tx: ReadTx, under_way: Sequence[str]) -> dict[str, str]:
 
 
 def _crowded_out(tx: ReadTx, rows: Sequence[Any]) -> set[str]:
-    """Items that wait until others are written. See `knowledge.write_concurrency`."""
+    """Return the items that wait until others are written. See `knowledge.write_concurrency`."""
     ready = {row.id for row in rows if row.status == ItemStatus.EMBEDDING and row.batches_left == 0}
     if not ready:
         return ready
@@ -272,7 +272,7 @@ def _place(session: Session, row: Any) -> int:
 
 
 def _fleet(context: Context, holders: set[str], under_way: Sequence[str]) -> tuple[set[str], set[str]]:
-    """(processes that live, those of `holders` among them; items for which a message is on its way)."""
+    """Return (live processes, those of `holders` included; items with a message on its way)."""
     if not context.online:
         return set(), set()
     try:
@@ -284,12 +284,12 @@ def _fleet(context: Context, holders: set[str], under_way: Sequence[str]) -> tup
 
 
 def place_of(item_id: str) -> str:
-    """What the places of an item's messages are of."""
+    """Return the name under which an item's messages take places."""
     return f"{FLOW}:{item_id}"
 
 
 def _gate(context: Context, row: Any) -> str:
-    """Why the gate holds up what the item needs next; empty: it does not."""
+    """Return why the gate of the item's next step is closed; empty if it is open."""
     if row.status != ItemStatus.EMBEDDING:
         return ""
     query = select(BATCHES.c.provider).where(BATCHES.c.item_id == row.id).limit(1)
@@ -300,25 +300,25 @@ def _gate(context: Context, row: Any) -> str:
 
 
 def queue(context: Context, base_id: str) -> QueueStatus:
-    """A base's queue: what waits in line, what is under way, and what nobody is at."""
+    """Return a base's queue: items in line, items under way, and orphans."""
     open_ = select(ITEMS.c.id, ITEMS.c.admitted_at).where(in_states(ITEMS, OPEN), PRESENT).order_by(ITEMS.c.position)
     with context.db.read() as session:
         base = base_row(session, base_id)
         rows = session.execute(open_.where(ITEMS.c.base_id == base.id)).all()
     active = [row.id for row in rows if row.admitted_at is not None]
     line = [row.id for row in rows if row.admitted_at is None]
-    standing = standings(context, [*active, *line[:1]])
-    orphans = [item_id for item_id in active if _stalled(standing, item_id)]
-    orphans += line if line and _stalled(standing, line[0]) else []
-    return QueueStatus(base.id, len(line), len(active), [one for one in active if one not in orphans], orphans)
+    current = standings(context, [*active, *line[:1]])
+    orphans = [item_id for item_id in active if _stalled(current, item_id)]
+    orphans += line if line and _stalled(current, line[0]) else []
+    return QueueStatus(base.id, len(line), len(active), [key for key in active if key not in orphans], orphans)
 
 
-def _stalled(standing: Mapping[str, Standing], item_id: str) -> bool:
-    return item_id in standing and standing[item_id].activity is Activity.STALLED
+def _stalled(current: Mapping[str, Standing], item_id: str) -> bool:
+    return item_id in current and current[item_id].activity is Activity.STALLED
 
 
 def status(context: Context) -> FlowStatus:
-    """The queues of all bases. Rule: docs/sources/knowledge.md#fairness."""
+    """Return the queues of all bases. Rule: docs/sources/knowledge.md#fairness."""
     line = (ITEMS.c.status == ItemStatus.PENDING, ITEMS.c.admitted_at.is_(None), PRESENT)
     with context.db.read() as session:
         of_base = select(ITEMS.c.base_id, func.count()).where(*line).group_by(ITEMS.c.base_id)

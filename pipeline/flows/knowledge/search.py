@@ -1,4 +1,4 @@
-"""Searching bases: words and vectors, fused by reciprocal rank; what cannot be embedded is matched by words alone."""
+"""Searches bases by words and by vectors, fused by reciprocal rank; by words alone if the query has no vector."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -31,36 +31,36 @@ from pipeline.storage.vectors.codes import Floats
 
 MAX_LIMIT, MAX_AROUND = 200, 5
 MAX_WORDS_CHARS = 4000
-"""Of the words, no more is looked for."""
+"""Characters of the query that are used."""
 EXCERPT_CHARS = 240
 PATIENCE_S = 5.0
-"""How long a search waits for a call when the gate is full: full text answers at once."""
+"""How long a search waits for a full gate before it uses words alone."""
 _DEPTH = 100
-"""How deep each list is read, at least …"""
+"""The least depth to which each list is read."""
 _DEEPER = 10
-"""… and so many times as deep if too much of it is not shown, such as items that are being deleted."""
+"""The factor of the depth for a second read, if too many hits are hidden, such as items being deleted."""
 _DEPTH_FILTERED = 500
-"""How deep the list of vectors is read for what passes filters that let many chunks through."""
+"""The least depth of the list of vectors if more than `_FEW` chunks pass the filters."""
 _FEW = 3000
-"""If at most this many chunks pass the filters, only their vectors are compared."""
+"""If at most this many chunks pass the filters, the search compares only their vectors."""
 
 
 @dataclass(frozen=True)
 class _Query:
-    """What is looked for, with the bases by id, and what items must be like."""
+    """A query: its words and vectors, the bases' names by id, and conditions on items."""
 
     words: str
     names: Mapping[str, str]
     scopes: Sequence[str] | None
-    """None: there are no other bases."""
+    """The ids of the bases to search; None: all bases."""
     conditions: Sequence[ColumnElement[bool]]
     vectors: Mapping[str, Floats]
-    """By model."""
+    """The vector of the words, by model."""
     kinds: Mapping[str, Sequence[str]]
 
     @property
     def passing(self) -> Select[int]:
-        """The chunks that pass the filters; without those that are not published."""
+        """Return a query for the published chunks that pass the filters."""
         return select(CHUNKS.c.id).join_from(ITEMS, CHUNKS, _PUBLISHED).where(*self.conditions)
 
 
@@ -81,10 +81,10 @@ def search(
     around: int = 0,
     by_meaning: bool = True,
 ) -> Hits:
-    """Chunks for these words, best first, of bases by id or name; None: of all bases.
+    """Find chunks for these words, best first, in bases by id or name; None: in all bases.
 
-    Only of items of these types, ids or groups, added since then. `around`: with so many chunks before and after each.
-    `by_meaning=False`: by words alone. Raises `UnknownBase`, and `UserError` for no words.
+    The other arguments restrict types, ids, groups and age of items. `around`: how many neighbours to add on each side.
+    `by_meaning=False`: search by words alone. Raises `UnknownBase`, and `UserError` without words.
     """
     if not words.strip():
         raise UserError("say what to look for", code="empty_query")
@@ -102,35 +102,35 @@ def search(
             filters.append(ITEMS.c.created_at >= since)
         if filters:
             filters += [ITEMS.c.deleting.is_(False), one_of(session, ITEMS.c.base_id, list(names))]
-    made, notes = _embedded(context, list(kinds), words)
-    query = _Query(words, names, list(names) if others else None, filters, made, kinds)
+    query_vectors, notes = _embedded(context, list(kinds), words)
+    query = _Query(words, names, list(names) if others else None, filters, query_vectors, kinds)
     with context.db.read() as session:
         hits = _hits(session, query, limit, min_score or 0.0, around)
     return Hits(hits, any(_provider(model) == LOCAL for model in kinds), " ".join(notes))
 
 
 def asks(context: Context, bases: Sequence[str] | None) -> list[str]:
-    """The models (`provider:model`) that a search by meaning asks for a vector of the words; none: it costs nothing.
+    """Return the models (`provider:model`) that a search by meaning calls; it is free without any.
 
     Raises `UnknownBase`.
     """
     with context.db.read() as session:
         names, _ = _bases(session, bases)
-        found = vectors.models_of(session, [kind_of(base_id) for base_id in names])
-    return [model for model in found if _provider(model) != LOCAL]
+        models = vectors.models_of(session, [kind_of(base_id) for base_id in names])
+    return [model for model in models if _provider(model) != LOCAL]
 
 
-def _bases(session: Session, asked: Sequence[str] | None) -> tuple[dict[str, str], bool]:
-    """(names by id, whether there are other bases). Raises `UnknownBase`."""
+def _bases(session: Session, requested: Sequence[str] | None) -> tuple[dict[str, str], bool]:
+    """Return (names by id, whether other bases exist). Raises `UnknownBase`."""
     query = select(BASES.c.id, BASES.c.name).where(BASES.c.deleting.is_(False))
-    if asked is not None:
-        query = query.where(or_(one_of(session, BASES.c.id, asked), one_of(session, BASES.c.name, asked)))
+    if requested is not None:
+        query = query.where(or_(one_of(session, BASES.c.id, requested), one_of(session, BASES.c.name, requested)))
     rows = {row.id: row.name for row in session.execute(query)}
-    if asked is not None:
+    if requested is not None:
         ids = {name: base_id for base_id, name in rows.items()} | {base_id: base_id for base_id in rows}
-        if unknown := [each for each in asked if each not in ids]:
+        if unknown := [each for each in requested if each not in ids]:
             raise UnknownBase(unknown[0])
-        rows = {ids[each]: rows[ids[each]] for each in asked}
+        rows = {ids[each]: rows[ids[each]] for each in requested}
     return rows, session.execute(select(func.count()).select_from(BASES)).scalar_one() > len(rows)
 
 
@@ -139,15 +139,15 @@ def _provider(model: str) -> str:
 
 
 def _embedded(context: Context, models: Sequence[str], words: str) -> tuple[dict[str, Floats], list[str]]:
-    """The vector of the words for each model, and why there is none for the others."""
-    made: dict[str, Floats] = {}
+    """Return the vector of the words by model, and the reasons for models without one."""
+    by_model: dict[str, Floats] = {}
     notes = []
     for model in models:
         try:
-            made[model] = np.asarray(_vector(context, model, words), np.float32)
+            by_model[model] = np.asarray(_vector(context, model, words), np.float32)
         except (PenstockError, RedisError) as error:
             notes.append(f"By words alone, without meaning, where {model} made the vectors: {error}")
-    return made, notes
+    return by_model, notes
 
 
 def _vector(context: Context, model: str, words: str) -> Sequence[float]:
@@ -158,7 +158,7 @@ def _vector(context: Context, model: str, words: str) -> Sequence[float]:
         raise UserError(f"'{provider}' is not a provider of knowledge any more", code="unknown_provider")
     maker = registry.embeddings(context.settings, provider, model.partition(":")[2])
     if not context.online:
-        raise UserError("nothing is running here that could ask the provider of embeddings", code="offline")
+        raise UserError("Redis is down, so Penstock cannot call the provider of embeddings", code="offline")
     return query_vector(context, FLOW, embeddings_queue(provider), maker, words, PATIENCE_S)
 
 
@@ -167,9 +167,9 @@ def _hits(session: Session, query: _Query, limit: int, least: float, around: int
     for deep in (depth, depth * _DEEPER):
         by_text = _by_text(session, query, limit, deep)
         similar = _by_vector(session, query, deep)
-        found = {*by_text, *(chunk_id for each in similar for chunk_id in each)}
-        shown = _shown(session, query, found)
-        if len(shown) >= min(limit, len(found)) or len(found) < deep:
+        candidates = {*by_text, *(chunk_id for each in similar for chunk_id in each)}
+        shown = _shown(session, query, candidates)
+        if len(shown) >= min(limit, len(candidates)) or len(candidates) < deep:
             break
     text_rank = ranks(chunk_id for chunk_id in by_text if chunk_id in shown)
     by_model = [ranks(chunk_id for chunk_id in each if chunk_id in shown) for each in similar]
@@ -211,18 +211,18 @@ def _hits(session: Session, query: _Query, limit: int, least: float, around: int
 
 def _by_text(session: Session, query: _Query, limit: int, depth: int) -> list[int]:
     only = query.passing if query.conditions else None
-    found = FULL_TEXT.search(session, query.words, depth, scopes=query.scopes, only=only)
-    # A question has words that its answer has not.
+    matches = FULL_TEXT.search(session, query.words, depth, scopes=query.scopes, only=only)
+    # A question contains words that its answer lacks.
     for loose in looser(query.words):
-        if len(found) < limit:
+        if len(matches) < limit:
             more = FULL_TEXT.search(session, loose, depth, scopes=query.scopes, only=only, any_word=True)
-            known = set(found)
-            found += [chunk_id for chunk_id in more if chunk_id not in known]
-    return found
+            known = set(matches)
+            matches += [chunk_id for chunk_id in more if chunk_id not in known]
+    return matches
 
 
 def _by_vector(session: Session, query: _Query, depth: int) -> list[dict[int, float]]:
-    """The cosines of the nearest chunks of each model, best first."""
+    """Return the cosines of the nearest chunks for each model, best first."""
     if not query.vectors:
         return []
     few = None
@@ -238,7 +238,7 @@ def _by_vector(session: Session, query: _Query, depth: int) -> list[dict[int, fl
 
 
 def _shown(session: Session, query: _Query, chunk_ids: Iterable[int]) -> set[int]:
-    """Those that are published, of items and bases that are not being deleted, and that pass the filters."""
+    """Return the chunks that may be shown: published, not being deleted, and passing the filters."""
     shown = and_(ITEMS.c.deleting.is_(False), one_of(session, CHUNKS.c.id, chunk_ids), *query.conditions)
     rows = session.execute(select(CHUNKS.c.id, CHUNKS.c.base_id).join_from(CHUNKS, ITEMS, _PUBLISHED).where(shown))
     return {row.id for row in rows if row.base_id in query.names}
@@ -253,15 +253,15 @@ def _rows(session: Session, chunk_ids: Sequence[int]) -> dict[int, Any]:
 def _beside(
     session: Session, rows: Iterable[Any], around: int
 ) -> Callable[[Any], tuple[tuple[str, ...], tuple[str, ...]]]:
-    """What gives the texts (before, after) a chunk."""
+    """Return a function from a chunk's row to the texts (before, after) it."""
     numbers = {(row.item_id, row.number + step) for row in rows for step in range(-around, around + 1) if step}
     texts: dict[tuple[str, int], str] = {}
     if numbers:
-        asked = pairs(session, sorted(numbers))
-        named = and_(CHUNKS.c.item_id == asked.c.text, CHUNKS.c.number == asked.c.number)
-        query = select(CHUNKS.c.item_id, CHUNKS.c.number, CHUNKS.c.text).select_from(asked)
-        found = query.join(CHUNKS, named).join(ITEMS, _PUBLISHED)
-        texts = {(row.item_id, row.number): row.text for row in session.execute(found)}
+        wanted = pairs(session, sorted(numbers))
+        named = and_(CHUNKS.c.item_id == wanted.c.text, CHUNKS.c.number == wanted.c.number)
+        query = select(CHUNKS.c.item_id, CHUNKS.c.number, CHUNKS.c.text).select_from(wanted)
+        neighbours = query.join(CHUNKS, named).join(ITEMS, _PUBLISHED)
+        texts = {(row.item_id, row.number): row.text for row in session.execute(neighbours)}
 
     def of(row: Any) -> tuple[tuple[str, ...], tuple[str, ...]]:
         sides = (range(row.number - around, row.number), range(row.number + 1, row.number + around + 1))

@@ -1,4 +1,4 @@
-"""Commands on bases and items. Each is one transaction and launches its messages after the commit.
+"""Commands on bases and items. Each is one transaction, whose messages are launched after the commit.
 
 Rules: docs/sources/knowledge.md#cancellation.
 """
@@ -34,15 +34,15 @@ from pipeline.storage.context import Context
 _EDITABLE = {"name", "description", "provider", "model", "chunk_tokens", "chunk_overlap"}
 CANCELLED, INTERRUPTED = "Cancelled", "Interrupted"
 _PAGE_CHARS = 10_000
-"""Of a web page that nobody has read yet."""
+"""The assumed length of a web page that is not read yet."""
 
 
 class CancelStatus(StrEnum):
-    """What became of a cancellation."""
+    """The result of a cancellation."""
 
     CANCELLED = "cancelled"
     IGNORED = "ignored"
-    """It had ended already."""
+    """The item had ended already."""
 
 
 def create_base(
@@ -55,19 +55,19 @@ def create_base(
     chunk_tokens: int | None = None,
     chunk_overlap: int | None = None,
 ) -> BaseView:
-    """A new, empty base. What is left out is as the settings say. Raises `UserError`."""
-    found = own(context.settings)
+    """Create an empty base; the settings supply absent arguments. Raises `UserError`."""
+    section = own(context.settings)
     now = context.db.now()
-    chosen = (found.embeddings_provider or LOCAL) if provider is None else provider
-    default_model = found.embeddings_model if provider is None else ""
+    chosen = (section.embeddings_provider or LOCAL) if provider is None else provider
+    default_model = section.embeddings_model if provider is None else ""
     row = {
         "id": uuid4().hex[:16],
         "name": _name(name),
         "description": storable(description),
         "provider": chosen,
         "model": default_model if model is None else model,
-        "chunk_tokens": found.chunk_tokens if chunk_tokens is None else chunk_tokens,
-        "chunk_overlap": found.chunk_overlap if chunk_overlap is None else chunk_overlap,
+        "chunk_tokens": section.chunk_tokens if chunk_tokens is None else chunk_tokens,
+        "chunk_overlap": section.chunk_overlap if chunk_overlap is None else chunk_overlap,
         "next_position": 1,
         "turn": 0,
         "deleting": False,
@@ -76,7 +76,7 @@ def create_base(
     }
     _check(context, row)
     try:
-        # By its id: a commit whose answer was lost is repeated.
+        # Absent by its id: if a commit's answer was lost, the repeated transaction finds its own row.
         context.db.run(lambda tx: insert_if_absent(tx, BASES, row))
     except IntegrityError:
         raise UserError(f"there is a knowledge base called {row['name']} already", code="exists") from None
@@ -84,11 +84,11 @@ def create_base(
 
 
 def edit_base(context: Context, base_id: str, **changes: Any) -> BaseView:
-    """Change what a base is called, or how what is read from now on is chunked and embedded: nothing under way is
-    disturbed. Items that another model embedded stay searchable; `stale` finds them. Raises `UserError`."""
+    """Change a base's name, or how items read from now on are chunked and embedded; items under way keep the old
+    settings. Items that another model embedded stay searchable; `stale` lists them. Raises `UserError`."""
     wanted = {name: value for name, value in changes.items() if value is not None}
-    if strange := wanted.keys() - _EDITABLE:
-        raise UserError(f"a base has no {', '.join(sorted(strange))} that can be changed", code="bad_value")
+    if unknown := wanted.keys() - _EDITABLE:
+        raise UserError(f"a base has no {', '.join(sorted(unknown))} that can be changed", code="bad_value")
     if "name" in wanted:
         wanted["name"] = _name(wanted["name"])
     if "description" in wanted:
@@ -119,24 +119,24 @@ def _name(name: str) -> str:
 def _check(context: Context, row: dict[str, Any]) -> None:
     allowed = [LOCAL, *own(context.settings).providers]
     if row["provider"] not in allowed:
-        what = (
-            f"{row['provider']} makes no vectors of knowledge: choose from {', '.join(allowed)}, or name it in "
+        message = (
+            f"{row['provider']} is not a provider of vectors: choose from {', '.join(allowed)}, or name it in "
             "PENSTOCK_KNOWLEDGE__EMBEDDINGS_PROVIDER or …__FURTHER_PROVIDERS"
         )
-        raise UserError(what, code="unknown_provider")
+        raise UserError(message, code="unknown_provider")
     registry.check(context.settings, row["provider"], row["model"])
     if not 32 <= row["chunk_tokens"] <= 8192 or not 0 <= row["chunk_overlap"] < row["chunk_tokens"]:
         raise UserError("chunks have 32 to 8192 tokens, and overlap by fewer than they have", code="bad_value")
 
 
 def delete_base(context: Context, base_id: str) -> None:
-    """Delete a base and all of its items. Both are shown as being deleted until nothing of them is left."""
+    """Delete a base and all its items. Interfaces show both as being deleted until their data is gone."""
 
     def act(tx: Tx) -> None:
         row, now = queries.base_row(tx, base_id, lock=True), tx.now
-        # The name is free at once: no base that people name begins with a space.
-        mine = update(BASES).where(BASES.c.id == row.id)
-        tx.execute(mine.values(deleting=True, name=f" {row.id}", updated_at=now))
+        # A name with a leading space frees the old name at once, and is never a user's.
+        marked = update(BASES).where(BASES.c.id == row.id)
+        tx.execute(marked.values(deleting=True, name=f" {row.id}", updated_at=now))
         _mark(tx, ITEMS.c.base_id == row.id)
         tx.launch(FLOW, LINE, removal_of(row.id))
 
@@ -144,20 +144,20 @@ def delete_base(context: Context, base_id: str) -> None:
 
 
 def delete_items(context: Context, *item_ids: str) -> int:
-    """Delete items with their chunks and vectors, and skip unknown ids; returns how many bases lost some."""
+    """Delete items with their chunks and vectors, and skip unknown ids; return how many bases lose items."""
 
     def act(tx: Tx) -> int:
-        found: set[str] = set()
+        bases: set[str] = set()
         for some in portions(item_ids):
-            found |= set(_mark(tx, ITEMS.c.id.in_(some)))
-        tx.launch(FLOW, LINE, *map(removal_of, sorted(found)))
-        return len(found)
+            bases |= set(_mark(tx, ITEMS.c.id.in_(some)))
+        tx.launch(FLOW, LINE, *map(removal_of, sorted(bases)))
+        return len(bases)
 
     return context.db.run(act)
 
 
 def _mark(tx: Tx, which: Any) -> list[str]:
-    """Whoever works on these finds its claim gone, and stops before its next call."""
+    """Mark items as being deleted, and return their bases. Workers lose their claims, and stop before the next call."""
     in_work = tx.execute(select(ITEMS.c.id).where(which, in_states(ITEMS, OPEN))).scalars()
     accounts.cut_off(tx, FLOW, in_work)
     marked = update(ITEMS).where(which).values(deleting=True, admitted_at=None, updated_at=tx.now, **FREE)
@@ -165,7 +165,7 @@ def _mark(tx: Tx, which: Any) -> list[str]:
 
 
 def cancel(context: Context, item_id: str) -> CancelStatus:
-    """Stop an item; `ignored` if it had ended. What was searchable of it stays so. Raises `UnknownItem`."""
+    """Stop an item; `ignored` if it had ended. Its published chunks stay searchable. Raises `UnknownItem`."""
 
     def act(tx: Tx) -> CancelStatus:
         return _cancel(tx, _locked(tx, item_id), CANCELLED)
@@ -181,11 +181,11 @@ def _locked(session: Session, item_id: str) -> Any:
 
 
 def _base_of(session: Session, item_id: str) -> str:
-    mine = select(ITEMS.c.base_id).where(ITEMS.c.id == item_id, queries.PRESENT)
-    found: str | None = session.execute(mine).scalar()
-    if found is None:
+    query = select(ITEMS.c.base_id).where(ITEMS.c.id == item_id, queries.PRESENT)
+    base_id: str | None = session.execute(query).scalar()
+    if base_id is None:
         raise UnknownItem(item_id)
-    return found
+    return base_id
 
 
 def _cancel(tx: Tx, row: Any, reason: str) -> CancelStatus:
@@ -201,14 +201,14 @@ def _cancel(tx: Tx, row: Any, reason: str) -> CancelStatus:
 
 
 def reprocess(context: Context, item_id: str, **changes: Any) -> ItemView:
-    """Read, chunk and embed an item again, at the end of its base's line. Until that is done the old chunks are found,
-    and chunks that did not change keep their vectors. Raises `UnknownItem`.
+    """Read, chunk and embed an item again, at the end of its base's line. Until then the old chunks stay searchable,
+    and unchanged chunks keep their vectors. Raises `UnknownItem`.
 
-    `changes`: further columns, such as those of a file's new content.
+    `changes`: further columns, such as the digest of a file's new content.
     """
 
     def act(tx: Tx) -> ItemView:
-        # The base before its items: so does everybody who locks both.
+        # Lock the base before its items, as every transaction does that locks both.
         base = queries.base_row(tx, _base_of(tx, item_id), lock=True)
         row, now = _locked(tx, item_id), tx.now
         _cancel(tx, row, CANCELLED)
@@ -227,8 +227,8 @@ def reprocess(context: Context, item_id: str, **changes: Any) -> ItemView:
             **changes,
         }
         ITEM.move(tx, ITEMS, ItemEvent.REPROCESS, ITEMS.c.id == item_id, **values)
-        wanted = {item_id: estimate(context, base, {**row._asdict(), **changes})}
-        accounts.admit(tx, FLOW, wanted)
+        parts = {item_id: estimate(context, base, {**row._asdict(), **changes})}
+        accounts.admit(tx, FLOW, parts)
         tx.launch(FLOW, LINE)
         return queries.item_view(tx.execute(select(ITEMS).where(ITEMS.c.id == item_id)).one())
 
@@ -236,8 +236,8 @@ def reprocess(context: Context, item_id: str, **changes: Any) -> ItemView:
 
 
 def estimate(context: Context, base: Any, row: Mapping[str, Any]) -> list[Part]:
-    """What embedding an item of a base may cost, as far as is known before it is read: by the length of its text or
-    file, and for addresses by what a page has."""
+    """Return what embedding an item may cost, as estimated before reading: by the length of its text or
+    file, and for addresses by an assumed length of pages."""
     pages = {ItemType.URL: 1, ItemType.SITEMAP: live_settings.in_force(context).sitemap_pages}.get(row["type"], 0)
     characters = pages * _PAGE_CHARS or row["size_bytes"] or 2 * row["workload"]
     size = live_settings.in_force(context).batch_size * base.chunk_tokens * call_cost.CHARS_A_TOKEN
@@ -246,19 +246,19 @@ def estimate(context: Context, base: Any, row: Mapping[str, Any]) -> list[Part]:
 
 
 def unfinished(session: Session, item_ids: Collection[str]) -> set[str]:
-    """Those of these items that calls may still be made for."""
+    """Return the items that may still cause calls."""
     works = and_(ITEMS.c.id.in_(item_ids), ITEMS.c.deleting.is_(False), in_states(ITEMS, OPEN))
     return set(session.execute(select(ITEMS.c.id).where(works)).scalars())
 
 
 def advance(session: Session, base_id: str, count: int) -> None:
-    """Take so many places at the end of the line of a base that the caller has locked."""
-    mine = update(BASES).where(BASES.c.id == base_id)
-    session.execute(mine.values(next_position=BASES.c.next_position + count))
+    """Take `count` places at the end of the line of a base that the caller has locked."""
+    moved = update(BASES).where(BASES.c.id == base_id)
+    session.execute(moved.values(next_position=BASES.c.next_position + count))
 
 
 def stale(context: Context, base_id: str) -> list[str]:
-    """Items that are embedded by another model than the base names now."""
+    """Return the items that another model embedded than the base names now."""
     with context.db.read() as session:
         row = queries.base_row(session, base_id)
         maker = registry.embeddings(context.settings, row.provider, row.model)
@@ -270,7 +270,7 @@ def stale(context: Context, base_id: str) -> list[str]:
 
 
 def failed(context: Context, base_id: str) -> list[str]:
-    """Items of a base that failed, in the order of its line."""
+    """Return the failed items of a base, in the order of its line."""
     with context.db.read() as session:
         row = queries.base_row(session, base_id)
         query = select(ITEMS.c.id).where(ITEMS.c.base_id == row.id, ITEMS.c.status == ItemStatus.FAILED)
@@ -278,7 +278,7 @@ def failed(context: Context, base_id: str) -> list[str]:
 
 
 def dismiss(context: Context, base_id: str, item_ids: Sequence[str] | None = None) -> list[str]:
-    """Give up a base's orphans, or those among these items: they fail; the ids of those that did. Rule:
+    """Fail a base's orphans, or the orphans among `item_ids`, and return the ids of the failed items. Rule:
     docs/sources/knowledge.md#orphans."""
     orphans = queries.queue(context, base_id).orphan_item_ids
     wanted = orphans if item_ids is None else [item_id for item_id in item_ids if item_id in set(orphans)]
@@ -292,13 +292,15 @@ def dismiss(context: Context, base_id: str, item_ids: Sequence[str] | None = Non
 
 
 def held_up(context: Context, base_id: str) -> list[str]:
-    """Processes that hold items or batches of a base: those that are gone are to be given up."""
-    mine = select(ITEMS.c.id).where(ITEMS.c.base_id == base_id, in_states(ITEMS, OPEN))
+    """Return the processes that hold items or batches of a base; the caller gives up the dead ones."""
+    open_items = select(ITEMS.c.id).where(ITEMS.c.base_id == base_id, in_states(ITEMS, OPEN))
     with context.db.read() as session:
-        found = set(session.execute(select(ITEMS.c.worker_id).where(ITEMS.c.id.in_(mine))).scalars())
-        found |= set(
+        holders = set(session.execute(select(ITEMS.c.worker_id).where(ITEMS.c.id.in_(open_items))).scalars())
+        holders |= set(
             session.execute(
-                select(BATCHES.c.worker_id).where(BATCHES.c.item_id.in_(mine), BATCHES.c.status == BatchStatus.RUNNING)
+                select(BATCHES.c.worker_id).where(
+                    BATCHES.c.item_id.in_(open_items), BATCHES.c.status == BatchStatus.RUNNING
+                )
             ).scalars()
         )
-    return sorted(name for name in found if name)
+    return sorted(name for name in holders if name)

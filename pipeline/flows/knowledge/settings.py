@@ -1,4 +1,4 @@
-"""How knowledge is read, chunked and embedded, and how much of it at once.
+"""Settings of knowledge: reading, chunking, embedding, and their limits.
 
 Rules: docs/sources/knowledge.md#settings.
 """
@@ -16,15 +16,15 @@ class KnowledgeSettings(BaseModel):
     """`PENSTOCK_KNOWLEDGE__…`, and the table `[knowledge]`."""
 
     embeddings_provider: str = ""
-    """The provider that makes the vectors of new bases. Empty: lexical ones, made here, which match words, not
+    """The provider of vectors for new bases. Empty: lexical vectors from this machine, which match words, not
     meaning."""
     embeddings_model: str = ""
     further_providers: list[str] = Field(default_factory=list)
-    """Other providers that bases may name."""
+    """Other providers of vectors that bases may name."""
     chunk_tokens: int = Field(default=512, ge=32, le=8192)
-    """Tokens of a chunk at most, for new bases."""
+    """The most tokens of a chunk, for new bases."""
     chunk_overlap: int = Field(default=64, ge=0, le=4096)
-    """Tokens that a chunk repeats of the one before, for new bases."""
+    """Tokens that a chunk repeats from the chunk before, for new bases."""
     batch_size: int = Field(default=100, ge=1, le=200)
     """Chunks that are embedded in one call [100-200]."""
     global_concurrency: int = Field(default=4, ge=1, le=1024)
@@ -38,37 +38,37 @@ class KnowledgeSettings(BaseModel):
     write_concurrency: int = Field(default=2, ge=1, le=64)
     """Items whose vectors are written at once [writeConcurrency: 2]."""
     max_queue_size: int = Field(default=100_000, ge=1)
-    """Items that wait over all bases; beyond it new ones are refused [maxQueueSize]."""
+    """Items that may wait in line over all bases; Penstock refuses further items [maxQueueSize]."""
     large_mb: float = Field(default=20, gt=0)
-    """From this workload on an item is large: at most half of the items under way are."""
+    """From this workload on an item is large; at most half of the items under way may be large."""
     warn_file_mb: float = Field(default=50, gt=0)
-    """From this size on the user is told that a file will take long."""
+    """From this size on, Penstock warns that a file will take long."""
     max_file_mb: int = Field(default=500, ge=1, le=10_000)
-    """The largest file that is accepted."""
+    """The largest accepted file."""
     read_weight: int = Field(default=60, ge=0, le=100)
-    """Percent of the progress that reading and chunking are; embedding and writing are the rest."""
+    """The percentage of progress for reading and chunking; embedding and writing are the rest."""
     backoff_s: list[float] = Field(default=[0.5, 1.0], max_length=10)
     """Waits before the second, third … call for vectors [500 ms, factor 2, 2-3 attempts]."""
     longest_wait_s: float = Field(default=10, gt=0)
-    """No wait of ours is longer; what a server asks for may be [max: 10 s]."""
+    """The longest wait of `backoff_s`; a wait that a server asks for may be longer [max: 10 s]."""
     write_backoff_s: list[float] = Field(default=[0.5], max_length=10)
-    """Waits before writing is tried again [2 attempts]."""
+    """Waits before the second, third … attempt to write [2 attempts]."""
     read_timeout_s: float = Field(default=300, gt=0, le=7200)
-    """How long reading one file may take."""
+    """The longest time for reading one file."""
     read_memory_mb: int = Field(default=1500, ge=128)
-    """Memory of the process that reads a file."""
+    """Memory of the child process that reads a file."""
     max_chars: int = Field(default=20_000_000, ge=1000)
-    """Characters of an item's text."""
+    """The most characters of an item's text."""
     fetch_timeout_s: float = Field(default=30, gt=0, le=600)
-    """How long fetching one address may take."""
+    """The longest time for fetching one address."""
     fetch_mb: int = Field(default=50, ge=1, le=2000)
-    """The largest page that is fetched."""
+    """The largest page that Penstock fetches."""
     sitemap_pages: int = Field(default=500, ge=1, le=50_000)
-    """Pages of a sitemap that are read."""
+    """The most pages that are read of a sitemap."""
     sitemap_timeout_s: float = Field(default=3600, gt=0)
-    """How long reading all pages of a sitemap may take."""
+    """The longest time for reading all pages of a sitemap."""
     allow_private_addresses: list[IPv4Network | IPv6Network] = Field(default_factory=list)
-    """Networks of private addresses that may be fetched from, such as `10.1.0.0/16`."""
+    """Private networks from which Penstock may fetch, such as `10.1.0.0/16`."""
 
     @field_validator("backoff_s", "write_backoff_s")
     @classmethod
@@ -85,17 +85,17 @@ class KnowledgeSettings(BaseModel):
 
     @property
     def providers(self) -> list[str]:
-        """Every provider that makes vectors of knowledge, each once."""
+        """Return every provider of vectors for knowledge, once."""
         return [name for name in dict.fromkeys([self.embeddings_provider, *self.further_providers]) if name]
 
 
 def own(settings: Settings) -> KnowledgeSettings:
-    """The flow's settings. Raises `UnreadableSettingsError`."""
-    found = settings.section("knowledge", KnowledgeSettings)
-    for name in found.further_providers:
+    """Return the flow's settings. Raises `UnreadableSettingsError`."""
+    section = settings.section("knowledge", KnowledgeSettings)
+    for name in section.further_providers:
         if name not in settings.providers:
             known = ", ".join(sorted(settings.providers)) or "none"
             raise UnreadableSettingsError(
                 f"PENSTOCK_KNOWLEDGE__FURTHER_PROVIDERS: there is no provider '{name}' (known: {known})"
             )
-    return found
+    return section

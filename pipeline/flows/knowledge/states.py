@@ -9,11 +9,11 @@ from pipeline.engine.states import Machine
 
 FLOW = "knowledge"
 LINE = "line"
-"""The scope of all that wait for room: to be begun, or to be written."""
+"""The scope of all items that wait for admission, or for room to write."""
 
 
 class ItemType(StrEnum):
-    """What an item is made of. A file of a directory is an item of its own, of type `directory`."""
+    """The type of an item's source. Each file of a directory is an item of type `directory`."""
 
     FILE = "file"
     URL = "url"
@@ -23,7 +23,7 @@ class ItemType(StrEnum):
 
 
 class ItemStatus(StrEnum):
-    """Where an item stands. Reading and chunking are PREPROCESSING; embedding and writing are EMBEDDING."""
+    """The state of an item. Reading and chunking are PREPROCESSING; embedding and writing are EMBEDDING."""
 
     PENDING = "pending"
     PREPROCESSING = "preprocessing"
@@ -33,15 +33,15 @@ class ItemStatus(StrEnum):
 
 
 class ItemEvent(StrEnum):
-    """What happens to an item."""
+    """An event of an item."""
 
     READ = "read"
     CHUNK = "chunk"
-    """Its text is read and chunked: batches wait to be embedded."""
-    READ_AGAIN = "read_again"
+    """Its text is read and chunked, and its batches wait for vectors."""
+    REQUEUE_READ = "read_again"
     WRITE = "write"
     COMPLETE = "complete"
-    WRITE_AGAIN = "write_again"
+    REQUEUE_WRITE = "write_again"
     FAIL = "fail"
     CANCEL = "cancel"
     REPROCESS = "reprocess"
@@ -54,10 +54,10 @@ ITEM: Machine[ItemStatus, ItemEvent] = Machine(
     {
         (_PENDING, ItemEvent.READ): _PREPROCESSING,
         (_PREPROCESSING, ItemEvent.CHUNK): _EMBEDDING,
-        (_PREPROCESSING, ItemEvent.READ_AGAIN): _PENDING,
+        (_PREPROCESSING, ItemEvent.REQUEUE_READ): _PENDING,
         (_EMBEDDING, ItemEvent.WRITE): _EMBEDDING,
         (_EMBEDDING, ItemEvent.COMPLETE): _COMPLETED,
-        (_EMBEDDING, ItemEvent.WRITE_AGAIN): _EMBEDDING,
+        (_EMBEDDING, ItemEvent.REQUEUE_WRITE): _EMBEDDING,
         (_PREPROCESSING, ItemEvent.FAIL): _FAILED,
         (_EMBEDDING, ItemEvent.FAIL): _FAILED,
         (_PENDING, ItemEvent.CANCEL): _FAILED,
@@ -68,11 +68,11 @@ ITEM: Machine[ItemStatus, ItemEvent] = Machine(
     },
 )
 OPEN = (_PENDING, _PREPROCESSING, _EMBEDDING)
-"""States of an item that is to become COMPLETED."""
+"""States of an item that has not ended."""
 
 
 class BatchStatus(StrEnum):
-    """Where a batch of chunks stands."""
+    """The state of a batch of chunks."""
 
     PENDING = "pending"
     RUNNING = "running"
@@ -81,7 +81,7 @@ class BatchStatus(StrEnum):
 
 
 class BatchEvent(StrEnum):
-    """What happens to a batch."""
+    """An event of a batch."""
 
     CLAIM = "claim"
     DONE = "done"

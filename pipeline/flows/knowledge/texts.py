@@ -1,4 +1,4 @@
-"""What an item was made of, and the text that was read of it."""
+"""An item's text, its stored file, and pictures of its pages."""
 
 import tempfile
 from collections.abc import Callable, Sequence
@@ -18,25 +18,25 @@ from pipeline.reading.pdf import inspection
 from pipeline.storage.context import Context
 
 MAX_CHARS = 1_000_000
-"""Of one answer."""
+"""The most characters of one answer."""
 _BLANK = 2
-"""Characters between two chunks in which no heading can be."""
+"""Characters between two chunks that are too few for a heading."""
 
 
 def text(context: Context, item_id: str, *, start: int = 0, limit: int = 100_000) -> TextView:
-    """The text of an item from character `start` on, at most `limit` characters: that of its chunks, without what they
-    repeat, with the headings above them. Raises `UnknownItem`."""
+    """Return an item's text from character `start` on, at most `limit` characters: its chunks without their
+    overlaps, with the headings above them. Raises `UnknownItem`."""
     with context.db.read() as session:
         row = _row(session, item_id)
-        mine = (CHUNKS.c.item_id == item_id, CHUNKS.c.generation == row.generation)
-        total = int(session.execute(select(func.max(CHUNKS.c.end)).where(*mine)).scalar() or 0)
+        published = (CHUNKS.c.item_id == item_id, CHUNKS.c.generation == row.generation)
+        total = int(session.execute(select(func.max(CHUNKS.c.end)).where(*published)).scalar() or 0)
         end = min(start + min(limit, MAX_CHARS), total)
         within = (CHUNKS.c.end > start, CHUNKS.c.start < end)
         columns = (CHUNKS.c.text, CHUNKS.c.start, CHUNKS.c.end, CHUNKS.c.heading)
         pieces: list[str] = []
         above: Sequence[str] = ()
         at = start
-        for chunk in session.execute(select(*columns).where(*mine, *within).order_by(CHUNKS.c.number)):
+        for chunk in session.execute(select(*columns).where(*published, *within).order_by(CHUNKS.c.number)):
             heading = heading_of(chunk.heading)
             if chunk.start > at:
                 pieces += ["\n\n" if pieces else "", _headings(above, heading) if chunk.start - at > _BLANK else ""]
@@ -47,23 +47,23 @@ def text(context: Context, item_id: str, *, start: int = 0, limit: int = 100_000
 
 
 def _headings(above: Sequence[str], below: Sequence[str]) -> str:
-    """What stood before a chunk and is in none: a heading alone makes no chunk, but the next one knows it."""
+    """Return the new headings above a chunk as Markdown: no chunk contains them, but each chunk lists its own."""
     shared = next((at for at, pair in enumerate(zip(above, below, strict=False)) if pair[0] != pair[1]), len(above))
     return "".join(f"{'#' * level} {name}\n\n" for level, name in enumerate(below, 1) if level > shared)
 
 
 def original(context: Context, item_id: str) -> Original:
-    """The stored copy of an item's file or note. Raises `UnknownItem`, and `UserError` if there is none."""
+    """Return the stored copy of an item's file or note. Raises `UnknownItem`, and `UserError` without a copy."""
     with context.db.read() as session:
         row = _row(session, item_id)
     path = files.stored_path(context.settings, row.id, row.content_sha256) if row.content_sha256 else None
     if path is None or not path.is_file():
-        raise UserError(f"no copy of {row.name} is kept: it is fetched again when it is read", code="no_result")
+        raise UserError(f"no copy of {row.name} is stored: reading it fetches it again", code="no_result")
     return Original(path, row.name)
 
 
 def has_page_pictures(context: Context, item_id: str) -> bool:
-    """Whether pages of the item can be shown as pictures: it is a PDF or a picture whose copy is kept."""
+    """Whether pages of the item can be shown as pictures: whether its stored copy is a PDF or a picture."""
     try:
         return detect_file(original(context, item_id).path) is not None
     except UserError:
@@ -73,17 +73,17 @@ def has_page_pictures(context: Context, item_id: str) -> bool:
 def page_picture(
     context: Context, item_id: str, page: int, width: int = 1000, wanted: Callable[[], bool] = lambda: True
 ) -> bytes:
-    """A page of the kept copy, as a WebP of at most this width, rendered in a child process of low priority.
+    """Return a page of the stored copy as a WebP of at most this width. A child process of low priority renders it.
 
-    Raises `UserError`: there is no such page, or it cannot be rendered.
+    Raises `UserError` without the page, or if it cannot be rendered.
     """
-    found = original(context, item_id)
-    kind = detect_file(found.path)
+    stored = original(context, item_id)
+    kind = detect_file(stored.path)
     if kind is None:
-        raise UserError(f"{found.name} has no pages that could be shown", code="no_picture")
+        raise UserError(f"{stored.name} has no pages to show", code="no_picture")
     with tempfile.TemporaryDirectory(prefix="incoming-", dir=files.root(context.settings)) as folder:
         target, limit = Path(folder) / "page.webp", context.settings.documents.max_pixels
-        inspection.render(found.path, found.name, kind, page, target, 100, limit, wanted, width=width, gentle=True)
+        inspection.render(stored.path, stored.name, kind, page, target, 100, limit, wanted, width=width, gentle=True)
         return target.read_bytes()
 
 

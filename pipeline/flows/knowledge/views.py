@@ -1,4 +1,4 @@
-"""What is shown of bases, items and chunks: frozen copies of rows, which HTTP interfaces answer with as they are."""
+"""Views of bases, items and chunks: frozen copies of rows, which HTTP interfaces answer with."""
 
 import json
 from dataclasses import dataclass, field
@@ -19,7 +19,7 @@ CAMEL = ConfigDict(**VIEW, alias_generator=to_camel, populate_by_name=True)
 
 
 def heading_of(stored: str) -> tuple[str, ...]:
-    """The headings above a chunk, outermost first."""
+    """Parse the stored headings above a chunk, outermost first."""
     return tuple(json.loads(stored))
 
 
@@ -32,7 +32,7 @@ class BaseView:
     name: Annotated[str, Field(examples=["manuals"])]
     description: str
     provider: str
-    """Who makes the vectors of items read from now on; `local`: lexical ones."""
+    """The provider of vectors for items read from now on; `local`: lexical vectors."""
     model: str
     chunk_tokens: int
     chunk_overlap: int
@@ -46,36 +46,36 @@ class CountedBase(BaseView):
     """A knowledge base."""
 
     items: Annotated[dict[str, int], Field(examples=[{"completed": 12, "failed": 1}])] = field(default_factory=dict)
-    """How many are in which state."""
+    """The number of items by state."""
 
 
 class Activity(StrEnum):
-    """What an open item is doing just now."""
+    """The current activity of an open item."""
 
     IN_LINE = "in_line"
-    """It waits until there is room for it."""
+    """It waits in line for admission."""
     QUEUED = "queued"
-    """It has begun, and its next step waits for a worker or a gate."""
+    """It is under way, and its next step waits for a worker or a gate."""
     RUNNING = "running"
     WAITING = "waiting"
-    """Its next step is tried again later."""
+    """Its next step waits for a retry."""
     STALLED = "stalled"
-    """It has neither a worker nor a message: an orphan, until the sweeper or an operator recovers it."""
+    """It is an orphan, without worker and message, until the sweeper or an operator recovers it."""
 
 
 @dataclass(frozen=True)
 class Standing:
-    """What an open item is doing just now."""
+    """An open item's current activity, its place in line, and why it waits."""
 
     __pydantic_config__ = CAMEL
     item_id: str
     activity: Activity
-    """in_line: it waits for room; queued: its next step waits for a worker or a gate; running; waiting: it is tried
-    again later; stalled: it has no worker."""
+    """in_line: it waits for admission; queued: its next step waits for a worker or a gate; running; waiting: it waits
+    for a retry; stalled: it has neither worker nor message."""
     place: int | None = None
-    """In its base's line, from 1, if it is in line."""
+    """Its place in its base's line, from 1, while it is in line."""
     reason: str = ""
-    """Why it waits, if that is known."""
+    """Why it waits, if known."""
 
 
 @dataclass(frozen=True)
@@ -86,25 +86,25 @@ class ItemView:
     id: str
     base_id: str
     position: Annotated[int, HIDDEN]
-    """In the base's line."""
+    """Its place in the base's line."""
     type: ItemType
     status: ItemStatus
     name: str
     title: str
-    """What its text calls itself."""
+    """The title in its text."""
     url: Annotated[str | None, HIDDEN]
     group_id: str | None
-    """Of the folder that it is of."""
+    """The group of its folder."""
     group_name: str | None
     size_bytes: int
     workload: int
     progress: int
     """0 to 100."""
     generation: Annotated[int, HIDDEN]
-    """0 until it can be searched for the first time."""
+    """0 until its first publication."""
     published_space: Annotated[str, HIDDEN]
     chunk_count: int
-    """Chunks that are searched."""
+    """Searchable chunks."""
     error: str | None
     warning: str | None
     deleting: bool
@@ -115,30 +115,30 @@ class ItemView:
 
     @property
     def at_rest(self) -> bool:
-        """Completed or failed."""
+        """Whether it is completed or failed."""
         return self.status in {ItemStatus.COMPLETED, ItemStatus.FAILED}
 
 
 @dataclass(frozen=True)
 class ShownItem(ItemView):
-    """An item. Its deletion shows no progress."""
+    """An item as interfaces show it."""
 
-    progress: int | None  # type: ignore[assignment]  # deletion goes before all else
-    """0 to 100; 100 once it is completed, the last one if it failed. Null while it is being deleted, or with
+    progress: int | None  # type: ignore[assignment]  # null while it is being deleted
+    """0 to 100; 100 for a completed item, the last value for a failed one. Null while it is being deleted, or with
     `includeProgress=false`."""
     standing: Standing | None = None
-    """With `includeStanding=true`: the current step of an open item."""
+    """With `includeStanding=true`: the current activity of an open item."""
 
     @computed_field  # type: ignore[prop-decorator]
     @property
     def searchable(self) -> bool:
-        """Also while it is read again."""
+        """Whether a search finds it, also while it is read again."""
         return self.generation > 0
 
     @computed_field(examples=[{"file": {"name": "manual.pdf", "size": 123456}}])  # type: ignore[prop-decorator]
     @property
     def data(self) -> dict[str, JsonValue]:
-        """Its source, by its type."""
+        """Its source, in a form for each type."""
         file: dict[str, JsonValue] = {"file": {"name": self.name, "size": self.size_bytes}}
         match self.type:
             case ItemType.FILE:
@@ -152,14 +152,14 @@ class ShownItem(ItemView):
 
 
 def shown_item(view: ItemView, *, progress: bool = True, standing: Standing | None = None) -> ShownItem:
-    """An item as interfaces show it."""
+    """Return an item as interfaces show it."""
     percent = view.progress if progress and not view.deleting else None
     return view_of(ShownItem, view, progress=percent, standing=standing)
 
 
 @dataclass(frozen=True)
 class ChunkView:
-    """A piece of an item's text: characters `start` to before `end` of it."""
+    """A passage of an item's text: its characters `start` to before `end`."""
 
     __pydantic_config__ = CAMEL
     id: int
@@ -170,22 +170,22 @@ class ChunkView:
     """The headings above it, outermost first."""
     page: int | None
     source: str | None
-    """The address of a sitemap's page."""
+    """The address of the sitemap's page that contains it."""
     start: int
     end: int
 
     @computed_field  # type: ignore[prop-decorator]
     @property
     def tokens(self) -> int:
-        """As chunks are measured; the base says how many they may have."""
-        from pipeline.reading.text.chunks import count_tokens  # noqa: PLC0415  # takes a while, and few ask
+        """The number of tokens, as the base's limit counts them."""
+        from pipeline.reading.text.chunks import count_tokens  # noqa: PLC0415  # slow to import, and rarely needed
 
         return count_tokens(self.text)
 
 
 @dataclass(frozen=True)
 class TextView:
-    """A part of an item's text: characters `start` to before `end` of it."""
+    """A part of an item's text: its characters `start` to before `end`."""
 
     __pydantic_config__ = CAMEL
     text: str
@@ -193,12 +193,12 @@ class TextView:
     start: int
     end: int
     total: int
-    """Characters that it has."""
+    """Characters of the whole text."""
 
 
 @dataclass(frozen=True)
 class Original:
-    """The stored copy of what an item was made of. `name`: what its owner calls it."""
+    """The stored copy of an item's file or note. `name`: the item's name."""
 
     path: Path
     name: str
@@ -206,7 +206,7 @@ class Original:
 
 @dataclass(frozen=True)
 class Tally:
-    """How far some items of a base are: how many are in which state, and their `progress` together, 0 to 100."""
+    """Some items of a base: their numbers by state, and their mean `progress`, 0 to 100."""
 
     states: dict[str, int]
     progress: int
@@ -222,7 +222,7 @@ class Tally:
 
 @dataclass(frozen=True)
 class QueueStatus:
-    """A base's queue, as rows, leases and messages say. Rules: docs/sources/knowledge.md#orphans."""
+    """A base's queue, derived from rows, leases and messages. Rules: docs/sources/knowledge.md#orphans."""
 
     __pydantic_config__ = CAMEL
     base_id: str
@@ -232,7 +232,7 @@ class QueueStatus:
     """Items under way."""
     active_item_ids: list[str]
     orphan_item_ids: list[str]
-    """They have neither a worker nor a message. Running workers recover them."""
+    """Items without worker and message. Running workers recover them."""
 
 
 @dataclass(frozen=True)
@@ -248,7 +248,7 @@ class FlowStatus:
 
 @dataclass(frozen=True)
 class Hit:
-    """A chunk that was found: characters `start` to before `end` of its item's text."""
+    """A matching chunk: characters `start` to before `end` of its item's text."""
 
     __pydantic_config__ = CAMEL
     chunk_id: int
@@ -258,7 +258,7 @@ class Hit:
     title: str
     type: ItemType
     source: str
-    """Its address, or the name of its file or note."""
+    """The item's address, or the name of its file or note."""
     group_id: str | None
     group_name: str | None
     heading: tuple[str, ...]
@@ -269,15 +269,15 @@ class Hit:
     text: str
     excerpt: str
     score: float
-    """1: the first by words and by vectors, or by the only one of them that found anything; 0.5: the first of one, and
-    not in the other."""
+    """1: first by words and by vectors, or by the only list with hits; 0.5: first in one list, and
+    absent from the other."""
     similarity: float | None
-    """Cosine; comparable within one model only."""
+    """The cosine, which is comparable only within one model."""
     text_rank: int | None
-    """From 1; null: it was not found that way."""
+    """Rank from 1; null: it is not in that list."""
     vector_rank: int | None
     before: tuple[str, ...]
-    """The chunks before it in its item, as many as were asked for; they may repeat some of its text."""
+    """The requested number of chunks before it in its item, which may overlap it."""
     after: tuple[str, ...]
 
 
@@ -288,6 +288,6 @@ class Hits:
     __pydantic_config__ = CAMEL
     hits: list[Hit]
     lexical: bool
-    """Some vectors are local ones, which know words but not meaning."""
+    """Some vectors are lexical: they know words but not meaning."""
     note: str
-    """Why vectors of some model were left out; empty if none were."""
+    """Why the search left out vectors of some model; empty if it used all."""

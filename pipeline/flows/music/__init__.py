@@ -1,4 +1,4 @@
-"""Music: songs become descriptions, tags and vectors, batch by batch, within what providers allow.
+"""Music: makes descriptions, tags and vectors of songs, batch by batch, within the providers' limits.
 
 Design: docs/sources/music.md.
 """

@@ -1,4 +1,4 @@
-"""Batches of songs that wait, and those that failed last."""
+"""The flow's backlog: the waiting sync and batches, and the latest failures."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -16,25 +16,25 @@ from pipeline.storage.context import Context
 
 
 def waiting(context: Context) -> Iterator[Waiting]:
-    """The active run's sync, and its batches by the queue of their next step."""
-    routes, found = current_routes(context), list[Waiting]()
+    """Yield the active run's waiting sync, and its waiting batches by the queue of their next step."""
+    routes, waits = current_routes(context), list[Waiting]()
     with context.db.read() as session:
         run = session.execute(select(RUNS.c.id, RUNS.c.mode, RUNS.c.status).where(RUNS.c.active == 1)).one_or_none()
         if run is None:
             return
         syncs = counted(session, SYNC_WORK, "music_runs", RUNS.c.id == run.id)
-        found += [replace(one, queue=CONTROL) for _, one in syncs]
-        mine = BATCHES.c.run_id == run.id
-        for step, one in counted(session, BATCH_WORK, "song_batches", mine, by=BATCHES.c.step):
-            found.append(replace(one, queue=routes.queue(Mode(run.mode), Step(step))))
+        waits += [replace(wait, queue=CONTROL) for _, wait in syncs]
+        of_run = BATCHES.c.run_id == run.id
+        for step, wait in counted(session, BATCH_WORK, "song_batches", of_run, by=BATCHES.c.step):
+            waits.append(replace(wait, queue=routes.queue(Mode(run.mode), Step(step))))
     if run.status == PipelineState.PAUSED:
-        yield from (replace(one, queue="", why="the run is paused", is_paused=True) for one in found)
+        yield from (replace(wait, queue="", why="the run is paused", is_paused=True) for wait in waits)
     else:
-        yield from found
+        yield from waits
 
 
 def failures(context: Context, limit: int) -> list[Failure]:
-    """The newest batches that failed."""
+    """Return the latest failed batches."""
     c = BATCHES.c
     failed = select(c.id, c.songs, c.error, c.updated_at).where(c.status == BatchStatus.FAILED)
     with context.db.read() as session:

@@ -1,6 +1,6 @@
-"""A dry run: what a run would ask of the providers, what that costs, and how long the limits make it take.
+"""A dry run: estimates a run's calls, their cost, and the least time under the limits.
 
-Writes nothing. Tokens are estimated at four characters each; the figures below were measured on real replies.
+Writes nothing. Counts four characters as a token; the figures below were measured on real replies.
 """
 
 import json
@@ -32,15 +32,15 @@ from pipeline.storage.context import Context
 
 CHARS_A_TOKEN = 4
 SONG_TOKENS = 35
-"""Of a song in a prompt: id, title, artist."""
+"""Tokens of a song in a prompt: id, title, artist."""
 ANSWER_TOKENS = 260
-"""Of an answer about a song."""
+"""Tokens of an answer about a song."""
 TEXT_TOKENS = 180
-"""Of the text that is embedded for a song."""
+"""Tokens of a song's text to embed."""
 
 
 class Demand(NamedTuple):
-    """Songs to describe, and songs that only need a vector, with the characters of their texts to embed."""
+    """Songs to describe, songs that only need a vector with the characters of their texts, and songs new to a sync."""
 
     described: int
     vectors_only: int
@@ -50,7 +50,7 @@ class Demand(NamedTuple):
 
 @dataclass(frozen=True)
 class Calls:
-    """Calls of one step: on which queue, to whom, how many, with how many tokens in and out."""
+    """The calls of one step: queue, provider, model, number, and tokens in and out."""
 
     queue: str
     provider: str
@@ -60,22 +60,22 @@ class Calls:
     tokens_out: int
 
     def cost(self, settings: Settings) -> float | None:
-        """By the price list; None if the model is not on it."""
+        """Return the cost by the price list; None for a model without a price."""
         price = settings.providers[self.provider].price(self.model)
         return price.of(self.tokens_in, self.tokens_out) if price else None
 
 
 def estimate_run(context: Context, options: StartOptions) -> Estimate:
-    """What `start` with these options would do. Raises `UserError` for what `start` would refuse."""
+    """Estimate a run with these options. Raises the `UserError` that `start` would raise."""
     settings = context.settings
     check(settings, options)
     size = int(gates.live_values(context)[BATCH_SIZE_SETTING].value)
     demand = _demand(context, options)
-    calls = {step: made for step, made in _calls(settings, options.mode, demand, size).items() if made.count}
-    costs = {step: made.cost(settings) for step, made in calls.items()}
+    steps = {step: calls for step, calls in _calls(settings, options.mode, demand, size).items() if calls.count}
+    costs = {step: calls.cost(settings) for step, calls in steps.items()}
     priced = [cost for cost in costs.values() if cost is not None]
-    limits = _limits(context, list(calls.values()))
-    counts = {step: made.count for step, made in calls.items()}
+    limits = _limits(context, list(steps.values()))
+    counts = {step: calls.count for step, calls in steps.items()}
     return Estimate(
         mode=options.mode,
         songs=demand.described + demand.vectors_only,
@@ -83,30 +83,30 @@ def estimate_run(context: Context, options: StartOptions) -> Estimate:
         batches=math.ceil(demand.described / size) + math.ceil(demand.vectors_only / size),
         metadata_calls=counts.get(Step.METADATA, 0),
         embedding_calls=counts.get(Step.EMBED, 0),
-        input_tokens=sum(made.tokens_in for made in calls.values()),
-        output_tokens=sum(made.tokens_out for made in calls.values()),
+        input_tokens=sum(calls.tokens_in for calls in steps.values()),
+        output_tokens=sum(calls.tokens_out for calls in steps.values()),
         seconds=max((seconds for _, seconds in limits.values()), default=0.0),
         limits={name: text for name, (text, _) in limits.items()},
-        cost=sum(priced) if priced or not calls else None,
-        unpriced=sorted({f"{made.provider} ({made.model})" for step, made in calls.items() if costs[step] is None}),
+        cost=sum(priced) if priced or not steps else None,
+        unpriced=sorted({f"{calls.provider} ({calls.model})" for step, calls in steps.items() if costs[step] is None}),
     )
 
 
 def parts(context: Context, options: StartOptions) -> list[Part]:
-    """What a run may cost the caller who asks for it, for their account; the library is only read if there is a cap."""
+    """Return what a run may cost the caller; reads the library only if the caller's account has a cap."""
     with context.db.read() as session:
         capped = bool(CALLER.get()) and accounts.cap(session) > 0
     if not capped:
         return []
     try:
-        found = estimate_run(context, options)
-    except (UnitError, OSError):  # a library that is away is read later, and adds its songs then
-        found = estimate_run(context, replace(options, skip_sync=True))
-    return [Part(max(1, found.batches), (found.cost or 0.0) / max(1, found.batches))]
+        estimate = estimate_run(context, options)
+    except (UnitError, OSError):  # the run's sync will read an unreachable library later
+        estimate = estimate_run(context, replace(options, skip_sync=True))
+    return [Part(max(1, estimate.batches), (estimate.cost or 0.0) / max(1, estimate.batches))]
 
 
 def _demand(context: Context, options: StartOptions) -> Demand:
-    """The songs of a run; within its limit, those that only need a vector come first."""
+    """Return the demand of a run; within its limit, songs that only need a vector come first."""
     left = math.inf if options.limit is None else options.limit
     new = 0 if options.skip_sync or options.mode is Mode.EMBEDDING else sync.preview(context)
     count, chars = _wanted(context, options, vectors_only=True)
@@ -118,7 +118,7 @@ def _demand(context: Context, options: StartOptions) -> Demand:
 
 
 def _wanted(context: Context, options: StartOptions, *, vectors_only: bool) -> tuple[int, int]:
-    """(songs, characters of their texts)."""
+    """Return (songs to take up, characters of their texts)."""
     wanted = wanted_songs(options.mode, vector_space(context.settings))
     if options.failed and options.mode is not Mode.EMBEDDING:
         failed = (SONGS.c.status == SongStatus.FAILED) & SONGS.c.missing_since.is_(None) & SONGS.c.batch_id.is_(None)
@@ -132,13 +132,13 @@ def _wanted(context: Context, options: StartOptions, *, vectors_only: bool) -> t
 
 
 def _calls(settings: Settings, mode: Mode, demand: Demand, size: int) -> dict[Step, Calls]:
-    """Each step of a batch is one call."""
+    """Return the calls of each step: one call for each batch."""
     music = settings.music
     batches = math.ceil(demand.described / size)
-    found = {}
+    by_step = {}
     if mode is not Mode.EMBEDDING:
         overhead = (len(SYSTEM) + len(json.dumps(REPLY_SCHEMA))) // CHARS_A_TOKEN
-        found[Step.METADATA] = Calls(
+        by_step[Step.METADATA] = Calls(
             queue_of(settings, mode, Step.METADATA),
             music.provider,
             registry.model_name(settings, music.provider, music.model),
@@ -148,7 +148,7 @@ def _calls(settings: Settings, mode: Mode, demand: Demand, size: int) -> dict[St
         )
     if music.embeddings_provider and mode is not Mode.METADATA:
         new_texts, new_batches = (demand.described, batches) if mode is Mode.FULL else (0, 0)
-        found[Step.EMBED] = Calls(
+        by_step[Step.EMBED] = Calls(
             queue_of(settings, mode, Step.EMBED),
             music.embeddings_provider,
             registry.model_name(settings, music.embeddings_provider, music.embeddings_model),
@@ -156,27 +156,27 @@ def _calls(settings: Settings, mode: Mode, demand: Demand, size: int) -> dict[St
             demand.chars // CHARS_A_TOKEN + new_texts * TEXT_TOKENS,
             0,
         )
-    return found
+    return by_step
 
 
 def _limits(context: Context, calls: list[Calls]) -> dict[str, tuple[str, float]]:
-    """The limits in force for these calls, each with the least time it takes: a queue's, or all of a provider's."""
+    """Return the limits of these calls' queues and providers, by name, each with the least time under it."""
     live = gates.live_values(context)
     scopes: dict[str, list[Calls]] = {}
-    for made in calls:
-        for scope in (f"queue.{made.queue}", f"provider.{made.provider}"):
-            scopes.setdefault(scope, []).append(made)
-    found = {}
-    for scope, mine in scopes.items():
+    for each in calls:
+        for scope in (f"queue.{each.queue}", f"provider.{each.provider}"):
+            scopes.setdefault(scope, []).append(each)
+    by_name = {}
+    for scope, limited in scopes.items():
         if (key := f"{scope}.limits") in live:
-            text, tokens = str(live[key].value), sum(made.tokens_in + made.tokens_out for made in mine)
+            text, tokens = str(live[key].value), sum(each.tokens_in + each.tokens_out for each in limited)
             name = scope.removeprefix("queue.").replace("provider.", "provider ", 1)
-            found[name] = text, least_s(sum(made.count for made in mine), text, tokens)
-    return found
+            by_name[name] = text, least_s(sum(each.count for each in limited), text, tokens)
+    return by_name
 
 
 def least_s(calls: int, limits: str, tokens: int = 0) -> float:
-    """The least time in which these limits let this many calls, with this many tokens, begin."""
+    """Return the least seconds in which these limits admit this many calls with this many tokens."""
     waits = [0.0]
     for window in parse_windows(limits) if calls else []:
         used = calls if window.unit is Unit.REQUESTS else tokens

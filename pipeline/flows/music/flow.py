@@ -1,4 +1,4 @@
-"""What the flow does for the house: `FLOW`. Only who needs all of it imports it."""
+"""`FLOW`: the functions and tables that this flow offers to the engine. Importing it loads the whole flow."""
 
 from pipeline.flows.flow import Flow
 from pipeline.flows.music import backlog, recovery, service, unserved

@@ -1,4 +1,4 @@
-"""Songs in full text: found by their names and albums as soon as they are synced, by tags and descriptions later."""
+"""The full text of songs: names and albums from the sync, tags and descriptions from the analysis."""
 
 import json
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ FULL_TEXT = FullText("music_fts", items="music_songs", time="updated_at")
 
 
 def index(session: Session, song_ids: Sequence[int]) -> None:
-    """Index songs as their rows are now, in the caller's transaction."""
+    """Index the current rows of songs, in the caller's transaction."""
     names = ("id", "title", "artist", "album", "genre", "year", "tags", "mood", "description")
     for some in portions(song_ids):
         rows = session.execute(select(*(SONGS.c[name] for name in names)).where(SONGS.c.id.in_(some)))
@@ -24,14 +24,14 @@ def index(session: Session, song_ids: Sequence[int]) -> None:
 
 def _text(row: Any) -> Text:
     about = " \n".join([row.album, row.genre, str(row.year or "")])
-    found = " \n".join([row.mood, *json.loads(row.tags), row.description])
-    return Text(row.id, f"{row.title} \n{row.artist}", about, found)
+    analysis = " \n".join([row.mood, *json.loads(row.tags), row.description])
+    return Text(row.id, f"{row.title} \n{row.artist}", about, analysis)
 
 
 def search(session: Session, words: str, limit: int) -> tuple[list[int], bool]:
-    """Songs with all the words, best first; where there are none, those with some of them, and True."""
-    if found := FULL_TEXT.search(session, words, limit):
-        return found, False
+    """Return (songs with all words, best first; False), or (songs with some of the words; whether any matched)."""
+    if ids := FULL_TEXT.search(session, words, limit):
+        return ids, False
     for some in looser(words):
-        found += FULL_TEXT.search(session, some, limit, any_word=True)
-    return list(dict.fromkeys(found))[:limit], bool(found)
+        ids += FULL_TEXT.search(session, some, limit, any_word=True)
+    return list(dict.fromkeys(ids))[:limit], bool(ids)

@@ -1,4 +1,4 @@
-"""The queues of the music flow that have gates, and its live settings. Rules: docs/sources/music.md#settings."""
+"""The gated queues of the music flow, and its live settings. Rules: docs/sources/music.md#settings."""
 
 from pipeline.engine import live_settings as live
 from pipeline.engine.gate_registry import GatedQueue
@@ -13,7 +13,7 @@ RATE_LIMIT_SETTING = "queue_rate_limit_max"
 
 
 def gated_queues(settings: Settings) -> list[GatedQueue]:
-    """The flow's queues with the limits of docs/sources/music.md#rate-limit; none where no provider is named."""
+    """Return the queues of configured providers, with the limits of docs/sources/music.md#rate-limit."""
     writer, embedder = settings.music.provider, settings.music.embeddings_provider
     queues = []
     if writer:
@@ -28,7 +28,7 @@ def gated_queues(settings: Settings) -> list[GatedQueue]:
 
 
 def live_settings(settings: Settings) -> dict[str, Live]:  # noqa: ARG001  # the same signature in every flow
-    """What can be changed while the flow runs."""
+    """Return the flow's live settings."""
     return {
         CONCURRENCY_SETTING: Live("batches of songs under way at once", whole(1, 256), 1),
         RATE_LIMIT_SETTING: Live(
@@ -41,12 +41,12 @@ def live_settings(settings: Settings) -> dict[str, Live]:  # noqa: ARG001  # the
 
 
 def concurrency(context: Context) -> int:
-    """Batches of a run that are under way at once."""
+    """Return how many batches of a run may be under way at once."""
     return _in_force(context, CONCURRENCY_SETTING)
 
 
 def batch_size(context: Context) -> int:
-    """Songs in a batch."""
+    """Return the number of songs in a batch."""
     return _in_force(context, BATCH_SIZE_SETTING)
 
 

@@ -12,7 +12,7 @@ from pipeline.flows.music.states import BATCH, BatchEvent, BatchStatus, Mode, Pi
 
 
 class Song(Base):
-    """A song of a library, and what was found out about it. Never deleted: this was paid for."""
+    """A song of a library, and its analysis. Never deleted, since the analysis was paid for."""
 
     __tablename__ = "music_songs"
     __table_args__ = (
@@ -26,7 +26,7 @@ class Song(Base):
     )
 
     id: Mapped[int] = mapped_column(RowId, primary_key=True)
-    """Ours; it stays when the server gives the song another id."""
+    """Penstock's id, which stays when the server gives the song another id."""
     library: Mapped[str] = mapped_column(String(20))
     """`server` or `folder`."""
     server_id: Mapped[str] = mapped_column(String(255))
@@ -40,17 +40,17 @@ class Song(Base):
     path: Mapped[str] = mapped_column(String(600), default="")
     musicbrainz_id: Mapped[str] = mapped_column(String(64), default="")
     seen_at: Mapped[datetime] = mapped_column(UtcDateTime)
-    """When the last sync that listed it began."""
+    """The start of the last sync that listed it."""
     missing_since: Mapped[datetime | None] = mapped_column(UtcDateTime)
-    """Set when a complete listing does not have it; None again when it comes back."""
+    """The time at which a complete listing first lacked it; None while the library has it."""
     status: Mapped[str] = mapped_column(String(20), default=SongStatus.PENDING.value)
     attempts: Mapped[int] = mapped_column(default=0)
-    """Replies that left it out."""
+    """The number of replies that left it out."""
     error: Mapped[str | None] = mapped_column(Text)
     run_id: Mapped[str | None] = mapped_column(String(32))
-    """The run that last took it up."""
+    """The last run that took it up."""
     batch_id: Mapped[int | None] = mapped_column(RowId)
-    """The open batch that it is in, or None. Written in the transaction that makes or ends the batch."""
+    """Its open batch, or None. The transaction that creates or ends the batch writes it."""
     description: Mapped[str] = mapped_column(Text, default="")
     tags: Mapped[str] = mapped_column(Text, default="[]")
     """JSON list."""
@@ -60,7 +60,7 @@ class Song(Base):
     analysis_json: Mapped[str | None] = mapped_column(Text)
     """The model's answer about this song, as validated."""
     vector_text: Mapped[str] = mapped_column(Text, default="")
-    """The text that is embedded."""
+    """The text to embed."""
     model: Mapped[str] = mapped_column(String(120), default="")
     analysed_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
     vector_model: Mapped[str] = mapped_column(String(200), default="")
@@ -91,12 +91,12 @@ class Run(ClaimColumns, Base):
     id: Mapped[str] = mapped_column(String(32), primary_key=True)
     status: Mapped[str] = mapped_column(String(20), default=PipelineState.IDLE.value)
     active: Mapped[int | None] = mapped_column(unique=True)
-    """1 until the run has ended, then None: this constraint refuses a second start."""
+    """1 until the run has ended, then None: the unique constraint refuses a second start."""
     mode: Mapped[str] = mapped_column(String(20), default=Mode.FULL.value)
     song_limit: Mapped[int | None]
     enqueued: Mapped[int] = mapped_column(default=0)
     synced: Mapped[bool] = mapped_column(default=False)
-    """It has synced, or need not."""
+    """The run has synced, or skips the sync."""
     all_enqueued: Mapped[bool] = mapped_column(default=False)
     sync_report: Mapped[str | None] = mapped_column(Text)
     outcome: Mapped[str | None] = mapped_column(String(20))
@@ -108,7 +108,7 @@ class Run(ClaimColumns, Base):
 
 
 class SongBatch(ClaimColumns, Base):
-    """Songs that are asked for together: the unit of work. Paid results stay here until they are saved."""
+    """Songs that one call describes or embeds: the unit of work. It holds paid results until they are saved."""
 
     __tablename__ = "music_batches"
     __table_args__ = (
@@ -126,10 +126,10 @@ class SongBatch(ClaimColumns, Base):
     step: Mapped[str] = mapped_column(String(20), default=Step.METADATA.value)
     status: Mapped[str] = mapped_column(String(20), default=BatchStatus.PENDING.value)
     song_ids: Mapped[str] = mapped_column(Text)
-    """JSON list of our ids, for people who look at the batch later."""
+    """JSON list of our song ids, to inspect the batch later."""
     songs: Mapped[int]
     reply: Mapped[str | None] = mapped_column(Text)
-    """A reply that was not valid, for its repair and for inspection."""
+    """An invalid reply, for its repair and for inspection."""
     analysis: Mapped[str | None] = mapped_column(Text)
     """Paid metadata, JSON: our song id → the validated answer."""
     analysis_model: Mapped[str] = mapped_column(String(120), default="")
@@ -141,7 +141,7 @@ class SongBatch(ClaimColumns, Base):
     left_out: Mapped[int] = mapped_column(default=0)
     """Songs that the reply left out."""
     ignored: Mapped[int] = mapped_column(default=0)
-    """Answers with an id that nobody asked for or that came twice."""
+    """Answers with an unknown or repeated id."""
     error: Mapped[str | None] = mapped_column(Text)
     retry_count: Mapped[int] = mapped_column(default=0)
     created_at: Mapped[datetime] = mapped_column(UtcDateTime)

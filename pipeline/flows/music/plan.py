@@ -1,4 +1,4 @@
-"""What the pipeline's rows ask for now. Start, resume, retry and recovery all end here."""
+"""Derives due work from the pipeline's rows. Starts, resumes, retries and recovery all launch by this plan."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,14 +18,14 @@ from pipeline.storage.context import Context
 
 log = structlog.get_logger(__name__)
 MAX_LEFT_OUT_SONGS = 1000
-"""Songs that replies left out and that are put into batches at once."""
+"""The most left-out songs that one transaction puts into batches."""
 PAID_FIRST = (Step.SAVE, Step.EMBED, Step.REPAIR, Step.METADATA)
-"""In which order waiting batches take their turn: those that something was paid for come first."""
+"""The order in which waiting batches start: batches with paid results come first."""
 
 
 @dataclass(frozen=True)
 class BatchLaunch:
-    """A batch that waits for a message, which goes on from `step`, in `queue`."""
+    """A batch that waits for a message in `queue` for its `step`."""
 
     id: int
     mode: Mode
@@ -34,14 +34,14 @@ class BatchLaunch:
 
     @classmethod
     def of(cls, row: Any, routes: Routes) -> "BatchLaunch":
-        """The batch from its step on, by the routes that are open now."""
+        """Return the launch of a batch by the current routes."""
         mode, step = Mode(row.mode), Step(row.step)
         return cls(row.id, mode, step, routes.queue(mode, step))
 
 
 @dataclass(frozen=True)
 class Plan:
-    """Which messages are wanted, be they on their way or not. `sync`, `enqueue`: the run's own stages."""
+    """The messages that the rows ask for, sent or not. `sync`, `enqueue`: the run's own stages."""
 
     sync: bool = False
     enqueue: bool = False
@@ -49,7 +49,7 @@ class Plan:
 
 
 def plan(context: Context, run_id: str) -> Plan:
-    """What the run wants now: as many batches as may be under way take their turn. Ends a run that has nothing left."""
+    """Start as many batches as may be under way, and return the run's plan. Ends a run without further work."""
     width, size = live_settings.concurrency(context), live_settings.batch_size(context)
     routes = current_routes(context)
 
@@ -65,7 +65,7 @@ def plan(context: Context, run_id: str) -> Plan:
             case PipelineState.RUNNING | PipelineState.BREAKER:
                 if _end_if_done(tx, run, size):
                     return Plan()
-                _begin_batches(tx, run, width)
+                _start_batches(tx, run, width)
                 queued = select(BATCHES).where(BATCHES.c.run_id == run.id, BATCHES.c.status == BatchStatus.QUEUED)
                 rows = tx.execute(queued.order_by(BATCHES.c.id))
                 return Plan(batches=[BatchLaunch.of(row, routes) for row in rows])
@@ -75,7 +75,10 @@ def plan(context: Context, run_id: str) -> Plan:
 
 
 def _end_if_done(tx: Tx, run: Any, size: int) -> bool:
-    """End the run if all its batches have ended; songs that replies left out make new ones. Whether it ended."""
+    """End the run if its batches have ended and no song was left out; return whether it ended.
+
+    Otherwise put left-out songs into new batches.
+    """
     if runs.has_open(tx, run.id):
         return False
     songs = left_out_songs(tx, run.id, MAX_LEFT_OUT_SONGS)
@@ -87,10 +90,10 @@ def _end_if_done(tx: Tx, run: Any, size: int) -> bool:
     return True
 
 
-def _begin_batches(tx: Tx, run: Any, width: int) -> None:
-    """Let pending batches take their turn, as many as may be under way."""
+def _start_batches(tx: Tx, run: Any, width: int) -> None:
+    """Queue as many pending batches as may be under way."""
     room = width - runs.count_under_way(tx, run.id)
-    # Step by step: so the index of what can be claimed has them in this order, however many wait.
+    # One query for each step reads the claimable index in order, even with many waiting batches.
     waiting = (BATCHES.c.run_id == run.id, BATCH_WORK.claimable, BATCHES.c.status == BatchStatus.PENDING)
     chosen: list[int] = []
     for step in PAID_FIRST:
@@ -98,5 +101,5 @@ def _begin_batches(tx: Tx, run: Any, width: int) -> None:
             here = select(BATCHES.c.id).where(*waiting, BATCHES.c.step == step, is_due(BATCHES, tx.now))
             chosen += tx.execute(here.order_by(BATCHES.c.id).limit(room - len(chosen))).scalars()
     if chosen:
-        mine = BATCHES.c.id.in_(chosen)
-        BATCH.move(tx, BATCHES, BatchEvent.LAUNCH, mine, next_run_at=None, updated_at=tx.now)
+        is_chosen = BATCHES.c.id.in_(chosen)
+        BATCH.move(tx, BATCHES, BatchEvent.LAUNCH, is_chosen, next_run_at=None, updated_at=tx.now)

@@ -23,16 +23,16 @@ from pipeline.storage.context import Context
 
 
 def song(context: Context, reference: str) -> SongView:
-    """A song by our id, its library's id, its title (or "artist - title"), or its file's name. Raises `UserError`."""
+    """Return a song by our id, its library's id, title, "artist - title", or its file's name. Raises `UserError`."""
     key = reference.strip()
     names = (SONGS.c.title, SONGS.c.artist + " - " + SONGS.c.title, SONGS.c.path)
-    which = [SONGS.c.server_id == key, or_(*(func.lower(name) == func.lower(key) for name in names))]
-    # A file without tags has its name for a title: "Anna Vale - Rain".
-    which.append(or_(_ends(SONGS.c.title, f" - {key}"), _ends(SONGS.c.path, f"/{key}")))
+    conditions = [SONGS.c.server_id == key, or_(*(func.lower(name) == func.lower(key) for name in names))]
+    # The title of a file without tags is its name, such as "Anna Vale - Rain".
+    conditions.append(or_(_ends(SONGS.c.title, f" - {key}"), _ends(SONGS.c.path, f"/{key}")))
     if key.isascii() and key.isdigit() and len(key) < 19:
-        which.insert(0, SONGS.c.id == int(key))
+        conditions.insert(0, SONGS.c.id == int(key))
     with context.db.read() as session:
-        for condition in which:
+        for condition in conditions:
             rows = session.execute(select(SONGS).where(condition).order_by(SONGS.c.id).limit(6)).all()
             if len(rows) == 1:
                 return song_view(rows[0])
@@ -43,16 +43,16 @@ def song(context: Context, reference: str) -> SongView:
 
 
 def _ends(column: ColumnElement[str], text: str) -> ColumnElement[bool]:
-    """Whether a column ends with this text, in any case as the database knows it."""
+    """Return the condition that a column ends with this text, in any case."""
     return func.lower(func.substr(column, func.length(column) - len(text) + 1)) == func.lower(text)
 
 
 def song_by_id(context: Context, song_id: int) -> SongView:
-    """A song by our id. Raises `UserError` if there is none."""
-    found = songs_by_id(context, [song_id])
-    if song_id not in found:
+    """Return a song by our id. Raises `UserError` for an unknown id."""
+    by_id = songs_by_id(context, [song_id])
+    if song_id not in by_id:
         raise UserError(f"there is no song {song_id}", code="unknown_song")
-    return found[song_id]
+    return by_id[song_id]
 
 
 def songs(
@@ -66,9 +66,9 @@ def songs(
     limit: int = 50,
     offset: int = 0,
 ) -> list[SongView]:
-    """Songs, in the order in which they were added. `words`: in title, artist or album, in any case.
+    """Return songs in the order in which they were added. `words`: part of title, artist or album, in any case.
 
-    `run_id`: which this run took up last. `after`: beyond the song with this id.
+    `run_id`: the last run that took them up. `after`: start behind the song with this id.
     """
     query = select(SONGS).where(SONGS.c.id > after).order_by(SONGS.c.id).limit(limit).offset(offset)
     if status is not None:
@@ -85,7 +85,7 @@ def songs(
 
 
 def songs_by_id(context: Context, ids: list[int]) -> dict[int, SongView]:
-    """The songs with these ids, by id."""
+    """Return the songs with these ids, by id; leave out unknown ids."""
     with context.db.read() as session:
         rows = session.execute(select(SONGS).where(SONGS.c.id.in_(ids)))
         return {row.id: song_view(row) for row in rows}
@@ -99,7 +99,7 @@ def batches(
     before: int | None = None,
     limit: int = 50,
 ) -> list[BatchView]:
-    """Batches, the newest first. `before`: older than the batch with this id."""
+    """Return batches, newest first. `before`: only batches older than this id."""
     query = select(BATCHES).order_by(BATCHES.c.id.desc()).limit(limit)
     if run_id:
         query = query.where(BATCHES.c.run_id == run_id)
@@ -112,7 +112,7 @@ def batches(
 
 
 def run(context: Context, run_id: str) -> RunView:
-    """A run by its id. Raises `UserError` if there is none."""
+    """Return a run. Raises `UserError` for an unknown id."""
     with context.db.read() as session:
         row = session.execute(select(RUNS).where(RUNS.c.id == run_id)).one_or_none()
     if row is None:
@@ -121,7 +121,7 @@ def run(context: Context, run_id: str) -> RunView:
 
 
 def runs(context: Context, *, limit: int = 50, after: tuple[datetime, str] | None = None) -> list[RunView]:
-    """Runs, the newest first. `after`: beyond the run with this moment and id."""
+    """Return runs, newest first. `after`: start behind this (time of creation, id)."""
     created_at, key = RUNS.c.created_at, RUNS.c.id
     query = select(RUNS).order_by(created_at.desc(), key.desc()).limit(limit)
     if after is not None:
@@ -131,30 +131,30 @@ def runs(context: Context, *, limit: int = 50, after: tuple[datetime, str] | Non
 
 
 def run_figures(context: Context, run_id: str) -> RunFigures:
-    """How far a run is, and what it cost. Raises `UserError` if there is none."""
+    """Return the progress and cost of a run. Raises `UserError` for an unknown id."""
     run(context, run_id)
     with context.db.read() as session:
         by_song = count_by(session, SONGS.c.status, SONGS.c.run_id == run_id)
         by_batch = count_by(session, BATCHES.c.status, BATCHES.c.run_id == run_id)
         delayed = session.execute(select(func.count()).where(*_delayed(run_id, context.db.now()))).scalar_one()
-    spent = calls.total(context, CallFilter("music", run_id))
+    total = calls.total(context, CallFilter("music", run_id))
     return RunFigures(
         run_id,
         by_song,
         by_batch,
         delayed,
-        spent.calls if spent else 0,
-        spent.failed if spent else 0,
-        spent.input_tokens if spent else 0,
-        spent.output_tokens if spent else 0,
-        spent.cost if spent else 0.0,
+        total.calls if total else 0,
+        total.failed if total else 0,
+        total.input_tokens if total else 0,
+        total.output_tokens if total else 0,
+        total.cost if total else 0.0,
     )
 
 
 def run_sums(context: Context, run_ids: Sequence[str]) -> dict[str, RunSums]:
-    """What these runs came to, by their ids."""
-    mine = (SONGS.c.run_id.in_(run_ids),)
-    query = select(SONGS.c.run_id, SONGS.c.status, func.count()).where(*mine).group_by(SONGS.c.run_id, SONGS.c.status)
+    """Return the sums of these runs, by id."""
+    of_runs = SONGS.c.run_id.in_(run_ids)
+    query = select(SONGS.c.run_id, SONGS.c.status, func.count()).where(of_runs).group_by(SONGS.c.run_id, SONGS.c.status)
     songs: dict[str, dict[str, int]] = {}
     with context.db.read() as session:
         for run_id, status, count in session.execute(query):
@@ -168,7 +168,7 @@ def _delayed(run_id: str, now: datetime) -> tuple[ColumnElement[bool], ...]:
 
 
 def last_run(context: Context) -> RunView | None:
-    """The active run, or the last one."""
+    """Return the active run, else the last run, else None."""
     query = select(RUNS).order_by(RUNS.c.active.is_(None), RUNS.c.created_at.desc()).limit(1)
     with context.db.read() as session:
         row = session.execute(query).one_or_none()
@@ -176,15 +176,15 @@ def last_run(context: Context) -> RunView | None:
 
 
 def status(context: Context) -> MusicStatus:
-    """The status of the pipeline."""
+    """Return the status of the pipeline."""
     now = context.db.now()
     run = last_run(context)
     with context.db.read() as session:
         by_song = count_by(session, SONGS.c.status)
         with_vector = session.execute(select(func.count()).where(SONGS.c.vector_model != "")).scalar_one()
         missing = session.execute(select(func.count()).where(SONGS.c.missing_since.is_not(None))).scalar_one()
-        mine = BATCHES.c.run_id == (run.id if run else "")
-        by_batch = count_by(session, BATCHES.c.status, mine)
+        of_run = BATCHES.c.run_id == (run.id if run else "")
+        by_batch = count_by(session, BATCHES.c.status, of_run)
         delayed = session.execute(select(func.count()).where(*_delayed(run.id if run else "", now))).scalar_one()
         failed = (SONGS.c.run_id == (run.id if run else ""), SONGS.c.status == SongStatus.FAILED)
         failed_songs = session.execute(select(func.count()).where(*failed)).scalar_one()
@@ -214,8 +214,8 @@ def status(context: Context) -> MusicStatus:
 
 
 def _surroundings(context: Context, run: RunView | None) -> tuple[bool, str, str, list[Holdup]]:
-    """(whether a worker runs, which gates that the run needs are closed, who stands in for its provider, why nothing
-    more is let through)."""
+    """Return (whether a worker runs, the closed gates that the run needs, the provider that stands in, the holdups of
+    its queues)."""
     if not context.online:
         return False, "", "", []
     try:
@@ -234,17 +234,17 @@ def _holdups(context: Context, run: RunView, routes: Routes) -> list[Holdup]:
         return []
     names = sorted(needed_queues(routes, run.mode) & context.gates.queues.keys())
     now = context.db.now()
-    found = [queue_views.holdup(queue_views.queue(context, name), now) for name in names]
-    return [one for one in found if one is not None]
+    holdups = [queue_views.holdup(queue_views.queue(context, name), now) for name in names]
+    return [holdup for holdup in holdups if holdup is not None]
 
 
 def _closed_gates(context: Context, run: RunView, routes: Routes) -> str:
-    found: list[str] = []
+    gates_closed: list[str] = []
     for name in sorted(needed_queues(routes, run.mode) & context.gates.queues.keys()):
         closed = gates.gate(context, name).look().closed
         if closed:
             by, left_s, reason = closed
             left = f"{left_s:.0f} s left" if left_s < float("inf") else ""
             detail = ", ".join(part for part in (reason, left) if part)
-            found.append(f"{name} is closed by {CLOSED_BY[by]}" + (f" ({detail})" if detail else ""))
-    return "; ".join(found)
+            gates_closed.append(f"{name} is closed by {CLOSED_BY[by]}" + (f" ({detail})" if detail else ""))
+    return "; ".join(gates_closed)

@@ -1,4 +1,4 @@
-"""What the sweeper and wake-ups ask of music: what is due, and that the run's state follows the breakers."""
+"""Finds due runs for the sweeper and wake-ups, and sets the run's state by the breakers."""
 
 from collections.abc import Collection
 
@@ -20,19 +20,19 @@ from pipeline.storage.context import Context
 
 log = structlog.get_logger(__name__)
 ANYTHING = anything((RUNS, BATCHES), (RUNS, RUNS.c.active == 1))
-"""Whether a run has not ended."""
+"""Whether a run is active."""
 
 
 def due(context: Context) -> list[str]:
-    """The active run if something in it has waited long enough. Its state follows the breakers first."""
+    """Return the active run if its sync or a batch is due, after setting its state by the breakers."""
     reflect_breakers(context)
     now = context.db.now()
     batches = select(BATCHES.c.run_id).where(BATCH_WORK.waits(BATCHES.c.next_run_at <= now))
     return _active(context, or_(RUNS.c.id.in_(batches), SYNC_WORK.waits(RUNS.c.next_run_at <= now)))
 
 
-def runnable(context: Context, _shut: Collection[str] = ()) -> list[str]:
-    """The active run, unless it is paused. What waits for a closed gate is left where it is by launching."""
+def runnable(context: Context, _closed_queues: Collection[str] = ()) -> list[str]:
+    """Return the active run, unless it is paused. The launch itself skips batches that wait for closed gates."""
     return _active(context)
 
 
@@ -43,28 +43,28 @@ def _active(context: Context, *which: ColumnElement[bool]) -> list[str]:
 
 
 def next_wait_s(context: Context) -> float | None:
-    """Seconds until the next batch or sync is due, if one waits."""
+    """Return the seconds until the next batch or sync is due; None if none waits."""
     with context.db.read() as session:
         waits = [next_due(session, kind) for kind in (BATCH_WORK, SYNC_WORK)]
     return min((wait for wait in waits if wait is not None), default=None)
 
 
 def breakers_in_use(context: Context, mode: Mode) -> list[str]:
-    """The breakers of the queues that a run of this mode needs now."""
-    found = context.gates.queues
-    return sorted({found[name].breaker for name in needed_queues(current_routes(context), mode) if name in found})
+    """Return the breakers of the queues that a run of this mode needs now."""
+    queues = context.gates.queues
+    return sorted({queues[name].breaker for name in needed_queues(current_routes(context), mode) if name in queues})
 
 
 def reflect_breakers(context: Context) -> str:
-    """Let the active run's state say whether a breaker that it needs is open; why, or empty."""
+    """Set the active run's state by the breakers that it needs; return why they are open, or empty."""
     with context.db.read() as session:
-        found = session.execute(select(RUNS).where(RUNS.c.active == 1)).one_or_none()
-    if found is None or found.status not in LIVE:
+        active = session.execute(select(RUNS).where(RUNS.c.active == 1)).one_or_none()
+    if active is None or active.status not in LIVE:
         return ""
     try:
-        states = [gates.breaker(context, name).look() for name in breakers_in_use(context, Mode(found.mode))]
+        states = [gates.breaker(context, name).look() for name in breakers_in_use(context, Mode(active.mode))]
     except RedisError:
-        return ""  # nobody knows; what was paid for is stored, and the run must go on
+        return ""  # the breakers are unknown, and the run must go on
     reasons = [f"{state.name}: {state.reason}" for state in states if state.state == "open"]
     event = PipelineEvent.BREAK if reasons else PipelineEvent.MEND
     before = PipelineState.RUNNING if reasons else PipelineState.BREAKER
@@ -74,7 +74,7 @@ def reflect_breakers(context: Context) -> str:
         if run is not None and run.status == before:
             runs.move(tx, run, event)
 
-    if found.status == before:
+    if active.status == before:
         context.db.run(work)
         log.info("music.breaker", open=bool(reasons))
     return "; ".join(reasons)

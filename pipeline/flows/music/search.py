@@ -1,4 +1,4 @@
-"""Finding songs: like one that is there, by words, or for a mood."""
+"""Searches songs: similar to a song, by words, or for a mood."""
 
 from collections.abc import Sequence
 
@@ -20,45 +20,45 @@ from pipeline.storage.vectors.codes import Floats
 from pipeline.storage.vectors.nearest import Hit
 
 PATIENCE_S = 20.0
-"""How long a search waits for its one call while the gate is full."""
+"""How long a search waits for its call while the gate is full."""
 MAX_LIMIT = 1000
-_SPARE = 50
-"""More hits than asked for, since missing songs are left out."""
+_EXTRA = 50
+"""Hits beyond the limit, since the result leaves out missing songs."""
 
 
 def like_song(context: Context, reference: str, limit: int = 10) -> Found:
-    """Songs like this one, best first. Raises `UserError` if it is unknown or has no vector yet."""
+    """Find songs like this one, best first. Raises `UserError` if it is unknown or has no vector yet."""
     song = queries.song(context, reference)
     with context.db.read() as session:
-        found = vectors.get(session, KIND, song.id)
-    if found is None:
+        stored = vectors.get(session, KIND, song.id)
+    if stored is None:
         raise UserError(
-            f"{song.artist} - {song.title} has no vector yet; `penstock music start` makes them, or says what it takes",
+            f"{song.artist} - {song.title} has no vector yet; `penstock music start` makes them, or says why not",
             code="no_vector",
         )
-    model, vector = found
+    model, vector = stored
     return _search(context, model, vector, _within(limit), without=song.id)
 
 
 def for_words(context: Context, words: str, limit: int = 10) -> Found:
-    """Songs by what they are called, their albums and tags, and for a mood; best first.
+    """Find songs by names, albums and tags, and for a mood, best first.
 
-    Asks the provider of embeddings, through its gate, if there is one, and songs with vectors.
+    Calls the provider of embeddings through its gate, if one is configured and songs have vectors.
     """
     words, limit = words.strip(), _within(limit)
     if not words:
-        raise UserError("say what the songs should be like, or what they are called", code="empty_query")
+        raise UserError("say a mood, or words of the songs' names", code="empty_query")
     with context.db.read() as session:
-        named, any_word = fulltext.search(session, words, limit + _SPARE)
+        named, any_word = fulltext.search(session, words, limit + _EXTRA)
     space = vector_space(context.settings)
-    # Where no song has a vector, that is not worth a call.
+    # Without songs that have a vector, a call would be wasted.
     hits = _hits(context, space, _embedded(context, words), limit) if _count(context, space) else []
     ranked = fuse(ranks(named), ranks(hit.item_id for hit in hits))
     return _found(context, space, [item for item, _ in ranked], hits, limit, any_word=any_word)
 
 
 def count_searchable(context: Context) -> int:
-    """How many songs a search for a mood could find: those with a vector of the current space."""
+    """Count the songs that a search for a mood can find: those with a vector of the current space."""
     return _count(context, vector_space(context.settings))
 
 
@@ -83,7 +83,7 @@ def _hits(
     context: Context, model: str, vector: "Floats | list[float]", limit: int, *, without: int | None = None
 ) -> "list[Hit]":
     with context.db.read() as session:
-        return nearest.search(session, KIND, model, vector, limit + _SPARE, without=without)
+        return nearest.search(session, KIND, model, vector, limit + _EXTRA, without=without)
 
 
 def _found(
@@ -97,14 +97,14 @@ def _found(
 ) -> Found:
     scores = {hit.item_id: round(hit.score, 4) for hit in hits}
     songs = queries.songs_by_id(context, list(ids))
-    here = [songs[one] for one in ids if one in songs and songs[one].missing_since is None]
+    present = [songs[key] for key in ids if key in songs and songs[key].missing_since is None]
     with context.db.read() as session:
-        there = session.execute(select(func.count()).where(SONGS.c.missing_since.is_(None))).scalar_one()
+        present_count = session.execute(select(func.count()).where(SONGS.c.missing_since.is_(None))).scalar_one()
     return Found(
-        [Match(song, scores.get(song.id)) for song in here[:limit]],
+        [Match(song, scores.get(song.id)) for song in present[:limit]],
         lexical=model.startswith("local:"),
         searched=_count(context, model),
-        songs=there,
+        songs=present_count,
         any_word=any_word,
     )
 

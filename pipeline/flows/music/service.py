@@ -1,6 +1,6 @@
-"""What a user can ask for. Each function is one transaction, which launches the run once it has committed.
+"""Commands on the pipeline. Each is one transaction, whose messages are launched after the commit.
 
-Rules: docs/sources/music.md#pipeline. Launching derives from the rows what to send (`plan`).
+Rules: docs/sources/music.md#pipeline. The launch derives the messages from the rows: see `plan`.
 """
 
 from collections.abc import Collection, Sequence
@@ -56,7 +56,7 @@ class AlreadyRunning(UserError):
 
 @dataclass(frozen=True)
 class StartOptions:
-    """Rule: docs/sources/music.md#status. `failed`: try failed songs again."""
+    """Options of a run. `failed`: retry failed songs. Rule: docs/sources/music.md#status."""
 
     mode: Mode = Mode.FULL
     skip_sync: bool = False
@@ -65,7 +65,7 @@ class StartOptions:
 
 
 def check(settings: Settings, options: StartOptions) -> None:
-    """Raise `UserError` now for what would fail later."""
+    """Raise `UserError` now for options with which the run would fail later."""
     music = settings.music
     if options.limit is not None and options.limit < 1:
         raise UserError("the limit must be at least 1 song", code="bad_limit")
@@ -83,29 +83,29 @@ def check(settings: Settings, options: StartOptions) -> None:
 
 
 def _without_provider(settings: Settings) -> str:
-    """What works without a provider, and what it would take to have one."""
+    """Return a message that says what works without a provider, and how to configure one."""
     if settings.providers:
-        take = f"set PENSTOCK_MUSIC__PROVIDER to one of your providers ({', '.join(sorted(settings.providers))})"
+        remedy = f"set PENSTOCK_MUSIC__PROVIDER to one of your providers ({', '.join(sorted(settings.providers))})"
     else:
-        take = (
+        remedy = (
             "name one, also one on this machine: PENSTOCK_PROVIDERS__OLLAMA__BASE_URL=http://localhost:11434/v1, "
             "PENSTOCK_PROVIDERS__OLLAMA__MODEL=… and PENSTOCK_MUSIC__PROVIDER=ollama"
         )
     return (
         "no provider writes metadata. Without one, `penstock music sync` reads the songs, and `penstock music search` "
-        f"finds them by title, artist, album, genre and year. For descriptions, tags and moods, {take}"
+        f"finds them by title, artist, album, genre and year. For descriptions, tags and moods, {remedy}"
     )
 
 
 def start(context: Context, options: StartOptions, expected: Sequence[Part] = ()) -> RunView:
-    """Begin a run. Raises `AlreadyRunning` if one is active. `expected`: the estimated cost for the caller."""
+    """Start a run. Raises `AlreadyRunning` if one is active. `expected`: the estimated cost for the caller."""
     check(context.settings, options)
     run_id = uuid4().hex
 
     def work(tx: Tx) -> RunView:
         active = runs.lock_active(tx)
         if active is not None and active.id == run_id:
-            return _view(tx, run_id)  # repeated after a commit whose answer was lost
+            return _view(tx, run_id)  # an earlier try committed, but its answer was lost
         if active is not None:
             raise AlreadyRunning(active.id, active.status)
         tx.execute(
@@ -131,7 +131,7 @@ def start(context: Context, options: StartOptions, expected: Sequence[Part] = ()
     try:
         view = context.db.run(work)
     except IntegrityError:
-        # Two starts at once: the other one came first.
+        # Another start was faster.
         with context.db.read() as session:
             other = session.execute(select(RUNS.c.id, RUNS.c.status).where(RUNS.c.active == 1)).first()
         raise AlreadyRunning(*(other or ("that was started just now", "starting"))) from None
@@ -140,23 +140,23 @@ def start(context: Context, options: StartOptions, expected: Sequence[Part] = ()
 
 
 def pause(context: Context) -> RunView:
-    """Let calls under way end, and begin no others. Harmless if the run is paused."""
+    """Let calls under way end, and start no others. Harmless if the run is paused."""
 
     def work(tx: Tx) -> RunView:
         run = _active(tx)
         if run.status != PipelineState.PAUSED:
             runs.move(tx, run, PipelineEvent.PAUSE, **FREE)
-            # Their messages find nothing to do, or are there when the run is resumed.
-            mine = and_(BATCHES.c.run_id == run.id, BATCHES.c.status == BatchStatus.QUEUED)
-            BATCH.move(tx, BATCHES, BatchEvent.GIVE_BACK, mine, updated_at=tx.now)
+            # Messages of these batches find no work, or arrive after a resume.
+            queued = and_(BATCHES.c.run_id == run.id, BATCHES.c.status == BatchStatus.QUEUED)
+            BATCH.move(tx, BATCHES, BatchEvent.GIVE_BACK, queued, updated_at=tx.now)
         return _view(tx, run.id)
 
     return context.db.run(work)
 
 
 def resume(context: Context, expected: Sequence[Part] = ()) -> RunView:
-    """Go on with a paused run, wherever it was. `expected`: what the rest may cost, if nobody's account says that."""
-    resumed: list[str] = []  # by an earlier try, whose commit had no answer
+    """Continue a paused run. `expected`: the cost of the rest, if no account has a reservation for it."""
+    resumed: list[str] = []  # by an earlier try of the transaction, whose answer may be lost
 
     def work(tx: Tx) -> RunView:
         run = _active(tx)
@@ -177,7 +177,7 @@ def resume(context: Context, expected: Sequence[Part] = ()) -> RunView:
 
 
 def unfinished(session: Session, run_ids: Collection[str]) -> set[str]:
-    """Those of these runs that calls may still be made for: a paused one while calls are under way."""
+    """Return the runs that may still cause calls; a paused one may while calls are under way."""
     claimed = select(BATCHES.c.id).where(BATCHES.c.run_id == RUNS.c.id, BATCHES.c.status == BatchStatus.PROCESSING)
     goes_on = and_(RUNS.c.active == 1, RUNS.c.status != PipelineState.PAUSED)
     works = and_(RUNS.c.id.in_(run_ids), or_(goes_on, claimed.exists()))
@@ -185,8 +185,8 @@ def unfinished(session: Session, run_ids: Collection[str]) -> set[str]:
 
 
 def stop(context: Context) -> RunView:
-    """End the run. Calls under way end, and their results are kept; other songs are pending again."""
-    stopped: list[str] = []  # by an earlier try, whose commit had no answer
+    """End the run. Results of calls under way are kept; other songs become pending again."""
+    stopped: list[str] = []  # by an earlier try of the transaction, whose answer may be lost
 
     def work(tx: Tx) -> RunView:
         if stopped and runs.lock_active(tx) is None:
@@ -201,7 +201,7 @@ def stop(context: Context) -> RunView:
 
 
 def retained(context: Context) -> list[Retention]:
-    """Runs and batches that have ended. The last run and what it did say how things stand; songs stay."""
+    """Return what retention deletes: ended runs and batches, except the last run, which the status shows."""
     kept = context.settings.retention
     last = select(RUNS.c.id).order_by(RUNS.c.active.is_(None), RUNS.c.created_at.desc()).limit(1).scalar_subquery()
     open_batches = select(BATCHES.c.id).where(BATCHES.c.run_id == RUNS.c.id, BATCHES.c.status.in_(OPEN))

@@ -1,4 +1,4 @@
-"""The music flow as data: states, events, legal transitions. Rules: docs/sources/music.md#pipeline."""
+"""States, events and legal transitions of the music flow. Rules: docs/sources/music.md#pipeline."""
 
 from enum import StrEnum
 
@@ -6,7 +6,7 @@ from pipeline.engine.states import Machine
 
 
 class SongStatus(StrEnum):
-    """State of a song."""
+    """The state of a song."""
 
     PENDING = "PENDING"
     PROCESSING = "PROCESSING"
@@ -15,7 +15,7 @@ class SongStatus(StrEnum):
 
 
 class SongEvent(StrEnum):
-    """What can happen to a song."""
+    """An event of a song."""
 
     BEGIN = "begin"
     """Its batch was claimed for the first time."""
@@ -24,12 +24,12 @@ class SongEvent(StrEnum):
     GIVE_BACK = "give_back"
     """Its batch was cancelled, or the model left it out of its reply."""
     RESTORE = "restore"
-    """Its batch was cancelled, but it has all it needs: it was in line for a new vector only, or for none."""
+    """Its batch was cancelled, but the song is complete: it waited for a new vector only, or has its result already."""
     RETRY = "retry"
 
 
 class BatchStatus(StrEnum):
-    """State of a batch. QUEUED: it counts as under way, and a message for its next step is wanted."""
+    """The state of a batch. QUEUED: it counts as under way, and needs a message for its next step."""
 
     PENDING = "PENDING"
     QUEUED = "QUEUED"
@@ -40,14 +40,14 @@ class BatchStatus(StrEnum):
 
 
 class BatchEvent(StrEnum):
-    """What can happen to a batch."""
+    """An event of a batch."""
 
     LAUNCH = "launch"
     CLAIM = "claim"
     STEP_DONE = "step_done"
-    """A step's result is stored; the chain goes on with the next step."""
+    """The batch has stored a step's result, and its chain continues with the next step."""
     WAIT = "wait"
-    """A transient error: it is tried again when the row is due."""
+    """A transient error: the step is retried when the row is due."""
     GIVE_BACK = "give_back"
     DONE = "done"
     FAIL = "fail"
@@ -55,7 +55,7 @@ class BatchEvent(StrEnum):
 
 
 class PipelineState(StrEnum):
-    """State of the pipeline, and of each run of it. Rule: docs/sources/music.md#pipeline."""
+    """The state of the pipeline, and of each run. Rule: docs/sources/music.md#pipeline."""
 
     IDLE = "idle"
     SYNCING = "syncing"
@@ -66,16 +66,16 @@ class PipelineState(StrEnum):
 
 
 class PipelineEvent(StrEnum):
-    """What can happen to a run."""
+    """An event of a run."""
 
     START = "start"
     START_WITHOUT_SYNC = "start_without_sync"
     CLAIM = "claim"
-    """A worker takes the sync; the state stays."""
+    """A worker claims the sync; the state stays."""
     WAIT = "wait"
-    """The sync failed, and is tried again when the row is due."""
+    """The sync failed, and is retried when the row is due."""
     GIVE_BACK = "give_back"
-    """The worker that synced was lost, or ended."""
+    """The syncing worker was lost, or ended."""
     SYNC_COMPLETE = "sync_complete"
     ENQUEUE_COMPLETE = "enqueue_complete"
     PAUSE = "pause"
@@ -91,7 +91,7 @@ class PipelineEvent(StrEnum):
 
 
 class Mode(StrEnum):
-    """What a run does with its songs. Rule: docs/sources/music.md#queues."""
+    """The mode of a run: which steps its songs take. Rule: docs/sources/music.md#queues."""
 
     FULL = "full"
     METADATA = "metadata"
@@ -99,7 +99,7 @@ class Mode(StrEnum):
 
 
 class Step(StrEnum):
-    """Where a batch is in its chain. REPAIR: the reply was not valid JSON of the right shape, and gets one repair."""
+    """The step of a batch in its chain. REPAIR: the only repair of a reply that was not valid JSON of its shape."""
 
     METADATA = "metadata"
     REPAIR = "repair"
@@ -144,7 +144,7 @@ OPEN = (BatchStatus.PENDING, BatchStatus.QUEUED, BatchStatus.PROCESSING)
 
 _P, _E = PipelineState, PipelineEvent
 AT_WORK = (_P.SYNCING, _P.ENQUEUING, _P.RUNNING, _P.BREAKER)
-"""States in which a run has something to do."""
+"""States in which a run has work to do."""
 
 PIPELINE = Machine(
     "music pipeline",
@@ -160,7 +160,7 @@ PIPELINE = Machine(
         (_P.PAUSED, _E.RESUME_RUN): _P.RUNNING,
         (_P.RUNNING, _E.BREAK): _P.BREAKER,
         (_P.BREAKER, _E.MEND): _P.RUNNING,
-        # A call that was under way when the breaker opened may complete the last batch.
+        # A call under way when the breaker opens may complete the last batch.
         (_P.RUNNING, _E.COMPLETE): _P.IDLE,
         (_P.BREAKER, _E.COMPLETE): _P.IDLE,
         **{(state, _E.STOP): _P.IDLE for state in (*AT_WORK, _P.PAUSED)},
@@ -170,22 +170,22 @@ PIPELINE = Machine(
 )
 
 LIVE = (PipelineState.RUNNING, PipelineState.BREAKER)
-"""States in which batches are worked on. Behind an open breaker their messages wait at the gate, so that its one probe
-finds something to try even if nobody notices that the time is over."""
+"""States in which workers claim batches. Messages wait at the gate of an open breaker, so that its probe has a call to
+make even if no sweep notices the end of the pause."""
 
 
 def first_step(mode: Mode) -> Step:
-    """The step that a batch of this mode begins with."""
+    """Return the first step of a batch of this mode."""
     return Step.EMBED if mode is Mode.EMBEDDING else Step.METADATA
 
 
 def chain_goes_on(mode: Mode, before: Step, after: Step) -> bool:
-    """Whether a chain's message for `before` is followed by one for `after`; else the batch is launched anew there."""
+    """Whether a chain has a message for `after` behind that for `before`; otherwise the batch needs a new launch."""
     if before is Step.EMBED:
         return after is Step.SAVE
     return after is (Step.SAVE if mode is Mode.METADATA else Step.EMBED)
 
 
 def step_after_metadata(mode: Mode, *, texts: bool) -> Step:
-    """The step after metadata. `texts`: whether there is anything to embed."""
+    """Return the step after metadata. `texts`: whether the batch has texts to embed."""
     return Step.EMBED if mode is Mode.FULL and texts else Step.SAVE

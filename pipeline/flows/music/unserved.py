@@ -1,4 +1,4 @@
-"""A run whose provider is not configured any more: nobody would write what it waits for, so it ends and says so."""
+"""Ends a run that waits for metadata after its provider was removed from the settings."""
 
 import structlog
 from sqlalchemy import select
@@ -19,7 +19,7 @@ ERROR = (
 
 
 def fail_unserved(context: Context) -> list[str]:
-    """End the active run, failed, if it waits for metadata and no provider writes any; its id."""
+    """End the active run as failed if it waits for metadata without a provider; return its id."""
     if context.settings.music.provider:
         return []
 

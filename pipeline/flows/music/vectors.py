@@ -1,4 +1,4 @@
-"""Vectors of songs: who makes them, in which space (only vectors of one space can be compared), and where they go."""
+"""Vectors of songs: their provider, their space (only vectors of one space are comparable), and their storage."""
 
 import json
 from collections.abc import Collection
@@ -17,36 +17,36 @@ if TYPE_CHECKING:
     from pipeline.storage.vectors.codes import Floats
 
 KIND = "song"
-"""Of the items in the vector store."""
+"""The kind of the items in the vector store."""
 
 
 def embeddings(settings: Settings) -> Embeddings:
-    """What makes vectors of songs: the configured provider, or lexical ones without any. Raises `UserError`."""
+    """Return the maker of songs' vectors: the configured provider, else lexical vectors. Raises `UserError`."""
     music = settings.music
     return registry.embeddings(settings, music.embeddings_provider or LOCAL, music.embeddings_model)
 
 
 def vector_space(settings: Settings) -> str:
-    """Provider and model of the vectors that are made now."""
+    """Return provider and model of new vectors."""
     maker = embeddings(settings)
     return f"{maker.name}:{maker.model}"
 
 
 def is_lexical(settings: Settings) -> bool:
-    """Whether vectors know words only: no provider of embeddings is configured."""
+    """Whether vectors are lexical, since no provider of embeddings is configured."""
     return not settings.music.embeddings_provider
 
 
 def paid_vectors(batch: Any) -> "dict[int, Floats]":
-    """A batch's stored vectors, by song id."""
+    """Return a batch's stored vectors, by song id."""
     ids: list[int] = json.loads(batch.vector_ids) if batch.vector_ids else []
     return dict(zip(ids, vectors.unpack(batch.vectors, len(ids)), strict=True)) if ids else {}
 
 
 def keep_vectors(tx: Tx, batch: Any, members: Collection[int]) -> set[int]:
-    """Give a batch's paid vectors to those of its songs that are still in it; their ids."""
-    found = {song_id: vector for song_id, vector in paid_vectors(batch).items() if song_id in members}
-    vectors.upsert(tx, KIND, batch.vector_model, found.items())
-    if found:
-        tx.execute(update(SONGS).where(SONGS.c.id.in_(list(found))).values(vector_model=batch.vector_model))
-    return set(found)
+    """Store a batch's paid vectors for the songs that are still in it, and return their ids."""
+    by_song = {song_id: vector for song_id, vector in paid_vectors(batch).items() if song_id in members}
+    vectors.upsert(tx, KIND, batch.vector_model, by_song.items())
+    if by_song:
+        tx.execute(update(SONGS).where(SONGS.c.id.in_(list(by_song))).values(vector_model=batch.vector_model))
+    return set(by_song)

@@ -1,4 +1,4 @@
-"""What callers see: plain typed objects, detached from the database."""
+"""Views of songs, batches and runs: frozen copies of rows, detached from the database."""
 
 import json
 from dataclasses import dataclass, field
@@ -16,7 +16,7 @@ from pipeline.providers.queue_views import Holdup
 
 @dataclass(frozen=True)
 class SongView:
-    """A song, and what was found out about it."""
+    """A song and its analysis."""
 
     __pydantic_config__ = example(
         id=17,
@@ -72,7 +72,7 @@ class SongView:
 
 @dataclass(frozen=True)
 class BatchView:
-    """A batch of songs. FAILED: it was given up; start a run with `failed` to try its songs again."""
+    """A batch of songs. FAILED: Penstock gave it up; start a run with `failed` to retry its songs."""
 
     __pydantic_config__ = VIEW
     id: int
@@ -89,7 +89,7 @@ class BatchView:
     ignored: int
     error: str | None
     reply: str | None
-    """What the model said, if that was of no use; null unless for administrators."""
+    """The model's reply if it was unusable; only administrators see it."""
     next_run_at: datetime | None
     created_at: datetime
     finished_at: datetime | None
@@ -125,21 +125,21 @@ class RunView:
 
     @property
     def settled(self) -> bool:
-        """It has ended or is paused, so it is not worth waiting for any longer."""
+        """Whether it has ended or is paused, so that waiting for it makes no sense."""
         return self.outcome is not None or self.status is PipelineState.PAUSED
 
 
 @dataclass(frozen=True)
 class RunFigures:
-    """How far a run is, and what it cost. A song counts for the run that took it up last.
+    """The progress and cost of a run. A song counts for the last run that took it up.
 
-    Batches that are done are kept for a while only; calls, too: see docs/how-to/operations.md.
+    Retention deletes done batches and calls after some time: see docs/how-to/operations.md.
     """
 
     __pydantic_config__ = VIEW
     run_id: str
     songs: dict[str, int]
-    """How many are in which state."""
+    """The number of songs by state."""
     batches: dict[str, int]
     delayed: int
     """Batches that wait for a retry."""
@@ -148,12 +148,12 @@ class RunFigures:
     input_tokens: int
     output_tokens: int
     cost: float
-    """By the providers' price lists."""
+    """The cost by the providers' price lists."""
 
 
 @dataclass(frozen=True)
 class RunSums:
-    """What a run came to: its songs by state, and what its calls cost."""
+    """The sums of a run: its songs by state, and the cost of its calls."""
 
     songs: dict[str, int]
     cost: float
@@ -178,30 +178,30 @@ class MusicStatus:
     missing_songs: int = 0
     songs: dict[str, int] = field(default_factory=dict)
     reason: str = ""
-    """Why it is paused, or which breaker is open."""
+    """The closed gates that the run needs, with their reasons."""
     stand_in: str = ""
     """The provider that writes metadata while the configured provider's breaker is open."""
     failed_songs: int = 0
-    """Songs of the run that failed: with their batch, or because replies left them out too often."""
+    """Songs of the run that failed with their batch, or because replies left them out too often."""
     songs_with_vector: int = 0
     waits: list[Holdup] = field(default_factory=list)
-    """Why nothing more of the active run is let through, by the queues that it needs; empty if something is."""
+    """The holdups of the queues that the active run needs; empty if none is held up."""
     run: RunView | None = None
 
     def contract(self) -> dict[str, Any]:
-        """As JSON, by the design's names."""
+        """Return the status as JSON, by the design's names."""
         return {to_camel(name): value for name, value in plain(self).items()}
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """What a run would do: a dry run. Tokens are estimates."""
+    """The estimate of a run, from a dry run. Tokens are estimates."""
 
     __pydantic_config__ = VIEW
     mode: Mode
     songs: int
     new_songs: int
-    """Those of them that the sync would add."""
+    """The songs that the sync would add."""
     batches: int
     metadata_calls: int
     embedding_calls: int
@@ -211,35 +211,35 @@ class Estimate:
     """The least time under the current limits."""
     limits: dict[str, str]
     cost: float | None
-    """By the providers' price lists; null: none of the models has a price."""
+    """The cost by the providers' price lists; null: no model has a price."""
     unpriced: list[str]
-    """Providers and models without a price: their calls are not in `cost`."""
+    """Providers and models without a price, whose calls `cost` excludes."""
 
 
 @dataclass(frozen=True)
 class Match:
-    """A song that a search found."""
+    """A matching song."""
 
     __pydantic_config__ = VIEW
     song: SongView
     score: float | None
-    """The cosine, -1 to 1; null: found by its words alone, without a vector."""
+    """The cosine, -1 to 1; null: only its words matched."""
 
 
 @dataclass(frozen=True)
 class Found:
-    """What a search found."""
+    """The result of a search."""
 
     __pydantic_config__ = VIEW
     matches: list[Match]
     lexical: bool
-    """By words alone, since no provider of embeddings is configured."""
+    """The vectors know words only, since no provider of embeddings is configured."""
     searched: int
-    """Songs that could be found by mood: those with a vector of the current space."""
+    """Songs that a search by mood can find: those with a vector of the current space."""
     songs: int = 0
-    """Songs that could be found by their words: all that are there."""
+    """Songs that a search by words can find: all that are not missing."""
     any_word: bool = False
-    """No song has all the words: those found by words have some of them."""
+    """No song contains all words: those matched by words contain some of them."""
 
 
 def song_view(row: Any) -> SongView:

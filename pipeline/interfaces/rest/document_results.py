@@ -12,7 +12,7 @@ from pydantic import StringConstraints
 
 from pipeline.engine.views import view_of
 from pipeline.engine.wire import ByName
-from pipeline.flows.documents.page_pictures import MAX_DPI, MAX_WIDTH, MIN_DPI, MIN_WIDTH, Encoding, Look
+from pipeline.flows.documents.page_pictures import MAX_DPI, MAX_WIDTH, MIN_DPI, MIN_WIDTH, Encoding, Rendering
 from pipeline.flows.documents.states import PageStatus
 from pipeline.flows.documents.views import AttemptView, PageView, PageWithText
 from pipeline.interfaces.http import pages
@@ -85,19 +85,21 @@ async def show_picture(
     if_none_match: Annotated[Line | None, Header()] = None,
 ) -> Response:
     """A picture of a page of the file."""
-    look = Look(dpi, width or 0, encoding)
-    found = await run_sync(documents.find_page_picture.by, caller, document_id, page, look)
+    rendering = Rendering(dpi, width or 0, encoding)
+    found = await run_sync(documents.find_page_picture.by, caller, document_id, page, rendering)
     tag = f'"{document_id}-{found.name}"'
     headers = {"ETag": tag, "Cache-Control": _PRIVATE_DAY}
     if if_none_match and tag in if_none_match:
         return Response(status_code=304, headers=headers)
 
     def make(wanted: Callable[[], bool]) -> bytes:
-        return documents.page_picture.by(caller, document_id, page, dpi, wanted, width=look.width, encoding=encoding)
+        return documents.page_picture.by(
+            caller, document_id, page, dpi, wanted, width=rendering.width, encoding=encoding
+        )
 
     content = found.content
     if content is None:
-        pictures, urgent = request.app.state.pictures, look.width > _SMALL or not look.width
+        pictures, urgent = request.app.state.pictures, rendering.width > _SMALL or not rendering.width
         content = await pictures.get(request.state.caller, tag, make, urgent=urgent)
     if content is None:
         return Response(status_code=503)  # they have gone, or the server ends

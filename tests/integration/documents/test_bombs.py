@@ -1,4 +1,4 @@
-"""Documents that are too much for the process that reads them, through split and lanes."""
+"""Documents that exceed the limits of the reading process, through split and lanes."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -46,9 +46,7 @@ def with_bomb(tmp_path: Path) -> Path:
     return path
 
 
-def test_a_page_that_is_a_bomb_fails_once_for_good_and_the_others_are_converted(
-    context: Context, with_bomb: Path
-) -> None:
+def test_a_page_that_is_a_bomb_fails_once_and_the_others_are_converted(context: Context, with_bomb: Path) -> None:
     document_id = submission.submit(context, with_bomb, Options()).id
     assert split.split_document(context, document_id, OWNER)
     while PageLane(context, document_id, CPU, [LOCAL], OWNER).run(quantum_s=60).again:
@@ -106,7 +104,7 @@ def test_a_document_that_is_cancelled_while_it_is_split_stops_its_child(
     assert busy == []
 
 
-def test_a_submitted_file_that_takes_for_ever_is_refused_and_not_stored(
+def test_a_submitted_file_that_takes_too_long_is_refused_and_not_stored(
     context: Context, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(inspection, "_CAPS", Limits(timeout_s=1, memory_mb=1_500))

@@ -1,4 +1,4 @@
-"""Pages whose recognition was not sure of itself say so: in their row, in the list, in the manifest."""
+"""Doubtful pages are marked in their rows, in the list and in the manifest."""
 
 import json
 from pathlib import Path
@@ -21,7 +21,7 @@ def database_url(sqlite_url: str) -> str:
 
 
 def converted(context: Context, *texts: tuple[str, float | None]) -> str:
-    """A merged document with these pages: text, and how sure recognition was."""
+    """A merged document with these pages: text and confidence of recognition."""
     document_id = insert_document(context, pages=[PageStatus.PENDING] * len(texts))
     settle(context, document_id, *texts)
     return document_id

@@ -1,4 +1,4 @@
-"""The result of a document that is converted again: the old one stays readable until there is a new one."""
+"""The result of a document that is converted again: the old one stays readable until a new one replaces it."""
 
 import pytest
 from sqlalchemy import update
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.both_databases
 D, P = DocumentStatus, PageStatus
 
 
-def test_the_last_good_result_stays_through_a_retry_that_is_cancelled_or_fails_until_there_is_a_new_one(
+def test_the_last_good_result_stays_through_failed_and_cancelled_retries(
     context: Context,
 ) -> None:
     document_id = insert_document(context, D.COMPLETED, [P.COMPLETED] * 2)
@@ -29,7 +29,7 @@ def test_the_last_good_result_stays_through_a_retry_that_is_cancelled_or_fails_u
     view = tasks.documents.status(document_id)
     assert (view.status, view.outdated, view.read_text()) == (D.CANCELLED, True, "merged before\n")
     service.retry(context, document_id)
-    split.split_document(context, document_id, Owner("w", "r:0"))  # there is no source file
+    split.split_document(context, document_id, Owner("w", "r:0"))  # the source file is missing
     view = tasks.documents.status(document_id)
     assert (view.status, view.outdated, view.read_text()) == (D.FAILED, True, "merged before\n")
     again = insert_document(context, D.COMPLETED, [P.COMPLETED] * 2)

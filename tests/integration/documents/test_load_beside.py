@@ -1,4 +1,4 @@
-"""Whose pages a document is behind."""
+"""The load of other documents at the same provider."""
 
 import pytest
 
@@ -14,7 +14,7 @@ def database_url(sqlite_url: str) -> str:
     return sqlite_url
 
 
-def test_pages_of_another_provider_are_not_in_front(context: Context) -> None:
+def test_pages_of_another_provider_do_not_count_as_load(context: Context) -> None:
     waiting = [PageStatus.PENDING] * 3
     mine = insert_document(context, DocumentStatus.PROCESSING, waiting, provider="q")
     insert_document(context, DocumentStatus.PROCESSING, waiting, provider="p")

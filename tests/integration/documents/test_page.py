@@ -155,7 +155,7 @@ def test_a_document_whose_pages_all_failed_is_failed_with_the_commonest_reason(c
 
 
 @pytest.mark.parametrize(("completed", "expected"), [(1, D.READY_TO_MERGE), (0, D.FAILED)])
-def test_allow_partial_merges_what_there_is_but_never_nothing(
+def test_allow_partial_merges_converted_pages_but_never_none(
     context: Context, completed: int, expected: DocumentStatus
 ) -> None:
     document_id = insert_document(context, pages=[P.PENDING] * 2, allow_partial=True)
@@ -183,7 +183,7 @@ def test_a_transient_error_waits_in_its_row_and_counts(context: Context) -> None
     assert counters(context, document_id)[:3] == (D.PROCESSING, 0, 0)
 
 
-def test_a_page_fails_for_good_when_its_attempts_are_used_up(context: Context) -> None:
+def test_a_page_fails_finally_when_its_attempts_are_used_up(context: Context) -> None:
     document_id = insert_document(context, pages=[P.PENDING])
     worker = Worker(context, document_id)
     for tries in range(ATTEMPTS_CAP):
@@ -234,7 +234,7 @@ def test_a_dropped_page_is_free_again_and_no_attempt_counts(context: Context) ->
     assert unit.attempts == 1
 
 
-def test_pages_that_were_claimed_but_never_begun_go_back_uncounted_and_unrecorded(context: Context) -> None:
+def test_claimed_but_untried_pages_go_back_uncounted_and_unrecorded(context: Context) -> None:
     document_id = insert_document(context, pages=[P.PENDING] * 3)
     worker = Worker(context, document_id)
     one, two, three = worker.claim(3)
@@ -332,7 +332,7 @@ def test_a_page_beyond_its_lease_is_free_again_at_once(context: Context) -> None
     assert unit.attempts == 2
 
 
-def test_what_a_worker_holds_when_it_ends_goes_back_uncounted(context: Context) -> None:
+def test_pages_of_an_ending_worker_go_back_uncounted(context: Context) -> None:
     document_id = insert_document(context, pages=[P.PENDING] * 2)
     Worker(context, document_id, "ends").claim()
     Worker(context, document_id, "stays").claim()
@@ -362,7 +362,7 @@ def test_a_deleted_document_ends_its_lanes_quietly(context: Context) -> None:
 
 
 @pytest.mark.parametrize("text", ["nul \x00 inside", "half a pair \ud83d", "\x00", "中文 🙂 ü"])
-def test_whatever_characters_an_answer_or_an_error_has_it_is_stored(context: Context, text: str) -> None:
+def test_an_answer_or_an_error_with_any_characters_is_stored(context: Context, text: str) -> None:
     document_id = insert_document(context, pages=[P.PENDING] * 2)
     worker = Worker(context, document_id)
     one, two = worker.claim(2)

@@ -1,4 +1,4 @@
-"""What stands where on pages: stored with their text, forgotten with it, and used when pages are merged."""
+"""Layouts of pages: stored with the text, deleted with it, and used by the merge."""
 
 import json
 from dataclasses import replace
@@ -70,7 +70,7 @@ def test_a_page_that_comes_from_the_cache_brings_its_layout(context: Context) ->
     assert queries.layouts(context, second) == {2: layout(1) | {"blocks": [layout(1)["blocks"][0] | {"page": 2}]}}
 
 
-def test_a_page_that_is_asked_for_again_is_another_job_at_a_gateway_in_whichever_process(context: Context) -> None:
+def test_a_retried_page_is_another_job_at_a_gateway_in_any_process(context: Context) -> None:
     document_id = insert_document(context, pages=[PageStatus.PENDING], provider="desk")
     image = context.settings.data_dir / "page.png"
     image.write_bytes(b"\x89PNG\r\n\x1a\n the same")
@@ -93,7 +93,7 @@ def test_a_page_that_is_asked_for_again_is_another_job_at_a_gateway_in_whichever
         assert killed.kept
         kept_answers.discard(killed.kept)  # it was killed before it kept the answer
         converted_by_a_new_process()
-        # The rest of an id counts what this process has heard: another one begins at nought.
+        # The rest of an id counts this process's answers: another process starts at 0.
         before, asked_again, successor = (one.rpartition(":")[0] for one in gateway.ids)
     assert before != asked_again
     assert asked_again == successor, "who takes over gets what was paid for"
@@ -108,7 +108,7 @@ def test_the_text_of_an_older_attempt_comes_without_a_layout(context: Context) -
     assert queries.layouts(context, document_id) == {}
 
 
-def test_a_document_that_is_done_anew_has_no_layouts_left(context: Context) -> None:
+def test_a_restarted_document_has_no_old_layouts(context: Context) -> None:
     document_id = insert_document(context, pages=[PageStatus.PENDING])
     convert(context, document_id, one=("first", layout(1)))
     merge.merge_document(context, document_id, Owner("m", "1"))
@@ -116,7 +116,7 @@ def test_a_document_that_is_done_anew_has_no_layouts_left(context: Context) -> N
     assert queries.layouts(context, document_id) == {}
 
 
-def test_whatever_characters_a_layout_has_it_is_stored(context: Context) -> None:
+def test_a_layout_with_any_characters_is_stored(context: Context) -> None:
     document_id = insert_document(context, pages=[PageStatus.PENDING])
     found = layout(1) | {"blocks": [{"type": "paragraph", "text": "a\x00b \ud800 中文 😀", "bbox": [0, 0, 1, 1]}]}
     convert(context, document_id, one=("text", found))

@@ -1,4 +1,4 @@
-"""What documents ask for: which messages there should be now, and what the sweeper looks at."""
+"""The messages that documents ask for, and the documents that the sweeper reads."""
 
 from datetime import timedelta
 from typing import Any
@@ -70,14 +70,14 @@ def test_a_page_that_waits_for_its_next_attempt_needs_no_lane_yet(context: Conte
 
 
 @pytest.mark.parametrize("status", list(D))
-def test_a_document_asks_for_what_its_state_waits_for(context: Context, status: DocumentStatus) -> None:
+def test_a_document_asks_for_the_stage_of_its_state(context: Context, status: DocumentStatus) -> None:
     document_id = insert_document(context, status)
     stages = {D.PENDING: [Stage.SPLIT], D.PROCESSING: [Stage.CONVERT], D.READY_TO_MERGE: [Stage.MERGE]}.get(status, [])
     assert [asked.stage for asked in plan.stages(context, [document_id])] == stages
     assert list(plan.runnable(context, ())) == [document_id] * len(stages)
 
 
-def test_pages_before_a_closed_gate_are_no_reason_to_look_at_a_document(context: Context) -> None:
+def test_the_sweeper_skips_documents_whose_pages_wait_for_a_closed_gate(context: Context) -> None:
     shut = insert_document(context, provider="openai")
     both = insert_document(context, pages=[P.PENDING] * 2, provider="openai")
     split = insert_document(context, D.PENDING, [], provider="openai")
@@ -106,7 +106,7 @@ def test_all_documents_are_walked_in_portions_the_oldest_first(
 
 
 def test_a_claim_reads_its_pages_from_the_index_in_their_order(context: Context) -> None:
-    """So it costs the same however far a document is."""
+    """A claim costs the same at any progress of a document."""
     document_id = insert_document(context, pages=[P.PENDING] * 3)
     seen: list[tuple[str, Any]] = []
     event.listen(
@@ -121,7 +121,7 @@ def test_a_claim_reads_its_pages_from_the_index_in_their_order(context: Context)
     for sql, given in claims:
         with context.db.engine.connect() as connection, connection.begin() as transaction:
             if not context.db.is_sqlite:
-                # Tables are small here: PostgreSQL says what it would do if they were not.
+                # The test's tables are small, so ask PostgreSQL for its plan for large ones.
                 connection.execute(text("SET LOCAL enable_seqscan = off"))
                 connection.execute(text("SET LOCAL enable_bitmapscan = off"))
             found = "\n".join(str(row) for row in connection.exec_driver_sql(prefix + sql, given))
@@ -131,7 +131,7 @@ def test_a_claim_reads_its_pages_from_the_index_in_their_order(context: Context)
         assert "Sort" not in found, found
 
 
-def test_what_is_asked_for_costs_the_same_however_long_a_document_is(context: Context) -> None:
+def test_planning_costs_the_same_for_documents_of_any_length(context: Context) -> None:
     short, long = (insert_document(context, pages=[P.PENDING] * count) for count in (5, 50))
     context.db.now()  # asked once a minute
     statements: list[str] = []

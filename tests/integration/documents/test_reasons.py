@@ -1,4 +1,4 @@
-"""Why a document is as it is, in words: what it waits for, who paused it, what went wrong."""
+"""The reasons of documents' states in words: waits, pauses and failures."""
 
 from datetime import timedelta
 
@@ -30,7 +30,7 @@ def settings_env() -> dict[str, str]:
 
 @pytest.fixture
 def worker_there(context: Context) -> None:
-    """Somebody is there to work."""
+    """A worker is alive."""
     Presence(context.redis).renew("holder", 60)
 
 
@@ -44,7 +44,7 @@ def said(context: Context, document_id: str) -> Reason:
     return found
 
 
-def test_a_document_whose_queue_no_worker_takes_says_so(context: Context) -> None:
+def test_a_document_names_its_queue_that_no_worker_consumes(context: Context) -> None:
     presence = Presence(context.redis)
     presence.renew("w1", 60, facts={"queues": ["default", "cpu"]})
     mine = insert_document(context, pages=[P.PENDING], provider="openai")
@@ -55,7 +55,7 @@ def test_a_document_whose_queue_no_worker_takes_says_so(context: Context) -> Non
 
 
 @pytest.mark.usefixtures("worker_there")
-def test_a_document_says_what_it_waits_for(context: Context) -> None:
+def test_a_document_names_the_reason_of_its_wait(context: Context) -> None:
     assert said(context, insert_document(context, D.PENDING, [])).kind is Kind.CAPACITY
     mine = insert_document(context, pages=[P.PENDING] * 3)
     assert said(context, mine).words == "for a free worker, to convert its pages"
@@ -72,12 +72,12 @@ def test_a_document_says_what_it_waits_for(context: Context) -> None:
     assert later.until > context.db.now()
 
 
-def test_nobody_works(context: Context) -> None:
+def test_a_missing_worker_is_the_reason(context: Context) -> None:
     assert said(context, insert_document(context)).kind is Kind.WORKERS
 
 
 @pytest.mark.usefixtures("worker_there")
-def test_a_closed_queue_says_who_closed_it_and_until_when(context: Context) -> None:
+def test_a_closed_queue_names_its_closer_and_its_end(context: Context) -> None:
     elsewhere = insert_document(context, provider="openai")
     here = insert_document(context)
     queue_control.pause(context, "vision.openai", 600, "invoices first")
@@ -91,7 +91,7 @@ def test_a_closed_queue_says_who_closed_it_and_until_when(context: Context) -> N
     assert said(context, elsewhere).kind is Kind.BREAKER
 
 
-def test_what_went_wrong(context: Context) -> None:
+def test_a_failure_names_its_page_and_error(context: Context) -> None:
     broken = insert_document(context, D.FAILED, [], error="the file is damaged")
     assert said(context, broken) == Reason(Kind.FAILED, "the file is damaged")
     partly = insert_document(context, D.PARTIAL_FAILED, [P.COMPLETED, P.FAILED, P.COMPLETED, P.FAILED])
@@ -101,7 +101,7 @@ def test_what_went_wrong(context: Context) -> None:
     assert said(context, doubtful).kind is Kind.DOUBT
 
 
-def test_who_paused_it_and_when(context: Context) -> None:
+def test_a_pause_names_its_key_and_time(context: Context) -> None:
     mine = insert_document(context)
     service.pause(context, mine, "scanner-room")
     service.pause(context, mine, "somebody else")

@@ -1,4 +1,4 @@
-"""A provider that was removed while pages waited for it: they fail and say what to do, and everything else goes on."""
+"""Pages of a removed provider fail with advice, and all other work continues."""
 
 import pytest
 
@@ -33,7 +33,7 @@ def test_a_document_whose_provider_was_removed_ends_and_others_go_on(context: Co
     assert context.redis.llen("cpu") > 0, "the other document's lanes were sent"
 
 
-def test_what_the_error_says_helps(context: Context) -> None:
+def test_the_error_s_advice_helps(context: Context) -> None:
     gone = insert_document(context, pages=[P.PENDING, P.PENDING], provider="gone")
     assert list(FLOW.fail_unserved(context)) == [gone]
     assert service.retry_failed(context, gone, Choice(provider="local")).status is D.PROCESSING
@@ -41,7 +41,7 @@ def test_what_the_error_says_helps(context: Context) -> None:
     assert list(FLOW.fail_unserved(context)) == []
 
 
-def test_with_partial_results_allowed_what_is_there_is_merged(context: Context) -> None:
+def test_with_partial_results_allowed_the_converted_pages_are_merged(context: Context) -> None:
     gone = insert_document(context, pages=[P.COMPLETED, P.PENDING], provider="gone", allow_partial=True)
     assert list(FLOW.fail_unserved(context)) == [gone]
     assert D(document(context, gone).status) is D.READY_TO_MERGE

@@ -1,4 +1,4 @@
-"""Pages are found by their words once their document is merged, and not any more once it is gone."""
+"""A search finds pages after their document is merged, until it is deleted."""
 
 from datetime import datetime
 from typing import Any
@@ -32,7 +32,7 @@ C, F = PageStatus.COMPLETED, PageStatus.FAILED
 
 
 def merged(context: Context, texts: dict[int, str] = TEXTS, **values: Any) -> str:
-    """A document that waits to be merged with these texts, and is."""
+    """A merged document with these texts."""
     document_id = insert_document(context, DocumentStatus.READY_TO_MERGE, [C] * len(texts), **values)
     write(context, document_id, texts)
     assert merge_document(context, document_id, Owner("w:1:a", "m1"))
@@ -129,7 +129,7 @@ def test_index_follows_the_texts_and_forgets_what_is_deleted(context: Context) -
     assert indexed(context) == 0
 
 
-def test_a_document_that_is_merged_again_meanwhile_is_indexed_again(
+def test_a_document_merged_during_its_indexing_is_indexed_again(
     context: Context, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(text_index, "_PORTION", 1)
@@ -156,10 +156,10 @@ def test_pages_leave_the_index_in_portions_and_come_back_if_their_document_stays
     document_id = merged(context)
     text_index.index(context, document_id)
     assert indexed(context) == 3
-    text_index.forget_ahead(context, document_id)  # and whoever was to delete it was killed
+    text_index.forget_ahead(context, document_id)  # and the deleting process was killed
     assert (indexed(context), find(context, "pump").unindexed) == (0, 1)
     assert text_index.catch_up(context) == 3
     text_index.forget_ahead(context, document_id)
     service.remove(context, document_id)
-    text_index.forget_ahead(context, document_id)  # harmless for what is gone
+    text_index.forget_ahead(context, document_id)  # harmless for a deleted document
     assert (indexed(context), find(context, "pump").unindexed) == (0, 0)

@@ -46,7 +46,7 @@ STATES = {
     D.PARTIAL_FAILED: [P.COMPLETED, P.FAILED],
     D.PAUSED: UNDER_WAY,
 }
-"""A document in every state, with pages as they can be then."""
+"""A document in every state, with pages in fitting states."""
 NEITHER_SPLIT = {D.PENDING: "unknown_page", D.SPLITTING: "unknown_page"}
 NOTHING = {D.PENDING: "nothing_to_do", D.SPLITTING: "nothing_to_do"}
 ILLEGAL = "illegal_state"
@@ -97,7 +97,7 @@ COMMANDS: dict[str, tuple[Callable[[Context, str], Any], Expected]] = {
         {**dict.fromkeys((D.COMPLETED, D.PARTIAL_FAILED, D.FAILED), D.READY_TO_MERGE), D.CANCELLED: D.CANCELLED},
     ),
 }
-"""What each command leads to from each state, or the code of its error; whatever is not listed is illegal."""
+"""The state to which each command leads from each state, or the code of its error; all others are illegal."""
 
 
 def make(context: Context, status: DocumentStatus, *, states: Sequence[PageStatus] | None = None, **values: Any) -> str:
@@ -137,7 +137,7 @@ def test_in_every_state_a_command_does_what_it_may_or_changes_nothing(context: C
             assert everything(context, document_id) == before, status.name
 
 
-def test_a_command_on_an_unknown_document_says_so(context: Context) -> None:
+def test_a_command_on_an_unknown_document_is_refused(context: Context) -> None:
     for act in (*(act for act, _ in COMMANDS.values()), service.remove, service.revive):
         with pytest.raises(UnknownDocument):
             act(context, "0123456789abcdef")
@@ -191,7 +191,7 @@ def test_a_document_that_is_split_shows_five_percent(context: Context) -> None:
         (D.READY_TO_MERGE, [P.COMPLETED, P.FAILED], True, D.READY_TO_MERGE),
     ],
 )
-def test_a_stage_that_was_paused_begins_anew(
+def test_a_paused_stage_starts_over(
     context: Context, status: DocumentStatus, states: list[PageStatus], partial: bool, expected: DocumentStatus
 ) -> None:
     document_id = insert_document(context, status, states, allow_partial=partial)
@@ -205,7 +205,7 @@ def test_a_stage_that_was_paused_begins_anew(
     ("last_is_good", "partial", "expected"),
     [(True, False, D.READY_TO_MERGE), (False, False, D.PARTIAL_FAILED), (False, True, D.READY_TO_MERGE)],
 )
-def test_pages_under_way_end_during_a_pause_and_count_when_it_is_over(
+def test_pages_under_way_end_during_a_pause_and_count_after_it(
     context: Context, last_is_good: bool, partial: bool, expected: DocumentStatus
 ) -> None:
     document_id = insert_document(context, pages=[P.COMPLETED, P.PENDING], allow_partial=partial)
@@ -219,7 +219,7 @@ def test_pages_under_way_end_during_a_pause_and_count_when_it_is_over(
     assert (view.finished_at is not None) == view.at_rest
 
 
-def test_a_document_whose_last_page_failed_during_a_pause_is_failed_once_it_is_over(context: Context) -> None:
+def test_a_document_whose_last_page_failed_during_a_pause_fails_after_it(context: Context) -> None:
     document_id = insert_document(context, pages=[P.PENDING])
     worker = Worker(context, document_id)
     (unit,) = worker.claim()
@@ -237,7 +237,7 @@ def test_an_older_text_makes_a_document_partial_whose_pages_all_failed(context: 
     assert service.remerge(context, document_id, allow_partial=True).status is D.READY_TO_MERGE
 
 
-def test_retrying_a_document_begins_from_nothing_but_keeps_the_ledger(context: Context) -> None:
+def test_retrying_a_document_starts_over_but_keeps_the_ledger(context: Context) -> None:
     document_id = make(context, D.PARTIAL_FAILED, error="why", merged_path="/x.md")
     view = service.retry(context, document_id, fresh=True)
     row = document(context, document_id)
@@ -273,7 +273,7 @@ def test_only_completed_and_failed_pages_can_be_retried(context: Context, state:
     assert everything(context, document_id) == before
 
 
-def test_a_page_s_old_text_stays_until_there_is_a_new_one(context: Context) -> None:
+def test_a_page_s_old_text_stays_until_a_new_one_replaces_it(context: Context) -> None:
     document_id = insert_document(context, D.COMPLETED, [P.COMPLETED] * 2)
     merged = Path(write_output(context, document_id))
 
@@ -315,7 +315,7 @@ def retry_second_page(context: Context, document_id: str, choice: Choice) -> Doc
 
 
 @pytest.mark.parametrize("command", [service.retry, service.retry_failed, retry_second_page])
-def test_a_choice_that_cannot_work_is_refused_and_changes_nothing(context: Context, command: Any) -> None:
+def test_an_invalid_choice_is_refused_and_changes_nothing(context: Context, command: Any) -> None:
     document_id = make(context, D.PARTIAL_FAILED)
     before = everything(context, document_id)
     for choice in (Choice("nowhere"), Choice(model="m"), Choice("local", "m"), Choice("openai", "\0")):
@@ -336,7 +336,7 @@ def test_retrying_failed_pages_touches_no_other(context: Context) -> None:
 
 
 @pytest.mark.both_databases
-def test_retrying_what_failed_converts_pages_that_a_partial_result_left_out_untried(context: Context) -> None:
+def test_retrying_failed_pages_converts_the_untried_pages_of_a_partial_result_too(context: Context) -> None:
     document_id = insert_document(context, D.CANCELLED, [P.COMPLETED, P.PENDING])
     assert service.retry_failed(context, document_id).status is D.CANCELLED, "it was stopped on purpose"
     service.remerge(context, document_id, allow_partial=True)
@@ -396,7 +396,7 @@ def test_a_removed_document_leaves_neither_rows_nor_files_whatever_its_state(con
 
 
 @pytest.mark.both_databases
-def test_of_two_retries_at_once_one_is_told_that_it_came_too_late(context: Context) -> None:
+def test_of_two_simultaneous_retries_one_is_refused(context: Context) -> None:
     document_id = make(context, D.PARTIAL_FAILED)
 
     def retry(_: int) -> str:

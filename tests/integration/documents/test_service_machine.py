@@ -1,4 +1,4 @@
-"""Any order of a user's commands and of workers' deeds, delays and deaths on one document."""
+"""Any order of users' commands and of workers' acts, delays and deaths on one document."""
 
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -65,11 +65,11 @@ choices = st.sampled_from([Choice(), Choice(), Choice("openai"), Choice("local")
 shifts = st.sampled_from([0, 0, 1000, -1000])
 """Seconds by which a claiming worker's clock differs: pages that wait become due, or the lease is over at once."""
 late = st.sampled_from([0, 0, 1, 1, 2])
-"""How many stages ago the one that is finished now was claimed."""
+"""How many stages lie between the claim and the late finish of a stage."""
 
 
 class DocumentMachine(RuleBasedStateMachine):
-    """One document; what is claimed is remembered for ever, so that it can be committed late and twice."""
+    """One document. The machine remembers all claims, so that it can commit them late and twice."""
 
     def __init__(self, context: Context) -> None:
         super().__init__()
@@ -87,7 +87,7 @@ class DocumentMachine(RuleBasedStateMachine):
         if page_count:
             self.do_next_stage("w1", page_count)
 
-    # What a user may do.
+    # Users' commands.
 
     def command(self, act: Callable[..., Any], *arguments: Any, **options: Any) -> None:
         before = self.everything()
@@ -134,10 +134,10 @@ class DocumentMachine(RuleBasedStateMachine):
         tried = data.draw(st.sampled_from(attempts(self.context, self.id)))
         self.command(service.promote, tried.page, tried.id)
 
-    # What workers may do, be it late, twice or never.
+    # Workers' acts, which may come late, twice or never.
 
     def by_itself(self, act: Callable[[], Any]) -> Any:
-        """Do what no user asked for: it must not change a CANCELLED document."""
+        """Act without a user's command, which must not change a CANCELLED document."""
         before = self.everything()
         result = act()
         if before[0].status == D.CANCELLED:
@@ -175,7 +175,7 @@ class DocumentMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.seen in CLAIMED_STAGES)
     @rule(worker=workers, page_count=st.integers(0, 3))
     def overtake_stage(self, worker: str, page_count: int) -> None:
-        """Whoever has it is taken for dead, another one begins anew, and then the first may come back."""
+        """Declare the claim's worker dead and let another start over; the first may come back later."""
         self.sweep(set(WORKERS))
         self.do_next_stage(worker, 0)
         if page_count:
@@ -199,7 +199,7 @@ class DocumentMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.units)
     @rule(data=st.data(), worker=workers, want=st.integers(0, 2))
     def finish_pages(self, data: st.DataObject, worker: str, want: int) -> None:
-        """Commit what was claimed together, or a part of it."""
+        """Commit pages that were claimed together, or some of them."""
         claim = data.draw(st.sampled_from(self.units[-6:])).claim_id
         together = [unit for unit in self.units if unit.claim_id == claim]
         units = data.draw(st.lists(st.sampled_from(together), min_size=1, unique=True))
@@ -232,7 +232,7 @@ class DocumentMachine(RuleBasedStateMachine):
 
     @rule(lost=st.sampled_from([set(), {"w1"}, set(WORKERS), set(WORKERS)]))
     def sweep(self, lost: set[str]) -> None:
-        """Workers died, leases ended; what waits is launched."""
+        """Let workers die and leases end, and launch the waiting work."""
         self.by_itself(lambda: FLOW.free_lost(self.context, lost))
         self.check_what_is_sent()
 
@@ -241,7 +241,7 @@ class DocumentMachine(RuleBasedStateMachine):
         self.by_itself(lambda: FLOW.release_all(self.context, [worker]))
 
     def check_what_is_sent(self) -> None:
-        """The sweeper sends messages for what may be claimed now, and for nothing else."""
+        """The sweeper sends messages for claimable work, and for no other."""
         row, page_rows = self.everything()
         now = self.context.db.now()
         due = any(
@@ -252,7 +252,7 @@ class DocumentMachine(RuleBasedStateMachine):
         assert [one.document_id for one in plan.stages(self.context, [self.id])] == [self.id] * wanted
         assert (self.id in plan.runnable(self.context, ())) == wanted
 
-    # What must hold at any time.
+    # Invariants.
 
     @invariant()
     def keeps_its_promises(self) -> None:
@@ -321,7 +321,7 @@ class DocumentMachine(RuleBasedStateMachine):
         return Counter(dict(self.audit(query)))
 
     def teardown(self) -> None:
-        """Whatever happened: from here on, with workers that live and waits that end, it comes to its end."""
+        """After any history, the document reaches its end if workers live and waits end."""
         if self.status is D.PAUSED:
             service.resume(self.context, self.id)
         FLOW.free_lost(self.context, set(WORKERS))
@@ -362,7 +362,7 @@ def settings_env() -> dict[str, str]:
 
 @pytest.fixture
 def audited(context: Context) -> Context:
-    """A context whose database notes every change of a state, whoever makes it."""
+    """A context whose database records every change of a state."""
     kind = "sqlite" if context.db.is_sqlite else "postgresql"
     columns = [("documents", "id", "0"), ("pages", "document_id", "NEW.page")]
     with context.db.transaction() as session:
@@ -375,8 +375,8 @@ def audited(context: Context) -> Context:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)  # a failure is made smaller for up to five minutes
-def test_a_document_keeps_its_promises_whatever_happens_in_whatever_order(audited: Context, rotation: Rotation) -> None:
+@pytest.mark.timeout(600)  # shrinking a failure takes up to five minutes
+def test_a_document_keeps_its_promises_through_any_events_in_any_order(audited: Context, rotation: Rotation) -> None:
     examples = 30 if rotation.tests == "all" else 10
     bounds = settings(
         max_examples=examples if audited.db.is_sqlite else 4,

@@ -47,7 +47,7 @@ def pdf(tmp_path: Path) -> Path:
 
 
 def refused(context: Context, path: Path, options: Options | None = None) -> UserError:
-    """The error for people; nothing was left behind."""
+    """Submit, return the message of the error, and check that no file or row is left."""
     with pytest.raises(UserError) as caught:
         submit(context, path, options or Options())
     assert_nothing_stored(context)
@@ -76,7 +76,7 @@ def test_a_submitted_file_is_stored_and_waits_to_be_split(context: Context, pdf:
     assert queries.document(context, view.id) == view
 
 
-def test_the_original_may_change_or_go_afterwards(context: Context, pdf: Path) -> None:
+def test_the_original_may_change_or_disappear_afterwards(context: Context, pdf: Path) -> None:
     before = pdf.read_bytes()
     view = submit(context, pdf, Options())
     pdf.write_bytes(b"something else")
@@ -140,7 +140,7 @@ def test_one_file_submitted_many_times_at_once_gives_one_document(context: Conte
         (Options(page_range="3-1"), "page_range"),
     ],
 )
-def test_an_option_that_cannot_work_is_refused_and_leaves_nothing(
+def test_an_invalid_option_is_refused_and_leaves_nothing(
     context: Context, pdf: Path, options: Options, code: str
 ) -> None:
     assert refused(context, pdf, options).code == code
@@ -258,7 +258,7 @@ def test_a_database_that_stays_away_after_its_commit_keeps_the_file_of_its_row(
     assert stored(context) == [view.id, f"{view.id}/source.pdf"]
 
 
-def test_submitting_again_puts_a_missing_file_back_and_takes_the_document_up(context: Context, pdf: Path) -> None:
+def test_submitting_again_restores_a_missing_file_and_resumes_the_document(context: Context, pdf: Path) -> None:
     view = submit(context, pdf, Options())
     source = files.source_path(context.settings, view.id, "pdf")
     files.remove_all(context.settings, view.id)
@@ -353,7 +353,7 @@ def submitted_as(context: Context, pdf: Path, status: DocumentStatus, pages: lis
         (D.PAUSED, [P.PENDING], D.PAUSED, [P.PENDING]),
     ],
 )
-def test_submitting_again_does_the_least_that_brings_the_result(
+def test_submitting_again_does_the_least_work_for_the_result(
     context: Context,
     pdf: Path,
     status: DocumentStatus,

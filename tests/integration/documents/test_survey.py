@@ -1,4 +1,4 @@
-"""The split stage's look at the whole document, and what pages have of it."""
+"""The survey of the whole document by the split stage, and its use for pages."""
 
 import json
 from pathlib import Path
@@ -39,7 +39,7 @@ def submit(context: Context, folder: Path, count: int = 4) -> str:
 
 def texts(context: Context, document_id: str) -> list[str]:
     while PageLane(context, document_id, CPU, [LOCAL], OWNER).run(quantum_s=60).again:
-        pass  # the message that submitting sent waits in the queue, so a lane yields after each page
+        pass  # the submission's message waits in the queue, so a lane yields after each page
     return [page.content for page in pages(context, document_id)]
 
 
@@ -75,7 +75,7 @@ def test_the_survey_goes_with_its_document(context: Context, tmp_path: Path) -> 
     assert not files.survey_path(context.settings, document_id).exists()
 
 
-def test_a_document_that_no_process_can_look_at_now_is_looked_at_again(
+def test_a_document_that_no_process_can_read_now_is_read_later(
     context: Context, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     context.settings.documents.backoff_s = [0.0, 0.0]
@@ -97,7 +97,7 @@ def test_a_document_that_no_process_can_look_at_now_is_looked_at_again(
     assert refusals == []
 
 
-def test_a_survey_whose_process_is_killed_is_made_again(
+def test_a_survey_whose_process_is_killed_is_repeated(
     context: Context, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     context.settings.documents.backoff_s = [0.0, 0.0]

@@ -50,7 +50,7 @@ def test_namesakes_are_told_apart_and_lists_are_filtered(context: Context, tmp_p
     assert listed("list", "--name", "invoice") == []
 
 
-def test_a_document_says_what_it_waits_for(context: Context) -> None:
+def test_a_document_names_the_reason_of_its_wait(context: Context) -> None:
     waits = insert_document(context)
     assert "why" in penstock("show", waits).stdout
     assert "No worker is running" in penstock("show", waits).stdout

@@ -1,4 +1,4 @@
-"""A provider of vectors that counts what it is asked, and a hand that does the workers' part."""
+"""A provider of vectors that counts its calls, and a hand that does the workers' part."""
 
 from collections.abc import Iterator
 
@@ -19,7 +19,7 @@ def provider() -> Iterator[ProviderServer]:
 
 @pytest.fixture(autouse=True)
 def sent(monkeypatch: pytest.MonkeyPatch) -> Dispatch:
-    """What transactions asked to be sent. Nothing is: the hand does what messages would bring about."""
+    """The launches of transactions. Sends no message: the hand does the work instead."""
     dispatch = Dispatch()
     monkeypatch.setattr(Context, "_send", lambda _, asked: dispatch.add(asked))
     return dispatch

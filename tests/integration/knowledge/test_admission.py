@@ -1,4 +1,4 @@
-"""Which items are begun: in turn over bases, the oldest first, within every limit, however many admit at once."""
+"""Admission of items: in turn over bases, oldest first, within every limit, even with many simultaneous admissions."""
 
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
@@ -30,7 +30,7 @@ def limit(context: Context, **values: int) -> None:
 
 
 def fill(context: Context, *counts: int, **columns: Any) -> dict[str, list[str]]:
-    """Bases with so many items in line; the items of each, the oldest first."""
+    """Bases with these numbers of items in line; returns the items of each, oldest first."""
     found = {}
     for number, count in enumerate(counts):
         base = add_base(context, f"base {number} {columns}")
@@ -125,7 +125,7 @@ def test_a_single_place_is_enough_for_a_large_item(context: Context) -> None:
     assert len(admission.admit(context)) == 1
 
 
-def test_many_who_admit_at_once_never_exceed_a_limit(context: Context) -> None:
+def test_many_simultaneous_admissions_never_exceed_a_limit(context: Context) -> None:
     bases = fill(context, 20, 20, 20)
     barrier = Barrier(6)
 
@@ -141,7 +141,7 @@ def test_many_who_admit_at_once_never_exceed_a_limit(context: Context) -> None:
 
 
 def test_admission_deletion_and_reprocessing_at_once_end_in_good_order(context: Context, driver: Driver) -> None:
-    """Whoever locks a base and its items does so in one order: nobody waits for ever, and no item is lost."""
+    """All transactions lock a base before its items, so they never deadlock, and no item is lost."""
     bases = fill(context, 12, 12, 12)
     doomed, *others = bases
     barrier = Barrier(4)
@@ -215,8 +215,8 @@ def test_base_that_is_being_deleted_has_no_turn(context: Context) -> None:
     assert admission.admit(context) == bases[other]
 
 
-def test_place_in_line_is_not_lost_while_nobody_sends_messages(context: Context, driver: Driver, base: str) -> None:
-    """Admission is committed before messages are sent: if Redis is away then, the sweeper finds what was begun."""
+def test_place_in_line_is_not_lost_while_no_messages_are_sent(context: Context, driver: Driver, base: str) -> None:
+    """Admission commits before messages are sent: if Redis is down then, the sweeper finds the admitted items."""
     ids = driver.note(base, "one", "two")
     assert admission.admit(context) == ids
     assert [one.id for one in plan.due_steps(context, list(plan.runnable(context, ())))] == ids

@@ -1,4 +1,4 @@
-"""Cancelled and deleted in every state: running work stops, its result is discarded, and nothing is left behind."""
+"""Cancellation and deletion in every state: running work stops, its result is discarded, and no data is left."""
 
 import os
 import time
@@ -26,7 +26,7 @@ from tests.support.knowledge_driver import Driver, long_text
 from tests.support.provider_server import ProviderServer
 
 Finish = Callable[[], object]
-"""What the work that is under way does when it comes back."""
+"""The late act of work that was under way."""
 
 
 def in_line(_context: Context, driver: Driver, item_id: str) -> Finish:
@@ -45,9 +45,9 @@ def reading(context: Context, driver: Driver, item_id: str) -> Finish:
 
     def finish() -> None:
         checkpoint = claimed.checkpoint
-        checkpoint._looked_at = time.monotonic() - 1
+        checkpoint._checked_at = time.monotonic() - 1
         assert not checkpoint.wanted()
-        checkpoint._wanted, checkpoint._looked_at = True, time.monotonic() + 60  # as if it had just looked
+        checkpoint._wanted, checkpoint._checked_at = True, time.monotonic() + 60  # as if it had just checked
         with pytest.raises(content.ClaimLost):
             content._store(context, claimed, content._content(context, claimed))
 
@@ -158,7 +158,7 @@ def test_deleted_in_any_state_leaves_nothing(
         assert not [text for text in session.execute(select(AiCall.preview)).scalars() if "note" in text]
 
 
-def test_answer_that_comes_after_the_row_is_gone_is_counted_and_says_nothing(
+def test_answer_after_the_deletion_of_its_row_is_counted_without_text(
     context: Context, driver: Driver, base: str, provider: ProviderServer
 ) -> None:
     (item_id,) = driver.note(base, long_text("secret", 3))
@@ -174,9 +174,7 @@ def test_answer_that_comes_after_the_row_is_gone_is_counted_and_says_nothing(
     assert checking.check(context).sound
 
 
-def test_item_that_was_completed_is_deleted_with_all_that_it_was_found_by(
-    context: Context, driver: Driver, base: str
-) -> None:
+def test_completed_item_is_deleted_with_its_vectors_and_index(context: Context, driver: Driver, base: str) -> None:
     item_id = driver.completed(base, long_text("old", 4))
     kept = driver.completed(base, long_text("kept", 3))
     service.delete_items(context, item_id)
@@ -186,7 +184,7 @@ def test_item_that_was_completed_is_deleted_with_all_that_it_was_found_by(
     assert checking.check(context).sound
 
 
-def test_what_was_searchable_stays_so_when_reprocessing_is_cancelled(
+def test_published_chunks_stay_searchable_when_reprocessing_is_cancelled(
     context: Context, driver: Driver, base: str
 ) -> None:
     item_id = driver.completed(base, long_text("kept", 3))
@@ -200,7 +198,7 @@ def test_what_was_searchable_stays_so_when_reprocessing_is_cancelled(
 
 @pytest.mark.both_databases
 def test_base_deleted_while_a_hundred_items_run(context: Context, driver: Driver, base: str) -> None:
-    """As many as may are under way, and the others wait in line."""
+    """As many items as the limit allows are under way, and the others wait in line."""
     ids = driver.note(base, *(long_text(f"note {number}", 3) for number in range(100)))
     kept = driver.note(add_base(context, "other"), "kept")
     call, read = embedding(context, driver, ids[0]), reading(context, driver, ids[1])
@@ -250,9 +248,9 @@ def test_deletion_goes_on_where_it_was_interrupted(
 
 
 class TestOrphanedFiles:
-    """Files that a process left that was killed between a file and its row."""
+    """Files of a process that was killed between storing a file and writing its row."""
 
-    def test_they_go_and_others_stay(self, context: Context, driver: Driver, base: str) -> None:
+    def test_orphaned_files_go_and_others_stay(self, context: Context, driver: Driver, base: str) -> None:
         item_id = driver.completed(base, "note")
         root = files.root(context.settings)
         (root / "0123456789abcdef").mkdir()

@@ -1,4 +1,4 @@
-"""The checker finds each thing that must not be, so that its silence means something."""
+"""The checker finds each kind of inconsistency, so that its silence proves soundness."""
 
 import pytest
 from sqlalchemy import delete, insert, update
@@ -21,7 +21,7 @@ def item_id(driver: Driver, base: str) -> str:
     return driver.completed(base, long_text("note", 3))
 
 
-def test_nothing_is_found_where_all_is_well(context: Context, item_id: str) -> None:
+def test_sound_tables_yield_no_findings(context: Context, item_id: str) -> None:
     assert found(context) == {}
     assert checking.check(context).sound
 
@@ -60,7 +60,7 @@ def test_each_orphan_is_found(context: Context, driver: Driver, item_id: str, ba
     assert found(context) == {"drafts_of_completed": 1, "completed_with_other_count": 1}
 
 
-def test_what_should_have_ended_is_found(context: Context, driver: Driver, item_id: str) -> None:
+def test_leftovers_of_ended_items_are_found(context: Context, driver: Driver, item_id: str) -> None:
     now = context.db.now()
     driver.change(item_id, admitted_at=now)
     assert found(context) == {"admitted_at_rest": 1}

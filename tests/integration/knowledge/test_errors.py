@@ -1,4 +1,4 @@
-"""Errors of reading, of the provider and of writing: which are tried again, when, and what the item says at last."""
+"""Errors of reading, of the provider and of writing: which are retried, when, and the item's final error."""
 
 import math
 from datetime import timedelta
@@ -32,13 +32,13 @@ def item_id(context: Context, driver: Driver, base: str) -> str:
 
 
 def waits_s(driver: Driver, context: Context) -> list[float]:
-    """How long the batches that wait still wait."""
+    """The remaining waits of the waiting batches."""
     now = context.db.now()
     return [(row.next_run_at - now).total_seconds() for row in driver.rows(BATCHES) if row.next_run_at]
 
 
 def wrong(vectors: list[Any]) -> Fault:
-    """An answer with these vectors, whatever was asked."""
+    """An answer with these vectors for any request."""
     data = [{"object": "embedding", "index": at, "embedding": vector} for at, vector in enumerate(vectors)]
     return Fault(status=200, body={"object": "list", "data": data, "model": "embedder", "usage": {}})
 
@@ -64,7 +64,7 @@ def test_call_is_tried_three_times_after_half_a_second_and_a_second(
     assert driver.due() == []
 
 
-def test_server_that_says_when_to_come_back_is_obeyed(
+def test_retry_after_of_a_server_is_obeyed(
     context: Context, driver: Driver, item_id: str, provider: ProviderServer
 ) -> None:
     provider.push(Fault(status=503, headers={"Retry-After": "7"}))
@@ -73,7 +73,7 @@ def test_server_that_says_when_to_come_back_is_obeyed(
     assert 6 < wait <= 7.5
 
 
-def test_quota_that_is_used_up_spends_no_attempt(
+def test_exhausted_quota_uses_up_no_attempt(
     context: Context, driver: Driver, item_id: str, provider: ProviderServer
 ) -> None:
     provider.push(*[Fault(status=429, headers={"Retry-After": "1"})] * 2)
@@ -83,9 +83,7 @@ def test_quota_that_is_used_up_spends_no_attempt(
 
 
 @pytest.mark.parametrize("status", [400, 413, 422])
-def test_call_that_is_refused_is_not_repeated(
-    driver: Driver, item_id: str, provider: ProviderServer, status: int
-) -> None:
+def test_refused_call_is_not_repeated(driver: Driver, item_id: str, provider: ProviderServer, status: int) -> None:
     provider.push(Fault(status=status))
     driver.embed(item_id)
     assert len(provider.records) == 1
@@ -106,7 +104,7 @@ def test_call_that_is_refused_is_not_repeated(
         pytest.param([None, None], id="null"),
     ],
 )
-def test_vectors_of_no_use_are_asked_for_again_and_never_stored(
+def test_invalid_vectors_are_requested_again_and_never_stored(
     context: Context, driver: Driver, item_id: str, provider: ProviderServer, vectors: list[Any]
 ) -> None:
     provider.push(wrong(vectors))
@@ -121,7 +119,7 @@ def test_vectors_of_no_use_are_asked_for_again_and_never_stored(
 def test_vectors_of_another_length_than_the_items_others_fail_it(
     context: Context, driver: Driver, item_id: str, provider: ProviderServer
 ) -> None:
-    """Also if both calls were under way at once, so that neither knew of the other."""
+    """Also if both calls were under way at once, and neither saw the other's result."""
     claims = [context.db.run(lambda s: batch._claim(s, item_id, "emb", driver.owner())) for _ in range(2)]
     for claimed, length in zip(claims, (8, 9), strict=True):
         assert claimed is not None
@@ -139,7 +137,7 @@ def test_unreadable_file_fails_at_once_and_gives_its_place_back(context: Context
     driver.read(item_id)
     row = driver.row(item_id)
     assert (row.status, row.attempts, row.admitted_at) == (ItemStatus.FAILED, 1, None)
-    assert "gone" in row.error
+    assert "missing" in row.error
     assert driver.due() == []
 
 
@@ -188,7 +186,7 @@ def test_large_item_is_written_in_small_transactions_and_appears_when_all_is_wri
     assert checking.check(context).sound
 
 
-def test_items_that_wait_for_a_removed_provider_fail_whatever_others_have_left(
+def test_items_that_wait_for_a_removed_provider_fail_despite_batches_of_ended_items(
     context: Context, driver: Driver, base: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("pipeline.flows.knowledge.backlog.PORTION", 2)

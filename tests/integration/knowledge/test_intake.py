@@ -1,4 +1,4 @@
-"""What is added: what cannot work is refused one by one, with the reason, and the rest goes in line."""
+"""Adding sources: invalid ones are refused one by one, with the reason, and the others go in line."""
 
 import os
 from pathlib import Path
@@ -29,7 +29,7 @@ def as_files(*paths: Path) -> list[Source]:
     return [Source(ItemType.FILE, one) for one in paths]
 
 
-def test_batch_of_a_hundred_and_twenty_files_is_added_in_order_and_the_bad_ones_are_told(
+def test_batch_of_a_hundred_and_twenty_files_is_added_in_order_and_bad_ones_are_reported(
     context: Context, base: str, tmp_path: Path
 ) -> None:
     paths = []
@@ -184,7 +184,7 @@ class TestDirectory:
         driver.work_off()
         assert {item.status for item in queries.items(context, base)} == {ItemStatus.COMPLETED}
 
-    def test_scanned_again_it_reads_what_changed_and_forgets_what_is_gone(
+    def test_second_scan_reads_changed_files_and_deletes_items_of_missing_ones(
         self, context: Context, driver: Driver, base: str, folder: Path
     ) -> None:
         first = directory.scan(context, base, folder)
@@ -209,12 +209,12 @@ class TestDirectory:
         assert checking.check(context).sound
         assert len(list(files.folder(context.settings, b).iterdir())) == 1, "the old copy is gone"
 
-    def test_gone_files_can_be_kept(self, context: Context, base: str, folder: Path) -> None:
+    def test_items_of_missing_files_can_be_kept(self, context: Context, base: str, folder: Path) -> None:
         directory.scan(context, base, folder)
         (folder / "c.md").unlink()
         assert directory.scan(context, base, folder, keep_gone=True).gone == []
 
-    def test_file_with_a_name_that_is_no_text_is_refused_and_others_are_added(
+    def test_file_with_an_invalid_name_is_refused_and_others_are_added(
         self, context: Context, base: str, folder: Path
     ) -> None:
         Path(os.fsdecode(os.fsencode(folder) + b"/bad-\xff.md")).write_text("x")
@@ -258,7 +258,7 @@ class TestDirectory:
         assert [item.name for item in directory.scan(context, base, folder).created].count("e.md") == 2
         assert directory.scan(context, base, folder).unchanged == 6
 
-    def test_an_item_that_is_there_twice_from_before_is_read_again_once_and_both_are_found(
+    def test_of_two_old_items_of_one_file_one_is_read_again_and_both_are_found(
         self, context: Context, driver: Driver, base: str, folder: Path
     ) -> None:
         directory.scan(context, base, folder)
@@ -275,7 +275,7 @@ class TestDirectory:
         assert [one.id for one in directory.scan(context, base, folder).changed] == [item.id]
         assert {item.id, twin} <= {one.id for one in queries.items(context, base)}
 
-    def test_what_is_no_directory_is_refused(self, context: Context, base: str, folder: Path) -> None:
+    def test_other_paths_than_directories_are_refused(self, context: Context, base: str, folder: Path) -> None:
         for path in (folder / "a.md", folder / "nowhere"):
             with pytest.raises(UserError):
                 directory.scan(context, base, path)
@@ -292,7 +292,7 @@ def test_file_that_changes_while_it_is_copied_is_refused(
 
     def growing(descriptor: int) -> os.stat_result:
         seen.append(descriptor)
-        if len(seen) == 3:  # opening it looked once, and copying at its beginning
+        if len(seen) == 3:  # the checks on opening and at the start of the copying
             with path.open("ab") as file:
                 file.write(b"y")
         return fstat(descriptor)
@@ -304,7 +304,7 @@ def test_file_that_changes_while_it_is_copied_is_refused(
         assert session.execute(ITEMS.select()).first() is None
 
 
-def test_a_base_whose_commit_was_not_answered_is_made(context: Context, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_base_whose_commit_was_not_answered_is_created(context: Context, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
         lose_answers(patch, context.db)
         assert service.create_base(context, "one").name == "one"

@@ -1,4 +1,4 @@
-"""What is asked again and again reads a few rows, however many items a base has."""
+"""Frequent queries read few rows, even in a base with many items."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.both_databases
 
 ITEMS_OF_BASE, IN_LINE = 3000, 300
 FEW = ("_claimed", "_next_run_at", "_claimable", "_line", "_admitted", "_deleting", "(id=?)", "(item_id=?", "id>?")
-"""Indexes of the few rows that are held, wait, or are asked for by name."""
+"""Indexes of few rows: held ones, waiting ones, or named ones."""
 
 
 @contextmanager
@@ -64,13 +64,13 @@ def _fill(context: Context, base_id: str) -> None:
 
 
 def _is_of_few(statement: str) -> bool:
-    """Whether it ends at the first row, or is of items under way: as many as `global_concurrency` says."""
+    """Whether the plan ends at the first row, or reads items under way, which `global_concurrency` limits."""
     under_way = "IN ('pending')" not in statement and ("'embedding'" in statement or "knowledge_batches" in statement)
     is_any = "LIMIT" in statement and "ORDER BY" not in statement
     return statement.startswith("SELECT (EXISTS") or is_any or under_way
 
 
-def test_what_is_asked_again_and_again_reads_few_items(context: Context, driver: Driver, base: str) -> None:
+def test_frequent_queries_read_few_items(context: Context, driver: Driver, base: str) -> None:
     _fill(context, base)
     if not context.db.is_sqlite:
         pytest.skip("PostgreSQL decides by how much there is")

@@ -1,4 +1,4 @@
-"""What is said of queues is true: standings, orphans, recovery and dismissal."""
+"""The status of queues is true: standings, orphans, recovery and dismissal."""
 
 from datetime import timedelta
 
@@ -27,7 +27,7 @@ def extra_env() -> dict[str, str]:
 
 @pytest.fixture
 def alive(context: Context) -> None:
-    """The worker lives, as far as the others know."""
+    """Record the presence of a worker."""
     Presence(context.redis).renew(WORKER, 60)
 
 
@@ -76,7 +76,7 @@ def test_item_whose_message_is_on_its_way_is_queued(context: Context, driver: Dr
 
 
 @pytest.mark.usefixtures("alive")
-def test_item_that_waits_for_a_writer_is_no_orphan(context: Context, driver: Driver) -> None:
+def test_item_that_waits_for_a_writer_is_not_an_orphan(context: Context, driver: Driver) -> None:
     now = context.db.now()
     bases = [add_base(context, f"base {number}") for number in range(3)]
     ids = [
@@ -107,7 +107,7 @@ def test_items_before_a_closed_gate_hold_up_their_own_base_alone(context: Contex
     assert admission.admit(context) == [third]
 
 
-def test_item_whose_queue_is_paused_waits_and_is_no_orphan(context: Context, driver: Driver, base: str) -> None:
+def test_item_whose_queue_is_paused_waits_and_is_not_an_orphan(context: Context, driver: Driver, base: str) -> None:
     (item_id,) = driver.note(base, "note")
     plan.due_steps(context, [LINE])
     driver.read(item_id)
@@ -131,7 +131,7 @@ def test_orphans_are_dismissed_as_failed_and_others_are_left_alone(context: Cont
 
 
 @pytest.mark.both_databases
-def test_recovery_takes_from_processes_that_are_gone_what_they_held(
+def test_recovery_frees_the_claims_of_dead_processes(
     context: Context, driver: Driver, base: str, sent: Dispatch
 ) -> None:
     read, embedded = driver.note(base, "to read", long_text("to embed", 2))
@@ -147,7 +147,7 @@ def test_recovery_takes_from_processes_that_are_gone_what_they_held(
 
 
 @pytest.mark.usefixtures("alive")
-def test_recovery_takes_nothing_from_processes_that_live(context: Context, driver: Driver, base: str) -> None:
+def test_recovery_leaves_the_claims_of_live_processes(context: Context, driver: Driver, base: str) -> None:
     (item_id,) = driver.note(base, "note")
     plan.due_steps(context, [LINE])
     context.db.run(lambda session: content._claim(session, context, item_id, driver.owner()))
@@ -156,9 +156,7 @@ def test_recovery_takes_nothing_from_processes_that_live(context: Context, drive
     assert driver.row(item_id).claim_id == claim
 
 
-def test_batches_of_an_item_that_has_ended_are_not_asked_for_again_and_again(
-    context: Context, driver: Driver, base: str
-) -> None:
+def test_batches_of_an_ended_item_are_not_launched(context: Context, driver: Driver, base: str) -> None:
     item_id = add_item(context, base, ItemStatus.FAILED)
     add_batches(context, item_id, 3, "emb")
     past = context.db.now() - timedelta(minutes=1)

@@ -1,5 +1,5 @@
-"""An item that is read again: what was found stays found, what did not change is not paid for, and no message of the
-old run disturbs the new one."""
+"""An item that is read again: old chunks stay searchable, unchanged chunks cost nothing, and no message of the old run
+disturbs the new one."""
 
 from contextlib import suppress
 from typing import Any
@@ -25,7 +25,7 @@ from tests.support.provider_server import ProviderServer
 
 
 def rewrite(context: Context, driver: Driver, item_id: str, text: str) -> None:
-    """The item's stored copy has another text from now on."""
+    """Change the text of the item's stored copy."""
     row = driver.row(item_id)
     files.stored_path(context.settings, item_id, row.content_sha256).write_text(text)
 
@@ -54,7 +54,7 @@ def test_old_chunks_are_found_until_the_new_ones_take_their_place_at_once(
     assert len(published(context)) == len(driver.rows(CHUNKS)) == 5
 
 
-def test_chunks_that_did_not_change_are_not_embedded_again(
+def test_unchanged_chunks_are_not_embedded_again(
     context: Context, driver: Driver, base: str, provider: ProviderServer
 ) -> None:
     item_id = driver.completed(base, long_text("same", 6))
@@ -71,7 +71,7 @@ def test_chunks_that_did_not_change_are_not_embedded_again(
     assert checking.check(context).sound
 
 
-def test_what_was_paid_before_a_cancellation_is_not_paid_again(
+def test_vectors_paid_before_a_cancellation_are_not_paid_again(
     context: Context, driver: Driver, base: str, provider: ProviderServer
 ) -> None:
     (item_id,) = driver.note(base, long_text("kept", 6))
@@ -107,7 +107,7 @@ def test_reprocess_takes_a_place_at_the_end_of_the_line(context: Context, driver
 
 
 class TestMessagesOfAnOldRun:
-    """A batch is in its call while its item is cancelled and read again."""
+    """A batch whose call is under way while its item is cancelled and read again."""
 
     @pytest.fixture
     def item_id(self, driver: Driver, base: str, context: Context) -> str:
@@ -129,7 +129,7 @@ class TestMessagesOfAnOldRun:
 
     @staticmethod
     def _end(context: Context, claimed: batch.Claimed, error: UnitError | None = None) -> None:
-        """The call ends, well or badly."""
+        """End the call, with a result or an error."""
         made = {} if error else {"vectors": b"\0" * 4 * 8 * len(claimed.texts)}
         outcome = Outcome(claimed.row, error, values=made)
         batch._settle(context, outcome, Tracer(context, None))
@@ -203,7 +203,7 @@ class TestMessagesOfAnOldRun:
         assert old is not None
         service.reprocess(context, item_id)
         plan.due_steps(context, [LINE])
-        # On a busy machine reading takes so long that it looks whether it is wanted.
+        # On a busy machine the reading lasts long enough to check its claim.
         with pytest.raises((content.ClaimLost, Unwanted)):
             content._store(context, old, content._content(context, old))
         assert driver.rows(CHUNKS, item_id) == []
@@ -213,7 +213,7 @@ class TestMessagesOfAnOldRun:
         assert driver.status(item_id) is ItemStatus.COMPLETED
 
 
-def test_vectors_of_a_write_that_was_cancelled_halfway_go_when_it_is_read_again(
+def test_vectors_of_a_half_cancelled_write_go_with_the_next_reading(
     context: Context, driver: Driver, base: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(publication, "MOST_AT_ONCE", 2)

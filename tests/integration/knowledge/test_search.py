@@ -1,4 +1,4 @@
-"""A search over bases finds what was published, by words and by vectors, and says where it stands."""
+"""A search over bases finds published chunks, by words and by vectors, and returns their places."""
 
 from collections.abc import Iterator, Sequence
 from datetime import timedelta
@@ -37,7 +37,7 @@ def find(context: Context, bases: list[str] | None, words: str, **options: Any) 
     return texts(search(context, bases, words, **options).hits)
 
 
-def test_a_hit_says_where_it_stands(context: Context, base: str) -> None:
+def test_a_hit_names_its_place(context: Context, base: str) -> None:
     item = publish(
         context,
         base,
@@ -77,7 +77,7 @@ def test_bases_are_searched_alone_together_or_all(context: Context, base: str) -
     assert find(context, [], "lantern") == []
 
 
-def test_what_is_not_there_is_said(context: Context, base: str) -> None:
+def test_unknown_bases_and_empty_queries_are_refused(context: Context, base: str) -> None:
     with pytest.raises(UnknownBase) as raised:
         search(context, [base, "nowhere"], "x")
     assert raised.value.code == "unknown_base"
@@ -88,14 +88,14 @@ def test_what_is_not_there_is_said(context: Context, base: str) -> None:
         assert find(context, [base], odd + "x") == []
 
 
-def test_a_question_finds_what_has_some_of_its_words(context: Context, base: str) -> None:
+def test_a_question_finds_chunks_with_some_of_its_words(context: Context, base: str) -> None:
     publish(context, base, [*SEA, "数据库连接池泄漏导致服务中断"])
     assert find(context, [base], "Who is it that lights the lantern in the evening?", by_meaning=False)[0] == SEA[1]
     assert find(context, [base], "为什么数据库会泄漏", by_meaning=False) == ["数据库连接池泄漏导致服务中断"]
 
 
-def test_only_what_is_published_is_found(context: Context, base: str) -> None:
-    """Not another generation, nor what is being deleted, although it is indexed still or already."""
+def test_only_published_chunks_are_found(context: Context, base: str) -> None:
+    """A search hides other generations and items being deleted, although they are indexed."""
     item = publish(context, base, SEA)
     gone = publish(context, base, ["A lantern that is being deleted."])
     with context.db.transaction() as session:
@@ -111,7 +111,7 @@ def test_only_what_is_published_is_found(context: Context, base: str) -> None:
         search(context, [base], "lantern")
 
 
-def test_what_is_hidden_takes_no_places_from_what_is_shown(context: Context, base: str) -> None:
+def test_hidden_hits_take_no_places_from_shown_ones(context: Context, base: str) -> None:
     publish(context, base, ["lantern"] * 150, deleting=True)
     publish(context, base, ["a far longer text that speaks of a lantern only once"])
     assert len(find(context, [base], "lantern")) == 1
@@ -138,7 +138,7 @@ def test_filters_leave_out_items(context: Context, base: str) -> None:
     assert search(context, [base], "lantern", item_ids=[old]).hits[0].source == "https://example.com/sea"
 
 
-def test_filters_that_let_much_through_leave_out_items_too(
+def test_filters_that_many_chunks_pass_leave_out_items_too(
     context: Context, base: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("pipeline.flows.knowledge.search._FEW", 1)
@@ -182,7 +182,7 @@ class TestWithAProvider:
     def embed(some: Sequence[str]) -> list[list[float]]:
         return [[1.0, 0.1] if "storm" in text else [0.0, 1.0] for text in some]
 
-    def test_meaning_finds_what_words_do_not_and_each_model_is_asked_once(
+    def test_meaning_finds_more_than_words_and_each_model_is_called_once(
         self, context: Context, base: str, provider: ProviderServer
     ) -> None:
         """A base whose model was edited has vectors of both."""
@@ -196,7 +196,7 @@ class TestWithAProvider:
         assert sorted(record.body["model"] for record in provider.records) == ["v1", "v2"]
         assert (found.note, found.lexical) == ("", True)
 
-    def test_without_the_provider_words_are_matched_and_that_is_said(
+    def test_without_the_provider_a_search_matches_words_and_says_so(
         self, context: Context, base: str, provider: ProviderServer
     ) -> None:
         publish(context, base, SEA, space="ai:v1", embed=self.embed)

@@ -23,7 +23,7 @@ def settings_env(provider: ProviderServer) -> dict[str, str]:
 
 @pytest.fixture
 def driver(context: Context, monkeypatch: pytest.MonkeyPatch) -> Driver:
-    """A driver on a context without limits that tests would wait for. Transactions launch nothing by themselves."""
+    """A driver on a context without limits that delay tests. Transactions launch no messages."""
     monkeypatch.setattr("tasks.flow.send", lambda *_: None)
     for name in ("metadata-generation", "metadata-only", "embedding-only"):
         change(context, f"queue.{name}.limits", "1000/s")

@@ -1,4 +1,4 @@
-"""Batches of songs go through their steps: nothing paid twice, nothing lost, whatever the provider does."""
+"""Batches of songs go through their steps: a provider's faults cause no second payment and no loss."""
 
 import json
 from uuid import uuid4
@@ -189,7 +189,9 @@ class TestWithoutEmbeddings:
         change(context, "queue.metadata-generation.limits", "1000/s")
         return Driver(context)
 
-    def test_words_find_songs_and_it_says_that_they_are_words(self, driver: Driver, provider: ProviderServer) -> None:
+    def test_search_by_words_finds_songs_and_says_that_it_is_lexical(
+        self, driver: Driver, provider: ProviderServer
+    ) -> None:
         add_songs(driver.context, 5)
         driver.run(driver.start())
         found = search.for_words(driver.context, "image of song 4")
@@ -198,9 +200,7 @@ class TestWithoutEmbeddings:
         assert (calls(provider, CHAT), calls(provider, EMBED)) == (1, 0)
 
 
-def test_message_delivered_again_while_its_call_is_under_way_pays_nothing(
-    driver: Driver, provider: ProviderServer
-) -> None:
+def test_message_redelivered_during_its_call_pays_nothing(driver: Driver, provider: ProviderServer) -> None:
     add_songs(driver.context, 5)
     run_id = driver.start()
     driver.run(run_id, launches=1)
@@ -226,9 +226,7 @@ def test_message_delivered_again_while_its_call_is_under_way_pays_nothing(
     assert calls(provider, CHAT) == 1
 
 
-def test_message_delivered_again_after_its_process_died_is_taken_up_at_once(
-    driver: Driver, provider: ProviderServer
-) -> None:
+def test_message_redelivered_after_its_process_died_resumes_at_once(driver: Driver, provider: ProviderServer) -> None:
     add_songs(driver.context, 5)
     run_id = driver.start()
     driver.run(run_id, launches=1)
@@ -240,9 +238,7 @@ def test_message_delivered_again_after_its_process_died_is_taken_up_at_once(
     assert calls(provider, CHAT) == 1
 
 
-def test_each_call_s_cost_stands_in_its_trace_so_that_a_cap_outlives_redis(
-    driver: Driver, provider: ProviderServer
-) -> None:
+def test_each_trace_has_its_call_s_cost_so_that_a_cap_outlives_redis(driver: Driver, provider: ProviderServer) -> None:
     profile = driver.context.settings.providers["ai"]
     prices = {"*": {"input": 1000, "output": 2000}}
     priced = ProviderProfile(**profile.model_dump() | {"prices": prices, "api_key": "k"})
@@ -259,7 +255,7 @@ def test_each_call_s_cost_stands_in_its_trace_so_that_a_cap_outlives_redis(
     assert spend.spent_today(driver.context, "ai", priced) == pytest.approx(sum(call.cost for call in traced))
 
 
-def test_search_for_a_mood_pays_nothing_where_nothing_can_be_found(driver: Driver, provider: ProviderServer) -> None:
+def test_search_for_a_mood_pays_nothing_without_vectors_to_find(driver: Driver, provider: ProviderServer) -> None:
     add_songs(driver.context, 3)
     found = search.for_words(driver.context, "calm night")
     assert (found.matches, found.searched) == ([], 0)

@@ -20,7 +20,7 @@ from tests.support.provider_server import ProviderServer
 from tests.support.subsonic_server import SubsonicServer, synthetic
 
 
-def test_dry_run_writes_nothing_and_says_calls_and_time(context: Context) -> None:
+def test_dry_run_writes_nothing_and_estimates_calls_and_time(context: Context) -> None:
     add_songs(context, 45)
     found = estimate.estimate_run(context, StartOptions(skip_sync=True))
     assert (found.songs, found.batches, found.metadata_calls, found.embedding_calls) == (45, 5, 5, 5)
@@ -40,7 +40,7 @@ def prices(context: Context) -> Callable[[str], None]:
     return change_to
 
 
-def test_cost_is_that_of_the_price_list_by_estimated_tokens(context: Context, prices: Callable[[str], None]) -> None:
+def test_cost_follows_the_price_list_and_estimated_tokens(context: Context, prices: Callable[[str], None]) -> None:
     add_songs(context, 45)
     prices('{"writer": {"input": 1000000, "output": 2000000}, "vectors": {"input": 3000000}}')
     found = estimate.estimate_run(context, StartOptions(skip_sync=True))
@@ -55,7 +55,7 @@ def test_estimate_is_near_what_a_run_then_costs(
     driver: Driver, provider: ProviderServer, prices: Callable[[str], None]
 ) -> None:
     add_songs(driver.context, 40)
-    # As long as what models write: two or three sentences each.
+    # As long as models' texts: two or three sentences each.
     long = "A slow piece for piano and strings, recorded close, with a soft voice that comes late. " * 3
     said = {"vector_anchor": {"acoustic_model": long, "semantic_push": long}}
     provider.script.answer = lambda r: json.dumps({"songs": [songs.analysis(s, **said) for s in songs.asked(r)]})
@@ -99,9 +99,7 @@ def test_time_follows_every_window(calls: int, limits: str, tokens: int, least: 
     assert estimate.least_s(calls, limits, tokens) == least
 
 
-def test_texts_that_are_there_are_counted_as_they_are_and_no_metadata_is_asked_for(
-    driver: Driver, provider: ProviderServer
-) -> None:
+def test_existing_texts_count_with_their_length_and_need_no_metadata(driver: Driver, provider: ProviderServer) -> None:
     add_songs(driver.context, 10)
     driver.run(driver.start(Mode.METADATA))
     found = estimate.estimate_run(driver.context, StartOptions(Mode.EMBEDDING, skip_sync=True))

@@ -1,4 +1,4 @@
-"""Behind an open breaker another provider writes the metadata, if the profile names one that can."""
+"""Behind an open breaker the profile's fallback writes the metadata, if it can."""
 
 from collections.abc import Iterator
 
@@ -74,7 +74,7 @@ def test_message_that_waits_behind_the_breaker_is_sent_to_the_fallback_at_once(
     assert [TASKS.launch(run_id), TASKS.launch(run_id)] == [1, 0], "once"
     assert driver.context.redis.llen(OTHERS) == 1
     driver.chain(again)
-    # The breaker closed meanwhile, and the message that waited there comes: there is nothing to do for it any more.
+    # The breaker has closed, and the message that waited behind it arrives without work to do.
     gates.breaker(driver.context, "ai:text").close()
     assert not driver.step(sent.id, sent.mode, Step.METADATA, queue=sent.queue).done
     driver.run(run_id)
@@ -82,7 +82,7 @@ def test_message_that_waits_behind_the_breaker_is_sent_to_the_fallback_at_once(
     assert set(states(driver.context).values()) == {"COMPLETED"}
 
 
-def test_run_that_meets_a_rate_limit_goes_on_with_the_fallback_and_says_so(
+def test_run_that_meets_a_rate_limit_continues_with_the_fallback_and_says_so(
     driver: Driver, provider: ProviderServer, other: ProviderServer
 ) -> None:
     provider.push(Fault(status=429, headers={"Retry-After": "300"}))
@@ -140,7 +140,7 @@ def test_fallback_without_a_model_is_refused_at_the_start(context: Context) -> N
         service.start(context, StartOptions(skip_sync=True))
 
 
-def test_fallback_that_does_not_exist_is_a_wrong_setting() -> None:
+def test_unknown_fallback_is_an_invalid_setting() -> None:
     with pytest.raises(ValidationError, match="falls back to 'nobody'"):
         Settings(providers={"ai": {"fallback": "nobody"}})
 
@@ -150,7 +150,7 @@ class TestLocal:
     def settings_env(self, settings_env: dict[str, str]) -> dict[str, str]:
         return settings_env | {"PENSTOCK_PROVIDERS__AI__FALLBACK": "local"}
 
-    def test_run_waits_where_only_local_conversion_is_left(
+    def test_run_waits_if_only_local_conversion_is_left(
         self, driver: Driver, provider: ProviderServer, other: ProviderServer
     ) -> None:
         add_songs(driver.context, 10)

@@ -1,4 +1,4 @@
-"""Which messages of a run are on their way: one for each batch whose turn it is, and none before a closed gate."""
+"""The messages of a run: one for each queued batch, and none for a closed gate."""
 
 from datetime import timedelta
 from typing import Any
@@ -28,7 +28,7 @@ def database_url(sqlite_url: str) -> str:
 
 
 def enqueued(driver: Driver, songs: int) -> str:
-    """A run whose songs are in batches, and none of whose messages is sent."""
+    """A run whose songs are in batches, before any message is sent."""
     add_songs(driver.context, songs)
     run_id = driver.start()
     driver.run(run_id, launches=1)
@@ -45,7 +45,7 @@ def deliver(context: Context, task: Any, batch: BatchLaunch, message: str = "m")
         task.pop_request()
 
 
-def test_each_batch_whose_turn_it_is_has_one_message_however_often_a_run_is_launched(driver: Driver) -> None:
+def test_each_queued_batch_has_one_message_after_any_number_of_launches(driver: Driver) -> None:
     change(driver.context, "queue_concurrency", "2")
     run_id = enqueued(driver, 30)
     assert [TASKS.launch(run_id) for _ in range(4)] == [2, 0, 0, 0]
@@ -62,7 +62,7 @@ def test_the_run_s_own_stages_have_one_message_each(driver: Driver) -> None:
     assert [TASKS.launch(run_id), TASKS.launch(run_id)] == [1, 0]
 
 
-def test_nothing_is_sent_to_a_queue_that_is_paused_and_what_waits_is_sent_when_it_opens(driver: Driver) -> None:
+def test_no_message_goes_to_a_paused_queue_and_waiting_ones_go_when_it_opens(driver: Driver) -> None:
     run_id = enqueued(driver, 10)
     queue_control.pause(driver.context, "metadata-generation", None)
     assert [TASKS.launch(run_id) for _ in range(3)] == [0, 0, 0]
@@ -70,7 +70,7 @@ def test_nothing_is_sent_to_a_queue_that_is_paused_and_what_waits_is_sent_when_i
     assert [TASKS.launch(run_id), TASKS.launch(run_id)] == [1, 0]
 
 
-def test_message_that_is_one_too_many_does_not_begin_a_batch_whose_turn_has_not_come(driver: Driver) -> None:
+def test_surplus_message_does_not_start_a_batch_that_is_not_queued(driver: Driver) -> None:
     run_id = enqueued(driver, 20)
     (first,) = plan.plan(driver.context, run_id).batches
     (second,) = {row.id for row in batch_rows(driver.context)} - {first.id}
@@ -93,7 +93,7 @@ def test_the_chain_s_next_message_counts_as_sent(driver: Driver, provider: Provi
     assert TASKS.launch(run_id) == 1, "the chain is lost with its messages"
 
 
-def test_a_second_delivery_does_nothing_while_a_living_other_has_the_place(
+def test_a_second_delivery_does_nothing_while_a_live_process_has_the_place(
     driver: Driver, provider: ProviderServer
 ) -> None:
     run_id = enqueued(driver, 5)
@@ -105,7 +105,7 @@ def test_a_second_delivery_does_nothing_while_a_living_other_has_the_place(
     assert batch_rows(driver.context)[0].status == "QUEUED"
 
 
-def test_only_a_run_at_work_is_launched_and_woken_only_for_what_has_waited(driver: Driver) -> None:
+def test_only_a_run_at_work_is_launched_and_woken_only_for_due_work(driver: Driver) -> None:
     context = driver.context
     run_id = enqueued(driver, 10)
     assert (recovery.runnable(context), recovery.due(context)) == ([run_id], [])

@@ -1,4 +1,4 @@
-"""What becomes of replies: whole, short, wrong, broken."""
+"""The handling of replies: whole, short, wrong, broken."""
 
 import json
 
@@ -25,7 +25,7 @@ def test_songs_missing_from_a_reply_go_back_and_fail_after_three_times(
     assert "left the song out" in str(queries.song(driver.context, "Song 3").error)
 
 
-def test_song_left_out_once_is_asked_for_again_in_the_same_run(driver: Driver, provider: ProviderServer) -> None:
+def test_song_left_out_once_is_requested_again_in_the_same_run(driver: Driver, provider: ProviderServer) -> None:
     provider.push(Fault(status=200, text='{"songs": []}'))
     add_songs(driver.context, 10)
     driver.run(driver.start())
@@ -46,9 +46,7 @@ def test_wrong_and_extra_ids_are_ignored_and_counted(driver: Driver, provider: P
     assert batch_rows(driver.context)[0].ignored == 2
 
 
-def test_broken_reply_is_given_back_to_the_model_once_with_what_is_wrong(
-    driver: Driver, provider: ProviderServer
-) -> None:
+def test_broken_reply_goes_back_to_the_model_once_with_its_fault(driver: Driver, provider: ProviderServer) -> None:
     provider.push(Fault(status=200, text='{"songs": [{"id": "s1"}]}'))
     add_songs(driver.context, 10)
     driver.run(driver.start())
@@ -87,7 +85,7 @@ def traced(driver: Driver) -> list[tuple[str, str]]:
         return [tuple(row) for row in session.execute(select(AiCall.operation, AiCall.status).order_by(AiCall.id))]
 
 
-def test_repair_asks_only_about_songs_without_a_valid_answer(driver: Driver, provider: ProviderServer) -> None:
+def test_repair_requests_only_songs_without_a_valid_answer(driver: Driver, provider: ProviderServer) -> None:
     provider.script.answer = lambda r: broken(r, "Song 3", "Song 7") if len(songs.asked(r)) == 10 else songs.answer(r)
     add_songs(driver.context, 10)
     driver.run(driver.start())
@@ -100,7 +98,7 @@ def test_failed_repair_loses_no_valid_answer_of_either_reply(driver: Driver, pro
     provider.script.answer = lambda r: broken(r, "Song 3", "Song 7") if len(songs.asked(r)) > 2 else broken(r, "Song 7")
     add_songs(driver.context, 10)
     driver.run(driver.start())
-    # Song 7 alone goes back, and fails when its own reply and repair are useless; the other nine were paid for once.
+    # Song 7 alone goes back, and fails when its own reply and repair are unusable; the other nine were paid once.
     assert [[s["title"] for s in songs.asked(r)] for r in provider.records if r.path == CHAT][1:] == [
         ["Song 3", "Song 7"],
         *[["Song 7"]] * 2,
@@ -111,7 +109,7 @@ def test_failed_repair_loses_no_valid_answer_of_either_reply(driver: Driver, pro
     assert "--- after a repair" in first.reply, "both useless replies are kept"
 
 
-def test_reply_that_is_cut_keeps_what_came_before_the_cut(driver: Driver, provider: ProviderServer) -> None:
+def test_truncated_reply_keeps_the_answers_before_its_end(driver: Driver, provider: ProviderServer) -> None:
     whole: list[str] = []
 
     def cut(record: Record) -> Fault | None:
@@ -138,9 +136,7 @@ def test_reply_with_words_around_it_is_used_without_paying_for_a_repair(
 
 
 @pytest.mark.usefixtures("others_succeed")
-def test_repair_that_cannot_be_made_keeps_the_valid_answers_for_the_next_run(
-    driver: Driver, provider: ProviderServer
-) -> None:
+def test_impossible_repair_keeps_the_valid_answers_for_the_next_run(driver: Driver, provider: ProviderServer) -> None:
     provider.script.answer = lambda r: broken(r, "Song 3")
     provider.script.rule = lambda r: Fault(status=500) if r.path == CHAT and len(songs.asked(r)) == 1 else None
     add_songs(driver.context, 10)

@@ -38,7 +38,7 @@ def test_second_start_is_refused_and_enqueues_no_song_twice(driver: Driver) -> N
     assert len(members) == 15
 
 
-def test_pause_holds_resume_goes_on_and_stop_keeps_what_was_paid_for(driver: Driver, provider: ProviderServer) -> None:
+def test_pause_holds_resume_continues_and_stop_keeps_paid_results(driver: Driver, provider: ProviderServer) -> None:
     add_songs(driver.context, 20)
     run_id = driver.start()
     driver.run(run_id, launches=1)
@@ -86,14 +86,16 @@ def test_resume_without_a_pause_and_commands_when_idle_are_refused(driver: Drive
         service.resume(driver.context)
 
 
-def test_limit_takes_so_many_songs_and_no_more(driver: Driver) -> None:
+def test_limit_bounds_the_songs_of_a_run(driver: Driver) -> None:
     add_songs(driver.context, 30)
     driver.run(driver.start(limit=12))
     assert list(states(driver.context).values()).count("COMPLETED") == 12
 
 
 @pytest.mark.parametrize(("count", "sizes"), [(25, [10, 10, 5]), (0, [])])
-def test_batches_have_the_size_and_the_last_one_the_rest(driver: Driver, count: int, sizes: list[int]) -> None:
+def test_batches_have_the_configured_size_and_the_last_one_the_rest(
+    driver: Driver, count: int, sizes: list[int]
+) -> None:
     if count:
         add_songs(driver.context, count)
     driver.run(driver.start(), launches=1)
@@ -151,7 +153,7 @@ def test_run_whose_library_stays_unreachable_fails_after_three_tries(driver: Dri
 
 
 @pytest.mark.both_databases
-def test_of_many_starts_at_once_one_run_begins_and_the_others_say_so(driver: Driver) -> None:
+def test_of_many_simultaneous_starts_one_begins_and_the_others_are_refused(driver: Driver) -> None:
     add_songs(driver.context, 15)
     together = Barrier(6)
 
@@ -182,7 +184,7 @@ def test_a_start_whose_commit_was_not_answered_is_the_run_that_began(
 
 
 @pytest.mark.parametrize("command", [service.pause, service.resume, service.stop])
-def test_a_command_whose_commit_was_not_answered_says_that_it_was_done(
+def test_a_command_whose_commit_was_not_answered_succeeds(
     driver: Driver, monkeypatch: pytest.MonkeyPatch, command: Callable[[Context], RunView]
 ) -> None:
     add_songs(driver.context, 5)
@@ -215,7 +217,7 @@ def _prune(context: Context) -> dict[str, int]:
 
 
 @pytest.mark.both_databases
-def test_batches_that_ended_go_by_their_own_settings_but_for_what_the_last_run_did(driver: Driver) -> None:
+def test_retention_of_ended_batches_has_its_own_settings_and_spares_the_last_run(driver: Driver) -> None:
     def age(days: float) -> None:
         ended = driver.context.db.now() - timedelta(days=days)
         driver.context.db.run(lambda session: session.execute(update(BATCHES).values(finished_at=ended)))

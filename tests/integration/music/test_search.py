@@ -1,4 +1,4 @@
-"""Songs are found by their words: names and albums once they are synced, tags and moods once they are described."""
+"""A search finds songs by words: names and albums after the sync, tags and moods after the analysis."""
 
 import json
 
@@ -62,7 +62,7 @@ class TestWithoutProvider:
         assert _found(context, "がらくた") == ["がらくた"], "another sound is no accent"
         assert sorted(_found(context, "lona")) == ["からくた", "がらくた"]
 
-    def test_what_was_indexed_with_accents_is_still_found(
+    def test_songs_indexed_with_accents_are_still_found(
         self, context: Context, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         with monkeypatch.context() as earlier:
@@ -90,7 +90,7 @@ class TestWithoutProvider:
         assert _found(context, "what") == ["So What (Remastered)"]
         assert _found(context, "remastered") == ["So What (Remastered)"]
 
-    def test_start_says_what_works_without_a_provider_and_what_it_would_take(self, context: Context) -> None:
+    def test_start_without_a_provider_names_alternatives_and_the_settings(self, context: Context) -> None:
         with pytest.raises(UserError) as refused:
             check(context.settings, StartOptions())
         for part in ("penstock music search", "penstock music sync", "PENSTOCK_MUSIC__PROVIDER", "ollama"):

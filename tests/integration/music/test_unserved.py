@@ -1,4 +1,4 @@
-"""A provider that was removed while a run waited for it: the run ends with an error, and keeps what was paid for."""
+"""A run whose provider is removed ends with an error, and keeps paid results."""
 
 from collections.abc import Iterator
 
@@ -31,7 +31,7 @@ def without(context: Context, monkeypatch: pytest.MonkeyPatch) -> Iterator[Conte
     found.redis.connection_pool.disconnect()
 
 
-def test_a_run_that_waits_for_metadata_ends_with_an_error_and_keeps_what_was_paid_for(
+def test_a_run_that_waits_for_metadata_ends_with_an_error_and_keeps_paid_results(
     driver: Driver, without: Context, provider: ProviderServer
 ) -> None:
     add_songs(driver.context, 20)

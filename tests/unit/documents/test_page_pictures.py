@@ -8,7 +8,7 @@ from PIL import Image
 
 from pipeline.engine.errors import UserError
 from pipeline.flows.documents import files, queries
-from pipeline.flows.documents.page_pictures import MAX_DPI, MIN_DPI, Look, make_room, picture, shape
+from pipeline.flows.documents.page_pictures import MAX_DPI, MIN_DPI, Rendering, make_room, picture, shape
 from pipeline.reading.pdf import inspection
 from pipeline.settings import Settings
 
@@ -34,7 +34,7 @@ def test_any_number_is_a_resolution_within_bounds(
     monkeypatch.setattr(queries, "page_source", lambda *_: 3)
     monkeypatch.setattr(inspection, "render", render)
     with pytest.raises(UserError, match="cannot be shown now"):
-        picture(context, "d", 1, Look(dpi))
+        picture(context, "d", 1, Rendering(dpi))
     assert asked == [(rendered, f"page-00003-{rendered}.png")]
 
 

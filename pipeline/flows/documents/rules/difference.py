@@ -1,4 +1,4 @@
-"""Where two texts differ, word by word, in bounded time: lines first, then the words of those that were replaced."""
+"""Compares two texts in bounded time: line by line, then word by word within replaced lines."""
 
 import re
 import time
@@ -8,19 +8,19 @@ from difflib import SequenceMatcher
 
 _TOKEN = re.compile(r"\w+|\s+|[^\w\s]")
 MAX_CHARACTERS = 200_000
-"""Of each text; what comes after is not compared."""
+"""Characters of each text that are compared; the rest is ignored."""
 MAX_LINES = 4_000
 MAX_STEPS = 9_000_000
-"""Words of one side times words of the other, of lines that replace each other; beyond, they differ as a whole."""
+"""The most words of the old lines times words of the new lines that are compared word by word."""
 PATIENCE_S = 0.5
-"""After that, lines are compared no further."""
+"""After this time, replaced lines are not compared word by word."""
 _FEW = 200
-"""Fewer pieces than this are compared exactly; of more, difflib leaves out the most frequent ones."""
+"""Up to this many pieces are compared exactly; above, difflib ignores the most frequent ones."""
 
 
 @dataclass(frozen=True)
 class Piece:
-    """Part of a text; `changed`: the other one does not have it."""
+    """A part of a text; `changed` if the other text lacks it."""
 
     text: str
     changed: bool
@@ -28,21 +28,21 @@ class Piece:
 
 @dataclass(frozen=True)
 class Difference:
-    """Both texts in pieces that follow one another."""
+    """Both texts as consecutive pieces."""
 
     old: list[Piece]
     new: list[Piece]
     cut: bool
-    """The texts are too long to be compared as a whole."""
+    """The texts exceed the limits, so their ends are missing."""
 
     @property
     def same(self) -> bool:
-        """Nothing differs."""
+        """Whether the compared parts are equal."""
         return not any(piece.changed for piece in (*self.old, *self.new))
 
 
 def difference(old: str, new: str, clock: Callable[[], float] = time.monotonic) -> Difference:
-    """Where the texts differ."""
+    """Return both texts in pieces that mark the differences."""
     cut = max(len(old), len(new)) > MAX_CHARACTERS
     a, b = (text[:MAX_CHARACTERS].splitlines(keepends=True) for text in (old, new))
     cut = cut or max(len(a), len(b)) > MAX_LINES
@@ -54,18 +54,18 @@ def difference(old: str, new: str, clock: Callable[[], float] = time.monotonic) 
             continue
         before, after = (_TOKEN.findall("".join(part)) for part in (some, others))
         if before and after and len(before) * len(after) <= MAX_STEPS and clock() < until:
-            for same, one, other in _compared(before, after):
-                _add(pieces, "".join(one), "".join(other), changed=not same)
+            for same, old_words, new_words in _compared(before, after):
+                _add(pieces, "".join(old_words), "".join(new_words), changed=not same)
         else:
             _add(pieces, "".join(before), "".join(after), changed=True)
     return Difference(*pieces, cut)
 
 
 def _compared(a: Sequence[str], b: Sequence[str]) -> Iterator[tuple[bool, Sequence[str], Sequence[str]]]:
-    """(whether they are the same, some of the one, some of the other), in order. Blanks alone show no likeness."""
-    found = SequenceMatcher(str.isspace, a, b, autojunk=max(len(a), len(b)) > _FEW)
-    for what, first, last, begin, end in found.get_opcodes():
-        yield what == "equal", a[first:last], b[begin:end]
+    """Yield (whether they are equal, a part of `a`, a part of `b`), in order; white space does not align the texts."""
+    matcher = SequenceMatcher(str.isspace, a, b, autojunk=max(len(a), len(b)) > _FEW)
+    for operation, first, last, begin, end in matcher.get_opcodes():
+        yield operation == "equal", a[first:last], b[begin:end]
 
 
 def _add(pieces: tuple[list[Piece], list[Piece]], old: str, new: str, *, changed: bool) -> None:

@@ -1,6 +1,6 @@
-"""What a document's pages become: Markdown, layout JSON and the manifest. Rules: docs/sources/documents.md#merging.
+"""A document's results: Markdown, layout JSON and the manifest. Rules: docs/sources/documents.md#merging.
 
-Documents, pages and attempts come as JSON, the way `engine.views.plain` writes them.
+Arguments are documents, pages and attempts as JSON, as `engine.views.plain` makes them.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,9 +18,9 @@ Json = Mapping[str, Any]
 
 
 def merge_markdown(pages: Sequence[Json], layouts: Mapping[int, Layout] = MappingProxyType({})) -> str:
-    """The pages' Markdown in order, each below `<!-- Page n -->` (n: its page of the file), with rules between.
+    """Join the pages' Markdown in order, each below `<!-- Page n -->` (n: its page of the file), with rules between.
 
-    A gap says why it is there. A table that continues over a page break goes to the page where it begins.
+    A gap contains its reason. A table that continues over a page break moves to the page where it begins.
     `layouts`: page number to layout.
     """
     ordered = sorted(pages, key=lambda page: int(page["page"]))
@@ -30,12 +30,12 @@ def merge_markdown(pages: Sequence[Json], layouts: Mapping[int, Layout] = Mappin
 
 
 def page_texts(ordered: Sequence[Json], layouts: Mapping[int, Layout]) -> list[str]:
-    """The Markdown of each page as it is in the merged result."""
+    """Return the Markdown of each page as in the merged result."""
     return join_tables([page_text(page) for page in ordered], [layouts.get(page["page"]) for page in ordered])
 
 
 def page_text(page: Json) -> str:
-    """The page's Markdown, or why it is missing."""
+    """Return the page's Markdown, or the reason why it is missing."""
     if has_text(page["status"], page["content"]):
         text = str(page["content"]).strip("\n")
         return (
@@ -43,20 +43,20 @@ def page_text(page: Json) -> str:
             if _is_completed(page)
             else f"<!-- the last retry of this page failed; this text is older -->\n\n{text}"
         )
-    # A service's words may be in it: they must not become a link, a picture or markup.
+    # The error may quote a service: escape it, so that it creates no link, picture or markup.
     reason = literal(page["error"] or "not converted")
     return f"> **[Page {page['page_source']} is missing: {reason}]**"
 
 
 def joinable(pages: Sequence[Json]) -> list[int]:
-    """The numbers of the pages that begin or end with a table: only theirs are the layouts that joining looks at."""
+    """Return the numbers of pages that begin or end with a table: joining reads only their layouts."""
     begins, ends = ("|", "<table>"), ("|", "</table>")
     return [page["page"] for page in pages if page["content"].startswith(begins) or page["content"].endswith(ends)]
 
 
 def layout_json(document: Json, pages: Sequence[Json], layouts: Mapping[int, Layout]) -> dict[str, Any]:
-    """The blocks of each page with their boxes. A page without a layout has its Markdown as a single block."""
-    found: list[dict[str, Any]] = []
+    """Return the blocks of each page with their boxes; the Markdown is the single block of a page without a layout."""
+    entries: list[dict[str, Any]] = []
     for page in pages:
         entry = {name: page[name] for name in ("page", "page_source", "status")}
         if not has_text(page["status"], page["content"]):
@@ -66,18 +66,18 @@ def layout_json(document: Json, pages: Sequence[Json], layouts: Mapping[int, Lay
         else:
             text = {"type": "markdown", "text": page["content"], "bbox": None}
             entry |= {"width": None, "height": None, "blocks": [text]}
-        found.append(entry)
+        entries.append(entry)
     return {
         "version": LAYOUT_VERSION,
         "document": {name: document[name] for name in ("id", "filename", "pages")},
-        "pages": found,
+        "pages": entries,
     }
 
 
 def manifest(
     document: Json, pages: Sequence[Json], attempts: Sequence[Json], costs: Sequence[Json] = ()
 ) -> dict[str, Any]:
-    """What happened, without the texts: the document, each page with its attempts, the totals, and who was paid."""
+    """Return the record of a document without its texts: pages with their attempts, totals, and costs by provider."""
     entries: dict[int, dict[str, Any]] = {}
     for page in pages:
         entry = {name: value for name, value in page.items() if name not in {"content", "worker_id", "next_run_at"}}
@@ -85,8 +85,8 @@ def manifest(
         entries[page["page"]] = entry | {"characters": len(page["content"]), "uncertain": uncertain, "attempts": []}
     for attempt in attempts:
         if attempt["page"] in entries:
-            tried = {name: value for name, value in attempt.items() if name not in {"text", "page"}}
-            entries[attempt["page"]]["attempts"].append(tried)
+            shown = {name: value for name, value in attempt.items() if name not in {"text", "page"}}
+            entries[attempt["page"]]["attempts"].append(shown)
     return {
         "version": MANIFEST_VERSION,
         "document": {**document, "complete": document["status"] == DocumentStatus.COMPLETED.name},
@@ -109,7 +109,7 @@ def manifest(
 
 
 def has_text(status: str, content: str) -> bool:
-    """Whether a page in this state has a text of its own. One whose retry failed keeps the text from before."""
+    """Whether a page has a text; a page whose retry failed keeps its earlier text."""
     return status == PageStatus.COMPLETED.name or bool(content)
 
 

@@ -1,6 +1,6 @@
-"""Tables split by a page break, joined again when the pages are merged.
+"""Joins tables that a page break split, when the pages are merged.
 
-Works on the pages' Markdown, whoever wrote it. A repeated header proves that the table continues. Without one, both
+Works on Markdown from any converter. A repeated header proves that the table continues. Without one, both
 parts must stand where the parts of a split table stand: low on the first page, high on the second, equally wide.
 """
 
@@ -20,7 +20,7 @@ Layout = Mapping[str, Any]
 
 
 def join_tables(texts: Sequence[str], layouts: Sequence[Layout | None]) -> list[str]:
-    """The texts of consecutive pages, each split table moved as a whole to the page where it begins."""
+    """Return the texts of consecutive pages, with each split table moved to the page where it begins."""
     joined = list(texts)
     begins, table = 0, None
     for page in range(1, len(joined)):
@@ -39,9 +39,9 @@ def join_tables(texts: Sequence[str], layouts: Sequence[Layout | None]) -> list[
 
 @dataclass
 class _Table:
-    """The table that ends a page. It is taken apart once, however many pages it goes on for.
+    """The table that ends a page, parsed once however many pages it spans.
 
-    `rows`: its lines or, of HTML, its rows. `heads`: what a repeated header is compared with."""
+    `rows`: the lines of a Markdown table, or the rows of an HTML table. `heads`: its header rows."""
 
     page: str
     before: str
@@ -60,7 +60,7 @@ class _Table:
         return None
 
     def grown_by(self, page: str, continues: bool) -> str | None:
-        """Take the table that begins this page, if it goes on with this one, and return what follows it; else None."""
+        """Append the table that begins `page` if it continues this one, and return the text behind it; else None."""
         first, _, after = page.lstrip("\n").partition("\n\n")
         added = None
         if self.is_html and first.startswith("<table>"):
@@ -93,7 +93,7 @@ class _Table:
 
     @property
     def text(self) -> str:
-        """The page, with what was added to its table."""
+        """Return the page with the rows added to its table."""
         if not self.is_joined:
             return self.page
         table = "\n".join(["<table>", *self.rows, "</table>"] if self.is_html else self.rows)
@@ -121,7 +121,7 @@ def _plain(row: str) -> str:
 
 
 def _continues(first: Layout | None, second: Layout | None) -> bool:
-    """Whether the table that ends the first page and the one that begins the second stand as parts of one would."""
+    """Whether the positions of the last and the first table of two pages fit parts of one table."""
     if not (first and second and first["blocks"] and second["blocks"]):
         return False
     above, below = first["blocks"][-1], second["blocks"][0]

@@ -1,4 +1,4 @@
-"""How one page becomes Markdown: from the cache, the local converter or a provider.
+"""Converts one page to Markdown: from the cache, by the local converter or by a provider.
 
 Rules: docs/sources/documents.md#conversion.
 """
@@ -36,24 +36,24 @@ from pipeline.storage.context import Context
 
 log = structlog.get_logger(__name__)
 MAX_PAGE_CHARS = 1_000_000
-"""Of one page. What is made of its text takes many times its size, here and in the processes that answer requests."""
+"""Characters of one page. Parsing its text takes many times their memory, here and in the servers."""
 
 _FACTS = ("call_id", "model", "cost", "queue", "latency_ms")
 """The fields that a kept answer stores about its call."""
 
 SMALLER = 0.5
-"""The factor of the resolution for a page that the provider finds too large."""
+"""The factor of the resolution for a page that the provider rejects as too large."""
 
 _RENDERING = threading.BoundedSemaphore(os.cpu_count() or 1)
 
 
 def pages_of(settings: Settings, source: Path) -> Pages:
-    """The pages of a stored file, to be rendered within what the settings allow a page."""
+    """Return the pages of a stored file, to render within the settings' limits of time and memory."""
     return Pages(source, page_limits(settings.documents.page_timeout_s, settings.documents.reader_memory_mb))
 
 
 def bounded(answer: Answer, page: int) -> Answer:
-    """The answer, if it is of a size that a page may have; raises `TruncatedAnswer` with its beginning."""
+    """Return the answer. Raises `TruncatedAnswer` with its beginning if it exceeds `MAX_PAGE_CHARS`."""
     length = len(answer.text)
     if length <= MAX_PAGE_CHARS:
         return answer
@@ -67,9 +67,9 @@ def _subject(unit: PageUnit) -> Subject:
 
 
 class PageConversion:
-    """Converts pages of one document, and opens its source once for all of them. Call `close` at the end.
+    """Converts pages of one document, whose source it opens once. Call `close` at the end.
 
-    `timed_out`: what a page raises that takes too long. `guarded`: how the provider is called, where it has a gate.
+    `timed_out`: the error of a page that takes too long. `guarded`: makes the calls of a provider with a gate.
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class PageConversion:
         self._guarded = guarded
         self._open = ExitStack()
         self.document: Any = None
-        """The document's row, known once a page of it was claimed."""
+        """The document's row, set after the first claim of a page."""
         self._converters: dict[tuple[str, str], PageConverter] = {}
         self._readers: dict[tuple[str, str], PageReader] = {}
 
@@ -97,8 +97,8 @@ class PageConversion:
                 self._guarded.leave()
 
     def convert(self, unit: PageUnit) -> Attempt:
-        """Convert one page. Never raises: whatever goes wrong is the attempt's error."""
-        begun = time.monotonic()
+        """Convert one page. Never raises: the attempt holds the error."""
+        started_at = time.monotonic()
         facts: dict[str, Any] = {"model": unit.model}
         answer, error = None, None
         try:
@@ -115,16 +115,16 @@ class PageConversion:
         except Exception as failure:
             log.exception("page.unexpected_error", document=unit.document_id, page=unit.page)
             error = UnitError(f"unexpected {type(failure).__name__}: {failure}", kind=ErrorKind.PERMANENT)
-        # A truncated answer is an error, but it was paid for.
+        # A truncated answer is an error, but it costs money.
         paid: Answer | None = answer or getattr(error, "answer", None)
         if paid is not None and self._guarded is not None and not (facts.get("cached") or facts.get("kept")):
             facts["cost"] = self._guarded.cost_of(*charged(paid))
-        facts = {"latency_ms": int((time.monotonic() - begun) * 1000)} | facts
+        facts = {"latency_ms": int((time.monotonic() - started_at) * 1000)} | facts
         attempt = Attempt(unit, answer, error, **facts)
         return self._keep(attempt, paid) if attempt.call_id and paid and not attempt.kept else attempt
 
     def _answer(self, unit: PageUnit, facts: dict[str, Any]) -> Answer:
-        """The page's Markdown. Fills `facts` for the ledger, even when it raises."""
+        """Return the page's Markdown. Fills `facts` for the ledger, even when it raises."""
         key = (unit.provider, unit.model)
         if key not in self._converters:
             self._converters[key] = registry.page_converter(self._context.settings, *key)
@@ -144,8 +144,8 @@ class PageConversion:
         if key not in self._readers:
             self._readers[key] = self._open.enter_context(converter.open(ref.source, self._survey()))
         reader = self._readers[key]
-        asks_anew = converter.paid and not unit.use_cache
-        token = earlier_answers.set(self._answers_on_record(facts["cache_key"]) if asks_anew else 0)
+        is_retry = converter.paid and not unit.use_cache
+        token = earlier_answers.set(self._answers_on_record(facts["cache_key"]) if is_retry else 0)
         try:
             if self._guarded is None:
                 return reader.convert(ref)
@@ -155,7 +155,7 @@ class PageConversion:
             earlier_answers.reset(token)
 
     def _guarded_answer(self, guarded: GuardedCall, unit: PageUnit, reader: PageReader, ref: PageRef) -> Answer:
-        """Ask the provider about the page. If it finds the page too large, ask again with a smaller picture."""
+        """Call the provider for the page; if it rejects the picture as too large, call again with a smaller one."""
         try:
             return guarded.call(lambda: reader.convert(ref), charged)
         except UnitError as error:
@@ -167,15 +167,19 @@ class PageConversion:
         return guarded.call(lambda: reader.convert(smaller), charged)
 
     def _keep(self, attempt: Attempt, paid: Answer) -> Attempt:
-        """Keep a paid answer on disk until it is settled."""
+        """Keep a paid answer on disk until the attempt is settled."""
         facts = {name: getattr(attempt, name) for name in _FACTS}
-        said = {"answer": kept_form(paid), "truncated": str(attempt.error) if attempt.error else None, "facts": facts}
+        content = {
+            "answer": kept_form(paid),
+            "truncated": str(attempt.error) if attempt.error else None,
+            "facts": facts,
+        }
         trace = page.trace_of(attempt, self._context.db.now())
         folder, subject = self._context.settings.answer_dir, _subject(attempt.unit)
-        return replace(attempt, kept=kept_answers.keep(folder, subject, str(attempt.cache_key), trace, said))
+        return replace(attempt, kept=kept_answers.keep(folder, subject, str(attempt.cache_key), trace, content))
 
     def _kept(self, unit: PageUnit, facts: dict[str, Any]) -> Answer | None:
-        """The paid answer to this page that is not settled yet, if one exists. Raises `TruncatedAnswer`."""
+        """Return a kept answer for this page, if one exists. Raises `TruncatedAnswer` if that was truncated."""
         folder = self._context.settings.answer_dir
         kept = kept_answers.recall(folder, _subject(unit), facts["cache_key"])
         if kept is None or kept.said is None:
@@ -192,36 +196,36 @@ class PageConversion:
         source = files.source_path(settings, self._document_id, self.document.type)
         image = Path(unit.image_path) if unit.image_path else None
         if converter.needs_images and (image is None or not image.exists()):
-            # The page is retried with another provider, or the temp folder was cleaned up.
+            # Another provider retries the page, or the temp folder was cleaned up.
             folder = files.temp_folder(settings, self._document_id)
             image = self._rendered(unit, settings.providers[unit.provider].image_dpi, folder)
         pictures = files.pictures_folder(settings, self._document_id) if self.document.pictures else None
         return PageRef(source, unit.page_source, image, pictures)
 
     def _rendered(self, unit: PageUnit, dpi: float, folder: Path) -> Path:
-        """The picture of a page, made in `folder`."""
+        """Render the picture of a page into `folder`."""
         settings = self._context.settings
         folder.mkdir(parents=True, exist_ok=True)
         source = files.source_path(settings, self._document_id, self.document.type)
-        # Lanes of a provider are many threads, and each picture takes a core and a process.
+        # A provider's lanes are many threads, but each rendering takes a core and a process.
         with _RENDERING, pages_of(settings, source) as pages:
             return pages.render(unit.page_source, folder, dpi, settings.documents.max_pixels)
 
     def _survey(self) -> str:
-        """What splitting learnt about the document; pages are converted without it, too."""
+        """Return the survey that splitting left; empty without one, which conversion permits."""
         try:
             return files.survey_path(self._context.settings, self._document_id).read_text(encoding="utf-8")
         except OSError:
             return ""
 
     def _answers_on_record(self, key: str) -> int:
-        """The completed attempts on record for this key. The successor of a killed worker counts the same number."""
+        """Count the completed attempts on record for this key. A killed worker's successor counts the same number."""
         answered = select(func.count()).where(ATTEMPTS.c.cache_key == key, ATTEMPTS.c.status == "completed")
         with self._context.db.read() as session:
             return session.execute(answered).scalar_one()
 
     def _cached(self, key: str, page: int) -> Answer | None:
-        # The layout is kept with the page that was converted, as long as that has this text.
+        # The layout belongs to the converted page, as long as that page has this text.
         converted = and_(
             PAGES.c.document_id == ATTEMPTS.c.document_id,
             PAGES.c.page == ATTEMPTS.c.page,

@@ -1,4 +1,4 @@
-"""Claims on a whole document, for the two stages that handle it as one: splitting and merging."""
+"""Claims on a whole document, for its two stages: splitting and merging."""
 
 from pathlib import Path
 from typing import Any
@@ -24,22 +24,22 @@ from pipeline.storage.context import Context
 
 log = structlog.get_logger(__name__)
 PASSING = NO_READER | {"disk_full"}
-"""Codes of passing errors, which are not the document's fault."""
+"""Codes of passing errors, which the document did not cause."""
 
 _LOCK = select(DOCUMENTS).where(DOCUMENTS.c.id == bindparam("of_document")).with_for_update()
 
 
 class ClaimLost(PenstockError):
-    """The document was cancelled, paused or taken over: discard the work."""
+    """The document was cancelled or paused, or another worker claimed it: discard the work."""
 
 
 def lock(session: Session, document_id: str) -> Any | None:
-    """The document's row, locked until the transaction ends; None if it was deleted."""
+    """Lock the document's row until the transaction ends, and return it; None if it was deleted."""
     return session.execute(_LOCK, {"of_document": document_id}).one_or_none()
 
 
 def _stage(name: str, claim: DocumentEvent, done: DocumentEvent, lost: str, **given_back: Any) -> Work:
-    """A stage as a kind of work. The document is both unit and scope; its states tell the stages apart."""
+    """Return a stage as a kind of work. The document is both unit and scope; its states tell the stages apart."""
     return Work(
         name,
         DOCUMENTS,
@@ -84,7 +84,7 @@ MERGE = _stage(
 def claim(context: Context, kind: Work, document_id: str, owner: Owner) -> Any | None:
     """Claim the document for a stage. Returns its row, or None if it does not wait for that stage.
 
-    A redelivered message first gives back what its earlier delivery held.
+    A redelivered message first gives back the claim of its earlier delivery.
     """
 
     def act(tx: Tx) -> Any | None:
@@ -92,10 +92,10 @@ def claim(context: Context, kind: Work, document_id: str, owner: Owner) -> Any |
         if document is None:
             return None
         splitting: dict[str, Any] = {"started_at": tx.now, "progress": progress(DocumentStatus.SPLITTING, 0, 0, 0)}
-        begun = splitting if kind.claim is DocumentEvent.CLAIM_SPLIT else {}
-        claimed = work.claim_next(tx, kind, document, owner, **begun)
+        values = splitting if kind.claim is DocumentEvent.CLAIM_SPLIT else {}
+        claimed = work.claim_next(tx, kind, document, owner, **values)
         if claimed is None:
-            tx.launch("documents", document_id)  # something else may be due
+            tx.launch("documents", document_id)  # another stage may be due
         return claimed
 
     return context.db.run(act)
@@ -108,12 +108,12 @@ def renew(context: Context, kind: Work, document: Any) -> None:
 
 
 def settle(tx: Tx, kind: Work, document: Any, event: DocumentEvent | None = None, **values: Any) -> None:
-    """End the stage, with `event` where it is not simply done. Raises `ClaimLost`."""
+    """End the stage with `event`, or with the stage's own event of success. Raises `ClaimLost`."""
     _settle(tx, kind, Outcome(document, event=event, values={"attempts": 0, **values}))
 
 
 def fail(context: Context, kind: Work, document: Any, error: Exception) -> None:
-    """End the stage with `error`: retry it later if the error is passing, else set the document to FAILED.
+    """End the stage with `error`: retry it later if the error is passing, else make the document FAILED.
 
     Harmless if the claim was lost.
     """

@@ -1,4 +1,4 @@
-"""The merge stage: pages become one Markdown file with a manifest beside it.
+"""The merge stage: joins the pages into one Markdown file with a manifest beside it.
 
 Rules: docs/sources/documents.md#merging.
 """
@@ -25,7 +25,7 @@ log = structlog.get_logger(__name__)
 
 
 def merge_document(context: Context, document_id: str, owner: Owner) -> bool:
-    """Merge the document if it waits for that. Returns whether it did; a failure ends up on the row."""
+    """Merge the document if it waits for that, and return whether it did. Failures go to the row."""
     document = stage.claim(context, stage.MERGE, document_id, owner)
     if document is None:
         return False
@@ -34,7 +34,7 @@ def merge_document(context: Context, document_id: str, owner: Owner) -> bool:
     except ClaimLost:
         log.info("document.merge_discarded", document=document_id, worker=owner.worker_id)
         return False
-    except Exception as error:  # noqa: BLE001  # whatever it is, it must end up on the row
+    except Exception as error:  # noqa: BLE001  # any failure must reach the row
         stage.fail(context, stage.MERGE, document, error)
         return False
     files.remove_temp(context.settings, document_id)
@@ -43,7 +43,7 @@ def merge_document(context: Context, document_id: str, owner: Owner) -> bool:
 
 
 def write_result(context: Context, document: Any) -> None:
-    """End the stage: put Markdown and manifest in place, and settle the document. Raises `ClaimLost`, `OSError`."""
+    """End the stage: settle the document, and put Markdown and manifest in place. Raises `ClaimLost`, `OSError`."""
     path = files.output_path(context.settings, document.id, document.filename)
     partial = document.completed_count < document.pages
     event = DocumentEvent.MERGED_PARTIAL if partial else DocumentEvent.MERGED
@@ -65,8 +65,8 @@ def write_result(context: Context, document: Any) -> None:
 
     def commit(tx: Tx) -> None:
         stage.settle(tx, stage.MERGE, document, event, unindexed=True, **values)
-        # Before the commit, under the row's lock: no COMPLETED row lacks its file, and a merger that lost its claim
-        # places none.
+        # Before the commit, under the row's lock: so every COMPLETED row has its file, and a merger that lost its claim
+        # places no file.
         place_text()
         place_manifest()
 

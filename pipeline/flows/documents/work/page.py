@@ -1,6 +1,6 @@
-"""Pages as rows: claimed, settled and released. Rules: docs/sources/documents.md#completion.
+"""Claims, settles and releases pages. Rules: docs/sources/documents.md#completion.
 
-Every transaction that changes pages locks their document first. So claims, results, counters and a user's commands on
+Every transaction that changes pages locks their document first. So claims, results, counters and users' commands on
 one document come one after another, and exactly one transaction sees the last page settled.
 """
 
@@ -45,12 +45,12 @@ from pipeline.settings import Settings
 
 LEASE_MARGIN_S = 60
 PAGE_OPERATION = "page_to_markdown"
-"""What the call for a page is called."""
+"""The operation that the trace of a page's call names."""
 
 
 @dataclass(frozen=True)
 class PageUnit:
-    """A claimed page: what converting it takes, and who claimed it."""
+    """A claimed page: the facts that its conversion needs, and its claim."""
 
     id: int
     document_id: str
@@ -81,14 +81,14 @@ class Attempt:
     call_id: str | None = None
     """The key of the call to a service; None without a call."""
     queue: str = ""
-    """Whose gate let the call through."""
+    """The queue whose gate admitted the call."""
     kept: Path | None = None
     """The file of the answer until the database has it."""
 
 
 @dataclass(frozen=True)
-class Standing:
-    """How a document stands within a transaction that has locked it: its row, and what this transaction made of it."""
+class DocumentState:
+    """A document in a transaction: its row when it was locked, and its state and progress after the settling."""
 
     row: Any
     status: DocumentStatus
@@ -97,9 +97,9 @@ class Standing:
 
 @dataclass(frozen=True)
 class PageBatch(Batch[PageUnit]):
-    """Pages claimed in one transaction, what it settled, and how the document stands after it."""
+    """Pages claimed in one transaction, the figures of what it settled, and the document's state after it."""
 
-    document: Standing
+    document: DocumentState
     settled: Settled
 
 
@@ -108,14 +108,14 @@ def _policy(settings: Settings) -> Policy:
 
 
 def _lease_s(settings: Settings) -> float:
-    # Longer than the longest call: a lease that ran out during a call would have the page paid for twice.
+    # Longer than the longest call: if the lease expired during a call, the page would be paid twice.
     calls_s = [profile.timeout_s + LEASE_MARGIN_S for profile in settings.providers.values()]
     return max([settings.documents.lease_s, *calls_s])
 
 
 @dataclass(frozen=True)
 class _Counted:
-    """A document's counters after pages of it were settled, and the event that this is for it."""
+    """A document's counters, event and state after pages of it were settled."""
 
     completed: int
     failed: int
@@ -144,30 +144,30 @@ _COUNT = (
 
 
 def _count(tx: Tx, document: Any, changes: Changes) -> None:
-    """Add to the document's counters, and move it on if no page is outstanding."""
+    """Update the document's counters, and move the document if no page is outstanding."""
     if not (changes.done or changes.failed):
         return
-    found = _counted(document, changes)
+    counted = _counted(document, changes)
     values: dict[str, Any] = {
-        "completed_count": found.completed,
-        "failed_count": found.failed,
-        "progress": found.progress,
+        "completed_count": counted.completed,
+        "failed_count": counted.failed,
+        "progress": counted.progress,
         "updated_at": tx.now,
     }
-    mine = DOCUMENTS.c.id == document.id
-    if found.progress != document.progress:
+    is_document = DOCUMENTS.c.id == document.id
+    if counted.progress != document.progress:
         tx.tell("documents", document.id)
-    if found.event is None:
+    if counted.event is None:
         tx.connection().execute(
             _COUNT, {"of_document": document.id, **{f"new_{name}": values[name] for name in values}}
         )
     else:
-        ended = end_of_pages(tx, document, found.status)
-        DOCUMENT.move(tx, DOCUMENTS, found.event, mine, **values, **ended)
+        ended = end_of_pages(tx, document, counted.status)
+        DOCUMENT.move(tx, DOCUMENTS, counted.event, is_document, **values, **ended)
 
 
 def end_of_pages(tx: Tx, document: Any, status: DocumentStatus) -> dict[str, Any]:
-    """The columns of a document that reaches `status` because its pages have ended."""
+    """Return the columns to set on a document that reaches `status` because its pages have ended."""
     if status is DocumentStatus.PARTIAL_FAILED:
         return {"finished_at": tx.now}
     if status is DocumentStatus.FAILED:
@@ -193,7 +193,7 @@ CONVERT = Work(
     lost="the worker was lost while it converted this page",
     after=_count,
 )
-"""One page: text out of a picture, or out of the file. Untried pages come first, released ones last."""
+"""The conversion of one page. Untried pages come first, released ones last."""
 
 
 def settle_and_claim(
@@ -205,28 +205,28 @@ def settle_and_claim(
     owner: Owner,
     *,
     untried: Sequence[PageUnit] = (),
-    again: bool = False,
+    is_first: bool = False,
 ) -> PageBatch | None:
     """Settle `attempts`, release the pages left `untried`, and claim up to `want` pages of `providers`.
 
-    `again`: first give back what an earlier delivery of the owner's message left behind. None if the document was
+    `is_first`: first give back the claims of the message's earlier delivery. Returns None if the document was
     deleted.
     """
     row = lock(tx, document_id)
     if row is None:
         return None
-    if again and work.give_back_earlier(tx, CONVERT, row, owner):
+    if is_first and work.give_back_earlier(tx, CONVERT, row, owner):
         row = lock(tx, document_id)
         assert row is not None
     if untried:
         fences = {unit.claim_id for unit in untried}
-        mine = and_(PAGES.c.id.in_([unit.id for unit in untried]), PAGES.c.claim_id.in_(fences))
-        work.give_back(tx, CONVERT, row, mine, counts=False)
+        claimed = and_(PAGES.c.id.in_([unit.id for unit in untried]), PAGES.c.claim_id.in_(fences))
+        work.give_back(tx, CONVERT, row, claimed, counts=False)
     changes = _settle(tx, row, attempts) if attempts else Changes()
     after = _counted(row, changes) if changes else row
-    document = Standing(row, DocumentStatus(after.status), after.progress)
+    document = DocumentState(row, DocumentStatus(after.status), after.progress)
     if document.status is not DocumentStatus.PROCESSING:
-        # Paused: nobody needs to wake up for its waits.
+        # The document is paused or has ended its pages: it needs no wake-up for waiting pages.
         return PageBatch([], False, document, Settled(len(changes.done)))
     settled = Settled(len(changes.done), retry_in_s=changes.retry_in_s)
     tx.wake_in("documents", changes.retry_in_s)
@@ -235,7 +235,7 @@ def settle_and_claim(
     return PageBatch(units, more, document, settled)
 
 
-# Built once: in SQLite, whoever builds a statement holds the only write lock.
+# Built once: on SQLite, building it within a transaction would prolong the only write lock.
 _OF_ONE = PAGES.c.provider == bindparam("of_provider")
 _DUE_OF_ONE = (
     select(PAGES.c.id)
@@ -245,15 +245,15 @@ _DUE_OF_ONE = (
 
 
 def _has_claimable(tx: Tx, document_id: str, providers: Collection[str]) -> bool:
-    def asks(provider: str) -> bool:
+    def has_due_page(provider: str) -> bool:
         given = {"of_document": document_id, "due_by": tx.now, "of_provider": provider}
         return tx.execute(_DUE_OF_ONE, given).first() is not None
 
-    return any(map(asks, providers))
+    return any(map(has_due_page, providers))
 
 
 def _claim(tx: Tx, document: Any, providers: Collection[str], want: int, owner: Owner) -> list[PageUnit]:
-    # Of one provider, the index gives them in the order of claiming.
+    # For one provider, the index has the pages in the order of claiming.
     if len(providers) == 1:
         (provider,) = providers
         given = {"of_provider": provider}
@@ -264,11 +264,13 @@ def _claim(tx: Tx, document: Any, providers: Collection[str], want: int, owner: 
 
 
 def _settle(tx: Tx, document: Any, attempts: Sequence[Attempt]) -> Changes:
-    """Write the attempts whose claims still hold, count them, and move the document on if they were the last.
+    """Write the attempts whose claims still hold, count them, and move the document after its last page.
 
-    An attempt whose claim was lost changes no page, but goes into the ledger: it may have been paid for.
+    An attempt whose claim was lost changes no page, but the ledger records it, since it may have cost money.
     """
-    outcomes = [Outcome(one.unit, one.error, values=_text_of(one.answer) if one.answer else {}) for one in attempts]
+    outcomes = [
+        Outcome(each.unit, each.error, values=_text_of(each.answer) if each.answer else {}) for each in attempts
+    ]
     changes = work.settle(tx, CONVERT, document, *outcomes)
     held = changes.ids
     _record(tx, [attempt for attempt in attempts if not isinstance(attempt.error, GateClosed)], held)
@@ -277,7 +279,7 @@ def _settle(tx: Tx, document: Any, attempts: Sequence[Attempt]) -> Changes:
 
 
 def _text_of(answer: Answer) -> dict[str, Any]:
-    """The columns of a page with this answer."""
+    """Return the columns to set on a page with this answer."""
     layout = answer.layout or {}
     confidence, share = layout.get("confidence"), layout.get("uncertain")
     return {
@@ -294,9 +296,9 @@ def _store_layouts(session: Session, attempts: Sequence[Attempt]) -> None:
     known = [
         {"page_id": page_id, "data": answer.layout} for page_id, answer in answers.items() if answer.layout is not None
     ]
-    # Only a page that a user asked for again can have one, and that page does without the cache.
-    again = {attempt.unit.id for attempt in attempts if not attempt.unit.use_cache}
-    unknown = [page_id for page_id, answer in answers.items() if answer.layout is None and page_id in again]
+    # Only a page that a user retries can have an old layout, and that page does not use the cache.
+    retried = {attempt.unit.id for attempt in attempts if not attempt.unit.use_cache}
+    unknown = [page_id for page_id, answer in answers.items() if answer.layout is None and page_id in retried]
     if known:
         upsert(session, LAYOUTS, known)
     if unknown:
@@ -304,7 +306,7 @@ def _store_layouts(session: Session, attempts: Sequence[Attempt]) -> None:
 
 
 def _ledger(*, is_sqlite: bool) -> Any:
-    """A call has one entry, however often it is written. It took effect if one of its claims still held."""
+    """Return the statement that writes one entry for each call, even if repeated; it is effective if any claim held."""
     insert: Any = sqlite.insert if is_sqlite else postgresql.insert
     entry = insert(ATTEMPTS)
     took_effect = or_(ATTEMPTS.c.effective, entry.excluded.effective)
@@ -315,7 +317,7 @@ _LEDGER = {is_sqlite: _ledger(is_sqlite=is_sqlite) for is_sqlite in (False, True
 
 
 def _record(tx: Tx, attempts: Sequence[Attempt], held: Collection[int]) -> None:
-    """Write the ledger and a trace of each call to a service, and add the cost of new calls to the document."""
+    """Write the ledger and a trace of each call, and add the cost of new calls to the document."""
     rows = []
     for attempt in attempts:
         unit, answer, error = attempt.unit, attempt.answer, attempt.error
@@ -354,12 +356,12 @@ def _record(tx: Tx, attempts: Sequence[Attempt], held: Collection[int]) -> None:
 
 
 def charge(session: Session, document_id: str, cost: float) -> None:
-    """Add the cost of calls that were not on record."""
+    """Add the cost of new calls to the document."""
     session.execute(update(DOCUMENTS).where(DOCUMENTS.c.id == document_id).values(cost=DOCUMENTS.c.cost + cost))
 
 
 def trace_of(attempt: Attempt, now: datetime) -> dict[str, Any]:
-    """The record of an attempt's call."""
+    """Return the trace of an attempt's call."""
     unit, answer, error, partial = attempt.unit, attempt.answer, attempt.error, _paid_for(attempt)
     return {
         "call_id": attempt.call_id,
@@ -383,5 +385,5 @@ def trace_of(attempt: Attempt, now: datetime) -> dict[str, Any]:
 
 
 def _paid_for(attempt: Attempt) -> Answer | None:
-    """The attempt's answer, also a truncated one: that is an error, but its text is paid for."""
+    """Return the attempt's answer, even a truncated one, which is an error but costs money."""
     return attempt.answer or getattr(attempt.error, "answer", None)

@@ -24,7 +24,7 @@ from pipeline.flows.documents.models import PAGES
 from pipeline.flows.documents.states import AT_REST, DocumentStatus
 from pipeline.flows.documents.work import page
 from pipeline.flows.documents.work.conversion import PageConversion
-from pipeline.flows.documents.work.page import CONVERT, Attempt, PageBatch, PageUnit, Standing
+from pipeline.flows.documents.work.page import CONVERT, Attempt, DocumentState, PageBatch, PageUnit
 from pipeline.storage.context import Context
 
 log = structlog.get_logger(__name__)
@@ -33,8 +33,8 @@ log = structlog.get_logger(__name__)
 class PageLane:
     """One hop of a lane.
 
-    It takes pages of `providers`, and asks the first of them, which stands in for the others. `timed_out` and `guarded`
-    are `PageConversion`'s.
+    It claims pages of `providers`, and calls the first, which stands in for the others. `timed_out` and `guarded`
+    go to `PageConversion`.
     """
 
     def __init__(
@@ -54,21 +54,21 @@ class PageLane:
         self._owner = owner
         self._conversion = PageConversion(context, document_id, timed_out, guarded)
         self._before: Any = None
-        self._after: Standing | None = None
+        self._after: DocumentState | None = None
         self._done = 0
         self.converted = 0
         self.failures: Counter[str] = Counter()
-        """Attempts that failed, by the kind of their error: no text of a page or a provider goes to monitors."""
+        """Failed attempts by kind of error; monitors must not see texts of pages or providers."""
 
     def run(self, quantum_s: float, batch: int = 1) -> Settled:
-        """Release what an earlier delivery of this message held, and convert pages for about `quantum_s` seconds."""
+        """Give back the pages of this message's earlier delivery, then convert pages for about `quantum_s` seconds."""
         try:
             with closing(self._conversion) as conversion:
                 hop = run_lane(
                     self._settle_and_claim, conversion.convert, self._others_wait, quantum_s=quantum_s, batch=batch
                 )
         except BaseException as error:
-            # A defect, or a database that stayed away. The attempt counts, so that this cannot go on for ever.
+            # A defect, or a database that did not answer. The attempts count, so that this cannot repeat for ever.
             with suppress(SQLAlchemyError):
                 self._give_back(f"unexpected {type(error).__name__} in its lane")
             raise
@@ -78,11 +78,11 @@ class PageLane:
 
     @property
     def is_last(self) -> bool:
-        """Whether it has settled the document's last page, so that merging comes next."""
+        """Whether this hop settled the document's last page, so that merging comes next."""
         return self._after is not None and self._before.status != self._after.status == DocumentStatus.READY_TO_MERGE
 
     def _give_back(self, reason: str) -> None:
-        """Give back what this process holds for this message; the attempts count."""
+        """Give back the pages that this process holds for this message; the attempts count."""
         which = and_(
             PAGES.c.request_id == self._owner.request_id,
             PAGES.c.worker_id == self._owner.worker_id,
@@ -101,7 +101,7 @@ class PageLane:
 
         def act(tx: Tx) -> PageBatch | None:
             return page.settle_and_claim(
-                tx, self._document_id, self._providers, attempts, want, self._owner, untried=untried, again=is_first
+                tx, self._document_id, self._providers, attempts, want, self._owner, untried=untried, is_first=is_first
             )
 
         done = self._context.db.run(act)
@@ -120,9 +120,9 @@ class PageLane:
                 self.failures[(attempt.error.code or attempt.error.kind).replace("_", " ")] += 1
             else:
                 self.converted += 1
-        asked = self._providers[0]
-        own = [unit if unit.provider == asked else replace(unit, provider=asked, model="") for unit in done.units]
-        return Batch(own, done.more)
+        first = self._providers[0]
+        units = [unit if unit.provider == first else replace(unit, provider=first, model="") for unit in done.units]
+        return Batch(units, done.more)
 
     def _others_wait(self) -> bool:
         try:

@@ -1,4 +1,4 @@
-"""The split stage: a row for each page, and its picture if needed. Rules: docs/sources/documents.md#splitting."""
+"""The split stage: writes page rows, and renders pictures if needed. Rules: docs/sources/documents.md#splitting."""
 
 import time
 from collections.abc import Sequence
@@ -28,11 +28,11 @@ from pipeline.storage.context import Context
 
 log = structlog.get_logger(__name__)
 RENEW_EVERY_S = 5.0
-"""Between two renewals of the claim; each renewal also notices a cancel or a pause."""
+"""Seconds between two renewals of the claim; each also notices a cancel or a pause."""
 
 
 def split_document(context: Context, document_id: str, owner: Owner) -> bool:
-    """Split the document if it waits for that. Returns whether it did; a failure ends up on the row."""
+    """Split the document if it waits for that, and return whether it did. Failures go to the row."""
     document = stage.claim(context, stage.SPLIT, document_id, owner)
     if document is None:
         return False
@@ -43,7 +43,7 @@ def split_document(context: Context, document_id: str, owner: Owner) -> bool:
     except ClaimLost:
         log.info("document.split_discarded", document=document_id, worker=owner.worker_id)
         return False
-    except Exception as error:  # noqa: BLE001  # whatever it is, it must end up on the row
+    except Exception as error:  # noqa: BLE001  # any failure must reach the row
         stage.fail(context, stage.SPLIT, document, error)
         return False
     log.info("document.split", document=document_id, pages=len(images), worker=owner.worker_id)
@@ -51,7 +51,7 @@ def split_document(context: Context, document_id: str, owner: Owner) -> bool:
 
 
 class _Watch:
-    """Looks after a split while children read the file: renews the claim, and ends what takes too long."""
+    """Watches a split while child processes read the file: renews the claim, and ends a split that takes too long."""
 
     def __init__(self, context: Context, document: Any) -> None:
         self._context = context
@@ -62,11 +62,11 @@ class _Watch:
 
     @property
     def is_over(self) -> bool:
-        """Whether the time for all of it is used up."""
+        """Whether the split has used up its time."""
         return time.monotonic() > self._ends
 
     def __call__(self) -> bool:
-        """True. Raises `ClaimLost`, or `UnitError` with code `too_slow`."""
+        """Return True. Raises `ClaimLost`, or `UnitError` with code `too_slow`."""
         now = time.monotonic()
         if self.is_over:
             raise refused(f"Splitting takes more than {self._allowed_s:g} s; convert it in parts.", "too_slow")
@@ -77,7 +77,7 @@ class _Watch:
 
 
 def _page_images(context: Context, document: Any) -> list[tuple[int, Path | None]]:
-    """For each page to convert: its page of the source, and its picture if one is needed. Surveys the document, too."""
+    """Survey the document, and return for each page to convert its number in the file, and its picture if needed."""
     settings = context.settings
     source = files.source_path(settings, document.id, document.type)
     watch = _Watch(context, document)
@@ -98,21 +98,21 @@ def _page_images(context: Context, document: Any) -> list[tuple[int, Path | None
             try:
                 image = pages.render(number, folder, dpi, settings.documents.max_pixels, watch)
             except UnitError as error:
-                if error.code == "io" or watch.is_over:  # All the other pages' pictures could not be written, either.
+                if error.code == "io" or watch.is_over:  # other pages would fail as well
                     raise
-                image = None  # The page is drawn when its turn comes, and fails alone if that fails again.
+                image = None  # its conversion renders it again, and fails alone if that fails
             images.append((number, image))
     return images
 
 
 def _survey(context: Context, document: Any, converter: PageConverter, numbers: Sequence[int], watch: _Watch) -> None:
-    """Leave for the pages' conversion what is to be known of the whole document."""
+    """Store the facts about the whole document that the conversion of its pages needs."""
     path, survey = files.survey_path(context.settings, document.id), ""
     source = files.source_path(context.settings, document.id, document.type)
     try:
         survey = converter.survey(source, numbers, watch)
     except UnitError as error:
-        # One page is too much: it should fail alone, when its turn comes.
+        # One page exceeds a limit: let its conversion fail alone.
         if error.code not in TOO_MUCH or watch.is_over:
             raise
         log.warning("document.not_surveyed", document=document.id, error=str(error))

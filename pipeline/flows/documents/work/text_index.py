@@ -1,7 +1,7 @@
-"""The full text of documents: pages are indexed in portions once their document is merged.
+"""The full text of documents: indexes pages in portions after their document is merged.
 
-Not in the transaction that merges: whoever writes ten thousand pages at once keeps all others waiting. A row says that
-its document is still to be indexed, so what is cut off here is caught up with later.
+The merging transaction does not index, since writing ten thousand pages at once would block all other writers. The
+document's row records that indexing is due, so `catch_up` completes an interrupted run.
 """
 
 import time
@@ -28,10 +28,10 @@ CATCH_UP_S = 5.0
 
 
 def index(context: Context, document_id: str) -> int:
-    """Index the document's pages if that is to be done; how many. Stops if it is merged again meanwhile."""
+    """Index the document's pages if that is due, and return how many. Stops if the document is merged again."""
     with context.db.read() as session:
-        mine = select(DOCUMENTS.c.finished_at).where(DOCUMENTS.c.id == document_id, DOCUMENTS.c.unindexed)
-        merged_at = session.execute(mine).scalar()
+        query = select(DOCUMENTS.c.finished_at).where(DOCUMENTS.c.id == document_id, DOCUMENTS.c.unindexed)
+        merged_at = session.execute(query).scalar()
     if merged_at is None:
         return 0
     done = after = 0
@@ -41,7 +41,7 @@ def index(context: Context, document_id: str) -> int:
 
 
 def _portion(session: Session, document_id: str, merged_at: Any, after: int) -> list[Any]:
-    """Index the pages that follow `after`; those that it was about. None are left: the document is indexed."""
+    """Index a portion of the pages after `after`, and return them. After the last, mark the document as indexed."""
     document = lock(session, document_id)
     if document is None or document.finished_at != merged_at:
         return []
@@ -62,22 +62,22 @@ def _portion(session: Session, document_id: str, merged_at: Any, after: int) -> 
 
 
 def _text(page: Any, document: Any) -> Text:
-    """What a page is found by: its headings, its text, and the first one by the file's name."""
+    """Return the words that find a page: its headings, its text, and on the first page the file's name."""
     headings = [line.lstrip("#") for line in page.content.splitlines() if line.startswith("#")]
     return Text(page.id, "\n".join([document.filename] * (page.page == 1) + headings), "", page.content)
 
 
 def forget(session: Session, document_id: str) -> None:
-    """Take a document's pages out of the index, before their rows go."""
+    """Remove a document's pages from the index, before their rows are deleted."""
     FULL_TEXT.remove(
         session, session.execute(select(PAGES.c.id).where(PAGES.c.document_id == document_id)).scalars().all()
     )
 
 
 def forget_ahead(context: Context, document_id: str) -> None:
-    """The same in portions, for a document that is deleted next: of many pages it takes long.
+    """Remove a document's pages from the index in portions, before a deletion, since many pages take long.
 
-    Should it not be deleted after all, it is indexed again.
+    If the deletion does not follow, `catch_up` indexes the document again.
     """
     after = 0
 
@@ -96,12 +96,12 @@ def forget_ahead(context: Context, document_id: str) -> None:
 
 
 def catch_up(context: Context) -> int:
-    """Index for a while what was merged before there was an index, or by a worker that died over it; how many pages."""
+    """Index merged documents that are not indexed, for up to `CATCH_UP_S`; return the number of pages."""
     left = select(DOCUMENTS.c.id).where(DOCUMENTS.c.unindexed, DOCUMENTS.c.finished_at.is_not(None))
     with context.db.read() as session:
-        found = session.execute(left.order_by(DOCUMENTS.c.finished_at.desc()).limit(_MOST_DOCUMENTS)).scalars().all()
+        ids = session.execute(left.order_by(DOCUMENTS.c.finished_at.desc()).limit(_MOST_DOCUMENTS)).scalars().all()
     until, done = time.monotonic() + CATCH_UP_S, 0
-    for document_id in found:
+    for document_id in ids:
         if time.monotonic() > until:
             break
         with isolated("document.not_indexed", document=document_id):

@@ -1,1 +1,1 @@
-"""Pure rules: progress, workload, and how texts are named and put into batches."""
+"""Pure rules: progress, workload, the text to embed, and batches of chunks."""

@@ -1,1 +1,1 @@
-"""The units of work: an item's content is read and chunked, its batches are embedded, its chunks are published."""
+"""The units of work: reading and chunking an item, embedding its batches, and publishing its chunks."""

@@ -1,4 +1,4 @@
-"""Which items are begun: round-robin over bases, the oldest of each first, within the limits of base and fleet.
+"""Admits items from the line: round-robin over bases, the oldest of each first, within the limits of base and fleet.
 
 Rules: docs/sources/knowledge.md#fairness. An item is under way from its admission until it ends; the rows say which
 are.
@@ -28,29 +28,29 @@ log = structlog.get_logger(__name__)
 IN_LINE: ColumnElement[bool] = and_(
     in_states(ITEMS, [ItemStatus.PENDING]), ITEMS.c.admitted_at.is_(None), ITEMS.c.deleting.is_(False)
 )
-"""The item waits for its turn."""
+"""The condition that an item waits in line."""
 UNDER_WAY: ColumnElement[bool] = ITEMS.c.admitted_at.is_not(None)
-BEGUN = (ITEMS.c.admitted_at, ITEMS.c.position, ITEMS.c.id)
-"""The order in which items were begun."""
+ADMISSION_ORDER = (ITEMS.c.admitted_at, ITEMS.c.position, ITEMS.c.id)
+"""The order in which items were admitted."""
 
 
 def admit(context: Context) -> list[str]:
-    """Begin as many items as there is room for; their ids."""
-    limits, shut = live_settings.in_force(context), _shut(context)
+    """Admit as many items as the limits allow, and return their ids."""
+    limits, closed = live_settings.in_force(context), _closed_providers(context)
     with context.db.read() as session:
         waits = session.execute(select(ITEMS.c.id).where(IN_LINE).limit(1)).first() is not None
-        if not waits or _room(session.execute(_under_way()).all(), limits, shut) <= 0:
+        if not waits or _room(session.execute(_under_way()).all(), limits, closed) <= 0:
             return []
-    return context.db.run(lambda tx: _admit(tx, limits, shut))
+    return context.db.run(lambda tx: _admit(tx, limits, closed))
 
 
-def _shut(context: Context) -> set[str]:
-    """The providers that nothing is sent to now. Items that wait for one take no place of the fleet: only of their
-    base, so that a provider that is down stops nobody who asks another."""
+def _closed_providers(context: Context) -> set[str]:
+    """Return the providers whose gates are closed. Items that wait for such a provider count for their base, but not
+    for the fleet, so that they do not block items of other providers."""
     if not context.online:
         return set()
-    named = own(context.settings).providers
-    return {name for name in named if gates.closed_because(context, live_settings.embeddings_queue(name))}
+    names = own(context.settings).providers
+    return {name for name in names if gates.closed_because(context, live_settings.embeddings_queue(name))}
 
 
 def _under_way() -> Any:
@@ -58,46 +58,46 @@ def _under_way() -> Any:
     return select(*columns).where(UNDER_WAY)
 
 
-def _room(under_way: Sequence[Any], limits: KnowledgeSettings, shut: Container[str]) -> int:
-    """How many may be begun: of those under way, only some may be read, and the rest wait for vectors."""
+def _room(under_way: Sequence[Any], limits: KnowledgeSettings, closed: Container[str]) -> int:
+    """Return how many items may be admitted, within the limits of items under way and of items being read."""
     read = sum(row.status != ItemStatus.EMBEDDING for row in under_way)
     stuck = sum(
-        row.status == ItemStatus.EMBEDDING and row.batches_left > 0 and row.space.partition(":")[0] in shut
+        row.status == ItemStatus.EMBEDDING and row.batches_left > 0 and row.space.partition(":")[0] in closed
         for row in under_way
     )
     return int(min(limits.global_concurrency - len(under_way) + stuck, limits.io_concurrency - read))
 
 
-def _admit(tx: Tx, limits: KnowledgeSettings, shut: Container[str]) -> list[str]:
+def _admit(tx: Tx, limits: KnowledgeSettings, closed: Container[str]) -> list[str]:
     turn = item.take_turn(tx)
     rows = tx.execute(_under_way()).all()
-    room, of_base = _room(rows, limits, shut), Counter(row.base_id for row in rows)
+    room, of_base = _room(rows, limits, closed), Counter(row.base_id for row in rows)
     large = sum(workload.is_large(row.workload, limits.large_mb) for row in rows)
     admitted: list[str] = []
     while room > 0:
         first = _next(tx, [base for base, n in of_base.items() if n >= limits.per_base_concurrency])
-        found = None
+        chosen = None
         for base_id in first:
-            # The base before its items: so does everybody who locks both.
+            # Lock the base before its items, as every transaction does that locks both.
             tx.execute(select(BASES.c.id).where(BASES.c.id == base_id).with_for_update())
             row = _oldest(tx, base_id)
             is_large = row is not None and workload.is_large(row.workload, limits.large_mb)
             if row is None or (is_large and large >= workload.most_large(limits.global_concurrency)):
                 continue
-            found, large = row, large + is_large
+            chosen, large = row, large + is_large
             break
-        if found is None:
+        if chosen is None:
             break
-        tx.execute(update(ITEMS).where(ITEMS.c.id == found.id).values(admitted_at=tx.now, updated_at=tx.now))
-        tx.execute(update(BASES).where(BASES.c.id == found.base_id).values(turn=turn * 1000 + len(admitted)))
-        of_base[found.base_id] += 1
-        admitted.append(found.id)
+        tx.execute(update(ITEMS).where(ITEMS.c.id == chosen.id).values(admitted_at=tx.now, updated_at=tx.now))
+        tx.execute(update(BASES).where(BASES.c.id == chosen.base_id).values(turn=turn * 1000 + len(admitted)))
+        of_base[chosen.base_id] += 1
+        admitted.append(chosen.id)
         room -= 1
     return admitted
 
 
 def _next(session: Session, full: Sequence[str]) -> list[str]:
-    """The bases that have items in line and room for one, in the order of their turns."""
+    """Return the bases with items in line, except the `full` ones, in the order of their turns."""
     line = select(ITEMS.c.id).where(IN_LINE, ITEMS.c.base_id == BASES.c.id).exists()
     query = select(BASES.c.id).where(line, BASES.c.deleting.is_(False), BASES.c.id.not_in(full))
     return list(session.execute(query.order_by(BASES.c.turn, BASES.c.created_at, BASES.c.id)).scalars())
@@ -109,13 +109,13 @@ def _oldest(session: Session, base_id: str) -> Any | None:
 
 
 def waiting_to_write(session: Session, limits: KnowledgeSettings, claimable: ColumnElement[bool]) -> list[str]:
-    """Items whose vectors may be written now: those begun first, as many as there is room for beside those written."""
-    written = select(func.count()).select_from(ITEMS).where(UNDER_WAY, ITEMS.c.claim_id.is_not(None))
+    """Return the items whose vectors may be written now: the first admitted, as many as the limit of writers allows."""
+    held = select(func.count()).select_from(ITEMS).where(UNDER_WAY, ITEMS.c.claim_id.is_not(None))
     busy: int = session.execute(
-        written.where(ITEMS.c.status == ItemStatus.EMBEDDING, ITEMS.c.batches_left == 0)
+        held.where(ITEMS.c.status == ItemStatus.EMBEDDING, ITEMS.c.batches_left == 0)
     ).scalar_one()
     room = limits.write_concurrency - busy
     if room <= 0:
         return []
-    query = select(ITEMS.c.id).where(UNDER_WAY, claimable).order_by(*BEGUN).limit(room)
+    query = select(ITEMS.c.id).where(UNDER_WAY, claimable).order_by(*ADMISSION_ORDER).limit(room)
     return list(session.execute(query).scalars())

@@ -1,4 +1,4 @@
-"""EMBEDDING: vectors for the chunks of one batch, in one call. They stay on the batch until they are written."""
+"""EMBEDDING: makes the vectors of one batch in one call, and stores them on the batch until publication."""
 
 from collections.abc import Sequence
 from contextlib import suppress
@@ -36,25 +36,25 @@ log = structlog.get_logger(__name__)
 
 
 def _policy(settings: Settings) -> Policy:
-    found = own(settings)
-    return Policy(tuple(min(wait, found.longest_wait_s) for wait in found.backoff_s))
+    section = own(settings)
+    return Policy(tuple(min(wait, section.longest_wait_s) for wait in section.backoff_s))
 
 
 def _count(tx: Tx, row: Any, changes: Changes) -> None:
-    """Count the item's batches down; one that failed for good fails the item. Rule: docs/sources/knowledge.md#batches.
+    """Subtract done batches from the item's count; a failed one fails it. Rule: docs/sources/knowledge.md#batches.
 
-    Only while it is EMBEDDING. Else the batch is of a run that was cancelled: its vectors are kept for the next one.
+    Only for an EMBEDDING item. Otherwise the item was cancelled, and the batch keeps its vectors for the next reading.
     """
     if row.status != ItemStatus.EMBEDDING:
         return
-    mine = ITEMS.c.id == row.id
+    is_item = ITEMS.c.id == row.id
     if changes.failed:
         ended = {"error": changes.error, "finished_at": tx.now, "admitted_at": None, "updated_at": tx.now}
-        ITEM.move(tx, ITEMS, ItemEvent.FAIL, mine, **ended)
+        ITEM.move(tx, ITEMS, ItemEvent.FAIL, is_item, **ended)
         tx.launch(FLOW, LINE)
     elif changes.done:
         left = row.batches_left - len(changes.done)
-        tx.execute(update(ITEMS).where(mine).values(batches_left=left, updated_at=tx.now))
+        tx.execute(update(ITEMS).where(is_item).values(batches_left=left, updated_at=tx.now))
 
 
 EMBED = Work(
@@ -79,7 +79,7 @@ EMBED = Work(
 
 @dataclass(frozen=True)
 class Claimed:
-    """A batch with the texts of its chunks, and the item that it is of."""
+    """A claimed batch with its item and the texts of its chunks."""
 
     row: Any
     item: Any
@@ -87,22 +87,22 @@ class Claimed:
 
 
 def embed(context: Context, item_id: str, provider: str, owner: Owner, guarded: GuardedCall | None) -> Settled:
-    """Make the vectors of the item's next batch that waits for this provider, if one does."""
+    """Make the vectors of the item's next batch for this provider, if one waits."""
     tracer = Tracer(context, guarded)
     try:
         claimed = context.db.run(lambda tx: _claim(tx, item_id, provider, owner))
         if claimed is None:
             return Settled()
         try:
-            made = _vectors(context, tracer, claimed)
-        except Exception as raised:  # whatever it is, it must end up on the row
+            packed = _vectors(context, tracer, claimed)
+        except Exception as raised:  # any failure must reach the row
             if not isinstance(raised, UnitError):
                 log.exception("batch.not_embedded", item=item_id)
             error = items.as_unit_error(raised, lambda text: UnitError(text, kind=ErrorKind.PERMANENT))
             return _settle(context, Outcome(claimed.row, error), tracer)
-        return _settle(context, Outcome(claimed.row, values={"vectors": made}), tracer)
+        return _settle(context, Outcome(claimed.row, values={"vectors": packed}), tracer)
     finally:
-        # Even if there was nothing to do: a place that is kept would keep others out.
+        # Leave even without a batch: a slot that stays taken would keep others out.
         if guarded is not None:
             with suppress(RedisError):
                 guarded.leave()
@@ -124,39 +124,41 @@ def _claim(tx: Tx, item_id: str, provider: str, owner: Owner) -> Claimed | None:
 
 
 def _vectors(context: Context, tracer: Tracer, claimed: Claimed) -> bytes:
-    """The vectors as they are stored. Raises `UnitError`."""
+    """Return the vectors in stored form. Raises `UnitError`."""
     texts, provider = claimed.texts, claimed.row.provider
     model = claimed.item.space.partition(":")[2]
     maker = registry.embeddings(context.settings, provider, "" if provider == LOCAL else model)
     if provider == LOCAL:
         return vectors.pack(maker.embed(texts).vectors)
     subject = Subject(FLOW, claimed.row.item_id, str(claimed.row.number), claimed.row.claim_id)
-    made = tracer.call(
+    answers = tracer.call(
         subject, "embeddings", "embed_chunks", maker.name, maker.model, texts, lambda: maker.embed(texts)
     ).vectors
-    if len(made) != len(texts):
-        raise UnitError(f"{len(made)} vectors came for {len(texts)} texts", kind=ErrorKind.TRANSIENT, code="bad_reply")
+    if len(answers) != len(texts):
+        raise UnitError(
+            f"{len(answers)} vectors came for {len(texts)} texts", kind=ErrorKind.TRANSIENT, code="bad_reply"
+        )
     try:
-        packed = vectors.pack(made)
+        packed = vectors.pack(answers)
     except ValueError as error:
         raise UnitError(str(error), kind=ErrorKind.TRANSIENT, code="bad_reply") from error
     return packed
 
 
 def _checked(session: Session, row: Any, ended: Outcome) -> Outcome:
-    """The outcome, or a failure if its vectors have another length than those that the locked item has so far."""
-    made: bytes | None = ended.values.get("vectors")
+    """Return the outcome, or a failure if its vectors differ in length from the locked item's other vectors."""
+    packed: bytes | None = ended.values.get("vectors")
     others = select(func.length(BATCHES.c.vectors), BATCHES.c.size).where(
         BATCHES.c.item_id == row.item_id, BATCHES.c.generation == row.generation, BATCHES.c.status == BatchStatus.DONE
     )
-    found = session.execute(others.limit(1)).one_or_none() if made else None
-    if made is None or found is None or len(made) * found.size == found[0] * row.size:
+    other = session.execute(others.limit(1)).one_or_none() if packed else None
+    if packed is None or other is None or len(packed) * other.size == other[0] * row.size:
         return ended
-    what = (
-        f"a vector has {len(made) // (4 * row.size)} numbers, others of this item have {found[0] // (4 * found.size)}: "
-        "was the model changed? Delete the item, and add it again"
+    message = (
+        f"a vector has {len(packed) // (4 * row.size)} numbers, others of this item have "
+        f"{other[0] // (4 * other.size)}: did the model change? Delete the item, and add it again"
     )
-    return replace(ended, error=UnitError(what, kind=ErrorKind.PERMANENT, code="bad_reply"), values={})
+    return replace(ended, error=UnitError(message, kind=ErrorKind.PERMANENT, code="bad_reply"), values={})
 
 
 def _settle(context: Context, ended: Outcome, tracer: Tracer) -> Settled:

@@ -1,4 +1,4 @@
-"""PENDING → PREPROCESSING → EMBEDDING: an item's content is read, chunked, and its chunks are stored in batches."""
+"""PENDING → PREPROCESSING → EMBEDDING: reads and chunks an item's content, and stores the chunks in batches."""
 
 import json
 import time
@@ -39,8 +39,8 @@ log = structlog.get_logger(__name__)
 PORTION = 1000
 """Chunks stored in one transaction."""
 MAX_WARNING = 2000
-LOOK_S = 0.5
-TELL_S = 0.3
+CHECK_S = 0.5
+REPORT_S = 0.3
 """Seconds between two reports of progress: docs/sources/knowledge.md#status-updates."""
 
 READ = Work(
@@ -50,8 +50,8 @@ READ = Work(
     claim=ItemEvent.READ,
     done=ItemEvent.CHUNK,
     fail=ItemEvent.FAIL,
-    wait=ItemEvent.READ_AGAIN,
-    give_back=ItemEvent.READ_AGAIN,
+    wait=ItemEvent.REQUEUE_READ,
+    give_back=ItemEvent.REQUEUE_READ,
     scope=ITEMS.c.id,
     lock=items.lock,
     order=(ITEMS.c.position,),
@@ -61,52 +61,52 @@ READ = Work(
     after=lambda tx, row, changes: items.make_room(tx, row, changes, ended=bool(changes.failed)),
     where=(ITEMS.c.admitted_at.is_not(None),),
 )
-"""Reading an item. Its own errors are not tried again (docs/sources/knowledge.md#retries), only lost workers are."""
+"""Reading an item, which is retried after a lost worker, but not after errors: docs/sources/knowledge.md#retries."""
 
 
 class ClaimLost(PenstockError):
-    """The item was cancelled, deleted or taken over: discard the work."""
+    """The item was cancelled or deleted, or another worker claimed it: discard the work."""
 
 
 class Checkpoint:
-    """Whether an item is still wanted while it is read, and how far that is: asked and told not too often."""
+    """The checkpoint of a reading: checks its claim every `CHECK_S`, and reports progress at most every `REPORT_S`."""
 
     def __init__(self, context: Context, row: Any) -> None:
         self._context, self._weight = context, own(context.settings).read_weight
         self._held = and_(ITEMS.c.id == row.id, ITEMS.c.claim_id == row.claim_id)
         self._wanted = True
-        self._looked_at = self._told_at = time.monotonic()
-        self._told = 0
+        self._checked_at = self._reported_at = time.monotonic()
+        self._reported = 0
 
     def wanted(self) -> bool:
-        """Whether the claim still holds: it does not once the item is cancelled, deleted or taken over."""
+        """Whether the claim still holds. A cancellation, a deletion or another worker's claim ends it."""
         now = time.monotonic()
-        if self._wanted and now - self._looked_at >= LOOK_S:
-            self._looked_at = now
-            mine = select(ITEMS.c.id).where(self._held, ITEMS.c.deleting.is_(False))
+        if self._wanted and now - self._checked_at >= CHECK_S:
+            self._checked_at = now
+            query = select(ITEMS.c.id).where(self._held, ITEMS.c.deleting.is_(False))
             try:
                 with self._context.db.read() as session:
-                    self._wanted = session.execute(mine).first() is not None
+                    self._wanted = session.execute(query).first() is not None
             except SQLAlchemyError:
-                return True  # unknown; the text is stored only if the claim still holds
+                return True  # unknown, but storing the text checks the claim again
         return self._wanted
 
     def read(self, fraction: float) -> None:
-        """Note how much of the item is read, 0 to 1. It never goes back."""
+        """Report how much of the item is read, 0 to 1. Progress never decreases."""
         now, percent = time.monotonic(), read_progress(self._weight, fraction)
-        if percent <= self._told or now - self._told_at < TELL_S:
+        if percent <= self._reported or now - self._reported_at < REPORT_S:
             return
-        self._told, self._told_at = percent, now
+        self._reported, self._reported_at = percent, now
         further = update(ITEMS).where(self._held, ITEMS.c.progress < percent).values(progress=percent)
         try:
             self._context.db.run(lambda tx: tx.execute(further), patience_s=1)
         except SQLAlchemyError:
-            return  # the next one tells
+            return  # the next report will do
 
 
 @dataclass(frozen=True)
 class Claimed:
-    """An item that is read, and the base's wishes at that moment: editing a base disturbs nothing that has begun."""
+    """A claimed item, and its base when it was claimed: later changes of the base do not affect this reading."""
 
     row: Any
     base: Any
@@ -114,7 +114,7 @@ class Claimed:
 
 
 def read(context: Context, item_id: str, owner: Owner) -> Settled:
-    """Read and chunk the item if that is due. Whatever goes wrong ends up on the row."""
+    """Read and chunk the item if that is due. Failures go to the row."""
     claimed = context.db.run(lambda tx: _claim(tx, context, item_id, owner))
     if claimed is None:
         return Settled()
@@ -123,7 +123,7 @@ def read(context: Context, item_id: str, owner: Owner) -> Settled:
     except (Unwanted, ClaimLost):
         log.info("item.discarded", item=item_id)
         return Settled()
-    except Exception as error:  # noqa: BLE001  # whatever it is, it must end up on the row
+    except Exception as error:  # noqa: BLE001  # any failure must reach the row
         return _fail(context, claimed, error)
     log.info("item.chunked", item=item_id, base=claimed.row.base_id)
     return Settled(1, status=ItemStatus.EMBEDDING)
@@ -133,42 +133,44 @@ def _claim(tx: Tx, context: Context, item_id: str, owner: Owner) -> Claimed | No
     item = items.lock(tx, item_id)
     if item is None:
         return None
-    # Each reading builds a generation of its own: what a lost one left is told apart.
+    # Each reading builds its own generation, so that leftovers of a lost reading are recognisable.
     row = work.claim_next(tx, READ, item, owner, building=item.building + 1, started_at=tx.now)
     base = tx.execute(select(BASES).where(BASES.c.id == item.base_id)).one_or_none()
     return Claimed(row, base, Checkpoint(context, row)) if row and base else None
 
 
 def _content(context: Context, claimed: Claimed) -> Reading:
-    row, checkpoint, found = claimed.row, claimed.checkpoint, own(context.settings)
-    limits = limits_of(found, context.settings.reading)
+    row, checkpoint, section = claimed.row, claimed.checkpoint, own(context.settings)
+    limits = limits_of(section, context.settings.reading)
     if row.type in {ItemType.URL, ItemType.SITEMAP}:
         from pipeline.reading.web import websites  # noqa: PLC0415  # a client of HTTP
 
         fetch = websites.read_url if row.type == ItemType.URL else websites.read_sitemap
-        networks = found.allow_private_addresses or False
+        networks = section.allow_private_addresses or False
         return fetch(row.url, limits, checkpoint.wanted, checkpoint.read, allow_private=networks)
     path = files.stored_path(context.settings, row.id, row.content_sha256)
     if not path.is_file():
-        raise refused("the stored copy of this file is gone: delete the item, and add the file again", "missing_file")
+        raise refused(
+            "the stored copy of this file is missing: delete the item, and add the file again", "missing_file"
+        )
     return text_files.read_file(path, row.name, limits, checkpoint.wanted, checkpoint.read)
 
 
-def limits_of(found: KnowledgeSettings, reading: ReadingSettings) -> Limits:
-    """How much is read, and how, by the settings."""
+def limits_of(section: KnowledgeSettings, reading: ReadingSettings) -> Limits:
+    """Return the settings' limits of reading."""
     return Limits(
-        max_bytes=found.max_file_mb * 1_000_000,
-        max_chars=found.max_chars,
-        timeout_s=found.read_timeout_s,
-        memory_mb=found.read_memory_mb,
+        max_bytes=section.max_file_mb * 1_000_000,
+        max_chars=section.max_chars,
+        timeout_s=section.read_timeout_s,
+        memory_mb=section.read_memory_mb,
         layout=reading.layout,
-        fetch=FetchLimits(max_bytes=found.fetch_mb * 1_000_000, timeout_s=found.fetch_timeout_s),
-        sitemap=SitemapLimits(max_pages=found.sitemap_pages, timeout_s=found.sitemap_timeout_s),
+        fetch=FetchLimits(max_bytes=section.fetch_mb * 1_000_000, timeout_s=section.fetch_timeout_s),
+        sitemap=SitemapLimits(max_pages=section.sitemap_pages, timeout_s=section.sitemap_timeout_s),
     )
 
 
 def _store(context: Context, claimed: Claimed, reading: Reading) -> None:
-    """Store the chunks, and the batches that are still to be embedded. Raises `ClaimLost`."""
+    """Store the chunks and their batches. Raises `ClaimLost`."""
     row, base = claimed.row, claimed.base
     chunks = split(reading, base.chunk_tokens, base.chunk_overlap, claimed.checkpoint.wanted)
     if not chunks:
@@ -213,7 +215,7 @@ def _store(context: Context, claimed: Claimed, reading: Reading) -> None:
 
 
 def _under_claim(context: Context, claimed: Claimed, act: Callable[[Tx], object]) -> None:
-    """Do something to the item in one transaction. Raises `ClaimLost`."""
+    """Run `act` in one transaction under the item's lock. Raises `ClaimLost`."""
 
     def run(tx: Tx) -> None:
         row = items.lock(tx, claimed.row.id)
@@ -225,9 +227,9 @@ def _under_claim(context: Context, claimed: Claimed, act: Callable[[Tx], object]
 
 
 def _forget_drafts(session: Session, row: Any) -> None:
-    """Delete what earlier readings left that were never published."""
+    """Delete the chunks and batches of earlier, unpublished readings."""
     others = CHUNKS.c.generation.not_in([row.generation, row.building])
-    # With their vectors: those of a large item may have been written in part.
+    # Delete vectors too, since the publication of a large item may have stopped halfway.
     forget(session, row.base_id, and_(CHUNKS.c.item_id == row.id, others))
     session.execute(delete(BATCHES).where(BATCHES.c.item_id == row.id))
 
@@ -289,5 +291,5 @@ def _fail(context: Context, claimed: Claimed, raised: Exception) -> Settled:
 
 
 def _defect(raised: Exception) -> Exception | None:
-    """What the log should show with its trace: what nobody foresaw."""
+    """Return an unexpected error, whose trace the log shows; None for an expected one."""
     return None if isinstance(raised, PenstockError) else raised

@@ -1,6 +1,6 @@
-"""EMBEDDING → COMPLETED: an item's vectors are written, and its new chunks take the place of the old ones at once.
+"""EMBEDDING → COMPLETED: writes an item's vectors, then replaces its old chunks by the new ones in one step.
 
-Rules: docs/sources/knowledge.md#reprocessing. Until all are written the old ones are searched.
+Rules: docs/sources/knowledge.md#reprocessing. Searches use the old chunks until all vectors are written.
 """
 
 from collections.abc import Callable, Sequence
@@ -34,7 +34,7 @@ from pipeline.storage.fulltext import Text
 log = structlog.get_logger(__name__)
 Result = TypeVar("Result")
 MOST_AT_ONCE = 500
-"""Chunks whose vectors one transaction writes: on SQLite, all other writers wait until it ends. The design
+"""Chunks whose vectors one transaction writes: on SQLite it blocks all other writers. The design
 allows 50,000: docs/sources/knowledge.md#limits."""
 _WRITABLE = and_(ITEMS.c.batches_left == 0, ITEMS.c.batches > 0)
 
@@ -50,8 +50,8 @@ WRITE = Work(
     claim=ItemEvent.WRITE,
     done=ItemEvent.COMPLETE,
     fail=ItemEvent.FAIL,
-    wait=ItemEvent.WRITE_AGAIN,
-    give_back=ItemEvent.WRITE_AGAIN,
+    wait=ItemEvent.REQUEUE_WRITE,
+    give_back=ItemEvent.REQUEUE_WRITE,
     scope=ITEMS.c.id,
     lock=items.lock,
     order=(ITEMS.c.position,),
@@ -64,7 +64,7 @@ WRITE = Work(
 
 
 def publish(context: Context, item_id: str, owner: Owner) -> Settled:
-    """Write the item's vectors and complete it, if that is due and there is room for one more writer."""
+    """Write the item's vectors and complete it, if that is due and the limit of writers allows it."""
     row = context.db.run(lambda tx: _claim(tx, item_id, owner))
     if row is None:
         return Settled()
@@ -73,7 +73,7 @@ def publish(context: Context, item_id: str, owner: Owner) -> Settled:
     except ClaimLost:
         log.info("item.discarded", item=item_id)
         return Settled()
-    except Exception as raised:  # whatever it is, it must end up on the row
+    except Exception as raised:  # any failure must reach the row
         log.warning("item.not_written", item=item_id, exc_info=raised)
         error = items.as_unit_error(raised, lambda text: UnitError(text, kind=ErrorKind.TRANSIENT))
         return _fail(context, Outcome(row, error))
@@ -89,7 +89,7 @@ def _claim(tx: Tx, item_id: str, owner: Owner) -> Any | None:
     work.give_back_earlier(tx, WRITE, item, owner)
     limits = live_settings.in_force_in(tx)
     if item_id not in admission.waiting_to_write(tx, limits, WRITE.due(tx.now)):
-        tx.launch(FLOW, item_id)  # something else may be due
+        tx.launch(FLOW, item_id)  # another step may be due
         return None
     return next(iter(work.claim(tx, WRITE, item, owner)), None)
 
@@ -123,7 +123,7 @@ def _publish(context: Context, row: Any) -> None:
         chunks += batch.size
     for some in steps:
         step(partial(_write, row=row, numbers=some))
-    step(partial(_appear, row=row))
+    step(partial(_make_searchable, row=row))
     while step(partial(_forget_old, row=row)):
         pass
     for some in steps:
@@ -133,14 +133,14 @@ def _publish(context: Context, row: Any) -> None:
         raise ClaimLost
 
 
-def _appear(tx: Tx, *, row: Any) -> None:
+def _make_searchable(tx: Tx, *, row: Any) -> None:
     """Make the new chunks searchable in place of the old ones."""
     values = {"generation": row.building, "published_space": row.space, "updated_at": tx.now}
     tx.execute(update(ITEMS).where(ITEMS.c.id == row.id).values(**values))
 
 
 def _forget_old(tx: Tx, *, row: Any) -> int:
-    """Delete up to `MOST_AT_ONCE` of the item's old chunks. Returns their number."""
+    """Delete up to `MOST_AT_ONCE` of the item's old chunks, and return their number."""
     others = and_(CHUNKS.c.item_id == row.id, CHUNKS.c.generation != row.building)
     ids = tx.execute(select(CHUNKS.c.id).where(others).limit(MOST_AT_ONCE)).scalars().all()
     forget(tx, row.base_id, CHUNKS.c.id.in_(ids))
@@ -153,16 +153,16 @@ def _of(row: Any, numbers: Sequence[int]) -> ColumnElement[bool]:
 
 def _write(tx: Tx, *, row: Any, numbers: Sequence[int]) -> None:
     """Write the vectors and the texts of some batches."""
-    found = tx.execute(select(BATCHES.c.number, BATCHES.c.size, BATCHES.c.vectors).where(_of(row, numbers)))
-    made = {batch.number: vectors.unpack(batch.vectors, batch.size) for batch in found}
+    batches = tx.execute(select(BATCHES.c.number, BATCHES.c.size, BATCHES.c.vectors).where(_of(row, numbers)))
+    by_batch = {batch.number: vectors.unpack(batch.vectors, batch.size) for batch in batches}
     chunks = tx.execute(
         select(CHUNKS)
         .where(CHUNKS.c.item_id == row.id, CHUNKS.c.generation == row.building, CHUNKS.c.batch.in_(numbers))
         .order_by(CHUNKS.c.batch, CHUNKS.c.number)
     ).all()
-    rows, texts, seen = [], [], dict.fromkeys(made, 0)
+    rows, texts, seen = [], [], dict.fromkeys(by_batch, 0)
     for chunk in chunks:
-        rows.append((chunk.id, made[chunk.batch][seen[chunk.batch]]))
+        rows.append((chunk.id, by_batch[chunk.batch][seen[chunk.batch]]))
         seen[chunk.batch] += 1
         head = " ".join([row.title, *heading_of(chunk.heading)])
         texts.append(Text(chunk.id, head=head, apps=row.base_id, body=chunk.text))

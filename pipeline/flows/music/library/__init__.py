@@ -1,1 +1,1 @@
-"""Where songs come from: a Subsonic server or a folder of audio files, and what a listing does to the rows."""
+"""The libraries of songs: a Subsonic server or a folder of audio files, and their sync with the rows."""

@@ -1,4 +1,4 @@
-"""A folder of audio files as a library, read from their tags: for people without a music server."""
+"""A folder of audio files as a library, read from the files' tags, for users without a music server."""
 
 import hashlib
 import os
@@ -37,7 +37,7 @@ PAGE = 200
 
 
 class MusicFolder:
-    """All audio files under a folder. `unreadable`: files and folders that could not be read so far."""
+    """All audio files under a folder. `unreadable`: the number of unreadable files and folders so far."""
 
     name = FOLDER
 
@@ -54,11 +54,11 @@ class MusicFolder:
         self.unreadable = 0
 
     def count(self) -> Listing:
-        """What the walk saw is all there is, unless something could not be read."""
+        """Return an empty listing: the walk sees all songs, except for unreadable ones."""
         return Listing(0, scanning=False, scanned_at="")
 
     def songs(self) -> Iterator[list[SongTags]]:
-        """All songs, a page at a time. Raises `LibraryError` (transient) if no process can be started to read them."""
+        """Yield all songs, page by page. Raises `LibraryError` (transient) if no child process can start."""
         page: list[SongTags] = []
         with Session(advice="") as session:
             for path in self._files():
@@ -99,7 +99,7 @@ class MusicFolder:
         except OSError as error:
             self._unreadable(shown, error)
             return None
-        except UnitError as error:  # whatever a broken file does to the parser
+        except UnitError as error:  # a broken file made the parser fail
             if error.kind is not ErrorKind.PERMANENT:
                 raise LibraryError(str(error), code=error.code, transient=True) from error
             log.warning("music.tags_unreadable", file=shown, error=str(error))
@@ -108,6 +108,6 @@ class MusicFolder:
         return SongTags.of(hashlib.sha256(relative).hexdigest()[:32], path=shown, **tags)
 
     def _unreadable(self, shown: str, error: OSError) -> None:
-        """It may come back: without it the listing is not complete."""
+        """Count a file that may become readable later, so that the listing is incomplete."""
         self.unreadable += 1
         log.warning("music.file_unreadable", file=shown, error=type(error).__name__)

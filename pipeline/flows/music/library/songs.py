@@ -1,4 +1,4 @@
-"""Songs as their library lists them, and what a listing does to the rows: add, change, relink, flag as missing."""
+"""Songs as libraries list them, and how a listing changes the rows: add, change, relink, flag as missing."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
@@ -22,7 +22,7 @@ MAX_ID = 255
 
 
 class LibraryError(UserError):
-    """A library cannot be listed. `transient`: it may pass by itself."""
+    """A library cannot be listed. `transient`: a retry may succeed."""
 
     def __init__(self, message: str, *, code: str, transient: bool = False) -> None:
         super().__init__(message, code=code)
@@ -31,7 +31,7 @@ class LibraryError(UserError):
 
 @dataclass(frozen=True)
 class Listing:
-    """What a server says about its songs: how many there are, whether it is scanning now, when it last did."""
+    """A server's statement about its songs: their number, whether it is scanning, and the time of its last scan."""
 
     count: int
     scanning: bool
@@ -40,7 +40,7 @@ class Listing:
 
 @dataclass(frozen=True)
 class SongTags:
-    """What a library knows about a song."""
+    """A library's tags of a song."""
 
     server_id: str
     title: str
@@ -53,24 +53,24 @@ class SongTags:
     musicbrainz_id: str = ""
 
     @classmethod
-    def of(cls, server_id: str, **found: Any) -> "SongTags | None":
-        """From what was found, whatever types it has; None without a usable id."""
+    def of(cls, server_id: str, **tags: Any) -> "SongTags | None":
+        """Make valid tags from values of any type; None without a usable id."""
         server_id = clean(server_id)
         if not server_id or len(server_id) > MAX_ID:
             return None
-        path = clean(found.get("path") or "")
-        title = clean(found.get("title") or "") or path.rpartition("/")[2] or "(untitled)"
+        path = clean(tags.get("path") or "")
+        title = clean(tags.get("title") or "") or path.rpartition("/")[2] or "(untitled)"
         return cls(
             server_id,
             title[:500],
-            _cut(found.get("artist"), 500),
-            _cut(found.get("album"), 500),
-            _cut(found.get("genre"), 200),
-            _whole(found.get("year")),
-            _whole(found.get("duration_s")),
-            # A path that was cut could be taken for another song's: better none.
+            _cut(tags.get("artist"), 500),
+            _cut(tags.get("album"), 500),
+            _cut(tags.get("genre"), 200),
+            _whole(tags.get("year")),
+            _whole(tags.get("duration_s")),
+            # A cut path could equal another song's, so drop a long one.
             path if len(path) <= 600 else "",
-            _cut(found.get("musicbrainz_id"), 64),
+            _cut(tags.get("musicbrainz_id"), 64),
         )
 
 
@@ -84,7 +84,7 @@ def _whole(value: object) -> int | None:
 
 @dataclass
 class SyncReport:
-    """What a sync did."""
+    """The figures of a sync."""
 
     __pydantic_config__ = VIEW
     seen: int = 0
@@ -92,17 +92,17 @@ class SyncReport:
     changed: int = 0
     returned: int = 0
     relinked: int = 0
-    """Found again under another id."""
+    """Known songs that the library lists under another id."""
     missing: int = 0
-    """Gone from the library; they are flagged, never deleted."""
+    """Songs that the library no longer has; the sync flags them, but never deletes them."""
     repeated: Annotated[int, HIDDEN] = 0
     complete: bool = False
-    """It saw every song: only then are songs flagged as missing."""
+    """The sync saw every song; only then does it flag songs as missing."""
     note: str = ""
-    """Why it did not."""
+    """Why the sync is incomplete."""
 
     def add(self, other: "SyncReport") -> None:
-        """Add another's figures, as if both were one sync."""
+        """Add the figures of another sync."""
         for name, value in asdict(other).items():
             if type(value) is int:
                 setattr(self, name, getattr(self, name) + value)
@@ -114,12 +114,12 @@ _TAGS = tuple(name for name in SongTags.__dataclass_fields__ if name != "server_
 
 
 def store(session: Session, library: str, songs: Iterable[SongTags], started: datetime) -> SyncReport:
-    """Add and change the rows of one page, in the caller's transaction. `started`: when this sync began."""
+    """Add and change the rows of one page, in the caller's transaction. `started`: the start of this sync."""
     page = {song.server_id: song for song in songs}
     query = select(SONGS).where(SONGS.c.library == library, SONGS.c.server_id.in_(list(page)))
     known = {row.server_id: row for row in session.execute(query)}
     report = SyncReport(seen=len(page), complete=True)
-    new, again, changed = [], [], []
+    new, known_ids, changed = [], [], []
     for server_id, song in page.items():
         row = known.get(server_id)
         if row is None:
@@ -127,14 +127,14 @@ def store(session: Session, library: str, songs: Iterable[SongTags], started: da
             continue
         report.repeated += row.seen_at == started
         report.returned += row.missing_since is not None
-        again.append(row.id)
+        known_ids.append(row.id)
         if any(getattr(row, name) != getattr(song, name) for name in _TAGS):
             changed.append({"id": row.id, **{name: getattr(song, name) for name in _TAGS}, "updated_at": started})
     if new:
         session.execute(insert(SONGS), new)
-    listed = SONGS.c.id.in_(again)
+    listed = SONGS.c.id.in_(known_ids)
     session.execute(update(SONGS).where(listed, SONGS.c.missing_since.is_not(None)).values(missing_since=None))
-    # Never backwards: a later sync, running at the same time, would think that it had not seen the song.
+    # Only forwards: otherwise a later, simultaneous sync would take the song for unseen.
     session.execute(update(SONGS).where(listed, SONGS.c.seen_at < started).values(seen_at=started))
     if changed:
         session.execute(update(Song), changed)
@@ -145,15 +145,15 @@ def store(session: Session, library: str, songs: Iterable[SongTags], started: da
 
 
 def count_new(session: Session, library: str, songs: Sequence[SongTags]) -> int:
-    """How many of a page's songs are unknown: by id and, since a rescan changes ids, by path and MusicBrainz id."""
+    """Count a page's unknown songs, by id and, since a rescan changes ids, by path and MusicBrainz id."""
     page = {song.server_id: song for song in songs}
     here = SONGS.c.library == library
     known = set(session.execute(select(SONGS.c.server_id).where(here, SONGS.c.server_id.in_(list(page)))).scalars())
     unknown = [song for server_id, song in page.items() if server_id not in known]
     for name in ("path", "musicbrainz_id"):
         values = [value for song in unknown if (value := getattr(song, name))]
-        found = set(session.execute(select(SONGS.c[name]).where(here, SONGS.c[name].in_(values))).scalars())
-        unknown = [song for song in unknown if getattr(song, name) not in found]
+        stored = set(session.execute(select(SONGS.c[name]).where(here, SONGS.c[name].in_(values))).scalars())
+        unknown = [song for song in unknown if getattr(song, name) not in stored]
     return len(unknown)
 
 
@@ -169,16 +169,16 @@ def _new_row(library: str, song: SongTags, now: datetime) -> dict[str, Any]:
 
 
 def relink(session: Session, library: str, started: datetime, name: str, ids: range, *, paid: bool) -> int:
-    """Give songs that this sync did not see the ids of new songs with the same `name` (path or MusicBrainz id).
+    """Link songs that this sync did not see to new songs of the same `name` (path or MusicBrainz id); return how many.
 
-    Only after a listing that ran to its end: until then, an unseen song may still come. `ids`: a window of our ids, the
-    old songs to look at. `paid`: those with metadata, or else those without, which come second. How many were linked.
+    Call it only after the end of a listing, since an unseen song may still appear before. `ids`: a window of our ids of
+    old songs to check. `paid`: link songs with metadata, which come first, or else songs without.
     """
     key = SONGS.c[name]
     here, described = SONGS.c.library == library, SONGS.c.analysed_at.is_not(None)
-    gone = and_(here, SONGS.c.seen_at < started, key != "", described if paid else ~described)
+    unseen = and_(here, SONGS.c.seen_at < started, key != "", described if paid else ~described)
     window = SONGS.c.id.between(ids.start, ids.stop - 1)
-    old = session.execute(select(SONGS.c.id, key).where(window, gone).order_by(SONGS.c.id)).all()
+    old = session.execute(select(SONGS.c.id, key).where(window, unseen).order_by(SONGS.c.id)).all()
     if not old:
         return 0
     unused = and_(
@@ -199,10 +199,10 @@ def relink(session: Session, library: str, started: datetime, name: str, ids: ra
 
 
 def _take_over(session: Session, pairs: Sequence[tuple[int, Any]], started: datetime) -> None:
-    """Give old songs the library's id and tags of their new rows, and delete those."""
-    gone = [row.id for _, row in pairs]
-    fulltext.FULL_TEXT.remove(session, gone)
-    session.execute(delete(SONGS).where(SONGS.c.id.in_(gone)))
+    """Copy the library's ids and tags from new rows to old songs, and delete the new rows."""
+    replaced = [row.id for _, row in pairs]
+    fulltext.FULL_TEXT.remove(session, replaced)
+    session.execute(delete(SONGS).where(SONGS.c.id.in_(replaced)))
     fields = ("server_id", *_TAGS)
     session.execute(
         update(Song),
@@ -221,21 +221,21 @@ def _take_over(session: Session, pairs: Sequence[tuple[int, Any]], started: date
 
 
 def windows(session: Session, library: str, started: datetime) -> list[range]:
-    """Windows of our ids that cover all songs which this sync did not see; none if it saw all."""
+    """Return windows of our ids that cover all songs which this sync did not see; none if it saw all."""
     unseen = and_(SONGS.c.library == library, SONGS.c.seen_at < started)
     low, high = session.execute(select(func.min(SONGS.c.id), func.max(SONGS.c.id)).where(unseen)).one()
     return [range(start, start + _WINDOW) for start in range(low, high + 1, _WINDOW)] if low is not None else []
 
 
 def flag_missing(tx: Tx, library: str, started: datetime) -> int:
-    """Flag songs that this complete listing did not have; how many are newly flagged. Nothing is deleted."""
-    gone = and_(SONGS.c.library == library, SONGS.c.seen_at < started, SONGS.c.missing_since.is_(None))
-    flagged = tx.execute(update(SONGS).where(gone).values(missing_since=tx.now, updated_at=tx.now))
+    """Flag the songs that this complete listing lacks, and return how many are new. Deletes nothing."""
+    missing = and_(SONGS.c.library == library, SONGS.c.seen_at < started, SONGS.c.missing_since.is_(None))
+    flagged = tx.execute(update(SONGS).where(missing).values(missing_since=tx.now, updated_at=tx.now))
     return cast("CursorResult[Any]", flagged).rowcount
 
 
 def count_unseen(session: Session, library: str, started: datetime) -> int:
-    """Songs that this sync did not see and that are not flagged as missing."""
+    """Count the unflagged songs that this sync did not see."""
     query = select(func.count()).where(
         SONGS.c.library == library, SONGS.c.missing_since.is_(None), SONGS.c.seen_at < started
     )
@@ -243,7 +243,7 @@ def count_unseen(session: Session, library: str, started: datetime) -> int:
 
 
 def why_incomplete(before: Listing | None, after: Listing | None, report: SyncReport) -> str:
-    """Why a listing that ran to its end may still be incomplete; empty if it is complete."""
+    """Return why a listing may be incomplete although it reached its end; empty if it is complete."""
     if not report.seen:
         return "the listing was empty"
     if report.repeated:

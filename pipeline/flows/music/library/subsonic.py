@@ -1,7 +1,7 @@
-"""A thin client for Subsonic and OpenSubsonic servers, such as Navidrome: just what listing all songs needs.
+"""A thin client for Subsonic and OpenSubsonic servers, such as Navidrome, which can list all songs.
 
-The password never leaves this process: a call carries a salt and the MD5 of password and salt. Errors come inside
-HTTP 200; each becomes a sentence for people, without the address's query, which holds the token.
+The password never leaves this process: a call carries a salt and the MD5 of password and salt. Servers wrap errors in
+HTTP 200; the client turns each into a sentence, without the address's query, which holds the token.
 """
 
 import asyncio
@@ -22,14 +22,14 @@ from pipeline.providers.reply_limit import ReplyLimit
 from pipeline.reading.web.fetch import trusted
 from pipeline.settings import MusicSettings
 
-# It logs the address of every call, with the token in it.
+# httpx2 logs the address of every call, which contains the token.
 logging.getLogger("httpx2").setLevel(logging.WARNING)
 
 API_VERSION = "1.16.1"
 CLIENT = "penstock"
 MAX_REPLY_BYTES = 64 * 2**20
 MAX_SONGS = 5_000_000
-"""A listing that goes on beyond this never ends."""
+"""The client takes a longer listing for endless."""
 _MAX_BARREN = 50
 """Pages in a row without a song."""
 _SENTENCES = {
@@ -48,7 +48,7 @@ _SENTENCES = {
 
 
 class SubsonicServer:
-    """One server, as one user. A context manager: leaving it closes the connections."""
+    """A client of one server, as one user. Leaving the context closes the connections."""
 
     name = SERVER
     unreadable = 0
@@ -59,7 +59,9 @@ class SubsonicServer:
         if not settings.user:
             raise UserError("the music server needs a user: set PENSTOCK_MUSIC__USER", code="no_user")
         self._settings = settings
-        limit = ReplyLimit(MAX_REPLY_BYTES, lambda said, _: LibraryError(f"the music server {said}", code="bad_reply"))
+        limit = ReplyLimit(
+            MAX_REPLY_BYTES, lambda fault, _: LibraryError(f"the music server {fault}", code="bad_reply")
+        )
         self._client = httpx2.AsyncClient(
             timeout=settings.timeout_s,
             verify=trusted(),
@@ -76,24 +78,24 @@ class SubsonicServer:
         call_loop.run(self._client.aclose())
 
     def ping(self) -> str:
-        """Sign in; what the server says it is. Raises `LibraryError`."""
+        """Sign in, and return the server's name and version. Raises `LibraryError`."""
         reply = self._call("ping")
         return f"{reply.get('type') or 'Subsonic'} {reply.get('serverVersion') or reply.get('version') or ''}".strip()
 
     def songs(self) -> Iterator[list[SongTags]]:
-        """All songs, page by page, until the server has no more. Raises `LibraryError`."""
+        """Yield all songs, page by page. Raises `LibraryError`."""
         offset = barren = 0
         while True:
             page = self._page(offset)
             if not page:
-                # Only an empty page is the end: a short one may have been cut.
+                # Only an empty page marks the end: the server may have cut a short one.
                 return
-            found = [song for item in page if (song := _song(item)) is not None]
+            songs = [song for item in page if (song := _song(item)) is not None]
             size = self._settings.page_size
-            for start in range(0, len(found), size):  # some servers give more than was asked for
-                yield found[start : start + size]
+            for start in range(0, len(songs), size):  # some servers return more songs than requested
+                yield songs[start : start + size]
             offset += len(page)
-            barren = 0 if found else barren + 1
+            barren = 0 if songs else barren + 1
             if offset > MAX_SONGS or barren > _MAX_BARREN:
                 raise LibraryError("the music server's list of songs does not come to an end", code="bad_reply")
 
@@ -108,7 +110,7 @@ class SubsonicServer:
         return songs
 
     def count(self) -> Listing | None:
-        """How many songs the server says it has, and whether it is scanning now; None if it does not say."""
+        """Return the server's number of songs and its state of scanning; None if it does not report them."""
         try:
             status = self._call("getScanStatus").get("scanStatus")
         except LibraryError as error:
@@ -153,8 +155,8 @@ class SubsonicServer:
         error = error if isinstance(error, dict) else {}
         number = error.get("code")
         code, sentence = _SENTENCES.get(number if isinstance(number, int) else 0, ("server_error", "an error"))
-        said = str(error.get("message") or "")[:200]
-        detail = f" (it says: {said})" if said else ""
+        text = str(error.get("message") or "")[:200]
+        detail = f" (it says: {text})" if text else ""
         message = f"the music server at {self._settings.server_url} reports: {sentence}{detail}"
         raise LibraryError(message, code=code, transient=code == "server_error")
 
@@ -178,7 +180,7 @@ class SubsonicServer:
 
 
 def _json_reply(body: bytes) -> dict[str, Any] | None:
-    """What the envelope holds; None if there is none."""
+    """Return the content of the envelope; None without one."""
     try:
         data = foreign_json.loads(body)
     except (ValueError, RecursionError):
@@ -188,7 +190,7 @@ def _json_reply(body: bytes) -> dict[str, Any] | None:
 
 
 def _song(item: object) -> SongTags | None:
-    """A song of a listing; None for anything else."""
+    """Return the tags of a listed song; None for other items."""
     fields = item if isinstance(item, dict) else {}
     if not fields.get("id") or fields.get("isDir") or fields.get("isVideo"):
         return None

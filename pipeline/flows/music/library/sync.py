@@ -1,4 +1,4 @@
-"""Brings the rows in step with the libraries: page by page, so that memory does not grow with them."""
+"""Syncs the rows with the libraries, page by page, so that memory does not grow with them."""
 
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -21,28 +21,28 @@ if TYPE_CHECKING:
 log = structlog.get_logger(__name__)
 Source = Union["SubsonicServer", MusicFolder]
 OnPage = Callable[[int, int | None], None]
-"""Called after each page with the songs seen so far, and how many there are, if the library says."""
+"""Called after each page with the number of songs so far, and the library's number of songs, if known."""
 
 
 def sources(context: Context, close: ExitStack, folder: Path | None = None) -> list[Source]:
-    """`folder`, or the libraries that are configured. Raises `UserError` if there is none."""
+    """Return `folder`, or the configured libraries. Raises `UserError` without any."""
     settings = context.settings.music
     if folder is not None:
         return [MusicFolder(folder)]
-    found: list[Source] = []
+    libraries: list[Source] = []
     if settings.server_url:
         from pipeline.flows.music.library.subsonic import SubsonicServer  # noqa: PLC0415  # a client of HTTP
 
-        found.append(close.enter_context(SubsonicServer(settings)))
+        libraries.append(close.enter_context(SubsonicServer(settings)))
     if settings.folder:
-        found.append(MusicFolder(settings.folder))
-    if not found:
+        libraries.append(MusicFolder(settings.folder))
+    if not libraries:
         raise UserError(
             "no music library is named: set PENSTOCK_MUSIC__SERVER_URL with PENSTOCK_MUSIC__USER and "
             "PENSTOCK_MUSIC__PASSWORD, or PENSTOCK_MUSIC__FOLDER",
             code="no_library",
         )
-    return found
+    return libraries
 
 
 def sync_libraries(
@@ -50,9 +50,9 @@ def sync_libraries(
     on_page: OnPage = lambda seen, total: None,  # noqa: ARG005
     folder: Path | None = None,
 ) -> SyncReport:
-    """Read all libraries, or only `folder`.
+    """Sync the rows with all libraries, or only with `folder`.
 
-    Raises `UserError` if one cannot be read: what came before is kept, and nothing is flagged as missing.
+    Raises `UserError` if one cannot be read: the pages before stay, and its sync flags no song as missing.
     """
     with ExitStack() as close:
         report = SyncReport(complete=True)
@@ -75,7 +75,7 @@ def _sync(context: Context, source: Source, on_page: OnPage) -> SyncReport:
         on_page(report.seen, before.count or None if before else None)
     after = source.count()
     report.relinked = _relink(context, source.name, started)
-    # A sync that broke off earlier may have added some of them.
+    # An earlier, interrupted sync may have added some of them.
     report.added = max(0, report.added - report.relinked)
     why = songs.why_incomplete(before, after, report)
     if source.unreadable:
@@ -86,7 +86,7 @@ def _sync(context: Context, source: Source, on_page: OnPage) -> SyncReport:
 
 
 def _relink(context: Context, name: str, started: datetime) -> int:
-    """Link songs that came under other ids; a window at a time, since a rescan may change all ids."""
+    """Link songs that have other ids now, window by window, since a rescan may change all ids."""
     linked = 0
     for by in ("path", "musicbrainz_id"):
         for paid in (True, False):
@@ -109,7 +109,7 @@ def _flag(context: Context, source: Source, started: datetime, report: SyncRepor
 
 
 def preview(context: Context) -> int:
-    """How many songs a sync would add. Writes nothing."""
+    """Return how many songs a sync would add. Writes nothing."""
     new = 0
     with ExitStack() as close:
         for source in sources(context, close):

@@ -1,1 +1,1 @@
-"""Pure functions: no database, no Redis, no Celery, no provider."""
+"""Pure functions, without database, Redis, Celery or provider."""

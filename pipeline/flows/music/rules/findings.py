@@ -1,4 +1,4 @@
-"""What a song gets from the model's answer: description, tags, mood, and the text to embed.
+"""Derives a song's columns from the model's answer: description, tags, mood, and the text to embed.
 
 Rules: docs/sources/music.md#steps.
 """
@@ -15,28 +15,28 @@ _GENRE = "#genre:"
 
 
 def song_columns(analysis: Analysis, song: SongFacts) -> dict[str, Any]:
-    """Column values of the song's row."""
-    anchor, found = analysis.vector_anchor, analysis.embedding_tags
+    """Return the columns of the song's row."""
+    anchor, tags = analysis.vector_anchor, analysis.embedding_tags
     return {
         "description": f"{anchor.acoustic_model}\n\n[Imagery] {anchor.semantic_push}",
         "tags": json.dumps(_tags(analysis), ensure_ascii=False),
-        "mood": found.mood_coord[0] if found.mood_coord else UNKNOWN_MOOD,
+        "mood": tags.mood_coord[0] if tags.mood_coord else UNKNOWN_MOOD,
         "is_instrumental": analysis.is_instrumental,
-        "energy_level": found.energy,
+        "energy_level": tags.energy,
         "analysis_json": analysis.model_dump_json(),
         "vector_text": vector_text(analysis, song),
     }
 
 
 def _tags(analysis: Analysis) -> list[str]:
-    """Moods, objects, the scene, the spectrum."""
-    found = analysis.embedding_tags
-    scene = [found.scene_tag] if found.scene_tag else []
-    return [*found.mood_coord, *found.objects, *scene, *([f"#Spectrum:{found.spectrum}"] if found.spectrum else [])]
+    """Return moods, objects, the scene and the spectrum as tags."""
+    tags = analysis.embedding_tags
+    scene = [tags.scene_tag] if tags.scene_tag else []
+    return [*tags.mood_coord, *tags.objects, *scene, *([f"#Spectrum:{tags.spectrum}"] if tags.spectrum else [])]
 
 
 def vector_text(analysis: Analysis, song: SongFacts) -> str:
-    """The text to embed; empty if the answer says nothing by which the song could be found."""
+    """Return the text to embed; empty if the answer contains nothing to search for."""
     anchor, tags = analysis.vector_anchor, _tags(analysis)
     if not (anchor.acoustic_model or anchor.semantic_push or tags):
         return ""
@@ -53,9 +53,9 @@ def vector_text(analysis: Analysis, song: SongFacts) -> str:
 
 
 def to_embed(texts: Mapping[int, str]) -> tuple[list[int], list[str]]:
-    """(song ids, texts) of the songs that have a text. The ids are stored with the vectors, to say whose is whose.
+    """Return (song ids, texts) of songs with a text. The batch stores the ids with the vectors, to match them to songs.
 
-    The design counts its index up only where a vector came, so that after one gap every song has another's vector.
+    The design advances its index only for songs with a vector: after one gap every song gets another song's vector.
     """
     pairs = {song_id: text for song_id, text in texts.items() if text.strip()}
     return list(pairs), list(pairs.values())

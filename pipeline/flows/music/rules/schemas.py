@@ -1,4 +1,4 @@
-"""What the model must answer about songs: the shape of docs/sources/music.md#steps."""
+"""The schema of the model's answers about songs, by docs/sources/music.md#steps."""
 
 import json
 from collections.abc import Iterable
@@ -24,7 +24,7 @@ def _list(value: object) -> object:
 
 
 def _words(values: list[str]) -> list[str]:
-    """In their order, without empty and repeated ones."""
+    """Drop empty and repeated words; keep the order."""
     return list(dict.fromkeys(value[:MAX_TAG] for value in values if value))
 
 
@@ -33,7 +33,7 @@ Words = Annotated[list[Text], BeforeValidator(_list), AfterValidator(_words)]
 
 
 class VectorAnchor(BaseModel):
-    """What the song sounds like and what it calls up."""
+    """The song's sound and the images that it evokes."""
 
     model_config = ConfigDict(extra="ignore")
 
@@ -42,7 +42,7 @@ class VectorAnchor(BaseModel):
 
 
 class EmbeddingTags(BaseModel):
-    """Tags; `energy` is from 0 (still) to 10."""
+    """Tags; `energy` goes from 0 (still) to 10 (wild)."""
 
     model_config = ConfigDict(extra="ignore")
 
@@ -54,7 +54,7 @@ class EmbeddingTags(BaseModel):
 
 
 class Analysis(BaseModel):
-    """What the model found out about one song."""
+    """The model's answer about one song."""
 
     model_config = ConfigDict(extra="ignore")
 
@@ -97,42 +97,42 @@ REPLY_SCHEMA: dict[str, object] = _strict(
         },
     }
 )
-"""For services that enforce a schema: all properties required, none additional."""
+"""The schema for services that enforce one: all properties are required, and others are refused."""
 
 
 def read_reply(text: str) -> list[Analysis]:
-    """The answers in a reply: `{"songs": […]}`, or the list alone, bare or in a code fence. Raises `BadReply`."""
+    """Parse a reply: `{"songs": […]}`, or the list alone, bare or in a code fence. Raises `BadReply`."""
     data = as_json(text, max_chars=None)
     return as_model(_Reply, {"songs": data} if isinstance(data, list) else data).songs
 
 
 def usable(text: str) -> list[Analysis]:
-    """The valid answers in a reply, whatever is wrong with the rest; of a cut-off reply, those before the cut."""
+    """Return the valid answers in a broken reply; in a truncated reply, those before its end."""
     return list(valid(Analysis, only_list_in(text, "songs")))
 
 
 def dump(analyses: dict[int, Analysis]) -> str:
-    """Answers by our song id, as a batch stores them."""
+    """Serialise answers by our song id, as a batch stores them."""
     return json.dumps({str(key): analysis.model_dump() for key, analysis in analyses.items()}, ensure_ascii=False)
 
 
 def load(stored: str | None) -> dict[int, Analysis]:
-    """What `dump` stored; empty for nothing."""
+    """Parse the output of `dump`; empty for None."""
     data: dict[str, Any] = json.loads(stored) if stored else {}
     return {int(key): Analysis.model_validate(value) for key, value in data.items()}
 
 
-def matched(analyses: Iterable[Analysis], asked: dict[str, int]) -> tuple[dict[int, Analysis], int]:
-    """(answers by our song id, how many were ignored): ids that nobody asked for or that came twice are ignored.
+def matched(analyses: Iterable[Analysis], requested: dict[str, int]) -> tuple[dict[int, Analysis], int]:
+    """Return (answers by our song id, number of ignored answers); ignores unknown and repeated ids.
 
-    `asked`: our id for each id in the prompt.
+    `requested`: our id for each id in the prompt.
     """
-    found: dict[int, Analysis] = {}
+    by_id: dict[int, Analysis] = {}
     ignored = 0
     for analysis in analyses:
-        song_id = asked.get(analysis.id)
-        if song_id is None or song_id in found:
+        song_id = requested.get(analysis.id)
+        if song_id is None or song_id in by_id:
             ignored += 1
         else:
-            found[song_id] = analysis
-    return found, ignored
+            by_id[song_id] = analysis
+    return by_id, ignored

@@ -1,1 +1,1 @@
-"""Units of work: claimed, done, settled. One module for each kind of unit."""
+"""The claimed work: one module for each kind of unit, and the helpers that they share."""

@@ -1,4 +1,4 @@
-"""A batch of songs as a unit of work: claimed for a step, and settled with its result, in one transaction each."""
+"""Claims a batch of songs for a step, and settles it with the step's result, each in one transaction."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -25,19 +25,19 @@ from pipeline.storage.context import Context
 
 
 def policy(settings: Settings) -> Policy:
-    """When a step is tried again. docs/sources/music.md#batches: three attempts, exponential from 5 s."""
+    """Return the policy of retries. docs/sources/music.md#batches: three attempts, exponential from 5 s."""
     return Policy(tuple(settings.music.backoff_s))
 
 
 def _lease_s(settings: Settings) -> float:
-    """How long a batch is held: longer than any call takes."""
+    """Return a lease longer than any call."""
     used = {settings.music.provider, settings.music.embeddings_provider, fallback_of(settings)}
     timeouts = [profile.timeout_s for name, profile in settings.providers.items() if name in used]
     return max([settings.music.lease_s, *(timeout_s + 60 for timeout_s in timeouts)])
 
 
 def _after(tx: Tx, run: Any, changes: Changes) -> None:
-    """Songs follow their batch; what goes back to a run that has ended meanwhile is cancelled."""
+    """Save or fail the songs of ended batches, and cancel batches that return to an ended run."""
     for batch_id in changes.done:
         result.save(tx, batch_id)
     for batch_id in changes.failed:
@@ -67,7 +67,7 @@ BATCH_WORK = Work(
 
 @dataclass(frozen=True)
 class BatchUnit:
-    """A claimed batch: what its step needs, and what it is settled with."""
+    """A claimed batch: the facts that its step and its settling need."""
 
     id: int
     run_id: str
@@ -80,9 +80,9 @@ class BatchUnit:
 
 
 def claim(context: Context, batch_id: int, steps: tuple[Step, ...], owner: Owner) -> BatchUnit | None:
-    """Claim a batch that waits for one of these steps; None if it does not, or if its run does not work now.
+    """Claim a batch that waits for one of these steps; None if it does not, or if its run is not at work.
 
-    A message that comes again takes up at once what its earlier delivery, whose process has died, left behind.
+    A redelivered message first gives back the claim of its earlier delivery, whose process died, and takes it over.
     """
 
     def act(tx: Tx) -> BatchUnit | None:
@@ -93,11 +93,11 @@ def claim(context: Context, batch_id: int, steps: tuple[Step, ...], owner: Owner
         back = work.give_back_earlier(tx, BATCH_WORK, run, owner)
         if run.status not in LIVE:
             return None
-        mine = [BATCHES.c.id == batch_id, BATCHES.c.step.in_(steps)]
+        conditions = [BATCHES.c.id == batch_id, BATCHES.c.step.in_(steps)]
         if not back.freed:
-            # A message that is one too many does not begin a batch whose turn has not come.
-            mine.append(BATCHES.c.status == BatchStatus.QUEUED)
-        for row in work.claim(tx, BATCH_WORK, run, owner, *mine):
+            # A surplus message must not start a batch that is not queued yet.
+            conditions.append(BATCHES.c.status == BatchStatus.QUEUED)
+        for row in work.claim(tx, BATCH_WORK, run, owner, *conditions):
             SONG.move(tx, SONGS, SongEvent.BEGIN, SONGS.c.batch_id == batch_id, updated_at=tx.now)
             songs = result.song_facts(tx, batch_id)
             return view_of(BatchUnit, row, songs=songs, row=row)
@@ -109,24 +109,24 @@ def claim(context: Context, batch_id: int, steps: tuple[Step, ...], owner: Owner
 def settle(
     context: Context, unit: BatchUnit, after: Step | None, trace: dict[str, Any] | None = None, **values: Any
 ) -> Settled:
-    """Store what a step was paid for, and put the batch before its next step, `after`; None: its songs get all of it.
+    """Store a step's result, and move the batch to its next step, `after`; None: save all results to the songs.
 
-    `Settled.again`: the chain goes on with that step.
+    `Settled.again`: the chain continues with that step.
     """
 
     def ended(run: Any) -> Outcome:
         if after is None:
             return Outcome(unit, values={"finished_at": context.db.now()})
-        # A reply that needs a repair takes its place in the queue again: one message, one call.
-        go_on = run.status in LIVE and chain_goes_on(unit.mode, unit.step, after)
-        event = BatchEvent.STEP_DONE if go_on else BatchEvent.GIVE_BACK
+        # A repair needs a new message, since one message makes one call.
+        continues = run.status in LIVE and chain_goes_on(unit.mode, unit.step, after)
+        event = BatchEvent.STEP_DONE if continues else BatchEvent.GIVE_BACK
         return Outcome(unit, event=event, values={**values, "step": after, "attempts": 0})
 
     return _settle(context, unit, ended, trace)
 
 
 def fail(context: Context, unit: BatchUnit, error: UnitError, trace: dict[str, Any] | None, **values: Any) -> Settled:
-    """A step ended in an error: the batch waits, goes back, or fails with its songs. What was paid for stays."""
+    """Settle a step that ended in an error: the batch waits, goes back, or fails with its songs. Paid results stay."""
 
     return _settle(context, unit, lambda _run: Outcome(unit, error, values=values), trace)
 
@@ -134,21 +134,21 @@ def fail(context: Context, unit: BatchUnit, error: UnitError, trace: dict[str, A
 def _settle(
     context: Context, unit: BatchUnit, ended: Callable[[Any], Outcome], trace: dict[str, Any] | None
 ) -> Settled:
-    """Write how a step ended. Where its chain ends, whatever follows is launched from the rows."""
+    """Write a step's outcome. If the chain does not continue, launch the run by its rows."""
 
     def act(tx: Tx) -> Settled:
         run = runs.lock(tx, unit.run_id)
-        traces.record(tx, trace)  # even if the result is discarded: it was paid for
+        traces.record(tx, trace)  # even for a discarded result, which was paid for
         if run is None:
             return Settled()
         changes = work.settle(tx, BATCH_WORK, run, ended(run))
-        now_is = select(BATCHES.c.status).where(BATCHES.c.id == unit.id)
-        status = BatchStatus(tx.execute(now_is).scalar_one()) if changes else None
-        goes_on = status is BatchStatus.QUEUED
+        current = select(BATCHES.c.status).where(BATCHES.c.id == unit.id)
+        status = BatchStatus(tx.execute(current).scalar_one()) if changes else None
+        continues = status is BatchStatus.QUEUED
         tx.wake_in("music", changes.retry_in_s)
-        if not goes_on:
+        if not continues:
             tx.launch("music", run.id)
             tx.tell("music", run.id)
-        return Settled(len(changes.done) + len(changes.moved), goes_on, changes.retry_in_s, status)
+        return Settled(len(changes.done) + len(changes.moved), continues, changes.retry_in_s, status)
 
     return context.db.run(act)

@@ -1,4 +1,4 @@
-"""Which songs a run takes up, and the batches they are put into. Rules: docs/sources/music.md#batches."""
+"""Selects the songs of a run, and puts them into batches. Rules: docs/sources/music.md#batches."""
 
 import json
 import time
@@ -18,11 +18,11 @@ from pipeline.storage.context import Context
 
 log = structlog.get_logger(__name__)
 PORTION = 50
-"""Batches made in one transaction."""
+"""Batches that one transaction creates."""
 
 
 def wanted_songs(mode: Mode, space: str) -> ColumnElement[bool]:
-    """The songs that a run of this mode takes up. `space`: the vectors that it makes."""
+    """Return the condition on songs that a run of this mode takes up. `space`: the space of its vectors."""
     free = and_(SONGS.c.missing_since.is_(None), SONGS.c.batch_id.is_(None))
     match mode:
         case Mode.FULL:
@@ -36,12 +36,12 @@ def wanted_songs(mode: Mode, space: str) -> ColumnElement[bool]:
 
 
 def needs_vector_only(mode: Mode) -> ColumnElement[bool]:
-    """Of the songs that a run takes up, those whose metadata an earlier run has paid for."""
+    """Return the condition on songs whose metadata an earlier run has paid for."""
     return SONGS.c.vector_text != "" if mode is not Mode.METADATA else SONGS.c.id.is_(None)
 
 
 def left_out_songs(session: Session, run_id: str, limit: int) -> list[int]:
-    """Songs of the run that are pending again because replies left them out."""
+    """Return songs of the run that are pending again because replies left them out."""
     pending = and_(
         SONGS.c.run_id == run_id,
         SONGS.c.status == SongStatus.PENDING,
@@ -67,22 +67,22 @@ def make_batches(tx: Tx, run_id: str, songs: Sequence[int], mode: Mode, size: in
             "updated_at": tx.now,
         }
         batch_id = tx.execute(insert(BATCHES).values(**values).returning(BATCHES.c.id)).scalar_one()
-        # A song that is in a batch cannot be put into another: so starting twice never asks for it twice.
+        # A song in a batch never enters another, so that two starts never call for it twice.
         free = and_(SONGS.c.id.in_(members), SONGS.c.batch_id.is_(None))
         tx.execute(update(SONGS).where(free).values(batch_id=batch_id, run_id=run_id, updated_at=tx.now))
 
 
 def enqueue(context: Context, run_id: str) -> None:
-    """Put all songs that the run takes up into batches, and move it to RUNNING. Safe to repeat.
+    """Put all songs of the run into batches, and move it to RUNNING. Safe to repeat.
 
-    Portion by portion: each is one short transaction.
+    Each portion is one short transaction.
     """
     while _enqueue_portion(context, run_id):
         pass
 
 
 def _enqueue_portion(context: Context, run_id: str) -> bool:
-    """One transaction; whether there may be more to enqueue."""
+    """Enqueue a portion in one transaction, and return whether more may follow."""
     size = batch_size(context)
     space = vector_space(context.settings)
 
@@ -93,15 +93,15 @@ def _enqueue_portion(context: Context, run_id: str) -> bool:
             return False
         mode = Mode(run.mode)
         left = size * PORTION if run.song_limit is None else min(size * PORTION, run.song_limit - run.enqueued)
-        taken = 0
+        count = 0
         for batch_mode, which in ((Mode.EMBEDDING, needs_vector_only(mode)), (mode, ~needs_vector_only(mode))):
             wanted = select(SONGS.c.id).where(wanted_songs(mode, space), which)
-            wanted = wanted.order_by(SONGS.c.id).limit(left - taken).with_for_update(skip_locked=True)
-            songs = list(tx.execute(wanted).scalars()) if left > taken else []
+            wanted = wanted.order_by(SONGS.c.id).limit(left - count).with_for_update(skip_locked=True)
+            songs = list(tx.execute(wanted).scalars()) if left > count else []
             make_batches(tx, run_id, songs, batch_mode, size)
-            taken += len(songs)
-        if taken:
-            total = run.enqueued + taken
+            count += len(songs)
+        if count:
+            total = run.enqueued + count
             tx.execute(update(RUNS).where(RUNS.c.id == run_id).values(enqueued=total, updated_at=tx.now))
             return True
         runs.move(tx, run, PipelineEvent.ENQUEUE_COMPLETE, all_enqueued=True)

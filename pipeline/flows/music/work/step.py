@@ -1,6 +1,6 @@
-"""The steps of a batch: ask for metadata, repair a reply, embed, save. Rules: docs/sources/music.md#steps.
+"""The steps of a batch: metadata, repair of a reply, embedding, saving. Rules: docs/sources/music.md#steps.
 
-One message, one call: each step that is paid for stores its result before the next one begins.
+Each message makes one call, and each paid step stores its result before the next step starts.
 """
 
 import json
@@ -42,7 +42,7 @@ CUT = (
 
 
 class StepWork:
-    """One message's work on a batch. Use as a context manager: leaving it gives the gate's slot back."""
+    """One message's work on a batch. Leaving the context gives the gate's slot back."""
 
     def __init__(self, context: Context, batch_id: int, owner: Owner, guarded: GuardedCall | None) -> None:
         self._context = context
@@ -60,7 +60,7 @@ class StepWork:
                 self._guarded.leave()
 
     def metadata(self) -> Settled:
-        """Ask about the songs, or, if the reply to that was of no use, for a repair of it."""
+        """Call for the songs' metadata, or for the repair of an unusable reply."""
         return self._step((Step.METADATA, Step.REPAIR), self._metadata)
 
     def embed(self) -> Settled:
@@ -68,7 +68,7 @@ class StepWork:
         return self._step((Step.EMBED,), self._embed)
 
     def save(self) -> Settled:
-        """Write what was found to the songs."""
+        """Write the results to the songs."""
         return self._step((Step.SAVE,), lambda unit: batch.settle(self._context, unit, None))
 
     def _step(self, steps: tuple[Step, ...], work: Callable[[BatchUnit], Settled]) -> Settled:
@@ -98,8 +98,8 @@ class StepWork:
 
     def _metadata(self, unit: BatchUnit) -> Settled:
         kept = load(unit.row.analysis)
-        wanted = [song for song in unit.songs if song.id not in kept]
-        if not wanted:
+        missing = [song for song in unit.songs if song.id not in kept]
+        if not missing:
             return self._described(unit, kept)
         if self._guarded is None:
             raise UnitError(NO_GATE, kind=ErrorKind.PERMANENT)
@@ -107,7 +107,7 @@ class StepWork:
         provider, model = metadata_provider(self._context, self._guarded.gate.queue)
         writer = registry.text(settings, provider, model)
         repairing = unit.step is Step.REPAIR
-        text = repair_prompt(wanted, unit.row.reply or "", unit.row.error or "") if repairing else prompt(wanted)
+        text = repair_prompt(missing, unit.row.reply or "", unit.row.error or "") if repairing else prompt(missing)
         answer = self._tracer.call(
             _subject(unit),
             "text",
@@ -117,34 +117,34 @@ class StepWork:
             [SYSTEM, text],
             lambda: writer.complete(text, system=SYSTEM, json_schema=REPLY_SCHEMA),
         )
-        return self._read(unit, kept, wanted, answer)
+        return self._read(unit, kept, missing, answer)
 
-    def _read(self, unit: BatchUnit, kept: dict[int, Analysis], wanted: list[SongFacts], answer: Answer) -> Settled:
-        """Keep every valid answer. Songs without one are asked for once more if the reply was broken, or go back."""
+    def _read(self, unit: BatchUnit, kept: dict[int, Analysis], missing: list[SongFacts], answer: Answer) -> Settled:
+        """Keep every valid answer. Songs without one go back, or into the repair of a broken reply."""
         problem = CUT if answer.truncated else ""
         try:
             analyses = read_reply(answer.text)
         except BadReply as bad:
             analyses, problem = usable(answer.text), problem or str(bad)
-        found, ignored = matched(analyses, {song.server_id: song.id for song in wanted})
+        answers, ignored = matched(analyses, {song.server_id: song.id for song in missing})
         values = {"ignored": unit.row.ignored + ignored, "analysis_model": answer.model[:120]}
-        if not problem or len(found) == len(wanted):
-            return self._described(unit, kept | found, reply=unit.row.reply, **values)
-        log.warning("music.reply_unusable", batch=unit.id, problem=problem, usable=len(found))
+        if not problem or len(answers) == len(missing):
+            return self._described(unit, kept | answers, reply=unit.row.reply, **values)
+        log.warning("music.reply_unusable", batch=unit.id, problem=problem, usable=len(answers))
         earlier, reply = unit.row.reply, clean(answer.text)
         values["reply"] = reply if earlier in {None, reply} else f"{earlier}\n\n--- after a repair:\n\n{reply}"
         if unit.step is Step.METADATA and not answer.truncated:
-            return self._settle(unit, Step.REPAIR, error=problem, analysis=dump(found) if found else None, **values)
-        if kept or found:
-            return self._described(unit, kept | found, **values)
-        what = problem if answer.truncated else f"the model's reply is of no use, even after a repair: {problem}"
+            return self._settle(unit, Step.REPAIR, error=problem, analysis=dump(answers) if answers else None, **values)
+        if kept or answers:
+            return self._described(unit, kept | answers, **values)
+        what = problem if answer.truncated else f"the model's reply is unusable, even after a repair: {problem}"
         error = UnitError(what, kind=ErrorKind.PERMANENT, code="truncated" if answer.truncated else "bad_reply")
         return self._fail(unit, error, **values)
 
-    def _described(self, unit: BatchUnit, found: dict[int, Analysis], **values: Any) -> Settled:
-        """Store the metadata. Songs of the batch that are not in `found` go back when it is saved."""
-        texts = any(vector_text(found[song.id], song) for song in unit.songs if song.id in found)
-        return self._settle(unit, step_after_metadata(unit.mode, texts=texts), analysis=dump(found), **values)
+    def _described(self, unit: BatchUnit, analyses: dict[int, Analysis], **values: Any) -> Settled:
+        """Store the metadata. Songs of the batch without an analysis go back when the batch is saved."""
+        texts = any(vector_text(analyses[song.id], song) for song in unit.songs if song.id in analyses)
+        return self._settle(unit, step_after_metadata(unit.mode, texts=texts), analysis=dump(analyses), **values)
 
     def _embed(self, unit: BatchUnit) -> Settled:
         ids, texts = to_embed(self._texts(unit))
@@ -152,7 +152,7 @@ class StepWork:
             return self._settle(unit, Step.SAVE)
         settings = self._context.settings
         maker = embeddings(settings)
-        made = (
+        reply = (
             maker.embed(texts)
             if is_lexical(settings)
             else self._tracer.call(
@@ -165,24 +165,24 @@ class StepWork:
                 lambda: maker.embed(texts),
             )
         )
-        if len(made.vectors) != len(ids):
-            raise UnitError(f"{len(made.vectors)} vectors came for {len(ids)} texts", code="bad_reply")
+        if len(reply.vectors) != len(ids):
+            raise UnitError(f"{len(reply.vectors)} vectors came for {len(ids)} texts", code="bad_reply")
         return self._settle(
             unit,
             Step.SAVE,
-            vectors=vectors.pack(made.vectors),
+            vectors=vectors.pack(reply.vectors),
             vector_ids=json.dumps(ids),
             vector_model=vector_space(settings),
         )
 
     def _texts(self, unit: BatchUnit) -> dict[int, str]:
-        """The texts to embed, by song id."""
+        """Return the texts to embed, by song id."""
         if unit.mode is Mode.EMBEDDING:
-            mine = select(SONGS.c.id, SONGS.c.vector_text).where(SONGS.c.batch_id == unit.id).order_by(SONGS.c.id)
+            query = select(SONGS.c.id, SONGS.c.vector_text).where(SONGS.c.batch_id == unit.id).order_by(SONGS.c.id)
             with self._context.db.read() as session:
-                return dict(session.execute(mine).all())
-        found = load(unit.row.analysis)
-        return {song.id: vector_text(found[song.id], song) for song in unit.songs if song.id in found}
+                return dict(session.execute(query).all())
+        analyses = load(unit.row.analysis)
+        return {song.id: vector_text(analyses[song.id], song) for song in unit.songs if song.id in analyses}
 
 
 def _subject(unit: BatchUnit) -> Subject:

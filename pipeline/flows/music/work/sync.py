@@ -1,4 +1,4 @@
-"""The sync of a run as a unit of work: claimed, so that one worker does it, and renewed page by page."""
+"""Runs the sync of a run under a claim, which it renews page by page."""
 
 import json
 from dataclasses import asdict
@@ -26,7 +26,7 @@ def _lease_s(settings: Settings) -> float:
 
 
 def _after(tx: Tx, run: Any, changes: Changes) -> None:
-    """A run whose sync failed has ended: the next one may start."""
+    """End a run whose sync failed, so that the next one may start."""
     if changes.failed:
         tx.execute(update(RUNS).where(RUNS.c.id == run.id).values(active=None, outcome="failed"))
 
@@ -51,11 +51,11 @@ SYNC_WORK = Work(
 
 
 class ClaimLost(PenstockError):
-    """The run was stopped, paused or taken over meanwhile. The songs that were read stay."""
+    """The run was stopped or paused, or another worker claimed it. The songs that were read stay."""
 
 
 def sync_run(context: Context, run_id: str, owner: Owner) -> None:
-    """Sync for a run if it waits for that. Failures end on the row."""
+    """Sync for a run if it waits for that. Failures go to the row."""
     run = claim(context, run_id, owner)
     if run is None:
         return
@@ -81,7 +81,7 @@ def claim(context: Context, run_id: str, owner: Owner) -> Any | None:
             return None
         claimed = work.claim_next(tx, SYNC_WORK, run, owner)
         if claimed is None:
-            tx.launch("music", run_id)  # something else may be due
+            tx.launch("music", run_id)  # another stage may be due
         return claimed
 
     return context.db.run(act)
@@ -91,7 +91,7 @@ def _renew(context: Context, run: Any) -> None:
     def act(tx: Tx) -> bool:
         holds = work.renew(tx, SYNC_WORK, run)
         if not holds:
-            tx.launch("music", run.id)  # a resume could not launch it: this message held its place
+            tx.launch("music", run.id)  # a resume could not launch it while this message held the place
         return holds
 
     if not context.db.run(act):
@@ -99,7 +99,7 @@ def _renew(context: Context, run: Any) -> None:
 
 
 def _settle(context: Context, outcome: Outcome) -> None:
-    """Write how the sync ended, if its claim still holds. The run goes on, or is woken for another try."""
+    """Write the sync's outcome if its claim still holds, then launch the run or plan a wake-up for its retry."""
 
     def act(tx: Tx) -> None:
         run = runs.lock(tx, outcome.unit.id)

@@ -52,7 +52,7 @@ def song(path: Path, *, title: str = "", artist: str = "", mbid: str = "") -> Pa
     return path
 
 
-def test_tags_are_read_and_a_file_without_any_is_called_by_its_name(context: Context, folder: Path) -> None:
+def test_tags_are_read_and_a_file_without_tags_gets_its_name_as_title(context: Context, folder: Path) -> None:
     song(folder / "untagged.wav")
     (folder / "broken.mp3").write_bytes(b"not audio")
     (folder / "notes.txt").write_text("no song")
@@ -76,7 +76,7 @@ def test_a_file_without_tags_is_found_by_its_title_alone_or_by_the_files_name(co
         queries.song(context, "ain")
 
 
-def test_pipes_and_links_that_lead_out_are_no_songs(
+def test_pipes_and_links_that_lead_out_are_not_songs(
     context: Context, folder: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     os.mkfifo(folder / "x.mp3")
@@ -105,7 +105,7 @@ def test_a_song_on_a_disk_that_is_not_there_now_is_not_missing(
     assert (report.seen, report.missing, report.complete) == (0, 0, False)
 
 
-def test_songs_whose_tags_nobody_can_read_or_whose_names_are_no_text_are_songs(context: Context, folder: Path) -> None:
+def test_files_with_unreadable_tags_or_invalid_names_are_songs(context: Context, folder: Path) -> None:
     (folder / "lies.mp3").write_bytes(b"ID3\3\0\0\x7f\x7f\x7f\x7f")
     song(Path(os.fsdecode(os.fsencode(folder) + b"/not \xff text.wav")), title="Odd name")
     report = sync.sync_libraries(context)
@@ -122,7 +122,7 @@ def test_file_that_was_moved_is_the_same_song(context: Context, folder: Path) ->
     assert (report.relinked, report.added, report.missing) == (1, 0, 0)
 
 
-def test_file_that_is_gone_is_flagged_but_an_empty_folder_flags_nothing(context: Context, folder: Path) -> None:
+def test_missing_file_is_flagged_but_an_empty_folder_flags_nothing(context: Context, folder: Path) -> None:
     gone = song(folder / "gone.wav", title="Gone")
     sync.sync_libraries(context)
     gone.unlink()
@@ -133,7 +133,7 @@ def test_file_that_is_gone_is_flagged_but_an_empty_folder_flags_nothing(context:
     assert "empty" in report.note
 
 
-def test_folder_that_does_not_exist_is_said(context: Context, folder: Path) -> None:
+def test_missing_folder_is_an_error(context: Context, folder: Path) -> None:
     context.settings.music = MusicSettings(folder=folder / "nowhere")
     with pytest.raises(LibraryError, match="there is no folder"):
         sync.sync_libraries(context)

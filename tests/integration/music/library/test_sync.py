@@ -1,4 +1,4 @@
-"""Songs come from a real Subsonic server, whatever it does."""
+"""Songs come from a real Subsonic server, which may misbehave."""
 
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
@@ -56,13 +56,13 @@ def test_password_is_in_no_request_and_each_call_has_its_own_salt(library: Conte
     assert len({request.partition("&s=")[2][:16] for request in server.requests}) == len(server.requests)
 
 
-def test_progress_is_told_after_each_page(library: Context) -> None:
+def test_progress_is_reported_after_each_page(library: Context) -> None:
     told: list[tuple[int, int | None]] = []
     sync.sync_libraries(library, lambda seen, total: told.append((seen, total)))
     assert told == [(10, 25), (20, 25), (25, 25)]
 
 
-def test_song_that_is_gone_is_flagged_and_comes_back_with_all_it_had(library: Context, server: SubsonicServer) -> None:
+def test_missing_song_is_flagged_and_returns_with_all_its_columns(library: Context, server: SubsonicServer) -> None:
     sync.sync_libraries(library)
     server.library.hidden = {4}
     assert sync.sync_libraries(library).missing == 1
@@ -100,7 +100,7 @@ def test_page_that_is_cut_short_flags_nothing(library: Context, server: Subsonic
 
 
 @pytest.mark.parametrize("by", ["path", "musicBrainzId"])
-def test_songs_with_new_ids_are_linked_again_and_keep_what_was_paid_for(
+def test_songs_with_new_ids_are_linked_again_and_keep_paid_results(
     library: Context, server: SubsonicServer, by: str
 ) -> None:
     sync.sync_libraries(library)
@@ -115,7 +115,7 @@ def test_songs_with_new_ids_are_linked_again_and_keep_what_was_paid_for(
     assert {row.description for row in found.values()} == {"paid"}  # type: ignore[attr-defined]
 
 
-def test_songs_with_new_ids_that_a_broken_off_sync_had_added_are_linked_again(
+def test_songs_with_new_ids_that_an_interrupted_sync_added_are_linked_again(
     library: Context, server: SubsonicServer
 ) -> None:
     sync.sync_libraries(library)
@@ -128,7 +128,7 @@ def test_songs_with_new_ids_that_a_broken_off_sync_had_added_are_linked_again(
     assert set(rows(library)) == {f"new{number}" for number in range(25)}
 
 
-def test_what_was_paid_for_is_linked_before_what_was_not(library: Context, server: SubsonicServer) -> None:
+def test_songs_with_paid_results_are_linked_first(library: Context, server: SubsonicServer) -> None:
     server.library.song = lambda number: synthetic(number) | {"musicBrainzId": "same"}
     server.library.total = 2
     sync.sync_libraries(library)
@@ -153,8 +153,8 @@ def test_a_library_whose_ids_all_changed_is_linked_by_few_statements(library: Co
     assert len(statements) < 150
 
 
-def test_two_syncs_side_by_side_flag_nothing_that_is_listed(library: Context) -> None:
-    """The one that began first goes on after the other has seen all songs."""
+def test_two_simultaneous_syncs_flag_no_listed_song(library: Context) -> None:
+    """The first sync continues after the second has seen all songs."""
     first, second = datetime.now(UTC), datetime.now(UTC) + timedelta(seconds=1)
     page = [SongTags.of(f"s{n}", title=f"Song {n}") for n in range(5)]
     for started in (first, second, first):
@@ -184,7 +184,7 @@ FAULTS = [
 
 
 @pytest.mark.parametrize(("fault", "code", "says"), FAULTS)
-def test_server_that_fails_is_a_sentence_for_people(
+def test_failure_of_the_server_becomes_a_plain_sentence(
     library: Context, server: SubsonicServer, fault: Fault, code: str, says: str
 ) -> None:
     sync.sync_libraries(library)
@@ -197,7 +197,7 @@ def test_server_that_fails_is_a_sentence_for_people(
     assert not flagged(library)
 
 
-def test_wrong_password_is_said(library: Context, server: SubsonicServer) -> None:
+def test_wrong_password_is_an_error(library: Context, server: SubsonicServer) -> None:
     server.password = "other"
     with pytest.raises(LibraryError, match="PENSTOCK_MUSIC__PASSWORD"):
         sync.sync_libraries(library)
@@ -240,7 +240,7 @@ def test_odd_songs_are_kept_or_left_out_but_never_stop_a_sync(library: Context, 
     assert set(rows(library)) == {"a", "5", "b", "d", "f"}
 
 
-def test_no_library_is_said(context: Context) -> None:
+def test_missing_library_is_an_error(context: Context) -> None:
     with pytest.raises(UserError, match="PENSTOCK_MUSIC__SERVER_URL"):
         sync.sync_libraries(context)
 
