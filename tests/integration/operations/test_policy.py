@@ -1,9 +1,11 @@
 """Who may call which operation, in read-only mode too, and whose spending is checked: one table for all interfaces."""
 
+import ast
 import pkgutil
 from collections.abc import Iterator
 from dataclasses import replace
 from importlib import import_module
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
@@ -24,6 +26,7 @@ from pipeline.storage.context import Context
 from tests.support.calls import call_row
 from tests.support.music import add_run
 
+ROOT = Path(__file__).resolve().parents[3]
 READ, WRITE, ADMIN = "read", "write", "admin"
 SEE = "admin, reads"
 """For administrators, also in read-only mode."""
@@ -107,6 +110,34 @@ def refusal(one: Operation[..., Any], who: Caller) -> str | None:
     except (Refused, OverCap) as error:
         return error.code
     return None
+
+
+def calls_as_owner(room: str) -> Iterator[tuple[str, Operation[..., Any]]]:
+    """(place, operation) of each call in a room of the interfaces that names no caller."""
+    for path in sorted((ROOT / "pipeline" / "interfaces" / room).rglob("*.py")):
+        tree = ast.parse(path.read_text())
+        names = vars(import_module(".".join(path.relative_to(ROOT).with_suffix("").parts)))
+        for node in ast.walk(tree):
+            match node:
+                case ast.Call(func=ast.Name(id=name)):
+                    called = names.get(name)
+                case ast.Call(func=ast.Attribute(value=ast.Name(id=module), attr=name)):
+                    called = getattr(names.get(module), name, None)
+                case _:
+                    continue
+            if isinstance(called, Operation):
+                yield f"{path.name}:{node.lineno} {name}", called
+
+
+@pytest.mark.parametrize("room", ["rest", "compatibility", "console", "mcp"])
+def test_interfaces_change_nothing_and_spend_nothing_as_the_owner(room: str) -> None:
+    """REST and the other projects' APIs also read as their caller: operations hide previews from other keys."""
+    reads_as_owner = room in {"console", "mcp"}
+    assert [
+        place
+        for place, operation in calls_as_owner(room)
+        if not (reads_as_owner and operation.scope is Scope.READ and not operation.spends)
+    ] == []
 
 
 def found() -> Iterator[tuple[str, dict[str, Operation[..., Any]]]]:

@@ -2,6 +2,7 @@
 
 import json
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from datetime import timedelta
 from threading import Barrier
 
@@ -12,6 +13,7 @@ from structlog.testing import capture_logs
 
 from pipeline.engine.errors import ErrorKind, UnitError, UserError
 from pipeline.engine.outbox import EVENTS
+from pipeline.engine.transaction import Dispatch
 from pipeline.engine.views import plain
 from pipeline.flows import flows
 from pipeline.flows.documents import service as documents
@@ -211,6 +213,18 @@ def test_an_endpoint_that_fails_for_days_is_disabled(context: Context, driver: D
     (one,) = queries.endpoints(context)
     assert not one.active
     assert "it has failed since" in (one.disabled_because or "")
+
+
+def test_a_refused_delivery_wakes_the_flow_when_its_retry_is_due(context: Context, receiver: Receiver) -> None:
+    sent: list[Dispatch] = []
+    woken = replace(context, launcher=lambda _, dispatch: sent.append(dispatch))
+    service.create(woken, receiver.url())
+    receiver.usual = Reply(503)
+    driver = Driver(woken)
+    driver.event()
+    driver.run()
+    assert [round(dispatch.wakes_s["webhooks"]) for dispatch in sent if dispatch.wakes_s] == [5]
+    woken.db.dispose()
 
 
 def test_a_retry_after_one_503_waits_for_no_dead_endpoint(context: Context, driver: Driver, receiver: Receiver) -> None:

@@ -99,9 +99,11 @@ CASES: dict[str, tuple[str, DocumentStatus, list[PageStatus], int | None, Docume
 }
 
 
-# Every case by one door, and what can come of it by the others, which lead to the same operations.
+# Every case by one door; by the others, each of the two operations, charged and refused.
 ASKED = [("single", case) for case in CASES] + [
-    (door, case) for door in DOORS.keys() - {"single"} for case in ("all-of-it", "failed-pages-while-it-is-paused")
+    (door, case)
+    for door in DOORS.keys() - {"single"}
+    for case in ("all-of-it", "failed-pages", "failed-pages-while-it-is-paused")
 ]
 
 
