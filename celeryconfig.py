@@ -1,4 +1,4 @@
-"""All of a worker's configuration: broker, queues, routes, beat schedule. See docs/explanation/architecture.md."""
+"""The configuration of workers and beat: broker, queues, routes, schedule. See docs/explanation/architecture.md."""
 
 import time
 from datetime import UTC, datetime, timedelta
@@ -20,7 +20,7 @@ _tend_nodes_s = gateway_settings(_settings).dlq_scan_interval_ms / 1000
 broker_url = _settings.broker_url
 result_backend = _settings.broker_url
 broker_use_ssl = redis_backend_use_ssl = dict(_settings.redis.tls) or None
-"""Given whole: kombu takes `rediss://` alone for encryption without verifying anything."""
+"""All TLS options: from `rediss://` alone, kombu encrypts without verification."""
 redis_socket_timeout = TIMEOUT_S
 redis_socket_connect_timeout = CONNECT_TIMEOUT_S
 worker_consumer = "tasks.consumer:GateConsumer"
@@ -36,7 +36,7 @@ imports = (
 task_queues = tuple(Queue(name, Exchange(name), routing_key=name) for name in gate_registry(_settings).names)
 task_default_queue = "control"
 task_create_missing_queues = False
-"""A queue that no worker knows would hold its messages for ever: better an error where the message is sent."""
+"""Messages in a queue that no worker knows would stay there for ever: raise an error when they are sent."""
 task_routes = {
     "documents.split": {"queue": "cpu"},
     "documents.lane": {"queue": "cpu"},
@@ -45,8 +45,8 @@ task_routes = {
     "*.wake": {"queue": "maintenance"},
     "screenshots.tick": {"queue": "maintenance"},
 }
-"""Lanes name their queue themselves; everything else is short and goes to `control`. `maintenance`, which every worker
-consumes, is for what recovers work: it must not wait behind that work."""
+"""Lanes name their queues; other tasks are short and go to `control`. `maintenance`, which all workers consume, is for
+tasks that recover work: they must not wait behind that work."""
 
 accept_content = ["json"]
 task_serializer = "json"
@@ -56,14 +56,14 @@ timezone = "UTC"
 
 task_acks_late = True
 task_reject_on_worker_lost = True
-"""Bounded by the attempts on the rows: a message that comes again first gives back what it held."""
+"""The attempts on the rows bound this: a redelivered message first gives back the claims of its first delivery."""
 task_track_started = False
 worker_send_task_events = task_send_sent_event = _settings.worker_events
-"""Monitors see messages from when they are sent, so also those that wait."""
+"""Monitors see messages from their sending on, so also waiting ones."""
 worker_prefetch_multiplier = 1
 worker_cancel_long_running_tasks_on_connection_loss = False
-"""What runs goes on while the broker is away: its result is committed to the database, fenced by its claim, so that a
-second delivery finds nothing to do. Cancelling would throw away calls that are paid for."""
+"""Running tasks continue while the broker is unreachable: they commit results to the database under their claims, so a
+second delivery finds no work. Cancelling would waste paid calls."""
 worker_soft_shutdown_timeout = 5.0
 worker_hijack_root_logger = False
 worker_proc_alive_timeout = 60.0
@@ -71,18 +71,18 @@ broker_connection_retry_on_startup = True
 broker_connection_max_retries = None
 result_backend_always_retry = True
 result_expires = timedelta(hours=1)
-"""Nobody reads results: the rows have them. Only chords count theirs."""
+"""No code reads results: the rows hold them. Only chords count their parts."""
 result_chord_expires = timedelta(days=7)
 result_chord_retry_interval = 1.0
 
-# Longer than the longest task: a shorter one would deliver messages a second time while they are worked on.
+# Longer than the longest task: otherwise the broker would redeliver messages during their work.
 _visibility = {"visibility_timeout": 7200}
 _sentinels = sentinel_options(_settings.redis)
 broker_transport_options = {
     **_visibility,
     **_sentinels,
-    # Each time, not each tenth. What came to its time-out, after two hours, is restored within half a minute: workers
-    # need not ask more often, for what a dead one held is moved by the sweeper long before.
+    # Every time, not every tenth. Restores messages within half a minute of their time-out of two hours. More often is
+    # not needed: the sweep launches the work of dead workers long before.
     "unacked_restore_interval": 30,
     "unacked_restore_throttle": 1,
     "socket_keepalive": True,
@@ -99,7 +99,7 @@ result_backend_transport_options = {
 task_time_limit = 3600
 
 worker_max_memory_per_child = 1_500_000
-"""kB: a process that has grown too large is replaced after its task."""
+"""In kB: a larger process is replaced after its task."""
 
 _LONG_AGO = datetime(2000, 1, 1, tzinfo=UTC)
 
@@ -110,9 +110,9 @@ def _steady() -> datetime:
 
 
 def _every(interval: float | timedelta, task: str) -> dict[str, Any]:
-    # Without `expires`: beat sets it by its own clock, and a worker compares it with another. The worker skips ticks
-    # that follow the last one too soon, by Redis's clock (`maintenance.take_tick`).
-    # Every task is due when beat starts: a beat that restarts every half hour would never run an hourly task otherwise.
+    # Without `expires`: beat sets it by its own clock, and a worker compares it with its own. The worker skips ticks
+    # that follow each other too soon, by Redis's clock (`maintenance.take_tick`).
+    # Every task is due when beat starts: otherwise a beat that restarts every half hour would never run an hourly task.
     return {"task": task, "schedule": schedule(interval, nowfun=_steady), "last_run_at": _LONG_AGO}
 
 
@@ -127,4 +127,4 @@ beat_schedule = {
 if _settings.screenshots.capture_sources:
     beat_schedule["capture"] = _every(_settings.screenshots.capture_interval_s, "screenshots.tick")
 beat_scheduler = "celery.beat:Scheduler"
-"""Keeps nothing on disk: Celery's own default unpickles a file, which whoever may write to the folder would choose."""
+"""Stores nothing on disk: Celery's default unpickles a file, which any user with write access could replace."""

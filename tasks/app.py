@@ -1,4 +1,4 @@
-"""The Celery application: logging, and what has to be made anew after a fork."""
+"""The Celery application: its configuration, logging, and resets after a fork."""
 
 import os
 import sys
@@ -32,11 +32,11 @@ MAINTENANCE = "maintenance"
 """The queue of beat's tasks and of wake-ups."""
 CONFIGURATION = "celeryconfig"
 PROCESS_FILES = Path("/proc/self/fd")
-"""What this process has open, on Linux."""
+"""The open files of this process, on Linux."""
 
 
 class _Loader(AppLoader):
-    """Celery's own, but that modules come from where Penstock is, and never from the folder one stands in."""
+    """Celery's loader, but it imports modules from Penstock's folder, and never from the current folder."""
 
     def import_from_cwd(self, module: str, imp: Any = None, package: str | None = None) -> Any:
         if module == CONFIGURATION:
@@ -45,7 +45,7 @@ class _Loader(AppLoader):
 
 
 class _Application(Celery):
-    """Celery's own, but that `CELERY_BROKER_URL` and its like are another application's."""
+    """Celery's application, but it ignores `CELERY_BROKER_URL` and the like, which belong to other applications."""
 
     amqp_cls = "tasks.celery_internals.broker:Amqp"
 
@@ -62,21 +62,21 @@ class _Application(Celery):
 
 @lru_cache(maxsize=1)
 def configuration() -> ModuleType:
-    """Our `celeryconfig.py`, from beside this package: another may lie in the path. Reads the settings on first use."""
+    """The `celeryconfig.py` beside this package, never another one on the path. Reads the settings on first use."""
     path = Path(__file__).resolve().parents[1] / f"{CONFIGURATION}.py"
-    found = spec_from_file_location(f"tasks.{CONFIGURATION}", path)
-    assert found is not None
-    assert found.loader is not None
-    module = module_from_spec(found)
-    found.loader.exec_module(module)
+    spec = spec_from_file_location(f"tasks.{CONFIGURATION}", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
     return module
 
 
-# Not the current one where a program that imports us has an application of its own. Else somebody has to be: Celery
-# would make up another one, which reads the configuration of whatever folder one stands in.
+# Do not replace the current application of a program that imports Penstock. Without one, this must be current:
+# otherwise Celery creates a default application, which reads the configuration of the current folder.
 _is_alone = not list(_get_active_apps())
 app = _Application("penstock", loader=_Loader, set_as_current=_is_alone)
-# By the URL's scheme, so that the URL itself stays an ordinary one.
+# Chosen by the URL's scheme, so that the URL stays an ordinary one.
 app.loader.override_backends = {
     "redis": "tasks.celery_internals.results:ChordCounter",
     "rediss": "tasks.celery_internals.results:ChordCounter",
@@ -94,46 +94,46 @@ def _configure_logging(**_: Any) -> None:
 @celeryd_init.connect
 @beat_init.connect
 def _keep_private(**_: Any) -> None:
-    """Workers and beat, however they are started; a program that only sends them work keeps its umask."""
+    """Make files of workers and beat private. A program that only sends messages keeps its umask."""
     privacy.begin()
 
 
 @celeryd_after_setup.connect
 def _consume_maintenance(sender: str, instance: Any, **_: Any) -> None:  # noqa: ARG001  # the signal's names
-    """Every worker sweeps, whatever its `-Q`: what recovers work must not wait behind it."""
+    """Make every worker consume `maintenance`, whatever its `-Q`: recovery must not wait behind other work."""
     queues = instance.app.amqp.queues
     queues.select_add(queues[MAINTENANCE])
 
 
 _pool_masters: set[int] = set()
-"""The worker that forks pool processes, known to them as well."""
+"""The pids of workers that fork pool processes, which inherit this set."""
 
 
 @worker_before_create_process.connect
 def _close_idle(**_: Any) -> None:
-    """Files of a database that a pool process inherits cannot be closed there: SQLite would drop this one's locks."""
+    """Close the database before a fork. If the child closed inherited files, SQLite would drop the parent's locks."""
     _pool_masters.add(os.getpid())
     get_context().db.dispose()
 
 
 @worker_process_init.connect
-def _begin_anew(**_: Any) -> None:
-    # Connections do not survive a fork.
+def _reset_after_fork(**_: Any) -> None:
+    # A forked process must not use inherited connections.
     forget_context()
     if _pool_masters - {os.getpid()} and PROCESS_FILES.is_dir():  # a worker with `-P solo` is its own process
-        _let_go_of_sockets()
+        _close_inherited_sockets()
 
 
-def _let_go_of_sockets() -> None:
-    """Close the worker's connections here, and keep their numbers: objects that are inherited close them once more."""
+def _close_inherited_sockets() -> None:
+    """Close inherited connections, but keep their file numbers occupied: inherited objects close them once more."""
     nothing = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
     for file in list(PROCESS_FILES.iterdir()):
-        with suppress(OSError):  # the folder's own
+        with suppress(OSError):  # the file number of the folder itself
             if str(file.readlink()).startswith("socket:"):
                 os.dup2(nothing, int(file.name), inheritable=False)
     os.close(nothing)
 
 
 if "celery.worker.control" in sys.modules:
-    # `celery -A tasks inspect` knows the commands that its own process has.
+    # `celery -A tasks inspect` only knows commands that its own process has registered.
     from tasks import panel as _panel  # noqa: F401

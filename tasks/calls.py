@@ -1,4 +1,4 @@
-"""Calls to AI services, for Python: what was asked, of whom, how long it took, what it cost.
+"""The Python API of calls to AI services: their purpose, provider, duration and cost.
 
 >>> from tasks import calls
 >>> calls.stats(by="provider", since=datetime.now(UTC) - timedelta(hours=2))

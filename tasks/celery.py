@@ -1,11 +1,11 @@
-"""The application, where `celery -A tasks` looks for it. Python's way in loads it when there is something to send."""
+"""The application, where `celery -A tasks` expects it. The Python API imports it when it first sends a message."""
 
 import sys
 
 from pipeline.engine import search_path
 
 _given = sys.path[:]
-# `celery -A tasks` puts the folder one stands in before everything else, and what lies there is not ours.
+# `celery -A tasks` puts the current folder first on the path, where other modules may have our names.
 search_path.clean()
 try:
     from tasks.app import app

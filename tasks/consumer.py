@@ -1,9 +1,9 @@
-"""The gate-aware consumer: asks before a pool slot is used, and stops consuming a queue whose gate is closed.
+"""The gate-aware consumer: asks the gate before a message takes a pool slot, and stops consuming a closed queue.
 
-Celery's own `rate_limit` is per worker and fills prefetch slots. Here a message that is not let through goes back,
-and this worker leaves *that queue* alone until the gate may be open again; its other queues flow on. A queue whose gate
-an operator, a breaker or a spend cap closed is not consumed from at all: the whole fleet is told at once, and whoever
-missed it is refused at its next message.
+Celery's own `rate_limit` is per worker and fills prefetch slots. Here a refused message goes back to its queue, and
+this worker leaves *that queue* until its gate may be open again, while it consumes its other queues. While an operator,
+a breaker or a spend cap closes a gate, no worker consumes its queue: a broadcast tells the whole fleet at once. A
+worker that missed it is refused at its next message.
 """
 
 from collections.abc import Iterator
@@ -18,28 +18,28 @@ from redis import RedisError
 from pipeline.engine.gate import Admission
 from tasks import panel as _panel  # noqa: F401  # the commands that workers answer
 from tasks.celery_internals.consumer import RefusingConsumer
-from tasks.gates import bring_in_step, gate_of
+from tasks.gates import gate_of, sync_now
 from tasks.presence import holder_of, identity
 
 log = structlog.get_logger(__name__)
 LONGEST_LEAVE_S = 1.0
-"""A closed queue is looked at again at least this often: what wakes this worker may get lost."""
+"""The longest time between two checks of a closed queue: a wake-up of this worker may get lost."""
 WAKE_QUEUE = "penstock:{{gates}}:wake:{worker}"
-"""A list of the worker's own, read together with its queues. A message in it names a queue that may be open again."""
+"""The worker's own list, read together with its queues. An entry names a queue that may be open again."""
 LASTING = {"operator", "spend", "breaker"}
-"""What closes a gate for long: its messages need not be asked for."""
+"""Reasons that close a gate for long, so that the worker checks the gate without a message."""
 
 
 class GateConsumer(RefusingConsumer):
-    """Named by the `worker_consumer` setting."""
+    """The consumer of all workers, named by the setting `worker_consumer`."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._left: dict[str, _Leave] = {}
-        """Queues that are not consumed from."""
+        """Queues that this worker has left, by name."""
 
     def loop_args(self) -> Any:
-        """Leave closed queues before the first message: Celery asks for these at the start and after each reconnect."""
+        """Leave closed queues before the first message. Celery calls this at the start and after each reconnect."""
         for queue in list(self.task_consumer.queues):
             if gate_of(queue.name) is not None:
                 self.look_at(queue.name)
@@ -53,25 +53,25 @@ class GateConsumer(RefusingConsumer):
         try:
             admission = gate.admit(holder_of(request.id), wake=WAKE_QUEUE.format(worker=identity.worker_id))
         except RedisError as error:
-            # Where Redis is away, nothing can be promised: the message goes back.
+            # Redis cannot admit the message: it goes back.
             log.warning("gate.unreachable", queue=queue, error=type(error).__name__)
             admission = Admission(granted=False, wait_s=LONGEST_LEAVE_S, reason="unreachable")
         if admission.reason == "unready":
-            bring_in_step()
+            sync_now()
         if not admission.granted:
             self._leave(queue, admission.wait_s, admission.reason)
         return admission.granted
 
     def _leave(self, queue: str, wait_s: float, reason: str) -> None:
-        """Stop consuming a queue until its gate may be open: its time is over, or a token wakes this worker."""
+        """Stop consuming a queue until its wait is over or a token wakes this worker."""
         if self.task_consumer.consuming_from(queue):
-            # A token in this worker's own list: a queue may be open again.
+            # A token in this list says that a queue may be open again.
             self.listen(WAKE_QUEUE.format(worker=identity.worker_id), self._return)
             self.stop_consuming(queue)
             self._stay_away(queue, wait_s, reason)
 
     def _stay_away(self, queue: str, wait_s: float, reason: str) -> None:
-        """Look at the gate again after `wait_s` seconds: whatever is told of it meanwhile may be lost."""
+        """Check the gate again after `wait_s` seconds at most, because a wake-up may get lost."""
         left = self._left.get(queue)
         if left is not None:
             left.timer.cancel()
@@ -79,20 +79,20 @@ class GateConsumer(RefusingConsumer):
         if paused and not (left and left.paused):
             log.info("queue.paused", queue=queue, by=reason)
         wait_s = min(wait_s, LONGEST_LEAVE_S) + 0.001
-        then = self.look_at if paused else self._return
-        self._left[queue] = _Leave(wait_s, self.timer.call_after(wait_s, then, (queue,)), paused, reason)
+        act = self.look_at if paused else self._return
+        self._left[queue] = _Leave(wait_s, self.timer.call_after(wait_s, act, (queue,)), paused, reason)
         self._read_in_turns()
 
     def look_at(self, queue: str) -> None:
-        """Return to a queue, or leave it, by what its gate says now: not asking for anything, and without a message."""
+        """Return to a queue or leave it, by the current state of its gate, without a message and an admission."""
         consumer = self.task_consumer
         if queue not in self._left and not (consumer and _has(consumer, queue)):
-            return  # it is another worker's
+            return  # a queue of other workers
         gate = gate_of(queue)
         try:
             closed = gate.look().closed if gate and consumer else None
         except RedisError as error:
-            # Whoever takes a message asks the gate anyway.
+            # The next message asks the gate anyway.
             log.warning("gate.unreachable", queue=queue, error=type(error).__name__)
             closed = None
         if closed is None:
@@ -106,28 +106,28 @@ class GateConsumer(RefusingConsumer):
             self._stay_away(queue, left_s, by)
 
     def consumed(self) -> Iterator[Queue]:
-        """The queues that this worker takes messages from, also those whose limits it waits for."""
-        taken = {queue.name: queue for queue in self.task_consumer.queues} if self.task_consumer else {}
+        """The queues that this worker consumes, including queues whose limits it waits for."""
+        consumed = {queue.name: queue for queue in self.task_consumer.queues} if self.task_consumer else {}
         known = self.app.amqp.queues
         held_up = {name: known[name] for name, left in self._left.items() if not left.paused and name in known}
-        return iter((taken | held_up).values())
+        return iter((consumed | held_up).values())
 
     def why_not(self) -> dict[str, str]:
-        """For each queue that this worker leaves alone: which gate is closed or full, and for how long."""
-        found = {}
+        """For each queue that this worker has left: why its gate is closed or full, and for how long."""
+        reasons = {}
         for queue, left in self._left.items():
             gate = gate_of(queue)
             closed = gate.look().closed if gate else None
             by, left_s, reason = closed or (left.reason, left.wait_s, "")
             until = f", {left_s:.0f} s left" if isfinite(left_s) else ""
-            found[queue] = f"{by}: {reason}{until}" if reason else f"{by}{until}"
-        return found
+            reasons[queue] = f"{by}: {reason}{until}" if reason else f"{by}{until}"
+        return reasons
 
     def _read_in_turns(self) -> None:
-        """Have the next BRPOP end when a queue that was left may be open again.
+        """Make the next BRPOP end when a left queue may be open again.
 
-        One that is under way knows nothing of a queue that comes back, and would wait for the worker's other queues
-        for up to a second: a provider with a few places would be used for half of the time.
+        A BRPOP under way does not read a returning queue, and would wait for the worker's other queues for up to a
+        second: a provider with a few slots would be idle for half of the time.
         """
         consuming = self.task_consumer.consuming_from
         self.wait_at_most(
@@ -143,7 +143,7 @@ class GateConsumer(RefusingConsumer):
             log.info("queue.resumed", queue=queue)
         consumer = self.task_consumer
         queues = self.app.amqp.queues
-        # After a reconnect there is a new consumer, which consumes from everything anyway.
+        # After a reconnect, the new consumer consumes all queues anyway.
         if consumer is not None and queue in queues and not consumer.consuming_from(queue):
             consumer.add_queue(queues[queue])
             consumer.consume()
@@ -152,14 +152,14 @@ class GateConsumer(RefusingConsumer):
 
 @dataclass(frozen=True)
 class _Leave:
-    """A queue is left alone for `wait_s` seconds, until `timer` looks at its gate."""
+    """A queue that the worker has left for `wait_s` seconds, until `timer` checks its gate."""
 
     wait_s: float
     timer: Any
     paused: bool
-    """Whether its gate is closed, rather than full."""
+    """Whether its gate is closed; else it is full."""
     reason: str
 
 
 def _has(consumer: Any, queue: str) -> bool:
-    return any(one.name == queue for one in consumer.queues)
+    return any(each.name == queue for each in consumer.queues)

@@ -1,9 +1,9 @@
-"""The context for Python's way in: like a command, it works without `penstock up` or `penstock migrate` before it."""
+"""The context of the Python API. It works without an earlier `penstock up` or `penstock migrate`."""
 
 from pipeline.operations.caller import owner
 from pipeline.storage.context import Context
 
 
 def get_context() -> Context:
-    """The context of this process, of a database with this version's schema."""
+    """The context of this process, whose database has this version's schema."""
     return owner().context

@@ -1,15 +1,15 @@
-"""Events, for Python: how documents, runs, batches and knowledge items changed, in order and without gaps.
+"""The Python API of events: changes of documents, runs, batches and knowledge items, in order and without gaps.
 
 >>> from tasks import events
 >>> for event in events.follow(types=["document.completed", "screenshot_batch.*"]):
 ...     print(event.seq, event.type, event.scope_id, event.data)
 
-Or have a function called, from a thread:
+Or call a function from a thread:
 
 >>> with events.subscribe(print, types=["music_run.*"]):
 ...     music.start().wait()
 
-Remember the number of the last event, and begin after it: nothing that happened in between is missed.
+Store the number of the last event, and start after it next time: so you miss no event.
 """
 
 from pipeline.engine.errors import UserError

@@ -1,6 +1,6 @@
-"""How any flow runs on Celery: its work is launched, woken and announced here, and each message is done once.
+"""Flows on Celery: launch, wake and announce their work, and handle each message once.
 
-A flow's `canvas.py` makes one `FlowTasks` with what is its own: which messages a scope's rows ask for.
+A flow's `canvas.py` makes one `FlowTasks` with its own part: the messages that a scope's rows need.
 """
 
 import itertools
@@ -42,21 +42,21 @@ log = structlog.get_logger(__name__)
 Announcement = tuple[str, dict[str, str | int]]
 """An event's name and its fields."""
 PORTION = 500
-"""Scopes that are looked at together."""
+"""How many scopes one query reads."""
 LONGEST_WORK_S = 600.0
-"""Longer than nearly all messages are worked on. After that another one may be sent, which finds nothing to claim; a
-place whose end a lost Redis forgot is free again."""
-HEARS_S, HEARD_S = 5.0, 0.2
-"""How often a flow that follows events is asked whether anybody waits for them, and how soon it is woken."""
-LEAVE_AGAIN_S = 5.0
-"""How long to wait before a place is left once more, where that failed."""
+"""How long a place stays taken, longer than nearly all messages need. Later, a second message may be sent, which finds
+nothing to claim. This frees the place if Redis lost the record that its message finished."""
+FOLLOWERS_CHECK_S, FOLLOWERS_WAKE_S = 5.0, 0.2
+"""The time between two checks whether a flow that follows events has followers, and the delay of its wake-up."""
+LEAVE_RETRY_S = 5.0
+"""The wait before the next try to free a place, after a failure."""
 
 
 @dataclass(frozen=True)
 class Messages:
-    """Messages that rows ask for now, in one queue. `canvas`: what to send, for the places that lack a message.
+    """Messages that rows need now, in one queue. `canvas`: builds the messages for the places that lack one.
 
-    `tail`: what follows it in its chain.
+    `tail`: the tasks that follow in its chain.
     """
 
     wanted: Wanted
@@ -69,7 +69,7 @@ class Messages:
 
 
 Send = Callable[[Messages, Sequence[int]], object]
-"""Sends messages for these places."""
+"""Sends messages for these numbers of places."""
 
 
 def _apply(messages: Messages, numbers: Sequence[int]) -> None:
@@ -77,24 +77,24 @@ def _apply(messages: Messages, numbers: Sequence[int]) -> None:
 
 
 def in_a_row(first: Signature, rest: Sequence[Signature]) -> Signature:
-    """A chain, where anything follows."""
+    """Return a chain, or `first` alone if no task follows."""
     return chain(first, *rest) if rest else first
 
 
 @dataclass(frozen=True)
 class FlowTasks:
-    """A flow on Celery. `wake` is its task that launches what has waited long enough."""
+    """A flow on Celery. `wake` is its task that launches due scopes."""
 
     flow: Flow
     messages: Callable[[Context, Sequence[str]], Iterable[Messages]]
-    """The messages that these scopes' rows ask for now, be they on their way already or not."""
+    """The messages that these scopes' rows need now, whether they are on their way or not."""
     announcement: Callable[[Context, str], Announcement | None] = lambda _context, _scope: None
-    """How a scope stands, for those who follow it; None if there is nothing to say."""
+    """The event about a scope's state for its followers; None for no event."""
 
     def __post_init__(self) -> None:
         @app.task(name=self._wake, ignore_result=True)
         def wake() -> None:
-            """Launch what has waited long enough, and see to the next wake-up."""
+            """Launch due scopes, and plan the next wake-up."""
             self.tend()
 
     @property
@@ -103,22 +103,22 @@ class FlowTasks:
 
     @property
     def wake(self) -> Any:
-        """The Celery task that launches what has waited long enough."""
+        """The Celery task that launches due scopes."""
         return app.tasks[self._wake]
 
     def launch(self, *scopes: str) -> int:
-        """Send what these scopes' rows ask for and what is not on its way; how many messages. The only way work begins.
+        """Send the messages that these scopes' rows need and that are not on their way; return their number.
 
-        Nothing is sent to a closed gate. A broker that is away costs time, not work: the sweeper launches what nobody
-        did, also where a gate opens again.
+        All work starts here. Sends nothing to a closed gate. An unreachable broker costs time, not work: the sweep
+        launches the rest, also after a gate opens.
         """
         return self._launch(get_context(), scopes)
 
     def replace(self, task: Any, *scopes: str) -> str:
-        """Send what these scopes' rows ask for in place of `task`, whose chain goes on behind it: see `Task.replace`.
+        """Replace `task` by the messages that these scopes' rows need; its chain follows them: see `Task.replace`.
 
-        Raises `Ignore` if it was replaced. If not, it says why, and the chain ends: the rows ask for nothing, the gate
-        is closed, or other messages are on their way.
+        Raises `Ignore` after the replacement. Otherwise returns the reason and ends the chain: the rows need no
+        message, the gate is closed, or other messages are on their way.
         """
         canvases: list[Signature] = []
         self._launch(get_context(), scopes, lambda messages, numbers: canvases.append(messages.canvas(numbers)))
@@ -135,7 +135,7 @@ class FlowTasks:
                 replacement.apply_async()  # `Task.replace` would add a task that collects results
         except (OperationalError, RedisError) as error:
             log.warning("launch.failed", flow=self.flow.name, scopes=scopes, error=type(error).__name__)
-            return "not sent: the broker is away"
+            return "not sent: the broker is unreachable"
         finally:
             task.request.chain = None
         return count(len(replacement.tasks), "message")
@@ -152,28 +152,29 @@ class FlowTasks:
         return sent
 
     def _launch_portion(self, context: Context, scopes: Sequence[str], send: Send) -> int:
-        asked = list(self.messages(context, scopes))
-        unknown = {one.wanted.queue for one in asked} - set(app.amqp.queues)
+        needed = list(self.messages(context, scopes))
+        unknown = {messages.wanted.queue for messages in needed} - set(app.amqp.queues)
         if unknown:
-            # Of a provider that was removed: others' messages must not wait because of it. See `fail_unserved`.
+            # Queues of a removed provider must not hold up other messages. See `fail_unserved`.
             log.error("launch.unknown_queue", flow=self.flow.name, queues=sorted(unknown))
-        asked = [one for one in asked if one.wanted.queue not in unknown]
-        shut = {queue for queue in {one.wanted.queue for one in asked} if gates.closed_because(context, queue)}
-        asked = [one for one in asked if one.wanted.queue not in shut]
+        needed = [messages for messages in needed if messages.wanted.queue not in unknown]
+        queues = {messages.wanted.queue for messages in needed}
+        closed_queues = {queue for queue in queues if gates.closed_because(context, queue)}
+        needed = [messages for messages in needed if messages.wanted.queue not in closed_queues]
 
         def publish(at: int, numbers: Sequence[int]) -> None:
-            # Denied: else the client subscribes to a result that nobody reads, and tries for 20 s if Redis is away.
-            # What is not sent counts as waiting for a while.
+            # Denied: otherwise the client subscribes to an unused result, and tries for 20 s if Redis is unreachable.
+            # A message that failed counts as waiting for a while.
             with (
                 denied_join_result(),
-                isolated("launch.failed", OperationalError, RedisError, scope=asked[at].wanted.scope),
+                isolated("launch.failed", OperationalError, RedisError, scope=needed[at].wanted.scope),
             ):
-                send(asked[at], numbers)
+                send(needed[at], numbers)
 
-        return launch(Places(context.redis), [one.wanted for one in asked], publish)
+        return launch(Places(context.redis), [messages.wanted for messages in needed], publish)
 
     def send(self, context: Context, dispatch: Dispatch) -> None:
-        """Send what transactions asked for of this flow."""
+        """Perform the requests of transactions for this flow."""
         name = self.flow.name
         for row in dispatch.news.get(name, ()):
             self._announce(context, row)
@@ -181,19 +182,19 @@ class FlowTasks:
         self._wake_in(context, dispatch.wakes_s.get(name))
 
     def tend(self) -> None:
-        """Launch what is due, and see to the next wake-up."""
+        """Launch due scopes, and plan the next wake-up."""
         context = get_context()
         self.launch(*self.flow.due(context))
         self.wake_in(self.flow.next_wait_s(context))
 
     def sweep(self, absent: set[str], go_on: Callable[[], object] = lambda: None) -> int:
-        """Give back what absent processes held, and send whatever is to be done and has no message; how many.
+        """Give back units of absent processes, and launch all runnable scopes; return the number of messages.
 
-        `go_on` is called again and again: a sweep may take long.
+        Calls `go_on` often, because a sweep may take long.
         """
         context = get_context()
         freed = self.flow.free_lost(context, absent)
-        # What is due first: that sees to what only time brings about.
+        # Due scopes first: only time starts their work.
         sent = self.launch_all(go_on, self.flow.due(context))
         if sent or freed:
             log.info("sweep.launched", flow=self.flow.name, messages=sent, absent=sorted(absent))
@@ -201,14 +202,14 @@ class FlowTasks:
         return sent
 
     def launch_all(self, go_on: Callable[[], object] = lambda: None, first: Iterable[str] = ()) -> int:
-        """Send whatever is to be done and has no message, but to closed gates; how many messages.
+        """Send the missing messages of all runnable scopes, except to closed gates; return their number.
 
         `first`: scopes that are launched before the others.
         """
         context = get_context()
-        shut = frozenset(name for name in context.gates.queues if gates.closed_because(context, name))
+        closed_queues = frozenset(name for name in context.gates.queues if gates.closed_because(context, name))
         before = dict.fromkeys(first)
-        others = (scope for scope in self.flow.runnable(context, shut) if scope not in before)
+        others = (scope for scope in self.flow.runnable(context, closed_queues) if scope not in before)
         sent = 0
         for portion in portions(itertools.chain(before, others), PORTION):
             go_on()
@@ -216,12 +217,12 @@ class FlowTasks:
         return sent
 
     def fail_unserved(self) -> None:
-        """Fail what waits for a provider that is not configured any more, and tell those who follow it."""
+        """Fail work that waits for a removed provider, and announce that."""
         for scope in self.flow.fail_unserved(get_context()):
             self.announce(scope)
 
     def wake_in(self, wait_s: float | None) -> None:
-        """See to it that the flow is woken in `wait_s` seconds; None: not because of this."""
+        """Plan a wake-up of the flow in `wait_s` seconds; None: no wake-up."""
         self._wake_in(get_context(), wait_s)
 
     def _wake_in(self, context: Context, wait_s: float | None) -> None:
@@ -229,72 +230,72 @@ class FlowTasks:
             if wait_s is not None and context.online and plan_wakeup(context.redis, self.flow.name, wait_s):
                 self.wake.apply_async(countdown=max(0.0, wait_s) + 0.05)
         except (RedisError, OperationalError) as error:
-            # The sweeper finds what is due.
+            # The sweep launches due scopes.
             log.warning("wakeup.postponed", flow=self.flow.name, error=type(error).__name__)
 
     def announce(self, scope: str = "") -> None:
-        """Publish how the scope stands."""
+        """Publish the state of a scope."""
         self._announce(get_context(), scope)
 
     def _announce(self, context: Context, scope: str) -> None:
-        told = self.announcement(context, scope) if context.online else None
-        if told is not None:
-            event, fields = told
+        announcement = self.announcement(context, scope) if context.online else None
+        if announcement is not None:
+            event, fields = announcement
             events.publish(context.redis, self.flow.name, event, **fields)
-        _tell_listeners(context)
+        _wake_followers(context)
 
 
-def _tell_listeners(context: Context) -> None:
-    """Wake the flows that follow events, if any wants one: checked every few seconds, not each time.
+def _wake_followers(context: Context) -> None:
+    """Wake the flows that follow events and have followers; check for followers every few seconds only.
 
-    Programs that need one flow alone do not load the others for this: the workers that go on with their work do it.
+    Checks loaded flows only, because a program may use a single flow; workers load all.
     """
     for flow in loaded_flows():
         if flow.hears is None:
             continue
-        asked_at, hears = context.cache.get(("hears", flow.name), (-HEARS_S, False))
-        if time.monotonic() - asked_at > HEARS_S:
+        checked_at, hears = context.cache.get(("hears", flow.name), (-FOLLOWERS_CHECK_S, False))
+        if time.monotonic() - checked_at > FOLLOWERS_CHECK_S:
             hears = flow.hears(context)
             context.cache["hears", flow.name] = time.monotonic(), hears
         if hears:
-            flow_tasks(flow.name).wake_in(HEARD_S)
+            flow_tasks(flow.name).wake_in(FOLLOWERS_WAKE_S)
 
 
 def flow_tasks(flow: str) -> FlowTasks:
-    """Those of a flow, imported when they are needed."""
-    found: FlowTasks = import_module(f"tasks.{flow}.canvas").TASKS
-    return found
+    """The `FlowTasks` of a flow, imported on first use."""
+    tasks: FlowTasks = import_module(f"tasks.{flow}.canvas").TASKS
+    return tasks
 
 
 @cache
 def all_flow_tasks() -> tuple[FlowTasks, ...]:
-    """Those of every flow, in the order of `FLOWS`."""
+    """The `FlowTasks` of every flow, in the order of `FLOWS`."""
     return tuple(map(flow_tasks, FLOWS))
 
 
 _HELD: ContextVar[Dispatch | None] = ContextVar("held", default=None)
-"""What transactions of the message that is worked on asked for."""
+"""The requests of transactions during the current message."""
 
 
 def send(context: Context, dispatch: Dispatch) -> None:
-    """Send what a transaction asked for, now that it has committed: the launcher of contexts.
+    """Perform the requests of a committed transaction: the launcher of contexts.
 
-    While a message is worked on, this waits for its end: until then it has its place, and there is nothing to send.
+    During a message, keep them until its end: until then it occupies its place, so a launch would send nothing.
     """
-    if dispatch.gates:  # at once: others would go on calling a provider that refuses
-        import_module("tasks.watchdog").tell(context, dispatch.gates)
+    if dispatch.gates:  # at once: other workers would still call a provider that refuses
+        import_module("tasks.watchdog").announce_gates(context, dispatch.gates)
     held = _HELD.get()
     if held is not None:
         held.add(replace(dispatch, gates={}))
         return
     for flow in dict.fromkeys((*dispatch.news, *dispatch.launches, *dispatch.wakes_s)):
-        with isolated("launch.failed", flow=flow):  # the sweeper finds what is due
+        with isolated("launch.failed", flow=flow):  # the sweep launches due scopes
             flow_tasks(flow).send(context, dispatch)
 
 
 @contextmanager
-def _sent_at_its_end() -> Iterator[None]:
-    """What transactions ask for is sent when the block ends: once, however many they are."""
+def _sent_at_end() -> Iterator[None]:
+    """Perform the requests of all transactions in the block once, at its end."""
     held = Dispatch()
     token = _HELD.set(held)
     try:
@@ -307,13 +308,13 @@ def _sent_at_its_end() -> Iterator[None]:
 
 @dataclass
 class AtWork:
-    """A message's place while it is worked on. Say what comes after it before leaving; nothing: the place is left."""
+    """The place of the current message. At the end its holder frees it, or sends the next hop after `requeue`."""
 
     place: Place
     after: Signature | None = None
 
-    def again(self, signature: Signature) -> None:
-        """Queue up again at the tail, in the same place: the lane's next hop. It takes over the part in the chord."""
+    def requeue(self, signature: Signature) -> None:
+        """Queue up again at the tail, in the same place: the lane's next hop, with its part in the chord."""
         self.after = signature
 
 
@@ -321,19 +322,19 @@ class AtWork:
 def at_work(
     task: Any, place: Place, ttl_s: float = LONGEST_WORK_S, guarded: GuardedCall | None = None
 ) -> Iterator[AtWork | None]:
-    """Take a message's place while it is worked on; None if a living other has it: then nothing is to be done, and
-    what follows the message in its chain or chord follows the other's.
+    """Take a message's place during its work; yield None if another live message has the place: then do nothing; the
+    rest of the chain or chord follows the other message.
 
-    `ttl_s`: longer than the work takes; after it the place counts as free, even if its holder lives. `guarded`: of a
-    message that passed a gate; where nothing is to be done, its admission is given back.
+    `ttl_s`: longer than the work takes; after it the place counts as free, even if its holder lives. `guarded`: the
+    call of a message that passed a gate; without work, this gives its admission back.
     """
     places, holder = Places(get_context().redis), f"{identity.process_id}/{task.request.id}"
     try:
         other = places.begin(place, holder, ttl_s)
         if other and _has_ended(other):
-            other = places.begin(place, holder, ttl_s, gone=other)
+            other = places.begin(place, holder, ttl_s, dead_holder=other)
     except RedisError:
-        _leave_later(places, place, holder)  # it may have been taken, and the answer lost
+        _leave_later(places, place, holder)  # Redis may have taken the place, and its answer was lost
         raise
     if other:
         if guarded is not None:
@@ -349,23 +350,23 @@ def at_work(
             if work.after is None:
                 places.leave(place, holder)
             elif places.wait(place, holder):
-                take_place_again(task.request, work.after)
-        except BaseException:  # a time limit, too, may end it just here
+                send_next_hop(task.request, work.after)
+        except BaseException:  # also a time limit at this point
             _leave_later(places, place, holder)
             raise
 
 
 def _leave_later(places: Places, place: Place, holder: str) -> None:
-    """Leave a place as soon as Redis answers: else it would count as taken for as long as this process lives."""
+    """Free a place as soon as Redis answers: otherwise it would count as taken as long as this process lives."""
     message = holder.rpartition("/")[2]
 
     def leave() -> None:
         left = False
         while not left:
-            time.sleep(LEAVE_AGAIN_S)
+            time.sleep(LEAVE_RETRY_S)
             if deliveries.under_way(message):
-                return  # it was delivered again
-            with suppress(RedisError, OSError, ValueError):  # the last two: its connection was closed in the middle
+                return  # the message was redelivered
+            with suppress(RedisError, OSError, ValueError):  # the last two: a connection closed during the call
                 places.leave(place, holder)
                 left = True
 
@@ -373,8 +374,8 @@ def _leave_later(places: Places, place: Place, holder: str) -> None:
 
 
 def _give_back_admission(guarded: GuardedCall, other: str, message: str) -> None:
-    """Leave the gate, since a living other does the work. If that other works on this very message in a process of this
-    worker, it has passed the gate under the same name and may be in its call: the admission is its own to give back."""
+    """Leave the gate, because another live message does the work. If the other is a second delivery of this message to
+    this worker, it has the admission under the same holder and may be in its call: leave the admission to it."""
     process, _, its_message = other.rpartition("/")
     if its_message == message and identity.has(process):
         guarded.holds = False
@@ -384,47 +385,47 @@ def _give_back_admission(guarded: GuardedCall, other: str, message: str) -> None
 
 
 def _has_ended(holder: str) -> bool:
-    """Whether a holder of a place is certainly no more, though its lease may say that it lives."""
+    """Whether a holder of a place has certainly ended, although its lease may still hold."""
     process, _, message = holder.rpartition("/")
-    return identity.gone(process) or (process == identity.process_id and not deliveries.under_way(message))
+    return identity.has_ended(process) or (process == identity.process_id and not deliveries.under_way(message))
 
 
-ELSEWHERE = "another message does it"
-"""What a message returns that finds its place taken."""
+ELSEWHERE = "another message does the work"
+"""The result of a message whose place is taken."""
 
 
 def summary(settled: Settled, unit: str) -> str:
-    """What a message did, for monitors: `2 nodes`, `failed, again in 60 s`, `nothing to do`. `unit`: a singular."""
+    """A message's work for monitors: `2 nodes`, `failed, retry in 60 s`, `nothing to do`. `unit`: a singular noun."""
     parts = [count(settled.done, unit)] if settled.done else []
     if settled.status is not None and not settled.done:
         parts.append(str(settled.status).replace("_", " "))
     if settled.retry_in_s is not None:
-        parts.append(f"again in {max(0.0, settled.retry_in_s):.0f} s")
+        parts.append(f"retry in {max(0.0, settled.retry_in_s):.0f} s")
     return ", ".join(parts) or "nothing to do"
 
 
 def expect(*following: Place) -> None:
-    """Note that messages are about to be sent for these places by a chain or chord that goes on: not by a launch."""
+    """Note that a chain or chord, not a launch, is about to send messages for these places."""
     places = Places(get_context().redis)
     for place in following:
         places.wait(place)
 
 
 def owner(task: Any) -> Owner:
-    """Who claims: this process, for this message."""
-    return Owner(identity.process_id, task.request.id, identity.gone)
+    """The owner of claims: this process, for this message."""
+    return Owner(identity.process_id, task.request.id, identity.has_ended)
 
 
 def once(body: Callable[..., Any]) -> Callable[..., Any]:
-    """Do nothing if a thread of this process is working on this very message: a broker that was away repeats them.
+    """Skip a message that another thread of this process works on: after a lost connection, the broker redelivers it.
 
-    What its transactions ask for is sent when it has left its place. For bound tasks. A repeated message ends its
-    chain.
+    Performs the requests of the message's transactions after it has freed its place. For bound tasks. A repetition
+    ends its chain.
     """
 
     @wraps(body)
     def run(task: Any, *args: Any, **kwargs: Any) -> Any:
-        with deliveries.first(task.request.id) as is_first, _sent_at_its_end():
+        with deliveries.first(task.request.id) as is_first, _sent_at_end():
             if is_first:
                 return body(task, *args, **kwargs)
             task.request.chain = None
@@ -433,12 +434,12 @@ def once(body: Callable[..., Any]) -> Callable[..., Any]:
     return run
 
 
-def take_place_again(request: Any, hop: Signature) -> None:
-    """Send a lane's next hop. It takes over the request's part in its chord, and its chain.
+def send_next_hop(request: Any, hop: Signature) -> None:
+    """Send a lane's next hop, which takes over the request's part in its chord, and its chain.
 
-    What `Task.replace` does, without the exception that it raises, and with an id of the hop's own: monitors see each
-    hop end. The id is drawn, not counted: if a message was delivered twice, both deliveries continue as lanes, and
-    neither may take the other's work for that of a dead predecessor. `celery_internals.results` counts both once.
+    Like `Task.replace`, but without an exception, and with an own id for the hop, so that monitors see each hop end.
+    The id is random, not a number: after a double delivery, both deliveries continue as lanes, and neither may take the
+    other's work for that of a dead predecessor. `celery_internals.results` counts both once.
     """
     hop.set(chord=request.chord, group_id=request.group, group_index=request.group_index)
     in_a_row(hop, [signature(step) for step in reversed(request.chain or [])]).apply_async()

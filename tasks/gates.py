@@ -1,4 +1,4 @@
-"""Gates as workers use them: found by queue, and kept in step with the database by a thread of each worker."""
+"""Gates for workers: looked up by queue, and synced with the database by a thread of each worker."""
 
 import os
 import threading
@@ -13,13 +13,13 @@ from pipeline.providers import gates
 
 log = structlog.get_logger(__name__)
 SYNC_INTERVAL_S = 5.0
-"""What is changed by a command is in force at once; this is for rows changed by hand, and for an emptied Redis."""
+"""The time between two syncs, for rows edited by hand and for an emptied Redis. Commands take effect at once."""
 LOOK_AT_GATES = "look_at_gates"
-"""The control command that has workers look at the gates of some queues."""
+"""The control command that makes workers check the gates of some queues."""
 _due = threading.Event()
 _syncing = threading.Lock()
-# No pool process is forked while the thread below is inside SQLite: the child would inherit a mutex of the library that
-# nobody unlocks, and hang in its first query.
+# No fork while the thread below is inside SQLite: the child would inherit a locked mutex of the library and hang in its
+# first query.
 os.register_at_fork(before=_syncing.acquire, after_in_parent=_syncing.release, after_in_child=_syncing.release)
 
 
@@ -29,15 +29,15 @@ def gate_of(queue: str) -> Gate | None:
     return gates.gate(context, queue) if queue in context.gates.queues else None
 
 
-def bring_in_step() -> None:
-    """Have the thread below look now: somebody has met a gate whose limits are gone."""
+def sync_now() -> None:
+    """Make the thread below sync at once, because a gate has lost its limits."""
     _due.set()
 
 
-def keep_in_step(stopped: threading.Event) -> None:
-    """Now and then, until `stopped`: what the database says, the gates say. First, what this worker's settings say.
+def keep_synced(stopped: threading.Event) -> None:
+    """Publish this worker's defaults, then sync gates with the database regularly, until `stopped`.
 
-    Whatever one round raises, the next one comes: without it, nobody here would put an emptied Redis right.
+    No error ends the thread: without it, this worker would not restore an emptied Redis.
     """
     published = False
     while not stopped.is_set():

@@ -1,4 +1,4 @@
-"""Beat's tasks: the sweeper and cleaning up. Two beats do no harm: one of them takes each tick."""
+"""Beat's tasks: the sweep, catching up and cleaning up. Two beats do no harm: one of them takes each tick."""
 
 import time
 from collections.abc import Callable
@@ -26,15 +26,15 @@ log = structlog.get_logger(__name__)
 
 @app.task(name="maintenance.sweep", ignore_result=True)
 def sweep() -> int:
-    """Give back what dead processes held, also at providers, and send what has no message; how many messages.
+    """Give back claims and slots of dead processes, and send missing messages; return their number.
 
-    A flow that raises never stops another. A sweep that takes long keeps its tick: no other begins meanwhile. One that
-    says nothing for as long as a worker may be silent counts as dead: it was killed, or Redis forgot that it ended.
+    An error in one flow does not stop the others. A long sweep renews its tick, so that no second sweep starts. If it
+    does not renew it for as long as a worker may be silent, it counts as dead: killed, or forgotten by Redis.
     """
     context = get_context()
     silent_s = context.settings.presence_ttl_s
     tick = Leases(context.redis, "tick:sweep", limit=1)
-    name, begun = uuid4().hex, time.monotonic()
+    name, began = uuid4().hex, time.monotonic()
     if not tick.acquire(name, silent_s):
         return 0
     try:
@@ -42,18 +42,18 @@ def sweep() -> int:
         sweep_ended(context.redis)
         return launched
     finally:
-        # Nobody else takes one in the first 80 % of the interval.
-        left_s = context.settings.sweep_interval_s * 0.8 - (time.monotonic() - begun)
+        # Keep the tick for the first 80 % of the interval.
+        left_s = context.settings.sweep_interval_s * 0.8 - (time.monotonic() - began)
         tick.acquire(name, left_s) if left_s > 0 else tick.release(name)
 
 
 def _sweep(context: Context, go_on: Callable[[], object]) -> int:
-    # Three intervals, so that a late tick does not begin the count anew.
+    # Three intervals, so that a late tick does not restart the count.
     within_s = max(60, 3 * context.settings.sweep_interval_s)
     admitted = gates.all_gates(context)
     busy, working = [], {worker for gate in admitted for worker in gate.workers()}
     for tasks in all_flow_tasks():
-        rests = False  # also if it cannot say
+        rests = False  # also after an error
         with isolated("sweep.failed", flow=tasks.flow.name):
             rests = tasks.flow.is_at_rest(context)
         if not rests:
@@ -74,7 +74,7 @@ def _sweep(context: Context, go_on: Callable[[], object]) -> int:
 
 @app.task(name="maintenance.fail_unserved", ignore_result=True)
 def fail_unserved() -> None:
-    """Fail what waits for a provider that was removed. A flow that raises never stops another."""
+    """Fail work that waits for a removed provider. An error in one flow does not stop the others."""
     if not take_tick(get_context(), "unserved", 60):
         return
     for tasks in all_flow_tasks():
@@ -84,7 +84,7 @@ def fail_unserved() -> None:
 
 @app.task(name="maintenance.catch_up", ignore_result=True)
 def catch_up() -> None:
-    """Do a part of the work that flows deferred, and record late calls. A flow that raises never stops another."""
+    """Do a part of the flows' deferred work, and record late calls. An error in one flow does not stop the others."""
     context = get_context()
     if not take_tick(context, "catch-up", 60):
         return
@@ -96,7 +96,7 @@ def catch_up() -> None:
 
 
 def record_late_calls(context: Context) -> None:
-    """Record calls whose worker could not: the database was away, or the worker was killed.
+    """Record calls that their workers could not record: the database was unreachable, or the worker was killed.
 
     Their answers stay on disk for the next worker that claims the unit.
     """
@@ -118,7 +118,7 @@ def record_late_calls(context: Context) -> None:
 
 @app.task(name="maintenance.launch", ignore_result=True)
 def launch_all() -> int:
-    """Send whatever is to be done and has no message, of every flow: a gate has opened. How many messages."""
+    """Send the missing messages of every flow after a gate has opened; return their number."""
     sent = 0
     for tasks in all_flow_tasks():
         with isolated("launch.failed", flow=tasks.flow.name):
@@ -128,9 +128,9 @@ def launch_all() -> int:
 
 @app.task(name="maintenance.clean_up", ignore_result=True)
 def clean_up() -> int:
-    """Remove what nobody owns or wants any more; how much. A flow that raises never stops another.
+    """Remove orphaned files and expired rows; return their number. An error in one flow does not stop the others.
 
-    Nothing goes if the data folder is not this database's.
+    Removes nothing if the data folder belongs to another database.
     """
     context = get_context()
     if not take_tick(context, "clean-up", 3600) or not installation.belong_together(context):
@@ -142,9 +142,9 @@ def clean_up() -> int:
             removed += count
             if count:
                 log.info("clean_up.removed", flow=flow.name, count=count)
-    return removed + sum(one.removed for one in retention.prune(context))
+    return removed + sum(removal.removed for removal in retention.prune(context))
 
 
 def take_tick(context: Context, name: str, interval_s: float) -> bool:
-    """Whether this tick is ours: nobody took one in the last 80 % of the interval."""
+    """Take a tick; False if another process took one in the last 80 % of the interval."""
     return Leases(context.redis, f"tick:{name}", limit=1).acquire(uuid4().hex, interval_s * 0.8)

@@ -1,4 +1,4 @@
-"""Beat's task for inference nodes: what time alone asks for. Two beats do no harm: one of them takes each tick."""
+"""Beat's task for nodes: regular upkeep. Two beats do no harm: one of them takes each tick."""
 
 from dataclasses import asdict
 from uuid import uuid4
@@ -16,15 +16,15 @@ from tasks.app import app
 log = structlog.get_logger(__name__)
 _PATIENCE_S = 5.0
 AWAY_S = 60.0
-"""How long a gateway's Redis that is away is left alone: waiting for it takes up a worker's thread."""
+"""How long to skip a gateway's Redis that was unreachable: waiting for it occupies a worker's thread."""
 
 
 @app.task(name="maintenance.tend_nodes", ignore_result=True)
 def tend_nodes() -> int:
-    """Set dead letters aside, forget nodes long gone, free slots that nobody holds, end jobs that nobody ends.
+    """Collect dead letters, forget nodes that left long ago, free slots without a job, end abandoned jobs.
 
-    How much there was to do. Where nobody ever made a token, there is no gateway, and nothing is asked. A gateway's
-    Redis that is away disturbs nobody else.
+    Returns the number of actions. Does nothing without tokens, because then no gateway exists. A gateway's unreachable
+    Redis does not affect other tasks.
     """
     context = get_context()
     if not service.is_used(context):
@@ -38,7 +38,7 @@ def tend_nodes() -> int:
         log.warning("nodes.not_tended", error=type(error).__name__)
         tick.acquire(name, AWAY_S)
         return 0
-    found = {name: count for name, count in asdict(done).items() if count}
-    if found:
-        log.info("nodes.tended", **found)
-    return sum(found.values())
+    counts = {name: count for name, count in asdict(done).items() if count}
+    if counts:
+        log.info("nodes.tended", **counts)
+    return sum(counts.values())

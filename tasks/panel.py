@@ -1,4 +1,4 @@
-"""Commands that every worker answers: `celery -A tasks inspect gates` and the like."""
+"""Control commands of every worker, such as `celery -A tasks inspect gates`."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ from tasks.gates import LOOK_AT_GATES
 
 @inspect_command(name="active_queues")
 def _active_queues(state: Any, **_: Any) -> Any:
-    """The queues that a worker takes messages from. One that limits hold up for a moment stays in the list."""
+    """The queues that a worker consumes, including queues that limits hold up for a moment."""
     return [dict(queue.as_dict(recurse=True)) for queue in state.consumer.consumed()]
 
 
@@ -21,7 +21,7 @@ def _gates(state: Any, **_: Any) -> Any:
 
 @control_command(name=LOOK_AT_GATES, variadic="queues", signature="[N1 [N2 [N…]]]")
 def _look_at_gates(state: Any, queues: list[str], **_: Any) -> Any:
-    """Pause the consumers of those of these queues whose gates are closed, resume those whose gates are open."""
+    """Stop consuming these queues where their gates are closed; resume where they are open."""
     for queue in queues:
         state.consumer.look_at(queue)
     return ok("looked")

@@ -1,4 +1,4 @@
-"""A worker's identity and that of its processes, and the thread that says every few seconds that they are alive."""
+"""The identity of a worker and its processes, and the thread that renews their presence every few seconds."""
 
 import atexit
 import os
@@ -26,18 +26,18 @@ from pipeline.providers import registry
 from pipeline.settings import get_settings
 from pipeline.storage import installation
 from pipeline.storage.installation import ForeignFolder
-from tasks.gates import keep_in_step
+from tasks.gates import keep_synced
 
 log = structlog.get_logger(__name__)
 _JOIN_S = 2.0
-"""How long a worker that ends waits for the thread that says it is alive, lest that say so once more."""
+"""How long an ending worker waits for the thread that renews its presence, so that its lease is not renewed later."""
 
 
 class Identity:
-    """Who this worker is, for all processes and threads of its pool, and which process of it this one is.
+    """The identity of this worker, for all processes and threads of its pool, and of this process.
 
-    Presence is renewed by a thread and a client of its own: the consumer's timer stands still while the broker
-    connection is being restored, and a worker that lives must not be taken for dead just then.
+    A separate thread and client renew the presence: the consumer's timer stands still while the broker
+    connection is being restored, and a live worker must not count as dead then.
     """
 
     def __init__(self) -> None:
@@ -48,7 +48,7 @@ class Identity:
 
     @property
     def process_id(self) -> str:
-        """This process: the worker's id with its own pid. It holds claims."""
+        """This process, which holds claims: the worker's id with its own pid."""
         return self._process_id(os.getpid())
 
     def _process_id(self, pid: int) -> str:
@@ -60,21 +60,21 @@ class Identity:
         pid = process_id.split(":")[-2:][0]
         return pid.isdecimal() and process_id == self._process_id(int(pid))
 
-    def gone(self, process_id: str) -> bool:
-        """Whether this process has certainly ended. Of other workers' processes it is not known."""
+    def has_ended(self, process_id: str) -> bool:
+        """Whether this process has certainly ended. False for processes of other workers, whose state is unknown."""
         return self.has(process_id) and not _runs(int(process_id.split(":")[-2]))
 
     def begin(self, hostname: str, facts: Callable[[], Mapping[str, Any]] = dict) -> None:
-        """Called in the worker's main process, before its pool forks. `facts`: what it says of itself to people."""
+        """Start the presence, in the worker's main process before its pool forks. `facts`: what people see of it."""
         self.worker_id = f"{hostname}:{os.getpid()}:{uuid4().hex[:6]}"
         sign(lambda: {"worker": self.process_id})
         self._renewing = threading.Thread(target=self._renew, args=(facts,), name="presence", daemon=True)
         self._renewing.start()
-        threading.Thread(target=keep_in_step, args=(self._stopped,), name="gates", daemon=True).start()
+        threading.Thread(target=keep_synced, args=(self._stopped,), name="gates", daemon=True).start()
         atexit.register(self._end, os.getpid())
 
     def _end(self, pid: int) -> None:
-        # At exit the pool has ended, after a warm shutdown as after a cold one: what it still held goes back now.
+        # At exit the pool has ended, after a warm or a cold shutdown: give back its remaining claims.
         if os.getpid() != pid:
             return
         self._stopped.set()
@@ -93,27 +93,27 @@ class Identity:
             Presence(get_context().redis).leave(*ended)
 
     def _renew(self, facts: Callable[[], Mapping[str, Any]]) -> None:
-        begun_ms = int(time.time() * 1000)
+        began_ms = int(time.time() * 1000)
         settings = get_settings()
         presence = Presence(connect(settings.effective_redis_url))
         before: set[str] = set()
         while not self._stopped.is_set():
             try:
                 pool = {self._process_id(pid) for pid in _children()}
-                presence.renew(self.worker_id, settings.presence_ttl_s, pool, {"since_ms": begun_ms, **facts()})
+                presence.renew(self.worker_id, settings.presence_ttl_s, pool, {"since_ms": began_ms, **facts()})
                 presence.leave(*before - pool)
                 before = pool
             except (RedisError, psutil.Error) as error:
                 log.debug("presence.not_renewed", error=type(error).__name__)
-            except Exception as error:  # a worker that says nothing more is taken for dead, and its work given away
+            except Exception as error:  # without this thread the worker would count as dead
                 log.exception("presence.not_renewed", error=type(error).__name__)
             self._stopped.wait(settings.presence_interval_s)
 
 
 def _children() -> list[int]:
-    """The processes that this one started and that run: those of a pool, whenever they were forked."""
+    """The live children of this process: those of a pool, whenever they were forked."""
     try:
-        # Elsewhere one has to look at every process of the machine.
+        # Without these files, psutil reads every process of the machine.
         lists = [task.read_text() for task in Path("/proc/self/task").glob("*/children")]
     except OSError:
         lists = []  # a thread has just ended
@@ -122,7 +122,7 @@ def _children() -> list[int]:
 
 
 def _runs(pid: int) -> bool:
-    """Whether there is such a process, and it has not ended."""
+    """Whether a process with this pid runs."""
     try:
         return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
     except psutil.NoSuchProcess:
@@ -135,7 +135,7 @@ identity = Identity()
 
 
 def _refuse_foreign_folder() -> None:
-    """End this process if the data folder is not the database's."""
+    """End this process if the data folder belongs to another database."""
     context = new_context(get_settings())  # before the pool forks: no connection may stay open
     try:
         installation.check(context.db, context.settings)
@@ -148,7 +148,7 @@ def _refuse_foreign_folder() -> None:
 
 
 def holder_of(request_id: str) -> str:
-    """Who a message is at a gate: a second delivery, to another worker, takes a place of its own."""
+    """The holder of a message at a gate: a second delivery, to another worker, is another holder."""
     return f"{identity.worker_id}/{request_id}"
 
 

@@ -1,4 +1,4 @@
-"""Queues and breakers, for Python: paused, resumed, opened and closed while everything runs; all workers know at once.
+"""The Python API of queues and breakers: pause, resume, open and close them; all workers follow at once.
 
 >>> from tasks import queues
 >>> queues.pause("vision.openai", seconds=600, reason="maintenance")

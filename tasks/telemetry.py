@@ -1,4 +1,4 @@
-"""Traces of tasks, where OpenTelemetry is wanted: begun in each process that runs tasks, and ended with it."""
+"""Traces of tasks, if OpenTelemetry is configured, from the start to the end of each process that runs tasks."""
 
 from typing import Any
 
@@ -8,13 +8,13 @@ from pipeline.engine import telemetry
 
 
 def begin(process: str) -> bool:
-    """Export a span for each task that this process runs or sends; whether that is so."""
+    """Export a span for each task that this process runs or sends; False without a collector."""
     made = telemetry.begin(process)
     if made is None:
         return False
     from opentelemetry.instrumentation.celery import CeleryInstrumentor  # noqa: PLC0415  # an extra
 
-    # Linked, not nested: a lane's message sends the next one, so a document would be one trace without an end.
+    # Linked, not nested: a lane's message sends the next one, so the whole document would be one endless trace.
     instrumentor = CeleryInstrumentor()  # type: ignore[no-untyped-call]
     if not instrumentor.is_instrumented_by_opentelemetry:
         instrumentor.instrument(tracer_provider=made, use_span_links=True)
@@ -28,7 +28,7 @@ def _process(**_: Any) -> None:
 
 @worker_init.connect
 def _worker(sender: Any, **_: Any) -> None:
-    """A pool of threads has no processes of its own. One that forks must not have begun before."""
+    """Start traces in a worker with a pool of threads. A worker that forks must not start them before the fork."""
     if "prefork" not in str(getattr(sender.pool_cls, "__module__", sender.pool_cls)):
         begin("worker")
 

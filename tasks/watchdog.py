@@ -1,4 +1,4 @@
-"""Beat's watchdog, and how all workers and flows are told at once that gates may have opened or closed."""
+"""Beat's watchdog, and the broadcast to all workers and flows that gates may have opened or closed."""
 
 import math
 from collections.abc import Collection
@@ -21,9 +21,9 @@ log = structlog.get_logger(__name__)
 
 @app.task(name="maintenance.watchdog", ignore_result=True)
 def watch() -> int:
-    """Open and close breakers by the calls on record, end pauses that are over; how many that concerned.
+    """Open and close breakers by the calls on record, and end pauses that are over; return the number of changes.
 
-    Workers are told of every gate that is closed: some may have missed it, or started since.
+    Also announces every closed gate, because workers may have missed it or started since.
     """
     context = get_context()
     gates.sync(context)
@@ -35,25 +35,25 @@ def watch() -> int:
     queues = watchdog.end_expired(context)
     concerned = {*queues, *(queue for name in breakers for queue in context.gates.closed_by(name))}
     if concerned := concerned.union(watchdog.closed(context)):
-        tell(context, sorted(concerned))
+        announce_gates(context, sorted(concerned))
     return len(breakers) + len(queues)
 
 
-def tell(context: Context, queues: Collection[str]) -> None:
-    """Have all workers look at the gates of these queues now, and every flow launch what was not sent to a closed one.
+def announce_gates(context: Context, queues: Collection[str]) -> None:
+    """Make all workers check the gates of these queues now, and every flow launch work that waited for a closed gate.
 
-    Nothing is raised: workers look at closed gates once a second, and the sweeper finds what is due.
+    Raises nothing: workers check closed gates once a second anyway, and the sweep launches due scopes.
     """
     try:
-        # First of all this finds out whether Redis can be reached.
+        # This first shows whether Redis is reachable.
         closed = {queue: gates.gate(context, queue).look().closed for queue in queues if queue in context.gates.queues}
-        resume_at.note(context, {queue: found[1] if (found := closed.get(queue)) else None for queue in queues})
+        resume_at.note(context, {queue: state[1] if (state := closed.get(queue)) else None for queue in queues})
         _broadcast(queues)
     except (OperationalError, RedisError) as error:
         log.warning("gates.not_told", queues=sorted(queues), error=type(error).__name__)
         return
-    # A pause may have ended of a queue whose provider was removed: nothing here is launched to it.
-    opens_in_s = min((0.0 if found is None else found[1] for found in closed.values()), default=math.inf)
+    # A queue of a removed provider, whose pause ended, is not in `closed`: no launch follows.
+    opens_in_s = min((0.0 if state is None else state[1] for state in closed.values()), default=math.inf)
     try:
         if plan_wakeup(context.redis, "gates", opens_in_s):
             launch_all.apply_async(countdown=opens_in_s)
@@ -62,7 +62,7 @@ def tell(context: Context, queues: Collection[str]) -> None:
 
 
 def _broadcast(queues: Collection[str]) -> None:
-    """What `app.control.broadcast` does, but for its tries without end if the broker is away."""
+    """Like `app.control.broadcast`, but without its endless tries while the broker is unreachable."""
     mailbox = app.control.mailbox
     message = {
         "method": LOOK_AT_GATES,

@@ -1,1 +1,1 @@
-"""Mechanisms, one idea a file. Knows Redis and SQLAlchemy, but no flow, no provider and no Celery."""
+"""Mechanisms, one idea a file. They use Redis and SQLAlchemy, and import no flow, no provider and no Celery."""

@@ -1,6 +1,6 @@
 """An account for each caller of the API: reservations for their work, and charges for its calls.
 
-Work reserves its estimate in the transaction that takes it in, before any call. Each paid call then adds a charge, in
+Work reserves its estimate in the transaction that admits it, before any call. Each paid call then adds a charge, in
 the transaction that records it, to the account of the last caller who asked for its work. A reservation counts until
 its work ends. A charge counts for the day of its call, and nothing that happens to the work changes it.
 """
@@ -40,11 +40,11 @@ _MARGIN_S = 60
 """A call may take this much longer than its time-out until its record is written."""
 _ROUNDING = 1e-9
 _RETRY_S = 30.0
-"""When to ask again, while money is reserved for work under way."""
+"""When a refused caller may retry, while work under way has money reserved."""
 
 
 class Reservation(Base):
-    """Money that is kept for one piece of work. The newest of a piece says whose account its calls are charged to."""
+    """Money reserved for one piece of work. The newest reservation names the account that pays the work's calls."""
 
     __tablename__ = "spend_reservations"
     __table_args__ = (
@@ -59,15 +59,15 @@ class Reservation(Base):
     flow: Mapped[str] = mapped_column(String(40))
     item_id: Mapped[str] = mapped_column(String(64))
     unit: Mapped[str] = mapped_column(String(64), default="")
-    """The one unit of the item, such as a page, that was asked for; empty: all of it."""
+    """The one requested unit of the item, such as a page; empty: the whole item."""
     units: Mapped[int]
-    """Of how many units the amount is an estimate. Several who asked for one item pay by their units."""
+    """The number of units that the amount estimates. Several callers of one item share its cost by their units."""
     amount: Mapped[float]
     charged: Mapped[float] = mapped_column(default=0.0)
-    """What calls have cost so far: so much less is reserved."""
+    """The cost of the calls so far, which lowers the reserved amount."""
     began_at: Mapped[datetime] = mapped_column(UtcDateTime)
     ends_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
-    """From then on nothing is reserved; None: the work has not ended. Later than now: calls may still be under way."""
+    """The end of the reservation; None: the work has not ended. A time ahead: calls may still be under way."""
 
 
 class SpendCharge(Base):
@@ -93,7 +93,9 @@ class SpendCharge(Base):
     cost: Mapped[float]
     """By the provider's price list, in its currency."""
     at: Mapped[datetime] = mapped_column(UtcDateTime)
-    """When the call began."""
+
+
+"""Start of the call."""
 
 
 RESERVATIONS, CHARGES = table_of(Reservation), table_of(SpendCharge)
@@ -108,7 +110,7 @@ class Part(NamedTuple):
 
 @dataclass(frozen=True)
 class Balance:
-    """How an account stands in the day that began at `since`."""
+    """The state of an account in the day that began at `since`."""
 
     spent: float
     reserved: float
@@ -116,7 +118,7 @@ class Balance:
 
 
 class OverCap(UserError):
-    """The caller's cap does not cover this now. `retry_after_s`: when it may."""
+    """The caller's cap does not cover this now. `retry_after_s`: seconds until it may."""
 
     def __init__(self, message: str, retry_after_s: float) -> None:
         super().__init__(message, code="quota")
@@ -124,24 +126,24 @@ class OverCap(UserError):
 
 
 def day_of(now: datetime) -> datetime:
-    """When the day began, by this server's clock."""
+    """The start of the day, by this server's clock."""
     return now.astimezone().replace(hour=0, minute=0, second=0, microsecond=0)
 
 
 def cap(tx: ReadTx) -> float:
-    """What each caller may spend in a day now; 0: no cap."""
+    """The amount that each caller may spend in a day; 0: no cap."""
     own = tx.settings.api
     known = live.of_fields("api", own, {"spend_per_day": own.LIVE["spend_per_day"]})
     return live.with_changes(own, live.values(tx, known)).spend_per_day
 
 
 def hold_s(settings: Settings) -> float:
-    """How long after its work was cut off a call may still cost something."""
+    """How long a call may still cost money after its work was cut off, in seconds."""
     return max((profile.timeout_s for profile in settings.providers.values()), default=0.0) + _MARGIN_S
 
 
 def balance(tx: ReadTx, owner: str) -> Balance:
-    """How this caller's account stands."""
+    """The balance of this caller's account today."""
     since = day_of(tx.now)
     spent = select(func.coalesce(func.sum(CHARGES.c.cost), 0.0)).where(CHARGES.c.owner == owner, CHARGES.c.at >= since)
     reserved = select(func.coalesce(func.sum(_REST), 0.0)).where(RESERVATIONS.c.owner == owner, counts(tx.now))
@@ -153,35 +155,35 @@ _REST = case((_LEFT > 0, _LEFT), else_=0.0)
 
 
 def counts(now: datetime) -> ColumnElement[bool]:
-    """Whether a reservation still keeps money."""
+    """Condition: the reservation still holds money."""
     return or_(RESERVATIONS.c.ends_at.is_(None), RESERVATIONS.c.ends_at > now)
 
 
 def amount_of(parts: Iterable[Part], most: float) -> float:
-    """What to reserve for this. One unit is never taken to cost more than the whole cap: else a cap below its price
-    would let nothing through."""
+    """The amount to reserve. One unit counts as the whole cap at most: a cap below its price would otherwise admit no
+    work."""
     return sum(part.units * (min(part.each, most) if most else part.each) for part in parts)
 
 
 def check(tx: ReadTx, owner: str, most: float, amount: float = 0.0) -> None:
-    """Raise `OverCap` if this caller, who may spend `most` in a day (0: no cap), cannot pay so much today."""
+    """Raise `OverCap` if this caller, who may spend `most` in a day (0: no cap), cannot pay `amount` today."""
     if not most:
         return
-    stands = balance(tx, owner)
-    ends = stands.since + timedelta(days=1)
+    today = balance(tx, owner)
+    ends = today.since + timedelta(days=1)
     until = f"{ends:%Y-%m-%d %H:%M} ({ends:%Z}, the server's local time)"
-    if stands.spent >= most:
+    if today.spent >= most:
         raise OverCap(
-            f"this key has spent its {most:g} for today ({stands.spent:.4g}): what may cost money is not begun for it "
-            f"before {until}; what is under way goes on",
+            f"this key has spent its {most:g} for today ({today.spent:.4g}): no paid work starts for it "
+            f"before {until}; work under way goes on",
             (ends - tx.now).total_seconds() + 1,
         )
-    if amount and stands.spent + stands.reserved + amount > most + _ROUNDING:
+    if amount and today.spent + today.reserved + amount > most + _ROUNDING:
         raise OverCap(
-            f"this may cost {amount:.4g}, and this key may spend {most:g} a day: {stands.spent:.4g} is spent and "
-            f"{stands.reserved:.4g} is reserved for what is under way. Ask for less, try again when that has ended or "
+            f"this may cost {amount:.4g}, and this key may spend {most:g} a day: {today.spent:.4g} is spent and "
+            f"{today.reserved:.4g} is reserved for work under way. Ask for less, try again when that has ended or "
             f"after {until}, or ask for a higher api.spend_per_day",
-            _RETRY_S if stands.reserved else (ends - tx.now).total_seconds() + 1,
+            _RETRY_S if today.reserved else (ends - tx.now).total_seconds() + 1,
         )
 
 
@@ -190,8 +192,8 @@ def admit(
 ) -> None:
     """Reserve money for these items of a flow, in the transaction that takes them in: the current caller pays for them.
 
-    Raises `OverCap`, with nothing reserved, if the day's cap does not cover all of them. What was reserved for the same
-    work before ends; see `cut_off` for calls under way. `lasts_s`: it ends by itself then; None: with the work.
+    Raises `OverCap`, with nothing reserved, if the day's cap does not cover all of them. Ends earlier reservations of
+    the same work; see `cut_off` for calls under way. `lasts_s`: how long the reservation lasts; None: as the work does.
     """
     end(tx, flow, wanted, unit=unit)
     owner = CALLER.get()
@@ -211,7 +213,7 @@ def admit(
 
 
 def _take_over(tx: Tx, flow: str, items: Iterable[str], unit: str) -> None:
-    """A command on this machine asks for the work of a caller: no account pays for its calls from now on."""
+    """Take over a caller's work for a command on this machine: from now on no account pays for its calls."""
     for some in portions(items):
         known = select(RESERVATIONS.c.item_id).where(RESERVATIONS.c.flow == flow, RESERVATIONS.c.item_id.in_(some))
         _insert(tx, [_row("", flow, item, unit, tx.now, 0, 0.0) for item in sorted(set(tx.execute(known).scalars()))])
@@ -237,20 +239,20 @@ def _insert(session: Session, rows: list[dict[str, Any]]) -> None:
 
 
 def end(tx: Tx, flow: str, items: Iterable[str], *, unit: str = "") -> None:
-    """End what is reserved for these items, or for one unit of them: nothing more is called for it."""
+    """End the reservations of these items, or of one unit of them: no further call follows."""
     _end(tx, flow, items, unit, ends_at=tx.now)
 
 
 def close(tx: Tx, flow: str, item: str) -> None:
-    """End what was reserved for an item until a moment that has not come."""
-    mine = (RESERVATIONS.c.flow == flow, RESERVATIONS.c.item_id == item)
-    tx.execute(update(RESERVATIONS).where(*mine).values(ends_at=tx.now))
+    """End the reservations of an item now, also those that would hold until a later time."""
+    of_item = (RESERVATIONS.c.flow == flow, RESERVATIONS.c.item_id == item)
+    tx.execute(update(RESERVATIONS).where(*of_item).values(ends_at=tx.now))
 
 
 def cut_off(tx: Tx, flow: str, items: Iterable[str], under_way: int | None = None) -> None:
-    """The same for work that was cut off while calls for so many units of each item were under way (None: for all).
+    """End the reservations of items whose work was cut off during calls for `under_way` units of each (None: all).
 
-    These are paid for within `hold_s`: so much stays reserved until then.
+    These calls charge within `hold_s`: the estimate for their units stays reserved until then.
     """
     if under_way == 0:
         end(tx, flow, items)
@@ -264,26 +266,26 @@ def cut_off(tx: Tx, flow: str, items: Iterable[str], under_way: int | None = Non
 
 def _end(session: Session, flow: str, items: Iterable[str], unit: str, **values: Any) -> None:
     for some in portions(items):
-        mine = [RESERVATIONS.c.flow == flow, RESERVATIONS.c.item_id.in_(some), RESERVATIONS.c.ends_at.is_(None)]
-        mine += [RESERVATIONS.c.unit == unit] if unit else []
-        session.execute(update(RESERVATIONS).where(*mine).values(**values))
+        which = [RESERVATIONS.c.flow == flow, RESERVATIONS.c.item_id.in_(some), RESERVATIONS.c.ends_at.is_(None)]
+        which += [RESERVATIONS.c.unit == unit] if unit else []
+        session.execute(update(RESERVATIONS).where(*which).values(**values))
 
 
 def ended(
     session: Session, flow: str, unfinished: Callable[[Session, Collection[str]], set[str]], owner: str = ""
 ) -> list[int]:
-    """The reservations of work that has ended, by `unfinished`; of this caller only, if one is named.
+    """The reservations of work that has ended, which `unfinished` leaves out; with `owner`, of this caller only.
 
-    By the rows' own ids: the same work may be asked for again before they are released.
+    Returns the rows' ids: a caller may request the same work anew before they are released.
     """
     which = and_(RESERVATIONS.c.flow == flow, RESERVATIONS.c.ends_at.is_(None))
     if owner:
         which = and_(which, RESERVATIONS.c.owner == owner)
-    found: list[int] = []
+    reservations: list[int] = []
     for some in portions(session.execute(select(RESERVATIONS.c.id, RESERVATIONS.c.item_id).where(which)).all()):
-        works = unfinished(session, {row.item_id for row in some})
-        found += [row.id for row in some if row.item_id not in works]
-    return found
+        unfinished_items = unfinished(session, {row.item_id for row in some})
+        reservations += [row.id for row in some if row.item_id not in unfinished_items]
+    return reservations
 
 
 def release(tx: Tx, reservations: Iterable[int]) -> None:
@@ -293,12 +295,12 @@ def release(tx: Tx, reservations: Iterable[int]) -> None:
 
 
 def revise(tx: Tx, flow: str, item: str, parts: Sequence[Part]) -> None:
-    """Reserve for an item what its work turned out to need, before anything is called for it.
+    """Replace an item's estimate by a better one, before the first call for it.
 
     Raises `OverCap` if that is more than was reserved, and the caller's cap does not cover it.
     """
-    mine = (RESERVATIONS.c.flow == flow, RESERVATIONS.c.item_id == item, RESERVATIONS.c.ends_at.is_(None))
-    for row in tx.execute(select(RESERVATIONS).where(*mine)).all():
+    current = (RESERVATIONS.c.flow == flow, RESERVATIONS.c.item_id == item, RESERVATIONS.c.ends_at.is_(None))
+    for row in tx.execute(select(RESERVATIONS).where(*current)).all():
         most = cap(tx)
         amount = amount_of(parts, most)
         if amount > row.amount:
@@ -309,13 +311,13 @@ def revise(tx: Tx, flow: str, item: str, parts: Sequence[Part]) -> None:
 
 
 def _one_at_a_time(session: Session, owner: str, most: float) -> None:
-    """Admissions of a caller with a cap wait for one another. SQLite has one writer anyway."""
+    """Make admissions of a caller with a cap wait for one another. SQLite has one writer anyway."""
     if most and session.get_bind().dialect.name != "sqlite":
         session.execute(select(func.pg_advisory_xact_lock(func.hashtextextended(f"spend:{owner}", 0))))
 
 
 def carry(tx: Tx, flow: str, items: Collection[str], into: str) -> None:
-    """What was asked for one by one is done together from now on: those who asked pay for it by their numbers."""
+    """Move the reservations of single items to the batch `into`: callers share its cost by their numbers of items."""
     newest = _newest(tx, flow, [(item, "") for item in items], None)
     units, amounts = Counter({"": len(items) - len(newest)}), Counter[str]()
     for row in (row for rows in newest.values() for row in rows):
@@ -335,19 +337,19 @@ def rest(session: Session, flow: str, item: str) -> list[Part]:
 
 
 def charge(session: Session, traces: Iterable[Mapping[str, Any]]) -> None:
-    """Put calls, which are recorded in this transaction, on the accounts of those who asked for their work last.
+    """Charge calls, which this transaction records, to the last callers who asked for their work.
 
-    A trace's `of`: the (item, unit) pairs that the call is for, in equal parts, where they are not its own scope and
-    unit.
+    A trace's `of`: the (item, unit) pairs that share the call in equal parts, where they differ from its own scope and
+        unit.
     """
     for trace in traces:
         if not trace.get("cost"):
             continue
         of = [(str(item), str(unit)) for item, unit in trace.get("of") or [(trace["scope_id"], trace["unit"])]]
         shares: dict[str, tuple[int, float]] = {}
-        found = _newest(session, trace["flow"], of, trace["created_at"])
+        reservations = _newest(session, trace["flow"], of, trace["created_at"])
         for pair in of:
-            rows = found.get(pair, [])
+            rows = reservations.get(pair, [])
             parts = sum(row.units or 1 for row in rows)
             for row in rows:
                 cost = trace["cost"] / len(of) * (row.units or 1) / parts
@@ -375,21 +377,21 @@ def charge(session: Session, traces: Iterable[Mapping[str, Any]]) -> None:
 def _newest(
     session: Session, flow: str, pairs: Sequence[tuple[str, str]], at: datetime | None
 ) -> dict[tuple[str, str], list[Any]]:
-    """The reservations that say who pays for these units, by item and unit: the newest that began before the call.
+    """The reservations that pay for these units, by item and unit: the newest that began before the call.
 
-    A call whose host's clock is behind may seem to come before all of them: then the oldest.
+    If the call seems older than all of them, because its host's clock is behind, the oldest pay.
     """
     items: dict[str, list[Any]] = defaultdict(list)
     units = {"", *(unit for _, unit in pairs)}
     for some in portions(sorted({item for item, _ in pairs})):
-        mine = and_(RESERVATIONS.c.flow == flow, RESERVATIONS.c.item_id.in_(some), RESERVATIONS.c.unit.in_(units))
-        for row in session.execute(select(RESERVATIONS).where(mine).order_by(RESERVATIONS.c.began_at)):
+        of_items = and_(RESERVATIONS.c.flow == flow, RESERVATIONS.c.item_id.in_(some), RESERVATIONS.c.unit.in_(units))
+        for row in session.execute(select(RESERVATIONS).where(of_items).order_by(RESERVATIONS.c.began_at)):
             items[row.item_id].append(row)
-    found = {}
+    newest = {}
     for item, unit in pairs:
         rows = [row for row in items[item] if row.unit in {"", unit}]
         if rows:
             before = [row.began_at for row in rows if at is None or row.began_at <= at]
             moment = max(before) if before else min(row.began_at for row in rows)
-            found[item, unit] = [row for row in rows if row.began_at == moment]
-    return found
+            newest[item, unit] = [row for row in rows if row.began_at == moment]
+    return newest

@@ -1,8 +1,8 @@
-"""Which tables' rows people follow, and which of these rows a transaction changed.
+"""Tables whose rows have events, and the rows among them that a transaction changed.
 
-A model says it once, in its `__table_args__`. Whatever then writes a status (`engine.states`), or a new row
-(`engine.tables.insert_if_absent`), notes the row; before the commit `engine.outbox` writes down how it stands. Other
-tables cost one look into a dictionary.
+A model declares events once, in its `__table_args__`. The code that writes a status (`engine.states`) or a new row
+(`engine.tables.insert_if_absent`) notes the row; before the commit `engine.outbox` records its state. For other
+tables this costs one look-up in a dictionary.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -20,32 +20,32 @@ _NOTED = "announced.rows"
 
 @dataclass(frozen=True)
 class Announced:
-    """How changes of a table's rows are told. A type of events is `kind.status`, as in `document.completed`."""
+    """The form of a table's events. An event's type is `kind.status`, such as `document.completed`."""
 
     flow: str
     kind: str
-    """What a row is called: `document`."""
+    """The name of one row: `document`."""
     states: type[IntEnum | StrEnum]
     columns: tuple[str, ...] = ()
-    """Columns whose values are told as well: small ones, and no secrets."""
+    """Columns whose values the events carry: small ones, and no secrets."""
     outcome: str = ""
-    """A column that says better than the status how the row ended, once it has a value."""
+    """A column that replaces the status in events once it has a value."""
     outcomes: tuple[str, ...] = ()
-    """The values it may have."""
+    """The values that `outcome` may have."""
 
     @property
     def types(self) -> tuple[str, ...]:
-        """Every type of event that there may be."""
+        """Every possible type of event."""
         words = (*(word(state) for state in self.states), *self.outcomes, DELETED)
-        return tuple(dict.fromkeys(f"{self.kind}.{one}" for one in words))
+        return tuple(dict.fromkeys(f"{self.kind}.{status}" for status in words))
 
     def status(self, row: Any) -> str:
-        """How a row stands, in one word."""
+        """The state of a row in events, as one word."""
         return (getattr(row, self.outcome) if self.outcome else None) or word(self.states(row.status))
 
 
 KINDS: dict[str, Announced] = {}
-"""Every kind of row that is announced, by what it is called."""
+"""Every kind of row that has events, by its name."""
 
 
 def announced(
@@ -56,7 +56,7 @@ def announced(
     outcome: str = "",
     outcomes: Iterable[str] = (),
 ) -> dict[str, Any]:
-    """The last of a model's `__table_args__`, whose rows are announced."""
+    """Return the last element of `__table_args__` of a model whose rows have events."""
     KINDS[kind] = Announced(flow, kind, states, columns, outcome, tuple(outcomes))
     return {"info": {_INFO: KINDS[kind]}}
 
@@ -67,36 +67,36 @@ def word(state: IntEnum | StrEnum) -> str:
 
 
 def wants(patterns: Sequence[str], kind: str) -> bool:
-    """Whether events of this type match. A pattern is a type, or `document.*`; none at all: every type."""
-    return not patterns or any(kind == one or (one.endswith("*") and kind.startswith(one[:-1])) for one in patterns)
+    """Whether events of type `kind` match. A pattern is a type, or `document.*`; no patterns match every type."""
+    return not patterns or any(kind == each or (each.endswith("*") and kind.startswith(each[:-1])) for each in patterns)
 
 
 def every_type() -> list[str]:
-    """Every type of event that there may be. The flows must have been imported."""
-    return sorted(one for kind in KINDS.values() for one in kind.types)
+    """Every possible type of event. Import the flows first."""
+    return sorted(event for kind in KINDS.values() for event in kind.types)
 
 
 def unknown(patterns: Sequence[str], known: Collection[str]) -> list[str]:
     """Patterns that no type of event can match."""
-    return [one for one in patterns if not any(wants([one], kind) for kind in known)]
+    return [pattern for pattern in patterns if not any(wants([pattern], kind) for kind in known)]
 
 
 def of(table: Table) -> Announced | None:
-    """How the table's rows are announced; None if nobody follows them."""
-    found = table.info.get(_INFO)
-    return found if isinstance(found, Announced) else None
+    """The form of the table's events; None if its rows have none."""
+    form = table.info.get(_INFO)
+    return form if isinstance(form, Announced) else None
 
 
 def note(session: Session, table: Table, ids: Iterable[Any]) -> None:
-    """Note that this transaction made, changed or deleted these rows; nothing if nobody follows them."""
+    """Note that this transaction created, changed or deleted these rows. Does nothing for tables without events."""
     if _INFO in table.info:
         session.info.setdefault(_NOTED, {}).update(((table, row_id), None) for row_id in ids)
 
 
 def take_noted(session: Session) -> Mapping[Table, list[Any]]:
-    """What was noted since, in order; it is forgotten."""
+    """Return and forget the rows noted so far, by table, in order."""
     noted: dict[tuple[Table, Any], None] = session.info.pop(_NOTED, {})
-    found: dict[Table, list[Any]] = {}
+    rows: dict[Table, list[Any]] = {}
     for table, row_id in noted:
-        found.setdefault(table, []).append(row_id)
-    return found
+        rows.setdefault(table, []).append(row_id)
+    return rows

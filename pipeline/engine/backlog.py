@@ -1,4 +1,4 @@
-"""What waits, what is under way, and what failed last: what flows tell whoever looks at all of them together."""
+"""Waiting units, held units and recent failures of a flow, in the same form for all flows."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -19,46 +19,46 @@ class Waiting:
     """Units that wait for the same thing."""
 
     kind: str
-    """What people call them: `pages`."""
+    """Their name for people: `pages`."""
     count: int
     queue: str = ""
-    """Where their messages go; empty: they have none yet, and `why` says what they wait for."""
+    """The queue of their messages; empty: they have none yet, and `why` gives the reason."""
     later: int = 0
-    """Of these, tried again at a time of their own, after an attempt that failed."""
+    """How many of these are due later, after a failed attempt."""
     next_at: datetime | None = None
-    """When the first of those is due."""
+    """When the first of the later units is due."""
     why: str = ""
     is_paused: bool = False
-    """A person paused what they belong to."""
+    """Whether a person paused their scope."""
 
 
 @dataclass(frozen=True)
 class Held:
-    """Units of one scope that a process holds."""
+    """Units of one scope that one process holds."""
 
     work: str
-    """Their kind."""
+    """The units' kind."""
     worker_id: str
     """The process."""
     scope: str
     units: int
     messages: int
-    """Whose deliveries hold them: each has a place of its worker's."""
+    """The number of deliveries that hold them. Each occupies one thread or process of its worker."""
 
 
 @dataclass(frozen=True)
 class Failure:
-    """Something that failed and stays so until a person does something."""
+    """A failure that lasts until a person acts."""
 
     __pydantic_config__ = VIEW
     flow: str
     kind: str
-    """As in events: `document`, `song_batch`, `knowledge_item`."""
+    """The kind as in events: `document`, `song_batch`, `knowledge_item`."""
     id: str
     name: str
-    """What people know it by."""
+    """Its name for people."""
     words: str
-    """What went wrong."""
+    """The error."""
     at: datetime
 
 
@@ -70,10 +70,10 @@ def waiting(
     by: ColumnElement[Any] | None = None,
     within: FromClause | None = None,
 ) -> Iterable[tuple[Any, Waiting]]:
-    """How many units may be claimed, be they due or not, for each value of `by` of which there are any.
+    """Count the claimable units, due or not, for each value of `by` that has any.
 
-    `within`: the table, joined with what `where` asks of. Where what is held is in other states, the states alone are
-    looked at, which indexes know.
+    `within`: the table joined with the tables that `where` needs. If a claim changes the state, the query compares
+    states alone, because indexes serve these.
     """
     table, due = within if within is not None else work.table, work.table.c.next_run_at
     sources = work.machine.sources(work.claim)
@@ -92,9 +92,9 @@ def waiting(
 
 
 def held(session: Session, work: Work) -> list[Held]:
-    """What processes hold, scope by scope."""
+    """The held units, by process and scope."""
     c = work.table.c
-    mine = select(c.worker_id, work.scope.label("scope"), c.request_id).where(work.working).subquery().c
-    query = select(mine.worker_id, mine.scope, func.count(), func.count(mine.request_id.distinct()))
-    rows = session.execute(query.group_by(mine.worker_id, mine.scope))
+    working = select(c.worker_id, work.scope.label("scope"), c.request_id).where(work.working).subquery().c
+    query = select(working.worker_id, working.scope, func.count(), func.count(working.request_id.distinct()))
+    rows = session.execute(query.group_by(working.worker_id, working.scope))
     return [Held(work.name, worker, str(scope), units, messages) for worker, scope, units, messages in rows if worker]

@@ -1,7 +1,7 @@
 """The breaker of a provider's capability: pybreaker keeps its state and failures in Redis, the gates keep its time.
 
 Calls are not made through pybreaker, which would hold a lock for their length, and lets every process through when
-half-open. It is told their outcomes afterwards; the one probe of a half-open breaker is a lease in the gate.
+half-open. pybreaker learns their outcomes afterwards; the one probe of a half-open breaker is a lease in the gate.
 """
 
 from collections.abc import Callable
@@ -19,38 +19,38 @@ from pipeline.engine.leases import script
 from pipeline.engine.wire import VIEW
 
 RATE_LIMIT_S = 120.0
-"""The pause after a rate limit that names none. Rule: docs/sources/music.md#breaker."""
+"""The pause after a rate limit whose response names none. Rule: docs/sources/music.md#breaker."""
 STUBBORN = 4
-"""After this many openings in a row (some minutes), a failed call asks whether its unit is at fault."""
+"""After this many openings in a row (some minutes), a failed call checks whether its unit is at fault."""
 MAX_REASON = 300
 _NEVER_S = 10**9
-"""pybreaker must not half-open by itself after its time-out: the gates keep the time."""
+"""A time-out that pybreaker never reaches: the gates decide when a breaker is half-open."""
 
 
 @dataclass(frozen=True)
 class BreakerPolicy:
-    """When it opens and for how long."""
+    """When a breaker opens, and for how long."""
 
     fail_max: int = 5
-    """Transient failures in a row that open it."""
+    """How many transient failures in a row open the breaker."""
     cool_down_s: float = 15.0
-    """The first pause after them; each further one is twice as long."""
+    """The first pause after them; each further pause is twice as long."""
     longest_s: float = 900.0
 
 
 @dataclass(frozen=True)
 class BreakerState:
-    """A breaker: one for each capability of a provider."""
+    """The state of the breaker of one provider's capability."""
 
     __pydantic_config__ = VIEW
     name: str
     state: str
-    """`closed`: calls are made; `open`: none are; `half-open`: one is, as a probe."""
+    """`closed`: admits calls; `open`: refuses calls; `half-open`: admits one call as a probe."""
     reason: str
     left_s: float
-    """Seconds until an open one lets a probe through."""
+    """Seconds until an open breaker admits a probe."""
     failures: int
-    """In a row."""
+    """Failures in a row."""
 
 
 class Breaker:
@@ -63,7 +63,7 @@ class Breaker:
         self._key = breaker_key(name)
         self._provider = provider_scope(redis, name.partition(":")[0])
         namespace = f"penstock:{{gates}}:{name}"
-        # As pybreaker names them.
+        # pybreaker builds the same names.
         self._state_key, self._failures_key = f"{namespace}:pybreaker:state", f"{namespace}:pybreaker:fail_counter"
         self._worked_key = f"{namespace}:worked"
         self._storage = pybreaker.CircuitRedisStorage(
@@ -74,19 +74,19 @@ class Breaker:
         )
 
     def succeeded(self, closing: Callable[[], None] = lambda: None) -> bool:
-        """Record a call that succeeded, or failed for its own fault: the provider works. True if that closed it.
+        """Record that the provider works: a call succeeded, or its unit was at fault. True if that closed the breaker.
 
-        `closing` is called before it closes. If that raises, it stays half-open, and the next success closes it."""
+        Calls `closing` before it closes. If that raises, it stays half-open, and the next success closes it."""
         # Most calls succeed: one script reads the state and the failures.
         act = self._redis.register_script(script("breaker_worked"))
         keys = [self._state_key, self._failures_key, self._worked_key, self._key]
         state, failures = cast("list[str | None]", act(keys=keys))
         if state in (None, pybreaker.STATE_CLOSED):
             if failures not in (None, "0"):
-                with suppress(pybreaker.CircuitBreakerError):  # another process has opened it meanwhile
+                with suppress(pybreaker.CircuitBreakerError):  # another process has just opened it
                     self._record(None)
             return False
-        # A call that was under way when the breaker opened tells nothing of the provider's state now.
+        # The call may have started before the breaker opened: it proves nothing about the provider now.
         if self.look().state != "half-open":
             return False
         closing()
@@ -95,7 +95,7 @@ class Breaker:
     def failed(
         self, error: UnitError, quota_reset: Callable[[datetime], datetime], closing: Callable[[], None] = lambda: None
     ) -> float:
-        """Record a failed call; for how many seconds that opened the breaker, 0 if not at all. `closing`: as above."""
+        """Record a failed call; return the seconds that this opens the breaker, or 0. `closing`: see `succeeded`."""
         match error.kind:
             case ErrorKind.RATE_LIMITED:
                 reason = "rate limit" if error.code in {"", "rate_limited"} else error.code.replace("_", " ")
@@ -121,7 +121,7 @@ class Breaker:
         code = error.code or error.kind
         answers = error.health is not None and error.health.answers
         if self._storage.state != pybreaker.STATE_CLOSED:
-            # The probe of a half-open breaker failed, or a call that was under way when it opened.
+            # The probe of a half-open breaker failed, or a call that started before it opened.
             if not answers:
                 return self._opened(0.0, f"still failing: {code}")
             if self.look().state == "half-open":
@@ -149,9 +149,9 @@ class Breaker:
         return Health(took_s, worked_s_ago, stubborn and answers())
 
     def _record(self, error: UnitError | None) -> None:
-        """Tell pybreaker the outcome of a call that has ended: calling something with that outcome is its only way.
+        """Give pybreaker the outcome of a finished call, by a function with that outcome: it has no other interface.
 
-        Raises `error`, or `CircuitBreakerError` if that opens it or it is open.
+        Raises `error`, or `CircuitBreakerError` if the breaker is open or that opened it.
         """
 
         def outcome() -> None:
@@ -161,7 +161,7 @@ class Breaker:
         self._breaker.call(outcome)
 
     def open(self, seconds: float, reason: str) -> float:
-        """Open for `seconds` (0: a growing cool-down), never for less than before; the seconds that are left."""
+        """Open for `seconds` (0: a growing cool-down), never for less than before; return the seconds left."""
         return self._open(seconds, reason)[0]
 
     def _opened(self, seconds: float, reason: str) -> float:
@@ -178,7 +178,7 @@ class Breaker:
         return int(left_ms) / 1000, bool(is_news)
 
     def close(self, *, keeps_streak: bool = False) -> bool:
-        """Close it and end its timer, which would undo a manual close. True if it was not closed.
+        """Close the breaker and end its timer, which would undo a manual close. True if it was not closed.
 
         `keeps_streak`: the next opening counts as one more in a row unless a call succeeds first.
         """
@@ -193,14 +193,14 @@ class Breaker:
         return was_open
 
     def half_open_if_due(self) -> bool:
-        """Half-open a breaker whose time is over, for the watchdog. True if it did so now."""
+        """Half-open a breaker whose pause is over, for the watchdog. True if this call did so."""
         if self._storage.state == pybreaker.STATE_OPEN and self.look().left_s <= 0:
             self._storage.state = pybreaker.STATE_HALF_OPEN
             return True
         return False
 
     def look(self) -> BreakerState:
-        """Its state. An open one whose time is over is half-open, even before anybody noted that."""
+        """The breaker's state. Half-open as soon as its pause is over, also before the watchdog notes that."""
         until, reason = cast("list[str | None]", self._redis.hmget(self._key, "until", "reason"))
         left_s = 0.0
         if until is not None:
@@ -211,7 +211,7 @@ class Breaker:
 
 
 class _Bytes:
-    """A client whose `get` gives bytes: ours decodes replies, and so does pybreaker's storage."""
+    """A client whose `get` returns bytes: pybreaker's storage decodes them, and our client would too."""
 
     def __init__(self, redis: "Redis") -> None:
         self._redis = redis

@@ -32,13 +32,13 @@ from pipeline.engine.tables import UtcDateTime
 
 
 def claims_index(table: str) -> Index:
-    """Finds the few claimed rows of a table: sweepers ask every few seconds, and tables grow."""
+    """Return an index of the few claimed rows of a table: sweeps read them every few seconds, and tables grow."""
     held = text("claim_id IS NOT NULL")
     return Index(f"ix_{table}_claimed", "worker_id", "lease_until", sqlite_where=held, postgresql_where=held)
 
 
 def waits_index(table: str) -> Index:
-    """Finds the few rows of a table that are due later."""
+    """Return an index of the few rows of a table that are due later."""
     waits = text("next_run_at IS NOT NULL")
     return Index(f"ix_{table}_next_run_at", "next_run_at", sqlite_where=waits, postgresql_where=waits)
 
@@ -47,16 +47,16 @@ class ClaimColumns:
     """Columns of a table whose rows can be claimed."""
 
     worker_id: Mapped[str | None] = mapped_column(String(200))
-    """The process that works on the row: `hostname:pid:nonce`. A worker that starts again has another nonce."""
+    """The process that works on the row: `hostname:pid:nonce`. A restarted worker has another nonce."""
     claim_id: Mapped[str | None] = mapped_column(String(32))
-    """The fence: a result under another claim is discarded."""
+    """The fence: the row rejects a result under another claim."""
     request_id: Mapped[str | None] = mapped_column(String(64))
-    """The delivery that holds the claim. When its message is delivered again, it first releases what it held."""
+    """The delivery that holds the claim. When the broker redelivers its message, the worker first frees its claims."""
     lease_until: Mapped[datetime | None] = mapped_column(UtcDateTime)
     attempts: Mapped[int] = mapped_column(default=0)
-    """Claims since a user last asked for the row; released ones do not count."""
+    """Claims since a user last requested the row, without released claims."""
     releases: Mapped[int] = mapped_column(default=0, server_default="0")
-    """Releases since a user last asked for the row; each followed a failure of the provider."""
+    """Releases since a user last requested the row; each followed a failure of the provider."""
     released_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
     next_run_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
     """When the row can be claimed; None: at once."""
@@ -68,18 +68,18 @@ def _unknown(_: str) -> bool:
 
 @dataclass(frozen=True)
 class Owner:
-    """Who claims: a process of a worker, for one delivery of a message."""
+    """The holder of a claim: a process of a worker, for one delivery of a message."""
 
     worker_id: str
-    """The process: `hostname:pid:nonce`. What a living one holds is given back by nobody else."""
+    """The process: `hostname:pid:nonce`. While it lives, no other process gives back its claims."""
     request_id: str
-    gone: Callable[[str], bool] = field(default=_unknown, compare=False, repr=False)
-    """Whether another process has certainly ended, by its id."""
+    has_ended: Callable[[str], bool] = field(default=_unknown, compare=False, repr=False)
+    """Whether another process has certainly ended; takes its id."""
 
 
 @dataclass(frozen=True)
 class Claim:
-    """The right to settle what was claimed with it, until `expires_at`."""
+    """The right to settle the units claimed with it, until `expires_at`."""
 
     owner: Owner
     expires_at: datetime
@@ -101,7 +101,7 @@ FREE: dict[str, Any] = {"worker_id": None, "request_id": None, "claim_id": None,
 
 @dataclass(frozen=True)
 class Tries:
-    """What a transaction claimed, over all its tries: it may have been committed though the answer was lost.
+    """The claims of a transaction over all its tries: an earlier try may have committed although its answer was lost.
 
     `Database.run` puts it into each try's session, under `Tries.KEY`.
     """
@@ -112,22 +112,22 @@ class Tries:
 
     @classmethod
     def of(cls, session: Session) -> "Tries":
-        """Those of the session's transaction; none if it is not one that is repeated."""
-        found = session.info.get(cls.KEY)
-        return found if isinstance(found, cls) else cls()
+        """The claims of the session's transaction; empty if `Database.run` does not repeat it."""
+        tries = session.info.get(cls.KEY)
+        return tries if isinstance(tries, cls) else cls()
 
     def begin(self) -> None:
-        """Another try begins."""
+        """Start another try."""
         self._earlier.update(self._now)
         self._now.clear()
 
     def take_over(self, session: Session, table: Table, claim: Claim) -> list[Any]:
-        """The rows that an earlier try claimed, held under `claim` from now on."""
+        """Move the rows that an earlier try claimed to `claim`, and return them."""
         self._now.add(claim.id)
         if not self._earlier:
             return []
-        mine = (table.c.worker_id == claim.owner.worker_id, table.c.claim_id.in_(self._earlier))
-        return list(session.execute(update(table).where(*mine).values(**claim.columns).returning(*table.c)))
+        earlier = (table.c.worker_id == claim.owner.worker_id, table.c.claim_id.in_(self._earlier))
+        return list(session.execute(update(table).where(*earlier).values(**claim.columns).returning(*table.c)))
 
     def made(self, claim_id: str) -> bool:
         """Whether an earlier try made this claim."""
@@ -147,12 +147,12 @@ def take(
     parameters: Mapping[str, Any] = MappingProxyType({}),
     **values: Any,
 ) -> list[Any]:
-    """Claim up to `limit` rows that may take `event` and are due; the rows, in no particular order.
+    """Claim up to `limit` rows that may take `event` and are due; return them in no particular order.
 
     Two callers never get the same row: the inner SELECT skips rows that another transaction has locked (PostgreSQL), or
-    the transaction holds the only write lock (SQLite). If an earlier try of the transaction claimed rows, and was
-    committed without an answer, it is those rows, be they more or less than `limit`. `parameters`: what bindparams in
-    `where` stand for; conditions that stay the same objects have the statement built once.
+    the transaction holds the only write lock (SQLite). If an earlier try of the transaction claimed rows, and its
+    commit had no answer, returns those rows, however many. `parameters`: values of bindparams in `where`; conditions
+    that stay the same objects share one built statement.
     """
     if taken := Tries.of(session).take_over(session, table, claim):
         return taken
@@ -180,7 +180,7 @@ def _statement_of_take(
     names: tuple[str, ...],
     computed: tuple[tuple[str, ColumnElement[Any]], ...],
 ) -> Executable:
-    """Built once for conditions that are the same objects: in SQLite, whoever builds it holds the only write lock."""
+    """Build the statement once for the same condition objects: building it holds SQLite's only write lock."""
     # A CTE, not a subquery: PostgreSQL may run a subquery once a row, and each run returns `limit` further rows.
     due = (
         select(table.c.id)
@@ -197,14 +197,14 @@ def _statement_of_take(
 
 
 def in_states(table: Table, states: Iterable[Any]) -> ColumnElement[bool]:
-    """The row is in one of these states, which the statement spells out: partial indexes serve only what does."""
-    # Not parameters to be put in at last: that would be done anew each time the statement is executed.
+    """Condition: the row is in one of these states, spelt out as literals. Partial indexes serve no parameters."""
+    # Not an expanding parameter: SQLAlchemy would expand it at each execution.
     return table.c.status.in_([literal_column(value) for value in _spelt(states)])
 
 
 def claimable_index(table: str, *columns: str, states: Iterable[Any]) -> Index:
-    """Finds the units of a scope that may be claimed, in the order of claiming: the cost of a claim stays the same
-    however far the scope is. `columns`: the scope's first. `states`: those that a claim leads from."""
+    """Return an index of a scope's claimable units in the order of claiming, so that a claim costs the same however far
+    the scope is. `columns`: the scope's first. `states`: the states that a claim leads from."""
     open_ = text(f"status IN ({', '.join(_spelt(states))})")
     return Index(f"ix_{table}_claimable", *columns, sqlite_where=open_, postgresql_where=open_)
 
@@ -214,40 +214,40 @@ def _spelt(states: Iterable[Any]) -> list[str]:
 
 
 def is_due(table: Table, now: datetime | BindParameter[Any]) -> ColumnElement[bool]:
-    """The row may be claimed now."""
+    """Condition: the row is due."""
     return or_(table.c.next_run_at.is_(None), table.c.next_run_at <= now)
 
 
 def anything(claimed: Iterable[Table], *open_: tuple[Table, ColumnElement[bool]]) -> Select[bool]:
-    """Whether a row of these tables is claimed, or one of a table meets its condition in `open_`. Make it once.
+    """A query: whether a table has a claimed row, or a table in `open_` a row that meets its condition. Build it once.
 
-    Each is looked for by itself: for an OR of conditions, databases read the whole table.
+    One EXISTS for each condition: for an OR of conditions, databases read the whole table.
     """
     held = [(table, table.c.claim_id.is_not(None)) for table in claimed]
     return select(or_(*(select(table.c.id).where(which).exists() for table, which in (*held, *open_))))
 
 
 def left_behind(session: Session, table: Table, owner: Owner) -> list[str]:
-    """The claims that an earlier delivery of the owner's message left behind.
+    """Return the claims that an earlier delivery of the owner's message left behind.
 
-    Its process has certainly ended, or is this one, which works on a message once at a time (`engine.deliveries`). What
-    any other process holds is left alone: it may live and be in its call, which must not be paid for again. If it is
-    dead, the sweeper notices.
+    Its process has certainly ended, or is this process, which never works on a message twice at once
+    (`engine.deliveries`). Leaves the claims of other processes alone: they may be in a paid call. If they are dead,
+    the sweep notices.
     """
     tries = Tries.of(session)
     rows = session.execute(_statement_of_left_behind(table), {"request": owner.request_id})
-    found = [row for row in rows if not tries.made(row.claim_id)]
-    holders = {row.worker_id for row in found}
-    ended = {holder for holder in holders if holder == owner.worker_id or owner.gone(holder)}
-    return sorted({row.claim_id for row in found if row.worker_id in ended})
+    held = [row for row in rows if not tries.made(row.claim_id)]
+    holders = {row.worker_id for row in held}
+    ended = {holder for holder in holders if holder == owner.worker_id or owner.has_ended(holder)}
+    return sorted({row.claim_id for row in held if row.worker_id in ended})
 
 
 @cache
 def _statement_of_left_behind(table: Table) -> Executable:
-    mine = (table.c.request_id == bindparam("request"), table.c.claim_id.is_not(None))
-    return select(table.c.claim_id, table.c.worker_id).where(*mine)
+    of_message = (table.c.request_id == bindparam("request"), table.c.claim_id.is_not(None))
+    return select(table.c.claim_id, table.c.worker_id).where(*of_message)
 
 
 def new_claim(owner: Owner, now: datetime, lease_s: float) -> Claim:
-    """A claim for `owner` of `lease_s` seconds."""
+    """Return a claim of `owner` that lasts `lease_s` seconds."""
     return Claim(owner, now + timedelta(seconds=lease_s))

@@ -1,4 +1,4 @@
-"""How Penstock connects to Redis: the only place that makes clients."""
+"""Connections to Redis: the only module that creates clients."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -24,15 +24,15 @@ from pipeline.settings.redis_url import RedisUrl, RedisUrlError
 
 full_redis.tell_apart()
 TIMEOUT_S, CONNECT_TIMEOUT_S = 10.0, 5.0
-"""For an answer, and for a connection: without limits, one waits for ever for a host that lost its power."""
+"""Limits for an answer and for a connection. Without limits, a client waits for ever for a host that lost its power."""
 _SENTINEL_TIMEOUT_S = 2.0
-"""Sentinels answer from memory: one that does not is passed over."""
+"""Sentinels answer from memory: clients skip a slow one."""
 
 
 def connect(url: str, *, retries: int = 8, timeout_s: float = TIMEOUT_S) -> "Redis":
-    """A client that returns text, rides over a restart of the server (about 5 s), and never waits for ever.
+    """Return a client that decodes text, survives a restart of the server (about 5 s), and never waits for ever.
 
-    `retries=0`: one that fails at once. With `sentinel://`, each connection asks the sentinels for the master.
+    With `retries=0` it fails at once. With `sentinel://`, each connection asks the sentinels for the master.
     Raises `RedisUrlError`.
     """
     where = RedisUrl.parse(url)
@@ -60,7 +60,7 @@ def connect(url: str, *, retries: int = 8, timeout_s: float = TIMEOUT_S) -> "Red
 
 
 def reach(url: str) -> None:
-    """Raise `RedisError` at once if this Redis is away; ordinary clients would retry for seconds."""
+    """Raise `RedisError` at once if this Redis is unreachable; ordinary clients would retry for seconds."""
     client = connect(url, retries=0)
     try:
         client.ping()
@@ -69,7 +69,7 @@ def reach(url: str) -> None:
 
 
 def connect_async(url: str, *, retries: int = 8, timeout_s: float = TIMEOUT_S) -> redis_asyncio.Redis:
-    """Like `connect`, for asyncio, and it returns bytes."""
+    """Like `connect`, for asyncio; the client returns bytes."""
     where = RedisUrl.parse(url)
     options = _options(where, timeout_s) | {"db": where.db, "retry": AsyncRetry(_backoff(retries), retries)}
     if where.path:
@@ -83,29 +83,27 @@ def connect_async(url: str, *, retries: int = 8, timeout_s: float = TIMEOUT_S) -
     known = sentinel_options(where)
     options |= {"connection_class": _AsyncTlsToMaster if where.tls else _AsyncToMaster}
     options.pop("ssl", None)
-    asked = known["sentinel_kwargs"] | {"retry": AsyncRetry(NoBackoff(), 0)}
-    sentinels = AsyncSentinel(where.hosts, sentinel_kwargs=asked, **options)  # type: ignore[no-untyped-call]
+    of_sentinels = known["sentinel_kwargs"] | {"retry": AsyncRetry(NoBackoff(), 0)}
+    sentinels = AsyncSentinel(where.hosts, sentinel_kwargs=of_sentinels, **options)  # type: ignore[no-untyped-call]
     client: redis_asyncio.Redis = sentinels.master_for(known["master_name"], redis_class=_AsyncByMaster)
     return client
 
 
 def connect_cluster(urls: Sequence[str], *, retries: int = 8, timeout_s: float = TIMEOUT_S) -> RedisCluster:
-    """A client of the Redis Cluster that these servers belong to, for asyncio; it returns bytes.
+    """Return an asyncio client of the Redis Cluster that these servers belong to; it returns bytes.
 
-    Credentials and TLS are those of the first URL. Raises `RedisUrlError`.
+    Credentials and TLS come from the first URL. Raises `RedisUrlError`.
     """
-    found = [RedisUrl.parse(url) for url in urls]
-    if not found or any(where.path or where.master or where.db for where in found):
-        raise RedisUrlError(
-            "servers of a cluster are given as redis://host:port or rediss://host:port, without a database"
-        )
-    nodes = [ClusterNode(host, port) for where in found for host, port in where.hosts]
+    servers = [RedisUrl.parse(url) for url in urls]
+    if not servers or any(where.path or where.master or where.db for where in servers):
+        raise RedisUrlError("write servers of a cluster as redis://host:port or rediss://host:port, without a database")
+    nodes = [ClusterNode(host, port) for where in servers for host, port in where.hosts]
     retry = AsyncRetry(_backoff(retries), retries)
-    return RedisCluster(startup_nodes=nodes, retry=retry, **_options(found[0], timeout_s))
+    return RedisCluster(startup_nodes=nodes, retry=retry, **_options(servers[0], timeout_s))
 
 
 def _options(where: RedisUrl, timeout_s: float) -> dict[str, Any]:
-    """What clients of every kind are given."""
+    """The options of clients of every kind."""
     options: dict[str, Any] = {
         "username": where.username or None,
         "password": where.password or None,
@@ -125,9 +123,9 @@ def _backoff(retries: int) -> ExponentialBackoff | NoBackoff:
 
 
 class _ToMaster(SentinelManagedConnection):
-    """A connection that asks the sentinels whenever it is made anew.
+    """A connection that asks the sentinels at each reconnection.
 
-    redis-py's own asks them for a command's first try only: further ones go to the old master (redis-py issue 3874).
+    redis-py asks them at a command's first try only: retries go to the old master (redis-py issue 3874).
     """
 
     def send_packed_command(self, command: Any, check_health: bool = True) -> None:
@@ -137,11 +135,11 @@ class _ToMaster(SentinelManagedConnection):
 
 
 class _TlsToMaster(_ToMaster, SSLConnection):
-    """The same over TLS."""
+    """The same connection over TLS."""
 
 
 class _AsyncToMaster(AsyncSentinelManagedConnection):
-    """The same for asyncio."""
+    """The same connection for asyncio."""
 
     async def send_packed_command(self, command: Any, check_health: bool = True) -> None:
         if not self.is_connected:
@@ -150,11 +148,11 @@ class _AsyncToMaster(AsyncSentinelManagedConnection):
 
 
 class _AsyncTlsToMaster(_AsyncToMaster, AsyncSSLConnection):
-    """The same over TLS."""
+    """The same connection over TLS."""
 
 
 class _AsyncByMaster(redis_asyncio.Redis):
-    """A client that leaves no connection to a sentinel behind, either."""
+    """A client that closes its connections to sentinels too."""
 
     async def aclose(self, close_connection_pool: bool | None = None) -> None:
         await super().aclose(close_connection_pool)
@@ -163,7 +161,7 @@ class _AsyncByMaster(redis_asyncio.Redis):
 
 
 def sentinel_options(where: RedisUrl) -> dict[str, Any]:
-    """How to ask the sentinels, as Celery's transport options name it; empty if there are none."""
+    """The sentinels' options under the names of Celery's transport options; empty without sentinels."""
     if not where.master:
         return {}
     sentinel = {
@@ -171,7 +169,7 @@ def sentinel_options(where: RedisUrl) -> dict[str, Any]:
         "password": where.sentinel_password or None,
         "socket_timeout": _SENTINEL_TIMEOUT_S,
         "socket_connect_timeout": _SENTINEL_TIMEOUT_S,
-        # Without: redis-py would try a dead sentinel for seconds, before each turn to a living one.
+        # Otherwise redis-py tries a dead sentinel for seconds before it asks the next.
         "retry": Retry(NoBackoff(), 0),
     }
     return {
@@ -182,22 +180,22 @@ def sentinel_options(where: RedisUrl) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class SentinelView:
-    """What one sentinel says of the master."""
+    """One sentinel's answer about the master."""
 
     sentinel: str
     """Its `host:port`."""
     master: str = ""
-    """The `host:port` of the server that it takes for the master."""
+    """The `host:port` of the master that it reports."""
     replicas: int = 0
-    """Living ones, of which one would take its place."""
+    """The number of live replicas, which could take over."""
     quorum: int = 0
-    """How many sentinels must agree that the master is gone."""
+    """How many sentinels must agree that the master is down."""
     problem: str = ""
-    """Why it says nothing, or why there is no master to use."""
+    """Why it gives no answer, or no usable master."""
 
 
 def ask_sentinels(url: str) -> list[SentinelView]:
-    """What each sentinel of the URL says; empty if it names none."""
+    """Ask each sentinel of the URL; empty if it names none."""
     where = RedisUrl.parse(url)
     return [_ask(where, host, port) for host, port in where.hosts] if where.master else []
 
@@ -207,17 +205,17 @@ def _ask(where: RedisUrl, host: str, port: int) -> SentinelView:
     options = sentinel_options(where)["sentinel_kwargs"]
     with Redis(host, port, decode_responses=True, **options) as sentinel:
         try:
-            found = sentinel.sentinel_masters().get(where.master)
-            if found is None:
+            master = sentinel.sentinel_masters().get(where.master)
+            if master is None:
                 return SentinelView(address, problem=f"knows no master '{where.master}'")
-            living = [one for one in sentinel.sentinel_slaves(where.master) if not one["is_sdown"]]
+            replicas = [replica for replica in sentinel.sentinel_slaves(where.master) if not replica["is_sdown"]]
         except RedisError as error:
             return SentinelView(address, problem=str(error))
-    down = found["is_sdown"] or found["is_odown"]
+    down = master["is_sdown"] or master["is_odown"]
     return SentinelView(
         address,
-        f"{found['ip']}:{found['port']}",
-        len(living),
-        found["quorum"],
+        f"{master['ip']}:{master['port']}",
+        len(replicas),
+        master["quorum"],
         problem="takes the master for dead" if down else "",
     )

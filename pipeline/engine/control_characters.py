@@ -1,6 +1,6 @@
-"""Characters that a terminal, an editor or a log takes as commands, shown as escapes that people can read.
+"""Show characters that a terminal, an editor or a log takes as commands as readable escapes.
 
-Whatever strangers wrote (names, titles, pages, errors, replies) passes here on its way to a terminal or a log.
+All foreign text (names, titles, pages, errors, replies) passes here on its way to a terminal or a log.
 """
 
 import json
@@ -19,29 +19,29 @@ _CONTROL = re.compile(
 )
 _JOINERS = frozenset("\u200c\u200d")
 _JOINED = frozenset({"Lo", "Mn", "Mc", "So", "Sk"})
-"""What a joiner may follow: letters and signs of scripts without capitals (Persian, Hindi …), and emoji."""
+"""Characters that a joiner may follow: letters and signs of scripts without capitals (Persian, Hindi …), and emoji."""
 _BYTES = range(0xDC80, 0xDD00)
-"""How Python holds bytes of arguments and file names that are not UTF-8."""
+"""Python's stand-ins for bytes of arguments and file names that are not UTF-8."""
 
 
 def printable(text: str) -> str:
-    r"""The text with `\x1b`, `\u202e` and the like instead of control characters; line feeds and tabs stay."""
+    r"""Replace control characters by escapes such as `\x1b` and `\u202e`; line feeds and tabs stay."""
     return _replaced(text.replace("\r\n", "\n"), _escape)
 
 
 def printable_line(text: str) -> str:
-    """The same as one line: white space of any kind becomes single spaces."""
+    """The same as one line: each run of white space becomes one space."""
     return printable(" ".join(text.split()))
 
 
 def json_escaped(text: str) -> str:
-    """JSON with its control characters as JSON escapes: it means the same, is UTF-8, and harms no terminal."""
+    """Replace control characters in JSON by JSON escapes: the result means the same, is UTF-8, and is safe to print."""
     return _replaced(text, lambda char: json.dumps(char)[1:-1])
 
 
 def _replaced(text: str, escape: Callable[[str], str]) -> str:
-    def shown(found: re.Match[str]) -> str:
-        char, at = found[0], found.start()
+    def shown(match: re.Match[str]) -> str:
+        char, at = match[0], match.start()
         if char in _JOINERS and at and unicodedata.category(text[at - 1]) in _JOINED:
             return char
         return escape(char)

@@ -1,4 +1,4 @@
-"""The deliveries that this process is working on: a broker that was unreachable delivers their messages once more."""
+"""The deliveries that this process works on: after a lost connection, the broker redelivers their messages."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -7,17 +7,17 @@ _under_way: set[str] = set()
 
 
 def under_way(delivery: str) -> bool:
-    """Whether a thread of this process works on it."""
+    """Whether a thread of this process works on this delivery."""
     return delivery in _under_way
 
 
 @contextmanager
 def first(delivery: str) -> Iterator[bool]:
-    """Whether no other thread of this process works on this delivery; if so, it is the caller's in this context."""
+    """Yield whether no other thread of this process works on this delivery; if so, the caller does in this context."""
     if delivery in _under_way:
         yield False
         return
-    _under_way.add(delivery)  # not a lock: if two threads get here at once, the second one's claim finds nothing
+    _under_way.add(delivery)  # not a lock: if two threads get here at once, the second claims nothing
     try:
         yield True
     finally:

@@ -1,16 +1,16 @@
-"""What can go wrong with a unit of work, as facts to decide by."""
+"""Errors of units of work, as facts to decide by."""
 
 from dataclasses import dataclass
 from enum import StrEnum
 
 
 class ErrorKind(StrEnum):
-    """Whether trying again may help."""
+    """Whether a retry may help."""
 
     PERMANENT = "permanent"
-    """It cannot: bad input, wrong key, unsupported."""
+    """A retry cannot help: bad input, wrong key, unsupported."""
     TRANSIENT = "transient"
-    """It may: time-outs, connections, 5xx, a busy database."""
+    """A retry may help: time-outs, connections, 5xx, a busy database."""
     RATE_LIMITED = "rate_limited"
     """Too many calls at the moment; the unit is not at fault."""
     QUOTA = "quota"
@@ -21,19 +21,19 @@ class ErrorKind(StrEnum):
 
 
 OUTCOMES = ("ok", "failed", *(kind.value for kind in ErrorKind))
-"""How calls to AI services end, as one may ask for them. `failed`: any but `ok`."""
+"""Outcomes of calls to AI services, for filters. `failed`: any but `ok`."""
 MAX_MESSAGE_CHARS = 2_000
 
 
 class PenstockError(Exception):
-    """Root of all errors that Penstock raises on purpose. The message is for people, and cut."""
+    """Root of all errors that Penstock raises on purpose. The message is for people; long ones are cut."""
 
     def __init__(self, message: str = "") -> None:
         super().__init__(message if len(message) <= MAX_MESSAGE_CHARS else f"{message[: MAX_MESSAGE_CHARS - 1]}…")
 
 
 LATELY_S = 300.0
-"""An older success does not count: an outage may have begun since."""
+"""An older success proves nothing: an outage may have begun since."""
 
 
 @dataclass(frozen=True)
@@ -43,12 +43,12 @@ class Health:
     took_s: float
     """The length of the failed call."""
     worked_s_ago: float | None
-    """Seconds since another call last succeeded; None: no success is on record."""
+    """Seconds since another call last succeeded; None: none is on record."""
     answers: bool = False
-    """The breaker has opened several times in a row, but the provider answers a free question."""
+    """Whether the provider answers a free question, although its breaker opened several times in a row."""
 
     def blames_unit(self, released_s_ago: float | None) -> bool:
-        """Whether the failure is the unit's own: another call succeeded during it, or since the unit's last release."""
+        """Whether the unit is at fault: another call succeeded during this one, or since the unit's last release."""
         if self.answers:
             return True
         if self.worked_s_ago is None:
@@ -58,13 +58,13 @@ class Health:
 
 
 class UnitError(PenstockError):
-    """A unit of work failed. `retry_after_s`: what the server asked for, in seconds."""
+    """A unit of work failed. `retry_after_s`: the wait that the server asked for, in seconds."""
 
     kind: ErrorKind = ErrorKind.TRANSIENT
     health: Health | None = None
     """The state of the called provider; None if no call failed."""
     beginning: str = ""
-    """The first characters of the server's answer. For records that people read; never log it."""
+    """The first characters of the server's answer, for records that people read. Never log it."""
 
     def __init__(
         self, message: str, *, kind: ErrorKind | None = None, retry_after_s: float | None = None, code: str = ""
@@ -77,11 +77,11 @@ class UnitError(PenstockError):
 
 
 class NoWorkerWarning(UserWarning):
-    """A program waits for work, and nobody is there to do it."""
+    """A program waits for work, but no worker runs."""
 
 
 class UserError(PenstockError):
-    """What the user asked for cannot be done; nothing was changed. `code` is a short stable word."""
+    """The user's request is impossible; nothing was changed. `code` is a short stable word."""
 
     def __init__(self, message: str, *, code: str = "invalid") -> None:
         super().__init__(message)

@@ -1,4 +1,4 @@
-"""State changes as a capped Redis stream that can be replayed from an id. A convenience: the database is the truth."""
+"""State changes as a capped Redis stream that readers replay from an id. A convenience: the database is the truth."""
 
 from collections.abc import Iterator
 from datetime import datetime
@@ -14,7 +14,7 @@ MAX_EVENTS = 10_000
 
 
 def publish(redis: "Redis", flow: str, event: str, **fields: str | int) -> None:
-    """Append one event. While Redis is unreachable it is lost, without harm."""
+    """Append one event. While Redis is unreachable events are lost, without harm."""
     try:
         redis.xadd(STREAM, cast("Any", {"flow": flow, "event": event, **fields}), maxlen=MAX_EVENTS, approximate=True)
     except RedisError as error:
@@ -24,14 +24,14 @@ def publish(redis: "Redis", flow: str, event: str, **fields: str | int) -> None:
 def trim(redis: "Redis", before: datetime | None, most: int, *, dry_run: bool) -> int:
     """Remove events older than `before` (None: of any age) and beyond the newest `most` (0: any number).
 
-    How many went, or would go.
+    Returns how many that were, or would be.
     """
     old = [entry for entry, _ in cast("Any", redis.xrange(STREAM, max=f"({_id_at(before)}"))] if before else []
     total = redis.xlen(STREAM)
-    gone = max(len(old), total - most if most else 0)
-    if gone and not dry_run:
-        redis.xtrim(STREAM, maxlen=total - gone, approximate=False)
-    return gone
+    excess = max(len(old), total - most if most else 0)
+    if excess and not dry_run:
+        redis.xtrim(STREAM, maxlen=total - excess, approximate=False)
+    return excess
 
 
 def _id_at(moment: datetime) -> str:
@@ -39,7 +39,7 @@ def _id_at(moment: datetime) -> str:
 
 
 def last_id(redis: "Redis") -> str:
-    """The id of the newest event, from which to read on."""
+    """The id of the newest event, for `read`."""
     newest = cast("list[tuple[str, Any]]", redis.xrevrange(STREAM, count=1))
     return newest[0][0] if newest else "0-0"
 

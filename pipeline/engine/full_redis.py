@@ -18,5 +18,5 @@ def _parse(response: str) -> ResponseError:
 
 
 def tell_apart() -> None:
-    """Make all clients of this process raise `RedisFull`, also those that Celery creates."""
+    """Make all clients of this process, also Celery's, raise `RedisFull`."""
     BaseParser.parse_error = staticmethod(_parse)  # type: ignore[method-assign]

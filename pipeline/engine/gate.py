@@ -1,7 +1,7 @@
 """The gate of a queue that calls a provider: pauses, breaker, sliding windows and concurrency in one admission.
 
-An admission is a reservation. It counts until it is given back, or becomes a stamp: the call is made, and counts. The
-stamp has the time when its request was handed over, and does not age before. So the provider never sees more than the
+An admission is a reservation. It counts until the worker gives it back, or turns it into a stamp for a call. The
+stamp starts to age when the worker hands its request to the network. So the provider never sees more calls than the
 limit in any window, however late a worker makes its call. All times are the Redis server's.
 """
 
@@ -19,27 +19,27 @@ from pipeline.engine.leases import script
 MAX_WINDOWS = 4
 _EARLY_TRIES = 10
 RESERVATION_TTL_S = 30.0
-"""How long an admitted message may take to its call; after that it must ask again."""
+"""How long an admission waits for its call; after that the message must ask again."""
 AHEAD_S = 0.1
-"""Admit a message this much before room frees up: it takes some time to its call. The stamp is exact: a call that is
-early waits."""
+"""Admit a message this much before room frees up, because it takes time to make its call. The stamp is exact: an early
+call waits."""
 WAKE_TTL_S = 2.0
-"""How long a token that wakes a worker is kept for it."""
+"""How long a token that wakes a worker stays in its list."""
 FOR_EVER = -1
 CLOSED_BY = {"spend": "the spend cap", "breaker": "its breaker", "operator": "an operator", "limits": "its limits"}
-"""What closes a queue, in words."""
+"""Names of the reasons why a queue is closed, for people."""
 _LACKS_RECORD = 2
 
 
 class Unit(StrEnum):
-    """What a window counts."""
+    """The unit that a window counts."""
 
     REQUESTS = "requests"
     TOKENS = "tokens"
 
 
 Usage = Mapping[Unit, Sequence[tuple[int, int]]]
-"""By unit: how long ago calls were made, in ms, and how much each used."""
+"""By unit: the age of each call in ms, and its amount."""
 
 
 @dataclass(frozen=True)
@@ -53,8 +53,8 @@ class Window:
 
 @dataclass(frozen=True)
 class Admission:
-    """A gate's answer. `wait_s`: when to ask again. `reason` of a refusal: operator, spend, breaker, probe, limit,
-    concurrency, or unready: Redis was emptied and its limits are not back yet."""
+    """A gate's answer. `wait_s`: seconds until the next try. `reason` of a refusal: operator, spend, breaker, probe,
+    limit, concurrency, or unready: Redis was emptied and its limits are not back yet."""
 
     granted: bool
     wait_s: float
@@ -64,7 +64,7 @@ class Admission:
 
 @dataclass(frozen=True)
 class Made:
-    """A call that was made: the number of its stamps, what they count, and how long ago they were made."""
+    """A stamped call: the number of its stamps, the amounts that they count, and their age."""
 
     stamp: int
     cost: int
@@ -74,7 +74,7 @@ class Made:
 
 @dataclass(frozen=True)
 class WindowState:
-    """A window, and how much of it is used. `next_s`: until there is room for one more; 0 if there is."""
+    """A window and its usage. `next_s`: seconds until it has room for one more; 0: now."""
 
     window: Window
     used: int
@@ -83,7 +83,7 @@ class WindowState:
 
 @dataclass(frozen=True)
 class ScopeState:
-    """The state of a scope. Times are seconds from now; None: not closed by this; infinity: until further notice."""
+    """The state of a scope. Times are seconds from now; None: does not close it; infinity: until further notice."""
 
     in_flight: int
     reserved: int
@@ -96,7 +96,7 @@ class ScopeState:
 
 @dataclass(frozen=True)
 class GateState:
-    """The state of a gate: its queue's, its provider's, and the breaker's."""
+    """The state of a gate: its queue, its provider and the breaker."""
 
     queue: ScopeState
     provider: ScopeState
@@ -105,25 +105,25 @@ class GateState:
 
     @property
     def in_flight(self) -> int:
-        """Messages of the queue that were admitted and are not done."""
+        """The number of admitted messages of the queue that are not done."""
         return self.queue.in_flight
 
     @property
     def windows(self) -> list[WindowState]:
-        """What holds for the queue: its own windows, then its provider's."""
+        """All windows of the queue: its own, then its provider's."""
         return self.queue.windows + self.provider.windows
 
     @property
     def closed(self) -> tuple[str, float, str] | None:
         """(`operator`, `spend` or `breaker`; seconds left; reason), or None."""
         own, shared = self.queue, self.provider
-        found = (
+        reasons = (
             ("operator", own.operator_s, own.operator_reason),
             ("operator", shared.operator_s, shared.operator_reason),
             ("spend", shared.spend_s, shared.spend_reason),
             ("breaker", self.breaker_s, self.breaker_reason),
         )
-        return next(((by, left_s, why) for by, left_s, why in found if left_s is not None and left_s > 0), None)
+        return next(((by, left_s, why) for by, left_s, why in reasons if left_s is not None and left_s > 0), None)
 
     @property
     def closed_by(self) -> str:
@@ -132,7 +132,7 @@ class GateState:
 
 
 class Scope:
-    """Limits and pauses of a queue, or of all queues of a provider."""
+    """Limits and pauses of one queue, or of all queues of one provider."""
 
     def __init__(self, redis: "Redis", name: str) -> None:
         self._redis = redis
@@ -151,12 +151,11 @@ class Scope:
         version: int = 0,
         on_record: Callable[[float], Usage] | None = None,
     ) -> bool:
-        """Set what holds for the next admissions. What was used stays used. False: something newer holds.
+        """Set limits and pauses for the next admissions; recorded usage stays. False: a newer version holds.
 
-        `windows` and `concurrency`: None for no limits of concurrency, and for windows and concurrency that stay as
-        they are. `fields`: of pauses and caps; an empty text removes one. `version`: the older never overwrites the
-        newer. `on_record`: the calls of the last so many seconds, for windows that are new or lost; without it, they
-        begin anew.
+        `windows` None: windows and concurrency stay as they are. `concurrency` None: no limit. `fields`: pauses and
+        caps; an empty text removes a field. `version`: an older one never overwrites a newer. `on_record`: returns the
+        recorded calls of the last so many seconds, to fill new or lost windows; without it these start empty.
         """
         values: dict[str, str | float] = dict(fields or {})
         wanted = ""
@@ -175,20 +174,20 @@ class Scope:
         return bool(done)
 
     def ready(self) -> bool:
-        """Whether limits were set since Redis was emptied."""
+        """Whether limits have been set since Redis was last emptied."""
         return bool(self._redis.hexists(self._hash, "ready"))
 
     def close(self, by: str, until_ms: int, reason: str = "") -> None:
-        """Close for an operator or a spend cap, until a moment (epoch ms) or `FOR_EVER`."""
+        """Close for an operator or a spend cap, until a time (epoch ms) or `FOR_EVER`."""
         self._redis.hset(self._hash, mapping={f"{by}_until": until_ms, f"{by}_reason": reason})
 
     def reopen(self, by: str) -> None:
-        """End what `close` with the same `by` began; never another's."""
+        """End the pause that `close` began with the same `by`; leave other pauses."""
         if self._redis.hdel(self._hash, f"{by}_until", f"{by}_reason"):
             self.wake()
 
     def wake(self) -> None:
-        """Have everybody ask again who waits because of this scope."""
+        """Make every worker that waits for this scope ask again."""
         self._redis.register_script(script("gate_wake"))(keys=[self.keys[-1]], args=[int(WAKE_TTL_S * 1000)])
 
 
@@ -205,16 +204,16 @@ class Gate:
         self._keys = [*self.own.keys, *self.shared.keys, breaker_key(breaker)]
 
     def admit(self, holder: str, cost: int = 1, tokens: int = 0, wake: str = "") -> Admission:
-        """Ask for a slot and room in every window. Asking again replaces what the holder has.
+        """Ask for a slot and room in every window. A repeated call replaces the holder's reservation.
 
-        `wake`: a list of the worker's own. If this is refused, a message in that list, with the queue's name as its
-        delivery tag, says when it may be the worker's turn; those who wait before it count in `wait_s`."""
+        `wake`: the worker's own list. After a refusal, a message in that list, with the queue's name as its delivery
+        tag, tells the worker to try again; `wait_s` counts the workers that wait before it."""
         return self._ask("gate_admit", holder, cost, tokens, f"{wake} {self.queue}" if wake else "")
 
     def stamp(self, holder: str, cost: int = 1, tokens: int = 0) -> Admission:
-        """Count the call as made; `sent` follows. If it is refused, everything is given back and no call may be made.
+        """Turn the reservation into a stamp; `sent` follows. A refusal gives everything back and forbids the call.
 
-        A call that is early waits here for a fraction of a second."""
+        Waits a fraction of a second here if the call is early."""
         for _ in range(_EARLY_TRIES):
             admission = self._ask("gate_stamp", holder, cost, tokens)
             if admission.reason != "early":
@@ -224,24 +223,24 @@ class Gate:
         return replace(admission, reason="limit")
 
     def sent(self, holder: str, made: Made | None = None) -> None:
-        """Note that the request of the holder's call was sent: its stamp ages from now on.
+        """Note that the holder's request was sent: its stamp ages from now on.
 
-        `made`: the call, whose stamps are put back if Redis was emptied since its admission."""
+        `made`: the call; restores its stamps if Redis was emptied since its admission."""
         self._run("gate_sent", holder, *((made.stamp, made.cost, made.tokens) if made else (0, 0, 0)))
 
     def finish(self, holder: str, extra_tokens: int = 0, made: Made | None = None) -> None:
-        """Give the slot back, after the call or instead of it. `extra_tokens`: used minus stamped.
+        """Give the slot back, after the call or without one. `extra_tokens`: used minus stamped.
 
-        `made`: the call, whose stamps are put back if Redis was emptied during it."""
+        `made`: the call; restores its stamps if Redis was emptied during it."""
         call = (made.stamp, made.cost, made.tokens, int(made.age_s * 1000)) if made else (0, 0, 0, 0)
         self._run("gate_finish", holder, extra_tokens, *call)
 
     def workers(self) -> set[str]:
-        """The workers whose messages have a slot: a holder is `worker/message`."""
+        """The workers whose messages have a slot. A holder is `worker/message`."""
         return {holder.rpartition("/")[0] for holder in self._holders()}
 
     def finish_all(self, workers: Collection[str]) -> None:
-        """Free the slots of dead workers. A call of theirs that is not marked as sent counts as sent now."""
+        """Free the slots of dead workers. Their calls without a note of `sent` count as sent now."""
         for holder in self._holders():
             if holder.rpartition("/")[0] in workers:
                 self.finish(holder)
@@ -259,15 +258,15 @@ class Gate:
                 return None
             return float("inf") if int(value) < 0 else (int(value) - int(now)) / 1000
 
-        def state(found: list[Any]) -> ScopeState:
-            rows = [found[start : start + 5] for start in range(6, len(found), 5)]
+        def state(values: list[Any]) -> ScopeState:
+            rows = [values[start : start + 5] for start in range(6, len(values), 5)]
             return ScopeState(
-                int(found[0]),
-                int(found[1]),
-                left_s(found[2]),
-                found[3],
-                left_s(found[4]),
-                found[5],
+                int(values[0]),
+                int(values[1]),
+                left_s(values[2]),
+                values[3],
+                left_s(values[4]),
+                values[5],
                 [
                     WindowState(Window(int(limit), int(ms) / 1000, Unit(unit)), int(used), int(next_ms) / 1000)
                     for limit, used, ms, unit, next_ms in rows
@@ -294,5 +293,5 @@ def provider_scope(redis: "Redis", provider: str) -> Scope:
 
 
 def breaker_key(breaker: str) -> str:
-    """The hash that closes the gates of all queues of a provider's capability."""
+    """The key of the hash that closes the gates of all queues of a provider's capability."""
     return f"penstock:{{gates}}:breaker:{breaker}"

@@ -1,4 +1,4 @@
-"""Which queues have a gate, which breaker closes each, and which live settings there are: as the flows declare it."""
+"""The registry of gated queues, their breakers and the live settings, as the flows declare them."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -16,44 +16,44 @@ PLAIN = ("maintenance", "control", "cpu", "io", "capture")
 
 
 def queue_name(capability: str, provider: str) -> str:
-    """A queue for each provider: one that is closed never keeps another's work waiting."""
+    """The name of a provider's own queue: a closed provider never holds up another's work."""
     return f"{capability}.{provider}"
 
 
 @dataclass(frozen=True)
 class GatedQueue:
-    """A queue whose messages each call one provider."""
+    """A queue whose messages call one provider."""
 
     name: str
     provider: str
     capability: str
     limits: str = ""
-    """What holds for this queue, beside its provider's limits, where no live setting says otherwise."""
+    """Limits of this queue, beside its provider's, unless a live setting replaces them."""
     limits_setting: str = ""
-    """A live setting, in messages a minute, that comes before `limits`."""
+    """A live setting, in messages a minute, that overrides `limits`."""
     concurrency: int = 0
-    """Calls of this queue under way at once, where no live setting says otherwise; 0: as its provider allows."""
+    """The most concurrent calls of this queue, unless a live setting replaces it; 0: as its provider allows."""
 
     @property
     def breaker(self) -> str:
-        """The breaker that closes it."""
+        """The name of the breaker that closes this queue."""
         return f"{self.provider}:{self.capability}"
 
 
 @dataclass(frozen=True)
 class Declaration:
-    """A flow's queues and settings, without its works."""
+    """A flow's queues and settings, without its kinds of work."""
 
     gated_queues: Callable[[Settings], list[GatedQueue]] = lambda _: []
-    """Queues of the flow's own whose messages each call a provider."""
+    """The flow's own queues whose messages call a provider."""
     settings: Callable[[Settings], Any] = lambda _: None
-    """Reads the settings that the flow keeps in its own package; they are listed in `pipeline.settings.SECTIONS`."""
+    """Reads the flow's own section of the settings; `pipeline.settings.SECTIONS` lists it."""
     live_settings: Callable[[Settings], dict[str, Live]] = lambda _: {}
-    """Settings that can be changed while everything runs, by key."""
+    """Live settings by key."""
 
 
 class GateRegistry:
-    """The gates of these flows under these settings. Read as often as messages arrive, so each table is made once."""
+    """The gates of these flows under these settings. Every message reads them, so each table is built once."""
 
     def __init__(self, flows: Iterable[Declaration], settings: Settings) -> None:
         self._flows = tuple(flows)
@@ -62,19 +62,19 @@ class GateRegistry:
     @cached_property
     def queues(self) -> Mapping[str, GatedQueue]:
         """Every queue with a gate, by name: one for each provider, and those of the flows."""
-        found = [GatedQueue(queue_name("vision", name), name, "vision") for name in sorted(self._settings.providers)]
+        gated = [GatedQueue(queue_name("vision", name), name, "vision") for name in sorted(self._settings.providers)]
         for flow in self._flows:
-            found += flow.gated_queues(self._settings)
-        return MappingProxyType({queue.name: queue for queue in found})
+            gated += flow.gated_queues(self._settings)
+        return MappingProxyType({queue.name: queue for queue in gated})
 
     @cached_property
     def names(self) -> list[str]:
-        """Every queue that workers know: those without a gate first."""
+        """Every queue of the workers; queues without a gate first."""
         return [*PLAIN, *self.queues]
 
     @cached_property
     def providers(self) -> list[str]:
-        """The providers that messages call."""
+        """The names of the providers that messages call."""
         return sorted({queue.provider for queue in self.queues.values()})
 
     @cached_property
@@ -91,7 +91,7 @@ class GateRegistry:
         return [queue.name for queue in self.queues.values() if queue.provider == provider]
 
     def require(self, queue: str) -> GatedQueue:
-        """A queue by its name. Raises `UserError` for one without a gate."""
+        """A queue by its name. Raises `UserError` for a queue without a gate."""
         if queue not in self.queues:
             names = ", ".join(sorted(self.queues)) or "none, since no provider is configured"
             raise UserError(f"{queue} is not a queue with a gate; these are: {names}", code="unknown_queue")
@@ -99,25 +99,27 @@ class GateRegistry:
 
     @cached_property
     def live_settings(self) -> Mapping[str, Live]:
-        """Every live setting there is."""
+        """Every live setting, by key."""
         settings = self._settings
-        found = live.of_fields("api", settings.api, settings.api.LIVE)
+        all_ = live.of_fields("api", settings.api, settings.api.LIVE)
         for flow in self._flows:
-            found |= flow.live_settings(settings)
+            all_ |= flow.live_settings(settings)
         for provider in self.providers:
             profile = settings.providers[provider]
-            found |= _limits_of(f"provider.{provider}", windows(profile.limits), 0)
-            found[f"provider.{provider}.daily_spend_cap"] = Live(
-                "spent in a day, the provider's queues close until the next; 0: no cap", amount, profile.daily_spend_cap
+            all_ |= _limits_of(f"provider.{provider}", windows(profile.limits), 0)
+            all_[f"provider.{provider}.daily_spend_cap"] = Live(
+                "most to spend in a day: then the provider's queues close until the next; 0: no cap",
+                amount,
+                profile.daily_spend_cap,
             )
         for queue in self.queues.values():
-            found |= _limits_of(f"queue.{queue.name}", windows(queue.limits), queue.concurrency)
-        return MappingProxyType(found)
+            all_ |= _limits_of(f"queue.{queue.name}", windows(queue.limits), queue.concurrency)
+        return MappingProxyType(all_)
 
 
 def _limits_of(scope: str, limits: str, concurrency: int) -> dict[str, Live]:
-    whom = "all queues of the provider together" if scope.startswith("provider.") else "this queue alone"
+    scope_name = "all queues of the provider together" if scope.startswith("provider.") else "this queue alone"
     return {
-        f"{scope}.limits": Live(f"calls or tokens in a window, {whom}: 10/s, 100000 tokens/min", windows, limits),
-        f"{scope}.concurrency": Live(f"calls under way at once, {whom}; 0: no limit", whole(0, 10_000), concurrency),
+        f"{scope}.limits": Live(f"calls or tokens in a window, {scope_name}: 10/s, 100000 tokens/min", windows, limits),
+        f"{scope}.concurrency": Live(f"concurrent calls, {scope_name}; 0: no limit", whole(0, 10_000), concurrency),
     }

@@ -1,4 +1,4 @@
-"""A call to a provider through its gate: check again, call, and record what the call tells about the provider."""
+"""A call to a provider through its gate: check the gate once more, call, and record the provider's health."""
 
 import time
 from collections.abc import Callable
@@ -26,60 +26,60 @@ _OF_THE_ACCOUNT = frozenset({"auth", "no_credit"})
 
 
 class RequestHooks(Protocol):
-    """What a provider's client calls as a request leaves. Preparing and sending one may take long, so a window counts
-    the request from when it really leaves."""
+    """Hooks that a provider's client calls as a request leaves. Preparing and sending it may take long, so a window
+    counts the request from the time that it really leaves."""
 
     def ready(self) -> None:
-        """The request is about to be sent. If this raises `UnitError`, do not send it."""
+        """Call just before the request is sent. If this raises `UnitError`, do not send it."""
 
     def sent(self) -> None:
-        """The request has been handed to the network."""
+        """Call when the request has been handed to the network."""
 
 
 request_hooks: ContextVar[RequestHooks | None] = ContextVar("request_hooks", default=None)
 """The hooks of the request that the current call makes."""
 
 earlier_answers: ContextVar[int] = ContextVar("earlier_answers", default=0)
-"""The answers on record to the same request, if the call wants a new answer instead of a stored one; else 0."""
+"""The number of recorded answers to the same request, if the call wants a new answer; else 0."""
 
 
 class GateClosed(UnitError):
-    """The gate closed between admission and call: no call was made, and no attempt is used."""
+    """The gate closed between admission and call: no call took place, and the unit's attempt does not count."""
 
     kind = ErrorKind.RATE_LIMITED
 
 
 @dataclass
 class GuardedCall:
-    """The calls of one admitted message, one at a time. `leave` when the message is done, whether it called or not."""
+    """The calls of one admitted message, one at a time. Use `leave` when the message is done, even without a call."""
 
     gate: Gate
     breaker: Breaker
     holder: str
     quota_reset: Callable[[datetime], datetime]
     on_change: Callable[[BreakerState | None], None]
-    """Called with the breaker's state when it has opened, and with None just before it closes."""
+    """Takes the breaker's state when it has opened, and None just before it closes."""
     cost_of: Callable[[str, int, int], float]
     """The price of a call by model, input and output tokens."""
     on_cost: Callable[[float], None]
     answers: Callable[[], bool] = lambda: False
-    """Whether the provider answers a free question."""
+    """Asks the provider a free question; whether it answers."""
     cost: int = 1
     tokens: int = 0
-    """Estimated tokens of a call, corrected afterwards by what it used."""
+    """Estimated tokens of a call, corrected afterwards by its usage."""
     holds: bool = True
-    """Whether it has a slot or a reservation: the message's admission, or a call's stamp."""
+    """Whether this has a slot or a reservation: the message's admission, or a call's stamp."""
 
     def call(self, ask: Callable[[], Result], usage_of: Callable[[Result], tuple[str, int, int]]) -> Result:
         """Make one call; `usage_of` returns the model, input tokens and output tokens of its result.
 
-        Raises `GateClosed` if the gate closed before the request was sent, and whatever `ask` raises."""
+        Raises `GateClosed` if the gate closed before the request was sent, and any error of `ask`."""
         provider, _, capability = self.breaker.name.partition(":")
         with span("ai.call", provider=provider, capability=capability, queue=self.gate.queue) as note:
             try:
                 result = self._call(ask, usage_of)
             except UnitError as error:
-                note(failed=str(error.kind))  # not its text: that may quote what was asked
+                note(failed=str(error.kind))  # not its text, which may quote the request
                 raise
             model, input_tokens, output_tokens = usage_of(result)
             note(model=model, input_tokens=input_tokens, output_tokens=output_tokens)
@@ -101,8 +101,8 @@ class GuardedCall:
             request_hooks.reset(token)
         if not hooks.stamp:
             raise RuntimeError("a provider made a call without calling `request_hooks`")
-        # The breaker first: while it is half-open, its probe keeps others out. Accounting and storing the result
-        # need no slot at the provider, so free it for another call before them.
+        # The breaker first: while it is half-open, its probe keeps other calls out. Accounting and storing the result
+        # need no slot at the provider, so free it before them.
         self._note(lambda: self.breaker.succeeded(self._closing))
         self._note(lambda: self._account(hooks, *usage_of(result)))
         return result
@@ -120,7 +120,7 @@ class GuardedCall:
     def _account(self, hooks: "_StampHooks", model: str, input_tokens: int, output_tokens: int) -> None:
         made = Made(hooks.stamp, self.cost, self.tokens, time.monotonic() - hooks.stamped_at)
         used = input_tokens + output_tokens
-        # A service that says nothing has used what was estimated: no call uses no token.
+        # A service that reports no usage counts as the estimate: every call uses tokens.
         self._finish(used - self.tokens if self.tokens and used else 0, made)
         cost = self.cost_of(model, input_tokens, output_tokens)
         if cost:
@@ -129,7 +129,7 @@ class GuardedCall:
     def _judge(self, error: UnitError, hooks: "_StampHooks") -> None:
         """Note the provider's health: it decides whether the failure uses an attempt."""
         took_s = time.monotonic() - hooks.stamped_at if hooks.stamp else 0.0
-        error.health = Health(took_s, None)  # unless Redis can say more
+        error.health = Health(took_s, None)  # unless Redis knows more
         if error.code in _OF_THE_ACCOUNT:
             return
         # A list of models proves nothing about an unknown model: do not ask for it.

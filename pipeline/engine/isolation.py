@@ -1,4 +1,4 @@
-"""What one scope or flow raises never keeps others from their turn."""
+"""Isolate scopes and flows: an error of one never stops the others."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,7 +10,7 @@ log = structlog.get_logger(__name__)
 
 @contextmanager
 def isolated(event: str, *through: type[Exception], **fields: str) -> Iterator[None]:
-    """Log what is raised inside, as `event` with `fields`, and go on after it. What is `through` is raised."""
+    """Log an exception inside as `event` with `fields`, and suppress it. Exceptions of the types `through` pass."""
     try:
         yield
     except through:

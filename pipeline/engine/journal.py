@@ -1,6 +1,6 @@
 """Log lines for claims and changes of state, written once the transaction that made them has committed.
 
-At INFO: how rows that people follow (`engine.announced`) move. At DEBUG: every claim, and how every other unit moves.
+At INFO: changes of rows that have events (`engine.announced`). At DEBUG: every claim, and changes of all other units.
 Lines of a worker name it: see `engine.logs.sign`.
 """
 
@@ -20,16 +20,16 @@ log = structlog.get_logger(__name__)
 _levels = logging.getLogger(__name__)
 _KEY = "journal.lines"
 MAX_IDS = 20
-"""Of more rows in one line, only these are named."""
+"""A line names at most so many rows."""
 
 
 def listens() -> bool:
-    """Whether anybody wants to know of units that nobody follows."""
+    """Whether the log takes changes of rows without events."""
     return _levels.isEnabledFor(logging.DEBUG)
 
 
 def claimed(session: Session, work: str, scope: Any, rows: Sequence[Any], by: str) -> None:
-    """Note that units of a scope were claimed. `by`: the column that people know them by, such as `page`."""
+    """Note a claim of units of a scope. `by`: the column that identifies them for people, such as `page`."""
     if listens() and rows:
         known = {} if by in {"id", "created_at"} else {by: [getattr(row, by) for row in rows[:MAX_IDS]]}
         named = _named(row.id for row in rows)
@@ -39,17 +39,17 @@ def claimed(session: Session, work: str, scope: Any, rows: Sequence[Any], by: st
 def moved(
     session: Session, table: Table, kind: str, cause: StrEnum, changes: Mapping[Any, Any], ids: Iterable[Any]
 ) -> None:
-    """Note that rows took the event `cause`. `changes`: where that leads, by where it begins."""
+    """Note that rows took the event `cause`. `changes`: the new state by the old."""
     level = logging.INFO if announced.of(table) else logging.DEBUG
     if not _levels.isEnabledFor(level) or not (named := _named(ids)):
         return
-    told = {"from": _states(changes), "to": _states(changes.values())}
-    _note(session, level, "state.changed", kind=kind, cause=cause.value, **told, **named)
+    states = {"from": _states(changes), "to": _states(changes.values())}
+    _note(session, level, "state.changed", kind=kind, cause=cause.value, **states, **named)
 
 
 def _named(ids: Iterable[Any]) -> dict[str, Any]:
     rows = iter(ids)
-    shown = [str(one) for one in islice(rows, MAX_IDS)]
+    shown = [str(row_id) for row_id in islice(rows, MAX_IDS)]
     more = sum(1 for _ in rows)
     if len(shown) <= 1:
         return {"id": shown[0]} if shown else {}

@@ -1,7 +1,7 @@
 """Paid answers, one file each in the data folder, until the database has them.
 
-A worker writes the answer here before it does anything else with it. If the database is away or the worker dies, the
-next worker that claims the unit takes the answer from the file instead of calling again. The commit of the transaction
+A worker writes the answer here first of all. If the database is unreachable or the worker dies, the
+next worker that claims the unit reads the answer from the file instead of calling again. The commit of the transaction
 that records the call removes the file.
 """
 
@@ -22,16 +22,16 @@ from pipeline.engine import privacy
 
 log = structlog.get_logger(__name__)
 LATE_S = 60.0
-"""An answer older than this waits for the database, or its worker is dead."""
+"""The age after which an answer waits for the database, or its worker is dead."""
 KEPT_S = 86_400.0
-"""An answer older than this is not needed again: the sweep records its call and removes the file."""
+"""The age after which no unit needs an answer: the sweep records its call and removes the file."""
 _UNSAID = {"preview": "", "error": None}
 
 
 @dataclass(frozen=True)
 class Subject:
-    """The unit of a call, as its record names it. `claim_id`: the claim under which its answer is settled, if any.
-    `of`: the items and units that share its cost, if several do (`accounts.charge`)."""
+    """The unit of a call, as in its record. `claim_id`: the claim that settles its answer, if any.
+    `of`: the items and units that share its cost, if it has several (`accounts.charge`)."""
 
     flow: str
     scope_id: str
@@ -42,7 +42,7 @@ class Subject:
 
 @dataclass(frozen=True)
 class KeptAnswer:
-    """A call and its answer. `said` None: the answer is not needed any more; record the call only."""
+    """A call and its answer. `said` None: no unit needs the answer any more; record the call only."""
 
     path: Path
     trace: dict[str, Any]
@@ -58,7 +58,7 @@ def digest_of(*asked: str) -> str:
 def keep(
     folder: Path, subject: Subject, digest: str, trace: Mapping[str, Any], said: Mapping[str, Any] | None
 ) -> Path | None:
-    """Write an answer to disk and fsync it. None if the disk refuses it: the database may still take it."""
+    """Write an answer to disk and fsync it. None if the disk refuses it: the database may still store it."""
     path = folder / f"{_beginning(subject, digest)}{subject.claim_id}-{trace['call_id']}"
     try:
         folder.mkdir(parents=True, exist_ok=True, mode=privacy.PRIVATE_FOLDER)
@@ -72,17 +72,17 @@ def keep(
 def recall(folder: Path, subject: Subject, digest: str) -> KeptAnswer | None:
     """The paid answer to this request, if it is not settled yet."""
     beginning = _beginning(subject, digest)
-    found = (_read(path) for path in _paths(folder) if path.name.startswith(beginning))
-    return next((one for one in found if one is not None and one.said is not None), None)
+    answers = (_read(path) for path in _paths(folder) if path.name.startswith(beginning))
+    return next((answer for answer in answers if answer is not None and answer.said is not None), None)
 
 
 def claims(folder: Path) -> set[str]:
-    """The claims whose answers are not settled yet."""
+    """The ids of claims whose answers are not settled yet."""
     return {path.name.split("-")[1] for path in _paths(folder)} - {""}
 
 
 def late(folder: Path) -> Iterator[KeptAnswer]:
-    """Answers older than `LATE_S`. Remove unreadable files: their writers died while they wrote."""
+    """Yield answers older than `LATE_S`. Removes unreadable files: their writers died while they wrote."""
     for path in _paths(folder):
         with suppress(FileNotFoundError):  # another process settled it
             age_s = time.time() - path.stat().st_mtime
@@ -114,7 +114,7 @@ def unsay(folder: Path, flow: str, scope_id: object = None) -> None:
 
 
 def discard(path: Path) -> None:
-    """Remove an answer that the database has."""
+    """Remove an answer's file."""
     with suppress(OSError):
         path.unlink()
 

@@ -1,4 +1,4 @@
-"""A lane: one place in a scope's share of the workers, which moves through the scope unit by unit."""
+"""A lane: one of a scope's places, whose message works through the scope unit by unit."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -10,12 +10,12 @@ Result = TypeVar("Result")
 
 MAX_BATCH = 256
 MIN_SLICE_S = 0.05
-"""A lane works at least this long before it yields, so that switching never costs more than working."""
+"""A lane works at least this long before it yields, so that switching never costs more than the work."""
 
 
 @dataclass(frozen=True)
 class Batch(Generic[Unit]):
-    """Units that were claimed, and whether the scope has more to claim now."""
+    """The claimed units, and whether the scope has more to claim now."""
 
     units: Sequence[Unit]
     more: bool
@@ -23,11 +23,11 @@ class Batch(Generic[Unit]):
 
 @dataclass(frozen=True)
 class Hop:
-    """How a hop ended. `more`: the lane should queue up again, at the tail."""
+    """The end of a hop. `more`: the lane should queue up again, at the tail."""
 
     more: bool
     batch: int
-    """Units to claim at once in the next hop, by what the last ones cost."""
+    """How many units the next hop should claim at once, by the cost of the last ones."""
 
 
 def run_lane(
@@ -39,28 +39,28 @@ def run_lane(
     batch: int = 1,
     clock: Callable[[], float] = time.monotonic,
 ) -> Hop:
-    """One hop of a lane: work through the scope for about `quantum_s` seconds, then say whether there is more.
+    """Run one hop of a lane: work through the scope for about `quantum_s` seconds; return whether it has more.
 
     - `settle_and_claim(results, want, untried)`, one transaction: settle `results`, claim up to `want` units, and
       release the units left `untried`.
     - `perform(unit)` does one unit and never raises: an error is a result.
-    - `others_wait()`: a message of another scope waits for this worker, so the lane should yield soon.
+    - `others_wait()`: whether a message of another scope waits for this worker, so that the lane should yield.
 
     With a quantum of 0, a hop is one unit. Otherwise the batch doubles while its units together take less than a
-    tenth of the quantum, so that cheap units share transactions. No unit is begun after the quantum: units that were
-    claimed beside slow ones are released.
+    tenth of the quantum, so that cheap units share transactions. No unit starts after the quantum: the hop releases
+    units that it claimed beside slow ones.
     """
     started = clock()
     claimed = settle_and_claim([], min(batch, MAX_BATCH) if quantum_s else 1, [])
     while claimed.units:
-        begun = clock()
+        began = clock()
         results = []
         for unit in claimed.units:
             results.append(perform(unit))
             ended = clock()
             if ended - started >= quantum_s:
                 break
-        per_unit_s = (ended - begun) / len(results)
+        per_unit_s = (ended - began) / len(results)
         batch = min(batch * 2, max(1, _fitting(quantum_s / 10, per_unit_s)))
         left_s = quantum_s - (ended - started)
         if left_s <= 0 or (ended - started >= MIN_SLICE_S and others_wait()):

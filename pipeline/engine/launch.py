@@ -1,12 +1,12 @@
-"""Which messages are on their way: numbered places, remembered in the broker's Redis.
+"""Messages on their way, as numbered places in the broker's Redis.
 
-A scope has numbered places in each queue that its work goes to, such as a document's lanes. A place waits (its message
-is in the queue) or is at work. Sending reserves the places that are missing, and then publishes one message for each:
-so a scope never has more messages under way than places. Submit, resume, wake-ups and the sweeper all send by `launch`.
+A scope has numbered places in each queue of its work, such as a document's lanes. A place waits (its message
+is in the queue) or works. A launch reserves the missing places, and then publishes one message for each:
+so a scope never has more messages under way than places. Submit, resume, wake-ups and the sweep all call `launch`.
 
-When is a waiting message lost? Timers cannot tell: a long queue looks like a loss. It is lost when its queue has turned
-over without it, so that more messages were worked on since than were before it; or when its queue is empty 5 s after it
-was sent. Before a closed gate nothing is worked on, so nothing is lost.
+When is a waiting message lost? Timers cannot tell: a long queue looks like a loss. It is lost once its queue has turned
+over without it, when workers have handled more messages since than were before it; or if its queue is empty 5 s after
+its launch. Before a closed gate no worker handles messages, so none count as lost.
 """
 
 from collections.abc import Callable, Sequence
@@ -21,7 +21,7 @@ from pipeline.engine.presence import PRESENCE_KEYS
 DELIVERED_KEY = "penstock:places:delivered"
 """Messages that workers handled or gave back lately: see `place_lib.lua`."""
 _UNACKED_KEY = "unacked"
-"""Where kombu keeps what was delivered and not acknowledged."""
+"""Kombu's key of messages that were delivered and are not acknowledged."""
 
 
 @dataclass(frozen=True)
@@ -45,10 +45,10 @@ class Wanted:
 
 
 def launch(places: "Places", wanted: Sequence[Wanted], publish: Callable[[int, Sequence[int]], None]) -> int:
-    """Send the messages that are missing; how many. The only way in which work's messages are sent.
+    """Send the missing messages; return their number. All messages of work pass here.
 
-    `publish(at, numbers)` sends one message for each of these places of `wanted[at]`. If it raises, what was not
-    published counts as sent until the queue has turned over without it.
+    `publish(at, numbers)` sends one message for each of these places of `wanted[at]`. If it raises, unpublished
+    messages count as sent until the queue has turned over without them.
     """
     sent = 0
     for at, numbers in enumerate(places.reserve(wanted)):
@@ -66,37 +66,37 @@ class Places:
         self._shared = [DELIVERED_KEY, *PRESENCE_KEYS, _UNACKED_KEY]
 
     def reserve(self, wanted: Sequence[Wanted]) -> list[list[int]]:
-        """The numbers of the places that each of them lacks: reserved now, so that nobody else sends messages there."""
+        """Reserve the places that each scope lacks, so that no other process sends for them; return their numbers."""
         if not wanted:
             return []
-        keys = [*self._shared, *(_key(one.scope) for one in wanted)]
+        keys = [*self._shared, *(_key(need.scope) for need in wanted)]
         arguments: list[str | int] = []
-        for one in wanted:
-            arguments += [one.queue, one.priority, one.places]
+        for need in wanted:
+            arguments += [need.queue, need.priority, need.places]
         return cast("list[list[int]]", self._run("place_reserve", keys, arguments))
 
-    def begin(self, place: Place, holder: str, ttl_s: float, gone: str = "") -> str:
-        """Take the place of a message that has arrived. Empty, or the living other who has it: then do nothing.
+    def begin(self, place: Place, holder: str, ttl_s: float, dead_holder: str = "") -> str:
+        """Take the place of an arrived message. Returns "", or the place's other live holder: then drop the message.
 
-        `holder`: `process/message`. `gone`: one of whom the caller knows that it is no more; asked for the second time.
+        `holder`: `process/message`. `dead_holder`: a holder that the caller knows is dead; pass it on the second try.
         """
-        arguments: list[str | int] = [place.queue, place.number, place.priority, holder, int(ttl_s * 1000), gone]
+        arguments: list[str | int] = [place.queue, place.number, place.priority, holder, int(ttl_s * 1000), dead_holder]
         return str(self._run("place_begin", [*self._shared, _key(place.scope)], arguments))
 
     def wait(self, place: Place, holder: str = "") -> bool:
-        """Note that a message is about to be sent for the place; False: a living other has it, so send nothing."""
+        """Note that the place's message is about to be sent. False: another live holder has the place; send nothing."""
         arguments: list[str | int] = [place.queue, place.number, place.priority, holder]
         return bool(self._run("place_wait", [*self._shared, _key(place.scope)], arguments))
 
     def known(self, scopes: Sequence[str]) -> set[str]:
-        """Those of these scopes that have a place: somebody is at work, or a message is on its way."""
+        """The scopes among these that have a place: one that works, or one whose message is on its way."""
         with self._redis.pipeline(transaction=False) as pipe:
             for scope in scopes:
                 pipe.exists(_key(scope))
-            return {scope for scope, there in zip(scopes, pipe.execute(), strict=True) if there}
+            return {scope for scope, exists in zip(scopes, pipe.execute(), strict=True) if exists}
 
     def leave(self, place: Place, holder: str) -> None:
-        """Nothing more is to be done in this place."""
+        """Free the holder's place after its message's last work."""
         self._redis.register_script(script("place_leave"))(
             keys=[_key(place.scope)], args=[f"{place.queue}|{place.number}", holder]
         )

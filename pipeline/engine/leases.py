@@ -1,4 +1,4 @@
-"""Leases in Redis: a scope has a limited number, and each expires by itself. All times are the server's."""
+"""Leases in Redis: a scope has a limited number, and each expires. All times are the server's."""
 
 from functools import cache
 from importlib.resources import files
@@ -9,12 +9,12 @@ from redis import Redis
 
 @cache
 def script(name: str, package: str = "pipeline.engine") -> str:
-    """The text of the package's `lua/{name}.lua`, one atomic act."""
+    """The text of `lua/{name}.lua`: one atomic act."""
     return (files(package) / "lua" / f"{name}.lua").read_text()
 
 
 def lease_key(scope: str) -> str:
-    """The sorted set of a scope's leases: member = holder, score = expiry in ms of the server's time."""
+    """The key of a scope's leases, a sorted set: member = holder, score = expiry in ms of the server's time."""
     return f"penstock:leases:{{{scope}}}"
 
 
@@ -41,6 +41,6 @@ class Leases:
         self._redis.delete(self._key)
 
     def holders(self) -> set[str]:
-        """Who holds a lease now."""
-        found = self._redis.register_script(script("lease_holders"))(keys=[self._key])
-        return set(cast("list[str]", found))
+        """The current holders of leases."""
+        holders = self._redis.register_script(script("lease_holders"))(keys=[self._key])
+        return set(cast("list[str]", holders))

@@ -10,7 +10,7 @@ MAX_LIMIT = 1_000_000_000
 
 
 def parse_windows(text: str) -> list[Window]:
-    """The windows in a text, separated by commas; none for an empty text. Raises `ValueError`."""
+    """Parse windows separated by commas; none for an empty text. Raises `ValueError`."""
     parts = [part.strip().lower() for part in text.split(",") if part.strip()]
     if len(parts) > MAX_WINDOWS:
         raise ValueError(f"{len(parts)} limits are too many: a queue has at most {MAX_WINDOWS}")
@@ -18,19 +18,19 @@ def parse_windows(text: str) -> list[Window]:
 
 
 def _parse(part: str) -> Window:
-    found = _FORM.fullmatch(part)
-    if not found or found[4] not in _SECONDS:
+    match = _FORM.fullmatch(part)
+    if not match or match[4] not in _SECONDS:
         raise ValueError(f"'{part}' is not a limit: write it like 10/s, 500/min, 20000/day or 100000 tokens/min")
-    limit, window_s = int(found[1]), float(found[3] or 1) * _SECONDS[found[4]]
+    limit, window_s = int(match[1]), float(match[3] or 1) * _SECONDS[match[4]]
     if not 1 <= limit <= MAX_LIMIT:
         raise ValueError(f"'{part}': the limit must be from 1 to {MAX_LIMIT}; to stop a queue, pause it")
     if not 0.1 <= window_s <= 31 * 86400:
         raise ValueError(f"'{part}': the window must be from 0.1 s to 31 days")
-    return Window(limit, window_s, Unit.TOKENS if (found[2] or "").startswith("token") else Unit.REQUESTS)
+    return Window(limit, window_s, Unit.TOKENS if (match[2] or "").startswith("token") else Unit.REQUESTS)
 
 
 def format_windows(windows: list[Window]) -> str:
-    """The text that `parse_windows` reads."""
+    """The windows as text for `parse_windows`."""
     return ", ".join(_format(window) for window in windows)
 
 

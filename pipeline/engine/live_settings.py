@@ -1,4 +1,4 @@
-"""Settings that can be changed while the fleet runs: rows of `system_settings`, validated when written and read."""
+"""Live settings, which change while the fleet runs: rows of `system_settings`, validated on write and read."""
 
 import json
 from collections.abc import Callable, Iterable, Mapping
@@ -20,12 +20,12 @@ from pipeline.engine.transaction import Tx
 from pipeline.engine.wire import VIEW
 
 VERSION = "version"
-"""The key of a row that counts the changes of all others, by hand aside."""
+"""The key of a row that counts changes of the other rows, without edits by hand."""
 NOTE = "note."
-"""What the keys of rows begin with that say who changed a setting last, and why."""
+"""The prefix of keys of rows that say who last changed a setting, and why."""
 Section = TypeVar("Section", bound=BaseModel)
 DEFAULTS = "defaults"
-"""The key of a row with the fleet's defaults: settings of the processes that run it may differ."""
+"""The key of a row with the fleet's defaults: its processes may run with different settings."""
 
 
 class SystemSetting(Base):
@@ -40,7 +40,7 @@ class SystemSetting(Base):
 
 @dataclass(frozen=True)
 class Live:
-    """A live setting: what it means, how its text is read (raises `ValueError`), and its default."""
+    """A live setting: its help, the parser of its text (raises `ValueError`), and its default."""
 
     help: str
     read: Callable[[str], Any]
@@ -57,14 +57,14 @@ class Value:
     help: str
     is_default: bool
     error: str = ""
-    """The error of an invalid row, whose former value stays in force; else empty."""
+    """The error of an invalid row, which leaves the default in force; else empty."""
     default: Any = None
-    """What it is once it is reset: what the workers, or else this process, were started with."""
+    """The value after a reset: the one that the workers, or else this process, started with."""
     changed_at: datetime | None = None
-    """When it was last changed or reset; None: never, as far as is known."""
+    """The time of the last change or reset; None: none is on record."""
     changed_by: str = ""
     reason: str = ""
-    """What was said for that change."""
+    """The reason given for that change."""
 
     @property
     def text(self) -> str:
@@ -78,7 +78,7 @@ def text_of(value: Any) -> str:
 
 
 def whole(least: int, most: int) -> Callable[[str], int]:
-    """Reads a whole number from `least` to `most`."""
+    """Return a parser of whole numbers from `least` to `most`."""
 
     def read(text: str) -> int:
         try:
@@ -93,7 +93,7 @@ def whole(least: int, most: int) -> Callable[[str], int]:
 
 
 def amount(text: str) -> float:
-    """Reads an amount of money, 0 or more."""
+    """Parse an amount of money, 0 or more."""
     try:
         number = float(text)
     except ValueError:
@@ -104,12 +104,12 @@ def amount(text: str) -> float:
 
 
 def windows(text: str) -> str:
-    """Reads limits; gives their shortest form."""
+    """Parse limits; return their shortest form."""
     return format_windows(parse_windows(text))
 
 
 class _FieldReader:
-    """Reads a field as its own rules have it. Raises `ValueError` in one line."""
+    """Parses a field's text by the rules of its model. Raises `ValueError` in one line."""
 
     def __init__(self, model: type[BaseModel], name: str) -> None:
         self._model, self._name = model, name
@@ -128,9 +128,9 @@ def _adapter(model: type[BaseModel], name: str) -> TypeAdapter[Any]:
 
 
 def of_fields(prefix: str, own: BaseModel, help_of: Mapping[str, str]) -> dict[str, Live]:
-    """Live settings `prefix.field` of a flow's own settings, which are the defaults, by the same rules as at its start.
+    """Return live settings `prefix.field` for a section of the settings, with its rules and its values as defaults.
 
-    `help_of`: what each field means.
+    `help_of`: the help of each field.
     """
     return {
         f"{prefix}.{name}": Live(text, _FieldReader(type(own), name), getattr(own, name))
@@ -138,9 +138,9 @@ def of_fields(prefix: str, own: BaseModel, help_of: Mapping[str, str]) -> dict[s
     }
 
 
-def with_changes(own: Section, found: Iterable["Value"]) -> Section:
-    """A flow's own settings with what was changed of them live."""
-    changed = {value.key.partition(".")[2]: value.value for value in found if not value.is_default}
+def with_changes(own: Section, live_values: Iterable["Value"]) -> Section:
+    """A section of the settings with its live changes."""
+    changed = {value.key.partition(".")[2]: value.value for value in live_values if not value.is_default}
     return own.model_copy(update=changed) if changed else own
 
 
@@ -155,8 +155,8 @@ def values(session: Session, known: Mapping[str, Live]) -> list[Value]:
 
 
 def values_in(rows: Mapping[str, str], known: Mapping[str, Live]) -> list[Value]:
-    """The values of all known settings by these rows. A default is the fleet's, where one was published."""
-    defaults, found = _defaults(rows), []
+    """The values of all known settings by these rows. The default is the fleet's, if it has published one."""
+    defaults, settings = _defaults(rows), []
     for key, live in known.items():
         default = defaults.get(key, live.default)
         value = Value(key, default, live.help, is_default=True, default=default, **_note_of(rows, key))
@@ -164,13 +164,13 @@ def values_in(rows: Mapping[str, str], known: Mapping[str, Live]) -> list[Value]
             try:
                 value = replace(value, value=live.read(str(json.loads(rows[key]))), is_default=False)
             except ValueError as error:
-                value = replace(value, error=f"the row holds nonsense: {error}")
-        found.append(value)
-    return found
+                value = replace(value, error=f"the row is invalid: {error}")
+        settings.append(value)
+    return settings
 
 
 def _note_of(rows: Mapping[str, str], key: str) -> dict[str, Any]:
-    """Fields of a value that say who changed it last; nothing if nobody did, or the row was edited by hand."""
+    """The fields of a value that describe its last change; empty without a note, or if the note is invalid."""
     try:
         note = json.loads(rows.get(NOTE + key, "{}"))
         at = datetime.fromisoformat(note["at"])
@@ -180,19 +180,19 @@ def _note_of(rows: Mapping[str, str], key: str) -> dict[str, Any]:
 
 
 def note(tx: Tx, key: str, reason: str, by: str) -> None:
-    """Write down who changed a setting, and why."""
+    """Record who changed a setting, and why."""
     put(tx, NOTE + key, {"at": tx.now.isoformat(), "by": by, "reason": reason})
 
 
 def unknown(key: str, known: Iterable[str]) -> UserError:
-    """The error for a key that is none of these, with the nearest that is."""
+    """The error for an unknown key, with the nearest known one."""
     near = get_close_matches(key, list(known), n=1)
     meant = f" (did you mean {near[0]}?)" if near else ""
     return UserError(f"there is no live setting {key}{meant}; see `penstock settings list`", code="unknown_setting")
 
 
 def change(tx: Tx, known: Mapping[str, Live], key: str, text: str) -> Any:
-    """Set a live setting from its text; the value. Raises `UserError` for an unknown key or a bad value."""
+    """Set a live setting from its text; return the value. Raises `UserError` for an unknown key or a bad value."""
     if key not in known:
         raise unknown(key, known)
     try:
@@ -204,10 +204,10 @@ def change(tx: Tx, known: Mapping[str, Live], key: str, text: str) -> Any:
 
 
 def publish_defaults(tx: Tx, defaults: Mapping[str, Any]) -> bool:
-    """Make these defaults the fleet's, beside those of other keys that were published; whether that changed any."""
+    """Publish these defaults as the fleet's, beside the published ones of other keys; return whether any changed."""
     if _defaults(stored(tx)).items() >= defaults.items():
         return False
-    bump(tx)  # holds others off until this is committed
+    bump(tx)  # locks out other writers until the commit
     put(tx, DEFAULTS, _defaults(stored(tx)) | dict(defaults))
     return True
 
@@ -220,9 +220,9 @@ def _defaults(rows: Mapping[str, str]) -> dict[str, Any]:
 
 
 def bump(tx: Tx) -> None:
-    """Give the rows a higher version, before they are changed: who changes rows at the same time, waits here.
+    """Raise the rows' version before a change. A concurrent writer of rows waits here.
 
-    It begins with the time, so that a new database is newer than one that was deleted.
+    The version starts from the time, so that a new database has a higher one than a deleted database.
     """
     insert: Any = sqlite.insert if tx.get_bind().dialect.name == "sqlite" else postgresql.insert
     table = table_of(SystemSetting)
@@ -235,11 +235,11 @@ def bump(tx: Tx) -> None:
 def put(tx: Tx, key: str, value: Any) -> None:
     """Write one row."""
     bump(tx)
-    # An upsert, since several may write at once: whoever makes a call notes its breaker.
+    # An upsert, since several processes may write at once.
     upsert(tx, table_of(SystemSetting), [{"key": key, "value": json.dumps(value), "updated_at": tx.now}])
 
 
 def drop(tx: Tx, key: str) -> None:
-    """Delete one row: the default is in force again."""
+    """Delete one row, so that the default holds again."""
     bump(tx)
     tx.execute(delete(SystemSetting).where(SystemSetting.key == key))

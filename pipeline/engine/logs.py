@@ -18,18 +18,18 @@ _signature: list[Callable[[], Mapping[str, str]]] = []
 
 
 def sign(who: Callable[[], Mapping[str, str]]) -> None:
-    """Have every line of this process, and of those that it forks, carry these fields: who wrote it."""
+    """Add these fields, which name the writer, to every line of this process and of its forks."""
     _signature[:] = [who]
 
 
 _BEHIND_COMMANDS = ("pipeline.engine", "pipeline.providers", "pipeline.storage", "tasks")
-"""What commands tell people about in sentences of their own."""
+"""Loggers of code whose events commands report in their own sentences."""
 
 
 def configure(level: str, *, as_json: bool, for_command: bool = False) -> None:
     """Send structlog and the standard library's logging through one handler on standard error.
 
-    `for_command`: its own sentences say what happened, so only errors are logged of what is behind it.
+    `for_command`: log errors only, because the command reports events in its own sentences.
     """
     shared: list[Any] = [
         structlog.contextvars.merge_contextvars,
@@ -67,7 +67,7 @@ def configure(level: str, *, as_json: bool, for_command: bool = False) -> None:
     root.setLevel(level.upper())
     for name in _BEHIND_COMMANDS:
         logging.getLogger(name).setLevel(logging.ERROR if for_command else logging.NOTSET)
-    # A line for each message received and done would bury the lines that name documents and pages.
+    # One line for each message that arrives or ends would bury the lines about documents and pages.
     for chatty in (
         "celery.worker.strategy",
         "celery.app.trace",
@@ -101,7 +101,7 @@ def configure_as_library() -> None:
 
 
 def _harmless(_logger: Any, _name: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
-    """What the renderer shows as it is; it quotes the values of fields itself."""
+    """Escape the parts that the renderer shows unchanged. It quotes the values of fields itself."""
     shown = {printable_line(field): value for field, value in event.items()}
     return shown | {"event": _below(str(event.get("event", "")))}
 
@@ -113,7 +113,7 @@ def _write_traceback(sio: TextIO, exc_info: Any) -> None:
 
 
 def _below(text: str) -> str:
-    """A text whose further lines are indented: what strangers wrote never looks like a line of the log."""
+    """Indent all lines but the first, so that foreign text never looks like a line of the log."""
     return printable(text).replace("\n", "\n    ")
 
 
@@ -131,7 +131,7 @@ def _redact(_logger: Any, _name: str, event: MutableMapping[str, Any]) -> Mutabl
 
 
 def _redacted(value: Any) -> Any:
-    """A copy of nested mappings and lists without secrets; everything else as it is."""
+    """Copy nested mappings and lists without secrets; return other values unchanged."""
     if isinstance(value, dict):
         return {name: "***" if _is_secret(str(name)) else _redacted(inner) for name, inner in value.items()}
     return [_redacted(inner) for inner in value] if isinstance(value, list) else value

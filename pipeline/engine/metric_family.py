@@ -1,4 +1,4 @@
-"""Families of metrics, and what their labels may hold."""
+"""Families of metrics, with printable labels."""
 
 from collections.abc import Sequence
 
@@ -8,20 +8,20 @@ _MOST_CHARS = 100
 
 
 def label(value: object) -> str:
-    """A value as a label: printable, cut. Names come from configuration, which may hold anything."""
+    """A value as a label: printable, and cut. Names from the configuration may hold any character."""
     text = str(value)[:_MOST_CHARS]
     return "".join(char if char.isprintable() else "\ufffd" for char in text)
 
 
 class Gauge(GaugeMetricFamily):
-    """A figure that goes up and down."""
+    """A metric that rises and falls."""
 
     def put(self, values: Sequence[object], value: float) -> None:
-        self.add_metric([label(one) for one in values], value)
+        self.add_metric([label(text) for text in values], value)
 
 
 class Counter(CounterMetricFamily):
-    """A figure that only grows."""
+    """A metric that only grows."""
 
     def put(self, values: Sequence[object], value: float) -> None:
-        self.add_metric([label(one) for one in values], value)
+        self.add_metric([label(text) for text in values], value)

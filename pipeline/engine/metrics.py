@@ -17,24 +17,24 @@ from pipeline.engine.wire import VIEW
 
 @dataclass(frozen=True)
 class Throughput:
-    """Figures of the attempts since a moment. Rule: docs/sources/documents.md#monitoring."""
+    """Figures of the attempts since a time. Rule: docs/sources/documents.md#monitoring."""
 
     __pydantic_config__ = VIEW
     finished: int
     failed: int
     per_minute: float
-    """In the time with work."""
+    """Successful attempts a minute, from the first attempt on."""
     mean_ms: float
 
     @computed_field  # type: ignore[prop-decorator]
     @property
     def failure_rate(self) -> Annotated[float, PlainSerializer(lambda rate: round(rate, 4), float)]:
-        """Failed attempts of all attempts, 0 to 1."""
+        """The share of failed attempts, 0 to 1."""
         return self.failed / self.finished if self.finished else 0.0
 
 
 def count_by(session: Session, column: ColumnElement[Any], *where: ColumnElement[bool]) -> dict[Any, int]:
-    """How many rows that match `where` have which value."""
+    """Count the rows that match `where`, by the column's value."""
     counted = session.execute(select(column, func.count()).where(*where).group_by(column))
     return dict(counted.all())
 
@@ -42,7 +42,7 @@ def count_by(session: Session, column: ColumnElement[Any], *where: ColumnElement
 def throughput(session: Session, attempts: Table, since: datetime, now: datetime) -> Throughput:
     """Figures of a ledger of attempts (columns `created_at`, `latency_ms`, `status`) from `since` to `now`.
 
-    The rate is that of the time with work, without an idle hour before it.
+    The rate starts at the first attempt, so that an idle hour before it does not lower it.
     """
     ok = attempts.c.status == "completed"
     row = session.execute(
@@ -60,7 +60,7 @@ def throughput(session: Session, attempts: Table, since: datetime, now: datetime
 
 @dataclass(frozen=True)
 class Minute:
-    """Attempts that ended within one minute, and how many of them failed."""
+    """The numbers of attempts, and of failed ones, that ended within one minute."""
 
     __pydantic_config__ = VIEW
     begins: datetime
@@ -69,7 +69,7 @@ class Minute:
 
 
 def by_minute(session: Session, attempts: Table, since: datetime) -> list[Minute]:
-    """The attempts of a ledger, as above, in the minutes from `since` on that have any. Reads these attempts alone."""
+    """Count a ledger's attempts (see `throughput`) by minute from `since`, without empty minutes. Reads only these."""
     at, ok = attempts.c.created_at, cast_to(attempts.c.status == "completed", Integer)
     if session.get_bind().dialect.name == "sqlite":
         minute: ColumnElement[Any] = func.substr(at, 1, 16)
@@ -84,28 +84,28 @@ def by_minute(session: Session, attempts: Table, since: datetime) -> list[Minute
 
 
 SENT = "penstock_sent"
-"""The header: when a message was sent, by its sender's clock, in µs. Only messages given back are ordered by it, among
-each other: a clock that is wrong costs their order and nothing else."""
+"""The header with the time when a message was sent, by its sender's clock, in µs. It only orders messages given
+back by gates: a wrong clock costs their order and nothing else."""
 PRIORITY_SUFFIXES = ("", *(f"\x06\x16{step}" for step in (3, 6, 9)))
-"""A queue is one list for each of kombu's priority steps."""
+"""Suffixes of a queue's lists: kombu keeps one list for each priority step."""
 
 
 def queue_depths(redis: "Redis", queues: Iterable[str]) -> dict[str, int]:
-    """Messages waiting in each queue, of any priority; those under way are not counted."""
+    """Count the waiting messages of each queue, over all priorities, without messages under way."""
     names = list(queues)
     with redis.pipeline(transaction=False) as pipe:
         for name in names:
             for suffix in PRIORITY_SUFFIXES:
                 pipe.llen(f"{name}{suffix}")
-        found = cast("list[int]", pipe.execute())
+        lengths = cast("list[int]", pipe.execute())
     steps = len(PRIORITY_SUFFIXES)
-    return {name: sum(found[at * steps : (at + 1) * steps]) for at, name in enumerate(names)}
+    return {name: sum(lengths[at * steps : (at + 1) * steps]) for at, name in enumerate(names)}
 
 
 def oldest_messages_s(redis: "Redis", queues: Iterable[str]) -> dict[str, float]:
-    """How long ago the message was sent that is next in each queue, by its sender's clock; 0 for an empty queue.
+    """The age of each queue's next message by its sender's clock, in seconds; 0 for an empty queue.
 
-    Of several priorities, the one that waits longest.
+    With several priorities, the oldest of their next messages counts.
     """
     names = list(queues)
     with redis.pipeline(transaction=False) as pipe:
@@ -113,10 +113,10 @@ def oldest_messages_s(redis: "Redis", queues: Iterable[str]) -> dict[str, float]
         for name in names:
             for suffix in PRIORITY_SUFFIXES:
                 pipe.lindex(f"{name}{suffix}", -1)
-        (seconds, micros), *found = pipe.execute()
+        (seconds, micros), *messages = pipe.execute()
     now_us, steps = seconds * 1_000_000 + micros, len(PRIORITY_SUFFIXES)
     return {
-        name: max(_age_s(message, now_us) for message in found[at * steps : (at + 1) * steps])
+        name: max(_age_s(message, now_us) for message in messages[at * steps : (at + 1) * steps])
         for at, name in enumerate(names)
     }
 
@@ -125,5 +125,5 @@ def _age_s(message: str | None, now_us: int) -> float:
     try:
         sent_us = int(json.loads(message or "{}")["headers"][SENT])
     except (ValueError, TypeError, KeyError):
-        return 0.0  # not one of ours
+        return 0.0  # a foreign message
     return max(0.0, (now_us - sent_us) / 1e6)

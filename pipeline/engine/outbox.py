@@ -1,9 +1,9 @@
-"""Events: how rows that people follow changed, in the database and in the very transactions that changed them.
+"""Events: changes of rows, recorded in the database by the transactions that made the changes.
 
-So no crash between a commit and its announcement loses one. A transaction takes its numbers as its last act before the
-commit, and holds the counter's row until it has committed: numbers become visible in order, without gaps, and whoever
-has seen 7 needs what is above 7. Nothing may be locked after it, or two transactions could wait for each other: see
-`storage.vectors.changes`, whose stamp comes before.
+So a crash after a commit loses no event. A transaction takes the numbers of its events last, just before the
+commit, and holds the counter's row until it has committed: numbers become visible in order, without gaps, and a reader
+that has seen 7 needs the numbers above 7. It may lock no row after that, or two transactions could deadlock: see
+`storage.vectors.changes`, which takes its stamp before.
 """
 
 import json
@@ -40,11 +40,11 @@ from pipeline.engine.views import plain, view_of
 from pipeline.engine.wire import example
 
 MAX_TEXT = 500
-"""Characters of each text that an event tells."""
+"""The most characters of each text in an event's data."""
 
 
 class EventRow(Base):
-    """One change of a row that people follow."""
+    """One change of a row, numbered."""
 
     __tablename__ = "events"
     __table_args__ = (Index("ix_events_created_at", "created_at"), Index("ix_events_scope_id_seq", "scope_id", "seq"))
@@ -54,14 +54,14 @@ class EventRow(Base):
     type: Mapped[str] = mapped_column(String(80))
     """`kind.status`: `document.completed`."""
     kind: Mapped[str] = mapped_column(String(40))
-    """What the row is called: `document`."""
+    """The kind of row: `document`."""
     scope_id: Mapped[str] = mapped_column(String(64))
-    """The row."""
+    """The row's id."""
     status: Mapped[str] = mapped_column(String(40))
     data: Mapped[str] = mapped_column(Text)
-    """JSON: some columns of the row, as they were then."""
+    """JSON: some columns of the row at that time."""
     created_at: Mapped[datetime] = mapped_column(UtcDateTime)
-    """Never before that of an event with a lower number."""
+    """Never earlier than that of an event with a lower number."""
 
 
 class EventCounter(Base):
@@ -80,7 +80,7 @@ _ONLY = 1
 
 @dataclass(frozen=True)
 class Event:
-    """One change of what people follow, as the stream tells it too."""
+    """One change of a row, as the stream of events sends it too."""
 
     __pydantic_config__ = example(
         seq=4711,
@@ -97,13 +97,13 @@ class Event:
     type: str
     """`kind.status`."""
     kind: str
-    """What changed: a `document`, a `music_run`."""
+    """The kind of row: `document`, `music_run`."""
     scope_id: Annotated[str, Field(serialization_alias="id")]
-    """Which of them."""
+    """The row's id."""
     status: str
     created_at: datetime
     data: dict[str, JsonValue] = field(default_factory=dict)
-    """Some facts, as they were then."""
+    """Some facts of the row at that time."""
 
 
 def last_seq(session: Session) -> int:
@@ -112,8 +112,8 @@ def last_seq(session: Session) -> int:
 
 
 def first_seq(session: Session) -> int:
-    """The number of the oldest event that is kept, or that will be."""
-    last = last_seq(session)  # Before the other look: what is committed between the two must not seem to be gone.
+    """The number of the oldest kept event; without events, that of the next."""
+    last = last_seq(session)  # Read this first: events committed between the two reads must not seem deleted.
     return session.execute(select(func.min(EVENTS.c.seq))).scalar() or last + 1
 
 
@@ -121,7 +121,7 @@ _AFTER = select(EVENTS).where(EVENTS.c.seq > bindparam("last")).order_by(EVENTS.
 
 
 def after(session: Session, seq: int, limit: int) -> list[Event]:
-    """Events after this number, in order."""
+    """Up to `limit` events after this number, in order."""
     return [view_of(Event, row) for row in session.execute(_AFTER, {"last": seq, "most": limit})]
 
 
@@ -134,7 +134,7 @@ def newest(
     before: int | None = None,
     limit: int,
 ) -> list[Event]:
-    """Events, the newest first; of these types or patterns. `before`: only those with a lower number."""
+    """Events of these types or patterns, newest first. `before`: only events with a lower number."""
     c = EVENTS.c
     query = select(EVENTS).order_by(c.seq.desc()).limit(limit)
     for column, wanted in ((c.flow, flow), (c.scope_id, scope_id)):
@@ -153,40 +153,40 @@ def _of_type(pattern: str) -> ColumnElement[bool]:
 
 
 def one(session: Session, seq: int) -> Event | None:
-    """An event by its number; None if it is not kept any more."""
+    """An event by its number; None if retention has removed it."""
     row = session.execute(select(EVENTS).where(EVENTS.c.seq == seq)).one_or_none()
     return view_of(Event, row) if row else None
 
 
 def between(session: Session, since: datetime, until: datetime) -> Iterator[Event]:
-    """Events of this time, in order; the end does not count."""
+    """Events from `since` to before `until`, in order."""
     query = select(EVENTS).where(EVENTS.c.created_at >= since, EVENTS.c.created_at < until).order_by(EVENTS.c.seq)
     for rows in session.execute(query.execution_options(yield_per=500)).partitions():
         yield from (view_of(Event, row) for row in rows)
 
 
 def unsay(session: Session, table: Table, ids: Sequence[Any]) -> None:
-    """Blank what the events of these rows tell: their types and times stay. A deleted row's are blanked anyway."""
+    """Blank the data of these rows' events; their types and times stay. Deleting a row does this too."""
     kind = _announced(table).kind
     for some in portions(map(str, ids)):
-        mine = (EVENTS.c.kind == kind, EVENTS.c.scope_id.in_(some))
-        session.execute(update(EVENTS).where(*mine).values(data="{}"))
+        of_rows = (EVENTS.c.kind == kind, EVENTS.c.scope_id.in_(some))
+        session.execute(update(EVENTS).where(*of_rows).values(data="{}"))
 
 
 @event.listens_for(Session, "before_commit")
 def _record(session: Session) -> None:
-    told: list[dict[str, Any]] = []
+    events: list[dict[str, Any]] = []
     for table, ids in announced.take_noted(session).items():
-        told += _told(session, table, ids)
-        Dispatch.of(session).tell(_announced(table).flow, ids)
-    if not told:
+        events += _events(session, table, ids)
+        Dispatch.of(session).announce(_announced(table).flow, ids)
+    if not events:
         return
     connection = session.connection()
     is_sqlite = connection.dialect.name == "sqlite"
     now = {"now": datetime.now(UTC)} if is_sqlite else {}
-    last, at = connection.execute(_NEXT[is_sqlite], {"many": len(told), **now}).one()
-    first = last - len(told) + 1
-    connection.execute(insert(EVENTS), [{"seq": first + n, **one, "created_at": at} for n, one in enumerate(told)])
+    last, at = connection.execute(_NEXT[is_sqlite], {"many": len(events), **now}).one()
+    first = last - len(events) + 1
+    connection.execute(insert(EVENTS), [{"seq": first + n, **row, "created_at": at} for n, row in enumerate(events)])
 
 
 @event.listens_for(Session, "after_rollback")
@@ -195,7 +195,7 @@ def _forget(session: Session) -> None:
 
 
 def _counted(*, is_sqlite: bool) -> Any:
-    """Add to the counter; its number and time then."""
+    """A statement that adds to the counter and returns its number and time."""
     dialect: Any = sqlite if is_sqlite else postgresql
     now = bindparam("now", type_=UtcDateTime()) if is_sqlite else func.clock_timestamp()
     first = dialect.insert(COUNTER).values(id=_ONLY, seq=bindparam("many"), at=now)
@@ -205,33 +205,33 @@ def _counted(*, is_sqlite: bool) -> Any:
 
 
 _NEXT = {is_sqlite: _counted(is_sqlite=is_sqlite) for is_sqlite in (False, True)}
-"""Built once: in SQLite, whoever builds a statement holds the only write lock."""
+"""Built once: building a statement in a transaction holds SQLite's only write lock."""
 
 
-def _told(session: Session, table: Table, ids: Sequence[Any]) -> Iterator[dict[str, Any]]:
-    """How these rows stand now, as columns of events; in the order in which they were noted."""
-    told = _announced(table)
-    columns = dict.fromkeys(("id", "status", *told.columns, *filter(None, [told.outcome])))
+def _events(session: Session, table: Table, ids: Sequence[Any]) -> Iterator[dict[str, Any]]:
+    """The current state of these rows as columns of events, in the order of `ids`."""
+    form = _announced(table)
+    columns = dict.fromkeys(("id", "status", *form.columns, *filter(None, [form.outcome])))
     query = select(*(table.c[name] for name in columns))
     for some in portions(ids):
         rows = {row.id: row for row in session.execute(query.where(table.c.id.in_(some)))}
         unsay(session, table, [row_id for row_id in some if row_id not in rows])
-        yield from (_columns(told, row_id, rows.get(row_id)) for row_id in some)
+        yield from (_columns(form, row_id, rows.get(row_id)) for row_id in some)
 
 
 def _announced(table: Table) -> Announced:
-    told = announced.of(table)
-    assert told is not None, f"nobody follows rows of {table.name}"
-    return told
+    form = announced.of(table)
+    assert form is not None, f"{table.name} declares no events"
+    return form
 
 
-def _columns(told: Announced, row_id: Any, row: Any | None) -> dict[str, Any]:
-    status = told.status(row) if row is not None else DELETED
-    data = {name: _small(getattr(row, name)) for name in told.columns} if row is not None else {}
+def _columns(form: Announced, row_id: Any, row: Any | None) -> dict[str, Any]:
+    status = form.status(row) if row is not None else DELETED
+    data = {name: _small(getattr(row, name)) for name in form.columns} if row is not None else {}
     return {
-        "flow": told.flow,
-        "type": f"{told.kind}.{status}",
-        "kind": told.kind,
+        "flow": form.flow,
+        "type": f"{form.kind}.{status}",
+        "kind": form.kind,
         "scope_id": str(row_id),
         "status": status,
         "data": json.dumps(data, ensure_ascii=False),

@@ -1,6 +1,6 @@
-"""Which workers are alive, and which of their processes. Each has a lease; one that is absent twice in a row is gone.
+"""Presence of workers and of the processes of their pools. Each has a lease; absent twice in a row, it counts as dead.
 
-A worker's main process renews all of them: a process of its pool may be in a long call of C code.
+A worker's main process renews all its leases, because a process of its pool may be in a long call of C code.
 """
 
 import json
@@ -13,7 +13,7 @@ from redis import Redis
 from pipeline.engine.leases import Leases, lease_key
 
 PRESENCE_KEYS = (lease_key("presence"), lease_key("presence:pools"))
-"""Workers, and the processes of their pools."""
+"""The keys of the leases of workers, and of their pools' processes."""
 _FACTS = "penstock:presence:facts:"
 _MISSED_KEY = "penstock:presence:missed_since"
 _SWEPT_KEY = "penstock:sweep:ended"
@@ -22,7 +22,7 @@ _REMEMBERED_MS = 7 * 24 * 3600 * 1000
 
 @dataclass(frozen=True)
 class NoWorker:
-    """Nobody is there to work. `reason`: a sentence for people that says what to do."""
+    """No worker runs. `reason`: a sentence that tells people what to do."""
 
     reason: str = "No worker is running: start some with `penstock worker`, or `penstock up`."
 
@@ -31,7 +31,7 @@ class NoWorker:
 
 
 class Presence:
-    """The workers of the fleet, and the processes of their pools, each by `hostname:pid:nonce`."""
+    """The presence of the fleet's workers and their pools' processes, each by `hostname:pid:nonce`."""
 
     def __init__(self, redis: "Redis") -> None:
         self._redis = redis
@@ -43,7 +43,7 @@ class Presence:
     ) -> None:
         """Count this worker and the processes of its pool as alive for the next `ttl_s` seconds.
 
-        `facts`: what it says of itself to whoever looks, as JSON.
+        `facts`: what `facts()` reports about this worker; JSON.
         """
         self._workers.acquire(worker_id, ttl_s)
         if facts is not None:
@@ -52,68 +52,68 @@ class Presence:
             self._pools.acquire(process_id, ttl_s)
 
     def leave(self, *ids: str) -> None:
-        """Count these workers or processes as gone."""
+        """Remove these workers or processes."""
         self._workers.release(*ids)
         self._pools.release(*ids)
         if ids:
-            self._redis.delete(*(_FACTS + one for one in ids))
+            self._redis.delete(*(_FACTS + worker for worker in ids))
 
     def alive(self) -> set[str]:
-        """The workers. Where a pool is of threads, a worker is its only process."""
+        """The live workers. A worker with a pool of threads is its only process."""
         return self._workers.holders()
 
     def facts(self) -> dict[str, dict[str, Any]]:
-        """What the workers say of themselves, by worker, and `seen_s`: how long ago. Empty if one says nothing."""
+        """The reported facts by worker, with their age as `seen_s`. Empty for a worker that reports none."""
         workers = sorted(self.alive())
         with self._redis.pipeline(transaction=False) as pipe:
             for worker in workers:
                 pipe.get(_FACTS + worker)
                 pipe.pttl(_FACTS + worker)
-            found = pipe.execute()
-        return {worker: _facts(*found[at * 2 : at * 2 + 2]) for at, worker in enumerate(workers)}
+            replies = pipe.execute()
+        return {worker: _facts(*replies[at * 2 : at * 2 + 2]) for at, worker in enumerate(workers)}
 
     def served(self) -> set[str] | None:
-        """The queues that running workers consume; None if one of them does not name its queues."""
+        """The queues that live workers consume; None if a worker does not report its queues."""
         return served(facts.get("queues", ()) for facts in self.facts().values())
 
     def living(self, processes: Iterable[str]) -> set[str]:
-        """Those of these processes that live."""
-        asked = set(processes)
-        return asked & (self.alive() | self._pools.holders()) if asked else set()
+        """The live processes among these."""
+        wanted = set(processes)
+        return wanted & (self.alive() | self._pools.holders()) if wanted else set()
 
     def missed_twice(self, processes: Iterable[str], within_s: float = 60, apart_s: float = 0) -> set[str]:
-        """Those of `processes` that are absent now and were absent at the last call, if it was in the last `within_s`.
+        """The processes among these that are absent now and were at the last call, if that was within `within_s`.
 
-        Twice, since Redis may just have been emptied, or the process begun: by the next call a living one is there. A
-        call may come late, and the next one soon after it: the first miss counts once `apart_s` have passed.
+        Twice, because Redis may just have been emptied, or the process started: by the next call a live one is present.
+        Because two calls may follow each other closely, the first miss counts after `apart_s` only.
         """
-        asked = set(processes)
-        if not asked:
+        wanted = set(processes)
+        if not wanted:
             self._redis.delete(_MISSED_KEY)
             return set()
-        absent = asked - self.living(asked)
+        absent = wanted - self.living(wanted)
         seconds, micros = self._redis.time()
         now = seconds + micros / 1e6
         since = dict(cast("list[tuple[str, float]]", self._redis.zrange(_MISSED_KEY, 0, -1, withscores=True)))
         with self._redis.pipeline() as pipe:
             pipe.delete(_MISSED_KEY)
             if absent:
-                pipe.zadd(_MISSED_KEY, {one: since.get(one, now) for one in absent})
+                pipe.zadd(_MISSED_KEY, {process: since.get(process, now) for process in absent})
                 pipe.pexpire(_MISSED_KEY, int(within_s * 1000))
             pipe.execute()
-        return {one for one in absent if one in since and now - since[one] >= apart_s}
+        return {process for process in absent if process in since and now - since[process] >= apart_s}
 
 
 def served(workers: Iterable[Collection[str]]) -> set[str] | None:
-    """The union of the queues of each worker; None if one of them names none."""
+    """The union of the workers' queues; None if a worker names none."""
     queues = list(workers)
-    return {queue for some in queues for queue in some} if all(queues) else None
+    return {queue for names in queues for queue in names} if all(queues) else None
 
 
-def _facts(said: str | None, left_ms: int) -> dict[str, Any]:
-    if said is None:
+def _facts(stored: str | None, left_ms: int) -> dict[str, Any]:
+    if stored is None:
         return {}
-    facts = dict(json.loads(said))
+    facts = dict(json.loads(stored))
     return facts | {"seen_s": max(0.0, facts.pop("ttl_s") - left_ms / 1000)}
 
 
@@ -123,6 +123,6 @@ def sweep_ended(redis: "Redis") -> None:
 
 
 def last_sweep_s(redis: "Redis") -> float | None:
-    """How long ago the last sweep ended, by the server's clock; None if it is not known."""
+    """Seconds since the last sweep ended, by the server's clock; None if none is on record."""
     left_ms = redis.pttl(_SWEPT_KEY)
     return (_REMEMBERED_MS - left_ms) / 1000 if left_ms > 0 else None

@@ -1,4 +1,4 @@
-"""Who may read what Penstock writes: the user that it runs as alone. Results that go elsewhere are the user's own."""
+"""Keep Penstock's files private to the user that it runs as. Results for other places get the user's own modes."""
 
 import os
 import shutil
@@ -13,13 +13,13 @@ _users_umask: list[int] = []
 
 
 def begin() -> None:
-    """Let what this process creates be its user's alone. For entry points: a library leaves a program's umask alone."""
+    """Make new files of this process private to its user. For entry points: a library keeps its program's umask."""
     before = os.umask(_OTHERS)
     _users_umask[:] = _users_umask or [before]
 
 
 def users_mode(full: int) -> int:
-    """What `full` (0o666 for a file, 0o777 for a folder) comes to by the umask that this process was started with."""
+    """Apply the umask that this process started with to `full` (0o666 for a file, 0o777 for a folder)."""
     if _users_umask:
         return full & ~_users_umask[0]
     current = os.umask(_OTHERS)
@@ -28,21 +28,21 @@ def users_mode(full: int) -> int:
 
 
 def make_users_folder(folder: Path) -> None:
-    """Make a folder of the user's, with those above it, by the user's umask. Raises `OSError`."""
+    """Make a folder and its missing parents with the user's umask. Raises `OSError`."""
     missing = [folder, *folder.parents][: _depth_missing(folder)]
-    for one in reversed(missing):
-        one.mkdir(exist_ok=True)
-        one.chmod(users_mode(0o777))
+    for parent in reversed(missing):
+        parent.mkdir(exist_ok=True)
+        parent.chmod(users_mode(0o777))
 
 
 def _depth_missing(folder: Path) -> int:
-    return next((depth for depth, one in enumerate([folder, *folder.parents]) if one.exists()), 0)
+    return next((depth for depth, parent in enumerate([folder, *folder.parents]) if parent.exists()), 0)
 
 
 def copy_to_user(source: Path, target: Path) -> None:
-    """Copy a folder with files in it (no folders) to a place of the user's, by the user's umask. Raises `OSError`.
+    """Copy a folder of files (no subfolders) to `target` with the user's umask. Raises `OSError`.
 
-    Files of the same names are replaced, each in one step; links are replaced, not followed.
+    Replaces files of the same names, each in one step. Replaces links instead of following them.
     """
     make_users_folder(target)
     for file in source.iterdir():
@@ -56,17 +56,17 @@ def copy_to_user(source: Path, target: Path) -> None:
 
 
 def is_open(path: Path) -> bool:
-    """Whether others may read, write or enter it; False if there is nothing."""
+    """Whether other users may read, write or enter this path; False if it does not exist."""
     with suppress(OSError):
         return bool(stat.S_IMODE(path.lstat().st_mode) & _OTHERS)
     return False
 
 
 def close(folder: Path, inside: tuple[str, ...] = ()) -> bool:
-    """Shut others out of a folder of this user's; whether they are out. Harmless if there is none.
+    """Take all rights of other users off a folder of this user; return whether they have none. It may be missing.
 
-    A folder for all, such as /tmp, the user's home and what belongs to somebody else stay as they are. What is called
-    one of `inside` there is closed instead.
+    Leaves shared folders such as /tmp, the user's home and other users' folders unchanged. In these it closes the
+    entries named in `inside` instead.
     """
     if not is_open(folder):
         return True
@@ -80,14 +80,14 @@ def close(folder: Path, inside: tuple[str, ...] = ()) -> bool:
 
 
 def _is_ours_alone(folder: Path) -> bool:
-    found = folder.lstat()
-    for_all = found.st_mode & stat.S_ISVTX or folder in {Path("/"), Path.home()}
-    return not for_all and stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid()
+    status = folder.lstat()
+    for_all = status.st_mode & stat.S_ISVTX or folder in {Path("/"), Path.home()}
+    return not for_all and stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid()
 
 
 def _shut(path: Path) -> bool:
     try:
         path.chmod(stat.S_IMODE(path.lstat().st_mode) & ~_OTHERS)
-    except OSError:  # another user's, or a file system that knows no modes
+    except OSError:  # another user's path, or a file system without modes
         return False
     return not is_open(path)

@@ -1,6 +1,6 @@
-"""Sockets in a folder whose name anybody can guess: whose folder it is, looked at before each connection.
+"""Sockets in a folder with a guessable name: each connection first checks the folder's owner.
 
-Another user who made it first would be sent our messages, and could send us theirs.
+Another user who created the folder first would receive our messages, and could send their own.
 """
 
 import os
@@ -16,19 +16,19 @@ ADVICE = "remove it, or set TMPDIR to a folder of your own, or PENSTOCK_DATA_DIR
 
 
 class ForeignSocket(RedisError):
-    """The socket's folder is another user's, or others may enter it. Not tried again, unlike a lost connection."""
+    """The socket's folder belongs to another user, or others may enter it. Clients do not retry this."""
 
 
 def check(socket: str) -> None:
-    """Raise `ForeignSocket` unless the folder of this socket is this user's alone; `OSError` if there is none."""
+    """Raise `ForeignSocket` unless the socket's folder is private to this user; `OSError` if it does not exist."""
     folder = Path(socket).parent
-    found = folder.lstat()
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or stat.S_IMODE(found.st_mode) & 0o077:
+    status = folder.lstat()
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid() or stat.S_IMODE(status.st_mode) & 0o077:
         raise ForeignSocket(f"{folder} belongs to someone else or is open to others: {ADVICE}")
 
 
 class OwnFolder:
-    """Goes before a connection to a unix socket."""
+    """Mixin of a connection to a unix socket: checks the folder first."""
 
     path: str
 
@@ -38,8 +38,8 @@ class OwnFolder:
 
 
 class PrivateSocket(OwnFolder, UnixDomainSocketConnection):
-    """A connection to a socket in a folder that is ours alone."""
+    """A connection to a socket in a private folder."""
 
 
 class AsyncPrivateSocket(OwnFolder, AsyncUnixDomainSocketConnection):
-    """The same for asyncio: what `_connect` returns is awaited."""
+    """The same for asyncio: callers await the result of `_connect`."""

@@ -1,4 +1,4 @@
-"""How much one caller may have in a time: buckets in Redis that refill evenly."""
+"""Rate limits of callers: buckets in Redis that refill evenly."""
 
 from dataclasses import dataclass
 
@@ -15,8 +15,8 @@ class Rate:
     per_s: float
 
 
-class TooMany(Exception):  # what happened, not a defect
-    """The bucket holds too little. `wait_s`: when it will hold enough; None: it never does."""
+class TooMany(Exception):  # an event, not a defect
+    """The bucket holds too little. `wait_s`: seconds until it holds enough; None: it never does."""
 
     def __init__(self, wait_s: float | None) -> None:
         super().__init__("too many")

@@ -1,4 +1,4 @@
-"""What to do after an error: a pure decision."""
+"""The decision after an error, as a pure function."""
 
 import random
 from dataclasses import dataclass
@@ -10,26 +10,26 @@ from pipeline.engine.errors import ErrorKind, UnitError
 
 @dataclass(frozen=True)
 class RetryAt:
-    """Try again then; the attempt counts."""
+    """Retry at `at`; the attempt counts."""
 
     at: datetime
 
 
 @dataclass(frozen=True)
 class Release:
-    """Try again then; the attempt does not count: the unit was not at fault."""
+    """Retry at `at`; the attempt does not count, because the unit was not at fault."""
 
     at: datetime
 
 
 @dataclass(frozen=True)
 class GiveUp:
-    """Do not try again unless a person asks."""
+    """Do not retry unless a person asks."""
 
 
 @dataclass(frozen=True)
 class Drop:
-    """Nobody wants the result any more."""
+    """Give the unit back: its result is no longer needed."""
 
 
 Decision = RetryAt | Release | GiveUp | Drop
@@ -50,11 +50,11 @@ _NO_TABLE_S = 5.0
 
 @dataclass(frozen=True)
 class Policy:
-    """Waits in seconds before each further attempt. There is one attempt more than waits, so each wait is used."""
+    """The waits in seconds before further attempts. A unit has one attempt more than waits."""
 
     backoff_s: tuple[float, ...]
     jitter: float = 0.2
-    """The most that is added at random, as a part of the wait, so that a burst of failures does not return as one."""
+    """The largest random addition, as a fraction of the wait, so that a burst of failures does not return as one."""
 
     @property
     def max_attempts(self) -> int:
@@ -69,7 +69,7 @@ class Policy:
 
 
 def decide(error: UnitError, attempt: int, now: datetime, policy: Policy, past: Past = Past()) -> Decision:
-    """What becomes of a unit whose attempt number `attempt` (1-based) ended in `error`.
+    """Decide about a unit whose attempt number `attempt` (1-based) ended in `error`.
 
     A server's Retry-After overrides any table. Permanent errors are never retried. A failure of the provider (not of
     the unit) uses no attempt, however long it lasts.
@@ -82,7 +82,7 @@ def decide(error: UnitError, attempt: int, now: datetime, policy: Policy, past: 
     limited = error.kind is ErrorKind.RATE_LIMITED and not (error.health and own and past.releases >= MAX_RELEASES)
     unavailable = error.kind is ErrorKind.UNAVAILABLE and not (error.health and own)
     if limited or unavailable or error.kind is ErrorKind.QUOTA:
-        return Release(now)  # the gate has closed for as long as it takes
+        return Release(now)  # the gate stays closed for as long as it takes
     if own and attempt >= policy.max_attempts:
         return GiveUp()
     wait_s = policy.wait_s(attempt if own else past.releases + 1)
@@ -91,9 +91,9 @@ def decide(error: UnitError, attempt: int, now: datetime, policy: Policy, past: 
 
 
 def seconds_or_date(value: str | None, now: datetime) -> float | None:
-    """The wait in seconds that the value of a Retry-After header names; None for anything else.
+    """Parse the value of a Retry-After header into a wait in seconds; None for any other text.
 
-    A stranger's number: it may be negative, endless or no number at all."""
+    The number is foreign input: it may be negative, infinite or NaN."""
     if not value:
         return None
     try:

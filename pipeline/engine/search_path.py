@@ -1,6 +1,6 @@
-"""Where Python looks for modules in our processes: never in the folder that one stands in.
+"""The module search path of our processes, without the current folder.
 
-`PYTHONPATH` brings that folder in more often than people mean it to: an empty entry, as in
+`PYTHONPATH` often adds that folder by accident: an empty entry, as in
 `PYTHONPATH=$PYTHONPATH:/opt/lib`, is the current folder. Imports nothing but `os` and `sys`, since the command cleans
 the path with this before it imports anything else.
 """
@@ -9,13 +9,13 @@ import os
 import sys
 
 NAMES = ("pipeline", "tasks", "celeryconfig")
-"""What Penstock's modules are called, at the top."""
+"""The names of Penstock's top-level modules."""
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))  # noqa: PTH100, PTH120
-"""The folder that Penstock itself is imported from."""
+"""The folder from which Python imports Penstock."""
 
 
 def clean() -> None:
-    """Take out of this process's path what `is_stray` names, and make sure that Penstock itself is found."""
+    """Remove stray entries (`is_stray`) from this process's path, and make sure that it can import Penstock."""
     sys.path[:] = [entry for entry in sys.path if not is_stray(entry)]
     if not any(map(_is_root, sys.path)) and ROOT not in _installed():
         sys.path.insert(0, ROOT)
@@ -27,11 +27,11 @@ def program(module: str, *arguments: str) -> list[str]:
 
 
 def environment() -> dict[str, str]:
-    """This process's variables, for a process of ours: it imports the same Penstock, and nothing by accident."""
+    """Environment variables for a child process, so that it imports the same Penstock and no stray module."""
     given = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     kept = [entry for entry in given if not _is_root(entry) and not is_stray(entry)]
     wanted = kept if ROOT in _installed() else [ROOT, *kept]
-    # Whatever starts a Python of its own, such as a worker that detaches itself, does not look around either.
+    # For Pythons that the child starts, such as a worker that detaches itself.
     others = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | {"PYTHONSAFEPATH": "1"}
     return others | ({"PYTHONPATH": os.pathsep.join(wanted)} if wanted else {})
 
@@ -62,7 +62,7 @@ def _is_here(entry: str) -> bool:
 
 
 def _installed() -> set[str]:
-    """Where Python itself and what is installed for it live; `site` is there before any program begins."""
+    """The folders of Python and of installed packages. Python imports `site` before any program."""
     site = sys.modules.get("site")
     folders = {os.path.dirname(os.__file__)}  # noqa: PTH120
     if site is not None:

@@ -1,4 +1,4 @@
-"""What one message did, for whoever sends the next: the same answer from every unit of work of every flow."""
+"""The result of one message's work, in one form for all kinds of work, for the code that sends the next message."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -6,17 +6,17 @@ from enum import StrEnum
 
 @dataclass(frozen=True)
 class Settled:
-    """How a message's work ended. All defaults: nothing was due, or the claim had been taken away."""
+    """The result of a message's work. All defaults: no unit was due, or the claim was lost."""
 
     done: int = 0
-    """Units (or steps of one) whose results this message stored."""
+    """The number of units (or steps of a unit) whose results this message stored."""
     again: bool = False
-    """There is more for this message: it should take its place at the tail of the queue again."""
+    """Whether the scope has more for this message, which should then queue up at the tail."""
     retry_in_s: float | None = None
-    """Seconds until a unit that failed or was refused is due."""
+    """Seconds until a failed or refused unit is due."""
     status: StrEnum | None = None
     """State of the unit's row now; None: this message settled none."""
     changed: bool = False
-    """The scope moved visibly, in state or percentage: whoever follows it wants to know."""
+    """Whether the scope changed visibly, in state or percentage."""
     size: int = 1
-    """Units that the next message should claim at once."""
+    """How many units the next message should claim at once."""

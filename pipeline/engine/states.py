@@ -18,16 +18,16 @@ Event = TypeVar("Event", bound=StrEnum)
 
 
 class IllegalTransition(UserError):
-    """There is no such transition. Raised before anything is written."""
+    """The machine has no such transition. Raised before any write."""
 
 
 class StaleClaim(RuntimeError):
-    """A row that this transaction read as ours was not ours when it wrote: the caller did not lock the row's scope."""
+    """A claim that this transaction read was lost when it wrote: the caller did not lock the row's scope."""
 
 
 @dataclass(frozen=True, eq=False)
 class Machine(Generic[State, Event]):
-    """Which event leads from which state to which. What is not listed does not exist."""
+    """The legal transitions: (state, event) → next state."""
 
     name: str
     legal: Mapping[tuple[State, Event], State]
@@ -42,19 +42,19 @@ class Machine(Generic[State, Event]):
             ) from None
 
     def word(self, status: Any) -> str:
-        """The name of a state, as a row has it."""
+        """The name of the state with this value in a row."""
         state, _ = next(iter(self.legal))
         return type(state)(status).name
 
     def sources(self, event: Event) -> dict[State, State]:
-        """The states that may take `event`, and where it leads from each."""
-        found = {before: after for (before, name), after in self.legal.items() if name == event}
-        if not found:
+        """The states that may take `event`, each with its next state."""
+        moves = {before: after for (before, name), after in self.legal.items() if name == event}
+        if not moves:
             raise IllegalTransition(f"{self.name}: no transition is called {event.value}", code="illegal_state")
-        return found
+        return moves
 
     def change(self, table: Table, event: Event) -> tuple[ColumnElement[bool], ColumnElement[Any] | State]:
-        """(which rows may take `event`, their state afterwards)."""
+        """(the condition for rows that may take `event`, their next state)."""
         moves = self.sources(event)
         targets = set(moves.values())
         new: ColumnElement[Any] | State = targets.pop()
@@ -64,9 +64,9 @@ class Machine(Generic[State, Event]):
         return or_(*(table.c.status == before for before in moves)), new
 
     def move(self, session: Session, table: Table, event: Event, *where: ColumnElement[bool], **values: Any) -> int:
-        """Move the rows that match `where` and may take `event`; how many.
+        """Move the rows that match `where` and may take `event`; return their number.
 
-        One UPDATE that compares and sets: of two callers, one wins and the other gets 0.
+        One UPDATE compares and sets: of two callers, one wins and the other gets 0.
         """
         may, new = self.change(table, event)
         statement = update(table).where(may, *where).values(status=new, **values)
@@ -79,7 +79,7 @@ class Machine(Generic[State, Event]):
     def move_returning(
         self, session: Session, table: Table, event: Event, *where: ColumnElement[bool], **values: Any
     ) -> list[Any]:
-        """Like `move`, but returns the rows as they are afterwards, in no particular order."""
+        """Like `move`, but return the changed rows, in no particular order."""
         rows = list(session.execute(self.returning(table, event, *where, **values)))
         self.note(session, table, event, (row.id for row in rows))
         return rows
@@ -87,13 +87,13 @@ class Machine(Generic[State, Event]):
     def returning(
         self, table: Table, event: Event, *where: ColumnElement[bool], **values: Any
     ) -> ReturningUpdate[tuple[Any, ...]]:
-        """The statement of `move_returning`. Whoever executes it calls `note`."""
+        """The statement of `move_returning`. The caller executes it, and then calls `note`."""
         may, new = self.change(table, event)
         return update(table).where(may, *where).values(status=new, **values).returning(*table.c)
 
     def note(self, session: Session, table: Table, event: Event, ids: Iterable[Any]) -> None:
-        """Note for the log and those who follow the table that these rows took `event`, unless that leaves each state
-        as it is."""
+        """Note for the log and for the table's events that these rows took `event`, unless that leaves each state
+        unchanged."""
         changes = self.sources(event)
         if (announced.of(table) or journal.listens()) and any(old != new for old, new in changes.items()):
             noted = list(ids)
@@ -114,7 +114,7 @@ class Machine(Generic[State, Event]):
     def move_held(
         self, session: Session, table: Table, event: Event, rows: Sequence[Mapping[str, Any]], **values: Any
     ) -> int:
-        """Like `move_each`, but says how many moved: those whose claims still held."""
+        """Like `move_each`, but return how many moved because their claims still held."""
         if not rows:
             return 0
         columns = tuple(name for name in rows[0] if name not in {"id", "claim_id"})
@@ -142,7 +142,7 @@ def _statement_of_each(
     columns: tuple[str, ...],
     alike: tuple[tuple[str, Any], ...],
 ) -> Update:
-    """Built once: in SQLite, whoever builds it holds the only write lock."""
+    """Build the statement once: building it in a transaction holds SQLite's only write lock."""
     may, new = machine.change(table, event)
     return (
         update(table)

@@ -1,4 +1,4 @@
-"""The declarative base and column types that every table shares."""
+"""The declarative base and the column types of all tables."""
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
@@ -45,7 +45,7 @@ class UtcDateTime(TypeDecorator[datetime]):
 
 
 RowId = BigInteger().with_variant(Integer, "sqlite")
-"""A number that the database gives: SQLite numbers rows in columns of the type INTEGER alone."""
+"""A row's number from the database. SQLite numbers rows in columns of type INTEGER only."""
 
 
 class Base(DeclarativeBase):
@@ -55,43 +55,43 @@ class Base(DeclarativeBase):
 
     @classmethod
     def __table_cls__(cls, *args: Any, **options: Any) -> Table:
-        """Rows that the database numbers: an id never comes again after its row was deleted. Others still name it."""
-        key = [one for one in args if isinstance(one, Column) and one.primary_key]
+        """Never reuse the id of a deleted row in tables that the database numbers: other rows may still name it."""
+        key = [column for column in args if isinstance(column, Column) and column.primary_key]
         numbered = len(key) == 1 and key[0].autoincrement == "auto" and not key[0].foreign_keys
         if numbered and isinstance(key[0].type.as_generic(), Integer):
             options["sqlite_autoincrement"] = True
         return Table(*args, **options)
 
 
-# NUL, which PostgreSQL refuses, and lone surrogates, which cannot be encoded. Models do write them.
+# NUL, which PostgreSQL refuses, and lone surrogates, which UTF-8 cannot encode. Models do write them.
 _UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
 
 
 def storable(text: str) -> str:
-    """The text with a replacement character for each character that a database or a file refuses."""
+    """Put a replacement character for each character that a database or a file refuses."""
     return _UNSTORABLE.sub("\ufffd", text)
 
 
 def mentions(column: ColumnElement[str], words: str) -> ColumnElement[bool]:
-    """Whether these words stand in a column, in any case as the database knows it.
+    """Condition: a column contains these words, in upper or lower case as the database knows it.
 
-    Of any length: LIKE refuses what has more than 50,000 bytes on SQLite.
+    The words may have any length: SQLite's LIKE refuses more than 50,000 bytes.
     """
     text = func.lower(column)
     return func.replace(text, func.lower(words), "") != text
 
 
 def table_of(model: type[Any]) -> Table:
-    """The Core table of a model, whose statements skip the ORM's work for each row."""
+    """The Core table of a model. Its statements skip the ORM's work for each row."""
     table = model.__table__
     assert isinstance(table, Table)
     return table
 
 
 def upsert(session: Session, table: Table, rows: Sequence[dict[str, Any]]) -> None:
-    """Insert rows, all with the same columns; a row replaces one with the same primary key."""
+    """Insert rows, all with the same columns. A row replaces the one with its primary key."""
     insert: Any = sqlite.insert if session.get_bind().dialect.name == "sqlite" else postgresql.insert
-    # Rows beside the statement, not in it: one with thousands of values takes longer to compile than to run.
+    # Rows as parameters: a statement with thousands of values takes longer to compile than to run.
     statement = insert(table)
     key = [column.name for column in table.primary_key]
     changed = {name: statement.excluded[name] for name in rows[0] if name not in key}
@@ -99,9 +99,9 @@ def upsert(session: Session, table: Table, rows: Sequence[dict[str, Any]]) -> No
 
 
 def insert_if_absent(session: Session, table: Table, row: dict[str, Any], *unique: str) -> bool:
-    """Insert a row unless one has the same `unique` columns (default: primary key); whether it was new.
+    """Insert a row unless one has the same `unique` columns (default: primary key); return whether it was new.
 
-    A new row that people follow is announced.
+    A new row of a table with events gets its event.
     """
     insert: Any = sqlite.insert if session.get_bind().dialect.name == "sqlite" else postgresql.insert
     key = unique or tuple(column.name for column in table.primary_key)
@@ -113,7 +113,7 @@ def insert_if_absent(session: Session, table: Table, row: dict[str, Any], *uniqu
 
 
 def portions(values: Iterable[Value], size: int = 500) -> Iterator[list[Value]]:
-    """Few enough at a time for one statement: databases limit its parameters."""
+    """Split values into lists short enough for one statement: databases limit its parameters."""
     remaining = iter(values)
     while some := list(islice(remaining, size)):
         yield some

@@ -1,6 +1,6 @@
-"""Traces to an OpenTelemetry collector, if OTEL_… variables name one and the extra `otel` is installed; else nothing.
+"""Traces to an OpenTelemetry collector, if OTEL_… variables name one and the extra `otel` is installed.
 
-Spans say what was done, for whom and how long it took. They never hold what was asked or answered, nor errors' texts.
+Spans record operations, their subjects and durations. They never hold requests, answers or the texts of errors.
 """
 
 import os
@@ -24,18 +24,18 @@ _NAMES = {
     "input_tokens": "gen_ai.usage.input_tokens",
     "output_tokens": "gen_ai.usage.output_tokens",
 }
-"""Attributes that OpenTelemetry has a name for; others are `penstock.…`."""
-_begun: dict[int, Any] = {}
-"""The provider of tracers of each process, by its id: a forked one has to make its own."""
+"""Attributes with a name in OpenTelemetry; others are `penstock.…`."""
+_providers: dict[int, Any] = {}
+"""The provider of tracers by process id: a forked process must create its own."""
 
 
 def begin(process: str) -> Any | None:
-    """Export traces from this process from now on; what makes tracers, or None if nothing is exported.
+    """Start to export traces from this process; return the provider of tracers, or None without a collector.
 
-    Called in the process itself: threads do not survive a fork. `process`: what it is, such as `api`.
+    Call it in the process itself: threads do not survive a fork. `process`: its role, such as `api`.
     """
-    if os.getpid() in _begun or not wants_traces():
-        return _begun.get(os.getpid())
+    if os.getpid() in _providers or not wants_traces():
+        return _providers.get(os.getpid())
     try:
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter  # noqa: PLC0415  # an extra
         from opentelemetry.sdk.resources import OTELResourceDetector, Resource  # noqa: PLC0415
@@ -48,13 +48,13 @@ def begin(process: str) -> Any | None:
     made = TracerProvider(resource=own.merge(OTELResourceDetector().detect()))
     made.add_span_processor(_without_queries())
     made.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
-    _begun[os.getpid()] = made
+    _providers[os.getpid()] = made
     log.info("telemetry.begun", process=process)
     return made
 
 
 def _without_queries() -> Any:
-    """What blanks the query of requests' addresses: it says what somebody looked for."""
+    """A processor that blanks the queries of requests' addresses, because they hold search words."""
     from opentelemetry.sdk.trace import SpanProcessor  # noqa: PLC0415  # an extra
 
     class WithoutQueries(SpanProcessor):
@@ -67,21 +67,21 @@ def _without_queries() -> Any:
 
 
 def end() -> None:
-    """Send what is left, and export nothing more from this process."""
-    made = _begun.pop(os.getpid(), None)
+    """Send the remaining spans, and stop to export from this process."""
+    made = _providers.pop(os.getpid(), None)
     if made is not None:
         made.shutdown()
 
 
 @contextmanager
 def span(name: str, **about: str | int) -> Iterator[Note]:
-    """A span around what happens inside, with attributes; more can be noted. Costs nothing if nothing is exported."""
-    made = _begun.get(os.getpid()) if _begun else None
+    """Run the body in a span with attributes; the yielded function adds more. Does nothing without a collector."""
+    made = _providers.get(os.getpid()) if _providers else None
     if made is None:
         yield _nothing
         return
     tracer = made.get_tracer("penstock")
-    # Exceptions stay out of it: their texts may quote documents.
+    # Record no exceptions: their texts may quote documents.
     with tracer.start_as_current_span(name, record_exception=False, set_status_on_exception=False) as current:
 
         def note(**more: str | int) -> None:

@@ -1,4 +1,4 @@
-"""A row for each call to an AI service: what for, which model, how long, how many tokens, how it ended; and totals."""
+"""A row for each call to an AI service, with its purpose, model, duration, tokens and outcome; and totals."""
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
@@ -14,11 +14,11 @@ from pipeline.engine.tables import Base, RowId, UtcDateTime, storable, table_of
 PREVIEW_CHARS = 500
 MAX_ERROR_CHARS = 2000
 SEARCH = "search"
-"""The scope of calls for searches. Their unit is who asked the API for it; 0 elsewhere."""
+"""The scope of calls for searches. Their unit is the API caller's id; 0 without one."""
 _UNSAID: dict[str, Any] = {"preview": "", "error": None}
 _KEPT = "traces.kept"
 _BESIDE = frozenset({"kept", "of"})
-"""What a trace holds beside the columns: where its answer is kept, and what `accounts.charge` asks for."""
+"""Keys of a trace without a column: the file of its answer, and the items for `accounts.charge`."""
 
 
 class AiCall(Base):
@@ -35,7 +35,7 @@ class AiCall(Base):
 
     id: Mapped[int] = mapped_column(RowId, primary_key=True)
     call_id: Mapped[str | None] = mapped_column(String(32))
-    """The call's key, made before it is sent: repeated writes leave one row. None: a row of an older version."""
+    """The call's key, set before it is sent, so that repeated writes leave one row. None: a row of an older version."""
     flow: Mapped[str] = mapped_column(String(40))
     scope_id: Mapped[str] = mapped_column(String(64))
     unit: Mapped[str] = mapped_column(String(64))
@@ -44,12 +44,12 @@ class AiCall(Base):
     operation: Mapped[str] = mapped_column(String(60))
     provider: Mapped[str] = mapped_column(String(60))
     queue: Mapped[str] = mapped_column(String(120), default="", server_default="")
-    """Whose gate let the call through."""
+    """The queue whose gate admitted the call."""
     model: Mapped[str] = mapped_column(String(120))
     status: Mapped[str] = mapped_column(String(20))
     """`ok`, or the kind of the error."""
     error: Mapped[str | None] = mapped_column(Text)
-    """Of a call that went well: what the service said about its tokens and was not believed."""
+    """The error. For a successful call: the service's implausible token counts, if any."""
     latency_ms: Mapped[int] = mapped_column(default=0)
     input_tokens: Mapped[int] = mapped_column(default=0)
     output_tokens: Mapped[int] = mapped_column(default=0)
@@ -57,13 +57,13 @@ class AiCall(Base):
     """By the provider's price list, in its currency."""
     preview: Mapped[str] = mapped_column(Text, default="")
     created_at: Mapped[datetime] = mapped_column(UtcDateTime)
-    """When it began."""
+    """Start of the call."""
 
 
 class CallTotal(Base):
-    """What calls of one kind and latency sum up to, those included that are not on record any more.
+    """Totals of calls of one kind and latency, including calls whose rows retention removed.
 
-    All are whole numbers: sums of fractions depend on their order, and a figure that only grows must never shrink.
+    All are whole numbers: sums of fractions depend on their order, and a counter must never shrink.
     """
 
     __tablename__ = "ai_call_totals"
@@ -73,7 +73,7 @@ class CallTotal(Base):
     capability: Mapped[str] = mapped_column(String(20), primary_key=True)
     status: Mapped[str] = mapped_column(String(20), primary_key=True)
     le_ms: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
-    """They took no longer than this, and longer than the next lower one; 0 for those beyond the highest."""
+    """The upper bound of the calls' latency; the next lower bound is the other. 0: beyond the highest."""
     calls: Mapped[int] = mapped_column(BigInteger)
     latency_ms: Mapped[int] = mapped_column(BigInteger)
     input_tokens: Mapped[int] = mapped_column(BigInteger)
@@ -83,40 +83,40 @@ class CallTotal(Base):
 
 
 class CallCursor(Base):
-    """Which calls on record the totals have. One row, made when it is first needed."""
+    """How far the totals count the calls on record. One row, created on first use."""
 
     __tablename__ = "ai_call_cursor"
 
     only: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
     counted_to: Mapped[int] = mapped_column(BigInteger, default=0)
-    """The totals have the calls up to this id, and none beyond."""
+    """The totals count exactly the calls up to this id."""
     next_to: Mapped[int] = mapped_column(BigInteger, default=0)
-    """They may have those up to this id once every transaction up to `horizon` has ended."""
+    """The totals may count calls up to this id once every transaction up to `horizon` has ended."""
     horizon: Mapped[int] = mapped_column(BigInteger, default=0)
 
 
 def message_of(error: Exception) -> str:
-    """An error's text as rows hold it: what every database accepts, cut."""
+    """An error's text for rows: storable in every database, and cut."""
     return storable(str(error) or type(error).__name__)[:MAX_ERROR_CHARS]
 
 
 def preview(text: str) -> str:
-    """The beginning of a text, for people who look at traces."""
+    """The beginning of a text, for people who read traces."""
     return text if len(text) <= PREVIEW_CHARS else text[: PREVIEW_CHARS - 1] + "…"
 
 
 def unsay(session: Session, *which: ColumnElement[bool]) -> None:
-    """Blank the words in the traces that match: their subject was deleted. What was paid stays known."""
+    """Blank the texts in matching traces, because their subject was deleted. Costs stay."""
     session.execute(update(AiCall).where(*which).values(**_UNSAID))
 
 
-def record(session: Session, trace: Mapping[str, Any] | None, *, gone: bool = False) -> bool:
-    """Write a call's row, even if its result is discarded: it was paid for. No row if no call was made.
+def record(session: Session, trace: Mapping[str, Any] | None, *, deleted: bool = False) -> bool:
+    """Write a call's row, also if its result is discarded: it was paid for. Does nothing without a trace.
 
-    Returns whether the row is new: a repeated transaction finds its own. `gone`: the call's subject was deleted during
-    the call, so the row keeps none of its words. The commit of the row removes the file `trace["kept"]`.
+    Returns whether the row is new: a repeated transaction finds its own. `deleted`: the call's subject was deleted
+    during the call, so the row keeps no texts. The commit of the row removes the file `trace["kept"]`.
     """
-    return bool(record_all(session, [{**trace, **(_UNSAID if gone else {})}])) if trace is not None else False
+    return bool(record_all(session, [{**trace, **(_UNSAID if deleted else {})}])) if trace is not None else False
 
 
 def record_all(session: Session, traces: Sequence[Mapping[str, Any]]) -> set[str]:
@@ -144,4 +144,4 @@ def _recorded(*, is_sqlite: bool) -> Any:
 
 
 _RECORD = {is_sqlite: _recorded(is_sqlite=is_sqlite) for is_sqlite in (False, True)}
-"""Built once, outside of transactions: on SQLite, a transaction holds the only write lock while it builds one."""
+"""Built once, outside of transactions: building a statement in a transaction holds SQLite's only write lock."""

@@ -1,4 +1,4 @@
-"""Transactions, and what it asks to be sent once it has committed."""
+"""Transactions, and the messages and news that they request for after their commit."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -13,15 +13,15 @@ from pipeline.settings import Settings
 
 @dataclass
 class Dispatch:
-    """What is to be sent after a commit: by flow, messages for scopes, news of rows, wake-ups; and gates to look at.
+    """Requests of a transaction for after its commit: by flow, launches, news of rows and wake-ups; and gates to check.
 
-    Sending looks at the rows: what they no longer ask for is not sent, so asking too often does no harm.
+    The launcher reads the rows and sends only the messages that they still need, so extra requests do no harm.
     """
 
     launches: dict[str, dict[str, None]] = field(default_factory=dict)
-    """Scopes that have something to do, each once, in the order in which they were named."""
+    """Scopes with work to do, each once, in the order of the requests."""
     news: dict[str, dict[str, None]] = field(default_factory=dict)
-    """Rows that changed visibly, each once."""
+    """Visibly changed rows, each once."""
     wakes_s: dict[str, float] = field(default_factory=dict)
     """Seconds until the next unit of a flow is due."""
     gates: dict[str, None] = field(default_factory=dict)
@@ -29,28 +29,28 @@ class Dispatch:
 
     @classmethod
     def of(cls, session: Session) -> "Dispatch":
-        """What the session's transaction asks for."""
-        found: Dispatch = session.info.setdefault(cls, cls())
-        return found
+        """The requests of the session's transaction."""
+        dispatch: Dispatch = session.info.setdefault(cls, cls())
+        return dispatch
 
     def launch(self, flow: str, scopes: Iterable[str]) -> None:
-        """Send what these scopes' rows ask for."""
+        """Request the messages that these scopes' rows need."""
         self.launches.setdefault(flow, {}).update(dict.fromkeys(scopes))
 
-    def tell(self, flow: str, rows: Iterable[Any]) -> None:
-        """Publish how these rows stand."""
+    def announce(self, flow: str, rows: Iterable[Any]) -> None:
+        """Request news about the state of these rows."""
         self.news.setdefault(flow, {}).update(dict.fromkeys(map(str, rows)))
 
     def wake_in(self, flow: str, wait_s: float) -> None:
-        """Look at the flow again in `wait_s` seconds."""
+        """Request a wake-up of the flow in `wait_s` seconds."""
         self.wakes_s[flow] = min(wait_s, self.wakes_s.get(flow, wait_s))
 
     def add(self, other: "Dispatch") -> None:
-        """Ask for all that the other one asks for."""
+        """Add the requests of another transaction."""
         for flow, scopes in other.launches.items():
             self.launch(flow, scopes)
         for flow, rows in other.news.items():
-            self.tell(flow, rows)
+            self.announce(flow, rows)
         for flow, wait_s in other.wakes_s.items():
             self.wake_in(flow, wait_s)
         self.gates.update(other.gates)
@@ -60,7 +60,7 @@ class Dispatch:
 
 
 class ReadTx(Session):
-    """A transaction that may read: a session that knows the settings and the time."""
+    """A reading transaction: a session with the settings and the time."""
 
     def __init__(self, *args: Any, settings: Settings, clock: Callable[[], datetime], **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -69,27 +69,27 @@ class ReadTx(Session):
 
     @cached_property
     def now(self) -> datetime:
-        """The database's time when this was first asked for: ask after locking."""
+        """The database's time at the first read of this property: read it after locking."""
         return self._clock()
 
 
 class Tx(ReadTx):
-    """A transaction that may write as well.
+    """A writing transaction.
 
-    What it asks to be launched, told or woken, the context's launcher sends after the commit, and never after a
-    rollback. If a try of the transaction was repeated, what the earlier try asked for is sent as well: it may have been
-    committed though the answer was lost.
+    The context's launcher performs its requests (`launch`, `announce`, `wake_in`) after the commit, and never after a
+    rollback. If a try of the transaction was repeated, this includes the requests of the earlier try, which may have
+    committed although its answer was lost.
     """
 
     def launch(self, flow: str, *scopes: str) -> None:
-        """After the commit, send what these scopes' rows ask for and what is not on its way."""
+        """After the commit, send the messages that these scopes' rows need and that are not on their way."""
         Dispatch.of(self).launch(flow, scopes)
 
-    def tell(self, flow: str, *rows: Any) -> None:
-        """After the commit, publish how these rows stand. Changes of their status are told anyway."""
-        Dispatch.of(self).tell(flow, rows)
+    def announce(self, flow: str, *rows: Any) -> None:
+        """After the commit, publish the state of these rows. Changes of status do this without a request."""
+        Dispatch.of(self).announce(flow, rows)
 
     def wake_in(self, flow: str, wait_s: float | None) -> None:
-        """After the commit, see to it that the flow is looked at in `wait_s` seconds; None: not because of this."""
+        """After the commit, request a wake-up of the flow in `wait_s` seconds; None: no wake-up."""
         if wait_s is not None:
             Dispatch.of(self).wake_in(flow, wait_s)

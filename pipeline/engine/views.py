@@ -12,18 +12,18 @@ from typing import Annotated, Any, TypeVar, get_args, get_origin
 
 View = TypeVar("View")
 PASSING = "passing"
-"""In a field's metadata: it is of the moment, and no part of the view as JSON."""
+"""A mark in a field's metadata: the field is transient, and stays out of the view's JSON."""
 
 
 def view_of(kind: type[View], row: Any, /, **more: Any) -> View:
-    """The row, or any object with its names, as a view of this class. `more` wins over the row.
+    """Return a row, or any object with its attributes, as a view of this class. `more` overrides the row.
 
-    A field's type says how its column is read: an enum from its value, a list or dict from JSON. A field that the row
-    does not have keeps its default.
+    A field's type decides how to read its column: an enum from its value, a list or dict from JSON. A field without a
+    column keeps its default.
     """
     readers = _readers(kind)  # type: ignore[arg-type]  # mypy does not know that classes are hashable
-    found = {name: read(getattr(row, name)) for name, read in readers if name not in more and hasattr(row, name)}
-    return kind(**found, **more)
+    own = {name: read(getattr(row, name)) for name, read in readers if name not in more and hasattr(row, name)}
+    return kind(**own, **more)
 
 
 @cache
@@ -42,13 +42,13 @@ def _reader(declared: Any) -> Callable[[Any], Any]:
 
 
 def money(amount: float) -> str:
-    """A cost in its provider's currency: four decimals, and two digits that say something of what is smaller still."""
+    """A cost in its provider's currency: four decimals, or two significant digits below 0.001."""
     digits = 4 if amount == 0 or amount >= 0.001 else 1 - floor(log10(amount))
     return f"{amount:.{digits}f}"
 
 
 def plain(value: Any) -> Any:
-    """A view, or a container of views, as JSON types: numbered states by name, ISO instants, paths as text."""
+    """A view, or a container of views, as JSON types: numbered states by name, times in ISO format, paths as text."""
     if is_dataclass(value) and not isinstance(value, type):
         shown = (field.name for field in fields(value) if not field.metadata.get(PASSING))
         return {name: plain(getattr(value, name)) for name in shown}

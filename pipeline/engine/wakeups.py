@@ -1,15 +1,15 @@
-"""One wake-up message a flow, for the row that is due first; the sweeper finds the others."""
+"""One wake-up message for each flow, for the row that is due first; the sweep finds the others."""
 
 from redis import Redis
 
 from pipeline.engine.leases import script
 
 MAX_DELAY_S = 60.0
-"""Longer waits are left to the sweeper: messages with a far ETA fill a worker's memory."""
+"""The longest wait of a wake-up. The sweep handles longer ones: messages with a far ETA fill a worker's memory."""
 
 
 def plan_wakeup(redis: "Redis", flow: str, delay_s: float) -> bool:
-    """Whether to send a wake-up for `flow` in `delay_s` seconds: none under way comes as early."""
+    """Note a wake-up of `flow` in `delay_s` seconds; return whether it needs a message, because none comes as early."""
     if delay_s > MAX_DELAY_S:
         return False
     plan = redis.register_script(script("wakeup"))

@@ -1,4 +1,4 @@
-"""What a view says of itself to HTTP interfaces, which answer with it."""
+"""Marks of views for the HTTP interfaces that answer with them."""
 
 from dataclasses import dataclass
 from enum import Enum
@@ -8,15 +8,15 @@ from pydantic import ConfigDict, Field, GetCoreSchemaHandler, PlainSerializer
 from pydantic_core import CoreSchema, core_schema
 
 VIEW = ConfigDict(use_attribute_docstrings=True, json_schema_serialization_defaults_required=True)
-"""`__pydantic_config__` of a view that HTTP interfaces answer with: its fields' docstrings are the schema's."""
+"""`__pydantic_config__` of a view in HTTP answers: its fields' docstrings become the schema's descriptions."""
 HIDDEN = Field(exclude=True)
-"""`Annotated[str, HIDDEN]`: a field of a view that stays on this machine, such as a path. No HTTP answer has it."""
+"""`Annotated[str, HIDDEN]`: a field of a view that HTTP answers leave out, such as a path on this machine."""
 NAMED = PlainSerializer(lambda state: state.name, return_type=str)
-"""`Annotated[State, NAMED]`: a numbered state of a view, by its name. The schema says `string`: there may be more."""
+"""`Annotated[State, NAMED]`: a numbered state of a view, by its name. The schema says `string`: more may follow."""
 
 
 def example(**values: Any) -> ConfigDict:
-    """`VIEW`, with an example of what is answered."""
+    """`VIEW` with an example of an answer."""
     return ConfigDict(**VIEW, json_schema_extra={"examples": [values]})
 
 

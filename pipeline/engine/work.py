@@ -1,8 +1,8 @@
-"""A kind of unit of work, as data, and the few functions by which units of every kind are claimed, settled and freed.
+"""A kind of unit of work, as data, and the few functions that claim, settle and free units of every kind.
 
-A unit is a row with `engine.claims.ClaimColumns`. Units belong to a scope (a document, a batch, a run), whose row is
-locked before its units: so claims, results, counters and a user's commands on one scope come one after another, and
-exactly one transaction sees its last unit settled. A claimed unit is its row as the claim left it.
+A unit is a row with `engine.claims.ClaimColumns`. Units belong to a scope (a document, a batch, a run). A transaction
+locks the scope's row before its units: so claims, results, counters and a user's commands on one scope serialize, and
+exactly one transaction settles its last unit. A claimed unit is the row that the claim returned.
 """
 
 from collections import Counter
@@ -33,41 +33,41 @@ from pipeline.engine.transaction import ReadTx, Tx
 Result = TypeVar("Result")
 REFUSED_AT_ONCE = 500
 Condition = Callable[[datetime], ColumnElement[bool]]
-"""What to look for, at this time."""
+"""Returns a condition on units at this time."""
 
 
 class Transactions(Protocol):
-    """What makes transactions: `storage.database.Database`."""
+    """The source of transactions: `storage.database.Database`."""
 
     def run(self, work: Callable[[Tx], Result], *, patience_s: float = ...) -> Result:
-        """Run `work` in a transaction, again if the database was away."""
+        """Run `work` in a transaction; repeat it if the database was unreachable."""
 
     def read(self) -> AbstractContextManager[ReadTx]:
-        """A transaction that only reads."""
+        """Open a transaction that only reads."""
 
 
 @dataclass(frozen=True)
 class Changes:
-    """What one transaction did to units of one scope, by their ids."""
+    """The ids of one scope's units that a transaction changed, by the kind of change."""
 
     done: tuple[Any, ...] = ()
     failed: tuple[Any, ...] = ()
     waiting: tuple[Any, ...] = ()
-    """Failed or refused, and due again at a time of their own."""
+    """Failed or refused units, due again at their own times."""
     freed: tuple[Any, ...] = ()
-    """Given back: their worker was lost, or ended, or nobody wants the result."""
+    """Units given back, because their worker was lost or ended, or because their result is no longer needed."""
     moved: tuple[Any, ...] = ()
-    """Moved by an event of their own, such as a step that is done."""
+    """Units that another event moved, such as the end of a step."""
     retry_in_s: float | None = None
-    """Seconds until the first of those that wait is due."""
+    """Seconds until the first of the waiting units is due."""
     error: str = ""
-    """Of the last one that failed or was freed."""
+    """The error of the last failed or freed unit."""
     stuck: tuple[str, ...] = ()
-    """Of units that were given back: the state each was in."""
+    """The former states of units that were given back."""
 
     @property
     def ids(self) -> tuple[Any, ...]:
-        """Of all these units."""
+        """The ids of all these units."""
         return (*self.done, *self.failed, *self.waiting, *self.freed, *self.moved)
 
     def __bool__(self) -> bool:
@@ -75,11 +75,11 @@ class Changes:
 
 
 def _no_consequence(_tx: Tx, _scope: Any, _changes: Changes) -> None:
-    """Nothing follows from units that were settled."""
+    """Do nothing after units were settled."""
 
 
 class Scope(NamedTuple):
-    """A scope that has no row."""
+    """A scope without a row."""
 
     id: Any
 
@@ -99,69 +99,69 @@ class Work:
     scope: ColumnElement[Any]
     """The column that names a unit's scope."""
     lock: Callable[[Session, Any], Any | None]
-    """Locks the row of a scope, by its `id`, until the transaction ends, and returns it; None if it is gone."""
+    """Locks the row of a scope, by its `id`, until the transaction ends, and returns it; None if it was deleted."""
     order: tuple[ColumnElement[Any], ...]
-    """In which order units of a scope are claimed."""
+    """The order of claiming within a scope."""
     policy: Callable[[Any], Policy]
-    """When a unit is tried again, by the settings."""
+    """Returns the policy of retries for these settings."""
     lease_s: Callable[[Any], float]
-    """How long a claim holds, by the settings: longer than any call takes."""
+    """Returns the lease of a claim for these settings, longer than any call takes."""
     lost: str
-    """What a unit's row says after its worker was lost."""
+    """The error text of a unit whose worker was lost."""
     after: Callable[[Tx, Any, Changes], None] = _no_consequence
-    """What follows for the scope, in the same transaction: counters, and its own next state after its last unit."""
+    """Updates the scope in the same transaction: its counters, and its state after its last unit."""
     given_back: Mapping[str, Any] = field(default_factory=dict)
-    """Further columns of a unit that goes back."""
+    """Further columns of a unit that is given back."""
     where: tuple[ColumnElement[bool], ...] = ()
-    """What tells its units from others in the table."""
+    """Conditions that select this kind's units in the table."""
 
     @cached_property
     def working(self) -> ColumnElement[bool]:
-        """A unit of this kind is held."""
+        """Condition: a unit of this kind is held."""
         states = claims.in_states(self.table, self.machine.sources(self.done))
         return and_(self.table.c.claim_id.is_not(None), states, *self.where)
 
     @cached_property
     def claimable(self) -> ColumnElement[bool]:
-        """A unit may be claimed, be it due or not. The state alone need not tell: a run that syncs stays as it is."""
+        """Condition: a unit is claimable, due or not. The state may not suffice: a run that syncs keeps its state."""
         states = claims.in_states(self.table, self.machine.sources(self.claim))
         return and_(states, self.table.c.claim_id.is_(None), *self.where)
 
     def waits(self, when: ColumnElement[bool]) -> ColumnElement[bool]:
-        """A unit may be claimed at a time of its own, `when`. Few have one: databases must begin with these, and not
-        with all that have the state, so no index knows the state here."""
+        """Condition: a unit is claimable at its own time, which matches `when`. Few units have a time: databases must
+        start from these rows: `coalesce` keeps them off the indexes of states."""
         state = func.coalesce(self.table.c.status, self.table.c.status)
         open_ = [source.value for source in self.machine.sources(self.claim)]
         return and_(when, state.in_(open_), self.table.c.claim_id.is_(None), *self.where)
 
     def due(self, now: datetime | BindParameter[Any]) -> ColumnElement[bool]:
-        """A unit may be claimed now."""
+        """Condition: a unit is claimable now."""
         return and_(self.claimable, claims.is_due(self.table, now))
 
     def in_scope(self, scope_id: Any) -> ColumnElement[bool]:
-        """Units of one scope."""
+        """Condition: units of one scope."""
         return self.scope.is_(None) if scope_id is None else self.scope == scope_id
 
 
 class Unit(Protocol):
-    """A claimed unit: its row, or what a flow made of it."""
+    """A claimed unit: its row, or a flow's object with the same attributes."""
 
     @property
     def id(self) -> Any:
-        """Its row's id."""
+        """The row's id."""
 
     @property
     def attempts(self) -> int:
-        """Its attempts, with this one."""
+        """The number of attempts, including this one."""
 
     @property
     def claim_id(self) -> str:
-        """The claim that its outcome must name."""
+        """The id of the claim, which the outcome must name."""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a claimed unit ended. `event`: where it is not simply done."""
+    """The outcome of a claimed unit. `event`: the event to take instead of `done`."""
 
     unit: Unit
     error: UnitError | None = None
@@ -180,12 +180,12 @@ def claim(
     parameters: Mapping[str, Any] = MappingProxyType({}),
     **values: Any,
 ) -> list[Any]:
-    """Claim up to `limit` due units of a locked scope; their rows, in the order of claiming.
+    """Claim up to `limit` due units of a locked scope; return their rows in the order of claiming.
 
-    Of several, those that were tried before are claimed one at a time: a unit that kills its worker must not spend the
-    attempts of others that were claimed beside it. `parameters`: see `engine.claims.take`.
+    Units with earlier attempts are claimed one at a time: a unit that kills its worker must not spend the
+    attempts of other units claimed with it. `parameters`: see `engine.claims.take`.
     """
-    mine, untried = _conditions_of_claim(work, scope.id is None)
+    claimable, untried = _conditions_of_claim(work, scope.id is None)
     given = parameters if scope.id is None else {**parameters, "of_scope": scope.id}
     claim_as = claims.new_claim(owner, tx.now, work.lease_s(tx.settings))
 
@@ -195,7 +195,7 @@ def claim(
             work.table,
             work.machine,
             work.claim,
-            *mine,
+            *claimable,
             *where,
             *further,
             claim=claim_as,
@@ -213,52 +213,52 @@ def claim(
 
 
 def claim_next(tx: Tx, work: Work, scope: Any, owner: Owner, *where: ColumnElement[bool], **values: Any) -> Any | None:
-    """Claim the next due unit of a locked scope, after giving back what an earlier delivery of the owner's message left
-    behind there; None if none is due."""
+    """Claim the next due unit of a locked scope; None if none is due. First gives back the units that an earlier
+    delivery of the owner's message left behind there."""
     give_back_earlier(tx, work, scope, owner)
     return next(iter(claim(tx, work, scope, owner, *where, **values)), None)
 
 
 @cache
 def _conditions_of_claim(work: Work, is_unscoped: bool) -> tuple[tuple[ColumnElement[bool], ...], ColumnElement[bool]]:
-    """(what may be claimed of the scope, what was never tried)."""
-    mine = work.in_scope(None if is_unscoped else bindparam("of_scope"))
-    return (mine, work.claimable), work.table.c.attempts == 0
+    """(conditions of the scope's claimable units, the condition of units without attempts)."""
+    in_scope = work.in_scope(None if is_unscoped else bindparam("of_scope"))
+    return (in_scope, work.claimable), work.table.c.attempts == 0
 
 
 def held(session: Session, work: Work, outcomes: Sequence[Outcome]) -> set[Any]:
-    """The ids of the units that are still held under the claims they were claimed with."""
+    """The ids of the units whose claims still hold."""
     table = work.table
-    fences = {one.unit.claim_id for one in outcomes}
-    mine = select(table.c.id).where(
-        table.c.id.in_([one.unit.id for one in outcomes]), table.c.claim_id.in_(fences), work.working
+    fences = {outcome.unit.claim_id for outcome in outcomes}
+    query = select(table.c.id).where(
+        table.c.id.in_([outcome.unit.id for outcome in outcomes]), table.c.claim_id.in_(fences), work.working
     )
-    return set(session.execute(mine).scalars())
+    return set(session.execute(query).scalars())
 
 
 def settle(tx: Tx, work: Work, scope: Any, *outcomes: Outcome) -> Changes:
-    """Write how units of a locked scope ended, if their claims still hold; then what follows for the scope."""
-    # The UPDATE of one alone names its claim, and says whether it still held: nobody need ask before.
-    mine = held(tx, work, outcomes) if len(outcomes) > 1 else {one.unit.id for one in outcomes}
+    """Write the outcomes of units of a locked scope whose claims still hold; then update the scope (`work.after`)."""
+    # The UPDATE of a single unit names its claim, and reports whether that held: no query needed before.
+    owned = held(tx, work, outcomes) if len(outcomes) > 1 else {outcome.unit.id for outcome in outcomes}
     pasts = _pasts(tx, work, outcomes)
-    found: dict[str, list[Any]] = {"done": [], "failed": [], "waiting": [], "freed": [], "moved": []}
+    changed: dict[str, list[Any]] = {"done": [], "failed": [], "waiting": [], "freed": [], "moved": []}
     groups: dict[tuple[StrEnum, tuple[str, ...]], list[dict[str, Any]]] = {}
     waits, error = [], ""
-    for one in outcomes:
-        unit = one.unit
-        if unit.id not in mine:
+    for outcome in outcomes:
+        unit = outcome.unit
+        if unit.id not in owned:
             continue
-        what, event, values = _consequence(tx, work, one, pasts.get(unit.id, Past()))
-        found[what].append(unit.id)
+        change, event, values = _consequence(tx, work, outcome, pasts.get(unit.id, Past()))
+        changed[change].append(unit.id)
         error = values.get("error") or error
         if values.get("next_run_at") is not None:
             waits.append(max(0.0, (values["next_run_at"] - tx.now).total_seconds()))
-        row = {"id": unit.id, "claim_id": unit.claim_id, "updated_at": tx.now, **values, **one.values}
+        row = {"id": unit.id, "claim_id": unit.claim_id, "updated_at": tx.now, **values, **outcome.values}
         groups.setdefault((event, tuple(row)), []).append(row)
     for (event, _), rows in groups.items():
         if not _move(tx, work, event, rows):
             return Changes()
-    ids = {what: tuple(each) for what, each in found.items()}
+    ids = {change: tuple(each) for change, each in changed.items()}
     changes = Changes(**ids, retry_in_s=min(waits, default=None), error=error)
     if changes:
         work.after(tx, scope, changes)
@@ -266,8 +266,8 @@ def settle(tx: Tx, work: Work, scope: Any, *outcomes: Outcome) -> Changes:
 
 
 def _pasts(tx: Tx, work: Work, outcomes: Sequence[Outcome]) -> dict[Any, Past]:
-    """The releases of the units whose call to a provider failed."""
-    ids = [one.unit.id for one in outcomes if one.error is not None and one.error.health is not None]
+    """The past releases of the units whose call to a provider failed."""
+    ids = [outcome.unit.id for outcome in outcomes if outcome.error is not None and outcome.error.health is not None]
     if not ids:
         return {}
     c = work.table.c
@@ -278,23 +278,23 @@ def _pasts(tx: Tx, work: Work, outcomes: Sequence[Outcome]) -> dict[Any, Past]:
     }
 
 
-def _consequence(tx: Tx, work: Work, one: Outcome, past: Past) -> tuple[str, StrEnum, dict[str, Any]]:
-    """What became of a unit (a field of `Changes`), the event, and columns of its row."""
-    if one.error is None:
-        return ("moved" if one.event else "done"), one.event or work.done, {"error": None, "next_run_at": None}
-    text, attempts = message_of(one.error), one.unit.attempts
-    match decide(one.error, attempts, tx.now, work.policy(tx.settings), past):
+def _consequence(tx: Tx, work: Work, outcome: Outcome, past: Past) -> tuple[str, StrEnum, dict[str, Any]]:
+    """(the field of `Changes` for this unit, the event, columns of its row)."""
+    if outcome.error is None:
+        return ("moved" if outcome.event else "done"), outcome.event or work.done, {"error": None, "next_run_at": None}
+    text, attempts = message_of(outcome.error), outcome.unit.attempts
+    match decide(outcome.error, attempts, tx.now, work.policy(tx.settings), past):
         case RetryAt(at=at):
             return "waiting", work.wait, {"next_run_at": at, "error": text}
         case Release(at=at):
             values = {"next_run_at": at if at > tx.now else None, "error": text, "attempts": attempts - 1}
-            if one.error.health is not None:  # a call was made
+            if outcome.error.health is not None:  # after a call
                 values |= {"releases": past.releases + 1, "released_at": tx.now}
             return "waiting", work.give_back, values
         case Drop():
             return "freed", work.give_back, {"next_run_at": None, "error": None, "attempts": attempts - 1}
         case GiveUp():
-            tries = f" (after {attempts} attempts)" if one.error.kind is not ErrorKind.PERMANENT else ""
+            tries = f" (after {attempts} attempts)" if outcome.error.kind is not ErrorKind.PERMANENT else ""
             return "failed", work.fail, {"next_run_at": None, "error": text + tries, **_ended(work, tx.now)}
 
 
@@ -303,7 +303,7 @@ def _ended(work: Work, now: datetime) -> dict[str, Any]:
 
 
 def _alike(work: Work, event: StrEnum) -> dict[str, Any]:
-    """Columns that an event sets alike for all units."""
+    """Columns that an event sets to the same values for all units."""
     table = work.table
     counts = event in {work.fail, work.wait} and "retry_count" in table.c
     back = work.given_back if event in {work.give_back, work.wait} else {}
@@ -311,7 +311,7 @@ def _alike(work: Work, event: StrEnum) -> dict[str, Any]:
 
 
 def _move(session: Session, work: Work, event: StrEnum, rows: list[dict[str, Any]]) -> bool:
-    """Move units, each with its own values. One alone may have expressions among them; False if its claim was lost."""
+    """Move units, each with its own values. A single unit's may be expressions; False if its claim was lost."""
     own = rows[0].keys() - {"claim_id"}
     alike = {name: value for name, value in _alike(work, event).items() if name not in own}
     if len(rows) > 1:
@@ -321,17 +321,17 @@ def _move(session: Session, work: Work, event: StrEnum, rows: list[dict[str, Any
     if not any(isinstance(value, ColumnElement) for value in row.values()):
         return bool(work.machine.move_held(session, work.table, event, rows, **alike))
     values = {name: value for name, value in row.items() if name not in {"id", "claim_id"}}
-    mine = (work.table.c.id == row["id"], work.table.c.claim_id == row["claim_id"])
-    return bool(work.machine.move(session, work.table, event, *mine, **{**alike, **values}))
+    claimed = (work.table.c.id == row["id"], work.table.c.claim_id == row["claim_id"])
+    return bool(work.machine.move(session, work.table, event, *claimed, **{**alike, **values}))
 
 
 def give_back(
     tx: Tx, work: Work, scope: Any, which: ColumnElement[bool], *, counts: bool = True, reason: str = ""
 ) -> Changes:
-    """Give back the held units that match `which`; of those whose attempts are used up, give up. The scope is locked.
+    """Give back the held units of a locked scope that match `which`; give up those whose attempts are used up.
 
-    `counts`: whether the attempt counts. It does not if the unit did not fail, for example when a worker ends. The
-    attempt of a unit whose paid answer is kept never counts.
+    `counts`: whether the attempt counts; pass False if the unit did not fail, for example when a worker ends. The
+    attempt of a unit with a kept answer never counts.
     """
     table, machine, most, now = work.table, work.machine, work.policy(tx.settings).max_attempts, tx.now
     columns = (table.c.id, table.c.attempts, table.c.status, table.c.claim_id)
@@ -341,37 +341,36 @@ def give_back(
     answered = kept_answers.claims(tx.settings.answer_dir) if counts else set()
     counted = {row.id: row.attempts for row in rows if counts and row.claim_id not in answered}
     spent = tuple(unit for unit, attempts in counted.items() if attempts >= most)
-    again = tuple(unit for unit, attempts in counted.items() if attempts < most)
+    retried = tuple(unit for unit, attempts in counted.items() if attempts < most)
     uncounted = tuple(row.id for row in rows if row.id not in counted)
     why = reason or work.lost
     error = f"{why} (after {most} attempts)" if spent else why
     if spent:
         values = {**_alike(work, work.fail), **_ended(work, now), "error": error, "next_run_at": None}
         machine.move(tx, table, work.fail, table.c.id.in_(spent), **values, updated_at=now)
-    for freed, told in ((again, {"error": why}), (uncounted, {"attempts": table.c.attempts - 1})):
+    for freed, own in ((retried, {"error": why}), (uncounted, {"attempts": table.c.attempts - 1})):
         if freed:
-            values = {**_alike(work, work.give_back), **told, "next_run_at": None}
+            values = {**_alike(work, work.give_back), **own, "next_run_at": None}
             machine.move(tx, table, work.give_back, table.c.id.in_(freed), **values, updated_at=now)
     stuck = tuple(machine.word(row.status) for row in rows)
-    changes = Changes(failed=spent, freed=again + uncounted, error=error if counted else "", stuck=stuck)
+    changes = Changes(failed=spent, freed=retried + uncounted, error=error if counted else "", stuck=stuck)
     work.after(tx, scope, changes)
     return changes
 
 
 def refuse(tx: Tx, work: Work, scope: Any, error: UnitError, *where: ColumnElement[bool]) -> tuple[Any, ...]:
-    """Give up the due units of a locked scope that match, since nobody can do them; their ids."""
+    """Fail the due units of a locked scope that match, because no worker can do them; return their ids."""
     outcomes: list[Outcome] = []
-    nobody = Owner(f"none:0:{uuid4().hex[:6]}", "")
-    while rows := claim(tx, work, scope, nobody, *where, limit=REFUSED_AT_ONCE):
+    no_process = Owner(f"none:0:{uuid4().hex[:6]}", "")
+    while rows := claim(tx, work, scope, no_process, *where, limit=REFUSED_AT_ONCE):
         outcomes += [Outcome(row, error) for row in rows]
     return settle(tx, work, scope, *outcomes).failed if outcomes else ()
 
 
 def give_back_earlier(tx: Tx, work: Work, scope: Any, owner: Owner) -> Changes:
-    """Give back what an earlier delivery of the owner's message left behind in a locked scope: its process has
-    certainly ended.
+    """Give back the units that an earlier delivery of the owner's message left behind in a locked scope.
 
-    What a living process holds is left alone: it may be in its call, which must not be paid for again.
+    That delivery's process has certainly ended. Leaves the units of live processes alone: they may be in a paid call.
     """
     left = claims.left_behind(tx, work.table, owner)
     if not left:
@@ -380,17 +379,17 @@ def give_back_earlier(tx: Tx, work: Work, scope: Any, owner: Owner) -> Changes:
 
 
 def free_lost(db: Transactions, work: Work, absent: Iterable[str]) -> dict[Any, Counter[str]]:
-    """Give back what these absent processes hold, and what is beyond its lease; how many units of which scope were
-    stuck in which state.
+    """Give back units of these absent processes and units beyond their lease; count the stuck units of each scope by
+    state.
 
-    A scope whose rows cannot be given back, whatever it raises, never keeps others from it.
+    An error in one scope does not stop the others.
     """
-    table, gone = work.table, sorted(absent)
+    table, absent_processes = work.table, sorted(absent)
     conditions: list[Condition] = [lambda now: table.c.lease_until < now]
-    if gone:
-        conditions.append(lambda _now: table.c.worker_id.in_(gone))
+    if absent_processes:
+        conditions.append(lambda _now: table.c.worker_id.in_(absent_processes))
     freed: dict[Any, Counter[str]] = {}
-    for condition in conditions:  # one after the other: for an OR, databases read the whole table
+    for condition in conditions:  # not as one OR, for which databases read the whole table
         with db.read() as session:
             scopes = _scopes(session, work, condition(session.now))
         for scope in scopes:
@@ -401,16 +400,16 @@ def free_lost(db: Transactions, work: Work, absent: Iterable[str]) -> dict[Any, 
 
 
 def release(db: Transactions, work: Work, processes: Iterable[str], *, patience_s: float = 5.0) -> None:
-    """Give back everything that these processes, which are ending, still hold; no attempt counts."""
-    mine = work.table.c.worker_id.in_(sorted(processes))
-    for scope_id in db.run(lambda tx: _scopes(tx, work, mine), patience_s=patience_s):
-        _free(db, work, scope_id, lambda _now: mine, counts=False, patience_s=patience_s)
+    """Give back all units of these processes, which are ending; no attempt counts."""
+    owned = work.table.c.worker_id.in_(sorted(processes))
+    for scope_id in db.run(lambda tx: _scopes(tx, work, owned), patience_s=patience_s):
+        _free(db, work, scope_id, lambda _now: owned, counts=False, patience_s=patience_s)
 
 
 def _scopes(session: Session, work: Work, condition: ColumnElement[bool]) -> list[Any]:
-    """The scopes with held units that match, in order: no two transactions wait for each other's."""
-    found = set(session.execute(select(work.scope).where(work.working, condition)).scalars())
-    return sorted(found, key=lambda scope: (scope is not None, scope))
+    """The scopes with held units that match, in order, so that transactions do not deadlock."""
+    scopes = set(session.execute(select(work.scope).where(work.working, condition)).scalars())
+    return sorted(scopes, key=lambda scope: (scope is not None, scope))
 
 
 def _free(
@@ -426,21 +425,21 @@ def _free(
 
 
 def renew(tx: Tx, work: Work, unit: Unit) -> bool:
-    """Extend a claim by its lease; False if the claim was taken away."""
+    """Extend a claim by its lease; False if the claim was lost."""
     c, until = work.table.c, tx.now + timedelta(seconds=work.lease_s(tx.settings))
-    mine = update(work.table).where(c.id == unit.id, c.claim_id == unit.claim_id).values(lease_until=until)
-    return tx.execute(mine.returning(c.id)).first() is not None
+    statement = update(work.table).where(c.id == unit.id, c.claim_id == unit.claim_id).values(lease_until=until)
+    return tx.execute(statement.returning(c.id)).first() is not None
 
 
 def holders(session: Session, work: Work) -> set[str]:
-    """Every process that holds a unit of this kind."""
+    """The processes that hold units of this kind."""
     table = work.table
     query = select(table.c.worker_id).distinct().where(work.working)
     return {name for name in session.execute(query).scalars() if name}
 
 
 def next_due(tx: ReadTx, work: Work, *where: ColumnElement[bool]) -> float | None:
-    """Seconds until the next unit that waits is due; None if none waits."""
+    """Seconds until the next waiting unit is due; None if none waits."""
     table = work.table
     query = select(func.min(table.c.next_run_at)).where(work.waits(table.c.next_run_at > tx.now), *where)
     first = tx.execute(query).scalar()

@@ -1,5 +1,5 @@
-"""What one may ask of Penstock: plain typed functions, one module a flow, and the policy around what services do.
+"""Penstock's operations: typed functions, one module for each flow, that put policy around the services.
 
-A caller may do it, quota and spending are charged, the service acts, a view comes back. `tasks.<flow>` exports them as
-the Python API; REST routes, console screens, MCP tools and commands call them.
+An operation checks the caller's scope, charges quota and spending, calls the service, and returns a view.
+`tasks.<flow>` exports them as the Python API; REST routes, console screens, MCP tools and commands call them.
 """

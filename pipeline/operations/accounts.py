@@ -8,14 +8,14 @@ from pipeline.storage.statements import Statement
 
 
 def check(context: Context, owner: str) -> None:
-    """Raise `OverCap` if this caller has spent enough today."""
+    """Raise `OverCap` if this caller has spent its cap today."""
     _release(context, owner)
     with context.db.read() as session:
         accounts.check(session, owner, accounts.cap(session))
 
 
 def statement(context: Context, owner: str, *, limit: int = 50, before: int | None = None) -> Statement:
-    """How the account stands. What was reserved for work that has ended is free again."""
+    """Return the caller's statement, after releasing reservations of work that has ended."""
     _release(context, owner)
     return statements.statement(context, owner, limit, before)
 

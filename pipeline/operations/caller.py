@@ -1,4 +1,4 @@
-"""Who asks for an operation, and what they may have."""
+"""The caller of an operation, with its scope and quotas."""
 
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
@@ -22,46 +22,46 @@ async def _stays() -> bool:
 
 @dataclass(frozen=True)
 class Caller:
-    """Who asks. `id` names a key or an address; it is empty for the owner of this process, for whom no account pays."""
+    """A caller. `id` names a key or an address; it is empty for this process's owner, whose work no account pays."""
 
     context: Context
     id: str = ""
     name: str = ""
     scope: Scope | None = Scope.ADMIN
-    """None: no key, where one is needed."""
+    """None: the caller has no key but needs one."""
     has_key: bool = False
     session: str = ""
-    """The id of the session through which the key is used: a cookie, which browsers send by themselves."""
+    """The id of the browser session that uses the key, from its cookie."""
     quotas: Quotas | None = None
-    """What this caller may have; None: no limits."""
+    """The quotas of this caller; None: no limits."""
     ending: Event = field(default_factory=Event)
-    """Set when the server that serves this caller begins to end."""
+    """Set when this caller's server begins to shut down."""
     is_gone: Callable[[], Awaitable[bool]] = field(default=_stays, repr=False, compare=False)
     """Whether the caller closed the connection."""
 
     @property
     def key_name(self) -> str:
-        """The name of the key; empty for somebody on this machine."""
+        """The name of the caller's key; empty for a user of this machine."""
         return self.name if self.has_key else ""
 
     @property
     def is_admin(self) -> bool:
-        """Whether they may also read what models said: previews and replies hold what was asked about."""
+        """Whether the caller may also read models' answers, which quote the documents."""
         return self.scope is not None and self.scope.includes(Scope.ADMIN)
 
     def goes_on(self) -> bool:
-        """False once the server begins to end: nobody waits for a result any more."""
+        """False once the server begins to shut down, when callers no longer wait for results."""
         return not self.ending.is_set()
 
     def check_scope(self, needed: Scope) -> None:
-        """Raise `Refused` unless their key has this scope: 401 without a key, 403 with a lesser one."""
+        """Raise `Refused` unless the caller's key has this scope: 401 without a key, 403 with a lesser scope."""
         if self.scope is None:
             raise keyless()
         if not self.scope.includes(needed):
             raise Refused(f"this needs a key with the scope {needed}; yours has {self.scope}", code="forbidden")
 
     def check(self, needed: Scope) -> None:
-        """Raise `Refused` unless they may do now what needs this scope."""
+        """Raise `Refused` unless the caller may now call operations of this scope."""
         self.check_scope(needed)
         if self.quotas is not None and needed is not Scope.READ and self.context.settings.api.read_only:
             raise Refused("this API is read-only (PENSTOCK_API__READ_ONLY)", code="read_only")
@@ -75,31 +75,31 @@ class Caller:
         return True
 
     def check_spending(self) -> None:
-        """Raise `OverCap` (429) if what they asked for has cost enough today."""
+        """Raise `OverCap` (429) if the caller has spent its cap today."""
         if self.quotas is not None and self.scope is not None:
             self.quotas.check_spending(self.id)
 
     def check_model(self, provider: str, model: str) -> None:
-        """Raise `Refused` (422) for a model that the provider's configuration does not name, neither as its model nor
-        in its price list, unless an administrator asks: its costs would not be known.
+        """Raise `Refused` (422) for a model that the provider's configuration names neither as its model nor among its
+        prices, because its costs are unknown. Administrators may use any model.
 
-        Empty names: the server's choice.
+        Empty names stand for the server's defaults.
         """
         profile = self.context.settings.providers.get(provider or self.context.settings.provider)
         if not model or self.is_admin or profile is None or profile.kind == "nodes":
-            return  # the service refuses a provider that there is not
+            return  # the service refuses an unknown provider
         if model not in {profile.model, *profile.prices} - {"*"}:
             raise Refused(
-                "this model is not named in the provider's configuration: give it a price there, or use a key with the "
+                "the provider's configuration does not name this model: give it a price there, or use a key with the "
                 "scope admin",
                 code="unknown_model",
             )
 
     @contextmanager
     def pages(self, returned_after: type[Exception] = Exception) -> Iterator[Callable[[int], None]]:
-        """`charge(count)`: charge this caller for pages to convert, once, however often a transaction is repeated.
+        """Yield `charge(count)`, which charges this caller for pages to convert, only once if a transaction repeats.
 
-        Raises `Refused` (429). After such an error, the pages are given back.
+        `charge` raises `Refused` (429). Gives the pages back after an error of the type `returned_after`.
         """
         taken = 0
 
@@ -118,9 +118,9 @@ class Caller:
 
 
 def owner() -> Caller:
-    """Whoever runs this process: a program or a command on this machine, which may do everything.
+    """The owner of this process: a program or a command on this machine, which may call every operation.
 
-    An embedded database gets its schema on first use. Raises `UserError` if a server's lacks this version's.
+    Creates an embedded database's schema on first use. Raises `UserError` if a server's database lacks it.
     """
     context = get_context()
     if _READY not in context.cache:

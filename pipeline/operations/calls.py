@@ -1,4 +1,4 @@
-"""Calls to AI services, as one may look at them: one by one, summed up, and over time."""
+"""Calls to AI services: single calls, sums, and figures over time."""
 
 from dataclasses import replace
 from datetime import datetime
@@ -13,7 +13,7 @@ from pipeline.storage.api_keys import Scope
 
 
 class Which(TypedDict, total=False):
-    """Which calls: the fields of `CallFilter`, as keywords."""
+    """A filter of calls: the fields of `CallFilter`, as keywords."""
 
     flow: str
     scope_id: str
@@ -34,30 +34,30 @@ def list_calls(
     after: tuple[datetime, int] | None = None,
     **which: Unpack[Which],
 ) -> list[CallView]:
-    """Calls, newest first. `which`: fields of `CallFilter`, such as `provider="openai"`.
+    """Return calls, newest first. `which`: fields of `CallFilter`, such as `provider="openai"`.
 
-    `after`: beyond the call with this moment and id. What models said is for administrators.
+    `after`: beyond the call with this time and id. Only administrators get models' answers.
     """
-    found = record.calls(caller.context, replace(chosen or CallFilter(), **which), limit=limit, after=after)
-    return found if caller.is_admin else [replace(call, preview=None) for call in found]
+    calls_ = record.calls(caller.context, replace(chosen or CallFilter(), **which), limit=limit, after=after)
+    return calls_ if caller.is_admin else [replace(call, preview=None) for call in calls_]
 
 
 @operation(Scope.READ)
 def show(caller: Caller, call_id: int) -> CallView:
-    """One call. Raises `UnknownCall`. What the model said is for administrators."""
+    """Return one call. Raises `UnknownCall`. Only administrators get the model's answer."""
     call = record.call(caller.context, call_id)
     return call if caller.is_admin else replace(call, preview=None)
 
 
 @operation(Scope.READ)
 def stats(caller: Caller, by: By | str = By.PROVIDER, **which: Unpack[Which]) -> list[CallStats]:
-    """Figures by provider, model, flow, capability, operation, status or day. `which`: fields of `CallFilter`."""
+    """Return sums by provider, model, flow, capability, operation, status or day. `which`: fields of `CallFilter`."""
     return record.stats(caller.context, CallFilter(**which), By(by))
 
 
 @operation(Scope.READ)
 def total(caller: Caller, **which: Unpack[Which]) -> CallStats | None:
-    """Figures of all these calls together; None if there are none. `which`: fields of `CallFilter`."""
+    """Return figures of all matching calls together; None without any. `which`: fields of `CallFilter`."""
     return record.total(caller.context, CallFilter(**which))
 
 

@@ -1,4 +1,4 @@
-"""The documents flow, as one may use it: submit, look, command, read the results."""
+"""Operations of the documents flow: submit, inspect and command documents, and read their results."""
 
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
@@ -34,23 +34,23 @@ from pipeline.reading.files.source import parse_page_range, safe_filename
 from pipeline.reading.pdf import inspection
 from pipeline.storage.api_keys import Scope
 
-_CHILDREN, _AND_WAITING = BoundedSemaphore(4), AtOnce(12, 9, "files that are looked at")
-"""Child processes that look at files at the same time, and callers that have one or wait for one: each takes a thread,
-and others need threads as well."""
+_CHILDREN, _AND_WAITING = BoundedSemaphore(4), AtOnce(12, 9, "inspections of files")
+"""The most child processes that inspect files, and callers that have one or wait for one. Each caller takes a thread,
+and other requests need threads too."""
 _FOR_A_CHILD_S = 20.0
 
 
 @dataclass(frozen=True)
 class Document(DocumentView):
-    """A document as it was when you asked for it."""
+    """A document's state at the time of the call."""
 
     no_worker: NoWorker | None = field(default=None, metadata={PASSING: True})
-    """Why nobody works on it, as `watch` and `wait` saw it; None if somebody may."""
+    """Why no worker can take it, as `watch` and `wait` report; None if a worker runs."""
 
     def wait(self, timeout_s: float | None = None) -> "Document":
-        """Wait until the document is at rest or paused; returns it as it is then.
+        """Wait until the document is at rest or paused; return its state then.
 
-        Warns (`NoWorkerWarning`) if there is nobody to work. Raises `TimeoutError` after `timeout_s` seconds.
+        Warns (`NoWorkerWarning`) if no worker runs. Raises `TimeoutError` after `timeout_s` seconds.
         """
         latest = self
         for latest in watch([self.id], timeout_s=timeout_s):  # noqa: B007  # the last one is the answer
@@ -58,24 +58,24 @@ class Document(DocumentView):
         return latest
 
     def read_text(self) -> str:
-        """The merged Markdown. Raises `UserError` if there is none yet."""
+        """Return the merged Markdown. Raises `UserError` before the merge."""
         return self.result_path.read_text(encoding="utf-8")
 
     def layout(self, page: int | None = None) -> dict[str, Any]:
-        """The blocks of each page, or of one, in reading order, with their boxes, as JSON."""
+        """Return the blocks of all pages, or of one, in reading order, with their boxes, as JSON."""
         return layout(self.id, page)
 
     def docling(self) -> dict[str, Any]:
-        """The document in the format of the Docling project (a DoclingDocument), as JSON."""
+        """Return the document in the format of the Docling project (a DoclingDocument), as JSON."""
         return docling(self.id)
 
     def archive(self) -> Iterator[bytes]:
-        """A ZIP archive of Markdown, pictures, blocks and manifest, in pieces. Raises `UserError` at once."""
+        """Yield a ZIP archive of Markdown, pictures, blocks and manifest, in pieces. Raises `UserError` at once."""
         return archive(self.id)
 
     @property
     def pictures_folder(self) -> Path | None:
-        """The folder of the pictures that the merged Markdown links to; None if there are none."""
+        """The folder of the pictures that the merged Markdown links to; None without pictures."""
         return pictures_folder(self.id) if self.merged_path else None
 
     @property
@@ -95,23 +95,23 @@ def watch(
 
     `changes_only`: skip the current state unless it is final, and yield a document only when its status or its page
     counts change, not for progress or workers alone. While no worker runs, `no_worker` is set; the first time, a
-    `NoWorkerWarning` follows. `idle` is called about once a second. Raises `TimeoutError` after `timeout_s` seconds.
+    `NoWorkerWarning` follows. Calls `idle` about once a second. Raises `TimeoutError` after `timeout_s` seconds.
     """
     context = owner().context
     seen: dict[str, Document] = {}
     fleet = watching.Fleet()
     waiting = {document_ids} if isinstance(document_ids, str) else set(document_ids)
 
-    def look() -> list[Document]:
-        all_found = [_document(view) for view in queries.documents_by_id(context, waiting)]
-        gone = waiting - {document.id for document in all_found}
-        if gone:
-            raise UnknownDocument(min(gone))
-        waiting.difference_update(document.id for document in all_found if document.settled)
-        return [found if found.settled else replace(found, no_worker=fleet.no_worker) for found in all_found]
+    def read() -> list[Document]:
+        current = [_document(view) for view in queries.documents_by_id(context, waiting)]
+        unknown = waiting - {document.id for document in current}
+        if unknown:
+            raise UnknownDocument(min(unknown))
+        waiting.difference_update(document.id for document in current if document.settled)
+        return [each if each.settled else replace(each, no_worker=fleet.no_worker) for each in current]
 
-    looks = watching.watch(
-        look,
+    states = watching.watch(
+        read,
         lambda _: len(waiting),
         lambda event: event.get("document") in waiting,
         undone=("document has not settled", "documents have not settled"),
@@ -119,8 +119,8 @@ def watch(
         idle=idle,
         fleet=fleet,
     )
-    for found in looks:
-        for document in found:
+    for documents in states:
+        for document in documents:
             before = seen.get(document.id)
             seen[document.id] = document
             if changes_only and before is None and not document.settled:
@@ -148,10 +148,10 @@ def submit(
     fresh: bool | None = None,
     page_range: str | None = None,
 ) -> Document:
-    """Submit a file; returns the document that will hold its text.
+    """Submit a file; return the document that will hold its text.
 
-    Options as an `Options`, as keywords, or both: a keyword that is not None wins. The same content and options find
-    the same document again, unless `fresh`. `page_range` is the older name of `pages`.
+    Takes options as an `Options`, as keywords, or both: a keyword that is not None wins. The same content and options
+    return the existing document, unless `fresh`. `page_range` is the older name of `pages`.
     """
     given = {
         "page_range": page_range if pages is None else pages,
@@ -170,9 +170,9 @@ def submit(
 def submit_upload(
     caller: Caller, copy: Path, filename: str, options: Options | None = None, sha256: str = ""
 ) -> Document:
-    """Submit what a stranger sent: a private copy in the upload folder, which is looked at in a child process.
+    """Submit an uploaded file, a private copy in the upload folder, after a child process has inspected it.
 
-    Raises what `submit` raises, and `Refused` (429, 503) if too many files are being looked at.
+    Raises the errors of `submit`, and `Refused` (429, 503) during too many other inspections.
     """
     context, options = caller.context, options or Options()
     caller.check_model(options.provider, options.model)
@@ -185,10 +185,10 @@ def submit_upload(
 
 @contextmanager
 def a_child(caller: Caller) -> Iterator[None]:
-    """One of the few child processes. Raises `Refused` (503) if none is free in time, 429 if the caller has many."""
+    """Reserve one of the few child processes. Raises `Refused`: 503 if none is free in time, 429 beyond the share."""
     with _AND_WAITING.one(caller.id):
         if not _CHILDREN.acquire(timeout=_FOR_A_CHILD_S):
-            raise Refused("too many files are being looked at: try again in a moment", code="busy")
+            raise Refused("too many inspections of files at the same time: try again in a moment", code="busy")
         try:
             yield
         finally:
@@ -197,13 +197,13 @@ def a_child(caller: Caller) -> Iterator[None]:
 
 @operation(Scope.READ)
 def status(caller: Caller, document_id: str) -> Document:
-    """The document as it is now. Raises `UnknownDocument`."""
+    """Return the document's current state. Raises `UnknownDocument`."""
     return _document(queries.document(caller.context, document_id))
 
 
 @operation(Scope.READ)
 def several(caller: Caller, document_ids: Collection[str]) -> list[Document]:
-    """Those of these documents that exist, as they are now."""
+    """Return the current state of these documents; leave out unknown ids."""
     return [_document(view) for view in queries.documents_by_id(caller.context, document_ids)]
 
 
@@ -218,19 +218,19 @@ def list_documents(
     after: Key | None = None,
     before: Key | None = None,
 ) -> list[Document]:
-    """Documents, newest first. `which` instead of `status`; `after`: beyond this moment of creation and id; `before`:
-    those just above."""
+    """Return documents, newest first. `which` replaces `status`. `after`: beyond this creation time and id; `before`:
+    the documents just above."""
     which = which or Filter(statuses=frozenset() if status is None else frozenset({status}))
-    found = catalog.documents(caller.context, which, limit=limit, offset=offset, after=after, before=before)
-    return [_document(view) for view in found]
+    views = catalog.documents(caller.context, which, limit=limit, offset=offset, after=after, before=before)
+    return [_document(view) for view in views]
 
 
 @operation(Scope.READ)
 def next_ids(caller: Caller, which: Filter, after: Key | None, most: int) -> tuple[list[str], Key | None]:
-    """(ids of at most so many documents, newest first; where those after them begin, or None)."""
-    found = catalog.documents(caller.context, which, limit=most + 1, after=after)
-    last = found[most - 1] if len(found) > most else None
-    return [view.id for view in found[:most]], (last.created_at, last.id) if last else None
+    """Return the ids of at most `most` documents, newest first, and the `after` of the next ids, or None."""
+    views = catalog.documents(caller.context, which, limit=most + 1, after=after)
+    last = views[most - 1] if len(views) > most else None
+    return [view.id for view in views[:most]], (last.created_at, last.id) if last else None
 
 
 count_documents, count_by_status = reads(catalog.count_documents), reads(catalog.count_by_status)
@@ -239,7 +239,7 @@ reasons, search = reads(reasoning.reasons), reads(searching.search)
 
 @operation(Scope.READ)
 def explained(caller: Caller, documents: Collection[Document]) -> list[Document]:
-    """The same documents, each with the reason for its state."""
+    """Return these documents, each with the reason for its state."""
     known = reasoning.reasons(caller.context, documents)
     return [replace(document, reason=known.get(document.id)) for document in documents]
 
@@ -256,7 +256,7 @@ find_page_picture = reads(page_pictures.find)
 
 @operation(Scope.READ)
 def commonest_error(caller: Caller, document_id: str) -> str:
-    """What most of its failed pages failed with; empty if none did."""
+    """Return the most frequent error of its failed pages; empty without any."""
     with caller.context.db.read() as session:
         return queries.commonest_error(session, document_id)
 
@@ -272,7 +272,7 @@ def page_picture(
     width: int = 0,
     encoding: Encoding = "png",
 ) -> bytes:
-    """The page as it is in the file, rendered in a child process: at `dpi`, or `width` pixels wide.
+    """Render a page of the file in a child process, at `dpi`, or `width` pixels wide.
 
     Raises `UserError`.
     """
@@ -287,13 +287,13 @@ def cancel(caller: Caller, document_id: str) -> Document:
 
 @operation(Scope.WRITE)
 def pause(caller: Caller, document_id: str, by: str = "") -> Document:
-    """Finish the pages under way and start no others. `by`: who is told to have asked for it."""
+    """Finish the pages under way and start no others. `by`: the name shown as the requester."""
     return _document(service.pause(caller.context, document_id, by or caller.key_name))
 
 
 @operation(Scope.WRITE, spends=True)
 def resume(caller: Caller, document_id: str) -> Document:
-    """Go on with a paused document."""
+    """Continue a paused document."""
     return _document(service.resume(caller.context, document_id))
 
 
@@ -307,7 +307,7 @@ def retry(caller: Caller, document_id: str, *, provider: str = "", model: str = 
 
 @operation(Scope.WRITE, spends=True)
 def retry_failed(caller: Caller, document_id: str, *, provider: str = "", model: str = "") -> Document:
-    """Try again what failed: the failed pages, or else the merge, or all of a document that has no pages yet."""
+    """Retry the failed pages, or else the merge, or all of a document without pages."""
     choice = _choice(caller, document_id, provider, model)
     with caller.pages() as charge:
         return _document(service.retry_failed(caller.context, document_id, choice, charge=charge))
@@ -315,7 +315,7 @@ def retry_failed(caller: Caller, document_id: str, *, provider: str = "", model:
 
 @operation(Scope.WRITE, spends=True)
 def retry_page(caller: Caller, document_id: str, page: int, *, provider: str = "", model: str = "") -> Document:
-    """Convert one page again; its old text stays until there is a new one."""
+    """Convert one page again; its old text stays until the new text is complete."""
     choice = _choice(caller, document_id, provider, model)
     with caller.pages() as charge:
         return _document(service.retry_page(caller.context, document_id, page, choice, charge=charge))
@@ -346,14 +346,14 @@ def delete(caller: Caller, document_id: str) -> None:
 
 
 class Verb(StrEnum):
-    """What can be done with many documents at once."""
+    """A command for many documents at once."""
 
     CANCEL = "cancel"
     PAUSE = "pause"
     RESUME = "resume"
     RETRY = "retry"
     RETRY_FAILED = "retry-failed"
-    """The failed pages; else the merge, or all of a document that failed before it had pages."""
+    """Retries the failed pages; else the merge, or all of a document that failed before it had pages."""
     REMERGE = "remerge"
     DELETE = "delete"
 
@@ -371,7 +371,7 @@ VERBS: dict[Verb, Operation[..., Any]] = {
 
 @dataclass(frozen=True)
 class Skipped:
-    """A document that stayed as it was, and why."""
+    """A document that a command left unchanged, and why."""
 
     id: str
     reason: str
@@ -381,9 +381,9 @@ class Skipped:
 def act(
     caller: Caller, verb: Verb, document_ids: Iterable[str], *, allow_partial: bool = False
 ) -> tuple[int, list[Skipped]]:
-    """The same with each of these, in a transaction of its own: with how many, and why not with the others.
+    """Apply a command to each of these documents, each in its own transaction; return the number done and the skipped.
 
-    Raises `OverCap` for what costs money, if the caller has spent enough.
+    Raises `OverCap` for a command that costs money, if the caller has spent its cap.
     """
     given = {"allow_partial": allow_partial} if verb is Verb.REMERGE else {}
     if VERBS[verb].spends:

@@ -1,4 +1,4 @@
-"""Keys of the API, and what each is charged. Only administrators see and change keys; a caller sees its own account."""
+"""Keys of the API and their accounts. Only administrators see and change keys; a caller sees its own account."""
 
 from dataclasses import dataclass
 
@@ -23,13 +23,13 @@ class CreatedKey:
 
 
 def _create(context: Context, name: str, scope: Scope = Scope.WRITE, expires_days: float | None = None) -> CreatedKey:
-    """Make a key that is good for so many days; None: until it is revoked."""
+    """Create a key that is valid for so many days; None: until it is revoked."""
     secret, key = api_keys.create(context, name, scope, credentials.lasts(expires_days))
     return CreatedKey(key, secret)
 
 
 def _account(context: Context, name_or_id: str, *, limit: int = 50, before: int | None = None) -> Statement:
-    """How a key's account stands today. Raises `UserError` for none or several of that name."""
+    """Return today's statement of a key's account. Raises `UserError` unless exactly one key has that name."""
     return accounts.statement(context, api_keys.find(context, name_or_id).id, limit=limit, before=before)
 
 
@@ -39,5 +39,5 @@ create, revoke = acts(_create, Scope.ADMIN), acts(api_keys.revoke, Scope.ADMIN)
 
 @operation(Scope.READ)
 def own_account(caller: Caller, *, limit: int = 50, before: int | None = None) -> Statement:
-    """How the caller's own account stands today."""
+    """Return today's statement of the caller's own account."""
     return accounts.statement(caller.context, caller.id, limit=limit, before=before)

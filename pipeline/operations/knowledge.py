@@ -1,4 +1,4 @@
-"""Knowledge bases, as one may use them: make bases, add to them, act on their items, search."""
+"""Operations on knowledge bases: create bases, add items, command items, search."""
 
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -31,9 +31,9 @@ from pipeline.storage.api_keys import Scope
 from pipeline.storage.context import Context
 
 MAX_FILES, MAX_ITEMS = 500, 1000
-"""That one request adds."""
+"""The most items that one request adds."""
 MOST_AT_ONCE = 500
-"""Items that one request acts on."""
+"""The most items of one command."""
 _Path = str | PathLike[str]
 
 
@@ -60,7 +60,7 @@ class BaseChanges(TypedDict, total=False):
 
 @operation(Scope.WRITE)
 def create_base(caller: Caller, name: str, **options: Unpack[BaseOptions]) -> BaseView:
-    """A new, empty base."""
+    """Create an empty base."""
     _check_model(caller, options.get("provider"), options.get("model"))
     return service.create_base(caller.context, name, **options)
 
@@ -75,7 +75,7 @@ def edit_base(caller: Caller, base_id: str, **changes: Unpack[BaseChanges]) -> B
 
 
 def _check_model(caller: Caller, provider: str | None, model: str | None) -> None:
-    """Raise `Refused` as `check_model` does; the model that the settings name for knowledge may be named."""
+    """Raise `Refused` as `check_model` does, but also allow the model of the settings for knowledge."""
     configured = own(caller.context.settings)
     chosen = provider or configured.embeddings_provider or LOCAL
     if model and (chosen, model) != (configured.embeddings_provider, configured.embeddings_model):
@@ -95,7 +95,7 @@ def add(caller: Caller, base_id: str, sources: Sequence[Source], progress: Progr
 
 @operation(Scope.WRITE, spends=True)
 def add_uploads(caller: Caller, base_id: str, files: Sequence[tuple[Path, str]], folder: str = "") -> Added:
-    """Add private copies of files, by their names. `folder`: the name of the folder that they are of."""
+    """Add private copies of files, by their names. `folder`: the name of their folder."""
     kind, group = ItemType.FILE, ""
     if folder:
         kind = ItemType.DIRECTORY
@@ -105,7 +105,7 @@ def add_uploads(caller: Caller, base_id: str, files: Sequence[tuple[Path, str]],
 
 
 def add_files(base_id: str, paths: _Path | Iterable[_Path]) -> Added:
-    """Add files, or one, of which copies are kept. A file that is in the base and has changed is read again."""
+    """Add copies of files, or of one. A changed file of the base is read again."""
     several = [paths] if isinstance(paths, str | PathLike) else paths
     return add(base_id, [Source.of_file(Path(path)) for path in several])
 
@@ -165,13 +165,13 @@ def reprocess_failed(caller: Caller, base_id: str) -> list[ItemView]:
 
 @operation(Scope.WRITE, spends=True)
 def reprocess_stale(caller: Caller, base_id: str) -> list[ItemView]:
-    """Embed again what another model embedded than the base names now."""
+    """Embed again the items that another model than the base's current one embedded."""
     context = caller.context
     return [service.reprocess(context, item_id) for item_id in service.stale(context, base_id)]
 
 
 class Verb(StrEnum):
-    """What can be done with many items at once."""
+    """A command for many items at once."""
 
     REPROCESS = "reprocess"
     CANCEL = "cancel"
@@ -180,10 +180,10 @@ class Verb(StrEnum):
 
 @operation(Scope.WRITE)
 def act(caller: Caller, verb: Verb, base_id: str, item_ids: Iterable[str]) -> tuple[int, list[Skipped]]:
-    """The same with each of these items of a base, in a transaction of its own, or all are deleted in one: with how
-    many, and why not with the others.
+    """Apply a command to each of these items of a base, each in its own transaction, or delete all in one; return the
+    number done and the skipped.
 
-    Raises `OverCap` for what costs money, if the caller has spent enough.
+    Raises `OverCap` for a command that costs money, if the caller has spent its cap.
     """
     context, done, skipped = caller.context, list[str](), list[Skipped]()
     if verb is Verb.REPROCESS:
@@ -206,11 +206,11 @@ def _act(context: Context, verb: Verb, base_id: str, item_id: str) -> None:
     if verb is Verb.REPROCESS:
         service.reprocess(context, item_id)
     elif verb is Verb.CANCEL and service.cancel(context, item_id) is CancelStatus.IGNORED:
-        raise UserError("it had ended already", code="idle")
+        raise UserError("it has already ended", code="idle")
 
 
 class SearchOptions(TypedDict, total=False):
-    """How to search."""
+    """Options of a search."""
 
     limit: int
     types: Sequence[str] | None
@@ -219,14 +219,14 @@ class SearchOptions(TypedDict, total=False):
     since: datetime | None
     min_score: float | None
     around: int
-    """With so many chunks before and after each."""
+    """The number of chunks to add before and after each hit."""
     by_meaning: bool
-    """False: by words alone."""
+    """False: search by words alone."""
 
 
 @operation(Scope.READ)
 def search(caller: Caller, bases: str | Sequence[str] | None, words: str, **options: Unpack[SearchOptions]) -> Hits:
-    """Chunks for these words, best first, of one base or several, by name or id; None: of all bases."""
+    """Search chunks of one base or several, by name or id, or of all bases (None); best first."""
     several = [bases] if isinstance(bases, str) else bases
     if caller.quotas is not None and options.get("by_meaning", True) and searching.asks(caller.context, several):
         caller.check_spending()
@@ -237,25 +237,25 @@ asks = reads(searching.asks)
 
 
 def has_providers() -> bool:
-    """Whether any provider but the local one makes vectors of knowledge."""
+    """Whether the settings name a provider, beside the local one, for vectors of knowledge."""
     return bool(own(owner().context.settings).providers)
 
 
 @operation(Scope.WRITE)
 def recover(caller: Caller, base_id: str) -> list[str]:
-    """Send the base's orphans on their way again; their ids. The sweeper does so by itself, seconds later.
+    """Launch the base's orphans; return their ids. The sweep does so too, seconds later.
 
-    Releases the claims of dead processes. Like the sweeper, it checks presence twice, which takes a moment.
+    Gives back the claims of dead processes. Like the sweep, it checks presence twice, which takes a moment.
     """
-    context, found = caller.context, queries.queue(caller.context, base_id)
-    if gone := _gone(context, service.held_up(context, found.base_id)):
-        FLOW.free_lost(context, gone)
-    context.db.run(lambda tx: tx.launch(FLOW.name, LINE, *found.orphan_item_ids))
-    return found.orphan_item_ids
+    context, line = caller.context, queries.queue(caller.context, base_id)
+    if dead := _dead(context, service.held_up(context, line.base_id)):
+        FLOW.free_lost(context, dead)
+    context.db.run(lambda tx: tx.launch(FLOW.name, LINE, *line.orphan_item_ids))
+    return line.orphan_item_ids
 
 
-def _gone(context: Context, processes: Iterable[str]) -> set[str]:
-    """Those of these processes that are absent twice in a row: Redis may just have been emptied."""
+def _dead(context: Context, processes: Iterable[str]) -> set[str]:
+    """The processes among these that are absent twice in a row: Redis may just have been emptied."""
     absent = set(processes) if context.online else set[str]()
     for wait_s in (0.0, 1.5 * context.settings.presence_interval_s):
         if absent:
@@ -265,13 +265,13 @@ def _gone(context: Context, processes: Iterable[str]) -> set[str]:
 
 
 def wait(base_id: str, timeout_s: float | None = None, idle: Callable[[], object] = lambda: None) -> dict[str, int]:
-    """Wait until no item of a base is open; how many are in which state. `idle` is called about once a second.
+    """Wait until no item of a base is open; return the numbers by state. Calls `idle` about once a second.
 
     Warns (`NoWorkerWarning`) if no worker runs. Raises `TimeoutError` after `timeout_s` seconds.
     """
-    found = base(base_id).id
+    id_ = base(base_id).id
     *_, counted = watching.watch(
-        lambda: counts([found]).get(found, {}),
+        lambda: counts([id_]).get(id_, {}),
         lambda counted: sum(counted.get(state, 0) for state in OPEN),
         lambda event: event.get("flow") == FLOW.name,
         undone=(f"item of {base_id} is open", f"items of {base_id} are open"),

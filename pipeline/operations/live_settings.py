@@ -1,4 +1,4 @@
-"""Settings that can be changed while everything runs. Only administrators see and change them."""
+"""Operations on live settings. Only administrators see and change them."""
 
 from typing import Any
 
@@ -12,11 +12,11 @@ list_settings, setting = reads(gates.live_settings, Scope.ADMIN), reads(gates.li
 
 @operation(Scope.ADMIN)
 def change_setting(caller: Caller, key: str, text: str, *, reason: str = "", by: str = "") -> Any:
-    """Set a live setting; the value in force. `reason` and `by` are shown beside it. Raises `UserError`."""
+    """Set a live setting; return the value in force. Lists show `reason` and `by` beside it. Raises `UserError`."""
     return queue_control.change_setting(caller.context, key, text, reason=reason, by=by or caller.name)
 
 
 @operation(Scope.ADMIN)
 def reset_setting(caller: Caller, key: str, *, reason: str = "", by: str = "") -> Any:
-    """Return a live setting to its default, and give that. Raises `UserError`."""
+    """Reset a live setting to its default; return that. Raises `UserError`."""
     return queue_control.reset_setting(caller.context, key, reason=reason, by=by or caller.name)

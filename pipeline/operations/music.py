@@ -1,4 +1,4 @@
-"""The music flow, as one may use it: sync the library, start runs and command them, find songs."""
+"""Operations of the music flow: sync the library, start and command runs, find songs."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
@@ -27,10 +27,10 @@ _SYNC = Lock()
 
 @dataclass(frozen=True)
 class Run(RunView):
-    """A run as it was when asked for."""
+    """A run's state at the time of the call."""
 
     no_worker: NoWorker | None = field(default=None, metadata={PASSING: True})
-    """Why no worker takes it, as `watch` and `wait` saw it; None if one may."""
+    """Why no worker can take it, as `watch` and `wait` report; None if a worker runs."""
 
     def wait(self, timeout_s: float | None = None) -> "Run":
         """Wait until the run ends or pauses; returns the run.
@@ -44,7 +44,7 @@ class Run(RunView):
 def watch(run_id: str, *, timeout_s: float | None = None, idle: Callable[[], object] = lambda: None) -> Iterator[Run]:
     """Yield the current run, and each change, until it ends or pauses.
 
-    Without a worker, `no_worker` says so, and one warning. `idle` is called about once a second. Raises
+    While no worker runs, `no_worker` is set; the first time, it warns. Calls `idle` about once a second. Raises
     `TimeoutError` after `timeout_s` seconds.
     """
     context, fleet, seen = owner().context, watching.Fleet(), None
@@ -69,14 +69,14 @@ def sync(
     on_page: OnPage = lambda seen, total: None,  # noqa: ARG005
     folder: Path | None = None,
 ) -> SyncReport:
-    """Bring the songs in step with the music library (or `folder`), here and now.
+    """Sync the songs with the music library (or `folder`) in this process.
 
-    A server does it for one caller at a time. Raises `Refused` (409) for others.
+    A server syncs for one caller at a time. Raises `Refused` (409) for other callers.
     """
     if caller.quotas is None:
         return sync_libraries(caller.context, on_page, folder)
     if not _SYNC.acquire(blocking=False):
-        raise Refused("the library is being read already", code="already_running")
+        raise Refused("a sync of the library already runs", code="already_running")
     try:
         return sync_libraries(caller.context, on_page, folder)
     finally:
@@ -94,7 +94,7 @@ class Choices(TypedDict, total=False):
 
 @operation(Scope.WRITE, spends=True)
 def start(caller: Caller, options: StartOptions | None = None, **choices: Unpack[Choices]) -> Run:
-    """Begin a run. Options as a `StartOptions`, as keywords, or both: mode, skip_sync, limit, failed.
+    """Start a run. Takes options as a `StartOptions`, as keywords, or both: mode, skip_sync, limit, failed.
 
     Raises `AlreadyRunning` if one is active.
     """
@@ -104,22 +104,22 @@ def start(caller: Caller, options: StartOptions | None = None, **choices: Unpack
 
 @operation(Scope.READ)
 def estimate(caller: Caller, options: StartOptions | None = None, **choices: Unpack[Choices]) -> Estimate:
-    """What `start` with these options would do: a dry run that writes nothing."""
+    """Return what `start` with these options would do, without a write."""
     return estimates.estimate_run(caller.context, replace(options or StartOptions(), **choices))
 
 
 @operation(Scope.WRITE)
 def pause(caller: Caller) -> Run:
-    """Let calls under way end and begin no others."""
+    """Let calls under way end, and start no others."""
     return _run(service.pause(caller.context))
 
 
 @operation(Scope.WRITE, spends=True)
 def resume(caller: Caller) -> Run:
-    """Go on with a paused run."""
+    """Continue a paused run."""
     context = caller.context
     resumed = service.resume(context, estimates.parts(context, StartOptions(skip_sync=True)))
-    return _run(queries.run(context, resumed.id))  # it has ended if it had nothing left to do
+    return _run(queries.run(context, resumed.id))  # it has ended if it had no work left
 
 
 @operation(Scope.WRITE)
@@ -142,12 +142,12 @@ def batches(
     before: int | None = None,
     limit: int = 50,
 ) -> list[BatchView]:
-    """Batches, the newest first; failed ones say why. `before`: older than the batch with this id.
+    """Return batches, newest first, with the errors of failed ones. `before`: older than the batch with this id.
 
-    What models replied is for administrators.
+    Only administrators get models' answers.
     """
-    found = queries.batches(caller.context, status=status, run_id=run_id, before=before, limit=limit)
-    return found if caller.is_admin else [replace(one, reply=None) for one in found]
+    views = queries.batches(caller.context, status=status, run_id=run_id, before=before, limit=limit)
+    return views if caller.is_admin else [replace(batch, reply=None) for batch in views]
 
 
 search = acts(searching.for_words, Scope.READ, spends=True)

@@ -1,4 +1,4 @@
-"""Inference nodes, their tokens and jobs, the gateway's dead letters. Only administrators see tokens and letters."""
+"""Operations on nodes, their tokens and jobs, and the gateway's dead letters. Administrators see tokens and letters."""
 
 from dataclasses import dataclass
 
@@ -28,7 +28,7 @@ def _create(
     node_id: str = "",
     expires_days: float | None = None,
 ) -> CreatedToken:
-    """Make a token that is good for so many days; None: until it is revoked. `node_id`: for this node alone."""
+    """Create a token that is valid for so many days; None: until it is revoked. `node_id`: for this node only."""
     secret, token = tokens.create(context, name, kind, credentials.lasts(expires_days), node_id)
     return CreatedToken(token, secret)
 

@@ -1,4 +1,4 @@
-"""`@operation`: a function that a caller with a scope may call, and Python programs as the owner."""
+"""`@operation`: a function for callers with a scope; Python programs call it as the owner."""
 
 import inspect
 from collections.abc import Callable
@@ -14,7 +14,7 @@ R = TypeVar("R")
 
 
 class Operation(Generic[P, R]):
-    """Call it: the owner of this process asks. `by`: another caller does."""
+    """An operation. Call it as the owner of this process, or use `by` for another caller."""
 
     def __init__(
         self, function: Callable[Concatenate[Caller, P], R], scope: Scope, *, spends: bool = False, reads: bool = False
@@ -25,11 +25,11 @@ class Operation(Generic[P, R]):
         self._function, self.scope, self.spends, self.reads = function, scope, spends, reads
 
     def __call__(self, *args: P.args, **named: P.kwargs) -> R:
-        """As the owner of this process."""
+        """Call the function as the owner of this process."""
         return self._function(owner(), *args, **named)
 
     def by(self, caller: Caller, /, *args: P.args, **named: P.kwargs) -> R:
-        """As this caller. Raises `Refused` if they lack the scope, `OverCap` if they have spent enough today."""
+        """Call the function as `caller`. Raises `Refused` without the scope, `OverCap` beyond today's cap."""
         (caller.check_scope if self.reads else caller.check)(self.scope)
         if self.spends:
             caller.check_spending()
@@ -39,7 +39,7 @@ class Operation(Generic[P, R]):
 def operation(
     scope: Scope, *, spends: bool = False
 ) -> Callable[[Callable[Concatenate[Caller, P], R]], Operation[P, R]]:
-    """A decorator of `function(caller, …)`. `spends`: it may lead to calls of AI services."""
+    """Return a decorator of `function(caller, …)`. `spends`: it may cause calls to AI services."""
 
     def wrap(function: Callable[Concatenate[Caller, P], R]) -> Operation[P, R]:
         return Operation(function, scope, spends=spends)
@@ -50,9 +50,9 @@ def operation(
 def acts(
     function: Callable[Concatenate[Context, P], R], scope: Scope, *, spends: bool = False, reads: bool = False
 ) -> Operation[P, R]:
-    """An operation that is a service's function: nothing stands around it but the scope, and whether it spends.
+    """Make an operation of a service's function, with a scope and `spends` as its only policy.
 
-    `reads`: it changes nothing, so read-only mode allows it.
+    `reads`: it changes no data, so read-only mode allows it.
     """
 
     def ask(caller: Caller, /, *args: P.args, **named: P.kwargs) -> R:
@@ -62,5 +62,5 @@ def acts(
 
 
 def reads(function: Callable[Concatenate[Context, P], R], scope: Scope = Scope.READ) -> Operation[P, R]:
-    """An operation that is a query."""
+    """Make an operation of a query."""
     return acts(function, scope, reads=True)

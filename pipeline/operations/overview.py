@@ -1,4 +1,4 @@
-"""How everything stands: what `penstock status` shows, the API tells, and the console begins with."""
+"""The overview of the whole system, for `penstock status`, the API and the console's first page."""
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -28,76 +28,76 @@ OVERDUE_S = 120.0
 
 @dataclass(frozen=True)
 class Fleet:
-    """What Redis knows."""
+    """The state of the fleet, from Redis."""
 
     __pydantic_config__ = VIEW
     queues: dict[str, int]
-    """Messages that wait, by queue."""
+    """The number of waiting messages by queue."""
     workers: Annotated[list[Worker], PlainSerializer(len, int)]
-    """Those that live; an answer says how many."""
+    """The live workers; an answer holds their number."""
     closed: list[str]
-    """Gates that let nothing through, in words."""
+    """Sentences about the closed gates."""
     last_sweep_s: float | None
-    """How long ago the sweeper last went round; None if that is not known."""
+    """Seconds since the last sweep; None: unknown."""
     gates: Annotated[dict[str, QueueView], HIDDEN]
-    """All queues as they stand, by name."""
+    """The state of all queues, by name."""
     sweep_problem: str = ""
-    """Why the work of lost workers is not released, and what to do; empty if the sweeper runs."""
+    """Why the claims of lost workers are not given back, and what to do; empty if sweeps run."""
 
     @property
     def served(self) -> set[str] | None:
-        """The queues that running workers consume; None if one of them does not name its queues."""
+        """The queues that live workers consume; None if a worker does not report its queues."""
         return served(worker.queues for worker in self.workers)
 
 
 @dataclass(frozen=True)
 class Spending:
-    """What a provider's calls cost since its day began, by its price list. `cap` 0: no cap."""
+    """The cost of a provider's calls since its day began."""
 
     __pydantic_config__ = VIEW
     provider: str
     today: float
-    """By its price list."""
+    """The cost today, by the provider's price list."""
     cap: float
-    """At which its queues close until the day ends; 0: none."""
+    """The amount at which its queues close until the day ends; 0: no cap."""
     resets_at: datetime
-    """When its day ends."""
+    """The end of its day."""
     is_priced: Annotated[bool, HIDDEN] = True
-    """Whether its model has a price: without one, the cost of its calls is unknown and counts as zero."""
+    """Whether its model has a price. Without a price, the cost of its calls is unknown and counts as zero."""
 
 
 @dataclass(frozen=True)
 class Overview:
-    """How everything stands."""
+    """The state of the whole system."""
 
     __pydantic_config__ = VIEW
     counted: dict[str, dict[str, dict[str, int]]]
-    """Flow → what people follow of it → how many are in which state."""
+    """The number of rows by flow, kind and state."""
     last_hour: Throughput
-    """Of the documents flow."""
+    """The throughput of the documents flow."""
     fleet: Fleet | None
     """null: Redis is down, so the state is unknown."""
     spending: list[Spending]
-    """What each provider cost today."""
+    """The cost of each provider today."""
     waiting: list[Reason]
-    """Why units of all flows wait; the reason of most of them first."""
+    """The reasons why units of all flows wait; the reason of most units first."""
     minutes: list[Minute]
-    """Pages in each minute of the last hour, the oldest first."""
+    """Pages in each minute of the last hour, oldest first."""
     failures: list[Failure]
-    """The newest, of all flows."""
+    """The newest failures of all flows."""
     recent_failures: Annotated[int, HIDDEN] = 0
-    """Of the last hour, of all flows; at most `COUNTED_FAILURES`."""
+    """The number of failures of the last hour in all flows, at most `COUNTED_FAILURES`."""
 
     @property
     def is_empty(self) -> bool:
-        """Nothing was ever submitted."""
+        """Whether the database holds no work of any flow."""
         return not any(
             count for kinds in self.counted.values() for states in kinds.values() for count in states.values()
         )
 
 
 def overview(context: Context) -> Overview:
-    """How everything stands."""
+    """Return the state of the whole system."""
     failed, since = failures(context, COUNTED_FAILURES), context.db.now() - timedelta(hours=1)
     counted, runs = {flow.name: flow.figures(context) for flow in flows()}, fleet(context)
     return Overview(
@@ -108,12 +108,12 @@ def overview(context: Context) -> Overview:
         reasons(context, runs.gates if runs else None, runs.served if runs else None),
         backlog.pages_by_minute(context),
         failed[:FAILURES],
-        sum(one.at > since for one in failed),
+        sum(failure.at > since for failure in failed),
     )
 
 
 def spending(context: Context) -> list[Spending]:
-    """What each provider cost today, with the cap in force."""
+    """Return the cost of each provider today, with the cap in force."""
     values, now = gates.live_values(context), context.db.now()
     return [
         Spending(
@@ -129,30 +129,30 @@ def spending(context: Context) -> list[Spending]:
 
 
 def sweep_problem(context: Context) -> str:
-    """A sentence if workers run but the last sweep ended too long ago, else empty. Raises `RedisError`."""
+    """Return a sentence if workers run but the last sweep ended too long ago, else "". Raises `RedisError`."""
     age_s = last_sweep_s(context.redis)
     if age_s is not None and age_s <= max(OVERDUE_S, 6 * context.settings.sweep_interval_s):
         return ""
     if not Presence(context.redis).alive():
         return ""  # no worker runs: another message reports that, and explains the missing sweep
     last = "No sweep is on record" if age_s is None else f"The last sweep ended {duration(age_s)} ago"
-    return f"{last}: nothing gives back what lost workers held. See that beat runs (`penstock beat`)."
+    return f"{last}: the claims of lost workers are not given back. Make sure that beat runs (`penstock beat`)."
 
 
 def fleet(context: Context) -> Fleet | None:
-    """What Redis knows; None if it is down, at once."""
+    """Return the state of the fleet; None, at once, if Redis is down."""
     if not context.online:
         return None
     try:
         reach(context.settings.effective_redis_url)
-        found = queue_views.queues(context)
+        views = queue_views.queues(context)
         gated = context.gates.queues
         return Fleet(
-            {view.name: view.waiting for view in found},
+            {view.name: view.waiting for view in views},
             workers(context),
             [reason for name in gated if (reason := gates.closed_because(context, name))],
             last_sweep_s(context.redis),
-            {view.name: view for view in found},
+            {view.name: view for view in views},
             sweep_problem(context),
         )
     except RedisError:

@@ -1,4 +1,4 @@
-"""Providers as the configuration file has them: shown without their keys, added and changed."""
+"""Operations on the providers of the configuration file: show them without keys, add and change them."""
 
 import ipaddress
 from collections.abc import Mapping
@@ -26,14 +26,14 @@ FAIL: Final = "fail"
 
 @dataclass(frozen=True)
 class Check:
-    """A check of `penstock doctor`: its result, what was found, and what to do about it."""
+    """A check of `penstock doctor`: its result, its finding, and advice."""
 
     __pydantic_config__ = VIEW
     name: str
     result: Literal["ok", "warn", "fail"]
     found: str
     advice: str = ""
-    """What to do about it; empty if it is well."""
+    """What to do; empty if all is well."""
 
 
 @dataclass(frozen=True)
@@ -44,14 +44,14 @@ class ConfiguredProvider:
     profile: ProviderProfile
     has_key: bool
     needs_restart: bool
-    """The running processes were started with other settings."""
+    """Whether the running processes started with other settings."""
     variables: list[str]
-    """Environment variables that set it, and win over the file."""
+    """Environment variables that set it, and override the file."""
 
 
 @dataclass(frozen=True)
 class ProviderForm:
-    """The values that a form sends; an empty one changes nothing. Prices are for a million tokens of `model`."""
+    """The values of a form; an empty value changes nothing. Prices are for a million tokens of `model`."""
 
     name: str
     kind: str
@@ -67,7 +67,7 @@ def read() -> Settings:
     try:
         return Settings()
     except (UnreadableSettingsError, ValidationError) as error:
-        raise UserError(f"{config_path()} cannot be used: `penstock doctor` says why", code="settings") from error
+        raise UserError(f"{config_path()} is invalid: `penstock doctor` says why", code="settings") from error
 
 
 def _configured(context: Context) -> list[ConfiguredProvider]:
@@ -91,7 +91,7 @@ def _save(_: Context, form: ProviderForm) -> None:
         raise UserError(f"'{LOCAL}' is this machine itself: choose another name", code="invalid")
     if variables := variables_of_provider(form.name):
         raise UserError(
-            f"{variables[0]} sets '{form.name}' where Penstock runs, and the environment wins over the file: change "
+            f"{variables[0]} sets '{form.name}' where Penstock runs, and the environment overrides the file: change "
             "it there",
             code="set_by_environment",
         )
@@ -108,19 +108,17 @@ def _save(_: Context, form: ProviderForm) -> None:
     _check_address(profile)
     keeps_key = known is not None and known.api_key.get_secret_value() and not key
     if known is not None and keeps_key and profile.base_url != known.base_url:
-        raise UserError(
-            "enter the key as well: the stored one is not sent to another address than it was given for", code="no_key"
-        )
+        raise UserError("enter the key as well: the stored key belongs to the old address", code="no_key")
     if not (profile.model or profile.kind == "nodes"):
         raise UserError("name a model", code="no_model")
     if profile.lacks_key and not keeps_key:
         raise UserError(f"{profile.base_url} needs a key", code="no_key")
     if (form.input_price is None) != (form.output_price is None):
-        raise UserError("give both prices, or none: 0 is for what costs nothing", code="invalid")
+        raise UserError("give both prices or none; 0 means free", code="invalid")
     changes: list[Change] = [(("providers", form.name), values)]
     prices = {"input": form.input_price, "output": form.output_price}
-    if found := {name: price for name, price in prices.items() if price is not None}:
-        changes.append((("providers", form.name, "prices", profile.model), found))
+    if given_prices := {name: price for name, price in prices.items() if price is not None}:
+        changes.append((("providers", form.name, "prices", profile.model), given_prices))
     try:
         change(config_path(), changes)
     except UneditableFileError as error:
@@ -132,19 +130,19 @@ def _test(_: Context, name: str) -> Check:
     now = read()
     if name not in now.providers:
         raise UserError(registry.unknown(now, name), code="unknown_provider")
-    found, key = provider_check(now, name), now.providers[name].api_key.get_secret_value()
+    check, key = provider_check(now, name), now.providers[name].api_key.get_secret_value()
     # Services quote the key that they refuse.
-    return Check(found.name, found.result, found.found.replace(key, "…") if key else found.found, found.advice)
+    return Check(check.name, check.result, check.found.replace(key, "…") if key else check.found, check.advice)
 
 
 def provider_check(settings: Settings, name: str) -> Check:
-    """Whether this provider answers, by asking it."""
+    """Check whether this provider answers."""
     try:
-        found = registry.probe(settings, name)
+        finding = registry.probe(settings, name)
     except PenstockError as error:
         return Check(f"provider {name}", FAIL, str(error), "check its base_url, api_key and model")
-    listed = "is not among" not in found  # some services list only some of their models
-    return Check(f"provider {name}", OK if listed else WARN, found, "" if listed else "check its model")
+    listed = "is not among" not in finding  # some services list only some of their models
+    return Check(f"provider {name}", OK if listed else WARN, finding, "" if listed else "check its model")
 
 
 configured = reads(_configured, Scope.ADMIN)
@@ -152,7 +150,7 @@ save, test = acts(_save, Scope.ADMIN), acts(_test, Scope.ADMIN)
 
 
 def _check_address(profile: ProviderProfile) -> None:
-    """Services may be on this machine or in its network, but never where clouds hand out credentials."""
+    """Raise `UserError` for an address where clouds hand out credentials. This machine and its network are allowed."""
     urls = gateway_urls(profile.base_url) if profile.kind == "nodes" else (profile.base_url,)
     for url in urls:
         parts = urlsplit(url)
@@ -160,11 +158,11 @@ def _check_address(profile: ProviderProfile) -> None:
             raise UserError("base_url: leave out user, password, query and anchor", code="invalid")
         host = parts.hostname or ""
         try:
-            found = [str(ipaddress.ip_address(host))]
+            hosts = [str(ipaddress.ip_address(host))]
         except ValueError:
-            found = _resolved(host, parts.port or 443)
+            hosts = _resolved(host, parts.port or 443)
         try:
-            addresses.checked(host, found, True)
+            addresses.checked(host, hosts, True)
         except UnitError as error:
             raise UserError(f"base_url: {error}", code="address_refused") from error
 

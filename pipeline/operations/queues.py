@@ -1,4 +1,4 @@
-"""Queues and breakers, and what an operator does to them while everything runs. All workers know at once."""
+"""Operations on queues and breakers. They take effect in all workers at once."""
 
 from datetime import datetime
 
@@ -18,6 +18,6 @@ close_breaker = acts(queue_control.close_breaker, Scope.ADMIN)
 
 @operation(Scope.READ)
 def resume_at(caller: Caller) -> dict[str, datetime | None]:
-    """When each closed queue flows again, as the hash `penstock:queues:resume_at` says; None: when it is resumed."""
+    """Return the time when each closed queue reopens, from the hash `penstock:queues:resume_at`; None: on resume."""
     queue_views.require_online(caller.context)
     return resuming.resume_at(caller.context)

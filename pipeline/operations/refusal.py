@@ -1,15 +1,15 @@
-"""Why a caller may not do something, in words for people."""
+"""Refusals of callers' requests, in words for people."""
 
 from collections.abc import Mapping
 
 from pipeline.engine.errors import UserError
 
 CHALLENGE = {"WWW-Authenticate": 'Bearer realm="penstock"'}
-"""The header of an answer to whoever has no valid key."""
+"""The header of an answer to a request without a valid key."""
 
 
 class Refused(UserError):
-    """A caller may not do this, or not now. `headers` belong to the answer of an HTTP interface."""
+    """The caller may not do this, or not now. `headers`: headers of an HTTP answer."""
 
     def __init__(self, message: str, *, code: str, headers: Mapping[str, str] | None = None) -> None:
         super().__init__(message, code=code)
@@ -17,6 +17,6 @@ class Refused(UserError):
 
 
 def keyless() -> Refused:
-    """The answer to whoever has no key where one is needed."""
+    """Return the refusal of a request without a key that needs one."""
     said = "this needs a key: send it as `Authorization: Bearer …`; `penstock keys create` makes one"
     return Refused(said, code="unauthorized", headers=CHALLENGE)

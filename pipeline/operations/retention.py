@@ -1,4 +1,4 @@
-"""All that piles up, of every flow and of what they share; and letting go of what is beyond its time."""
+"""Retention over all flows: report the rows and files that grow, and remove the old ones."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -20,7 +20,7 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True)
 class Pruned:
-    """What went of one kind, or would go. `flow` is empty for what all flows share."""
+    """The removal of one kind of rows or files, real or dry. `flow` is empty for kinds that all flows share."""
 
     flow: str
     name: str
@@ -30,11 +30,11 @@ class Pruned:
 
 
 def prune(context: Context, *, dry_run: bool = False) -> list[Pruned]:
-    """Let go of what is beyond its time, or only count it. A kind that raises never stops another."""
-    found = [_prune(context, flow, kind, dry_run=dry_run) for flow, kind in _all(context)]
-    if not dry_run and any(one.removed for one in found):
+    """Remove rows and files beyond their retention, or only count them. An error in one kind stops no other."""
+    removals = [_prune(context, flow, kind, dry_run=dry_run) for flow, kind in _all(context)]
+    if not dry_run and any(removal.removed for removal in removals):
         context.db.checkpoint()
-    return found
+    return removals
 
 
 def _prune(context: Context, flow: str, kind: Retention, *, dry_run: bool) -> Pruned:

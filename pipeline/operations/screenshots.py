@@ -1,4 +1,4 @@
-"""The screenshots flow, as one may use it: take frames in, search what happened, look, try again, forget."""
+"""Operations of the screenshots flow: ingest frames, search and show events, replay dead letters, delete."""
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -32,19 +32,19 @@ AT_REST = (WorkStatus.SUCCEEDED, WorkStatus.FAILED_PERMANENT)
 
 @dataclass(frozen=True)
 class Taken(intake.Taken):
-    """What became of a frame that was taken in."""
+    """The result of ingesting a frame."""
 
     def wait(self, timeout_s: float | None = None) -> WorkStatus | None:
-        """Wait until the frame is analysed or given up; None if there is no such frame (any more).
+        """Wait until the frame is analysed or given up; None for an unknown or deleted frame.
 
         Warns (`NoWorkerWarning`) if no worker runs. Raises `TimeoutError` after `timeout_s` seconds.
         """
         if self.shot_id is None:
             return None
-        found: dict[int, WorkStatus] = {}
-        for found in follow([self.shot_id], timeout_s=timeout_s):  # noqa: B007  # the last look is the answer
+        latest: dict[int, WorkStatus] = {}
+        for latest in follow([self.shot_id], timeout_s=timeout_s):  # noqa: B007  # the last state is the answer
             pass
-        return found.get(self.shot_id)
+        return latest.get(self.shot_id)
 
 
 @operation(Scope.WRITE, spends=True)
@@ -57,15 +57,15 @@ def ingest(
     window_title: str = "",
     at: datetime | None = None,
 ) -> Taken:
-    """Take a frame in: a file, whose content is copied, or its bytes. `at`: when it was captured.
+    """Ingest a frame: a copy of a file, or bytes. `at`: the time of its capture.
 
-    Without `at` it is the file's time, or now for bytes; so a file that is added twice is known the second time.
+    Without `at` it is the file's time, or now for bytes. So a file that is added twice is a duplicate.
     """
     frame, original, captured = picture, "", at or datetime.now(UTC)
     if not isinstance(frame, bytes):
         frame = Path(frame)
         original = str(frame.parent.resolve() / frame.name)
-        with suppress(OSError):  # it cannot be read: taking it in says why
+        with suppress(OSError):  # `ingest` reports an unreadable file
             captured = at or datetime.fromtimestamp(frame.stat().st_mtime, UTC)
     known = Frame(source, captured, app, window_title, original)
     return view_of(Taken, service.ingest(caller.context, frame, known))
@@ -75,9 +75,9 @@ def ingest(
 def ingest_upload(
     caller: Caller, copy: Path, name: str, frame: Frame, *, wanted: Callable[[], bool] = lambda: True
 ) -> Taken:
-    """Take in what a stranger sent: a private copy, at which only a child process looks. `name`: what errors call it.
+    """Ingest an uploaded file, a private copy, after a child process has inspected it. `name`: its name in errors.
 
-    Raises what `ingest` raises, `Refused` (429, 503) if too many files are being looked at, or `Unwanted`.
+    Raises the errors of `ingest`, `Refused` (429, 503) during too many other inspections, or `Unwanted`.
     """
     with a_child(caller):
         taken = service.ingest(caller.context, copy, frame, wanted=lambda: wanted() and caller.goes_on(), name=name)
@@ -89,22 +89,22 @@ leave_out, batch_now = acts(service.leave_out, Scope.WRITE), acts(service.batch_
 
 
 def settled(shot_ids: Sequence[int]) -> bool:
-    """Whether each of these frames is analysed, or was given up, or is gone."""
+    """Whether each of these frames was analysed, given up or deleted."""
     return all(state in AT_REST for state in states(shot_ids).values())
 
 
 def follow(
     shot_ids: int | Sequence[int], *, timeout_s: float | None = None, idle: Callable[[], object] = lambda: None
 ) -> Iterator[dict[int, WorkStatus]]:
-    """How a frame or several stand, again and again, until each is analysed, or was given up, or is gone.
+    """Yield the states of a frame or several, until each was analysed, given up or deleted.
 
-    Warns (`NoWorkerWarning`) if no worker runs. `idle` is called about once a second. Raises `TimeoutError`
+    Warns (`NoWorkerWarning`) if no worker runs. Calls `idle` about once a second. Raises `TimeoutError`
     after `timeout_s` seconds.
     """
     context, ids = owner().context, [shot_ids] if isinstance(shot_ids, int) else shot_ids
     return watching.watch(
         lambda: queries.states_of(context, ids),
-        lambda found: sum(state not in AT_REST for state in found.values()),
+        lambda states: sum(state not in AT_REST for state in states.values()),
         lambda event: event.get("flow") == "screenshots",
         undone=("screenshot is not analysed", "screenshots are not analysed"),
         timeout_s=timeout_s,
@@ -126,9 +126,9 @@ def timeline(
     limit: int = 500,
     before: queries.Key | None = None,
 ) -> list[Hour]:
-    """What happened, by hour and thread; the latest `limit`. `derived`: knowledge, state, procedure and plan, too.
+    """Return the latest `limit` nodes by hour and thread: events; with `derived` also knowledge, states and the like.
 
-    `before`: only what was earlier than the node with this moment and id.
+    `before`: only nodes earlier than the one with this time and id.
     """
     return queries.timeline(
         caller.context,
@@ -144,11 +144,11 @@ def timeline(
 
 @operation(Scope.READ)
 def timeline_page(caller: Caller, /, limit: int, **which: Any) -> tuple[list[Hour], queries.Key | None]:
-    """(the latest `limit` nodes of the `timeline`, the `before` of the page before them, or None)."""
+    """Return the latest `limit` nodes of the `timeline`, and the `before` of the previous page, or None."""
     hours = timeline.by(caller, limit=limit + 1, **which)
     if sum(len(hour.nodes) for hour in hours) <= limit:
         return hours, None
-    first = hours[0]  # without the earliest node, the one too many
+    first = hours[0]  # without the earliest node, which is beyond the limit
     rest = [Hour(first.begins_at, first.thread_id, first.thread_title, first.nodes[1:])] if first.nodes[1:] else []
     some = [*rest, *hours[1:]]
     return some, min((node.event_time, node.id) for hour in some for node in hour.nodes)
@@ -168,15 +168,15 @@ rendition = reads(renditions.make)
 
 @operation(Scope.READ)
 def picture(caller: Caller, shot_id: int, *, small: bool = False) -> bytes:
-    """A frame as JPEG for a screen, or for a list. Raises `UserError` for a frame without a picture."""
+    """Return a frame as JPEG, for a screen or (`small`) a list. Raises `UserError` for a frame without a picture."""
     return renditions.make(caller.context, shot_id, Kind.SMALL if small else Kind.LARGE)
 
 
 @operation(Scope.READ)
 def text_lines(caller: Caller, shot_id: int, words: str = "") -> list[TextLine]:
-    """The lines of text on a frame with their places, and where these words stand in them.
+    """Return the lines of text on a frame with their places, and the places of these words in them.
 
-    What was not recognised on this machine before is recognised now, in a child process: that takes some seconds.
+    If this machine has not recognised the frame's text before, a child process does so now, in some seconds.
     """
     return renditions.lines_in(renditions.make(caller.context, shot_id, Kind.TEXT), words)
 
@@ -186,16 +186,16 @@ set_active, forget = acts(service.set_active, Scope.WRITE), acts(service.forget,
 
 @operation(Scope.ADMIN)
 def exclude(caller: Caller, *, apps: Sequence[str] | None = None, titles: Sequence[str] | None = None) -> Exclusions:
-    """From now on store no frames of these programs and window titles, beside those of the settings; None: as before.
+    """Stop to store frames of these programs and window titles, beside those of the settings; None: unchanged.
 
-    Patterns such as `*KeePass*`, in any case. What was stored before stays.
+    Takes patterns such as `*KeePass*`, in upper or lower case. Frames stored before stay.
     """
     return service.exclude(caller.context, apps=apps, titles=titles, by=caller.key_name)
 
 
 @operation(Scope.ADMIN)
 def exclude_also(caller: Caller, apps: Sequence[str] = (), titles: Sequence[str] = ()) -> Exclusions:
-    """Exclude these programs and window titles, too."""
+    """Exclude further programs and window titles."""
     was = service.exclusions(caller.context)
     return exclude.by(
         caller, apps=[*was.apps, *apps] if apps else None, titles=[*was.titles, *titles] if titles else None
@@ -212,13 +212,13 @@ def include_again(
     return exclude.by(caller, apps=left[0], titles=left[1])
 
 
-def _without(there: Sequence[str], gone: Sequence[str], *, strict: bool) -> list[str] | None:
-    if not gone:
+def _without(current: Sequence[str], removed: Sequence[str], *, strict: bool) -> list[str] | None:
+    if not removed:
         return None
-    keys, out = {one.casefold() for one in there}, {one.strip().casefold(): one for one in gone}
-    if strict and (strange := [one for key, one in out.items() if key not in keys]):
-        raise UserError(f"not excluded: {', '.join(strange)}; see `penstock screenshots exclusions`", code="not_found")
-    return [one for one in there if one.casefold() not in out]
+    keys, out = {name.casefold() for name in current}, {name.strip().casefold(): name for name in removed}
+    if strict and (unknown := [name for key, name in out.items() if key not in keys]):
+        raise UserError(f"not excluded: {', '.join(unknown)}; see `penstock screenshots exclusions`", code="not_found")
+    return [name for name in current if name.casefold() not in out]
 
 
 replay = acts(service.replay, Scope.WRITE, spends=True)
@@ -226,7 +226,7 @@ replay = acts(service.replay, Scope.WRITE, spends=True)
 
 @dataclass(frozen=True)
 class NotReplayed:
-    """A dead letter that stayed as it was, and why."""
+    """A dead letter that a replay skipped, and why."""
 
     __pydantic_config__ = VIEW
     id: str
@@ -235,7 +235,7 @@ class NotReplayed:
 
 @dataclass(frozen=True)
 class Replayed:
-    """What came of it."""
+    """The result of a replay."""
 
     __pydantic_config__ = VIEW
     matched: int
@@ -245,16 +245,16 @@ class Replayed:
 
 @operation(Scope.WRITE, spends=True)
 def replay_letters(caller: Caller, letters: Iterable[str] | None = None, kind: str = "") -> Replayed:
-    """Try these dead letters again, such as `batch:4`, and skip what is none; or all, or all of a kind."""
+    """Replay these dead letters, such as `batch:4`, and skip other names; None: all, or all of a kind."""
     if letters is None:
-        done = sum(len(replay.by(caller, one)) for one in ([kind] if kind else LetterKind))
+        done = sum(len(replay.by(caller, each)) for each in ([kind] if kind else LetterKind))
         return Replayed(done, done, [])
-    wanted: dict[str, list[int]] = {one: [] for one in LetterKind}
+    wanted: dict[str, list[int]] = {each: [] for each in LetterKind}
     named = list(dict.fromkeys(letters))
     for letter in named:
         of, _, number = letter.partition(":")
         if of in wanted and _NUMBER.fullmatch(number):
             wanted[of].append(int(number))
-    again = {f"{of}:{one}" for of, ids in wanted.items() if ids for one in replay.by(caller, of, ids, strict=False)}
-    skipped = [NotReplayed(letter, "not a dead letter") for letter in named if letter not in again]
-    return Replayed(len(named), len(again), skipped)
+    replayed = {f"{of}:{id_}" for of, ids in wanted.items() if ids for id_ in replay.by(caller, of, ids, strict=False)}
+    skipped = [NotReplayed(letter, "not a dead letter") for letter in named if letter not in replayed]
+    return Replayed(len(named), len(replayed), skipped)

@@ -12,7 +12,7 @@ from pipeline.operations.operation import operation
 from pipeline.storage.api_keys import Scope
 
 EACH = 8
-"""Hits of documents, of knowledge and of screenshots, unless the caller says otherwise."""
+"""Default limit of hits from each of documents, knowledge and screenshots."""
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class Hit:
     title: str
     excerpt: str
     address: str = ""
-    """The address of the web page that it comes from."""
+    """The address of the hit's web page."""
 
 
 @dataclass(frozen=True)
@@ -38,8 +38,8 @@ class Hits:
 
 @operation(Scope.READ)
 def search(caller: Caller, words: str, *, each: int = EACH, by_meaning: bool = True) -> Hits:
-    """At most `each` hits of every flow. `by_meaning=False` asks no provider, so it is free. Raises `UserError` for no
-    words."""
+    """Search every flow for at most `each` hits. `by_meaning=False` calls no provider, so it is free. Without words,
+    raises `UserError`."""
     context = caller.context
     if by_meaning:
         caller.check_spending()
@@ -69,6 +69,6 @@ def search(caller: Caller, words: str, *, each: int = EACH, by_meaning: bool = T
             for hit in from_screenshots.hits
         ],
     ]
-    # Scores of different flows cannot be compared; their ranks can.
+    # Scores of different flows are not comparable; their ranks are.
     mixed = [hit for hit in chain.from_iterable(zip_longest(*lists)) if hit is not None]
     return Hits(mixed, [note for note in (from_knowledge.note, from_screenshots.note) if note])

@@ -1,7 +1,7 @@
-"""Waiting for work of any flow: looked at again when an event concerns it, at the latest after a second.
+"""Waiting for work of any flow: reads its state after each relevant event, and at least once a second.
 
-Meanwhile it is seen to that somebody is there to work. Redis may be away: its clients here fail at once, since how
-long to wait is the caller's choice.
+It also checks that a worker runs. Redis may be unreachable: the clients here fail at once, because the caller
+decides how long to wait.
 """
 
 import sys
@@ -20,44 +20,44 @@ from pipeline.engine.errors import NoWorkerWarning
 from pipeline.engine.presence import NoWorker, Presence
 from pipeline.process import get_context
 
-Found = TypeVar("Found")
-LOOK_AGAIN_S = 1.0
-"""The longest time between two looks: events only make it shorter."""
+State = TypeVar("State")
+LONGEST_PAUSE_S = 1.0
+"""The longest time between two reads of the state; events shorten it."""
 _OURS = ("tasks.", "pipeline.")
 
 
 class Fleet:
-    """Whether anybody is there to work, as far as somebody who waits has seen."""
+    """Whether a worker runs, as a waiting program has checked."""
 
     def __init__(self) -> None:
         self.no_worker: NoWorker | None = None
-        """Nobody was there twice in a row: a worker may be starting just now, and Redis have been emptied."""
+        """Set after two checks in a row without a worker: at the first, a worker may start, or Redis be emptied."""
         self.missed: NoWorker | None = None
-        """Nobody was there at the last look."""
+        """Set if the last check found no worker."""
         self._warned = False
 
-    def look(self, redis: "Redis") -> None:
-        """Look again; the first time that nobody is there to work, warn the program that waits."""
-        before, self.missed = self.missed, _nobody(redis)
+    def check(self, redis: "Redis") -> None:
+        """Check for workers; warn the waiting program the first time that none runs."""
+        before, self.missed = self.missed, _no_worker(redis)
         self.no_worker = self.missed if before else None
         if self.no_worker and not self._warned:
             self._warned = True
-            warnings.warn(f"{self.no_worker} Until then, what is waited for stays as it is.", NoWorkerWarning, _level())
+            warnings.warn(f"{self.no_worker} Until then, the work does not continue.", NoWorkerWarning, _level())
 
 
-def _nobody(redis: "Redis") -> NoWorker | None:
+def _no_worker(redis: "Redis") -> NoWorker | None:
     context = get_context()
-    if context.settings.embedded_redis:  # where that runs, a supervisor sees to the workers
-        down = f"Nothing runs on {context.settings.data_dir}: start it with `penstock up`."
+    if context.settings.embedded_redis:  # a supervisor starts the workers beside it
+        down = f"No stack runs on {context.settings.data_dir}: start it with `penstock up`."
         return None if context.online else NoWorker(down)
     try:
         return None if Presence(redis).alive() else NoWorker()
     except RedisError:
-        return NoWorker("Redis cannot be reached, so that nobody can be told of work: see `penstock doctor`.")
+        return NoWorker("Redis is unreachable, so workers get no messages: see `penstock doctor`.")
 
 
 def _level() -> int:
-    """The `stacklevel` that names the line of the program that called us, for a warning of our caller."""
+    """The `stacklevel` of the line in the program that called Penstock, for a warning by our caller."""
     frame: FrameType | None = sys._getframe(1)  # noqa: SLF001  # `skip_file_prefixes` needs Python 3.12
     level = 1
     while frame is not None and str(frame.f_globals.get("__name__", "")).startswith(_OURS):
@@ -66,37 +66,37 @@ def _level() -> int:
 
 
 def watch(
-    look: Callable[[], Found],
-    outstanding: Callable[[Found], int],
+    read: Callable[[], State],
+    outstanding: Callable[[State], int],
     concerns: Callable[[dict[str, str]], bool],
     *,
     undone: tuple[str, str],
     timeout_s: float | None = None,
     idle: Callable[[], object] = lambda: None,
     fleet: Fleet | None = None,
-) -> Iterator[Found]:
-    """What `look` gives, again and again, until nothing of it is `outstanding`.
+) -> Iterator[State]:
+    """Yield results of `read` until none of its work is `outstanding`.
 
-    `concerns` says of an event (its fields) whether it is worth a look. `idle` is called about once a second, and the
-    `fleet` looked at. Raises `TimeoutError`, in the words `N {undone} after …`, for one or several, after `timeout_s`
-    seconds.
+    `concerns` decides by an event's fields whether to read at once. Calls `idle` and checks the `fleet` about once a
+    second. Raises `TimeoutError` after `timeout_s` seconds, as `N {undone} after …`, with the text for one or for
+    several.
     """
     deadline = float("inf") if timeout_s is None else time.monotonic() + timeout_s
     fleet = fleet or Fleet()
     with Listener() as listener:
-        looked = -float("inf")
+        checked = -float("inf")
         while True:
-            found = look()
-            yield found
-            left = outstanding(found)
+            state = read()
+            yield state
+            left = outstanding(state)
             if not left:
                 return
-            if time.monotonic() - looked >= LOOK_AGAIN_S:
-                if looked > 0:
+            if time.monotonic() - checked >= LONGEST_PAUSE_S:
+                if checked > 0:
                     idle()
-                looked = time.monotonic()
-                fleet.look(listener.redis)
-            left_s = min(LOOK_AGAIN_S, deadline - time.monotonic())
+                checked = time.monotonic()
+                fleet.check(listener.redis)
+            left_s = min(LONGEST_PAUSE_S, deadline - time.monotonic())
             if left_s <= 0:
                 raise TimeoutError(
                     f"{left} {undone[left != 1]} after {timeout_s} s" + (f". {fleet.missed}" if fleet.missed else "")
@@ -105,7 +105,7 @@ def watch(
 
 
 class Listener:
-    """Waits for an event, or just waits while Redis is away."""
+    """Waits for an event, or just pauses while Redis is unreachable."""
 
     def __init__(self) -> None:
         self.redis = connect(get_context().settings.effective_redis_url, retries=0)

@@ -1,4 +1,4 @@
-"""Webhooks, as one may use them: endpoints, of which administrators say where they are, and deliveries to them."""
+"""Operations on webhooks: endpoints, whose addresses administrators set, and deliveries to them."""
 
 from collections.abc import Sequence
 
@@ -13,14 +13,14 @@ from pipeline.storage.api_keys import Scope
 
 @operation(Scope.READ)
 def types(_: Caller) -> list[str]:
-    """Every type of event that an endpoint may want."""
-    flows()  # each says of its tables what is announced
+    """Return every type of event that an endpoint may request."""
+    flows()  # importing a flow registers the events of its tables
     return service.known_types()
 
 
 @operation(Scope.ADMIN)
 def create(caller: Caller, url: str, types: Sequence[str] = (), description: str = "") -> Created:
-    """Add an endpoint for later events: `types` such as `document.completed` or `document.*`; none: every one."""
+    """Add an endpoint for later events. `types` such as `document.completed` or `document.*`; empty: every type."""
     flows()
     return service.create(caller.context, url, types, description)
 
@@ -35,7 +35,7 @@ def change(
     active: bool | None = None,
     description: str | None = None,
 ) -> EndpointView:
-    """Change an endpoint, enable or disable it. An enabled one gets events from then on."""
+    """Change an endpoint, or enable or disable it. An enabled endpoint gets events from then on."""
     flows()
     return service.change(caller.context, endpoint_id, url=url, types=types, active=active, description=description)
 

@@ -1,4 +1,4 @@
-"""The workers that live: who they are, since when, and what each does now."""
+"""The live workers: their identity, start and current jobs."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -14,7 +14,7 @@ from pipeline.storage.context import Context
 
 @dataclass(frozen=True)
 class Job:
-    """What a worker does for one scope: a document, a run, a batch, an item. `units`: those that it has claimed."""
+    """A worker's current work for one scope: a document, a run, a batch or an item."""
 
     __pydantic_config__ = VIEW
     flow: str
@@ -23,12 +23,12 @@ class Job:
     scope: str
     """The id of the document, run, batch or item."""
     units: int
-    """How many it has claimed."""
+    """The number of units that it has claimed."""
 
 
 @dataclass(frozen=True)
 class Worker:
-    """A worker. Fields that are None or empty are not known: a worker of an earlier version does not say."""
+    """A worker. Fields that are None or empty are unknown: workers of an earlier version do not report them."""
 
     __pydantic_config__ = VIEW
     id: str
@@ -39,27 +39,27 @@ class Worker:
     process: int
     since: datetime | None
     seen_s: float | None
-    """How long ago it said that it lives."""
+    """Seconds since it last renewed its presence."""
     slots: int | None
-    """Messages that it works on at once."""
+    """How many messages it works on at once."""
     queues: list[str]
     busy: int
-    """Messages that hold a claim now."""
+    """How many of its messages hold a claim now."""
     jobs: list[Job] = field(default_factory=list)
 
 
 def workers(context: Context) -> list[Worker]:
-    """Those that live, by name. Raises `RedisError`."""
+    """Return the live workers, sorted by name. Raises `RedisError`."""
     facts = Presence(context.redis).facts()
     held: dict[tuple[str, str], list[tuple[str, Held]]] = {}
     for flow in flows():
-        for one in flow.held(context):
-            held.setdefault(_whose(one.worker_id), []).append((flow.name, one))
-    return [_worker(worker, said, held.get(_whose(worker), [])) for worker, said in sorted(facts.items())]
+        for claims in flow.held(context):
+            held.setdefault(_worker_of(claims.worker_id), []).append((flow.name, claims))
+    return [_worker(worker, own, held.get(_worker_of(worker), [])) for worker, own in sorted(facts.items())]
 
 
-def _whose(process_id: str) -> tuple[str, str]:
-    """Which worker this process is of: all of one have its name and its nonce."""
+def _worker_of(process_id: str) -> tuple[str, str]:
+    """The name and nonce that all processes of a worker share."""
     name, _, rest = process_id.partition(":")
     return name, rest.partition(":")[2]
 
@@ -68,11 +68,11 @@ def _worker(worker_id: str, facts: dict[str, Any], held: Iterable[tuple[str, Hel
     name, _, rest = worker_id.partition(":")
     process = rest.partition(":")[0]
     role, _, host = name.partition("@")
-    since, mine = facts.get("since_ms"), list(held)
+    since, claims = facts.get("since_ms"), list(held)
     jobs: dict[tuple[str, str, str], int] = {}
-    for flow, one in mine:
-        key = (flow, one.work, one.scope)
-        jobs[key] = jobs.get(key, 0) + one.units
+    for flow, each in claims:
+        key = (flow, each.work, each.scope)
+        jobs[key] = jobs.get(key, 0) + each.units
     return Worker(
         worker_id,
         name,
@@ -83,6 +83,6 @@ def _worker(worker_id: str, facts: dict[str, Any], held: Iterable[tuple[str, Hel
         facts.get("seen_s"),
         facts.get("slots"),
         list(facts.get("queues", [])),
-        sum(one.messages for _, one in mine),
+        sum(each.messages for _, each in claims),
         [Job(*key, units) for key, units in sorted(jobs.items())],
     )

@@ -1,4 +1,4 @@
-"""Celery's broker: check the owner of its socket (`pipeline.engine.private_socket`), and survive a full Redis."""
+"""Celery's broker: checks the owner of its socket (`pipeline.engine.private_socket`), and survives a full Redis."""
 
 from typing import Any
 
@@ -10,12 +10,12 @@ from pipeline.engine.full_redis import RedisFull
 from pipeline.engine.private_socket import OwnFolder
 from pipeline.settings import get_settings
 
-# Applies to all of kombu's transports to Redis: kombu treats the error of a full Redis as fatal and ends the worker.
+# For all of kombu's transports to Redis: kombu treats the error of a full Redis as fatal and ends the worker.
 redis.Transport.connection_errors += (RedisFull,)
 
 
 class Channel(redis.Channel):
-    """kombu's own, but that each of its connections looks first whose folder it is."""
+    """kombu's channel, but each of its connections first checks the owner of the socket's folder."""
 
     def _connparams(self, asynchronous: bool = False) -> Any:
         options = super()._connparams(asynchronous)  # type: ignore[no-untyped-call]
@@ -24,13 +24,13 @@ class Channel(redis.Channel):
 
 
 class Transport(redis.Transport):
-    """kombu's own, over these channels."""
+    """kombu's transport over these channels."""
 
     Channel = Channel
 
 
 class BrokerConnection(Connection):
-    """kombu's own, but for such a socket. (From a URL, kombu takes a transport by the scheme, whatever it is told.)"""
+    """kombu's connection, with this transport for a private socket. (kombu ignores other ways to set it for a URL.)"""
 
     def get_transport_cls(self) -> Any:
         is_private = (self.hostname or "").startswith("socket:") and get_settings().redis.private
@@ -38,6 +38,6 @@ class BrokerConnection(Connection):
 
 
 class Amqp(AMQP):
-    """Celery's own, over these connections."""
+    """Celery's AMQP interface over these connections."""
 
     Connection = BrokerConnection

@@ -1,4 +1,4 @@
-"""A consumer that may refuse a message before a pool slot is used, and leave one of its queues alone."""
+"""A consumer that can refuse a message before it takes a pool slot, and stop consuming single queues."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -15,14 +15,14 @@ log = structlog.get_logger(__name__)
 
 
 class RefusingConsumer(Consumer, ABC):
-    """Celery's own, but that `admits` sees each message first."""
+    """Celery's consumer, but `admits` decides about each message first."""
 
     @abstractmethod
     def admits(self, request: Any) -> bool:
         """Whether the pool may have this message now. If not, the message goes back to the head of its queue."""
 
     def bucket_for_task(self, type: Any) -> Any:  # noqa: A002  # Celery's name
-        """Applies to all tasks: only the message itself names its queue."""
+        """Give all tasks a bucket, because only the message itself names its queue."""
         return super().bucket_for_task(type) or _PassedOn()
 
     def _limit_task(self, request: Any, bucket: Any, tokens: int) -> Any:
@@ -37,7 +37,7 @@ class RefusingConsumer(Consumer, ABC):
         try:
             give_back(self.task_consumer.channel, request.message)
         except self.connection_errors as error:
-            # The broker restores it with the connection, since it is not acknowledged.
+            # The broker restores the unacknowledged message with the connection.
             log.warning("gate.message_kept", task=request.id, error=type(error).__name__)
         request.acknowledged = True
 
@@ -46,35 +46,37 @@ class RefusingConsumer(Consumer, ABC):
         return self._limit_task(request, bucket, tokens)
 
     def stop_consuming(self, queue: str) -> None:
-        """Stop taking messages from a queue."""
+        """Stop consuming a queue."""
         callbacks: Any = self.task_consumer.channel.connection._callbacks  # noqa: SLF001  # kombu's, by queue
         late = callbacks[queue]
         self.task_consumer.cancel_by_queue(queue)
-        # A BRPOP that is under way may bring one more message, which is refused as any other, and goes back to the
-        # head. Had it no callback, kombu would return it to the tail.
+        # A BRPOP under way may still bring one message, which is refused like others, and goes back to the head.
+        # Without a callback, kombu would return it to the tail.
         callbacks[queue] = late
 
-    def listen(self, key: str, heard: Callable[[str], object]) -> None:
-        """Read a list of our own together with the queues. `heard` gets each entry, which ends a BRPOP under way."""
+    def listen(self, key: str, on_entry: Callable[[str], object]) -> None:
+        """Read the list `key` together with the queues. `on_entry` gets each entry; an entry ends a BRPOP under way."""
         channel: Any = self.task_consumer.channel
         if key not in channel.active_queues:
-            channel.basic_consume(key, no_ack=True, callback=lambda entry: heard(entry.delivery_tag), consumer_tag=key)
+            channel.basic_consume(
+                key, no_ack=True, callback=lambda entry: on_entry(entry.delivery_tag), consumer_tag=key
+            )
 
     def wait_at_most(self, seconds: float | None) -> None:
-        """Have the next BRPOP end after `seconds`; None: as usual."""
+        """Make the next BRPOP end after `seconds`; None: after the usual time."""
         channel: Any = self.task_consumer.channel
         channel.brpop_timeout = channel.connection.brpop_timeout if seconds is None else seconds
 
     def on_connection_error_after_connected(self, exc: Exception) -> None:
         """Close the channel before Celery does.
 
-        kombu 5.7 breaks off closing a channel whose BRPOP fails, and closes it anew when its transport is gone. That
-        ends a worker which holds a message and waits for another one, by an AttributeError that Celery takes for fatal.
+        kombu 5.7 stops closing a channel whose BRPOP fails, and closes it again without a transport. This raises an
+        AttributeError, which Celery treats as fatal, in a worker that holds a message and waits for another.
         """
         channel: Any = self.task_consumer and self.task_consumer.channel
         if channel:
             bound_open_broker_sockets(self.connection, COLLECT_SOCKET_TIMEOUT)
-            for _ in range(2):  # the first may be broken off, the second then has no BRPOP to end
+            for _ in range(2):  # the first close may fail at the BRPOP, the second has none
                 with suppress(*self.connection_errors, *self.channel_errors):
                     channel.close()
         super().on_connection_error_after_connected(exc)
@@ -84,4 +86,4 @@ class _PassedOn:
     """A placeholder rate limit, which makes Celery pass each message to `_limit_task`."""
 
     def clear_pending(self) -> None:
-        """Nothing is ever pending here."""
+        """Do nothing: this bucket has no pending messages."""

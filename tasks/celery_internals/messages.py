@@ -1,4 +1,4 @@
-"""The order of messages in a queue: each says when it was sent, and one that is given back finds its place again."""
+"""The order of messages in a queue: by their time of sending, a message that is given back finds its old position."""
 
 import time
 from typing import Any
@@ -19,12 +19,12 @@ def _note_when(headers: dict[str, Any] | None = None, **_: Any) -> None:
 
 
 def give_back(channel: Any, message: Any) -> None:
-    """Return a message to its place at the head of its queue, where it came from. kombu returns it to the tail.
+    """Return a message to its position at the head of its queue. kombu would return it to the tail.
 
-    All messages of a gated queue wait for the same gate, so the head keeps nobody waiting, and they keep their order.
+    All messages of a gated queue wait for the same gate, so the head delays no other message, and the order stays.
     Raises the connection's errors.
     """
-    payload, tag = message._raw, message.delivery_tag  # noqa: SLF001  # as kombu has it, which has no other name for it
+    payload, tag = message._raw, message.delivery_tag  # noqa: SLF001  # kombu has no public name for it
     payload["headers"]["redelivered"] = payload["properties"]["delivery_info"]["redelivered"] = True
     priority = channel._get_message_priority(payload, reverse=False)  # noqa: SLF001
     queue = channel._q_for_pri(message.delivery_info["routing_key"], priority)  # noqa: SLF001
@@ -33,5 +33,5 @@ def give_back(channel: Any, message: Any) -> None:
         act = client.register_script(script("give_back"))
         text = dumps(payload)  # type: ignore[no-untyped-call]
         act(keys=keys, args=[tag, text, payload["headers"].get(SENT, 0)])
-    # As kombu's `reject` ends: the message has left the list of those to be acknowledged.
+    # Like the end of kombu's `reject`: the message is no longer to be acknowledged.
     QoS.ack(channel.qos, tag)  # type: ignore[no-untyped-call]

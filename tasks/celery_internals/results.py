@@ -1,4 +1,4 @@
-"""The result backend, used for one thing: counting the parts of chords."""
+"""The result backend, whose only use is to count the parts of chords."""
 
 from copy import copy
 from typing import Any
@@ -10,16 +10,16 @@ from pipeline.settings import get_settings
 
 
 class _CountsLanes:
-    """A Redis backend that counts a lane of many hops as one part and does not listen for results.
+    """A Redis backend that counts a lane of many hops as one part, and never subscribes to results.
 
-    Publishing a chord subscribes its publisher to the result of every part, for good. Nobody here waits for a result:
-    a worker that publishes chords all its life would gather subscriptions all its life.
+    Celery subscribes the publisher of a chord to the result of every part, and never unsubscribes. No code here waits
+    for a result, so the subscriptions of a worker would only pile up.
     """
 
     def on_chord_part_return(self, request: Any, state: Any, result: Any, propagate: Any = None, **kwargs: Any) -> Any:
-        """Count a part by its place in the chord, not by its task's id, which each hop of a lane has of its own.
+        """Count a part by its index in the chord, because each hop of a lane has its own task id.
 
-        If one of its messages was delivered twice, a lane ends twice: it still counts once.
+        After a double delivery, a lane ends twice but counts once.
         """
         if request.group and request.group_index is not None:
             request = copy(request)
@@ -41,12 +41,12 @@ class _CountsLanes:
         return result
 
     def on_task_call(self, producer: Any, task_id: str) -> None:
-        """No subscription."""
+        """Do not subscribe."""
 
 
 class ChordCounter(_CountsLanes, RedisBackend):
-    """Over one server."""
+    """The counter on one server."""
 
 
 class SentinelChordCounter(_CountsLanes, SentinelBackend):
-    """Over the server that sentinels name."""
+    """The counter on the server that sentinels name."""

@@ -1,6 +1,6 @@
 """The documents flow as Celery tasks: `chain(split, convert)`, where `convert` gives way to `chord(lanes, merge)`.
 
-Messages are nudges and carry only ids: each task looks at the row and does what is due, if anything.
+Messages are nudges and carry only ids: each task reads the row and does the work that is due, if any.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -30,12 +30,12 @@ from tasks.presence import holder_of
 
 CONTROL = "control"
 _STOPPING_S = 30.0
-"""Longer than what is timed in the task itself, which fails the page or the document alone, with a reason."""
+"""The margin of Celery's limits over the time-outs in the task itself, which fail only the page or document."""
 _STAGE_QUEUES: Mapping[Stage, str] = {Stage.SPLIT: CPU, Stage.MERGE: CONTROL}
 
 
 def _messages(context: Context, document_ids: Sequence[str]) -> Iterator[Messages]:
-    """The rest of each document's canvas, from the stage that its row waits for."""
+    """Yield the rest of each document's canvas, from the stage that its row waits for."""
     for due in plan.stages(context, document_ids):
         if due.stage is Stage.CONVERT:
             yield from (_lanes(context.settings, due.document_id, *lanes) for lanes in due.lanes.items())
@@ -96,21 +96,21 @@ def split(self: Any, document_id: str) -> str:
         if work is None:
             return ELSEWHERE
         if not split_document(get_context(), document_id, owner(self)):
-            return "nothing to do, or it failed"
+            return "nothing due, or it failed"
         return "split"
 
 
 @app.task(bind=True, name="documents.convert", ignore_result=True)
 @once
 def convert(self: Any, document_id: str) -> str:
-    """Send the document's lanes in place of this message, to the queues that are open now."""
+    """Replace this message by the document's lanes, in the queues that are open now."""
     return TASKS.replace(self, document_id)
 
 
 @app.task(bind=True, name="documents.lane", ignore_result=True)
 @once
 def lane(self: Any, document_id: str, queue: str, number: int, batch: int = 1) -> str:
-    """One hop of a lane: convert pages for a while, then queue up again if there are more."""
+    """Run one hop of a lane: convert pages for a quantum, then queue up again if the document has more."""
     context = get_context()
     guarded = gates.guarded_call(context, queue, holder_of(self.request.id))
     with at_work(self, Place(_scope(document_id), queue, number), guarded=guarded) as work:
@@ -120,7 +120,7 @@ def lane(self: Any, document_id: str, queue: str, number: int, batch: int = 1) -
         hop = PageLane(context, document_id, queue, providers, owner(self), SoftTimeLimitExceeded, guarded)
         settled = hop.run(plan.quantum_s(context.settings, queue), batch)
         if settled.again:
-            work.again(lane_signature(context.settings, document_id, queue, number, settled.size))
+            work.requeue(lane_signature(context.settings, document_id, queue, number, settled.size))
         elif hop.is_last:
             expect(_place(document_id, Stage.MERGE))
     failed = [f"{number} failed: {kind}" for kind, number in hop.failures.items()]
@@ -128,10 +128,10 @@ def lane(self: Any, document_id: str, queue: str, number: int, batch: int = 1) -
 
 
 def lane_signature(settings: Settings, document_id: str, queue: str, number: int, batch: int = 1) -> Signature:
-    """The message of one of a document's lanes."""
+    """Build the message of one of a document's lanes."""
     signature = lane.si(document_id, queue, number, batch).set(queue=queue)
     if queue == CPU:
-        # Per hop, and no page begins after the quantum. Threads cannot be limited; there, calls have time-outs.
+        # For one hop; no page starts after the quantum. Threads have no such limits: there, calls have time-outs.
         limit_s = settings.documents.page_timeout_s + settings.documents.quantum_s + _STOPPING_S
         signature.set(soft_time_limit=limit_s, time_limit=limit_s + _STOPPING_S)
     return signature
@@ -140,7 +140,7 @@ def lane_signature(settings: Settings, document_id: str, queue: str, number: int
 @app.task(bind=True, name="documents.merge", ignore_result=True)
 @once
 def merge(self: Any, document_id: str) -> str:
-    """READY_TO_MERGE → MERGING → COMPLETED, after all lanes; or whatever else the row asks for."""
+    """READY_TO_MERGE → MERGING → COMPLETED, after all lanes; or another stage that the row waits for."""
     context = get_context()
     with at_work(self, _place(document_id, Stage.MERGE)) as work:
         if work is None:

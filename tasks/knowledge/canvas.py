@@ -1,7 +1,7 @@
 """The knowledge flow as Celery tasks: `chain(read, embed_batches)` for each item, where `embed_batches` replaces itself
 by `chord(embed × batches, write)`.
 
-Messages are nudges and carry only ids: each task looks at the row and does what is due, if anything.
+Messages are nudges and carry only ids: each task reads the row and does the work that is due, if any.
 """
 
 from collections.abc import Iterator, Sequence
@@ -27,13 +27,13 @@ from tasks.presence import holder_of
 
 
 def _messages(context: Context, scopes: Sequence[str]) -> Iterator[Messages]:
-    """What these scopes' rows ask for; of what waits in line, some is begun first."""
+    """Yield the messages that these scopes' rows need. Starts some items of the line first."""
     for due in plan.due_steps(context, scopes):
         yield Messages(Wanted(place_of(due.id), due.queue, due.places), partial(_canvas, context, due))
 
 
 def _canvas(context: Context, due: DueStep, numbers: Sequence[int]) -> Signature:
-    """What an item is sent, for the places that lack a message."""
+    """Build the messages of an item for the places that lack one."""
     match due.step:
         case Step.READ:
             return chain(read.si(due.id), embed_batches.si(due.id))
@@ -78,7 +78,7 @@ def read(self: Any, item_id: str) -> str:
 @app.task(bind=True, name="knowledge.embed_batches", ignore_result=True)
 @once
 def embed_batches(self: Any, item_id: str) -> str:
-    """Send the item's batches in place of this message, to the queue of their provider."""
+    """Replace this message by the item's batches, in the queue of their provider."""
     return TASKS.replace(self, item_id)
 
 
@@ -93,7 +93,7 @@ def embed(self: Any, item_id: str, provider: str, number: int) -> str:
             return ELSEWHERE
         settled = batch.embed(context, item_id, provider, owner(self), guarded)
         if settled.again:
-            work.again(_embedding(context.settings, item_id, provider, number))
+            work.requeue(_embedding(context.settings, item_id, provider, number))
         elif settled.done and self.request.chord:
             expect(Place(place_of(item_id), CONTROL))
     return summary(settled, "batch")
@@ -103,7 +103,7 @@ def _embedding(settings: Settings, item_id: str, provider: str, number: int) -> 
     queue = embeddings_queue(provider)
     signature = embed.si(item_id, provider, number).set(queue=queue)
     if queue == CPU:
-        # Threads have no such limit: there, calls have.
+        # Threads have no such limits: there, calls have time-outs.
         limit_s = item.call_lease_s(settings)
         signature.set(soft_time_limit=limit_s, time_limit=limit_s + 30)
     return signature
@@ -112,7 +112,7 @@ def _embedding(settings: Settings, item_id: str, provider: str, number: int) -> 
 @app.task(bind=True, name="knowledge.write", ignore_result=True)
 @once
 def write(self: Any, item_id: str) -> str:
-    """EMBEDDING → COMPLETED, after all batches; or whatever else the row asks for."""
+    """EMBEDDING → COMPLETED, after all batches; or another step that the row waits for."""
     context = get_context()
     with at_work(self, Place(place_of(item_id), CONTROL), item.write_lease_s(context.settings)) as work:
         if work is None:
@@ -124,8 +124,8 @@ def write(self: Any, item_id: str) -> str:
 @app.task(bind=True, name="knowledge.remove", ignore_result=True)
 @once
 def remove(self: Any, base_id: str) -> None:
-    """Remove what is deleted of a base, and the base itself."""
+    """Remove a base's deleted items, and the base itself if it is deleted."""
     context = get_context()
     with at_work(self, Place(place_of(base_id), CONTROL)) as work:
         if work is not None and deletion.remove(context, base_id):
-            work.again(remove.si(base_id))
+            work.requeue(remove.si(base_id))

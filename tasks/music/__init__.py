@@ -1,10 +1,10 @@
-"""Python's way in to the music flow.
+"""The Python API of the music flow.
 
 >>> from tasks import music
 >>> music.start(skip_sync=True, limit=100)
 >>> [match.song.title for match in music.search("a rainy night").matches]
 
-Every function returns plain typed objects. All raise `UserError` with a sentence for people.
+Every function returns plain typed objects. All raise `UserError` with a message for people.
 """
 
 from pipeline.engine.errors import NoWorkerWarning, UserError

@@ -1,6 +1,6 @@
 """The music flow as Celery tasks: `chain(metadata, embed, save)` for each batch.
 
-Messages carry ids only and are nudges: each task looks at the row and does what is due, or nothing.
+Messages are nudges and carry only ids: each task reads the row and does the work that is due, if any.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -31,7 +31,7 @@ from tasks.presence import holder_of
 
 
 def _messages(context: Context, run_ids: Sequence[str]) -> Iterator[Messages]:
-    """What the runs' rows ask for: their own stages, and what is left of their batches' chains."""
+    """Yield the messages that the runs' rows need: for their own stages, and the rest of their batches' chains."""
     for run_id in run_ids:
         due = plan.plan(context, run_id)
         if due.sync or due.enqueue:
@@ -54,7 +54,7 @@ def _batch_scope(batch_id: int) -> str:
 
 
 def _announcement(context: Context, _: str) -> Announcement | None:
-    """How the pipeline stands: it has one run at a time."""
+    """The state of the last run: the pipeline has one run at a time."""
     run = queries.last_run(context)
     return ("run", {"run": run.id, "status": run.status.value, "outcome": run.outcome or ""}) if run else None
 
@@ -73,7 +73,7 @@ def _chain(settings: Settings, batch: BatchLaunch, _places: Sequence[int]) -> Si
 
 
 def _run_at_work(task: Any, run_id: str) -> AbstractContextManager[AtWork | None]:
-    """The place of a run's own stages. A sync may take longer: then its claim says that it is under way."""
+    """The place of a run's own stages. A sync may outlast its place: its claim protects it."""
     context = get_context()
     return at_work(task, Place(_run_scope(run_id), CONTROL), SYNC_WORK.lease_s(context.settings))
 
@@ -124,7 +124,7 @@ def _perform(task: Any, batch_id: int, queue: str, step: Callable[[StepWork], Se
     with StepWork(context, batch_id, owner(task), guarded) as work, at_work(task, place, ttl_s, guarded) as turn:
         settled = step(work) if turn else Settled()
     if not settled.again:
-        # The chain ends here: whatever follows is launched from the row.
+        # The chain ends here: a launch sends the next step from the row.
         task.request.chain = None
     if not turn:
         return ELSEWHERE

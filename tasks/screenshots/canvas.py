@@ -1,9 +1,9 @@
-"""The screenshots flow as Celery tasks: `chain(capture, batch)` for what is on the screens, and for each batch
+"""The screenshots flow as Celery tasks: `chain(capture, batch)` for the screens, and for each batch
 `chain(begin, analyse_shards, expand, merge_nodes)`. `analyse_shards` replaces itself by `chord(analyse × shards,
-merge_shards)`, `expand` by itself in the queue that is open then, `merge_nodes` by `group(merge_node × places)`.
+merge_shards)`, `expand` by a copy in the queue that is open then, `merge_nodes` by `group(merge_node × places)`.
 
-Messages carry ids only and are nudges: each task looks at the row and does what is to be done, or nothing. A chain that
-was cut off is continued from the rows.
+Messages are nudges and carry only ids: each task reads the row and does the work that is due, if any. A launch from the
+rows continues a broken chain.
 """
 
 from collections.abc import Iterator, Sequence
@@ -38,11 +38,11 @@ from tasks.maintenance import take_tick
 from tasks.presence import holder_of
 
 CAPTURES, MERGES, VECTORS = (f"{FLOW.name}:{scope}" for scope in (Scope.CAPTURES, Scope.MERGES, Scope.VECTORS))
-"""What the places of captures, merges and vectors are of."""
+"""The scopes of the places of captures, merges and vectors."""
 
 
 def _messages(context: Context, scopes: Sequence[str]) -> Iterator[Messages]:
-    """What these scopes' rows ask for. Of batches that wait for their turn, some are picked first."""
+    """Yield the messages that these scopes' rows need. First picks some of the batches that wait for their turn."""
     for source, flush in plan.buffers(context, scopes):
         yield Messages(Wanted(_buffer(source, flush=flush), CONTROL), partial(_batching, source, flush))
     if Scope.CAPTURES in scopes and context.settings.screenshots.capture_sources:
@@ -50,9 +50,9 @@ def _messages(context: Context, scopes: Sequence[str]) -> Iterator[Messages]:
     ids = batch_ids(scopes)
     if Scope.BATCHES in scopes:
         ids += plan.take_turns(context)
-    for one in plan.next_steps(context, ids):
-        wanted = Wanted(_batch(one.batch_id), one.queue, one.places, one.priority)
-        yield Messages(wanted, partial(_canvas, context, one), _tail(one))
+    for step in plan.next_steps(context, ids):
+        wanted = Wanted(_batch(step.batch_id), step.queue, step.places, step.priority)
+        yield Messages(wanted, partial(_canvas, context, step), _tail(step))
     if Scope.MERGES in scopes and merge.waiting(context) and not gates.closed_because(context, routes(context).merge):
         yield Messages(Wanted(MERGES, CONTROL), lambda _: merge_nodes.si())
     if Scope.MERGE_LANES in scopes and (queue := routes(context).merge) != CONTROL:
@@ -64,14 +64,14 @@ def _messages(context: Context, scopes: Sequence[str]) -> Iterator[Messages]:
 
 
 ON_SCREEN = Captures()
-"""What this process sees of its display."""
+"""The captures of this process's display."""
 PICTURES = Pictures()
-"""Those that this process has made ahead."""
+"""The pictures that this process has prepared ahead."""
 TASKS = FlowTasks(FLOW, messages=_messages)
 
 
 def _buffer(source: str, *, flush: bool = False) -> str:
-    """What the place of a source's buffer is of."""
+    """The scope of a source's buffer."""
     return f"{FLOW.name}:{buffer_of(source, flush=flush)}"
 
 
@@ -80,12 +80,12 @@ def _batching(source: str, flush: bool, _: Sequence[int]) -> Signature:
 
 
 def _batch(batch_id: int) -> str:
-    """What a batch's places are of."""
+    """The scope of a batch's places."""
     return f"{FLOW.name}:{scope_of(batch_id)}"
 
 
 def _canvas(context: Context, step: NextStep, numbers: Sequence[int]) -> Signature:
-    """What a batch is sent, for the places that lack a message: the next step of its chain."""
+    """Build the messages of a batch for the places that lack one: the next step of its chain."""
     match step.action:
         case Action.BEGIN:
             return begin.si(step.batch_id)
@@ -110,7 +110,7 @@ def _merging(queue: str, numbers: Sequence[int]) -> Signature:
 
 @app.task(name="screenshots.tick", ignore_result=True)
 def tick() -> None:
-    """Beat: ask a worker with a display for what is on the screens. Two beats ask once."""
+    """Beat's task: ask a worker with a display for captures. Two beats ask once."""
     context = get_context()
     if take_tick(context, "capture", context.settings.screenshots.capture_interval_s):
         TASKS.launch(Scope.CAPTURES)
@@ -119,11 +119,11 @@ def tick() -> None:
 @app.task(bind=True, name="screenshots.capture", ignore_result=True)
 @once
 def capture(self: Any) -> list[str]:
-    """Take in what the settings name of this machine's screens and windows, as it is now; the sources to batch."""
+    """Capture the screens and windows that the settings name; return the sources to batch."""
     context = get_context()
     with at_work(self, Place(CAPTURES, CAPTURE)) as place:
         taken = ON_SCREEN.take(context, owner(self).worker_id) if place is not None else []
-    ready = sorted({source for source, one in taken if one.ready})
+    ready = sorted({source for source, frame in taken if frame.ready})
     expect(*(Place(_buffer(source), CONTROL) for source in ready))
     if not ready:
         self.request.chain = None
@@ -133,8 +133,8 @@ def capture(self: Any) -> list[str]:
 @app.task(bind=True, name="screenshots.batch", ignore_result=True)
 @once
 def batch(self: Any, sources: str | list[str], flush: bool = False) -> str:
-    """Put the frames of a source, or of those that `capture` returns, into batches: full ones, and the rest once it has
-    waited long enough, or if `flush`."""
+    """Put the frames of a source, or of the sources that `capture` returns, into batches: full ones, and the rest
+    once it has waited long enough, or if `flush`."""
     batched = 0
     for source in [sources] if isinstance(sources, str) else sources:
         with at_work(self, Place(_buffer(source, flush=flush), CONTROL)) as place:
@@ -160,14 +160,14 @@ def begin(self: Any, batch_id: int) -> str:
 @app.task(bind=True, name="screenshots.analyse_shards", ignore_result=True)
 @once
 def analyse_shards(self: Any, batch_id: int) -> str:
-    """Send the batch's shards in place of this message, to the queue that is open now."""
+    """Replace this message by the batch's shards, in the queue that is open now."""
     return TASKS.replace(self, scope_of(batch_id))
 
 
 @app.task(bind=True, name="screenshots.analyse", ignore_result=True)
 @once
 def analyse(self: Any, batch_id: int, queue: str, number: int = 0) -> str:
-    """Have one shard of the batch looked at, and store what was seen."""
+    """Analyse one shard of the batch, and store the result."""
     context, urgency = get_context(), _priority(self)
     guarded = gates.guarded_call(context, queue, holder_of(self.request.id))
     with (
@@ -178,7 +178,7 @@ def analyse(self: Any, batch_id: int, queue: str, number: int = 0) -> str:
             return ELSEWHERE
         settled = message.run()
         if settled.again:
-            place.again(_analysing(context, batch_id, queue, number, urgency))
+            place.requeue(_analysing(context, batch_id, queue, number, urgency))
         elif settled.changed and self.request.chord:
             expect(Place(_batch(batch_id), CONTROL))
     if queue != CPU:
@@ -189,7 +189,7 @@ def analyse(self: Any, batch_id: int, queue: str, number: int = 0) -> str:
 def _analysing(context: Context, batch_id: int, queue: str, number: int, urgency: int) -> Signature:
     signature = analyse.si(batch_id, queue, number).set(queue=queue, priority=urgency)
     if queue == CPU:
-        # Threads have no such limit: there, calls have.
+        # Threads have no such limits: there, calls have time-outs.
         settings = context.settings
         limit_s = settings.documents.page_timeout_s * settings.screenshots.shard_size
         signature.set(soft_time_limit=limit_s, time_limit=limit_s + 30)
@@ -197,14 +197,14 @@ def _analysing(context: Context, batch_id: int, queue: str, number: int, urgency
 
 
 def _priority(task: Any) -> int:
-    """How urgent the message is that a task works on."""
+    """The priority of a task's message."""
     return (task.request.delivery_info or {}).get("priority") or plan.URGENT
 
 
 @app.task(bind=True, name="screenshots.merge_shards", ignore_result=True)
 @once
 def merge_shards(self: Any, batch_id: int) -> str:
-    """All messages for the shards have ended: what they found is merged, or the batch waits, or is given up."""
+    """Merge the results of the shards after all their messages; or let the batch wait, or fail it."""
     context = get_context()
     with at_work(self, Place(_batch(batch_id), CONTROL)) as place:
         if place is None:
@@ -222,9 +222,9 @@ def merge_shards(self: Any, batch_id: int) -> str:
 @app.task(bind=True, name="screenshots.expand", ignore_result=True)
 @once
 def expand(self: Any, batch_id: int, queue: str = "") -> str:
-    """Make nodes of what was seen: by the text model, or as it stands.
+    """Make nodes of a batch's segments, with the text model or unchanged.
 
-    Without a `queue`, the message is replaced by one in the queue that is open now.
+    Without a `queue`, replaces its message by one in the queue that is open now.
     """
     context, urgency = get_context(), _priority(self)
     if not queue and routes(context).expand != CONTROL:
@@ -241,7 +241,7 @@ def expand(self: Any, batch_id: int, queue: str = "") -> str:
             return ELSEWHERE
         settled = message.run()
         if settled.again:
-            place.again(expand.si(batch_id, queue).set(queue=queue, priority=urgency))
+            place.requeue(expand.si(batch_id, queue).set(queue=queue, priority=urgency))
     if settled.status is not None and not settled.again:
         work.finished(context, batch_id)
     if settled.done and not screenshots_in_force(context).retention_days:
@@ -254,7 +254,7 @@ def expand(self: Any, batch_id: int, queue: str = "") -> str:
 @app.task(bind=True, name="screenshots.merge_nodes", ignore_result=True)
 @once
 def merge_nodes(self: Any, turn: int = 0) -> str:
-    """Settle nodes that have nothing to be merged with, and see to the merges of the others."""
+    """Settle nodes without merge candidates, and launch the merges of the others."""
     context = get_context()
     by_rules = routes(context).merge == CONTROL
     with (
@@ -265,14 +265,14 @@ def merge_nodes(self: Any, turn: int = 0) -> str:
             return ELSEWHERE
         settled = message.run(alone=not by_rules, turn=turn)
         if by_rules and settled.done and merge.waiting(context):
-            place.again(merge_nodes.si(turn + settled.done))
+            place.requeue(merge_nodes.si(turn + settled.done))
     return f"{summary(settled, 'node')}; {TASKS.replace(self, Scope.MERGE_LANES)}"
 
 
 @app.task(bind=True, name="screenshots.merge_node", ignore_result=True)
 @once
 def merge_node(self: Any, queue: str, number: int = 0, turn: int | None = None) -> str:
-    """Merge one node into another, and queue up again if more wait. Places begin at both ends, and change ends."""
+    """Merge one node into another, and queue up again if more wait. Places start at both ends, and alternate."""
     context, turn = get_context(), number if turn is None else turn
     guarded = gates.guarded_call(context, queue, holder_of(self.request.id))
     with (
@@ -283,7 +283,7 @@ def merge_node(self: Any, queue: str, number: int = 0, turn: int | None = None) 
             return ELSEWHERE
         settled = message.run(turn=turn)
         if settled.done and merge.waiting(context):
-            place.again(merge_node.si(queue, number, turn + 1).set(queue=queue))
+            place.requeue(merge_node.si(queue, number, turn + 1).set(queue=queue))
     return summary(settled, "node")
 
 
@@ -298,5 +298,5 @@ def embed(self: Any, queue: str, portion: int = embedding.PORTION) -> str:
             return ELSEWHERE
         settled = embedding.embed(context, owner(self), guarded, portion)
         if settled.again:
-            place.again(embed.si(queue, settled.size).set(queue=queue))
+            place.requeue(embed.si(queue, settled.size).set(queue=queue))
     return summary(settled, "node")

@@ -1,4 +1,4 @@
-"""Webhooks, for Python: events are sent to other people's endpoints, signed by the Standard Webhooks specification.
+"""The Python API of webhooks: endpoints that get events, signed by the Standard Webhooks specification.
 
 >>> from tasks import webhooks
 >>> made = webhooks.create("https://example.com/hook", ["document.completed", "document.failed"])
@@ -6,7 +6,7 @@
 'whsec_…'
 >>> webhooks.test(made.endpoint.id)
 
-Every function returns plain typed objects. All raise `UserError` with a sentence for people.
+Every function returns plain typed objects. All raise `UserError` with a message for people.
 """
 
 from pipeline.engine.errors import UserError

@@ -1,4 +1,4 @@
-"""Webhooks as Celery tasks: lanes that each send one delivery a hop, to the endpoint whose turn it is."""
+"""Webhooks as Celery tasks: lanes that send one delivery in each hop, to the next endpoint in turn."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -29,11 +29,11 @@ TASKS = FlowTasks(FLOW, messages=_messages)
 @app.task(bind=True, name="webhooks.send", ignore_result=True)
 @once
 def send(self: Any, number: int) -> None:
-    """Send the delivery whose turn it is, and queue up again if more wait."""
+    """Send the next delivery, and queue up again if more wait."""
     context = get_context()
     with at_work(self, Place(_PLACES, QUEUE, number)) as place:
         if place is None:
             return
         settled = delivery.send(context, owner(self))
         if settled.done and number < plan.places(context):
-            place.again(send.si(number))
+            place.requeue(send.si(number))

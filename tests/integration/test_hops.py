@@ -9,7 +9,7 @@ from celery import Celery, chain, chord, group
 from celery.contrib.testing.worker import start_worker
 from redis import Redis
 
-from tasks.flow import take_place_again
+from tasks.flow import send_next_hop
 from tasks.presence import identity
 from tests.support.redis_server import RedisServer
 from tests.support.waiting import wait_until
@@ -54,8 +54,8 @@ def app(redis: "Redis", redis_url: str, monkeypatch: pytest.MonkeyPatch) -> Cele
         again = lane.si(kind, hops if waits else hops - 1, lane_id)
         if kind == DOUBLED and hops == 2:
             again.set(task_id=f"{lane_id}-delivered-twice")
-            take_place_again(copy(self.request), again)
-        take_place_again(self.request, again)
+            send_next_hop(copy(self.request), again)
+        send_next_hop(self.request, again)
 
     @app.task(ignore_result=True, shared=False, name="body")
     def body() -> None:

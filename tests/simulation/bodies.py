@@ -38,7 +38,7 @@ class Bodies:
         with at_work(task, Place("busy", CPU, number)) as place:
             self.world.sleep(0.5)
             if place is not None and not self.fleet.observer.everything_settled():
-                place.again(self.fleet.other_signature(self.endless, number))
+                place.requeue(self.fleet.other_signature(self.endless, number))
 
     def _convert(self, task: Any, scope_id: str) -> None:
         """A chain's message, which the flow replaces by the messages that the rows ask for."""
@@ -61,7 +61,7 @@ class Bodies:
                 )
                 self._follow(scope_id, hop)
                 if lane.more:
-                    place.again(self.fleet.signature(self.page, key(scope_id), queue, number, scope_id, lane.batch))
+                    place.requeue(self.fleet.signature(self.page, key(scope_id), queue, number, scope_id, lane.batch))
         finally:
             if guarded is not None:
                 guarded.leave()

@@ -112,7 +112,7 @@ MUTATIONS = (
         rare=True,
         names={
             "pipeline.engine.work._move": _unfenced(work._move),
-            "pipeline.engine.work.held": lambda session, work, outcomes: {one.unit.id for one in outcomes},
+            "pipeline.engine.work.held": lambda session, work, outcomes: {outcome.unit.id for outcome in outcomes},
         },
     ),
     Mutation(
@@ -265,7 +265,7 @@ MUTATIONS = (
             "faults_s": 25,
         },
         rare=True,
-        scripts={"and not again then": "then"},
+        scripts={"and not repeated then": "then"},
     ),
     Mutation(
         "outage",

@@ -1,5 +1,5 @@
--- Note that a call to a provider's capability succeeded just now.
--- KEYS[1]  pybreaker's state   KEYS[2]  its count of failures   KEYS[3]  when a call succeeded last, epoch ms
+-- Note that a call to a provider's capability has just succeeded.
+-- KEYS[1]  pybreaker's state   KEYS[2]  its count of failures   KEYS[3]  time of the last success, epoch ms
 -- KEYS[4]  the hash of `breaker_open.lua`: a closed breaker forgets its streak
 -- Returns {state, count}, false where a key is missing.
 local time = redis.call('TIME')

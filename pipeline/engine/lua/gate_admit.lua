@@ -1,9 +1,9 @@
 -- Ask for admission: a slot and a reservation in every window, or neither. (KEYS: gate_lib.lua)
 -- ARGV[1]  holder   ARGV[2]  cost in requests   ARGV[3]  estimated tokens
 -- ARGV[4]  reservation's time to live, ms   ARGV[5]  slot's time to live, ms
--- ARGV[6]  ms that a call takes at least from here to its stamp: it is admitted this much early
--- ARGV[7]  who is to be woken if this is refused ("list of tokens, blank, queue"); empty: nobody
--- Returns {granted, ms to wait, why not}.
+-- ARGV[6]  least ms from the admission to the stamp: admit the call this much early
+-- ARGV[7]  the waiter to wake after a refusal ("list of tokens, blank, queue"); empty: none
+-- Returns {granted, ms to wait, reason of a refusal}.
 local holder, cost, tokens = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
 local waiter = ARGV[7] ~= '' and ARGV[7]
 local wait, why, because, probing = closed(holder)

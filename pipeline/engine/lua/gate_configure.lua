@@ -1,12 +1,12 @@
--- Set what holds in a scope from now on, unless something newer does. What was used stays used: a window takes over the
--- stamps of the longest one that counted the same unit. What no window knows must be handed in from the calls on record.
+-- Set the limits and pauses of a scope, unless it has newer ones. Recorded usage stays: a window takes over the
+-- stamps of the longest one that counted the same unit. The caller passes usage that no window has, from its records.
 -- KEYS     the eight of the scope, see gate_lib.lua
--- ARGV[1]  version of the configuration; 0: it holds whatever its age
+-- ARGV[1]  version of the configuration; 0: apply it regardless of the current version
 -- ARGV[2]  JSON object: fields of the scope's hash; "" removes one
 -- ARGV[3]  JSON array of windows {limit, ms, unit}; "": windows stay as they are
--- ARGV[4]  JSON object: by unit, an array of {age in ms, amount} of the calls on record; "": not looked up
--- Returns {1, 0} if it holds now, {0, 0} if something newer holds, or {2, ms}, having done nothing: look up the calls on
--- record of the last ms.
+-- ARGV[4]  JSON object: by unit, an array of {age in ms, amount} of the calls on record; "": not read yet
+-- Returns {1, 0} if applied, {0, 0} if the scope has a newer version, or {2, ms}, having done nothing: read the calls
+-- on record of the last ms.
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local version, hash = tonumber(ARGV[1]), KEYS[1]
@@ -22,7 +22,7 @@ for i = 1, 4 do
 end
 
 if changed then
-  -- How far back each new window is covered by an old one of its unit.
+  -- How far back an old window of the same unit covers each new window.
   local lacking = 0
   for _, w in ipairs(windows) do
     w.covered = 0
@@ -63,7 +63,7 @@ end
 for field, value in pairs(cjson.decode(ARGV[2])) do
   if value == '' then redis.call('HDEL', hash, field) else redis.call('HSET', hash, field, value) end
 end
--- Numbers of stamps are never used twice, also after an emptied Redis: calls that are under way bring theirs back.
+-- Stamps never reuse a number, also after Redis was emptied: calls under way restore their stamps.
 redis.call('HSETNX', hash, 'n', string.format('%.0f', now))
 redis.call('HSET', hash, 'ready', 1)
 if version > 0 then redis.call('HSET', hash, 'version', ARGV[1]) end

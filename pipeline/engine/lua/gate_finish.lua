@@ -1,9 +1,9 @@
--- The holder is done, called or not: slot and reservation are given back. (KEYS: gate_lib.lua)
--- ARGV[1]  holder   ARGV[2]  tokens used beyond (or, negative, short of) the estimate that was stamped
--- ARGV[3]  number of the stamps of the call that was made, or 0   ARGV[4]  its cost in requests   ARGV[5]  its tokens
--- ARGV[6]  ms since it was sent. Stamps that are gone, since Redis was emptied during the call, are put back.
--- Only the answer tells when the provider can have seen the call at the latest. One that took longer than the queue's
--- fastest of late may have been seen that much later, by up to LATE_MS: so much later it leaves its windows.
+-- Give back the slot and reservation of a holder that is done, with or without a call. (KEYS: gate_lib.lua)
+-- ARGV[1]  holder   ARGV[2]  tokens used beyond (or, negative, below) the stamped estimate
+-- ARGV[3]  number of the call's stamps, or 0   ARGV[4]  its cost in requests   ARGV[5]  its tokens
+-- ARGV[6]  ms since it was sent. Restores stamps that Redis lost during the call.
+-- Only the answer bounds the time when the provider saw the call. A provider may have seen a call that took longer than
+-- the queue's recent fastest that much later, up to LATE_MS: the call leaves its windows so much later.
 local LATE_MS = 20
 local holder, extra, made, at = ARGV[1], tonumber(ARGV[2]), ARGV[3], now - ARGV[6]
 local late = 0

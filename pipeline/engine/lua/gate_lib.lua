@@ -1,25 +1,25 @@
--- Shared by the gate's scripts; put before each of them. A gate has two scopes, and both must admit a message: its
+-- The prefix of the gate's scripts. A gate has two scopes, and both must admit a message: its
 -- queue's, and its provider's, which all queues of the provider share.
 -- KEYS[1]       hash: limits and pauses of the queue, totals of its windows
 -- KEYS[2]       sorted set: slots taken; member = holder, score = expiry, ms
 -- KEYS[3]       hash: reservations; holder -> "expiry:cost:tokens:n"; n is 0, or the number of the call's stamps once it
---               may be sent. Such a call is used already, but its stamps have no time until it was sent, so that they do
+--               may be sent. Such a call counts as used, but its stamps have no time until it was sent, so that they do
 --               not leave a window before the provider has the request.
 -- KEYS[4…7]     sorted sets: stamps of windows 1 to 4; member = "n:amount", score = time, ms
--- KEYS[8]       sorted set: who waits because of this scope; member = "list of tokens, blank, queue", score = asked, ms
--- KEYS[9…16]    the same eight of the provider
+-- KEYS[8]       sorted set: the line of waiters; member = "list of tokens, blank, queue", score = last request, ms
+-- KEYS[9…16]    the same eight keys of the provider
 -- KEYS[17]      hash: breaker of the provider's capability (until, reason, probe, probe_until)
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local WINDOWS, BREAKER = 4, KEYS[17]
--- Who has not asked for longer has died, or does something else: waiting workers ask once a second.
+-- A waiter that has not asked for longer is dead or busy: waiting workers ask once a second.
 local PATIENCE_MS, TOKEN_MS = 1500, 2000
 
--- A whole hash at once: commands that a script runs cost as much as others.
+-- Read a whole hash at once: each command in a script costs as much as outside.
 local function fields(key)
-  local all, found = redis.call('HGETALL', key), {}
-  for i = 1, #all, 2 do found[all[i]] = all[i + 1] end
-  return found
+  local all, values = redis.call('HGETALL', key), {}
+  for i = 1, #all, 2 do values[all[i]] = all[i + 1] end
+  return values
 end
 local function scope(first)
   return {
@@ -36,19 +36,19 @@ local function set_total(s, i, total)
   redis.call('HSET', s.hash, 'total' .. i, total)
 end
 
--- Limit, stamped total, length in ms, unit and key of window i, once what left it is dropped; nil without such a window.
+-- Drop old stamps of window i; return its limit, stamped total, length in ms, unit and key, or nil without the window.
 local function stamped(s, i)
   local limit = number(s, 'limit' .. i)
   if not limit then return nil end
   local ms, key = number(s, 'ms' .. i), KEYS[s.windows + i]
-  -- The way to the provider varies: the window is a little longer here than there.
+  -- Requests take varying times to the provider: make the window a little longer than its own.
   local edge = now - ms - math.max(10, ms * 0.01)
   local total = number(s, 'total' .. i) or 0
   while total ~= 0 do
-    local gone = redis.call('ZRANGEBYSCORE', key, '-inf', edge, 'LIMIT', 0, 1000)
-    if #gone == 0 then break end
-    for _, member in ipairs(gone) do total = total - string.match(member, ':(-?%d+)$') end
-    redis.call('ZREMRANGEBYRANK', key, 0, #gone - 1)
+    local old = redis.call('ZRANGEBYSCORE', key, '-inf', edge, 'LIMIT', 0, 1000)
+    if #old == 0 then break end
+    for _, member in ipairs(old) do total = total - string.match(member, ':(-?%d+)$') end
+    redis.call('ZREMRANGEBYRANK', key, 0, #old - 1)
     set_total(s, i, total)
   end
   if total ~= 0 and redis.call('ZCARD', key) == 0 then
@@ -58,7 +58,7 @@ local function stamped(s, i)
   return limit, total, ms, s.fields['unit' .. i], key
 end
 
--- Put amounts into the scope's windows, as of `at`, unless they are there. `amount_of`: the amount by unit, nil for none.
+-- Add amounts to the scope's windows at the time `at`, unless they have them. `amount_of`: the amount by unit, or nil.
 local function add(s, n, amount_of, at)
   for i = 1, WINDOWS do
     local limit, total, ms, unit, key = stamped(s, i)
@@ -75,7 +75,7 @@ local function reservation(s, holder)
   if held then return string.match(held, '^(%d+):(%d+):(%d+):(%d+)$') end
 end
 
--- If the holder's call may have been sent: it was, at `at` or before.
+-- Stamp the holder's call, if it may have been sent, with the time `at`, the latest possible.
 local function stamp_call(s, holder, at)
   local _, cost, tokens, n = reservation(s, holder)
   if n and n ~= '0' then
@@ -84,14 +84,14 @@ local function stamp_call(s, holder, at)
   end
 end
 
--- Put a call that was made, at `at`, into the scope's windows, unless it is there: Redis may have been emptied since it
--- was stamped. Until somebody has put the windows back, it is kept as a call whose time is over.
+-- Add a call of the time `at` to the scope's windows, unless they have it: Redis may have been emptied since it
+-- was stamped. Until a worker has restored the windows, keep it as an expired reservation.
 local function put_back(s, n, cost, tokens, at)
   if s.fields.ready then return add(s, n, {requests = cost, tokens = tokens}, at) end
   redis.call('HSET', s.reserved, 'made ' .. n, string.format('%.0f:%s:%.0f:%s', at, cost, tokens, n))
 end
 
--- Change when the stamps of a call leave its windows. `how`: INCR (by `ms`) or GT (not before `ms`).
+-- Change the time when the stamps of a call leave its windows. `how`: INCR (by `ms`) or GT (not before `ms`).
 local function move(s, n, cost, tokens, how, ms)
   for i = 1, WINDOWS do
     local amount = s.fields['unit' .. i] == 'tokens' and tokens or cost
@@ -99,8 +99,8 @@ local function move(s, n, cost, tokens, how, ms)
   end
 end
 
--- What is reserved in a scope, and what is called but not sent yet, by unit. Who has reserved for too long has nothing
--- any more; of a call that may have been sent, nobody knows when: it is taken for sent at the last moment.
+-- Sum a scope's reservations, and its calls that are not sent yet, by unit. Drop expired reservations. An expired call
+-- may have been sent at an unknown time: stamp it at the time of its expiry, the latest possible.
 local function held(s)
   if s.held then return s.held end
   local sums, over = {waiting = {requests = 0, tokens = 0}, called = {requests = 0, tokens = 0}}, {}
@@ -120,14 +120,14 @@ local function held(s)
   return sums
 end
 
--- As `stamped`, the total with the calls that are not sent yet.
+-- Like `stamped`; the total includes the calls that are not sent yet.
 local function window(s, i)
   local sums = held(s)
   local limit, total, ms, unit, key = stamped(s, i)
   return limit, limit and total + sums.called[unit], ms, unit, key
 end
 
--- ms until `amount` leaves a window of `ms`, at least 1; if it is not in it yet, as if it were stamped now.
+-- ms until `amount` leaves a window of `ms`, at least 1; an amount that is not in it counts as stamped now.
 local function until_free(key, ms, amount)
   local freed, start, edge = 0, 0, ms + math.max(10, ms * 0.01)
   while true do
@@ -141,11 +141,11 @@ local function until_free(key, ms, amount)
   end
 end
 
--- Whether the gate is closed for `holder`: unready, or by an operator, a spend cap or a breaker: ms to wait, why and
--- the scope, or nil; fourth, whether the holder would be the breaker's probe.
+-- If the gate is closed for `holder` (unready, or by an operator, a spend cap or a breaker): ms to wait, reason and
+-- scope; else nil. Fourth: whether the holder would be the breaker's probe.
 local function closed(holder)
   for _, s in ipairs(SCOPES) do
-    -- Redis was emptied: until somebody has put limits and pauses back, nobody knows what is allowed.
+    -- Redis was emptied: until a worker has restored limits and pauses, the gate stays closed.
     if not s.fields.ready then return 1000, 'unready', s end
     for _, why in ipairs({'operator', 'spend'}) do
       local till = number(s, why .. '_until')
@@ -156,7 +156,7 @@ local function closed(holder)
   local till = tonumber(breaker[1] or '')
   if not till then return nil end
   if till > now then return till - now, 'breaker', PROVIDER end
-  -- Half-open: one holder in the whole fleet finds out how the provider is.
+  -- Half-open: one holder in the whole fleet probes the provider.
   local probe, probe_until = breaker[2], tonumber(breaker[3] or '0')
   if probe and probe ~= holder and probe_until > now then return probe_until - now, 'probe', PROVIDER end
   return nil, nil, nil, true
@@ -167,7 +167,7 @@ local function grant(holder, ttl, probing)
   if probing then redis.call('HSET', BREAKER, 'probe', holder, 'probe_until', now + ttl) end
 end
 
--- ms until the stamps leave room for cost and tokens, or nil if they do now: reservations, one's own too, aside.
+-- ms until the stamps leave room for cost and tokens, or nil if they do now. Ignores reservations.
 local function early(cost, tokens)
   local longest
   for _, s in ipairs(SCOPES) do
@@ -184,7 +184,7 @@ local function early(cost, tokens)
   return longest
 end
 
--- If all slots of a scope are taken by others: ms until the first of them expires, and the scope; or nil.
+-- If other holders have all slots of a scope: ms until the first of them expires, and the scope; else nil.
 local function crowded(holder)
   for _, s in ipairs(SCOPES) do
     local slots = number(s, 'concurrency')
@@ -197,13 +197,13 @@ local function crowded(holder)
   end
 end
 
--- How many wait in the scope's line before `waiter`.
+-- The number of waiters in the scope's line before `waiter`.
 local function place(s, waiter)
   redis.call('ZREMRANGEBYSCORE', s.line, '-inf', now - PATIENCE_MS)
   return redis.call('ZRANK', s.line, waiter) or redis.call('ZCARD', s.line)
 end
 
--- Wake the first who waits in the scope's line: by a token, which is a message, in the list that it reads.
+-- Wake the first waiter in the scope's line, by a token (a message) in the list that it reads.
 local function wake(s)
   redis.call('ZREMRANGEBYSCORE', s.line, '-inf', now - PATIENCE_MS)
   local waiter = redis.call('ZPOPMIN', s.line)[1]
@@ -213,7 +213,7 @@ local function wake(s)
   redis.call('PEXPIRE', list, TOKEN_MS)
 end
 
--- Give back what a holder has; room that this makes wakes one who waits.
+-- Give back a holder's slot and reservation; wake a waiter if that makes room.
 local function give_back(holder)
   for _, s in ipairs(SCOPES) do
     local reserved, slot = redis.call('HDEL', s.reserved, holder), redis.call('ZREM', s.slots, holder)
@@ -221,7 +221,7 @@ local function give_back(holder)
   end
 end
 
--- What leaves a window of `ms` within the next `ahead` ms.
+-- The amount that leaves a window of `ms` within the next `ahead` ms.
 local function leaving(key, ms, ahead)
   local edge, sum = now - ms - math.max(10, ms * 0.01), 0
   local members = redis.call('ZRANGEBYSCORE', key, '-inf', edge + ahead, 'LIMIT', 0, 100)
@@ -229,8 +229,8 @@ local function leaving(key, ms, ahead)
   return sum
 end
 
--- ms to wait for room for cost and tokens in all windows, or nil if there is room, at the latest in `ahead` ms; second,
--- the scope of the longest wait. `waiter`: who asks; those before it in a scope's line take their room first.
+-- ms to wait for room for cost and tokens in all windows, or nil if they have room within `ahead` ms; second,
+-- the scope of the longest wait. Waiters before `waiter` in a scope's line take their room first.
 local function full(cost, tokens, ahead, waiter)
   local longest, of
   for _, s in ipairs(SCOPES) do
@@ -238,12 +238,12 @@ local function full(cost, tokens, ahead, waiter)
     for i = 1, WINDOWS do
       local limit, total, ms, unit, key = window(s, i)
       if limit then
-        -- What is larger than the window itself has the window to itself.
+        -- An amount larger than the window waits until the window is empty.
         local amount = math.min(unit == 'tokens' and tokens or cost, limit)
         local over = total + held(s).waiting[unit] + amount - limit
         if over > 0 and (ahead == 0 or over > leaving(key, ms, ahead)) then
           before = before or (waiter and place(s, waiter)) or 0
-          -- Reservations become stamps. If one is released instead, that wakes who waits.
+          -- Reservations become stamps. If one is released instead, that wakes a waiter.
           local wait = math.max(1, until_free(key, ms, over + before * amount) - ahead)
           if wait > (longest or 0) then longest, of = wait, s end
         end

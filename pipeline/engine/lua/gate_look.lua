@@ -1,8 +1,8 @@
--- The state of the gate; changes nothing but what time has changed. (KEYS: gate_lib.lua)
+-- The state of the gate. Changes nothing except that it drops what has expired. (KEYS: gate_lib.lua)
 -- Returns {now, breaker_until, breaker_reason, then for queue and provider: slots taken, reserved requests, operator_until,
 --          operator_reason, spend_until, spend_reason, and for each of its four windows: limit, total, ms, unit,
---          ms until there is room for one more: 0 if there is},
---          with '' for what is not set.
+--          ms until it has room for one more; 0: now},
+--          with '' for unset values.
 local breaker = fields(BREAKER)
 local found = {now, breaker['until'] or '', breaker.reason or ''}
 local function put(value) found[#found + 1] = value or '' end

@@ -1,15 +1,15 @@
--- The call may be sent now: the reservation becomes a use. Checks again, since much may have happened since the
--- admission; without a valid reservation, as if it asked for admission now. (KEYS: gate_lib.lua)
+-- Turn a reservation into a stamp, so that the call may be sent. Checks the gate again: it may have closed since the
+-- admission. Without a valid reservation, acts like a request for admission. (KEYS: gate_lib.lua)
 -- ARGV: as for gate_admit; the reservation's time to live is now that of the sending
--- Returns {granted, ms to wait, why not, number of the stamps}. If refused, slot and reservation are given back, unless
--- the call is only early: then they stay, and it asks again.
+-- Returns {granted, ms to wait, reason of a refusal, number of the stamps}. A refusal gives back slot and reservation,
+-- unless the call is only early: then they stay, and the worker asks again.
 local holder, cost, tokens = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
 local expiry, _, _, called = reservation(PROVIDER, holder)
 local wait, why, _, probing = closed(holder)
 local reserved = called == '0' and tonumber(expiry) > now
 if not wait and reserved then
   local soon = early(cost, tokens)
-  -- A little more: a stamp moves by the time that its request takes to be handed over.
+  -- A little longer: a stamp moves by the time that the hand-over of its request takes.
   if soon and soon <= tonumber(ARGV[6]) + 20 then return {0, soon, 'early'} end
   if soon then wait, why = soon, 'limit' end
 end

@@ -1,5 +1,5 @@
--- A gate may be open again: everybody who waits asks anew.
--- KEYS[1]  sorted set: who waits; member = "list of tokens, blank, queue"   ARGV[1]  a token's time to live, ms
+-- Wake all waiters of a scope, because its gate may be open again.
+-- KEYS[1]  sorted set: the waiters; member = "list of tokens, blank, queue"   ARGV[1]  a token's time to live, ms
 for _, waiter in ipairs(redis.call('ZRANGE', KEYS[1], 0, -1)) do
   local list, queue = string.match(waiter, '^(%S+) (.+)$')
   redis.call('RPUSH', list, '{"properties": {"delivery_tag": "' .. queue .. '"}}')

@@ -1,9 +1,9 @@
--- Return a message that was taken to the head of its queue: before what was sent later, behind what was sent earlier and
--- given back, too. Two workers that are refused at the same time would else swap their messages.
--- KEYS[1]  hash of messages taken   KEYS[2]  sorted set of the same   KEYS[3]  list of the queue; its head is on the right
--- KEYS[4]  as KEYS[1] of place_lib.lua: when a message of the list was given back
+-- Return a delivered message to the head of its queue: before messages sent later, behind messages sent earlier and
+-- given back too. Otherwise two workers that are refused at the same time swap their messages.
+-- KEYS[1]  hash of unacknowledged messages   KEYS[2]  sorted set of the same   KEYS[3]  the queue's list, head at right
+-- KEYS[4]  KEYS[1] of place_lib.lua, for the time when a message of the list was given back
 -- ARGV[1]  the message's tag   ARGV[2]  the message, as JSON   ARGV[3]  when it was sent, µs
--- Returns 1, or 0 if it is not taken any more: somebody else has returned it.
+-- Returns 1, or 0 if another process has returned it.
 if redis.call('HDEL', KEYS[1], ARGV[1]) == 0 then return 0 end
 redis.call('ZREM', KEYS[2], ARGV[1])
 local time = redis.call('TIME')

@@ -1,4 +1,4 @@
--- Who holds a lease of a scope now.
+-- The current holders of a scope's leases.
 -- KEYS[1]  sorted set: member = holder, score = expiry in ms of server time
 -- Returns the holders.
 local time = redis.call('TIME')

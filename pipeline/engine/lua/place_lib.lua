@@ -1,15 +1,15 @@
--- Shared by the scripts of places; put before each of them. What was sent is remembered where it was sent: losing the
--- messages and losing the memory of them is one event.
--- KEYS[1]  hash: messages that were worked on; "queue|priority" -> number. "given back|list" -> when, ms: a gate refused
---          one, so the list was not empty, though it is while a worker asks for the only one.
--- KEYS[2]  sorted set: living workers; score = expiry, ms   KEYS[3]  the same of their pools' processes
--- KEYS[4]  hash: the broker's messages that were delivered and are not acknowledged
+-- The prefix of the scripts of places. Places are in the broker's Redis, beside the messages: losing the
+-- messages and losing the record of them is one event.
+-- KEYS[1]  hash: handled messages; "queue|priority" -> number. "given back|list" -> time, ms: a gate refused a message,
+--          so the list was not empty, although it looks empty while a worker holds its only message.
+-- KEYS[2]  sorted set: live workers; score = expiry, ms   KEYS[3]  the same for their pools' processes
+-- KEYS[4]  hash: the broker's unacknowledged messages
 -- A scope's places are a hash: "queue|number" -> "w mark since priority" (a message waits in the queue) or
--- "b holder since until" (somebody works on it); a holder is "process/message".
+-- "b holder since until" (the holder works on it); a holder is "process/message".
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local DELIVERED, UNACKED = KEYS[1], KEYS[4]
--- A process says that it is alive every few seconds: before its first word, it is believed.
+-- Processes renew their presence every few seconds. A new process counts as alive before its first renewal.
 local UNKNOWN_MS, EMPTY_MS, KEPT_MS = 20000, 5000, 7 * 86400000
 
 -- A queue is a list for each of kombu's priority steps.
@@ -20,8 +20,8 @@ local function delivered(queue, priority)
   return tonumber(redis.call('HGET', DELIVERED, queue .. '|' .. priority) or '0')
 end
 
--- A message that begins to wait now is lost when its queue has turned over without it. While a worker holds one that its
--- gate refuses, others may pass it: some for each worker.
+-- A message that begins to wait now is lost when its queue has turned over without it. While a worker holds a message
+-- that its gate refuses, other messages may pass it: some for each worker.
 local function mark(queue, priority)
   local before = redis.call('LLEN', list(queue, priority)) + redis.call('HLEN', UNACKED)
   return delivered(queue, priority) + before + 1 + 2 * redis.call('ZCARD', KEYS[2])
@@ -36,7 +36,8 @@ local function is_present(holder)
   return false
 end
 
--- Whether a place is taken, and by whom: its message waits and is not lost, or its holder lives.
+-- Whether a place is taken, and its live holder. A place is taken if its message waits and is not lost, or if its
+-- holder lives.
 local function taken(queue, place)
   if not place then return false end
   local kind, a, b, c = string.match(place, '^(%a) (%S+) (%S+) (%S+)$')

@@ -1,8 +1,8 @@
--- Reserve the places that scopes lack: for each one message must be published now. (KEYS: place_lib.lua, then the places
+-- Reserve the places that scopes lack: the caller publishes a message for each. (KEYS: place_lib.lua, then the places
 -- of each scope)
 -- ARGV for each scope: queue, priority, how many places it needs
--- Returns for each scope the numbers that were reserved.
-local found, sent = {}, {}
+-- Returns the reserved numbers of each scope.
+local results, sent = {}, {}
 for i = 1, #KEYS - 4 do
   local places, queue, priority, wanted = KEYS[i + 4], ARGV[3 * i - 2], ARGV[3 * i - 1], tonumber(ARGV[3 * i])
   local all, live, have, reserved = redis.call('HGETALL', places), {}, 0, {}
@@ -28,6 +28,6 @@ for i = 1, #KEYS - 4 do
     end
     number = number + 1
   end
-  found[i] = reserved
+  results[i] = reserved
 end
-return found
+return results

@@ -1,7 +1,7 @@
--- Take from a bucket that refills evenly, so that no window's edge lets twice as much through (GCRA).
--- KEYS[1]  string: when the bucket will be full again, µs of server time
+-- Take from a bucket that refills evenly, so that no window's edge admits twice as much (GCRA).
+-- KEYS[1]  string: the time when the bucket will be full again, µs of server time
 -- ARGV[1]  µs in which one unit is refilled   ARGV[2]  units that a full bucket holds   ARGV[3]  units to take
--- Returns 0 if taken; else, having taken nothing, in how many ms there will be enough; -1 if there never will.
+-- Returns 0 if taken; else takes nothing and returns the ms until the bucket holds enough; -1: it never does.
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
 local each, most, want = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])

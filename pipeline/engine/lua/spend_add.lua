@@ -1,8 +1,8 @@
--- Count what a call cost, and close the provider's queues when its day's cap is reached.
+-- Add a call's cost, and close the provider's queues when the sum reaches its daily cap.
 -- KEYS[1]  string: the cost of the provider's day so far   KEYS[2]  hash of the provider's scope: cap, spend_until, …
--- ARGV[1]  cost   ARGV[2]  when the provider's day ends, epoch ms
--- Returns 1 if that closed them, 0 if not; nil, having done nothing, if the sum is not known.
--- As `engine.views.money` writes it.
+-- ARGV[1]  cost   ARGV[2]  end of the provider's day, epoch ms
+-- Returns 1 if that closed them, 0 if not; nil, having done nothing, if the sum is unknown.
+-- The format of `engine.views.money`.
 local function money(amount)
   local digits = 4
   if amount > 0 and amount < 0.001 then digits = 1 - math.floor(math.log10(amount)) end

@@ -1,7 +1,7 @@
--- Note that a flow wants to be woken, and whether that needs a message.
--- KEYS[1]  string: when the flow will be woken by a message under way, ms of server time
+-- Note the wake-up of a flow; decide whether it needs a message.
+-- KEYS[1]  string: the time at which a message under way will wake the flow, ms of server time
 -- ARGV[1]  ms from now
--- Returns 1 if no message under way comes as early, 0 otherwise.
+-- Returns 1 if no message under way comes as early, else 0.
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local due = now + ARGV[1]

@@ -177,7 +177,7 @@ def test_what_a_living_process_holds_is_given_back_by_nobody(context: Context, w
     sibling = Owner("w:2:a", ONE.request_id)  # the message was delivered again, to a sibling of a living process
     assert not _give_back_earlier(context, work, made, sibling)
     assert _row(context, work, row.id).claim_id is not None
-    knows = replace(sibling, gone=lambda process: process == ONE.worker_id)
+    knows = replace(sibling, has_ended=lambda process: process == ONE.worker_id)
     changes = _give_back_earlier(context, work, made, knows)
     assert changes.freed == (row.id,)
 

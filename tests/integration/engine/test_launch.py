@@ -59,7 +59,7 @@ def test_a_message_whose_place_a_living_other_has_is_one_too_many(places: Places
     assert places.begin(ONE, "w:1:a/m1", 60) == ""
     assert places.begin(ONE, "w:2:b/m2", 60) == "w:1:a/m1"
     assert not places.wait(ONE, "w:2:b/m2")
-    assert places.begin(ONE, "w:2:b/m2", 60, gone="w:1:a/m1") == ""
+    assert places.begin(ONE, "w:2:b/m2", 60, dead_holder="w:1:a/m1") == ""
 
 
 def test_a_dead_holders_place_is_free(places: Places, redis: "Redis") -> None:

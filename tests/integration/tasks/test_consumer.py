@@ -143,10 +143,10 @@ def test_a_worker_that_meets_a_gate_without_limits_has_them_brought_back(
 ) -> None:
     met: list[bool] = []
 
-    def bring_in_step() -> None:
+    def sync_now() -> None:
         met.append(gates.sync(context))
 
-    monkeypatch.setattr("tasks.consumer.bring_in_step", bring_in_step)
+    monkeypatch.setattr("tasks.consumer.sync_now", sync_now)
     context.redis.flushall()
     _send(app, range(3))
     worker.enter_context(_worker(app))

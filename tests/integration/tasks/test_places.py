@@ -25,7 +25,7 @@ PLACE = Place("sim:a", "cpu")
 def test_a_place_that_could_not_be_left_is_left_when_redis_is_back(
     context: Context, monkeypatch: pytest.MonkeyPatch, error: type[Exception]
 ) -> None:
-    monkeypatch.setattr(tasks.flow, "LEAVE_AGAIN_S", 0.01)
+    monkeypatch.setattr(tasks.flow, "LEAVE_RETRY_S", 0.01)
     away, errors = iter([True, True, False]), [error, RedisConnectionError]
     leave = Places.leave
 
@@ -44,7 +44,7 @@ def test_a_place_that_could_not_be_left_is_left_when_redis_is_back(
 def test_a_place_that_was_taken_without_an_answer_is_left_when_redis_is_back(
     context: Context, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tasks.flow, "LEAVE_AGAIN_S", 0.01)
+    monkeypatch.setattr(tasks.flow, "LEAVE_RETRY_S", 0.01)
     begin = Places.begin
     taken = []
 

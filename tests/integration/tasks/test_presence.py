@@ -45,27 +45,27 @@ def _lives(presence: Presence, process: str) -> bool:
 def test_the_process_of_a_pool_of_threads_is_the_worker() -> None:
     identity = Identity()
     assert identity.process_id == identity.worker_id
-    assert not identity.gone(identity.process_id)
+    assert not identity.has_ended(identity.process_id)
 
 
 def test_a_process_is_gone_when_it_has_ended_and_is_this_worker_s(child: subprocess.Popen[bytes]) -> None:
     identity = Identity()
     process = _of(identity, child)
     stranger = _of(Identity(), child)
-    assert not identity.gone(process)
+    assert not identity.has_ended(process)
     child.kill()
     # Not yet waited for by its parent, and then without a trace.
-    wait_until(lambda: identity.gone(process), WITHIN_S, "its end is seen")
+    wait_until(lambda: identity.has_ended(process), WITHIN_S, "its end is seen")
     child.wait()
-    assert identity.gone(process)
-    assert not identity.gone(stranger), "of another worker's it is not known: its pid is of another host, perhaps"
-    assert not identity.gone("holder")
+    assert identity.has_ended(process)
+    assert not identity.has_ended(stranger), "of another worker's it is not known: its pid is of another host, perhaps"
+    assert not identity.has_ended("holder")
 
 
 def test_the_main_process_renews_its_pool_and_drops_a_process_that_has_ended(
     context: Context, child: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tasks.presence.keep_in_step", lambda _stopped: None)
+    monkeypatch.setattr("tasks.presence.keep_synced", lambda _stopped: None)
     monkeypatch.setattr("atexit.register", lambda *_: None)
     identity, presence = Identity(), Presence(context.redis)
     children, fails = tasks.presence._children, iter([True])
@@ -101,13 +101,13 @@ def test_a_message_that_comes_again_takes_nothing_from_a_process_that_lives(
     units = {name: worker.claim()[0] for name, worker in holders.items()}
     own = units[identity.process_id].claim_id
     sibling = units[_of(identity, child)].claim_id
-    again = Owner(identity.process_id, "lane:message", identity.gone)
+    again = Owner(identity.process_id, "lane:message", identity.has_ended)
     with context.db.read() as session:
         assert left_behind(session, PAGES, again) == [own]
         child.kill()
         child.wait()
         assert left_behind(session, PAGES, again) == sorted([own, sibling])
-        assert left_behind(session, PAGES, Owner(identity.process_id, "lane:another", identity.gone)) == []
+        assert left_behind(session, PAGES, Owner(identity.process_id, "lane:another", identity.has_ended)) == []
 
 
 def test_a_worker_that_ends_gives_back_what_any_of_its_processes_held(

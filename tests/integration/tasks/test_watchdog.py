@@ -32,7 +32,7 @@ def settings_env() -> dict[str, str]:
 def told(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
     """What everybody was told, one entry each time."""
     found: list[list[str]] = []
-    monkeypatch.setattr(watchdog, "tell", lambda _, queues: found.append(list(queues)))
+    monkeypatch.setattr(watchdog, "announce_gates", lambda _, queues: found.append(list(queues)))
     return found
 
 
@@ -107,9 +107,9 @@ def test_a_queue_flows_or_is_closed_by_what_the_view_says(context: Context) -> N
 
 
 def test_a_pause_of_a_queue_that_is_not_there_any_more_keeps_nobody_from_being_told(context: Context) -> None:
-    watchdog.tell(context, ["vision.removed"])
+    watchdog.announce_gates(context, ["vision.removed"])
     assert _woken(context) == 0
-    watchdog.tell(context, ["vision.removed", QUEUE])
+    watchdog.announce_gates(context, ["vision.removed", QUEUE])
     assert _woken(context) == 1
 
 
@@ -126,10 +126,10 @@ def test_a_broadcast_that_cannot_be_sent_ends_at_once_and_harms_nobody(
     context: Context, redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gates.sync(context)
-    watchdog.tell(context, [QUEUE])
+    watchdog.announce_gates(context, [QUEUE])
     with monkeypatch.context() as away:
         away.setattr(watchdog, "_broadcast", _fail)
-        watchdog.tell(context, [QUEUE])
+        watchdog.announce_gates(context, [QUEUE])
     redis_server.kill()
     with pytest.raises((OperationalError, RedisError)):
         watchdog._broadcast([QUEUE])

@@ -13,7 +13,7 @@ from tasks.flow import summary
         (Settled(2), "2 batches"),
         (Settled(1, status=WorkStatus.SUCCEEDED), "1 batch"),
         (Settled(status=WorkStatus.FAILED_PERMANENT), "failed permanent"),
-        (Settled(status=WorkStatus.FAILED, retry_in_s=59.6), "failed, again in 60 s"),
+        (Settled(status=WorkStatus.FAILED, retry_in_s=59.6), "failed, retry in 60 s"),
         (Settled(), "nothing to do"),
     ],
 )

@@ -24,7 +24,7 @@ def sync(_):
 
 gates.gates.sync, gates.gates.publish_defaults = sync, lambda _: None
 gates.get_context, gates.SYNC_INTERVAL_S = lambda: None, 0
-threading.Thread(target=gates.keep_in_step, args=(threading.Event(),), daemon=True).start()
+threading.Thread(target=gates.keep_synced, args=(threading.Event(),), daemon=True).start()
 for _ in range(3):
     inside.wait(60)
     pid = os.fork()
@@ -46,13 +46,13 @@ def test_who_meets_a_gate_without_limits_has_them_brought_back_at_once(monkeypat
     monkeypatch.setattr(gates, "get_context", lambda: None)
     monkeypatch.setattr(provider_gates, "publish_defaults", lambda _context: None)
     monkeypatch.setattr(provider_gates, "sync", lambda _context: looked.put(None))
-    thread = threading.Thread(target=gates.keep_in_step, args=(stopped,))
+    thread = threading.Thread(target=gates.keep_synced, args=(stopped,))
     thread.start()
     looked.get(timeout=60)
-    gates.bring_in_step()
+    gates.sync_now()
     looked.get(timeout=60)
     stopped.set()
-    gates.bring_in_step()
+    gates.sync_now()
     thread.join(60)
     assert not thread.is_alive()
     assert looked.empty()
@@ -70,7 +70,7 @@ def test_whatever_is_wrong_with_the_rows_gates_are_looked_at_again(monkeypatch: 
     monkeypatch.setattr(gates, "get_context", lambda: None)
     monkeypatch.setattr(provider_gates, "publish_defaults", lambda _context: None)
     monkeypatch.setattr(provider_gates, "sync", sync)
-    thread = threading.Thread(target=gates.keep_in_step, args=(stopped,), daemon=True)
+    thread = threading.Thread(target=gates.keep_synced, args=(stopped,), daemon=True)
     thread.start()
     for _ in range(2):
         looked.get(timeout=60)

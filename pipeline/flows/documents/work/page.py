@@ -156,7 +156,7 @@ def _count(tx: Tx, document: Any, changes: Changes) -> None:
     }
     is_document = DOCUMENTS.c.id == document.id
     if counted.progress != document.progress:
-        tx.tell("documents", document.id)
+        tx.announce("documents", document.id)
     if counted.event is None:
         tx.connection().execute(
             _COUNT, {"of_document": document.id, **{f"new_{name}": values[name] for name in values}}

@@ -166,7 +166,7 @@ def _settle(context: Context, ended: Outcome, tracer: Tracer) -> Settled:
 
     def act(tx: Tx) -> Settled:
         item = items.lock(tx, row.item_id)
-        traces.record(tx, tracer.trace, gone=item is None)
+        traces.record(tx, tracer.trace, deleted=item is None)
         if item is None:
             return Settled()
         changes = work.settle(tx, EMBED, item, _checked(tx, row, ended))
@@ -176,7 +176,7 @@ def _settle(context: Context, ended: Outcome, tracer: Tracer) -> Settled:
         percent = embed_progress(own(tx.settings).read_weight, item.batches, left)
         if changes.done and percent > item.progress:
             tx.execute(update(ITEMS).where(ITEMS.c.id == item.id).values(progress=percent))
-            tx.tell(FLOW, item.id)
+            tx.announce(FLOW, item.id)
         tx.wake_in(FLOW, changes.retry_in_s)
         return Settled(
             len(changes.done),

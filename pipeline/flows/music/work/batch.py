@@ -148,7 +148,7 @@ def _settle(
         tx.wake_in("music", changes.retry_in_s)
         if not continues:
             tx.launch("music", run.id)
-            tx.tell("music", run.id)
+            tx.announce("music", run.id)
         return Settled(len(changes.done) + len(changes.moved), continues, changes.retry_in_s, status)
 
     return context.db.run(act)

@@ -186,7 +186,7 @@ def keep_reply(context: Context, unit: BatchUnit, reply: str, trace: dict[str, A
 
 def _begin(session: Session, unit: BatchUnit, trace: dict[str, Any] | None) -> Any | None:
     row = batch.lock(session, unit.id)
-    traces.record(session, trace, gone=row is None)
+    traces.record(session, trace, deleted=row is None)
     return row
 
 

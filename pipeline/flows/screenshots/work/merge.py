@@ -192,7 +192,7 @@ def settle(
         target = _target(tx, node) if node is not None else None
         same = (target.id if target else None, target.version if target else 0) == (unit.target_id, unit.target_version)
         # Of nodes that have changed it may say what was deleted since.
-        traces.record(tx, trace, gone=node is None or not same)
+        traces.record(tx, trace, deleted=node is None or not same)
         if node is None:
             return Settled()
         if not same:

@@ -136,7 +136,7 @@ def release(context: Context, unit: ShardUnit, reply: str, trace: dict[str, Any]
 
 def _settle(tx: Tx, outcome: Outcome, unit: ShardUnit, trace: dict[str, Any] | None) -> Changes:
     row = batch.lock(tx, unit.batch_id)
-    traces.record(tx, trace, gone=row is None)
+    traces.record(tx, trace, deleted=row is None)
     return units.settle(tx, WORK, row, outcome)
 
 
