@@ -55,7 +55,7 @@ def reasons(context: Context, queues: Mapping[str, QueueView] | None, served: Co
     for flow in flows():
         for waiting in flow.waiting(context):
             if waiting.later:
-                key = ("retry", "will be retried", waiting.next_at, "")
+                key = ("retry", "will be tried again", waiting.next_at, "")
                 counted.setdefault(key, Counter())[waiting.kind] += waiting.later
             if waiting.count > waiting.later:
                 key = _reason(context, waiting, queues, served, now)

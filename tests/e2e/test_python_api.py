@@ -203,7 +203,7 @@ show([listed, document.status.name, said, seen])
     assert found[:2] == [[], "PENDING"]
     assert len(found[2]) == 2
     for message, caught in found[2]:
-        assert "1 document has not settled after 1.5 s. Nothing runs on" in message
+        assert "1 document has not settled after 1.5 s. No stack runs on" in message
         assert caught == [["NoWorkerWarning", "<string>"]], "once, and at the line that waits"
     assert found[3][0] is None
     assert "`penstock up`" in found[3][-1]

@@ -108,7 +108,7 @@ def test_pages_of_cancelled_documents_wait_for_nothing_and_of_a_removed_provider
     insert_document(context, pages=[WAITING], provider="gone")
     found = _why(context)
     assert {kind: one.count for kind, one in found.items()} == {"unserved": 1}
-    assert found["unserved"].words == "vision.gone: its provider is not configured any more"
+    assert found["unserved"].words == "vision.gone: its provider is no longer configured"
 
 
 def test_failures_of_all_flows_come_newest_first_each_with_a_sentence(context: Context) -> None:

@@ -149,7 +149,7 @@ def test_workers_are_listed_with_what_they_do_and_lost_beat_is_noticed(api: Test
     Presence(context.redis).renew(
         "cpu@desk:42:1f09ab", 60, facts={"slots": 4, "queues": ["cpu"], "since_ms": 1_795_341_600_000}
     )
-    assert "See that beat runs" in page(api, "/console/workers")
+    assert "Make sure that beat runs" in page(api, "/console/workers")
     sweep_ended(context.redis)
     document = insert_document(context, pages=[PageStatus.PENDING])
     shown = words(page(api, "/console/workers"))
