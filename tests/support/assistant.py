@@ -23,12 +23,12 @@ def said(answer: Any) -> Any:
 
 
 def tools(api: TestClient) -> dict[str, Any]:
-    """The tools that are listed, by name."""
+    """The listed tools by name."""
     return {tool["name"]: tool for tool in said(post(api, "tools/list", {}))["result"]["tools"]}
 
 
 def use(api: TestClient, tool: str, **arguments: Any) -> Any:
-    """What a tool gives. Its text holds the same."""
+    """A tool's structured result. Its text holds the same."""
     result = said(post(api, "tools/call", {"name": tool, "arguments": arguments}))["result"]
     assert not result.get("isError"), result
     assert json.loads(result["content"][-1]["text"]) == result["structuredContent"]

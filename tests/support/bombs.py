@@ -1,4 +1,4 @@
-"""Small files that take all memory, or hours, where nothing limits what reads them."""
+"""Small files that take all memory, or hours, of a reader without limits."""
 
 import io
 import zlib
@@ -46,7 +46,7 @@ def packed_content(path: Path, megabytes: int = 60) -> Path:
 
 
 def many_scans(path: Path, side: int = 4000, repeats: int = 480) -> Path:
-    """A progressive JPEG that says its last scan again and again, as often as is let through: half a minute."""
+    """A progressive JPEG that repeats its last scan, as often as readers allow: half a minute."""
     buffer = io.BytesIO()
     Image.new("RGB", (side, side), "grey").save(buffer, "JPEG", progressive=True)
     data = buffer.getvalue()

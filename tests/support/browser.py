@@ -1,4 +1,4 @@
-"""A real browser that looks at the console: Debian's Chromium, driven by Playwright."""
+"""A real browser for the console: Debian's Chromium, driven by Playwright."""
 
 import os
 import shutil
@@ -35,7 +35,7 @@ def chromium() -> Iterator[Browser]:
 
 @dataclass
 class Visit:
-    """One page of the console in a browser, and what went wrong there."""
+    """One page of the console in a browser, with the errors there."""
 
     page: Page
     base: str
@@ -45,7 +45,7 @@ class Visit:
     """Whether answers of 400 and more, which browsers report as errors, are part of the test."""
 
     def watch(self) -> None:
-        """Note what must not happen."""
+        """Record events that must not happen."""
         self.page.add_init_script("window.hurt = what => (window.hurts ??= []).push(`ran ${what}`)")
         self.page.on("console", self._said)
         self.page.on("pageerror", lambda error: self.wrong.append(f"{self.page.url}: {error}"))
@@ -71,7 +71,7 @@ class Visit:
         return self.page
 
     def serious(self) -> list[str]:
-        """What a screen reader, or somebody who sees badly, would stumble over."""
+        """Obstacles for screen readers and for users with poor sight."""
         found: dict[str, Any] = Axe().run(self.page).response
         path = urlsplit(self.page.url).path
         return [
@@ -89,7 +89,7 @@ class Visit:
 
 @contextmanager
 def watched(browser: Browser, base: str, **options: Any) -> Iterator[Visit]:
-    """A window of its own, without what others left. What goes wrong in it is noted."""
+    """Open a separate window without the state of others, and record its errors."""
     context = browser.new_context(viewport={"width": 1280, "height": 900}, **options)
     context.set_default_timeout(20_000)
     made = Visit(context.new_page(), base)
@@ -102,7 +102,7 @@ def watched(browser: Browser, base: str, **options: Any) -> Iterator[Visit]:
 
 @contextmanager
 def visit(browser: Browser, base: str, **options: Any) -> Iterator[Visit]:
-    """A window of its own. Fails if something went wrong in it."""
+    """Open a separate window. Fails after an error in it."""
     with watched(browser, base, **options) as made:
         yield made
     assert not made.wrong, "\n".join(made.wrong)

@@ -1,4 +1,4 @@
-"""Rows of calls to AI services, made up."""
+"""Sample rows of calls to AI services."""
 
 from datetime import datetime
 from typing import Any

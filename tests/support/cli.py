@@ -33,7 +33,7 @@ from tests.support.waiting import wait_until
 
 PENSTOCK = str(Path(sys.executable).with_name("penstock"))
 RUN_S = 300
-"""For one command, on a machine that is busy with something else."""
+"""The time-out of one command on a busy machine."""
 FAST = {
     "PENSTOCK_STACK_LINGER_S": "0.2",
     "PENSTOCK_SWEEP_INTERVAL_S": "1",
@@ -43,7 +43,7 @@ FAST = {
     "PENSTOCK_DOCUMENTS__CONVERTER_COUNT": "2",
     "PENSTOCK_API__WITH_STACK": "false",
 }
-"""Settings that shorten what tests would wait for, and leave out what only some of them need."""
+"""Settings that shorten the waits of tests, and switch off parts that only some need."""
 _SETTLED_S = 20
 """A process this old shows its own environment, if it was forked and even if the machine is busy."""
 _STRANGERS: defaultdict[Path, WeakSet[psutil.Process]] = defaultdict(WeakSet)
@@ -53,7 +53,7 @@ _TERMINAL_CODE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 @dataclass(frozen=True)
 class Result:
-    """How a command ended."""
+    """The result of a command."""
 
     code: int
     out: str
@@ -63,7 +63,7 @@ class Result:
         return json.loads(self.out)
 
     def documents(self) -> list[dict[str, Any]]:
-        """What `convert --json` reported."""
+        """The report of `convert --json`."""
         return list(self.json()["documents"])
 
 
@@ -86,7 +86,7 @@ class Cli:
         return replace(self, forked=False)
 
     def using(self, **env: str | None) -> Self:
-        """With further environment variables; None: without that one."""
+        """The same with further environment variables; None removes one."""
         merged = {**self.env, **env}
         return replace(self, env={name: value for name, value in merged.items() if value is not None})
 
@@ -132,7 +132,7 @@ class Cli:
         return Result(done.returncode, done.stdout.decode(), done.stderr.decode())
 
     def start(self, *arguments: str | Path) -> "Running":
-        """Start `penstock` and go on."""
+        """Start `penstock` in the background."""
         output = self.cwd / f"output-{uuid4().hex[:8]}.log"
         with output.open("wb") as file, open(os.devnull, "rb") as nothing:  # noqa: PTH123
             process = self._started(arguments, self.env, nothing, file)
@@ -198,7 +198,7 @@ class Cli:
             return str(database.execute("SELECT id FROM documents ORDER BY created_at DESC").fetchone()[0])
 
     def claims(self) -> int:
-        """Rows that somebody holds."""
+        """The number of claimed rows."""
         held = "SELECT count(*) FROM {} WHERE claim_id IS NOT NULL OR worker_id IS NOT NULL"
         with closing(sqlite3.connect(self.data_dir / "penstock.db")) as database:
             return sum(database.execute(held.format(table)).fetchone()[0] for table in ("documents", "pages"))
@@ -213,7 +213,7 @@ class Cli:
         return False
 
     def wait_until_gone(self, deadline_s: float = 120) -> None:
-        """Wait until nothing works on this data folder any more."""
+        """Wait until no process works on this data folder."""
         wait_until(lambda: not self.processes(), deadline_s, "everything has ended", last=self.processes)
 
     def kill_everything(self) -> None:
@@ -224,7 +224,7 @@ class Cli:
 
 @dataclass(frozen=True)
 class Running:
-    """A command under way."""
+    """A running command."""
 
     process: subprocess.Popen[bytes] | Forked
     log: Path
@@ -283,10 +283,10 @@ def provider_settings(base_url: str, name: str = "ai") -> dict[str, str]:
 
 
 def new_pdf(path: Path, pages: int = 1) -> Path:
-    """A PDF with a text layer that nobody has converted before; page N has a line `page N`."""
+    """A new PDF with a text layer, unlike all earlier ones; page N has a line `page N`."""
     return text_pdf(path, [[f"Report {uuid4().hex}", f"This is page {number}"] for number in range(1, pages + 1)])
 
 
 def plain(written: str) -> str:
-    """What a terminal showed, without its control codes."""
+    """A terminal's output without its control codes."""
     return _TERMINAL_CODE.sub("", written)

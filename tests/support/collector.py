@@ -8,7 +8,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 
 
 class Collector:
-    """What was exported to it. A context manager: leaving it stops it."""
+    """A collector of exported spans. A context manager: leaving it stops the server."""
 
     def __init__(self) -> None:
         self.spans: list[Any] = []

@@ -1,4 +1,4 @@
-"""Commits whose answer is lost: the database did what it was asked, and whoever asked learns of a broken connection."""
+"""Commits whose answer is lost: the database commits, but the client sees a broken connection."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -9,7 +9,7 @@ CORPUS = Path(os.environ.get("PENSTOCK_CORPUS") or Path(__file__).resolve().pare
 
 
 def corpus_file(name: str) -> Path:
-    """The corpus file `name`, such as `documents/password.pdf`; skips the test where there is none, fails it in CI."""
+    """The corpus file `name`, such as `documents/password.pdf`; skips the test without the corpus, fails it in CI."""
     path = CORPUS / name
     if path.is_file():
         return path

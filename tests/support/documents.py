@@ -35,7 +35,7 @@ def insert_document(
     provider: str = "local",
     **values: Any,
 ) -> str:
-    """A document whose counters fit its pages; what is claimed is held by `holder`. COMPLETED pages have a text."""
+    """A document whose counters fit its pages; `holder` holds the claims. COMPLETED pages have a text."""
     document_id = uuid4().hex[:16]
     now = datetime.now(UTC)
     completed = list(pages).count(PageStatus.COMPLETED)
@@ -171,7 +171,7 @@ class Worker:
 
 
 def at_once(count: int, act: Callable[[int], Result]) -> list[Result]:
-    """`act(0)`, `act(1)` … in threads that begin together; what they gave."""
+    """Run `act(0)`, `act(1)` … in threads that start together; return their results."""
     barrier = Barrier(count)
 
     def one(number: int) -> Result:

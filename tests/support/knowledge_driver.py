@@ -1,4 +1,4 @@
-"""Does what workers would do for knowledge, one message at a time, and tells what came of it."""
+"""Does the workers' part for knowledge, one message at a time, and reports the results."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -66,25 +66,25 @@ class Driver:
                 return Settled()
 
     def due(self) -> list[DueStep]:
-        """What is to be done now, of all there is."""
+        """All steps that are due now."""
         return plan.due_steps(self.context, list(plan.runnable(self.context, ())))
 
     def round(self) -> int:
-        """One message for each thing that is to be done; how many there were."""
+        """Handle one message for each due step; return their number."""
         due = self.due()
         for one in due:
             self.step(one)
         return len(due)
 
     def work_off(self) -> None:
-        """Do all that is to be done and is not waiting for a time of its own."""
+        """Handle all steps that are due now."""
         for _ in range(MAX_ROUNDS):
             if not self.round():
                 return
         raise AssertionError("there is always more to do")
 
     def finish(self) -> None:
-        """Do all that is to be done, and let every wait be over."""
+        """Handle all steps, ending every wait."""
         for _ in range(MAX_ROUNDS):
             self.work_off()
             if not self.skip_waits():
@@ -92,7 +92,7 @@ class Driver:
         raise AssertionError("something waits again and again")
 
     def skip_waits(self) -> int:
-        """Let every wait be over; how many there were."""
+        """End every wait; return their number."""
         found = 0
         with self.context.db.transaction() as session:
             for table in (ITEMS, BATCHES):
@@ -132,12 +132,12 @@ class Driver:
             return list(session.execute(query.where(table.c.item_id == item_id) if item_id else query))
 
     def texts(self, item_id: str) -> list[str]:
-        """What is found of an item."""
+        """The searchable chunks of an item."""
         return self.texts_of(self.context, item_id)
 
     @staticmethod
     def texts_of(context: Context, item_id: str) -> list[str]:
-        """The same, by whoever drives."""
+        """The same, through any driver."""
         return [chunk.text for chunk in queries.chunks(context, item_id, limit=100_000)]
 
 
@@ -147,7 +147,7 @@ def long_text(name: str, paragraphs: int) -> str:
 
 
 def published(context: Context, names: Sequence[str] = ()) -> list[tuple[Any, ...]]:
-    """All that is searchable, row by row, but for ids and times: chunks with their vectors, by the items' names."""
+    """All searchable rows without ids and times: chunks with their vectors, by the items' names."""
     query = (
         select(
             ITEMS.c.name,

@@ -1,4 +1,4 @@
-"""The folder of a test session, and the processes that it left behind."""
+"""The folder of a test session, and its leftover processes."""
 
 import os
 import shutil
@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 
 _GONE_S = 10
-"""How long processes that were told to end may take."""
+"""How long processes may take to end after a signal."""
 
 
 @cache
@@ -29,7 +29,7 @@ def remove_session_folder() -> None:
 
 
 def leaked_processes() -> list[str]:
-    """Processes that tests started and nobody ended, each in one line: our descendants, and who works in our folder."""
+    """Processes that tests started and did not end, a line each: descendants, and processes in our folder."""
     ours = {process.pid: process for process in psutil.Process().children(recursive=True)}
     ours |= {process.pid: process for process in psutil.process_iter() if _works_here(process)}
     ours.pop(os.getpid(), None)

@@ -109,7 +109,7 @@ class Postgres:
             self._execute(f"CREATE DATABASE {_TEMPLATE}")
             database = Database(self.url(_TEMPLATE))
             migrate(database)
-            database.dispose()  # nobody may be connected to what is copied
+            database.dispose()  # a template may have no connections
             self._tables = self._tables_of(_TEMPLATE)
         return _TEMPLATE
 

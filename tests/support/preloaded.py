@@ -132,7 +132,7 @@ class Forker:
 
 
 class Preloaded(Forker):
-    """The process that has everything imported. A context manager: leaving it ends that process, not what it forked."""
+    """The process with all imports. A context manager: leaving it ends that process, but not its forks."""
 
     def __init__(self) -> None:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -169,7 +169,7 @@ def preloaded() -> Preloaded:
 
 
 def close_preloaded() -> None:
-    """End it; harmless if there is none."""
+    """End the process, if it runs."""
     while _shared:
         _shared.pop().close()
 

@@ -1,4 +1,4 @@
-"""A real HTTP server that speaks the OpenAI API, does as its script says, and counts what it saw.
+"""A real HTTP server that speaks the OpenAI API, follows its script, and records its calls.
 
 In a test: ``with ProviderServer(latency_s=0.1) as server: … server.base_url …``. From a shell:
 ``python -m tests.support.provider_server --port 8900 --latency 1 --limit-per-s 10``; scripts are then set by
@@ -119,7 +119,7 @@ def default_vector(text: str) -> list[float]:
 
 
 class ProviderServer:
-    """The server, and what it knows. A context manager: leaving it ends every connection."""
+    """The server with its records. A context manager: leaving it ends every connection."""
 
     def __init__(self, *, port: int = 0, **script: Any) -> None:
         self.script = Script(**script)
@@ -196,7 +196,7 @@ class ProviderServer:
                 self.max_concurrent = self._under_way
 
     def wait_for(self, condition: Callable[[], bool], timeout_s: float = 10) -> bool:
-        """Wait until `condition` holds; it is asked whenever a call comes or goes."""
+        """Wait until `condition` holds; check it whenever a call starts or ends."""
         with self._changed:
             return self._changed.wait_for(condition, timeout_s)
 

@@ -58,7 +58,7 @@ class RedisCluster:
 
 
 def _free_port() -> int:
-    """One that is free together with the cluster's bus, 10,000 above; neither is one that the system gives away."""
+    """A free port whose bus port, 10,000 above, is free too; the system assigns neither of them."""
     while True:
         port = random.randrange(12_000, 22_000)
         with socket.socket() as server, socket.socket() as bus, suppress(OSError):

@@ -91,7 +91,7 @@ class RedisServer:
             self._process.wait()
 
     def fall_silent(self) -> None:
-        """SIGSTOP: connections stay, and nobody answers, as when a host loses its power. `kill` ends it."""
+        """SIGSTOP: connections stay without an answer, as when a host loses its power. `kill` ends it."""
         assert self._process is not None
         self._process.send_signal(signal.SIGSTOP)
 

@@ -62,7 +62,7 @@ class Rotation:
         return self.tests == "all" or (self.tests == "part" and self._is_due(test))
 
     def of(self, inputs: Iterable[Input]) -> list[Input]:
-        """The inputs that are due, and those that are pinned: they have found something before."""
+        """The due inputs, and the pinned ones, which have revealed defects before."""
         return [one for one in inputs if self.tests == "all" or one.pinned or self._is_due(one.name)]
 
     def _is_due(self, name: str) -> bool:
@@ -111,7 +111,7 @@ def rotation(wanted: str, *, named: bool = False) -> Rotation:
 
 @cache
 def _turn() -> tuple[int, str]:
-    """The part whose turn it is, by the commit; by the day where there is none."""
+    """The part in turn, by the commit, or by the day without a commit."""
     asked = ["git", "rev-parse", "--short=8", "HEAD"]
     try:
         done = subprocess.run(asked, cwd=Path(__file__).parent, capture_output=True, text=True, check=True)

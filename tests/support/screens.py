@@ -108,7 +108,7 @@ def merged(asked: dict[str, Any]) -> dict[str, Any]:
 
 @dataclass
 class Models:
-    """The rule of a `ProviderServer` that plays all models; each answer is JSON, or a text as it is."""
+    """The rule of a `ProviderServer` that plays all models; each answer is JSON, or raw text."""
 
     index: Callable[[dict[str, Any]], object] = seen
     expand: Callable[[dict[str, Any]], object] = expanded
@@ -143,7 +143,7 @@ def lost_at(module: ModuleType, name: str) -> Iterator[None]:
 
 
 class Driver:
-    """Does what workers would do, one message at a time."""
+    """Does the workers' part, one message at a time."""
 
     def __init__(self, context: Context) -> None:
         self.context = context
@@ -159,7 +159,7 @@ class Driver:
             return message.run()
 
     def look_at(self, batch_id: int, queue: str = SCREENSHOT_VISION) -> Settled:
-        """All messages for a batch's shards, each again while it asks for that, and what comes after them."""
+        """Handle all messages for a batch's shards, each until it ends, and the merge after them."""
         begun = analysis.claim(self.context, batch_id)
         assert begun is not None, "the batch is not due"
         for _ in range(begun.due):
@@ -186,7 +186,7 @@ class Driver:
         return embedding.embed(self.context, self.owner(), guarded, portion)
 
     def skip_waits(self) -> None:
-        """Let every wait be over."""
+        """End every wait."""
         with self.context.db.transaction() as session:
             for table in (BATCHES, SHARDS, NODES, EMBEDDINGS):
                 session.execute(update(table).values(next_run_at=None))

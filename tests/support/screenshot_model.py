@@ -1,4 +1,4 @@
-"""A vision and text model for the screenshots flow, as a scripted provider answers, and frames that nobody has seen.
+"""A vision and text model for the screenshots flow, for a scripted provider, and frames that are new in each test.
 
 In a test: ``model = ScreenshotModel(); ProviderServer(answer=model.answer, look=model.answer)``. What it was asked is
 read from the provider's records: `asked_of(record)`.
@@ -183,7 +183,7 @@ def cut_off(_asked: Asked, reply: dict[str, Any]) -> str:
 
 
 def strangers(_asked: Asked, reply: dict[str, Any]) -> str:
-    """Screenshots that were not sent, beside those that were: in segments, among those read, and in nodes."""
+    """Unsent screenshots beside the sent ones: in segments, in the list of read ones, and in nodes."""
     for segment in reply.get("segments", []):
         segment["screen_ids"] = [*segment["screen_ids"], 990]
     for node in reply.get("nodes", []):
@@ -201,7 +201,7 @@ def only_strangers(_asked: Asked, reply: dict[str, Any]) -> str:
 
 
 def unknown_threads(_asked: Asked, reply: dict[str, Any]) -> str:
-    """Threads that nobody told the model of."""
+    """Threads that the request did not name."""
     for segment in reply.get("segments", []):
         segment["merge_hint"] = {"decision": "MERGE", "thread_id": "thread_of_somebody_else"}
     for node in reply.get("nodes", []):

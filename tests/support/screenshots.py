@@ -7,7 +7,7 @@ from PIL import Image, ImageDraw, ImageFont
 
 
 def desk(path: Path, *lines: str, seed: int = 0) -> Path:
-    """A screen with these lines of text; pictures of different seeds are no duplicates of each other."""
+    """A screen with these lines of text; pictures of different seeds are not duplicates."""
     image = Image.new("RGB", (1280, 720), "white")
     pen = ImageDraw.Draw(image)
     dice = random.Random(seed)

@@ -22,7 +22,7 @@ from tests.support.preloaded import close_preloaded
 from tests.support.statements import share_compiled
 
 LONGEST_FIRST = ("faults", "browser", "e2e", "simulation", "integration", "unit")
-"""Folders by how long one of their tests takes: what is begun last must be short, or one worker waits for another."""
+"""Folders by the length of their tests: the last tests must be short, or one worker waits for another."""
 SHARED = ("shared_stack", "wheel", "arena", "browser")
 """Fixtures of a session that are dear: all tests that use one are run by the same worker of pytest-xdist."""
 _LEAKED = pytest.StashKey[list[str]]()
@@ -41,12 +41,12 @@ def pytest_configure(config: pytest.Config) -> None:
     # Without this, structlog draws a traceback with the contents of all variables, which takes up to a minute.
     shown = structlog.dev.ConsoleRenderer(colors=False, exception_formatter=structlog.dev.plain_traceback)
     structlog.configure(processors=[*structlog.get_config()["processors"][:-1], shown])
-    # A busy machine is no reason to fail: examples are counted, not timed.
+    # A busy machine must not fail tests: count examples instead of time.
     hypothesis_settings.register_profile("patient", deadline=None)
     hypothesis_settings.load_profile("patient")
     # An end by `kill` or `timeout` is an orderly one: fixtures stop the processes that they started.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    # A shell ignores Ctrl-C in what it starts in the background, and programs inherit that.
+    # A shell's background processes ignore Ctrl-C, and their children inherit that.
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 

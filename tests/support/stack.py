@@ -78,7 +78,7 @@ class Running:
         os.kill(self.pid, signal.SIGCONT)
 
     def stop(self) -> None:
-        """Ask it to end after what it is at, and wait until it has."""
+        """Ask it to end after its current work, and wait for its end."""
         os.kill(self.pid, signal.SIGTERM)
         wait_until(lambda: not self.alive, _STOP_S, f"process {self.pid} has ended")
 
@@ -90,7 +90,7 @@ class Running:
 
     @contextmanager
     def pool_stopped(self) -> Iterator[None]:
-        """While it lasts, the processes of a prefork pool stand still, so that what they hold can be read."""
+        """Suspend the processes of a prefork pool during the block, so that tests can read their claims."""
         children = psutil.Process(self.pid).children()
         for child in children:
             child.suspend()

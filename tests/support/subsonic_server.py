@@ -1,4 +1,4 @@
-"""A real small Subsonic server, which does as its script says, and remembers what it was asked."""
+"""A real small Subsonic server, which follows its script, and records its requests."""
 
 import hashlib
 import json
@@ -25,7 +25,7 @@ class Fault:
 
 @dataclass
 class Library:
-    """What the server has. `count`: what it says it has, if that is not the truth."""
+    """The server's songs. `count`: the number that it reports instead of the true one."""
 
     total: int = 0
     song: Songs = field(default_factory=lambda: synthetic)

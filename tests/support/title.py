@@ -1,4 +1,4 @@
-"""What a process shows of itself: `ps`, psutil and `/proc` tell who it is by what it was started with."""
+"""A process's title: `ps`, psutil and `/proc` identify a process by the arguments of its start."""
 
 import ctypes
 from collections.abc import Mapping, Sequence

@@ -99,7 +99,7 @@ class TlsProxy:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        await asyncio.sleep(0)  # what was aborted is closed now
+        await asyncio.sleep(0)  # let aborted connections close
 
     def __enter__(self) -> Self:
         self._thread.start()

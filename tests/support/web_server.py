@@ -55,7 +55,7 @@ def redirect(to: str) -> Page:
 
 
 class WebServer:
-    """A context manager; `pages` maps paths to what they do. `seen`: the requests that came."""
+    """A context manager; `pages` maps paths to handlers. `seen`: the received requests."""
 
     def __init__(self, host: str = "127.0.0.1") -> None:
         self._listener = socket.create_server((host, 0))
