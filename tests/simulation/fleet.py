@@ -160,7 +160,7 @@ class Fleet:
     def owner(self, task: Any) -> Owner:
         process = self._acting()
         worker = process.worker
-        return Owner(process.id, task.request.id, worker.knows_gone)
+        return Owner(process.id, task.request.id, worker.knows_ended)
 
     def holder_of(self, request_id: str) -> str:
         return f"{self._acting().worker.main.id}/{request_id}"

@@ -12,7 +12,7 @@ from tests.simulation.world import World
 
 _TIME = "{math.floor(ARGV[#ARGV] / 1000), ARGV[#ARGV] % 1000 * 1000}"
 _NO_EXPIRY = "local function kept() return 1 end\n"
-GATE_WAKES = ("KEYS: gate_lib.lua", "A gate may be open again")
+GATE_WAKES = ("KEYS: gate_lib.lua", "Wake all waiters of a scope")
 
 
 def on_virtual_time(text: str) -> str:

@@ -278,8 +278,8 @@ class _Identity:
     def has(self, process_id: str) -> bool:
         return self._process.worker.has(process_id)
 
-    def gone(self, process_id: str) -> bool:
-        return self._process.worker.knows_gone(process_id)
+    def has_ended(self, process_id: str) -> bool:
+        return self._process.worker.knows_ended(process_id)
 
 
 class _UnderWay:

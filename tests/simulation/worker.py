@@ -83,8 +83,8 @@ class Worker:
         host, _, nonce = process_id.rsplit(":", 2)
         return (host, nonce) == (self.name, self.nonce)
 
-    def knows_gone(self, process_id: str) -> bool:
-        """Stands for `tasks.presence.Identity.gone`: a worker knows its own processes."""
+    def knows_ended(self, process_id: str) -> bool:
+        """Stands for `tasks.presence.Identity.has_ended`: a worker knows its own processes."""
         if not self.has(process_id):
             return False
         return all(process.id != process_id for process in (self.main, *self.pool) if process.alive)
