@@ -1,4 +1,4 @@
-"""Consoles that are open while pages finish: what they cost the workers, and whether each shows how it ended.
+"""Open consoles while pages finish: their cost to the workers, and whether each shows the end.
 
 The consoles are streams that one process reads, so that they take as little of the two cores as they can.
 """

@@ -107,7 +107,7 @@ def _fetch(assertions: Sequence[Assertion]) -> dict[str, str]:
 
 
 def _counts(assertions: Sequence[Assertion], outcome: Outcome) -> dict[str, int | None]:
-    """How many assertions each converter passes; None for one that is not installed."""
+    """The number of assertions that each converter passes; None for a converter that is not installed."""
 
     def passed(name: str, *, new: bool) -> int | None:
         chosen = [(each.group == unseen.GROUP) is new for each in assertions]

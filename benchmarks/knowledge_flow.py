@@ -38,7 +38,7 @@ PARAGRAPH = (
 
 
 def html(number: int, sections: int) -> str:
-    """A page whose text nobody else's is like."""
+    """A page with a unique text."""
     parts = [
         f"<h2>Section {section}</h2>" + f"<p>{PARAGRAPH.format(number=number, section=section) * 6}</p>" * 2
         for section in range(sections)

@@ -13,7 +13,7 @@ from typing import NoReturn
 from benchmarks.support import CORPUS, ROOT, BenchmarkError, end_all
 
 GRACE_S = 20.0
-"""What a part that is told to stop may take to end its processes."""
+"""How long a part may take to end its processes after a signal."""
 
 
 class _Ended(BaseException):

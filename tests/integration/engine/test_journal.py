@@ -27,7 +27,7 @@ def level() -> str:
 
 
 class Written(logging.Handler):
-    """What was logged since it was last asked."""
+    """The lines logged since the last call."""
 
     def __init__(self) -> None:
         super().__init__()

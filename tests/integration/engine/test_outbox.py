@@ -1,4 +1,4 @@
-"""Each change of a row that people follow is told, in order, by the transaction that made it; on both databases."""
+"""Each change of a row with events gets its event, in order, in the same transaction; on both databases."""
 
 import json
 import random

@@ -1,4 +1,4 @@
-"""Where the embedded Redis' socket does not fit into the data folder, nobody else's Redis is taken for it."""
+"""If the embedded Redis's socket path does not fit into the data folder, Penstock uses no foreign Redis instead."""
 
 import asyncio
 import os

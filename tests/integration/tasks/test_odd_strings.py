@@ -1,4 +1,4 @@
-"""Strings that nobody expects, given to all that takes one: what is asked is answered or refused, never broken off."""
+"""Unusual strings as arguments of every operation: each call gets an answer or a refusal, never a crash."""
 
 from collections.abc import Callable
 from datetime import UTC, datetime

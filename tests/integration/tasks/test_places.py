@@ -1,4 +1,4 @@
-"""A message's place while it is worked on."""
+"""A message's place during its work."""
 
 from types import SimpleNamespace
 from typing import Any

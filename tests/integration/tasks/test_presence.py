@@ -1,4 +1,4 @@
-"""A worker's processes: alive as long as they run, and what they hold is given back when they have ended."""
+"""A worker's processes: present as long as they run; their claims are given back after their end."""
 
 import os
 import subprocess

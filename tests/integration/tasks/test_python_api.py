@@ -1,4 +1,4 @@
-"""Python's way in, in the process of the test: what it needs of the database, and of whoever works."""
+"""The Python API in the test's own process: its needs of the database and of workers."""
 
 import dataclasses
 from collections.abc import Callable

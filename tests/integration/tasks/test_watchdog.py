@@ -1,4 +1,4 @@
-"""The watchdog's tick, and what everybody is told: workers to look at gates, flows to launch."""
+"""The watchdog's tick, and its announcements: workers check gates, flows launch work."""
 
 import json
 from datetime import UTC, datetime
