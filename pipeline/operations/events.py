@@ -60,10 +60,10 @@ class Kept:
 class EventsGone(UserError):
     """Retention deleted some of the requested events. Read the current state, and continue after `kept.last`."""
 
-    def __init__(self, after: int, kept: Kept) -> None:
-        message = f"not all events after number {after} are kept: only events {kept.first} to {kept.last} are"
+    def __init__(self, after: int, found: Kept) -> None:
+        message = f"not all events after number {after} are kept: only events {found.first} to {found.last} are"
         super().__init__(message, code="events_gone")
-        self.kept = kept
+        self.kept = found
 
 
 class UnknownEvent(UserError):
