@@ -362,7 +362,7 @@ def test_a_success_is_no_error_if_another_process_opens_it_at_that_moment(
 
         def run(**given: Any) -> object:
             found = act(**given)
-            if "succeeded just now" in source:
+            if "has just succeeded" in source:
                 other.open(30, "rate limit")
             return found
 
