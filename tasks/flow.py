@@ -251,11 +251,11 @@ def _wake_followers(context: Context) -> None:
     Checks loaded flows only, because a program may use a single flow; workers load all.
     """
     for flow in loaded_flows():
-        if flow.hears is None:
+        if flow.has_subscribers is None:
             continue
         checked_at, hears = context.cache.get(("hears", flow.name), (-FOLLOWERS_CHECK_S, False))
         if time.monotonic() - checked_at > FOLLOWERS_CHECK_S:
-            hears = flow.hears(context)
+            hears = flow.has_subscribers(context)
             context.cache["hears", flow.name] = time.monotonic(), hears
         if hears:
             flow_tasks(flow.name).wake_in(FOLLOWERS_WAKE_S)

@@ -1,7 +1,7 @@
-"""What moves through Penstock: a package for each flow, strangers to one another, with the same rooms inside.
+"""The flows: a package for each, independent of the others, with the same modules.
 
-`FLOWS` is the one list of them. Each package declares its queues and settings, which every process reads
-(`DECLARATION`); its module `flow` has a `FLOW`, which says all that the rest of the house needs to know.
+`FLOWS` lists them. Each package declares its queues and settings, which every process reads (`DECLARATION`). Its module
+`flow` has a `FLOW` with the functions that engine, operations and tasks call.
 """
 
 import sys
@@ -21,12 +21,12 @@ FLOWS = ("documents", "music", "screenshots", "knowledge", "webhooks")
 
 @lru_cache
 def flows() -> "tuple[Flow, ...]":
-    """All flows. Imported when somebody asks for all of them: who only submits a document needs no other flow."""
+    """Import and return all flows. Avoid it where one flow is enough, such as submitting a document."""
     return tuple(import_module(f"{__name__}.{name}.flow").FLOW for name in FLOWS)
 
 
 def loaded_flows() -> Iterator["Flow"]:
-    """The flows that this process has imported already."""
+    """Yield the flows that this process has imported."""
     for name in FLOWS:
         flow = getattr(sys.modules.get(f"{__name__}.{name}.flow"), "FLOW", None)
         if flow is not None:
@@ -35,18 +35,18 @@ def loaded_flows() -> Iterator["Flow"]:
 
 @lru_cache
 def declarations() -> tuple[Declaration, ...]:
-    """What every flow declares. Cheap: it reads settings and imports none of their works."""
+    """Return the declarations of all flows. This is cheap: it imports no units of work."""
     return tuple(import_module(f"{__name__}.{name}").DECLARATION for name in FLOWS)
 
 
 def check_sections(settings: Settings) -> None:
-    """Read the settings that flows and the gateway keep in packages of their own.
+    """Read the settings that flows and the gateway define in their packages.
 
-    Raises what reading settings raises: a misspelt one is said where a command begins, not by whoever needs it first.
+    Raises the errors of reading settings, so that a command reports misspelt settings at its start.
     """
     if not settings.sections_set:
         return
-    from pipeline.nodes.settings import gateway_settings  # noqa: PLC0415  # as flows: not for whoever needs none
+    from pipeline.nodes.settings import gateway_settings  # noqa: PLC0415  # only if such settings exist
 
     gateway_settings(settings)
     for declared in declarations():
@@ -54,5 +54,5 @@ def check_sections(settings: Settings) -> None:
 
 
 def gate_registry(settings: Settings) -> GateRegistry:
-    """The gates of all flows under these settings, for who has no context: see `Context.gates`."""
+    """Return the gates of all flows under these settings, for code without a context; see `Context.gates`."""
     return GateRegistry(declarations(), settings)

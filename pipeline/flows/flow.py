@@ -1,4 +1,4 @@
-"""What every flow tells the house about itself, as data. The sweeper, workers, gates and commands loop over `FLOWS`."""
+"""`Flow`: the functions and data of a flow. The sweeper, workers, gates and commands loop over all flows."""
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -33,72 +33,72 @@ def _no_failures(_context: Context, _limit: int) -> list[Failure]:
 
 @dataclass(frozen=True)
 class Flow:
-    """A flow of units of work. A scope is what is launched as a whole, by its id: a document, a run."""
+    """A flow of units of work. Its scopes, such as documents or runs, are launched as a whole by their ids."""
 
     name: str
     due: Callable[[Context], Iterable[str]]
-    """The scopes of which something has waited long enough. Sees to what only time brings about first."""
+    """Returns the scopes with units that are due, after doing work that only the passage of time causes."""
     next_wait_s: Callable[[Context], float | None]
-    """Seconds until something that waits is due; None if nothing waits."""
+    """Returns the seconds until a waiting row is due; None if no row waits."""
     works: tuple[Work, ...]
     """The kinds of units that workers claim."""
     runnable: Callable[[Context, Collection[str]], Iterable[str]]
-    """Every scope that has something to do now, in the order of when it was due, but for what waits for these closed
-    queues only. For the sweeper: whatever the database is asked must be cheap however much waits."""
+    """Returns every scope with work now, in the order of due times, except scopes that wait only for these closed
+    queues. The sweeper calls it: its queries must stay cheap however many rows wait."""
     anything: Select[bool] | None = None
-    """Whether any row is held, asks for something, or will with time: else the sweeper passes the flow by. It asks
-    every few seconds. None: it looks at the flow each time."""
+    """Whether any row is claimed, has work, or will have work later; otherwise the sweeper skips the flow. The sweeper
+    runs it every few seconds. None: the sweeper never skips the flow."""
     fail_unserved: Callable[[Context], Iterable[str]] = _nothing
-    """Fail what waits for a provider that is not configured any more; the scopes concerned. Beat asks once a
-    minute: it may read whatever waits."""
+    """Fails units that wait for a provider that is no longer configured, and returns their scopes. Beat calls it once a
+    minute, so it may read all waiting rows."""
     charge: Callable[[Session, str, float], None] = lambda _session, _scope, _cost: None
-    """Add what a call cost to its scope, where that keeps a sum."""
+    """Adds the cost of a call to its scope, if the scope keeps a sum."""
     unfinished: Callable[[Session, Collection[str]], set[str]] | None = None
-    """Those of these items, as accounts name them, that calls may still be made for. None: the flow calls nobody."""
+    """Returns the accounts' items that may still need calls. None: the flow makes no calls."""
     clean_up: Callable[[Context], int] = lambda _: 0
-    """Remove what nobody owns or wants any more; how many files."""
+    """Removes orphaned files, and returns their number."""
     catch_up: Callable[[Context], int] = lambda _: 0
-    """Do some of what was put off; how much. Beat asks once a minute."""
+    """Does part of the postponed work, and returns its amount. Beat calls it once a minute."""
     retained: Callable[[Context], Iterable[Retention]] = _nothing
-    """What piles up, and how long it is kept. It goes when clean-up runs, and with `penstock prune`."""
+    """Returns the retention of rows and files that accumulate. Clean-up and `penstock prune` delete them."""
     followed: Mapping[str, tuple[Table, type[IntEnum | StrEnum]]] = field(default_factory=dict)
-    """The rows that people follow, by what they are called: their table and its states."""
+    """Tables of rows that people follow, with their states, by name."""
     counted: Mapping[str, Callable[[Session], Mapping[Any, int]]] = field(default_factory=dict)
-    """How some of these are counted by state, where reading all rows would take too long."""
+    """Functions that count rows of these tables by state, where reading all rows would take too long."""
     ids: Mapping[str, ColumnElement[Any]] = field(default_factory=dict)
-    """Ids that people give, and may shorten, by what they are called: their indexed columns."""
+    """Indexed columns of ids that people may shorten, by name."""
     waiting: Callable[[Context], Iterable[Waiting]] = _nothing
-    """What waits, by the queue that its messages go to now: for people."""
+    """Returns waiting work for people, by the current queue of its messages."""
     failures: Callable[[Context, int], list[Failure]] = _no_failures
-    """The newest of what failed and stays so, at most so many: for people."""
-    hears: Callable[[Context], bool] | None = None
-    """Of a flow that follows events: whether anybody waits for them. It is woken soon after something was announced."""
+    """Returns the newest permanent failures for people, at most this many."""
+    has_subscribers: Callable[[Context], bool] | None = None
+    """Whether anyone subscribes to events, for a flow that sends them on. Tasks wake it soon after a new event."""
 
     def is_at_rest(self, context: Context) -> bool:
-        """No row is held, asks for anything, or will before somebody changes one."""
+        """Whether no row is claimed, has work, or will have work without a change of rows."""
         if self.anything is None:
             return False
         with context.db.read() as session:
             return not session.execute(self.anything).scalar_one()
 
     def resolve(self, context: Context, noun: str, beginning: str) -> str | None:
-        """The id of this kind that begins so; None if there is none. Raises `UserError` if several do."""
+        """Return the id that begins so; None without a match. Raises `UserError` for several matches."""
         return short_ids.resolve(context, self.ids[noun], beginning, noun)
 
     def free_lost(self, context: Context, absent: Collection[str]) -> int:
-        """Give back what these absent processes hold, and what is beyond its lease; how many scopes that concerned."""
+        """Give back units that these absent processes hold or whose lease is over; return the number of scopes."""
         freed = 0
         for work in self.works:
-            found = free_lost(context.db, work, absent)
-            if found:
-                stuck = sum(found.values(), Counter[str]())
-                scopes = [str(one) for one in islice(found, MAX_IDS)]
+            by_scope = free_lost(context.db, work, absent)
+            if by_scope:
+                stuck = sum(by_scope.values(), Counter[str]())
+                scopes = [str(scope) for scope in islice(by_scope, MAX_IDS)]
                 log.warning("claims.given_back", flow=self.name, work=work.name, stuck=dict(stuck), scopes=scopes)
-            freed += len(found)
+            freed += len(by_scope)
         return freed
 
     def release_money(self, context: Context, owner: str = "") -> None:
-        """End what accounts, or this caller's, have reserved for work that has ended."""
+        """End reservations of all accounts, or of `owner`, for work that has ended."""
         if (unfinished := self.unfinished) is None:
             return
         with context.db.read() as session:
@@ -107,22 +107,22 @@ class Flow:
             context.db.run(lambda tx: accounts.release(tx, over))
 
     def release_all(self, context: Context, processes: Collection[str]) -> None:
-        """Give back what these processes, which are ending, still hold; no attempt is counted."""
+        """Give back units that these ending processes hold, without counting attempts."""
         for work in self.works:
             release(context.db, work, processes)
 
     def holders(self, context: Context) -> set[str]:
-        """Every process that holds a claim."""
+        """Return every process that holds a claim."""
         with context.db.read() as session:
             return set[str]().union(*(holders(session, work) for work in self.works))
 
     def held(self, context: Context) -> list[Held]:
-        """What processes hold now."""
+        """Return the units that processes hold now."""
         with context.db.read() as session:
-            return [one for work in self.works for one in held(session, work)]
+            return [unit for work in self.works for unit in held(session, work)]
 
     def figures(self, context: Context, *, also_none: bool = False) -> dict[str, dict[str, int]]:
-        """How many rows are in which state, for each kind that people follow; states without any if `also_none`."""
+        """Count rows by state, for each table that people follow. `also_none`: include states without rows."""
         with context.db.read() as session:
             counted = {
                 name: self.counted[name](session) if name in self.counted else count_by(session, table.c.status)

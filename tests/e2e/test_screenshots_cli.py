@@ -135,7 +135,7 @@ def test_what_a_model_saw_is_found_by_words_that_the_provider_embeds(
     alone = seeing.run("screenshots", "search", "paying")
     assert alone.code == 0
     assert "Paying invoices" in alone.out
-    assert "By words alone, without meaning: " in alone.err
+    assert "Searched by words only, not by meaning: " in alone.err
 
 
 def test_frames_that_the_model_refuses_are_dead_letters_and_a_replay_does_them(
@@ -189,5 +189,5 @@ def test_a_folder_is_watched_until_ctrl_c(here: Cli, shots: list[Path], tmp_path
 def test_capturing_without_a_display_says_what_to_do(here: Cli) -> None:
     done = here.using(DISPLAY=None, WAYLAND_DISPLAY=None).run("screenshots", "capture", "--once")
     assert done.code == 1
-    assert "the screens cannot be captured" in done.err
+    assert "cannot capture the screens" in done.err
     assert not here.processes(), "nothing is started for it"

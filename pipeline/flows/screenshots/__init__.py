@@ -1,4 +1,4 @@
-"""Screenshots: frames become segments, segments become nodes of a graph that can be searched.
+"""Screenshots: models turn frames into segments, and segments into nodes of a searchable graph.
 
 Design: docs/sources/screenshots.md.
 """

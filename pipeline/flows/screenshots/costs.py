@@ -1,4 +1,4 @@
-"""What analysing frames may cost whoever sends them, and whether it still can."""
+"""Estimates the cost of analysing frames, and finds the work that may still cost something."""
 
 from collections.abc import Collection
 
@@ -18,12 +18,12 @@ _OPEN = [WorkStatus.PENDING, WorkStatus.FAILED, WorkStatus.RUNNING]
 
 
 def frame(shot_id: int) -> str:
-    """What an account calls a frame that waits for its batch. Batches go by their ids."""
+    """Return the account's item for a frame without a batch. A batch's item is its id."""
     return f"{_FRAME}{shot_id}"
 
 
 def of_frames(tx: ReadTx, count: int) -> list[Part]:
-    """So many frames, each as if it were a batch of its own."""
+    """Estimate the cost of analysing `count` frames, as if each were a batch of its own."""
     own = tx.settings.screenshots
     calls = (
         (own.vision_provider, own.vision_model, Operation.ANALYSE.value),
@@ -35,21 +35,21 @@ def of_frames(tx: ReadTx, count: int) -> list[Part]:
 
 
 def of_letters(tx: ReadTx, kind: str) -> list[Part]:
-    """One dead letter of a kind other than a batch."""
+    """Estimate the cost of repeating a dead letter, a merge or a vector."""
     own = tx.settings.screenshots
-    asked = {
+    calls = {
         "merge": (own.text_provider, own.text_model, Operation.MERGE.value),
         "vector": (own.embeddings_provider, own.embeddings_model, "embed_nodes"),
     }
-    return [Part(1, call_cost.of_call(tx, *asked[kind]))]
+    return [Part(1, call_cost.of_call(tx, *calls[kind]))]
 
 
 def unfinished(session: Session, items: Collection[str]) -> set[str]:
-    """Those of these frames and batches that calls may still be made for."""
+    """Return the frames and batches among these items that may still need calls."""
     frames = [int(item.removeprefix(_FRAME)) for item in items if item.startswith(_FRAME)]
     batches = [int(item) for item in items if not item.startswith(_FRAME)]
     waits = and_(SHOTS.c.id.in_(frames), SHOTS.c.batch_id.is_(None), SHOTS.c.status.in_(_OPEN))
-    found = {frame(shot_id) for shot_id in session.execute(select(SHOTS.c.id).where(waits)).scalars()}
+    frames_waiting = {frame(shot_id) for shot_id in session.execute(select(SHOTS.c.id).where(waits)).scalars()}
     merging = select(NODES.c.id).where(NODES.c.batch_id == BATCHES.c.id, NODES.c.status.in_(_OPEN)).exists()
     works = and_(BATCHES.c.id.in_(batches), or_(BATCHES.c.status.in_(_OPEN), merging))
-    return found | {str(batch_id) for batch_id in session.execute(select(BATCHES.c.id).where(works)).scalars()}
+    return frames_waiting | {str(batch_id) for batch_id in session.execute(select(BATCHES.c.id).where(works)).scalars()}

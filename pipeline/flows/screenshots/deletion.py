@@ -1,7 +1,7 @@
-"""Deletes a time range with all that was derived from it: no word of it stays in rows, indexes or files.
+"""Deletes the frames of a time range and everything derived from them, in rows, indexes and files.
 
-A node rests on its own frames, and on those of the nodes that were merged into it. If its own are deleted, so is the
-node. If only frames of merged ones are, it says again what it said before, and the rest waits to be merged anew.
+A node rests on its own frames and on those of nodes merged into it. Deleting the node's own frames deletes the node.
+Deleting only frames of merged nodes restores the text from before the merges; the remaining nodes merge anew.
 """
 
 from collections.abc import Sequence
@@ -41,11 +41,11 @@ class Forgotten:
     screenshots: int = 0
     nodes: int = 0
     restored: int = 0
-    """Nodes that return to their texts from before their merges."""
+    """Nodes restored to their texts from before their merges."""
 
 
 def forget(context: Context, since: datetime, until: datetime) -> Forgotten:
-    """Delete frames captured in [since, until) and all that was derived from them. Safe to repeat after a crash."""
+    """Delete frames captured in [since, until) and everything derived from them. Safe to repeat after a crash."""
     if since >= until:
         raise UserError("the range ends before it begins", code="usage")
     within = and_(SHOTS.c.ts >= since, SHOTS.c.ts < until)
@@ -55,8 +55,8 @@ def forget(context: Context, since: datetime, until: datetime) -> Forgotten:
             ids = list(session.execute(select(SHOTS.c.id).where(within).order_by(SHOTS.c.id).limit(_PORTION)).scalars())
         if not ids:
             break
-        done, gone = context.db.run(lambda tx, ids=ids: _forget(tx, ids))  # type: ignore[misc]
-        files.discard(context.settings, gone)
+        done, deleted_files = context.db.run(lambda tx, ids=ids: _forget(tx, ids))  # type: ignore[misc]
+        files.discard(context.settings, deleted_files)
         total = Forgotten(
             total.screenshots + done.screenshots, total.nodes + done.nodes, total.restored + done.restored
         )
@@ -69,61 +69,61 @@ def forget(context: Context, since: datetime, until: datetime) -> Forgotten:
 
 
 def _forget(tx: Tx, ids: Sequence[int]) -> tuple[Forgotten, list[str]]:
-    # Nobody puts these frames into a batch meanwhile.
+    # Lock the sources, so that no other process puts these frames into a batch.
     sources = select(SHOTS.c.source_key).where(SHOTS.c.id.in_(ids))
     locked = select(SOURCES.c.key).where(SOURCES.c.key.in_(sources)).order_by(SOURCES.c.key).with_for_update()
     keys = tx.execute(locked).scalars().all()
-    # What was merged with something that is gone is merged anew, and frames of broken-up batches are batched again.
+    # Restored nodes merge anew, and frames of broken-up batches join new batches.
     tx.launch(FLOW, *map(buffer_of, keys), *Scope.all())
     tx.wake_in(FLOW, tx.settings.screenshots.batch_timeout_s)
     in_work = and_(BATCHES.c.status != WorkStatus.SUCCEEDED, BATCHES.c.id == SHOTS.c.batch_id, SHOTS.c.id.in_(ids))
-    cut = {str(one) for one in tx.execute(select(BATCHES.c.id).where(in_work)).scalars()}
+    cut = {str(batch_id) for batch_id in tx.execute(select(BATCHES.c.id).where(in_work)).scalars()}
     accounts.cut_off(tx, FLOW, cut)
     _forget_batches(tx, ids)
     doomed = set(tx.execute(select(LINKS.c.origin_id).where(LINKS.c.shot_id.in_(ids))).scalars())
     concerned = _concerned(tx, doomed)
-    # In the order of ids; nobody else locks more than one thread: no two can wait for each other.
+    # Lock threads in the order of ids. Other transactions lock at most one thread, so no deadlock can occur.
     threads = select(NODES.c.thread_id).where(NODES.c.id.in_(concerned | doomed), NODES.c.thread_id.is_not(None))
     names = sorted(set(tx.execute(threads).scalars()))
     tx.execute(select(THREADS.c.id).where(THREADS.c.id.in_(names)).order_by(THREADS.c.id).with_for_update()).all()
-    # Calls of a merge were told of both nodes.
-    told = and_(AiCall.flow == FLOW, AiCall.unit.in_([merge.trace_unit(node_id) for node_id in concerned]))
-    traces.unsay(tx, told)
-    # First, the frames that doomed nodes hold of others go back to those.
+    # The call of a merge holds the texts of both nodes.
+    merge_calls = and_(AiCall.flow == FLOW, AiCall.unit.in_([merge.trace_unit(node_id) for node_id in concerned]))
+    traces.unsay(tx, merge_calls)
+    # First, give frames back that doomed nodes took over from other nodes.
     back = update(LINKS).where(LINKS.c.node_id.in_(doomed), LINKS.c.origin_id.not_in(doomed))
     tx.execute(back.values(node_id=LINKS.c.origin_id))
     nodes.unindex(tx, sorted(doomed))
     tx.execute(delete(NODES).where(NODES.c.id.in_(doomed)))
     restored = sorted(concerned - doomed)
-    said = select(NODES.c.own).where(NODES.c.id.in_(restored))
-    nodes.keep_entities(tx, [nodes.load(own).entities for own in tx.execute(said).scalars()])
+    own_texts = select(NODES.c.own).where(NODES.c.id.in_(restored))
+    nodes.keep_entities(tx, [nodes.load(own).entities for own in tx.execute(own_texts).scalars()])
     for node_id in restored:
         _restore(tx, node_id)
     nodes.reindex(tx, restored)
-    gone = list(tx.execute(delete(SHOTS).where(SHOTS.c.id.in_(ids)).returning(SHOTS.c.file)).scalars())
+    deleted_files = list(tx.execute(delete(SHOTS).where(SHOTS.c.id.in_(ids)).returning(SHOTS.c.file)).scalars())
     used = select(NODES.c.id).where(NODES.c.thread_id == THREADS.c.id).exists()
     tx.execute(delete(THREADS).where(THREADS.c.id.in_(names), ~used))
     _rename(tx, names)
     mentioned = select(MENTIONS.c.node_id).where(MENTIONS.c.entity_id == ENTITIES.c.id).exists()
     tx.execute(delete(ENTITIES).where(~mentioned))
-    return Forgotten(len(gone), len(doomed), len(restored)), gone
+    return Forgotten(len(deleted_files), len(doomed), len(restored)), deleted_files
 
 
 def _concerned(session: Session, doomed: set[int]) -> set[int]:
-    """Nodes that a doomed one was merged into, or that were merged into one, over any number of merges."""
-    found: set[int] = set()
+    """Return the doomed nodes and all nodes that are connected to them by merges."""
+    concerned: set[int] = set()
     fresh = set(doomed)
     while fresh:
-        found |= fresh
+        concerned |= fresh
         down = select(NODES.c.id).where(NODES.c.merged_into_id.in_(fresh))
         up = select(NODES.c.merged_into_id).where(NODES.c.id.in_(fresh), NODES.c.merged_into_id.is_not(None))
         near = {*session.execute(down).scalars(), *session.execute(up).scalars()}
-        fresh = {node_id for node_id in near if node_id is not None} - found
-    return found
+        fresh = {node_id for node_id in near if node_id is not None} - concerned
+    return concerned
 
 
 def _restore(tx: Tx, node_id: int) -> None:
-    """Let a node say again what it said before any merge, and wait to be merged again."""
+    """Restore a node's own text from before its merges, and let it wait for a new merge."""
     row = tx.execute(select(NODES).where(NODES.c.id == node_id)).one()
     content = nodes.load(row.own)
     tx.execute(update(LINKS).where(LINKS.c.origin_id == node_id).values(node_id=node_id))
@@ -153,41 +153,41 @@ def _restore(tx: Tx, node_id: int) -> None:
 
 
 def _rename(session: Session, names: Sequence[str]) -> None:
-    """A thread's title is its first node's: name those that stay after the node that is first now."""
+    """Give each remaining thread the title and time of its first node."""
     for name in names:
         first = select(NODES.c.title, NODES.c.event_time).where(NODES.c.thread_id == name)
         row = session.execute(first.order_by(NODES.c.event_time, NODES.c.id).limit(1)).one_or_none()
         if row is not None:
-            mine = THREADS.c.id == name
-            session.execute(update(THREADS).where(mine).values(title=row.title, first_at=row.event_time))
+            renamed = update(THREADS).where(THREADS.c.id == name)
+            session.execute(renamed.values(title=row.title, first_at=row.event_time))
 
 
 def _forget_batches(tx: Tx, ids: Sequence[int]) -> None:
-    """Take apart batches that are not done, claimed or not; those that are done lose what they stored."""
+    """Break up unfinished batches, even claimed ones, and clear the texts that finished batches stored."""
     has = select(SHOTS.c.batch_id).where(SHOTS.c.id.in_(ids), SHOTS.c.batch_id.is_not(None)).distinct()
-    found = select(BATCHES).where(BATCHES.c.id.in_(has)).order_by(BATCHES.c.id).with_for_update()
-    rows = tx.execute(found).all()
+    locked = select(BATCHES).where(BATCHES.c.id.in_(has)).order_by(BATCHES.c.id).with_for_update()
+    rows = tx.execute(locked).all()
     done = [row.id for row in rows if row.status == WorkStatus.SUCCEEDED]
     apart = [row.id for row in rows if row.status != WorkStatus.SUCCEEDED]
     units = [str(row.id) for row in rows]
     calls = and_(AiCall.flow == FLOW, AiCall.scope_id.in_(units))
     traces.unsay(tx, calls)
     outbox.unsay(tx, BATCHES, [row.id for row in rows])
-    unsaid: dict[str, Any] = {"reply": None, "notes": "[]", "error": None}
-    tx.execute(update(SHARDS).where(SHARDS.c.batch_id.in_(done)).values(result=None, **unsaid))
+    cleared: dict[str, Any] = {"reply": None, "notes": "[]", "error": None}
+    tx.execute(update(SHARDS).where(SHARDS.c.batch_id.in_(done)).values(result=None, **cleared))
     stored = update(BATCHES).where(BATCHES.c.id.in_(done))
-    tx.execute(stored.values(index_json=None, history_pack="{}", **unsaid))
-    # Frames whose files are gone stay as they are: they cannot be analysed, and no batch would take them.
-    there = and_(SHOTS.c.batch_id.in_(apart), SHOTS.c.storage_state == "stored")
+    tx.execute(stored.values(index_json=None, history_pack="{}", **cleared))
+    # Leave frames without files alone: nothing can analyse them, and no batch would take them.
+    with_files = and_(SHOTS.c.batch_id.in_(apart), SHOTS.c.storage_state == "stored")
     for event in (WorkEvent.GIVE_BACK, WorkEvent.RETRY, WorkEvent.REOPEN):
-        SCREENSHOT.move(tx, SHOTS, event, there, error=None, vlm_next_run_at=None, updated_at=tx.now)
+        SCREENSHOT.move(tx, SHOTS, event, with_files, error=None, vlm_next_run_at=None, updated_at=tx.now)
     tx.execute(update(SHOTS).where(SHOTS.c.batch_id.in_(apart)).values(batch_id=None))
     tx.execute(delete(BATCHES).where(BATCHES.c.id.in_(apart)))
     announced.note(tx, BATCHES, apart)
 
 
 def _forget_ledgers(session: Session, since: datetime, until: datetime) -> None:
-    """Delete the range's rejections, and what later batches were told of it, which nobody needs any more."""
+    """Delete the range's rejections, and the history that later batches stored about it."""
     session.execute(delete(REJECTIONS).where(REJECTIONS.c.ts >= since, REJECTIONS.c.ts < until))
-    told = and_(BATCHES.c.history_pack != "{}", or_(BATCHES.c.ts_end >= since, BATCHES.c.created_at >= since))
-    session.execute(update(BATCHES).where(told).values(history_pack="{}"))
+    with_history = and_(BATCHES.c.history_pack != "{}", or_(BATCHES.c.ts_end >= since, BATCHES.c.created_at >= since))
+    session.execute(update(BATCHES).where(with_history).values(history_pack="{}"))

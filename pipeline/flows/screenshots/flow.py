@@ -1,4 +1,4 @@
-"""What the flow does for the house: `FLOW`. Only who needs all of it imports it."""
+"""`FLOW`, the flow's functions for the engine. It imports the whole flow, so few modules import it."""
 
 from pipeline.flows.flow import Flow
 from pipeline.flows.screenshots import costs, plan, status

@@ -1,4 +1,4 @@
-"""What a batch is told about the time before it: recent threads, open segments, entities.
+"""The history that a batch's prompt includes: recent threads, open segments, entities.
 
 Rule: docs/sources/screenshots.md#history.
 """
@@ -13,16 +13,16 @@ from pipeline.flows.screenshots.rules.batches import HistoryPack, HistorySegment
 from pipeline.settings import ScreenshotSettings
 
 SEGMENTS_READ = 10
-"""The latest open segments: a prompt has no room for all of a busy quarter of an hour."""
+"""Most open segments in a history: a prompt cannot hold all segments of a busy quarter of an hour."""
 _ENTITY_SPELLINGS = 3
-"""Names to read for each entity that is wanted: some differ only in case."""
+"""Names to read for each wanted entity: some differ only in case."""
 _ENTITIES_OF = timedelta(days=1)
 
 
 def pack(session: Session, at: datetime, settings: ScreenshotSettings) -> HistoryPack:
-    """The history before `at`, the time of the batch's first frame.
+    """Return the history before `at`, the time of the batch's first frame.
 
-    After a clock went backwards a batch has no history; that does no other harm.
+    After a clock went backwards, a batch may have no history; nothing else changes.
     """
     return history_pack(
         _threads(session, at, settings),
@@ -62,7 +62,7 @@ def _segments(session: Session, at: datetime, settings: ScreenshotSettings) -> l
 
 
 def _entities(session: Session, at: datetime, settings: ScreenshotSettings) -> list[str]:
-    """Names, the most recently mentioned first."""
+    """Return names of entities, the most recently mentioned first."""
     last = func.max(NODES.c.event_time)
     late = (
         select(ENTITIES.c.name)

@@ -1,4 +1,4 @@
-"""The queues of the screenshots flow that have gates, and its live settings, by the same rules as at its start."""
+"""The flow's queues with gates, and its live settings, which follow the rules of the startup settings."""
 
 from pipeline.engine import live_settings as live
 from pipeline.engine.gate_registry import GatedQueue
@@ -10,28 +10,28 @@ SCREENSHOT_VISION, SCREENSHOT_TEXT = "screenshot-vision", "screenshot-text"
 SCREENSHOT_EMBEDDINGS = "screenshot-embeddings"
 """The flow's queues."""
 CONTROL = "control"
-"""Work that takes a moment and calls nobody."""
+"""The queue of short work without calls."""
 CPU = "cpu"
-"""Text recognition here, if no provider analyses frames."""
+"""The queue of text recognition on this machine, for use without a vision provider."""
 CAPTURE = "capture"
-"""Captures of screens and windows: only a worker with a display consumes it."""
+"""The queue of captures, which only workers with a display consume."""
 _HELP = {
-    "batch_size": "screenshots of a batch, from the next one on",
-    "batch_timeout_s": "seconds after its first screenshot when a smaller batch is ready",
+    "batch_size": "screenshots in a batch, from the next batch on",
+    "batch_timeout_s": "seconds from its first screenshot until a smaller batch is ready",
     "shard_size": "screenshots in one call, from the next batch on",
-    "max_segments_per_batch": "segments of a batch; beyond that, the least important are joined",
+    "max_segments_per_batch": "most segments of a batch; beyond that, the merge joins the least important",
     "recovery_age_s": "seconds; older batches go to the recovery track",
-    "realtime_weight": "turns of new batches while old ones also wait",
-    "recovery_weight": "turns of old and retried batches while new ones also wait",
-    "dedup_threshold": "bits of 256 in which a frame may differ from a recent one and still be the same",
+    "realtime_weight": "turns of new batches while old batches also wait",
+    "recovery_weight": "turns of old and retried batches while new batches also wait",
+    "dedup_threshold": "most bits of 256 by which a frame may differ from a recent frame and count as a duplicate",
     "dedup_threshold_pressed": "the same while the vision queue is behind",
-    "dedup_frames": "accepted frames of its source that a new one is compared with",
-    "dedup_window_s": "seconds; older frames are not compared",
+    "dedup_frames": "accepted frames of its source to compare a new frame with",
+    "dedup_window_s": "seconds; a new frame is not compared with older frames",
     "pressure_batches": "waiting batches that widen the threshold; twice as many also make batches larger",
-    "retention_days": "days that original frames are kept after their analysis; 0: deleted at once",
+    "retention_days": "days to keep original frames after their analysis; 0: delete them at once",
 }
 EXCLUSIONS = {
-    "excluded_apps": "programs whose frames are never stored, beside those of the settings: *KeePass*; Signal",
+    "excluded_apps": "programs whose frames Penstock never stores, beside those of the settings: *KeePass*; Signal",
     "excluded_titles": "the same for window titles: *private browsing*",
 }
 MAX_PATTERNS, MAX_PATTERN = 200, 200
@@ -40,9 +40,9 @@ _CONCURRENCY = {"vision_concurrency": SCREENSHOT_VISION, "text_concurrency": SCR
 
 
 def gated_queues(settings: Settings) -> list[GatedQueue]:
-    """The flow's own queues: a pile of documents never stands before what is on the screen.
+    """Return the flow's own queues, so that piles of documents never delay frames.
 
-    With the concurrency of docs/sources/screenshots.md#settings. None where no provider is named.
+    Their concurrency follows docs/sources/screenshots.md#settings. Capabilities without a provider have no queue.
     """
     own = settings.screenshots
     queues = [
@@ -54,43 +54,43 @@ def gated_queues(settings: Settings) -> list[GatedQueue]:
 
 
 def live_settings(settings: Settings) -> dict[str, Live]:
-    """Every live setting of the flow, with what its own settings say as the default.
+    """Return every live setting of the flow; the defaults are the startup settings.
 
-    Patterns that exclude frames are beside those of the settings: none of those can be taken back.
+    Live exclusions add to those of the startup settings, and cannot remove any of them.
     """
     more = {f"screenshots.{name}": Live(text, patterns, "") for name, text in EXCLUSIONS.items()}
     return live.of_fields("screenshots", settings.screenshots, _HELP) | more
 
 
 def patterns(text: str) -> str:
-    """Reads patterns with semicolons between them; gives them once each. Raises `ValueError`."""
-    found = {one.casefold(): one for one in reversed(patterns_in(text))}
-    named = list(found.values())[::-1]
+    """Normalise patterns separated by semicolons, without repeats. Raises `ValueError`."""
+    by_key = {pattern.casefold(): pattern for pattern in reversed(patterns_in(text))}
+    named = list(by_key.values())[::-1]
     if len(named) > MAX_PATTERNS:
         raise ValueError(f"{len(named)} patterns are more than {MAX_PATTERNS}")
-    for one in named:
-        if len(one) > MAX_PATTERN:
-            raise ValueError(f"a pattern has {MAX_PATTERN} characters at most")
-        if not one.strip("*?"):
-            raise ValueError(f"{one} would exclude everything: switch the source off instead")
+    for pattern in named:
+        if len(pattern) > MAX_PATTERN:
+            raise ValueError(f"a pattern may have at most {MAX_PATTERN} characters")
+        if not pattern.strip("*?"):
+            raise ValueError(f"{pattern} would exclude everything: switch the source off instead")
     return f"{_BETWEEN} ".join(named)
 
 
 def patterns_in(text: str) -> list[str]:
-    """The patterns of such a text."""
-    return [one.strip() for one in text.split(_BETWEEN) if one.strip()]
+    """Split a text into its patterns."""
+    return [part.strip() for part in text.split(_BETWEEN) if part.strip()]
 
 
 def screenshots_in_force(context: Context) -> ScreenshotSettings:
-    """The flow's settings with what was changed live. A change holds for what begins after it."""
+    """Return the flow's settings with live changes. A change applies to work that starts after it."""
     own = context.settings.screenshots
     known = live_settings(context.settings)
     slots = {f"queue.{queue}.concurrency": name for name, queue in _CONCURRENCY.items()}
     known |= {key: Live("", whole(0, 10_000), 0) for key in slots}
     with context.db.read() as session:
-        found = live.values(session, known)
-    changed = {value.key: value.value for value in found if not value.is_default}
-    # No limit of their own: then as many as were meant at the start.
+        values = live.values(session, known)
+    changed = {value.key: value.value for value in values if not value.is_default}
+    # A concurrency of 0 means no limit: keep the startup setting then.
     update = {
         slots.get(key, key.partition(".")[2]): value for key, value in changed.items() if value or key not in slots
     }

@@ -1,4 +1,4 @@
-"""What is due now and where it goes, derived from rows: capture, retry, replay and recovery all end here."""
+"""Derives from the rows which messages are due now, and their queues. Capture, retry, replay and recovery use it."""
 
 import math
 from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -31,25 +31,25 @@ from pipeline.settings import LOCAL, ScreenshotSettings
 from pipeline.storage.context import Context
 
 TURN = "penstock:{screenshots}:turn"
-"""Whose turn it is. If that is lost, turns begin anew, with realtime."""
+"""Redis key of the current turn. If Redis loses it, turns start over with realtime."""
 PORTION = 500
 URGENT, FILLER = 0, 3
-"""Priorities of messages in Redis: steps of three, the lowest number first. FILLER: the batch recovers in a place that
-no new batch wanted, and lets later batches pass it in the queues."""
+"""Priorities of messages in Redis: steps of three, the lowest number first. FILLER: an old batch in a place that no new
+batch needed, which lets later batches pass it in the queues."""
 WAITING = (BATCHES, SHARDS, NODES, EMBEDDINGS)
-"""Tables whose rows may wait for a time of their own."""
+"""Tables whose rows may wait for their own `next_run_at`."""
 ANYTHING = anything(
     WAITING,
     *((table, in_states(table, CLAIMABLE)) for table in (BATCHES, NODES, EMBEDDINGS)),
     (BATCHES, in_states(BATCHES, [WorkStatus.RUNNING])),
     (SHOTS, buffer.buffered()),
 )
-"""Whether a frame waits for its batch, or something of a batch, a node or a vector is to be done."""
+"""Whether a frame waits for a batch, or a batch, a node or a vector has work left."""
 
 
 @dataclass(frozen=True)
 class Routes:
-    """Where messages go now."""
+    """The queues of messages now."""
 
     analyse: str
     expand: str
@@ -57,28 +57,28 @@ class Routes:
 
     @property
     def merge(self) -> str:
-        """Where two nodes are merged: whoever expands also merges."""
+        """The queue of merges, which is the queue of expansion."""
         return self.expand
 
 
 def routes(context: Context) -> Routes:
-    """Where messages go now, by the breakers.
+    """Choose the queues of messages by the breakers.
 
-    Frames wait for a provider that is down, unless another one, or this machine, stands in. Expansion goes on without
-    a text model meanwhile (docs/sources/screenshots.md#expansion), for that only adds to what is known.
+    Frames wait while the vision provider is down, unless a fallback or this machine stands in. Expansion continues
+    without a text model (docs/sources/screenshots.md#expansion), because the model only adds to the segments.
     """
     own = context.settings.screenshots
     analyse = expand = CONTROL
     if not own.vision_provider:
         analyse = CPU
     else:
-        looks = fallbacks.stand_in(context, own.vision_provider, "vision", local=True)
+        provider = fallbacks.stand_in(context, own.vision_provider, "vision", local=True)
         named = {LOCAL: CPU, own.vision_provider: SCREENSHOT_VISION}
-        analyse = named.get(looks) or fallbacks.stand_in_queue(looks)
+        analyse = named.get(provider) or fallbacks.stand_in_queue(provider)
     if own.text_provider:
-        writes = fallbacks.stand_in(context, own.text_provider, "text", local=False)
-        if writes != own.text_provider:
-            expand = fallbacks.stand_in_queue(writes)
+        provider = fallbacks.stand_in(context, own.text_provider, "text", local=False)
+        if provider != own.text_provider:
+            expand = fallbacks.stand_in_queue(provider)
         elif not gates.is_open(context, own.text_provider, "text"):
             expand = SCREENSHOT_TEXT
     embed = SCREENSHOT_EMBEDDINGS if own.embeddings_provider else CONTROL
@@ -86,7 +86,7 @@ def routes(context: Context) -> Routes:
 
 
 class Action(StrEnum):
-    """What is next for a batch."""
+    """The next action for a batch."""
 
     BEGIN = "begin"
     ANALYSE = "analyse"
@@ -97,7 +97,7 @@ class Action(StrEnum):
 
 @dataclass(frozen=True)
 class NextStep:
-    """The messages that a batch's rows ask for now, be they on their way already or not."""
+    """The messages that a batch's rows ask for now, including messages already on their way."""
 
     batch_id: int
     action: Action
@@ -107,22 +107,22 @@ class NextStep:
 
 
 def buffers(context: Context, scopes: Iterable[str]) -> Iterator[tuple[str, bool]]:
-    """(source, whether all its frames are meant): the buffers among these scopes that make a batch now."""
-    meant = buffers_among(scopes)
-    for one in buffer.waiting(context) if meant else ():
-        if one.ready and buffer_of(one.source) in meant:
-            yield one.source, False
-        if buffer_of(one.source, flush=True) in meant:
-            yield one.source, True
+    """Yield (source, flush) for each buffer among these scopes that makes a batch now; flush: of all its frames."""
+    requested = buffers_among(scopes)
+    for waiting in buffer.waiting(context) if requested else ():
+        if waiting.ready and buffer_of(waiting.source) in requested:
+            yield waiting.source, False
+        if buffer_of(waiting.source, flush=True) in requested:
+            yield waiting.source, True
 
 
 def ready_buffers(context: Context) -> list[str]:
-    """The sources whose frames make a batch now, as scopes."""
-    return [buffer_of(one.source) for one in buffer.waiting(context) if one.ready]
+    """Return the scopes of the sources whose frames make a batch now."""
+    return [buffer_of(waiting.source) for waiting in buffer.waiting(context) if waiting.ready]
 
 
 def next_steps(context: Context, ids: Sequence[int]) -> list[NextStep]:
-    """The messages that these batches' rows ask for now."""
+    """Return the messages that these batches' rows ask for now."""
     now = context.db.now()
     counted = _shard_counts(now)
     with context.db.read() as session:
@@ -131,11 +131,11 @@ def next_steps(context: Context, ids: Sequence[int]) -> list[NextStep]:
         query = select(SHARDS.c.batch_id, *counted).where(SHARDS.c.batch_id.in_(analysed)).group_by(SHARDS.c.batch_id)
         shards = {row.batch_id: row for row in session.execute(query)} if analysed else {}
     open_to = routes(context) if rows else None
-    return [one for row in rows if open_to and (one := _next_step(row, shards.get(row.id), open_to, now))]
+    return [step for row in rows if open_to and (step := _next_step(row, shards.get(row.id), open_to, now))]
 
 
 def _shard_counts(now: datetime) -> list[ColumnElement[int]]:
-    """How many of a batch's shards are due, held, or not due yet through no fault of theirs."""
+    """Count a batch's shards that are due, claimed, or open: claimed or pending."""
     claimable = in_states(SHARDS, CLAIMABLE)
     which = {
         "due": and_(claimable, is_due(SHARDS, now)),
@@ -154,20 +154,20 @@ def _next_step(row: Any, shards: Any | None, open_to: Routes, now: datetime) -> 
     if row.status != WorkStatus.RUNNING or row.step != Step.ANALYSE:
         return None
     if shards is not None and shards.due:
-        # A place for each message: for those at work, too.
+        # Claimed shards keep their messages' places.
         places = shards.due + shards.held
         return NextStep(row.id, Action.ANALYSE, open_to.analyse, places, priority(open_to.analyse, urgency))
     return NextStep(row.id, Action.MERGE) if shards is None or not shards.open else None
 
 
 def priority(queue: str, urgency: int) -> int:
-    """How urgent a message is. Only in the flow's own queues one lets others pass: elsewhere it would never have a turn
-    while another flow is busy."""
+    """Return the priority of a message. In queues of other flows it is always urgent: a filler would wait there as long
+    as another flow is busy."""
     return urgency if queue in {SCREENSHOT_VISION, SCREENSHOT_TEXT} else URGENT
 
 
 def take_turns(context: Context) -> list[int]:
-    """Give free places to batches whose turn it is, new and old ones by turns; their ids.
+    """Give free places to new and old batches by turns; return their ids.
 
     Rules: docs/sources/screenshots.md#scan.
     """
@@ -198,13 +198,13 @@ def _note_turn(context: Context, turn: int) -> None:
 
 
 def places(rules: ScreenshotSettings) -> int:
-    """Batches under analysis at once: enough for every call that is allowed, and some to follow without a gap."""
+    """Return the number of batches under analysis at once: enough for every allowed call, and a few to follow."""
     shards = math.ceil(rules.batch_size / rules.shard_size)
     return rules.batch_workers + math.ceil(rules.vision_concurrency / shards)
 
 
 def _to_analyse(tx: ReadTx, rules: ScreenshotSettings, turn: int) -> tuple[list[int], int]:
-    """Pick batches for the places that are free, half from the newest and half from the oldest."""
+    """Pick batches for the free places among the newest and the oldest; return their ids and the next turn."""
     free = places(rules) - _under_way(tx, Step.ANALYSE)
     behind = _under_way(tx, Step.EXPAND) - places(rules) - rules.text_concurrency
     free = min(free, -behind)
@@ -218,14 +218,14 @@ def _to_analyse(tx: ReadTx, rules: ScreenshotSettings, turn: int) -> tuple[list[
     rows: list[Any] = scanned(newest, oldest, limit)
     weights = {Track.REALTIME: rules.realtime_weight, Track.RECOVERY: rules.recovery_weight}
     picked, after = pick(rows, free, tx.now, rules.recovery_age_s, weights, turn)
-    # Beside new batches, an old one has a turn of its own and is as urgent, or it might wait in a queue for ever.
+    # Beside new batches, an old batch is as urgent on its turn: as a filler it might wait in a queue forever.
     filler = all(track_of(row.attempts, row.created_at, tx.now, rules.recovery_age_s) is Track.RECOVERY for row in rows)
     urgency = FILLER if filler else URGENT
-    # Looked at again: somebody else may have picked them just now.
-    mine = (
+    # Check the rows in the update: another process may have picked them since the query.
+    picks = (
         update(BATCHES).where(BATCHES.c.id.in_([row.id for row in picked]), _unpicked(tx.now)).values(urgency=urgency)
     )
-    taken = set(tx.execute(mine.returning(BATCHES.c.id)).scalars()) if picked else set()
+    taken = set(tx.execute(picks.returning(BATCHES.c.id)).scalars()) if picked else set()
     return [row.id for row in picked if row.id in taken], after
 
 
@@ -235,23 +235,23 @@ def _unpicked(now: datetime) -> ColumnElement[bool]:
 
 
 def _waiting_in(step: Step) -> ColumnElement[bool]:
-    """A batch in this step asks for a message, if it is due: to be analysed, once its turn has come."""
+    """Select batches in this step that ask for a message once they are due; analysis also needs its turn."""
     claimable = and_(in_states(BATCHES, CLAIMABLE), BATCHES.c.step == step)
     return and_(claimable, BATCHES.c.urgency.is_not(None)) if step is Step.ANALYSE else claimable
 
 
 def _under_way(tx: ReadTx, step: Step) -> int:
-    """Batches in this step that somebody works on, or that ask for it."""
-    mine = BATCHES.c.step == step
-    waiting = and_(mine, _waiting_in(step), is_due(BATCHES, tx.now))
-    running = and_(mine, BATCHES.c.status == WorkStatus.RUNNING)
-    # One after the other: for an OR, databases read the whole table.
+    """Count batches in this step that are running or that ask for a message."""
+    in_step = BATCHES.c.step == step
+    waiting = and_(in_step, _waiting_in(step), is_due(BATCHES, tx.now))
+    running = and_(in_step, BATCHES.c.status == WorkStatus.RUNNING)
+    # Two queries: for an OR, databases read the whole table.
     counts = (tx.execute(select(func.count()).where(which)).scalar_one() for which in (waiting, running))
     return sum(counts)
 
 
 def due(context: Context) -> list[str]:
-    """What may have something to do because of the time: frames that waited long enough for a batch come first."""
+    """Return the scopes that are due by now; frames that waited long enough for a batch come first."""
     now = context.db.now()
     with context.db.read() as session:
         waited = (
@@ -262,19 +262,18 @@ def due(context: Context) -> list[str]:
     return [*ready_buffers(context), *Scope.all(), *map(scope_of, sorted(ids))]
 
 
-def runnable(context: Context, shut: Collection[str]) -> Iterator[str]:
-    """Every scope that has something to do now, but for batches that wait for these closed queues only."""
+def runnable(context: Context, closed_queues: Collection[str]) -> Iterator[str]:
+    """Yield every scope that has work now, except batches that wait only for `closed_queues`."""
     yield from ready_buffers(context)
     yield from Scope.all()
     open_to, now = routes(context), context.db.now()
-    mine = SHARDS.c.batch_id == BATCHES.c.id
-    shards = select(SHARDS.c.id).where(mine)
+    shards = select(SHARDS.c.id).where(SHARDS.c.batch_id == BATCHES.c.id)
     asked_for = shards.where(in_states(SHARDS, CLAIMABLE), is_due(SHARDS, now)).exists()
     ended = ~shards.where(SHARDS.c.status.in_([WorkStatus.PENDING, WorkStatus.RUNNING])).exists()
     running = and_(BATCHES.c.status == WorkStatus.RUNNING, BATCHES.c.step == Step.ANALYSE)
-    analyse = ended if open_to.analyse in shut else or_(asked_for, ended)
-    steps = [Step.ANALYSE] if open_to.expand in shut else [Step.ANALYSE, Step.EXPAND]
-    # Steps are asked for one after the other: for an OR, databases read the whole table.
+    analyse = ended if open_to.analyse in closed_queues else or_(asked_for, ended)
+    steps = [Step.ANALYSE] if open_to.expand in closed_queues else [Step.ANALYSE, Step.EXPAND]
+    # One query for each step: for an OR, databases read the whole table.
     for which in (and_(running, analyse), *(and_(_waiting_in(step), is_due(BATCHES, now)) for step in steps)):
         after = 0
         while ids := _next_ids(context, which, after):
@@ -289,13 +288,13 @@ def _next_ids(context: Context, which: ColumnElement[bool], after: int) -> Seque
 
 
 def next_wait_s(context: Context) -> float | None:
-    """Seconds until something that waits is due, or a buffer makes a batch; None if nothing waits."""
-    waits = (next_retry_s(context), buffer.next_look_s(context))
+    """Return the seconds until a waiting row is due or a buffer makes a batch; None if nothing waits."""
+    waits = (next_retry_s(context), buffer.next_batch_s(context))
     return min((wait for wait in waits if wait is not None), default=None)
 
 
 def next_retry_s(context: Context) -> float | None:
-    """Seconds until the next batch, shard, merge or vector is due, if one waits."""
+    """Return the seconds until the next batch, shard, merge or vector is due; None if none waits."""
     now = context.db.now()
     with context.db.read() as session:
         queries = (select(func.min(table.c.next_run_at)).where(table.c.next_run_at > now) for table in WAITING)

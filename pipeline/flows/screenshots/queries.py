@@ -1,4 +1,4 @@
-"""Reading: the timeline by thread and hour, one node or frame, batches, sources, rejected frames, dead letters."""
+"""Queries: the timeline by thread and hour, nodes, frames, batches, sources, rejected frames, dead letters."""
 
 import json
 import time
@@ -43,17 +43,17 @@ from pipeline.settings import quota
 from pipeline.storage.context import Context
 
 Key = tuple[datetime, int]
-"""A place in a list in the order of time: the moment and id of a frame or node."""
+"""A position in a list by time: the time and id of a frame or node."""
 PORTION = 500
-"""Ids that one query names."""
+"""Most ids in one query."""
 LETTERS = (("batch", BATCHES), ("merge", NODES), ("vector", EMBEDDINGS))
-"""What may be given up, and where it stands."""
+"""Kinds of dead letters, and their tables."""
 LATE = 2000
-"""Frames whose programs are listed."""
+"""Number of latest frames whose programs `apps` lists."""
 
 
 def time_zone(context: Context) -> tzinfo:
-    """The zone of displayed times. Raises `UserError` for an unknown zone name."""
+    """Return the zone of displayed times. Raises `UserError` for an unknown zone name."""
     try:
         return quota.zone(context.settings.screenshots.time_zone)
     except ValueError as error:
@@ -71,9 +71,9 @@ def timeline(
     limit: int = 500,
     before: Key | None = None,
 ) -> list[Hour]:
-    """Nodes that stand for themselves by hour (of `zone`) and thread, in the order of time; the latest `limit`.
+    """Return the latest `limit` nodes that are not merged into others, in time order, by hour (of `zone`) and thread.
 
-    `before`: only those earlier than the node with this moment and id.
+    `before`: only nodes earlier than the node with this time and id.
     """
     where: list[ColumnElement[bool]] = [NODES.c.merged_into_id.is_(None)]
     if kinds:
@@ -104,19 +104,19 @@ def timeline(
 
 
 def show(context: Context, node_id: int) -> NodeDetail:
-    """A node, or the one that it went into. Raises `UserError` if there is none."""
+    """Return a node, or the node that it was merged into. Raises `UserError` for an unknown id."""
     with context.db.read() as session:
-        found = nodes.root(session, node_id)
-        if found is None:
+        root_id = nodes.root(session, node_id)
+        if root_id is None:
             raise UserError(f"there is no node {node_id}", code="unknown_node")
-        node = session.execute(select(NODES).where(NODES.c.id == found)).one()
-        vector = session.execute(select(EMBEDDINGS).where(EMBEDDINGS.c.id == found)).one_or_none()
+        node = session.execute(select(NODES).where(NODES.c.id == root_id)).one()
+        vector = session.execute(select(EMBEDDINGS).where(EMBEDDINGS.c.id == root_id)).one_or_none()
         threads = select(THREADS).where(THREADS.c.id == node.thread_id)
-        mine = select(LINKS.c.shot_id).where(LINKS.c.node_id == found)
-        shots = select(SHOTS).where(SHOTS.c.id.in_(mine)).order_by(SHOTS.c.ts, SHOTS.c.id)
-        origins = select(PROVENANCE).where(PROVENANCE.c.node_id == found).order_by(PROVENANCE.c.id)
-        edges = select(EDGES).where((EDGES.c.from_id == found) | (EDGES.c.to_id == found))
-        went_in = or_(NODES.c.merged_into_id == found, NODES.c.id.in_(json.loads(node.merged_from_ids)))
+        linked = select(LINKS.c.shot_id).where(LINKS.c.node_id == root_id)
+        shots = select(SHOTS).where(SHOTS.c.id.in_(linked)).order_by(SHOTS.c.ts, SHOTS.c.id)
+        origins = select(PROVENANCE).where(PROVENANCE.c.node_id == root_id).order_by(PROVENANCE.c.id)
+        edges = select(EDGES).where((EDGES.c.from_id == root_id) | (EDGES.c.to_id == root_id))
+        went_in = or_(NODES.c.merged_into_id == root_id, NODES.c.id.in_(json.loads(node.merged_from_ids)))
         merged = session.execute(select(NODES).where(went_in).order_by(NODES.c.id)).all()
         shown = [_screenshot(context, row) for row in session.execute(shots)]
         return NodeDetail(
@@ -134,18 +134,18 @@ def show(context: Context, node_id: int) -> NodeDetail:
 
 
 def _calls(session: Session, node: Any, merged: Sequence[Any], shown: Sequence[int]) -> list[Call]:
-    """The calls that a node rests on: those behind its own text, behind what went into it, and the merges."""
-    found: dict[int, Call] = {}
+    """Return the calls that a node rests on: for its own text, for the nodes merged into it, and for the merges."""
+    calls: dict[int, Call] = {}
     for part in (node, *merged):
         own = select(LINKS.c.shot_id).where(LINKS.c.origin_id == part.id)
         frames = list(session.execute(own).scalars())
         batch = select(CALLS).where(CALLS.c.batch_id == part.batch_id).order_by(CALLS.c.id)
         for call in calls_behind(Origin(part.made_by), frames, _read(session.execute(batch))):
-            found[call.id] = call
+            calls[call.id] = call
     merges_into = select(CALLS).where(CALLS.c.node_id == node.id).order_by(CALLS.c.id)
     for call in calls_behind(Origin.MODEL, shown, _read(session.execute(merges_into))):
-        found[call.id] = call
-    return list(found.values())
+        calls[call.id] = call
+    return list(calls.values())
 
 
 def _read(rows: Iterable[Any]) -> list[Call]:
@@ -165,7 +165,7 @@ def _read(rows: Iterable[Any]) -> list[Call]:
 
 
 def screenshot(context: Context, shot_id: int) -> ScreenshotView:
-    """A frame. Raises `UserError` if there is none."""
+    """Return a frame. Raises `UserError` for an unknown id."""
     with context.db.read() as session:
         row = session.execute(select(SHOTS).where(SHOTS.c.id == shot_id)).one_or_none()
     if row is None:
@@ -184,9 +184,9 @@ def screenshots(
     limit: int = 50,
     before: Key | None = None,
 ) -> list[ScreenshotView]:
-    """Frames, the latest first. `app`: the program, as the capturing side or the model named it, in any case.
+    """Return frames, the latest first. `app`: the program's name from the capturing side or the model, in any case.
 
-    `before`: only those earlier than the frame with this moment and id.
+    `before`: only frames earlier than the frame with this time and id.
     """
     where: list[ColumnElement[bool]] = []
     if since is not None:
@@ -208,14 +208,14 @@ def screenshots(
 
 
 def screenshots_by_id(context: Context, shot_ids: Sequence[int]) -> dict[int, ScreenshotView]:
-    """Those of these frames that are there: at most `PORTION`."""
+    """Return these frames, at most `PORTION`, by id; leave out unknown ids."""
     query = select(SHOTS).where(SHOTS.c.id.in_(shot_ids[:PORTION]))
     with context.db.read() as session:
         return {row.id: _screenshot(context, row) for row in session.execute(query)}
 
 
 def neighbours(context: Context, shot: ScreenshotView) -> tuple[int | None, int | None]:
-    """The frames of its source before and after a frame, if there are any."""
+    """Return the ids of the previous and the next frame of the same source, or None."""
     same, at = SHOTS.c.source_key == shot.source_key, (SHOTS.c.ts == shot.ts)
     earlier = or_(SHOTS.c.ts < shot.ts, and_(at, SHOTS.c.id < shot.id))
     later = or_(SHOTS.c.ts > shot.ts, and_(at, SHOTS.c.id > shot.id))
@@ -226,22 +226,22 @@ def neighbours(context: Context, shot: ScreenshotView) -> tuple[int | None, int 
 
 
 def nodes_of(context: Context, shot_id: int) -> list[NodeView]:
-    """The nodes that rest on a frame and stand for themselves, in the order of time."""
-    mine = select(LINKS.c.node_id).where(LINKS.c.shot_id == shot_id)
-    query = select(NODES).where(NODES.c.id.in_(mine), NODES.c.merged_into_id.is_(None))
+    """Return the nodes that rest on a frame and are not merged into others, in time order."""
+    linked = select(LINKS.c.node_id).where(LINKS.c.shot_id == shot_id)
+    query = select(NODES).where(NODES.c.id.in_(linked), NODES.c.merged_into_id.is_(None))
     with context.db.read() as session:
         return [view_of(NodeView, row) for row in session.execute(query.order_by(NODES.c.event_time, NODES.c.id))]
 
 
 def nodes_by_id(context: Context, node_ids: Sequence[int]) -> dict[int, NodeView]:
-    """Those of these nodes that are there: at most `PORTION`."""
+    """Return these nodes, at most `PORTION`, by id; leave out unknown ids."""
     query = select(NODES).where(NODES.c.id.in_(node_ids[:PORTION]))
     with context.db.read() as session:
         return {row.id: view_of(NodeView, row) for row in session.execute(query)}
 
 
 def frames_of(context: Context, node_ids: Sequence[int], each: int = 4) -> dict[int, NodeFrames]:
-    """The earliest frames that nodes rest on, at most `each` of a node, and how many there are of it."""
+    """Return each node's earliest frames, at most `each`, and the number of all its frames, by node id."""
     ranked = (
         select(
             LINKS.c.node_id,
@@ -259,17 +259,17 @@ def frames_of(context: Context, node_ids: Sequence[int], each: int = 4) -> dict[
         .subquery()
     )
     query = select(ranked).where(ranked.c.place <= each).order_by(ranked.c.node_id, ranked.c.place)
-    found: dict[int, NodeFrames] = {}
+    by_node: dict[int, NodeFrames] = {}
     with context.db.read() as session:
         for row in session.execute(query):
-            one = found.setdefault(row.node_id, NodeFrames(row.total, []))
+            of_node = by_node.setdefault(row.node_id, NodeFrames(row.total, []))
             kept = row.storage_state == "stored"
-            one.frames.append(FrameView(row.id, row.ts, row.app or row.app_guess, row.window_title, kept))
-    return found
+            of_node.frames.append(FrameView(row.id, row.ts, row.app or row.app_guess, row.window_title, kept))
+    return by_node
 
 
 def screenshots_of(context: Context, batch_id: int) -> list[ScreenshotView]:
-    """A batch's frames that are still there, in the order of capture."""
+    """Return a batch's frames in the order of capture; deleted frames are missing."""
     query = select(SHOTS).where(SHOTS.c.batch_id == batch_id).order_by(SHOTS.c.ts, SHOTS.c.id)
     with context.db.read() as session:
         return [_screenshot(context, row) for row in session.execute(query)]
@@ -283,7 +283,7 @@ def _screenshot(context: Context, row: Any) -> ScreenshotView:
 def batches(
     context: Context, *, status: WorkStatus | None = None, limit: int = 50, before: int | None = None
 ) -> list[BatchView]:
-    """Batches, the newest first. `before`: older than the batch with this id."""
+    """Return batches, the newest first. `before`: only batches older than the batch with this id."""
     query = select(BATCHES).order_by(BATCHES.c.id.desc()).limit(limit)
     if before is not None:
         query = query.where(BATCHES.c.id < before)
@@ -294,7 +294,7 @@ def batches(
 
 
 def batch(context: Context, batch_id: int) -> BatchView:
-    """A batch. Raises `UserError` if there is none."""
+    """Return a batch. Raises `UserError` for an unknown id."""
     with context.db.read() as session:
         row = session.execute(select(BATCHES).where(BATCHES.c.id == batch_id)).one_or_none()
     if row is None:
@@ -315,9 +315,9 @@ def rejections(
     limit: int = 50,
     before: int | None = None,
 ) -> list[RejectionView]:
-    """The ledger of frames that were not accepted, the newest first. `before`: older than the one with this id.
+    """Return the ledger of rejected frames, the newest first. `before`: only rejections older than this id.
 
-    `nearest`: only those that were nearest to this frame.
+    `nearest`: only rejections whose nearest frame is this one.
     """
     query = select(REJECTIONS).order_by(REJECTIONS.c.id.desc()).limit(limit)
     if before is not None:
@@ -333,15 +333,15 @@ def rejections(
 
 
 def apps(context: Context) -> list[str]:
-    """The programs of the latest frames, as the capturing side or the model named them, by name."""
+    """Return the programs of the latest frames, sorted, as the capturing side or the model named them."""
     late = select(SHOTS.c.app, SHOTS.c.app_guess).order_by(SHOTS.c.ts.desc(), SHOTS.c.id.desc()).limit(LATE).subquery()
     with context.db.read() as session:
-        found = session.execute(select(late.c.app, late.c.app_guess).distinct()).all()
-    return sorted({app or guess for app, guess in found} - {""}, key=str.casefold)
+        names = session.execute(select(late.c.app, late.c.app_guess).distinct()).all()
+    return sorted({app or guess for app, guess in names} - {""}, key=str.casefold)
 
 
 def sources(context: Context) -> list[SourceView]:
-    """Every source that a frame ever came from, or that was switched."""
+    """Return every source that ever sent a frame or that a user switched on or off."""
     with context.db.read() as session:
         frames, rejected = count_by(session, SHOTS.c.source_key), count_by(session, REJECTIONS.c.source_key)
         rows = session.execute(select(SOURCES).order_by(SOURCES.c.key)).all()
@@ -351,28 +351,28 @@ def sources(context: Context) -> list[SourceView]:
 def dead_letters(
     context: Context, limit: int = 100, *, kind: str = "", after: tuple[datetime, str, int] | None = None
 ) -> list[DeadLetter]:
-    """What was given up, the latest first; of one moment, by kind. A shard's reason is in its batch's.
+    """Return dead letters, the latest first, then by kind. The reason of a batch includes the reasons of its shards.
 
-    `after`: beyond the one with this moment, kind and id.
+    `after`: only letters that follow the one with this time, kind and id.
     """
-    found: list[DeadLetter] = []
+    letters: list[DeadLetter] = []
     with context.db.read() as session:
-        for one, table in LETTERS:
-            if kind not in ("", one):
+        for letter_kind, table in LETTERS:
+            if kind not in ("", letter_kind):
                 continue
             query = select(table).where(table.c.status == WorkStatus.FAILED_PERMANENT)
             if after is not None:
                 at, of_kind, key = after
-                later = true() if one > of_kind else false() if one < of_kind else table.c.id < key
+                later = true() if letter_kind > of_kind else false() if letter_kind < of_kind else table.c.id < key
                 query = query.where(or_(table.c.updated_at < at, and_(table.c.updated_at == at, later)))
             rows = session.execute(query.order_by(table.c.updated_at.desc(), table.c.id.desc()).limit(limit))
-            found += [DeadLetter(one, row.id, row.error or "", row.attempts, row.updated_at) for row in rows]
-    # Sorted stably: those of one moment stay by kind, then the newest first.
-    return sorted(found, key=lambda letter: letter.at, reverse=True)[:limit]
+            letters += [DeadLetter(letter_kind, row.id, row.error or "", row.attempts, row.updated_at) for row in rows]
+    # The sort is stable: letters of the same time stay in the order of kind, then id.
+    return sorted(letters, key=lambda letter: letter.at, reverse=True)[:limit]
 
 
 def dead_letter_counts(context: Context) -> dict[str, int]:
-    """How much was given up, by kind."""
+    """Count dead letters by kind."""
     with context.db.read() as session:
         return {
             kind: session.execute(
@@ -383,7 +383,7 @@ def dead_letter_counts(context: Context) -> dict[str, int]:
 
 
 def extent(context: Context, since: datetime, until: datetime) -> Extent:
-    """What `forget` would delete."""
+    """Return the amount that `forget` would delete."""
     within = (SHOTS.c.ts >= since, SHOTS.c.ts < until)
     shots = select(func.count(), func.min(SHOTS.c.ts), func.max(SHOTS.c.ts)).where(*within)
     resting = select(func.count(LINKS.c.origin_id.distinct())).join(SHOTS, SHOTS.c.id == LINKS.c.shot_id)
@@ -395,39 +395,39 @@ def extent(context: Context, since: datetime, until: datetime) -> Extent:
 
 
 def states_of(context: Context, shot_ids: Sequence[int]) -> dict[int, WorkStatus]:
-    """How these frames stand; one that was deleted meanwhile is left out.
+    """Return the states of these frames; leave out unknown ids.
 
-    A frame is done when its batch is: then it has nodes, which can be found.
+    A frame succeeds with its batch: then search finds its nodes.
     """
-    found: dict[int, WorkStatus] = {}
+    states: dict[int, WorkStatus] = {}
     with context.db.read() as session:
         for start in range(0, len(shot_ids), PORTION):
-            mine = SHOTS.c.id.in_(shot_ids[start : start + PORTION])
-            stands = case((SHOTS.c.status == WorkStatus.FAILED_PERMANENT, SHOTS.c.status), else_=BATCHES.c.status)
+            named = SHOTS.c.id.in_(shot_ids[start : start + PORTION])
+            state = case((SHOTS.c.status == WorkStatus.FAILED_PERMANENT, SHOTS.c.status), else_=BATCHES.c.status)
             both = SHOTS.outerjoin(BATCHES, BATCHES.c.id == SHOTS.c.batch_id)
-            rows = session.execute(select(SHOTS.c.id, stands).select_from(both).where(mine)).all()
-            found |= {shot_id: WorkStatus(status or WorkStatus.PENDING) for shot_id, status in rows}
-    return found
+            rows = session.execute(select(SHOTS.c.id, state).select_from(both).where(named)).all()
+            states |= {shot_id: WorkStatus(status or WorkStatus.PENDING) for shot_id, status in rows}
+    return states
 
 
 CAPTURE_KEY = "penstock:{screenshots}:capture"
-"""How the latest tick of a worker with a display went. If that is lost, the next one says it again."""
+"""Redis key of the latest capture's outcome. If Redis loses it, the next capture writes it again."""
 
 
 def latest_capture(context: Context) -> CaptureView | None:
-    """What workers capture, and how it went; None if they are to capture nothing."""
+    """Return the configured captures and the latest outcome; None if no source is configured."""
     own = context.settings.screenshots
     if not own.capture_sources:
         return None
-    told = None
+    record = None
     with suppress(RedisError):
-        told = context.redis.get(CAPTURE_KEY) if context.online else None
-    found = json.loads(str(told)) if told else {}
+        record = context.redis.get(CAPTURE_KEY) if context.online else None
+    latest = json.loads(str(record)) if record else {}
     return CaptureView(
         sources=own.capture_sources,
         every_s=own.capture_interval_s,
-        last_s=max(0.0, time.time() - found["at"]) if found else None,
-        worker=found.get("worker", ""),
-        missing=found.get("missing", []),
-        error=found.get("error", ""),
+        last_s=max(0.0, time.time() - latest["at"]) if latest else None,
+        worker=latest.get("worker", ""),
+        missing=latest.get("missing", []),
+        error=latest.get("error", ""),
     )

@@ -1,4 +1,4 @@
-"""What work of the flow is launched by: scopes, as the launcher and messages name them."""
+"""The flow's scopes, by which the launcher and messages name its work."""
 
 from collections.abc import Iterable
 from enum import StrEnum
@@ -8,40 +8,40 @@ _BATCH, _BUFFER, _FLUSH = "batch:", "buffer:", "flush:"
 
 
 class Scope(StrEnum):
-    """What is launched as a whole, beside each batch that is on its way to nodes."""
+    """Scopes of collected work. Besides these, each batch and each buffer is a scope."""
 
     BATCHES = "batches"
-    """Those that wait for their turn."""
+    """Batches that wait for their turn."""
     MERGES = "merges"
-    """Of nodes. Nodes without a merge partner come first."""
+    """Merges of nodes. Nodes without a merge partner come first."""
     MERGE_LANES = "merge-lanes"
-    """The others."""
+    """Merges of nodes with a partner."""
     VECTORS = "vectors"
-    """Of nodes."""
+    """Vectors of nodes."""
     CAPTURES = "captures"
-    """Of screens and windows: beat asks for them."""
+    """Captures of screens and windows, which beat launches."""
 
     @classmethod
     def all(cls) -> list[str]:
-        """All but what begins by itself when another one ends."""
+        """Return the scopes that may have work at any time; others follow one of these, or beat."""
         return [cls.BATCHES, cls.MERGES, cls.VECTORS]
 
 
 def scope_of(batch_id: int) -> str:
-    """What a batch is launched by."""
+    """Return the scope of a batch."""
     return f"{_BATCH}{batch_id}"
 
 
 def batch_ids(scopes: Iterable[str]) -> list[int]:
-    """The batches among these scopes."""
+    """Return the ids of the batches among these scopes."""
     return [int(scope.removeprefix(_BATCH)) for scope in scopes if scope.startswith(_BATCH)]
 
 
 def buffers_among(scopes: Iterable[str]) -> set[str]:
-    """Those of these scopes that are sources' frames."""
+    """Return the buffers among these scopes."""
     return {scope for scope in scopes if scope.startswith((_BUFFER, _FLUSH))}
 
 
 def buffer_of(source: str, *, flush: bool = False) -> str:
-    """What a source's frames without a batch are launched by. `flush`: all of them, however few."""
+    """Return the scope of a source's buffer. `flush`: batch all its frames, however few."""
     return f"{_FLUSH if flush else _BUFFER}{source}"

@@ -1,4 +1,4 @@
-"""Finding nodes for words: the query is embedded like the nodes; if it cannot be, only words are matched."""
+"""Searches nodes by text and by vectors. If the query gets no vector, the search matches words alone."""
 
 from dataclasses import replace
 from datetime import datetime
@@ -23,7 +23,7 @@ from pipeline.storage.fusion import excerpt, query_words
 
 EXCERPT_CHARS = 120
 PATIENCE_S = 5.0
-"""How long a search waits for its one call when the gate is full: full text answers at once."""
+"""Seconds that a search waits at a full gate for its call; after that, full text answers alone."""
 
 
 def find(
@@ -35,25 +35,25 @@ def find(
     *,
     by_meaning: bool = True,
 ) -> Found:
-    """Nodes for these words, best first, by text and by vectors.
+    """Search nodes by text and by vectors; return the best first.
 
-    Asks the provider of embeddings, if there is one; `by_meaning=False` does not. Raises `UserError` for no words.
+    Calls the embeddings provider, if one is configured, unless `by_meaning` is False. Raises `UserError` without words.
     """
     if not words.strip():
-        raise UserError("say what to look for", code="empty_query")
+        raise UserError("the query is empty", code="empty_query")
     vector, note = None, ""
     lexical = not context.settings.screenshots.embeddings_provider
     try:
         vector = _embedded(context, words.strip()) if by_meaning or lexical else None
     except (PenstockError, RedisError) as error:
-        note = f"By words alone, without meaning: {error}"
-    found = search.search(context, words, vector=vector, since=since, app=app, limit=limit)
-    hits = [_with_excerpt(context, hit, words) for hit in found.hits]
-    return replace(found, hits=hits, lexical=lexical, note=note)
+        note = f"Searched by words only, not by meaning: {error}"
+    result = search.search(context, words, vector=vector, since=since, app=app, limit=limit)
+    hits = [_with_excerpt(context, hit, words) for hit in result.hits]
+    return replace(result, hits=hits, lexical=lexical, note=note)
 
 
 def _with_excerpt(context: Context, hit: Hit, words: str) -> Hit:
-    """The hit with the latest frame that shows one of the words, the text around it, and its file, if there is one."""
+    """Add to a hit the latest frame that shows one of the words, the text around it, and its file."""
     read = or_(*(mentions(SHOTS.c.ocr_text, word) for word in query_words(words)))
     shown = select(SHOTS.c.id, SHOTS.c.ocr_text, SHOTS.c.original_path).join(LINKS, LINKS.c.shot_id == SHOTS.c.id)
     latest = shown.where(LINKS.c.node_id == hit.node.id, read).order_by(SHOTS.c.ts.desc(), SHOTS.c.id.desc()).limit(1)
@@ -70,5 +70,5 @@ def _embedded(context: Context, words: str) -> QueryVector:
     if not context.settings.screenshots.embeddings_provider:
         return QueryVector(space, maker.embed([words]).vectors[0], lexical.FLOOR)
     if not context.online:
-        raise UserError("nothing is running here that could ask the provider of embeddings", code="offline")
+        raise UserError("no stack is running that could call the embeddings provider", code="offline")
     return QueryVector(space, query_vector(context, FLOW, SCREENSHOT_EMBEDDINGS, maker, words, PATIENCE_S))

@@ -6,67 +6,67 @@ from pipeline.engine.states import Machine
 
 
 class WorkStatus(StrEnum):
-    """State of a batch, a shard, a frame's analysis, a node's merge and its vector: the same five words for each."""
+    """The states of batches, shards, frames' analyses, nodes' merges and vectors."""
 
     PENDING = "pending"
     FAILED = "failed"
-    """The last attempt failed; there will be another one when the row is due."""
+    """The latest attempt failed; the next follows when the row is due."""
     RUNNING = "running"
     SUCCEEDED = "succeeded"
     FAILED_PERMANENT = "failed_permanent"
 
 
 class WorkEvent(StrEnum):
-    """What can happen to it."""
+    """The events of such work."""
 
     CLAIM = "claim"
     STEP_DONE = "step_done"
-    """A step's result is stored; the next step is claimed anew."""
+    """The step's result is stored; workers claim the next step anew."""
     DONE = "done"
     WAIT = "wait"
-    """A transient error: tried again when the row is due."""
+    """A transient error; a retry follows when the row is due."""
     GIVE_BACK = "give_back"
-    """Its worker was lost, or a gate closed: not the work's fault."""
+    """The worker died or a gate closed, without a fault of the work."""
     FAIL = "fail"
-    """Permanent, or no attempts left."""
+    """A permanent error, or no attempts left."""
     RETRY = "retry"
-    """A person wants it tried again."""
+    """A person replays it."""
     REOPEN = "reopen"
-    """What it was made of has changed: it must be done again."""
+    """Its input changed: the work starts over."""
 
 
 class Step(StrEnum):
-    """Where a batch is in its chain: its shards are analysed and merged, then its segments become nodes."""
+    """The steps of a batch: analyse and merge its shards, then expand its segments to nodes."""
 
     ANALYSE = "analyse"
     EXPAND = "expand"
 
 
 class Ask(StrEnum):
-    """What the next call for a shard or an expansion is for. REPAIR: the reply was not usable; it is repaired once."""
+    """The purpose of the next call for a shard or an expansion. REPAIR: to repair an unusable reply, once."""
 
     FIRST = "first"
     REPAIR = "repair"
 
 
 class Track(StrEnum):
-    """Which of the two queues a batch waits in. Rule: docs/sources/screenshots.md#tracks."""
+    """The track on which a batch waits. Rule: docs/sources/screenshots.md#tracks."""
 
     REALTIME = "realtime"
     RECOVERY = "recovery"
 
 
 class Verdict(StrEnum):
-    """What became of a captured frame; each one is in the ledger."""
+    """The verdict on a frame, which the ledger records for rejected frames."""
 
     ACCEPTED = "accepted"
     DUPLICATE = "duplicate"
     REFUSED = "refused"
-    """Not a readable picture; the ledger says why."""
+    """The picture is unreadable; the ledger has the reason."""
 
 
 class Reason(StrEnum):
-    """Why a frame was not accepted."""
+    """The reason of a rejection."""
 
     DUPLICATE = "duplicate"
     INACTIVE = "inactive"
@@ -75,7 +75,7 @@ class Reason(StrEnum):
 
 
 class LetterKind(StrEnum):
-    """What was given up. Merges and vectors are named by their nodes."""
+    """Kinds of dead letters. Merges and vectors have the ids of their nodes."""
 
     BATCH = "batch"
     MERGE = "merge"
@@ -83,7 +83,7 @@ class LetterKind(StrEnum):
 
 
 class NodeKind(StrEnum):
-    """What a node of the graph is about. Rule: docs/sources/screenshots.md#expansion."""
+    """The kind of a node of the graph. Rule: docs/sources/screenshots.md#expansion."""
 
     EVENT = "event"
     KNOWLEDGE = "knowledge"
@@ -96,13 +96,13 @@ DERIVED = (NodeKind.KNOWLEDGE, NodeKind.STATE, NodeKind.PROCEDURE, NodeKind.PLAN
 
 
 class Origin(StrEnum):
-    """Who made a segment or a node."""
+    """The origin of a segment or a node."""
 
     MODEL = "model"
     DIRECT = "direct"
-    """From the vision model's segments as they stand: without a text model, or its reply was not usable."""
+    """Directly from the vision model's segments: without a text model, or after an unusable reply."""
     RULES = "rules"
-    """From recognised text, window titles and rules, without a vision model."""
+    """From recognised text, window titles and rules, without any model."""
 
 
 _S, _E = WorkStatus, WorkEvent
@@ -115,7 +115,7 @@ _LEGAL = {
     (_S.RUNNING, _E.WAIT): _S.FAILED,
     (_S.RUNNING, _E.GIVE_BACK): _S.PENDING,
     (_S.RUNNING, _E.FAIL): _S.FAILED_PERMANENT,
-    # Its last attempt was lost with its worker, or its parent failed before it was claimed.
+    # Its last attempt died with its worker, or its parent failed before the claim.
     (_S.PENDING, _E.FAIL): _S.FAILED_PERMANENT,
     (_S.FAILED, _E.FAIL): _S.FAILED_PERMANENT,
     (_S.FAILED_PERMANENT, _E.RETRY): _S.PENDING,
@@ -127,7 +127,7 @@ SCREENSHOT = Machine(
     "screenshot",
     {
         **_LEGAL,
-        # Its batch was taken apart: before its analysis was done, or before anything was made of it.
+        # A deletion broke up its batch, before or after the end of its analysis.
         (_S.FAILED, _E.GIVE_BACK): _S.PENDING,
         (_S.SUCCEEDED, _E.REOPEN): _S.PENDING,
     },
@@ -137,5 +137,5 @@ NODE = Machine("node", {**_LEGAL, **_REOPENED})
 EMBEDDING = Machine("vector", {**_LEGAL, **_REOPENED})
 
 CLAIMABLE = (WorkStatus.PENDING, WorkStatus.FAILED)
-"""Work that may be claimed once it is due."""
+"""States of work that workers may claim once it is due."""
 OPEN = (*CLAIMABLE, WorkStatus.RUNNING)

@@ -1,6 +1,6 @@
-"""How the flow stands: what is done, waits and failed, what holds it up, and what was done without a model.
+"""The status of the flow: counts by state, waiting work and its reasons, failures, and notes.
 
-`waiting` and `failures` are for lists of all flows.
+`waiting` and `failures` feed lists over all flows.
 """
 
 import json
@@ -31,16 +31,16 @@ from pipeline.providers import gates
 from pipeline.storage.context import Context
 
 LEXICAL_NOTE = (
-    "No provider makes vectors: search knows words and parts of words, but no meaning. "
+    "No embeddings provider is configured: search matches words and parts of words, but not their meaning. "
     "Name one in PENSTOCK_SCREENSHOTS__EMBEDDINGS_PROVIDER for more."
 )
 LATE_BATCHES = 10
-"""How many of the latest batches are asked for their notes."""
+"""Number of latest batches whose notes the status shows."""
 MAX_NOTES = 8
 
 
 def status(context: Context, *, makers: bool = True) -> Status:
-    """How the flow stands now. `makers`: also who made the nodes, which takes a look at each of them."""
+    """Return the flow's status. `makers`: also count nodes by origin, which reads each of them."""
     with context.db.read() as session:
         shots, batches = count_by(session, SHOTS.c.status), count_by(session, BATCHES.c.status)
         merges = count_by(session, NODES.c.status)
@@ -52,21 +52,21 @@ def status(context: Context, *, makers: bool = True) -> Status:
         made_by = count_by(session, NODES.c.made_by) if makers else {}
         vectors = count_by(session, EMBEDDINGS.c.status)
         notes = _notes(session, any_frames=bool(shots))
-        again = _retries(session)
+        retries = _retries(session)
     counted = {"batch": batches, "merge": merges, "vector": vectors}
-    gave_up = {kind: by.get(WorkStatus.FAILED_PERMANENT, 0) for kind, by in counted.items()}
+    letters = {kind: by.get(WorkStatus.FAILED_PERMANENT, 0) for kind, by in counted.items()}
     return Status(
         screenshots=_in_order(shots),
         batches=_in_order(batches),
         merges=_in_order(merges),
         vectors=_in_order(vectors),
         buffered=buffered,
-        next_batch_in_s=min((one.wait_s for one in buffer.waiting(context)), default=None),
+        next_batch_in_s=min((state.wait_s for state in buffer.waiting(context)), default=None),
         oldest_waiting_s=max(0.0, (context.db.now() - oldest).total_seconds()) if oldest else None,
         pressure=pressure,
         rejected=rejected,
-        retries=again,
-        dead_letters={kind: count for kind, count in gave_up.items() if count},
+        retries=retries,
+        dead_letters={kind: count for kind, count in letters.items() if count},
         made_by=made_by,
         closed=closed(context),
         notes=notes,
@@ -76,21 +76,21 @@ def status(context: Context, *, makers: bool = True) -> Status:
 
 
 def retries(context: Context) -> list[Retry]:
-    """What failed and will be tried again, with the latest reason."""
+    """Return failed work that a retry follows, by kind, with the latest reason."""
     with context.db.read() as session:
         return _retries(session)
 
 
 def _retries(tx: ReadTx) -> list[Retry]:
-    found = []
+    retries = []
     for kind, table in (("batch", BATCHES), ("merge", NODES)):
         waits = table.c.status == WorkStatus.FAILED
         count, due = tx.execute(select(func.count(), func.min(table.c.next_run_at)).where(waits)).one()
         if count:
             latest = select(table.c.error).where(waits, table.c.error.is_not(None)).order_by(table.c.updated_at.desc())
             reason = tx.execute(latest.limit(1)).scalar() or ""
-            found.append(Retry(kind, count, max(0.0, (due - tx.now).total_seconds()) if due else 0.0, reason))
-    return found
+            retries.append(Retry(kind, count, max(0.0, (due - tx.now).total_seconds()) if due else 0.0, reason))
+    return retries
 
 
 def _in_order(counted: dict[str, int]) -> dict[str, int]:
@@ -98,19 +98,19 @@ def _in_order(counted: dict[str, int]) -> dict[str, int]:
 
 
 def _notes(tx: ReadTx, *, any_frames: bool) -> list[str]:
-    """What is done without a model by these settings, then what the latest batches say; each note once."""
+    """Return notes about steps without a model by these settings, then notes of the latest batches, without repeats."""
     rules = tx.settings.screenshots
     wanted = ((rules.vision_provider, heuristics.NOTE), (rules.text_provider, heuristics.TEXT_NOTE))
-    # Without frames, nothing was done by rules yet.
-    found = [note for provider, note in wanted if not provider and any_frames]
-    found += [] if rules.embeddings_provider else [LEXICAL_NOTE]
+    # Without frames, no rule has replaced a model yet.
+    notes = [note for provider, note in wanted if not provider and any_frames]
+    notes += [] if rules.embeddings_provider else [LEXICAL_NOTE]
     late = select(BATCHES.c.notes).where(BATCHES.c.notes != "[]").order_by(BATCHES.c.id.desc()).limit(LATE_BATCHES)
-    found += [note for notes in tx.execute(late).scalars() for note in json.loads(notes)]
-    return list(dict.fromkeys(found))[:MAX_NOTES]
+    notes += [note for row_notes in tx.execute(late).scalars() for note in json.loads(row_notes)]
+    return list(dict.fromkeys(notes))[:MAX_NOTES]
 
 
 def closed(context: Context) -> list[str]:
-    """Gates of the flow's queues that let nothing through now, in words."""
+    """Return why gates of the flow's queues are closed, in words."""
     if not context.online:
         return []
     names = sorted(queue.name for queue in live_settings.gated_queues(context.settings))
@@ -129,8 +129,8 @@ def _buffered(session: Session) -> int:
 
 
 def waiting(context: Context) -> Iterator[Waiting]:
-    """Frames without a batch, batches whose turn has not come, and what is under way, by the queues open now."""
-    # Breakers are in Redis: while that is down, asking them would take seconds, and nothing goes anywhere.
+    """Yield frames without a batch, batches that wait for their turn, and units under way, by the queues open now."""
+    # Breakers are in Redis. While Redis is down, reading them would take seconds, and no message can move.
     now, to = context.db.now(), routes(context) if context.online else Routes(CONTROL, CONTROL, CONTROL)
     unbegun = (in_states(BATCHES, CLAIMABLE), BATCHES.c.step == Step.ANALYSE)
     with context.db.read() as session:
@@ -144,16 +144,16 @@ def waiting(context: Context) -> Iterator[Waiting]:
             (merge.WORK, "merges", to.merge),
             (embedding.WORK, "vectors", to.embed),
         )
-        found = [replace(one, queue=queue) for kind, name, queue in kinds for _, one in counted(session, kind, name)]
+        units = [replace(unit, queue=queue) for kind, name, queue in kinds for _, unit in counted(session, kind, name)]
     if frames:
-        yield Waiting("screenshots", frames, why="until there are enough for a batch, or long enough no other came")
+        yield Waiting("screenshots", frames, why="until they fill a batch, or until the batch timeout")
     if turns:
         yield Waiting("screenshot_batches", turns, to.analyse, later=turns - due)
-    yield from found
+    yield from units
 
 
 def failures(context: Context, limit: int) -> list[Failure]:
-    """The newest batches without an automatic retry."""
+    """Return the newest batches without an automatic retry."""
     c = BATCHES.c
     failed = select(BATCHES).where(c.status == WorkStatus.FAILED_PERMANENT)
     with context.db.read() as session:
@@ -164,7 +164,7 @@ def failures(context: Context, limit: int) -> list[Failure]:
             "screenshot_batch",
             str(row.id),
             f"Batch {row.id} of {row.source_key}",
-            row.error or "it failed",
+            row.error or "unknown reason",
             row.updated_at,
         )
         for row in rows

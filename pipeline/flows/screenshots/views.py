@@ -1,4 +1,4 @@
-"""What callers get to see: plain typed objects, detached from the database."""
+"""The flow's views: plain typed objects, detached from the database."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -14,7 +14,7 @@ from pipeline.flows.screenshots.states import NodeKind, Origin, WorkStatus
 
 @dataclass(frozen=True)
 class NodeView:
-    """Something that was understood."""
+    """A node of the graph: an event, or knowledge, a state, a procedure or a plan."""
 
     __pydantic_config__ = example(
         id=12,
@@ -49,10 +49,10 @@ class NodeView:
     made_by: Origin
     batch_id: int | None
     status: WorkStatus
-    """Of its merge."""
+    """The state of its merge."""
     error: str | None
     merged_into_id: int | None
-    """The node that says it now."""
+    """The node that it was merged into."""
     merged_from_ids: list[int]
     created_at: datetime
     updated_at: datetime
@@ -92,34 +92,34 @@ class ScreenshotView:
     window_title: str
     status: WorkStatus
     vlm_attempts: int
-    """How often its analysis was begun."""
+    """Number of analyses started."""
     vlm_next_run_at: datetime | None
-    """When it is tried again, after an attempt that failed."""
+    """Time of the next attempt, after a failed one."""
     error: str | None
     batch_id: int | None
-    """None: it waits for a batch."""
+    """None while it waits for a batch."""
     ocr_text: str | None
     ui_text_snippets: list[str]
     detected_entities: list[str]
     app_guess: str
     app_guess_confidence: float | None
-    """From 0 to 1."""
+    """The model's confidence, from 0 to 1."""
     sha256: str
     phash: str
     size_bytes: int
     storage_state: str
-    """`stored`, `deleted` (after its retention time) or `missing`."""
+    """`stored`, `deleted` (by retention) or `missing`."""
     retention_expires_at: datetime | None
     created_at: datetime
     original_path: Annotated[str, HIDDEN] = ""
-    """Where the file that was added was then; empty for what came as bytes."""
+    """Path of the added file at that time; empty for frames sent as bytes."""
     path: Annotated[Path | None, HIDDEN] = None
-    """Where its file is while it is kept."""
+    """Path of its file while it is stored."""
 
 
 @dataclass(frozen=True)
 class FrameView:
-    """The least that a list tells of a frame. `kept`: its picture is there, as far as is known."""
+    """A frame in a list. `kept`: its row says that the picture is stored."""
 
     id: int
     ts: datetime
@@ -130,7 +130,7 @@ class FrameView:
 
 @dataclass(frozen=True)
 class NodeFrames:
-    """Some of the frames that a node rests on, the earliest first, and how many there are."""
+    """A node's earliest frames in order, and the number of all its frames."""
 
     total: int
     frames: list[FrameView]
@@ -138,7 +138,7 @@ class NodeFrames:
 
 @dataclass(frozen=True)
 class WordPlace:
-    """A word that was looked for. Its sides: shares of the frame's, 0 to 1, from the top left."""
+    """The box of a searched word: shares of the frame's sides, 0 to 1, from the top left."""
 
     __pydantic_config__ = VIEW
     text: str
@@ -150,7 +150,7 @@ class WordPlace:
 
 @dataclass(frozen=True)
 class TextLine:
-    """A line of text on a frame. Its sides: shares of the frame's, 0 to 1, from the top left."""
+    """A line of text on a frame and its box: shares of the frame's sides, 0 to 1, from the top left."""
 
     __pydantic_config__ = VIEW
     text: str
@@ -159,24 +159,24 @@ class TextLine:
     right: float
     bottom: float
     words: list[WordPlace]
-    """Where the words that were looked for stand; within a line, this is an estimate."""
+    """Boxes of the searched words; their places within the line are estimates."""
 
 
 @dataclass(frozen=True)
 class Exclusions:
-    """Patterns, in any case: frames of such programs and window titles are never stored."""
+    """Patterns of programs and window titles, in any case, whose frames Penstock never stores."""
 
     __pydantic_config__ = VIEW
     apps: list[str]
     titles: list[str]
     fixed_apps: list[str]
-    """Those of the settings, which hold as well."""
+    """Patterns of the startup settings, which also apply."""
     fixed_titles: list[str]
 
 
 @dataclass(frozen=True)
 class BatchView:
-    """Frames that are analysed together."""
+    """A batch of frames, analysed together."""
 
     __pydantic_config__ = VIEW
     id: int
@@ -188,18 +188,18 @@ class BatchView:
     status: WorkStatus
     step: str
     attempts: int
-    """Of its step."""
+    """Attempts of its step."""
     total_attempts: int
-    """Over both steps and replays."""
+    """Attempts over both steps and all replays."""
     next_run_at: datetime | None
     error: str | None
     made_by: str
-    """Who made its nodes; empty until there are any."""
+    """Origin of its nodes; empty until it has nodes."""
     notes: list[str]
     vlm_ms: int
     text_ms: int
     run_ms: int
-    """Time of its attempts, without the waits between them."""
+    """Time of its attempts, without waits between them."""
     created_at: datetime
     started_at: datetime | None
     finished_at: datetime | None
@@ -213,7 +213,7 @@ class SourceView:
     key: str
     active: bool
     pressure: int
-    """How far analysis was behind when a frame last came, 0 to 2."""
+    """How far analysis lagged at the latest frame, 0 to 2."""
     created_at: datetime
     seen_at: datetime
     frames: int = 0
@@ -222,7 +222,7 @@ class SourceView:
 
 @dataclass(frozen=True)
 class RejectionView:
-    """A frame that was not accepted, and why."""
+    """A rejected frame and the reason."""
 
     __pydantic_config__ = VIEW
     id: int
@@ -230,9 +230,9 @@ class RejectionView:
     ts: datetime
     reason: str
     detail: str
-    """What was wrong with it."""
+    """The problem of a refused frame."""
     distance: int | None
-    """How many of 256 bits differ from the nearest frame."""
+    """Bits of 256 that differ from the nearest frame."""
     threshold: int | None
     nearest_id: int | None
     sha256: str
@@ -241,7 +241,7 @@ class RejectionView:
 
 @dataclass(frozen=True)
 class ThreadView:
-    """A course of activity."""
+    """A thread of activity."""
 
     __pydantic_config__ = VIEW
     id: str
@@ -252,7 +252,7 @@ class ThreadView:
 
 @dataclass(frozen=True)
 class EdgeView:
-    """How two nodes relate."""
+    """A relation between two nodes."""
 
     __pydantic_config__ = VIEW
     from_id: int
@@ -276,14 +276,14 @@ class OriginView:
 
 @dataclass(frozen=True)
 class NodeDetail:
-    """A node with its sources."""
+    """A node with its frames, calls, relations and merged nodes."""
 
     __pydantic_config__ = VIEW
     asked_id: int
-    """Differs from the node's id if what was asked for went into it."""
+    """The requested id. It differs from the node's id if the requested node was merged into this one."""
     node: NodeView
     vector: WorkStatus | None
-    """Of its vector, by which it is found."""
+    """The state of its vector, by which search finds it."""
     vector_error: str | None
     thread: ThreadView | None
     screenshots: list[ScreenshotView]
@@ -295,7 +295,7 @@ class NodeDetail:
 
 @dataclass(frozen=True)
 class Hour:
-    """What happened in one hour of one thread, in its order. A page of the timeline may begin in the middle of one."""
+    """The nodes of one hour and thread, in time order. A page of the timeline may start in the middle of an hour."""
 
     __pydantic_config__ = VIEW
     begins_at: datetime
@@ -307,12 +307,12 @@ class Hour:
 
 @dataclass(frozen=True)
 class Extent:
-    """What lies in a range of time, and would be deleted with it."""
+    """The amount that a deletion of a time range would remove."""
 
     __pydantic_config__ = VIEW
     screenshots: int
     nodes: int
-    """Those that rest on a frame of it."""
+    """Nodes that rest on its frames."""
     rejections: int
     first_at: datetime | None
     last_at: datetime | None
@@ -320,7 +320,7 @@ class Extent:
 
 @dataclass(frozen=True)
 class DeadLetter:
-    """Work that was given up, and why. `kind`: `batch`, `merge` or `vector`; the last two named by their nodes."""
+    """A dead letter and the reason. `kind`: `batch`, `merge` or `vector`; the last two have the ids of their nodes."""
 
     kind: str
     id: int
@@ -331,7 +331,7 @@ class DeadLetter:
 
 @dataclass(frozen=True)
 class Progress:
-    """How many are done, how many wait or are under way, and how many failed for good."""
+    """Numbers of rows that are done, that wait or are under way, and that failed permanently."""
 
     done: int
     waiting: int
@@ -340,7 +340,7 @@ class Progress:
 
 @dataclass(frozen=True)
 class Hit:
-    """A node that a search found; ranks are from 1, None: not found that way."""
+    """A hit of a search. Ranks start at 1; None: absent from that list."""
 
     __pydantic_config__ = VIEW
     node: NodeView
@@ -349,59 +349,59 @@ class Hit:
     vector_rank: int | None
     apps: list[str]
     shot_id: int | None = None
-    """A frame on which one of the words was read."""
+    """The latest frame whose text contains one of the words."""
     excerpt: str = ""
-    """The text around it."""
+    """The text around the word."""
     original_path: Annotated[str, HIDDEN] = ""
-    """The file that was added as this frame."""
+    """Path of the file that was added as this frame."""
 
 
 @dataclass(frozen=True)
 class Found:
-    """Hits, best first, beside how much is indexed."""
+    """Hits, best first, and how much is indexed."""
 
     __pydantic_config__ = VIEW
     hits: list[Hit]
     screenshots: Progress
     vectors: Progress
     lexical: bool
-    """No provider of embeddings is configured, so meaning is not known."""
+    """True if no embeddings provider is configured: the search matches words, not their meaning."""
     note: str = ""
-    """Why only words were looked for, although meaning should have been."""
+    """Why the search matched words only, although an embeddings provider is configured."""
 
 
 @dataclass(frozen=True)
 class Retry:
-    """Work whose last attempt failed and that will be tried again. `kind`: `batch` or `merge`."""
+    """Failed work that a retry follows. `kind`: `batch` or `merge`."""
 
     __pydantic_config__ = VIEW
     kind: str
     count: int
     next_in_s: float
-    """Until the first of them is due; 0: it only waits for its turn."""
+    """Seconds until the first of them is due; 0: it only waits for its turn."""
     reason: str
-    """The latest."""
+    """The latest reason."""
 
 
 @dataclass(frozen=True)
 class CaptureView:
-    """What workers with a display capture by themselves, and how the latest time went."""
+    """The sources that workers with a display capture, and the latest outcome."""
 
     __pydantic_config__ = VIEW
     sources: list[str]
     every_s: float
     last_s: float | None
-    """Seconds since a worker tried; None if none has, or that is forgotten."""
+    """Seconds since the latest capture; None without one on record."""
     worker: str
     missing: list[str]
-    """Sources that were not there then, such as windows that are closed."""
+    """Sources that did not exist then, such as closed windows."""
     error: str
-    """Why nothing could be captured."""
+    """Why the capture failed."""
 
 
 @dataclass(frozen=True)
 class Status:
-    """How the flow stands. Each of the first four: how many by state."""
+    """The status of the flow. The first four fields count rows by state."""
 
     __pydantic_config__ = VIEW
     screenshots: dict[str, int]
@@ -412,19 +412,19 @@ class Status:
     """Frames that wait for a batch."""
     next_batch_in_s: float | None
     oldest_waiting_s: float | None
-    """Age of the oldest batch that has not been begun."""
+    """Age of the oldest batch that has not started."""
     pressure: int
-    """Of the source that is most behind: 0 none, 1 wider threshold, 2 longer batches too."""
+    """The highest pressure of all sources: 0 none, 1 a wider threshold, 2 larger batches too."""
     rejected: dict[str, int]
     retries: list[Retry]
-    """What failed and is not given up."""
+    """Failed work that a retry follows."""
     dead_letters: dict[str, int]
     made_by: dict[str, int]
-    """Nodes by who made them."""
+    """Nodes by origin."""
     closed: list[str]
-    """Gates that keep work waiting, in words."""
+    """Why gates are closed, in words."""
     notes: list[str]
-    """What was done without a model, left out or corrected, in words."""
+    """Sentences about omissions, corrections and steps without a model."""
     is_worker_running: bool
     capture: CaptureView | None = None
-    """None if workers are to capture nothing."""
+    """None if no source is configured."""

@@ -1,4 +1,4 @@
-"""Webhooks: events are sent to other people's endpoints, signed by the Standard Webhooks specification."""
+"""Webhooks: Penstock sends events to other people's endpoints, signed by the Standard Webhooks specification."""
 
 from pipeline.engine.gate_registry import Declaration
 from pipeline.flows.webhooks.settings import webhooks_of

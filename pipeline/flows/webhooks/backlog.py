@@ -1,4 +1,4 @@
-"""Deliveries that wait, and those that failed last."""
+"""Lists waiting deliveries and the latest failures."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -16,28 +16,29 @@ from pipeline.storage.context import Context
 
 
 def waiting(context: Context) -> Iterator[Waiting]:
-    """Deliveries, by what their endpoints do."""
+    """Yield deliveries by the state of their endpoints."""
     most = webhooks_of(context.settings).per_endpoint
     under_way = select(DELIVERIES.c.endpoint_id).where(WORK.working).group_by(DELIVERIES.c.endpoint_id)
     with context.db.read() as session:
         busy = session.scalars(under_way.having(func.count() >= most)).all()
         c = ENDPOINTS.c
-        standing = case((~c.active, "off"), (c.failures > 0, "failing"), (c.id.in_(busy), "busy"), else_="well")
+        endpoint_state = case((~c.active, "off"), (c.failures > 0, "failing"), (c.id.in_(busy), "busy"), else_="well")
         joined = DELIVERIES.join(ENDPOINTS, c.id == DELIVERIES.c.endpoint_id)
-        found = list(counted(session, WORK, "webhook_deliveries", by=standing, within=joined))
-    for standing, one in found:
-        if standing == "off":
-            yield replace(one, why="their endpoints are switched off", is_paused=True)
-        elif standing == "failing":
-            yield replace(one, why="the turn of their endpoints, which did not take what was sent last")
-        elif standing == "busy":
-            yield replace(one, why=f"their endpoints, which get {most} at a time (PENSTOCK_WEBHOOKS__PER_ENDPOINT)")
+        by_state = list(counted(session, WORK, "webhook_deliveries", by=endpoint_state, within=joined))
+    for state, deliveries in by_state:
+        if state == "off":
+            yield replace(deliveries, why="their endpoints are switched off", is_paused=True)
+        elif state == "failing":
+            yield replace(deliveries, why="the turn of their endpoints, which refused the latest delivery")
+        elif state == "busy":
+            why = f"their endpoints, which get {most} at a time (PENSTOCK_WEBHOOKS__PER_ENDPOINT)"
+            yield replace(deliveries, why=why)
         else:
-            yield replace(one, queue=QUEUE)
+            yield replace(deliveries, queue=QUEUE)
 
 
 def failures(context: Context, limit: int) -> list[Failure]:
-    """The newest deliveries that were given up."""
+    """Return the newest failed deliveries."""
     c = DELIVERIES.c
     failed = select(c.id, c.type, c.error, c.updated_at).where(c.status == DeliveryStatus.FAILED)
     with context.db.read() as session:
@@ -48,7 +49,7 @@ def failures(context: Context, limit: int) -> list[Failure]:
             "webhook_delivery",
             str(row.id),
             f"Delivery {row.id} of {row.type}",
-            row.error or "it failed",
+            row.error or "unknown reason",
             row.updated_at,
         )
         for row in rows

@@ -1,4 +1,4 @@
-"""What the flow does for the house: `FLOW`. Only who needs all of it imports it."""
+"""`FLOW`, the flow's functions for the engine. It imports the whole flow, so few modules import it."""
 
 from pipeline.flows.flow import Flow
 from pipeline.flows.webhooks import backlog, plan, service
@@ -18,5 +18,5 @@ FLOW = Flow(
     failures=backlog.failures,
     followed={"webhook_deliveries": (DELIVERIES, DeliveryStatus)},
     ids={"endpoints": ENDPOINTS.c.id},
-    hears=plan.hears,
+    has_subscribers=plan.has_subscribers,
 )

@@ -1,4 +1,4 @@
-"""Tables of webhooks: endpoints, deliveries to them, and every attempt."""
+"""Tables of webhooks: endpoints, deliveries, and attempts."""
 
 from datetime import datetime
 
@@ -13,16 +13,16 @@ MAX_URL, MAX_DESCRIPTION, MAX_PREVIEW, MAX_ERROR = 2000, 200, 300, 500
 
 
 class Endpoint(Base):
-    """Where events are sent to. Its row is the lock of its deliveries."""
+    """The address that receives events. Its row is the lock of its deliveries."""
 
     __tablename__ = "webhook_endpoints"
 
     id: Mapped[str] = mapped_column(String(20), primary_key=True)
     url: Mapped[str] = mapped_column(String(MAX_URL))
     secret: Mapped[str] = mapped_column(String(100))
-    """`whsec_…`. Signs; it is shown once, when the endpoint is made, and is in no view and no log."""
+    """`whsec_…`, which signs deliveries. Penstock shows it once, at its creation; no view and no log contains it."""
     former_secret: Mapped[str | None] = mapped_column(String(100))
-    """The secret before it; signs as well, so that receivers can change over."""
+    """The previous secret, which also signs until `former_until`, so that receivers can switch."""
     former_until: Mapped[datetime | None] = mapped_column(UtcDateTime)
     types: Mapped[str] = mapped_column(Text, default="[]")
     """JSON list of patterns; empty: every event."""
@@ -30,26 +30,26 @@ class Endpoint(Base):
     active: Mapped[bool] = mapped_column(default=True)
     disabled_because: Mapped[str | None] = mapped_column(String(200))
     cursor: Mapped[int] = mapped_column(BigInteger)
-    """The last event that was looked at for it."""
+    """The latest event fanned out to it, or skipped."""
     missed: Mapped[int] = mapped_column(BigInteger, default=0)
-    """Events that retention took before they were looked at."""
+    """Events that retention deleted before their fan-out."""
     failures: Mapped[int] = mapped_column(default=0)
-    """Attempts that failed since one succeeded."""
+    """Failed attempts since the latest success."""
     failing_since: Mapped[datetime | None] = mapped_column(UtcDateTime)
     paused_until: Mapped[datetime | None] = mapped_column(UtcDateTime)
-    """Nothing is sent to it before; None: at once."""
+    """Time of the earliest next delivery; None: at once."""
     tried_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
-    """When something was last sent to it: whose turn is longest ago is next."""
+    """Time of the latest claim of a delivery: the endpoint with the earliest time is next."""
     created_at: Mapped[datetime] = mapped_column(UtcDateTime)
     updated_at: Mapped[datetime] = mapped_column(UtcDateTime)
 
 
 class Delivery(ClaimColumns, Base):
-    """One event on its way to one endpoint. Its words are the event's: there is no copy of them."""
+    """One event on its way to one endpoint. It stores no copy of the event's content."""
 
     __tablename__ = "webhook_deliveries"
     __table_args__ = (
-        # Nothing is fanned out twice.
+        # At most one delivery of an event to an endpoint.
         UniqueConstraint("endpoint_id", "seq"),
         Index("ix_webhook_deliveries_created_at", "created_at", "id"),
         Index("ix_webhook_deliveries_status", "status"),
@@ -61,19 +61,19 @@ class Delivery(ClaimColumns, Base):
     id: Mapped[int] = mapped_column(RowId, primary_key=True)
     endpoint_id: Mapped[str] = mapped_column(ForeignKey("webhook_endpoints.id", ondelete="CASCADE"))
     seq: Mapped[int | None] = mapped_column(BigInteger)
-    """The event; None: a test."""
+    """The event's number; None: a test."""
     type: Mapped[str] = mapped_column(String(80))
     status: Mapped[str] = mapped_column(String(20), default=DeliveryStatus.PENDING.value)
     error: Mapped[str | None] = mapped_column(Text)
     response_status: Mapped[int | None]
-    """Of the last attempt; None: there was no answer."""
+    """HTTP status of the latest attempt; None: no answer."""
     created_at: Mapped[datetime] = mapped_column(UtcDateTime)
     updated_at: Mapped[datetime] = mapped_column(UtcDateTime)
     finished_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
 
 
 class DeliveryAttempt(Base):
-    """One attempt at a delivery, and what the endpoint answered."""
+    """One attempt at a delivery, and the endpoint's answer."""
 
     __tablename__ = "webhook_attempts"
     __table_args__ = (Index("ix_webhook_attempts_delivery_id", "delivery_id"),)

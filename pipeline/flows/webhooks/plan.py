@@ -1,4 +1,4 @@
-"""What is due: events that no endpoint has seen, and deliveries."""
+"""Decides when the flow has work: the fan-out of new events, and deliveries."""
 
 from collections.abc import Collection
 
@@ -14,38 +14,38 @@ from pipeline.storage.context import Context
 
 QUEUE = "control"
 SEND = "send"
-"""The one scope: whoever sends takes the endpoint whose turn it is."""
+"""The flow's only scope: each message serves the endpoint whose turn it is."""
 
 ANYTHING = anything([DELIVERIES], (DELIVERIES, WORK.claimable), (ENDPOINTS, BEHIND))
 
 
 def due(context: Context) -> list[str]:
-    """Fan out what is new; then whether anything can be sent."""
+    """Fan out new events, then return `SEND` if an endpoint can take a delivery."""
     fan_out(context)
     return [SEND] if places(context) else []
 
 
-def runnable(context: Context, _shut: Collection[str]) -> list[str]:
-    """Whether anything can be sent."""
+def runnable(context: Context, _closed_queues: Collection[str]) -> list[str]:
+    """Return `SEND` if an endpoint can take a delivery."""
     return [SEND] if places(context) else []
 
 
 def places(context: Context) -> int:
-    """How many deliveries should be under way now."""
+    """Return the number of deliveries to have under way now."""
     rules = webhooks_of(context.settings)
     with context.db.read() as session:
-        found = delivery.ready(session)
-    well, silent = sum(not row.failures for row in found), sum(bool(row.silent) for row in found)
-    return min(rules.width, rules.per_endpoint * well + (len(found) - well - silent) + bool(silent))
+        endpoints = delivery.ready(session)
+    well, silent = sum(not row.failures for row in endpoints), sum(bool(row.silent) for row in endpoints)
+    return min(rules.width, rules.per_endpoint * well + (len(endpoints) - well - silent) + bool(silent))
 
 
 def next_wait_s(context: Context) -> float | None:
-    """Seconds until something that waits is due."""
+    """Return the seconds until a delivery or an endpoint is due."""
     with context.db.read() as session:
         return delivery.next_due_s(session)
 
 
-def hears(context: Context) -> bool:
-    """Whether any endpoint waits for events."""
+def has_subscribers(context: Context) -> bool:
+    """Whether any endpoint is active."""
     with context.db.read() as session:
         return session.execute(select(ENDPOINTS.c.id).where(ENDPOINTS.c.active).limit(1)).first() is not None

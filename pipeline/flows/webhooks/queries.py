@@ -1,4 +1,4 @@
-"""What people see of webhooks. Secrets are in no view."""
+"""Queries and views of webhooks. No view contains a secret."""
 
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -14,14 +14,14 @@ from pipeline.storage.context import Context
 
 
 class UnknownEndpoint(UserError):
-    """There is no such endpoint."""
+    """No endpoint has this id."""
 
     def __init__(self, endpoint_id: str) -> None:
         super().__init__(f"there is no webhook endpoint {endpoint_id}; see `penstock webhooks list`", code="not_found")
 
 
 class UnknownDelivery(UserError):
-    """There is no such delivery."""
+    """No delivery has this id."""
 
     def __init__(self, delivery_id: int) -> None:
         super().__init__(
@@ -31,7 +31,7 @@ class UnknownDelivery(UserError):
 
 @dataclass(frozen=True)
 class EndpointView:
-    """An endpoint. Its secret is told once, when it is made."""
+    """An endpoint. Only its creation shows its secret."""
 
     __pydantic_config__ = VIEW
     id: str
@@ -39,12 +39,12 @@ class EndpointView:
     active: bool
     disabled_because: str | None
     failures: int
-    """Attempts that failed since one succeeded."""
+    """Failed attempts since the latest success."""
     failing_since: datetime | None
     paused_until: datetime | None
-    """Nothing is sent to it before, since it failed."""
+    """Time of the earliest next delivery, after failures."""
     missed: int
-    """Events that were not kept for long enough to be sent."""
+    """Events that retention deleted before their delivery."""
     created_at: datetime
     types: list[str] = field(default_factory=list)
     """Types of events, or patterns; empty: every event."""
@@ -64,7 +64,7 @@ class DeliveryView:
     status: DeliveryStatus
     attempts: int
     response_status: int | None
-    """Of the last attempt; null: there was no answer."""
+    """HTTP status of the latest attempt; null: no answer."""
     error: str | None
     next_run_at: datetime | None
     created_at: datetime
@@ -86,7 +86,7 @@ class AttemptView:
 
 
 def endpoint(context: Context, endpoint_id: str) -> EndpointView:
-    """An endpoint. Raises `UnknownEndpoint`."""
+    """Return an endpoint. Raises `UnknownEndpoint`."""
     with context.db.read() as session:
         row = session.execute(select(ENDPOINTS).where(ENDPOINTS.c.id == endpoint_id)).one_or_none()
     if row is None:
@@ -95,7 +95,7 @@ def endpoint(context: Context, endpoint_id: str) -> EndpointView:
 
 
 def endpoints(context: Context) -> list[EndpointView]:
-    """All endpoints, in the order in which they were made."""
+    """Return all endpoints in the order of their creation."""
     with context.db.read() as session:
         rows = session.execute(select(ENDPOINTS).order_by(ENDPOINTS.c.created_at, ENDPOINTS.c.id)).all()
     return [view_of(EndpointView, row) for row in rows]
@@ -109,7 +109,7 @@ def deliveries(
     before: int | None = None,
     limit: int = 50,
 ) -> list[DeliveryView]:
-    """Deliveries, the newest first. `before`: only those with a lower id."""
+    """Return deliveries, the newest first. `before`: only deliveries with a lower id."""
     query = select(DELIVERIES).order_by(DELIVERIES.c.id.desc()).limit(limit)
     if endpoint_id is not None:
         query = query.where(DELIVERIES.c.endpoint_id == endpoint_id)
@@ -122,7 +122,7 @@ def deliveries(
 
 
 def delivery(context: Context, delivery_id: int) -> DeliveryView:
-    """A delivery. Raises `UnknownDelivery`."""
+    """Return a delivery. Raises `UnknownDelivery`."""
     with context.db.read() as session:
         row = session.execute(select(DELIVERIES).where(DELIVERIES.c.id == delivery_id)).one_or_none()
     if row is None:
@@ -131,17 +131,17 @@ def delivery(context: Context, delivery_id: int) -> DeliveryView:
 
 
 def attempts(context: Context, delivery_id: int) -> list[AttemptView]:
-    """All attempts at a delivery, the first one first."""
+    """Return all attempts at a delivery, the oldest first."""
     query = select(ATTEMPTS).where(ATTEMPTS.c.delivery_id == delivery_id).order_by(ATTEMPTS.c.id)
     with context.db.read() as session:
         return [view_of(AttemptView, row) for row in session.execute(query)]
 
 
 def delivery_counts(context: Context, endpoint_id: str | None = None) -> dict[DeliveryStatus, int]:
-    """How many deliveries are in each state, to all endpoints or one."""
+    """Count deliveries by state, to all endpoints or one."""
     query = select(DELIVERIES.c.status, func.count()).group_by(DELIVERIES.c.status)
     if endpoint_id is not None:
         query = query.where(DELIVERIES.c.endpoint_id == endpoint_id)
     with context.db.read() as session:
-        found = {DeliveryStatus(status): number for status, number in session.execute(query)}
-    return {status: found.get(status, 0) for status in DeliveryStatus}
+        counts = {DeliveryStatus(status): number for status, number in session.execute(query)}
+    return {status: counts.get(status, 0) for status in DeliveryStatus}

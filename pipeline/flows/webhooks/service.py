@@ -1,4 +1,4 @@
-"""What one may ask of webhooks."""
+"""The flow's commands: create, change, test and delete endpoints, and replay deliveries."""
 
 import json
 from collections.abc import Sequence
@@ -29,23 +29,23 @@ from pipeline.storage.retention import Retention, Rule, rows
 
 MAX_TYPES = 50
 FORMER_SECRET_DAYS = 1
-"""The former secret signs beside the new one for this long."""
+"""Days for which the former secret also signs."""
 
 
 @dataclass(frozen=True)
 class Created:
-    """An endpoint with its new secret. No other answer has the secret."""
+    """An endpoint with its new secret, which no other answer contains."""
 
     __pydantic_config__ = VIEW
     endpoint: EndpointView
     secret: str
-    """`whsec_…`: whoever receives verifies with it."""
+    """`whsec_…`, with which receivers verify messages."""
 
 
 def create(context: Context, url: str, types: Sequence[str] = (), description: str = "") -> Created:
-    """Add an endpoint for later events: `types` such as `document.completed` or `document.*`; none: every one.
+    """Add an endpoint for later events: `types` such as `document.completed` or `document.*`; none: all events.
 
-    Raises `UserError` for what cannot be an endpoint.
+    Raises `UserError` for invalid values.
     """
     check_url(url)
     _check_types(types)
@@ -84,7 +84,7 @@ def change(
     active: bool | None = None,
     description: str | None = None,
 ) -> EndpointView:
-    """Change an endpoint. One that is made active again gets events from then on: `replay_range` sends earlier ones."""
+    """Change an endpoint. A reactivated endpoint gets events from then on; `replay_range` sends earlier events."""
     if url is not None:
         check_url(url)
     _check_types(types or ())
@@ -92,8 +92,8 @@ def change(
 
     def act(tx: Tx) -> EndpointView:
         row, now = _lock(tx, endpoint_id), tx.now
-        told = {"url": url, "types": None if types is None else json.dumps(list(types)), "description": description}
-        values: dict[str, Any] = {name: value for name, value in told.items() if value is not None}
+        given = {"url": url, "types": None if types is None else json.dumps(list(types)), "description": description}
+        values: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
         if active is not None and active != row.active:
             well = {"failures": 0, "failing_since": None, "paused_until": None, "cursor": outbox.last_seq(tx)}
             values |= {"active": active, "disabled_because": None if active else "by hand", **(well if active else {})}
@@ -105,12 +105,12 @@ def change(
 
 
 def exchange_secret(context: Context, endpoint_id: str) -> Created:
-    """Give an endpoint a new secret. For a day the former one signs as well; earlier ones stop at once."""
+    """Give an endpoint a new secret. The former secret also signs for a day; earlier secrets stop at once."""
     secret = message.new_secret()
 
     def act(tx: Tx) -> EndpointView:
         row, now = _lock(tx, endpoint_id), tx.now
-        if row.secret != secret:  # else an earlier try did it, and its commit had no answer
+        if row.secret != secret:  # otherwise an earlier commit, whose answer was lost, did it
             until = now + timedelta(days=FORMER_SECRET_DAYS)
             values = {"secret": secret, "former_secret": row.secret, "former_until": until, "updated_at": now}
             tx.execute(update(ENDPOINTS).where(ENDPOINTS.c.id == endpoint_id).values(**values))
@@ -120,7 +120,7 @@ def exchange_secret(context: Context, endpoint_id: str) -> Created:
 
 
 def remove(context: Context, endpoint_id: str) -> None:
-    """Delete an endpoint with its deliveries. What is being sent to it finds no row left."""
+    """Delete an endpoint with its deliveries. Deliveries under way have no row to settle."""
 
     def act(tx: Tx) -> None:
         _lock(tx, endpoint_id)
@@ -130,42 +130,41 @@ def remove(context: Context, endpoint_id: str) -> None:
 
 
 def test(context: Context, endpoint_id: str) -> DeliveryView:
-    """Send the endpoint a test, whatever types it wants."""
-    made: list[int] = []
+    """Send a test to the endpoint, independently of its types."""
 
     def act(tx: Tx) -> DeliveryView:
         row, now = _lock(tx, endpoint_id), tx.now
         if not row.active:
             raise UserError(f"endpoint {endpoint_id} is disabled: {row.disabled_because}", code="illegal_state")
         values = {"endpoint_id": endpoint_id, "type": message.TEST, "created_at": now, "updated_at": now}
-        made[:] = [tx.execute(insert(DELIVERIES).values(**values).returning(DELIVERIES.c.id)).scalar_one()]
+        delivery_id = tx.execute(insert(DELIVERIES).values(**values).returning(DELIVERIES.c.id)).scalar_one()
         tx.execute(update(ENDPOINTS).where(ENDPOINTS.c.id == endpoint_id).values(paused_until=None))
         tx.launch("webhooks", SEND)
-        return view_of(DeliveryView, tx.execute(select(DELIVERIES).where(DELIVERIES.c.id == made[0])).one())
+        return view_of(DeliveryView, tx.execute(select(DELIVERIES).where(DELIVERIES.c.id == delivery_id)).one())
 
     return context.db.run(act)
 
 
 def replay(context: Context, delivery_id: int) -> DeliveryView:
-    """Send one delivery again, however it ended; one that waits is sent at once."""
+    """Repeat a delivery with any outcome; send a waiting one at once."""
 
     def act(tx: Tx) -> DeliveryView:
-        mine = select(DELIVERIES).where(DELIVERIES.c.id == delivery_id)
-        row = tx.execute(mine).one_or_none()
+        query = select(DELIVERIES).where(DELIVERIES.c.id == delivery_id)
+        row = tx.execute(query).one_or_none()
         if row is None or lock(tx, row.endpoint_id) is None:
             raise UnknownDelivery(delivery_id)
-        row = tx.execute(mine).one()
-        if not _again(tx, DELIVERIES.c.id == delivery_id):
+        row = tx.execute(query).one()
+        if not _reopen(tx, DELIVERIES.c.id == delivery_id):
             DELIVERY.target(DeliveryStatus(row.status), DeliveryEvent.REPLAY)
-        return view_of(DeliveryView, tx.execute(mine).one())
+        return view_of(DeliveryView, tx.execute(query).one())
 
     return context.db.run(act)
 
 
 def replay_range(context: Context, endpoint_id: str, since: datetime, until: datetime | None = None) -> int:
-    """Send an endpoint all events of a time again that it wants and that are kept; how many.
+    """Repeat all stored events of a time range that an endpoint wants; return their number.
 
-    Those that wait are sent at once. Events that it never got, as while it was disabled, are sent as well.
+    Sends waiting deliveries at once. Includes events from before, such as from times when the endpoint was disabled.
     """
     with context.db.read() as session:
         row = session.execute(select(ENDPOINTS).where(ENDPOINTS.c.id == endpoint_id)).one_or_none()
@@ -173,66 +172,67 @@ def replay_range(context: Context, endpoint_id: str, since: datetime, until: dat
             raise UnknownEndpoint(endpoint_id)
         _check_active(row)
         patterns = json.loads(row.types)
-        found = outbox.between(session, since, until or context.db.now())
-        # Beyond the cursor: they come anyway.
-        wanted = [(one.seq, one.type) for one in found if one.seq <= row.cursor and announced.wants(patterns, one.type)]
+        events = outbox.between(session, since, until or context.db.now())
+        # Events beyond the cursor follow anyway.
+        due = (event for event in events if event.seq <= row.cursor and announced.wants(patterns, event.type))
+        wanted = [(event.seq, event.type) for event in due]
     return sum(context.db.run(partial(_replay, endpoint_id=endpoint_id, wanted=some)) for some in portions(wanted))
 
 
 def replay_failed(context: Context, endpoint_id: str | None = None) -> int:
-    """Send every delivery that failed for good again, to one endpoint or to all that are active; how many."""
+    """Repeat every failed delivery, to one endpoint or to all active ones; return their number."""
     with context.db.read() as session:
-        mine = ENDPOINTS.c.active if endpoint_id is None else ENDPOINTS.c.id == endpoint_id
-        found = session.execute(select(ENDPOINTS).where(mine)).all()
-    if endpoint_id is not None and not found:
+        which = ENDPOINTS.c.active if endpoint_id is None else ENDPOINTS.c.id == endpoint_id
+        endpoints = session.execute(select(ENDPOINTS).where(which)).all()
+    if endpoint_id is not None and not endpoints:
         raise UnknownEndpoint(endpoint_id)
-    for row in found:
+    for row in endpoints:
         _check_active(row)
 
     def act(tx: Tx, endpoint: str) -> int:
         if lock(tx, endpoint) is None:
             return 0
         failed = (DELIVERIES.c.endpoint_id == endpoint, DELIVERIES.c.status == DeliveryStatus.FAILED)
-        return _again(tx, *failed)
+        return _reopen(tx, *failed)
 
-    return sum(context.db.run(partial(act, endpoint=row.id)) for row in found)
+    return sum(context.db.run(partial(act, endpoint=row.id)) for row in endpoints)
 
 
 def retained(context: Context) -> list[Retention]:
-    """Deliveries that have ended, with their attempts."""
+    """Return the retention of ended deliveries with their attempts."""
     rule = Rule(webhooks_of(context.settings).deliveries_days)
     ended = DELIVERIES.c.status.in_([DeliveryStatus.DELIVERED, DeliveryStatus.FAILED])
     return [rows("deliveries", rule, DELIVERIES.c.id, DELIVERIES.c.created_at, ended)]
 
 
 def known_types() -> list[str]:
-    """Every type of event that an endpoint may want. The flows must have been imported."""
+    """Return every type of event. The flows must be imported first."""
     return announced.every_type()
 
 
 def check_url(url: str) -> None:
-    """Raise `UserError` for what cannot be an endpoint's URL. Whether its address is public is seen when it is used."""
+    """Raise `UserError` for an invalid URL. Each delivery checks whether the address is public."""
     _check_text("url", url, MAX_URL)
     try:
         parts = urlsplit(url)
-        fine = parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0
+        is_valid = parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0
     except ValueError:
-        fine = False
-    if not fine or any(char.isspace() for char in url):
+        is_valid = False
+    if not is_valid or any(char.isspace() for char in url):
         raise UserError("a webhook endpoint needs a URL such as https://example.com/hook", code="bad_url")
     if parts.username is not None or parts.password is not None:
-        raise UserError("a webhook endpoint's URL must not hold a password: its messages are signed", code="bad_url")
+        raise UserError("a webhook endpoint's URL must not contain a password: signatures replace it", code="bad_url")
 
 
 def _check_types(types: Sequence[str]) -> None:
     if len(types) > MAX_TYPES:
-        raise UserError(f"an endpoint may name {MAX_TYPES} types of events at most", code="too_many")
-    for one in types:
-        _check_text("type", one, 80)
+        raise UserError(f"an endpoint may name at most {MAX_TYPES} types of events", code="too_many")
+    for name in types:
+        _check_text("type", name, 80)
     if bad := announced.unknown(types, known_types() if types else ()):
         kinds = ", ".join(f"{kind}.*" for kind in sorted(announced.KINDS))
         raise UserError(
-            f"there are no events of type {', '.join(bad)}; there are {kinds}, see docs/how-to/webhooks.md",
+            f"unknown types of events: {', '.join(bad)}; known are {kinds}, see docs/how-to/webhooks.md",
             code="bad_type",
         )
 
@@ -254,7 +254,7 @@ def _lock(tx: Tx, endpoint_id: str) -> Any:
     return row
 
 
-def _again(tx: Tx, *which: Any) -> int:
+def _reopen(tx: Tx, *which: Any) -> int:
     tx.launch("webhooks", SEND)
     values = {"attempts": 0, "next_run_at": None, "error": None, "finished_at": None, "updated_at": tx.now}
     return DELIVERY.move(tx, DELIVERIES, DeliveryEvent.REPLAY, *which, **values)
@@ -263,14 +263,14 @@ def _again(tx: Tx, *which: Any) -> int:
 def _replay(tx: Tx, endpoint_id: str, wanted: Sequence[tuple[int, str]]) -> int:
     if lock(tx, endpoint_id) is None:
         return 0
-    mine = (DELIVERIES.c.endpoint_id == endpoint_id, DELIVERIES.c.seq.in_([seq for seq, _ in wanted]))
-    there = set(tx.scalars(select(DELIVERIES.c.seq).where(*mine)))
+    named = (DELIVERIES.c.endpoint_id == endpoint_id, DELIVERIES.c.seq.in_([seq for seq, _ in wanted]))
+    existing = set(tx.scalars(select(DELIVERIES.c.seq).where(*named)))
     new = [
         {"endpoint_id": endpoint_id, "seq": seq, "type": kind, "created_at": tx.now, "updated_at": tx.now}
         for seq, kind in wanted
-        if seq not in there
+        if seq not in existing
     ]
-    again = _again(tx, *mine)
+    reopened = _reopen(tx, *named)
     if new:
         tx.execute(insert(DELIVERIES), new)
-    return again + len(new)
+    return reopened + len(new)

@@ -6,26 +6,26 @@ from pipeline.engine.states import Machine
 
 
 class DeliveryStatus(StrEnum):
-    """How a delivery stands."""
+    """The states of a delivery."""
 
     PENDING = "pending"
     SENDING = "sending"
     DELIVERED = "delivered"
     FAILED = "failed"
-    """Refused for good, or no attempts are left."""
+    """A permanent error, or no attempts left."""
 
 
 class DeliveryEvent(StrEnum):
-    """What can happen to a delivery."""
+    """The events of a delivery."""
 
     CLAIM = "claim"
     DONE = "done"
     WAIT = "wait"
-    """The endpoint did not take it: it is tried again when the row is due."""
+    """A transient error; a retry follows when the row is due."""
     GIVE_BACK = "give_back"
     FAIL = "fail"
     REPLAY = "replay"
-    """Somebody wants it sent again."""
+    """A person replays it."""
 
 
 _D, _E = DeliveryStatus, DeliveryEvent

@@ -248,7 +248,7 @@ async def show_picture(
     if size is None:
         path = (await run_sync(screenshots.screenshot.by, caller, shot_id)).path
         if path is None or path.suffix not in _TYPES or not path.is_file():
-            raise Refused(f"the picture of screenshot {shot_id} is not kept any more", code="no_picture")
+            raise Refused(f"the picture of screenshot {shot_id} is deleted", code="no_picture")
         return FileResponse(path, media_type=_TYPES[path.suffix], headers=headers)
     name, content = await rendition(request, shot_id, Kind[size.name])
     headers["ETag"] = f'"{name}"'

@@ -129,11 +129,11 @@ def test_reply_of_no_use_after_its_repair_is_a_dead_letter(stack: Stack, shots: 
     shots.submit(5)
     wait_until(lambda: shots.states(BATCHES) == {"failed_permanent": 1}, START_S, "a dead letter", last=shots.stand)
     assert shots.calls(Operation.ANALYSE) == 2
-    assert "not usable, even after a repair" in queries.dead_letters(shots.context)[0].reason
+    assert "unusable, even after a repair" in queries.dead_letters(shots.context)[0].reason
 
 
 @pytest.mark.rotating
-def test_screenshots_that_were_not_sent_are_left_out(stack: Stack, shots: Shots, model: ScreenshotModel) -> None:
+def test_unsent_screenshots_are_left_out(stack: Stack, shots: Shots, model: ScreenshotModel) -> None:
     model.play(Operation.ANALYSE, replies.strangers)
     model.play(Operation.EXPAND, replies.strangers)
     stack.start("shots-1", "beat-1")
@@ -153,7 +153,7 @@ def test_threads_that_nobody_named_become_new_ones(stack: Stack, shots: Shots, m
     shots.finish()
     shots.assert_once(ids)
     assert "thread_of_somebody_else" not in {row.thread_id for row in shots.rows(NODES)}
-    assert "begins a new one" in notes_of(shots)
+    assert "starts a new thread" in notes_of(shots)
 
 
 @pytest.mark.rotating

@@ -1,4 +1,4 @@
-"""Frames on disk, and a hand that does the workers' part: no model, no broker."""
+"""Frames on disk, and a hand that does the workers' part without a model or a broker."""
 
 import itertools
 from collections.abc import Callable, Sequence
@@ -31,7 +31,7 @@ ME = Owner("here:1:a", "request-1")
 
 @pytest.fixture(autouse=True)
 def launched(monkeypatch: pytest.MonkeyPatch) -> Dispatch:
-    """What transactions have asked for after their commits: none of it is sent."""
+    """Collect the launches of transactions instead of sending them."""
     asked = Dispatch()
     monkeypatch.setattr("pipeline.process._launch", lambda _, dispatch: asked.add(dispatch))
     return asked
@@ -39,7 +39,7 @@ def launched(monkeypatch: pytest.MonkeyPatch) -> Dispatch:
 
 @dataclass(frozen=True)
 class Evidence:
-    """What a model read on a frame."""
+    """A model's text and entities of a frame."""
 
     ocr_text: str = ""
     snippets: Sequence[str] = ()
@@ -49,8 +49,8 @@ class Evidence:
 
 @dataclass(frozen=True)
 class Draft:
-    """A node as a test describes it. No `shots`: all of its batch. No `thread`: that of what it is `derived_from` (a
-    place among the drafts), or a new one."""
+    """A test's description of a node. Default `shots`: all of its batch; default `thread`: that of `derived_from` (a
+    position among the drafts), or a new thread."""
 
     kind: str
     content: Content
@@ -61,21 +61,21 @@ class Draft:
 
 
 def as_expansion(batch_id: int, shots: Sequence[int], drafts: Sequence[Draft]) -> Expansion:
-    """Drafts of a batch with these frames as what `expansion.settle` takes."""
+    """Convert drafts of a batch with these frames to arguments of `expansion.settle`."""
     nodes: list[PendingNode] = []
     edges: list[PendingEdge] = []
     for place, draft in enumerate(drafts):
-        said, parent = draft.content, nodes[draft.derived_from] if draft.derived_from is not None else None
+        content, parent = draft.content, nodes[draft.derived_from] if draft.derived_from is not None else None
         thread = draft.thread or (parent.thread_id if parent else f"thread_{batch_id}_{place}")
         node = PendingNode(
             NodeKind(draft.kind),
             thread,
-            said.title,
-            said.summary,
-            said.keywords,
-            said.entities,
-            said.importance,
-            said.confidence,
+            content.title,
+            content.summary,
+            content.keywords,
+            content.entities,
+            content.importance,
+            content.confidence,
             tuple(draft.shots or shots),
             int(draft.at.timestamp() * 1000),
             Origin.MODEL,
@@ -88,7 +88,7 @@ def as_expansion(batch_id: int, shots: Sequence[int], drafts: Sequence[Draft]) -
 
 
 def as_index(evidence: dict[int, Evidence]) -> VlmIndex:
-    """What was read on frames, as a model says it: no segments."""
+    """Convert evidence to a model's index without segments."""
     seen = [
         SeenScreenshot(
             screenshot_id=shot,
@@ -104,14 +104,14 @@ def as_index(evidence: dict[int, Evidence]) -> VlmIndex:
 
 @dataclass
 class Hand:
-    """Captures, analyses and merges, one call each."""
+    """Ingests, analyses and merges, one call each."""
 
     context: Context
     folder: Path
     numbers: "itertools.count[int]" = field(default_factory=itertools.count)
 
     def file(self, text: str = "") -> Path:
-        """A picture of its own for each text, far from every other text's."""
+        """Draw a picture for a text, unlike the pictures of all other texts."""
         number = next(self.numbers)
         path = self.folder / f"frame-{number}.png"
         noise(text or f"frame {number}").save(path)
@@ -125,27 +125,27 @@ class Hand:
         return intake.ingest(self.context, path, Frame(source, at, app, title))
 
     def batch(self, *, source: str = "screen:1", ts: datetime | None = None, app: str = "") -> tuple[int, list[int]]:
-        """(a batch of five new frames, their ids)."""
+        """Make a batch of five new frames; return (its id, the frames' ids)."""
         taken = [self.add(source=source, ts=ts + timedelta(seconds=i) if ts else None, app=app) for i in range(5)]
         (made,) = buffer.batch(self.context, source)
         return made, [shot.shot_id for shot in taken if shot.shot_id is not None]
 
-    def look(self, part: ShardUnit, evidence: dict[int, Evidence] | None = None, model: str = "m") -> bool:
-        """A shard's result is stored: what was read on those of its frames that there is evidence of."""
+    def settle_shard(self, part: ShardUnit, evidence: dict[int, Evidence] | None = None, model: str = "m") -> bool:
+        """Store a shard's result with the evidence of its frames."""
         shots = [shot.id for shot in part.shots.values()]
         index = as_index({shot: read for shot, read in (evidence or {}).items() if shot in shots})
         call = UsedCall(Operation.ANALYSE, "p", model, "hash", part.attempts, Ask.FIRST, shots)
         return shard.settle(self.context, part, index, call).done == 1
 
-    def look_at_all(self, batch_id: int, evidence: dict[int, Evidence] | None = None) -> None:
-        """The batch is analysed, and waits to become nodes."""
+    def analyse_shards(self, batch_id: int, evidence: dict[int, Evidence] | None = None) -> None:
+        """Analyse all shards of a batch, which then waits for its expansion."""
         assert analysis.claim(self.context, batch_id) is not None
         while part := shard.claim(self.context, batch_id, ME):
-            assert self.look(part, evidence)
+            assert self.settle_shard(part, evidence)
         assert analysis.settle(self.context, batch_id).status is WorkStatus.PENDING
 
     def analyse(self, batch_id: int, drafts: Sequence[Draft], evidence: dict[int, Evidence] | None = None) -> list[int]:
-        self.look_at_all(batch_id, evidence)
+        self.analyse_shards(batch_id, evidence)
         unit = expansion.claim(self.context, batch_id, ME)
         assert unit is not None
         drawn = as_expansion(batch_id, [shot.id for shot in unit.shots], drafts)
@@ -163,7 +163,7 @@ class Hand:
 
 
 def rows_of(context: Context, table: Table) -> list[Any]:
-    """A table's rows, the newest first."""
+    """Return a table's rows, the newest first."""
     with context.db.read() as session:
         return list(session.execute(select(table).order_by(table.c.id.desc())))
 

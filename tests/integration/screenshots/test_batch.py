@@ -34,7 +34,7 @@ def due_now(context: Context) -> None:
 
 
 def rest(context: Context, span: timedelta) -> None:
-    """Let this time pass while a batch waits for another attempt."""
+    """Let this time pass while a batch waits for its next attempt."""
     with context.db.transaction() as session:
         row = session.execute(select(BATCHES)).one()
         values = {name: getattr(row, name) - span for name in ("rests_since", "started_at")}
@@ -48,7 +48,7 @@ def claimed(context: Context, batch: int) -> ShardUnit:
 
 
 def models(context: Context) -> list[str]:
-    """What looked at each shard; empty where nothing has."""
+    """Return the model of each shard; empty without a result."""
     with context.db.read() as session:
         return list(session.execute(select(SHARDS.c.model).order_by(SHARDS.c.number)).scalars())
 
@@ -67,7 +67,7 @@ def test_only_the_failed_shard_runs_again(context: Context, hand: Hand) -> None:
         if number == 1:
             assert shard.fail(context, part, UnitError("504")).retry_in_s
         else:
-            assert hand.look(part, {shots[2 * number]: Evidence(f"text {number}")}, f"model {number}")
+            assert hand.settle_shard(part, {shots[2 * number]: Evidence(f"text {number}")}, f"model {number}")
     settled = analysis.settle(context, batch)
     assert settled.status is WorkStatus.FAILED
     assert settled.retry_in_s
@@ -77,13 +77,13 @@ def test_only_the_failed_shard_runs_again(context: Context, hand: Hand) -> None:
     again = analysis.claim(context, batch)
     assert again is not None
     assert (again.due, again.is_new) == (1, True)
-    assert analysis.settle(context, batch).status is None  # a message of the attempt before uses up none
+    assert analysis.settle(context, batch).status is None  # a message of the previous attempt uses no attempt
     part = claimed(context, batch)
     assert part.row.number == 1
-    hand.look(part, {shots[2]: Evidence("text 1")}, "model 1")
+    hand.settle_shard(part, {shots[2]: Evidence("text 1")}, "model 1")
     assert shard.claim(context, batch, ME) is None
     assert analysis.settle(context, batch).status is WorkStatus.PENDING
-    assert analysis.settle(context, batch).status is None  # one caller sees it end
+    assert analysis.settle(context, batch).status is None  # one caller ends it
     assert models(context) == ["model 0", "model 1", "model 2"]
     read = [queries.screenshot(context, shot).ocr_text for shot in shots]
     assert read == ["text 0", None, "text 1", None, "text 2"]
@@ -95,22 +95,22 @@ def test_a_batch_counts_attempts_over_its_whole_life_and_its_run_time_without_wa
 ) -> None:
     batch, shots = hand.batch()
     analysis.claim(context, batch)
-    hand.look(claimed(context, batch))
+    hand.settle_shard(claimed(context, batch))
     while part := shard.claim(context, batch, ME):
         shard.fail(context, part, UnitError("504"))
     analysis.settle(context, batch)
     first, last = (queries.screenshot(context, shots[place]) for place in (0, 4))
     assert first.vlm_next_run_at == last.vlm_next_run_at == queries.batch(context, batch).next_run_at is not None
     rest(context, timedelta(hours=30 * 24))
-    hand.look_at_all(batch, {shots[4]: Evidence("text", app_guess="Files")})
+    hand.analyse_shards(batch, {shots[4]: Evidence("text", app_guess="Files")})
     first, last = (queries.screenshot(context, shots[place]) for place in (0, 4))
-    # The first one's shard had succeeded: it was not asked about again.
+    # The first frame's shard had succeeded, so it was not repeated.
     assert [(one.vlm_attempts, one.vlm_next_run_at) for one in (first, last)] == [(1, None), (2, None)]
     assert (last.app_guess, last.app_guess_confidence, first.app_guess_confidence) == ("Files", 0.5, None)
     unit = expansion.claim(context, batch, ME)
     assert unit is not None
     expansion.fail(context, unit, UnitError("503"))
-    assert queries.batch(context, batch).total_attempts == 2  # its second one, which analysed the frames
+    assert queries.batch(context, batch).total_attempts == 2  # its second attempt, which analysed the frames
     rest(context, timedelta(hours=1))
     unit = expansion.claim(context, batch, ME)
     assert unit is not None
@@ -139,21 +139,21 @@ def test_a_shard_that_is_under_way_keeps_its_batch_open(context: Context, hand: 
     analysis.claim(context, batch)
     part = claimed(context, batch)
     assert analysis.settle(context, batch).status is None
-    hand.look(part)
+    hand.settle_shard(part)
     assert analysis.settle(context, batch).status is None
     assert statuses(context, BATCHES) == ["running"]
 
 
 @pytest.mark.both_databases
-def test_a_result_whose_claim_was_taken_away_changes_nothing(context: Context, hand: Hand) -> None:
+def test_a_result_with_a_lost_claim_changes_nothing(context: Context, hand: Hand) -> None:
     batch, shots = hand.batch()
     analysis.claim(context, batch)
     stolen = claimed(context, batch)
     assert FLOW.free_lost(context, {ME.worker_id}) == 1
-    assert not hand.look(stolen, {shots[0]: Evidence("late")})
+    assert not hand.settle_shard(stolen, {shots[0]: Evidence("late")})
     assert shard.fail(context, stolen, UnitError("late")).status is None
     assert statuses(context, SHARDS) == ["pending"] * 3
-    hand.look_at_all(batch)
+    hand.analyse_shards(batch)
     unit = expansion.claim(context, batch, ME)
     assert unit is not None
     assert FLOW.free_lost(context, {ME.worker_id}) == 1
@@ -164,9 +164,9 @@ def test_a_result_whose_claim_was_taken_away_changes_nothing(context: Context, h
 
 
 @pytest.mark.both_databases
-def test_two_that_finish_a_batch_finish_it_once(context: Context, hand: Hand) -> None:
+def test_two_workers_that_finish_a_batch_finish_it_once(context: Context, hand: Hand) -> None:
     batch, shots = hand.batch()
-    hand.look_at_all(batch, {shots[0]: Evidence("读到的文字 Ann", ["File"], ["Ann", "Bob"], "Code")})
+    hand.analyse_shards(batch, {shots[0]: Evidence("读到的文字 Ann", ["File"], ["Ann", "Bob"], "Code")})
     first = expansion.claim(context, batch, ME)
     assert first is not None
     assert expansion.claim(context, batch, OTHER) is None
@@ -182,16 +182,16 @@ def test_two_that_finish_a_batch_finish_it_once(context: Context, hand: Hand) ->
     assert (row.ui_text_snippets, row.detected_entities) == (["File"], ["Ann"])
 
 
-def test_a_message_that_comes_again_gives_back_what_its_lost_process_held(context: Context, hand: Hand) -> None:
+def test_a_redelivered_message_gives_back_the_claims_of_its_dead_process(context: Context, hand: Hand) -> None:
     batch, _ = hand.batch()
     analysis.claim(context, batch)
     lost = claimed(context, batch)
     again = claimed(context, batch)
     assert (again.id, again.attempts) == (lost.id, 2)
-    assert not hand.look(lost)
-    assert hand.look(again)
+    assert not hand.settle_shard(lost)
+    assert hand.settle_shard(again)
     while part := shard.claim(context, batch, OTHER):
-        hand.look(part)
+        hand.settle_shard(part)
     analysis.settle(context, batch)
     units = [expansion.claim(context, batch, ME) for _ in range(2)]
     assert [unit.attempts for unit in units if unit] == [1, 2]
@@ -200,26 +200,26 @@ def test_a_message_that_comes_again_gives_back_what_its_lost_process_held(contex
 def test_a_crash_on_the_last_attempt_makes_a_dead_letter_not_a_stranded_row(context: Context, hand: Hand) -> None:
     batch, _ = hand.batch()
     attempts = retry.policy(context.settings).max_attempts
-    assert attempts == 6  # every one of the five waits is used
+    assert attempts == 6  # all five waits are used
     analysis.claim(context, batch)
     for attempt in range(attempts):
         assert claimed(context, batch).row.number == 0, attempt
         FLOW.free_lost(context, {ME.worker_id})
     while part := shard.claim(context, batch, ME):
-        hand.look(part)
+        hand.settle_shard(part)
     assert analysis.settle(context, batch).status is WorkStatus.FAILED_PERMANENT
     letter = queries.dead_letters(context)[0]
     assert (letter.kind, letter.id) == ("batch", batch)
-    assert letter.reason == "shard 1: the worker was lost while it worked on this (after 6 attempts)"
+    assert letter.reason == "shard 1: the worker died during this work (after 6 attempts)"
     assert statuses(context) == ["failed_permanent"] * 5
     assert service.replay(context, "batch", [batch]) == [batch]
     assert statuses(context) == ["pending"] * 5
     assert queries.dead_letters(context) == []
 
 
-def test_a_crash_on_the_last_attempt_of_making_nodes_makes_a_dead_letter(context: Context, hand: Hand) -> None:
+def test_a_crash_on_the_last_attempt_of_an_expansion_makes_a_dead_letter(context: Context, hand: Hand) -> None:
     batch, _ = hand.batch()
-    hand.look_at_all(batch)
+    hand.analyse_shards(batch)
     attempts = retry.policy(context.settings).max_attempts
     for attempt in range(attempts):
         assert expansion.claim(context, batch, ME) is not None, attempt
@@ -228,7 +228,7 @@ def test_a_crash_on_the_last_attempt_of_making_nodes_makes_a_dead_letter(context
     letter = queries.dead_letters(context)[0]
     assert (letter.kind, letter.id, letter.attempts) == ("batch", batch, attempts)
     assert "lost" in letter.reason
-    assert statuses(context) == ["succeeded"] * 5  # what was seen on them stays
+    assert statuses(context) == ["succeeded"] * 5  # the frames' texts stay
     assert service.replay(context, "batch", [batch]) == [batch]
     assert [one.action for one in plan.next_steps(context, [batch])] == ["expand"]
     assert expansion.claim(context, batch, ME) is not None
@@ -247,9 +247,9 @@ def test_an_expired_lease_is_given_back(context: Context, hand: Hand) -> None:
 
 
 def dead_batch(context: Context, hand: Hand) -> int:
-    """A batch that was given up when it was to become nodes."""
+    """Make a batch that failed permanently at its expansion."""
     batch, _ = hand.batch()
-    hand.look_at_all(batch)
+    hand.analyse_shards(batch)
     unit = expansion.claim(context, batch, ME)
     assert unit is not None
     assert (
@@ -260,7 +260,9 @@ def dead_batch(context: Context, hand: Hand) -> int:
 
 
 @pytest.mark.both_databases
-def test_replaying_some_or_all_and_nothing_when_one_is_no_dead_letter(context: Context, hand: Hand) -> None:
+def test_replay_takes_some_or_all_dead_letters_and_nothing_if_one_id_is_not_a_dead_letter(
+    context: Context, hand: Hand
+) -> None:
     ids = [dead_batch(context, hand) for _ in range(3)]
     with pytest.raises(UserError, match="999"):
         service.replay(context, "batch", [ids[0], 999])
@@ -269,14 +271,14 @@ def test_replaying_some_or_all_and_nothing_when_one_is_no_dead_letter(context: C
     assert service.replay(context, "batch") == ids[1:]
 
 
-def test_a_replayed_batch_asks_only_for_what_failed_and_with_all_its_attempts(context: Context, hand: Hand) -> None:
+def test_a_replayed_batch_repeats_only_failed_shards_with_all_its_attempts(context: Context, hand: Hand) -> None:
     batch, _ = hand.batch()
     analysis.claim(context, batch)
     outcome = [UnitError("503"), None, UnitError("refused", kind=ErrorKind.PERMANENT)]
     for error in outcome:
         part = claimed(context, batch)
         if error is None:
-            hand.look(part, model="paid")
+            hand.settle_shard(part, model="paid")
         else:
             shard.fail(context, part, error)
     assert analysis.settle(context, batch).status is WorkStatus.FAILED_PERMANENT
@@ -297,7 +299,7 @@ def test_a_rate_limit_uses_no_attempt(context: Context, hand: Hand) -> None:
     assert failed.status is not WorkStatus.FAILED_PERMANENT
     assert claimed(context, batch).attempts == 1
     batch, _ = hand.batch()
-    hand.look_at_all(batch)
+    hand.analyse_shards(batch)
     unit = expansion.claim(context, batch, ME)
     assert unit is not None
     expansion.fail(context, unit, UnitError("429", kind=ErrorKind.RATE_LIMITED))
@@ -312,9 +314,9 @@ def test_a_file_deleted_between_add_and_analyse_gives_up_its_frame_only(context:
     files.discard(context.settings, [part.shots[1].file])
     assert retention.image_of(context, part.shots[1]) is None
     assert retention.image_of(context, part.shots[2]) is not None
-    hand.look(part)
+    hand.settle_shard(part)
     while another := shard.claim(context, batch, ME):
-        hand.look(another)
+        hand.settle_shard(another)
     analysis.settle(context, batch)
     unit = expansion.claim(context, batch, ME)
     assert unit is not None
@@ -324,7 +326,7 @@ def test_a_file_deleted_between_add_and_analyse_gives_up_its_frame_only(context:
     assert "gone" in (queries.screenshot(context, shots[0]).error or "")
 
 
-def test_originals_go_when_their_time_is_over_and_what_was_read_stays(context: Context, hand: Hand) -> None:
+def test_originals_are_deleted_after_their_retention_and_their_texts_stay(context: Context, hand: Hand) -> None:
     batch, shots = hand.batch()
     hand.analyse(batch, [draft("a", shots)], {shots[0]: Evidence("text")})
     assert retention.expire(context) == 0

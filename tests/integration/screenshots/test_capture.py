@@ -1,4 +1,4 @@
-"""A worker with a display captures what the settings name: beat asks for it, one message at a time."""
+"""A worker with a display captures the configured sources; beat launches one message at a time."""
 
 import shutil
 import subprocess
@@ -41,7 +41,7 @@ def database_url(sqlite_url: str) -> str:
 
 
 class Display:
-    """A screen, one that shows something excluded, and no window; or nothing at all while `gone`."""
+    """A screen, an excluded screen, and no window; or no display while `gone`."""
 
     gone = False
 
@@ -50,7 +50,7 @@ class Display:
 
     def capture(self, sources: Sequence[str]) -> list[Captured]:
         if Display.gone:
-            raise UserError("the screens cannot be captured", code="no_display")
+            raise UserError("cannot capture the screens", code="no_display")
         at = datetime.now(UTC)
         shown = encoded(noise(f"at {at}"))
         return [Captured(Frame("screen:1", at, "Mail", "Inbox"), shown), Captured(Frame("screen:2", at, "Safe"), b"")]
@@ -65,14 +65,14 @@ def display(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(canvas, "ON_SCREEN", Captures(Display))  # type: ignore[arg-type]
 
 
-def test_beat_asks_once_however_often_it_ticks_and_the_frames_are_batched(context: Context, display: None) -> None:
+def test_repeated_ticks_launch_one_capture_and_its_frames_are_batched(context: Context, display: None) -> None:
     assert screenshots.status().capture is not None
     canvas.tick.apply()
     assert queue_depths(context.redis, [CAPTURE]) == {CAPTURE: 1}
     canvas.tick.apply()
     canvas.TASKS.launch(Scope.CAPTURES)
-    assert queue_depths(context.redis, [CAPTURE]) == {CAPTURE: 1}, "nobody captures yet: nothing piles up"
-    captured = canvas.capture.apply().result  # `get` refuses where a test before was a pool of Celery
+    assert queue_depths(context.redis, [CAPTURE]) == {CAPTURE: 1}, "no worker captures yet, so no messages accumulate"
+    captured = canvas.capture.apply().result  # `get` refuses if an earlier test ran a pool of Celery
     (shot,) = rows_of(context, SHOTS)
     assert (shot.source_key, shot.app, shot.window_title) == ("screen:1", "Mail", "Inbox")
     assert [(row.source_key, row.reason) for row in rows_of(context, REJECTIONS)] == [("screen:2", "excluded")]
@@ -81,7 +81,7 @@ def test_beat_asks_once_however_often_it_ticks_and_the_frames_are_batched(contex
     assert len(rows_of(context, BATCHES)) == 1
 
 
-def test_status_says_what_is_captured_what_is_not_there_and_why_nothing_can_be(context: Context, display: None) -> None:
+def test_status_names_captured_sources_missing_ones_and_errors(context: Context, display: None) -> None:
     def told() -> tuple[float | None, list[str], str]:
         found = screenshots.status().capture
         assert found is not None
@@ -94,7 +94,7 @@ def test_status_says_what_is_captured_what_is_not_there_and_why_nothing_can_be(c
     assert (absent, error) == (["window:Mail"], "")
     Display.gone = True
     canvas.capture.apply()
-    assert told()[1:] == ([], "the screens cannot be captured")
+    assert told()[1:] == ([], "cannot capture the screens")
     Display.gone = False
     canvas.capture.apply()
     assert told()[1:] == (["window:Mail"], ""), "the display is back"
@@ -102,7 +102,7 @@ def test_status_says_what_is_captured_what_is_not_there_and_why_nothing_can_be(c
 
 @pytest.fixture
 def x11(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A display with two windows, one of which stands before the other."""
+    """A display with two windows, one before the other."""
     started: list[subprocess.Popen[bytes]] = []
 
     def run(*command: str) -> None:
@@ -130,7 +130,7 @@ def _number(name: str) -> str:
 
 
 @pytest.mark.skipif(not all(map(shutil.which, ("Xvfb", "xmessage", "xprop", "xwininfo"))), reason="needs Xvfb")
-def test_a_window_is_seen_whole_though_another_stands_before_it(x11: None) -> None:
+def test_a_capture_shows_the_whole_window_behind_another(x11: None) -> None:
     below, above = _number("Below"), _number("Above")
     listed = ["-f", "_NET_CLIENT_LIST_STACKING", "32x", "-set", "_NET_CLIENT_LIST_STACKING", f"{below},{above}"]
     subprocess.run(["xprop", "-root", *listed], check=True)
@@ -144,7 +144,7 @@ def test_a_window_is_seen_whole_though_another_stands_before_it(x11: None) -> No
         assert seen is not None
         assert seen.size == (300, 200)
         red = sum(seen.bgra[at : at + 3] == b"\0\0\xff" for at in range(0, len(seen.bgra), 4))
-        assert red > 40_000, "nothing of the blue one"
+        assert red > 40_000, "no part of the blue window"
         assert grabber.grab(0x999999) is None
     finally:
         grabber.close()

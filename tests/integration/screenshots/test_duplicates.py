@@ -1,4 +1,4 @@
-"""What is accepted and what is not, what is left of either, and what the ledger says."""
+"""Intake accepts or rejects frames, and records rejections in the ledger."""
 
 import os
 import stat
@@ -35,7 +35,7 @@ def take(context: Context, picture: Image.Image | bytes | Path, second: int = 0,
     return intake.ingest(context, data, Frame(source, BEGIN + timedelta(seconds=second), **named))
 
 
-def test_a_frame_has_a_private_copy_that_stays_when_the_original_goes(context: Context, hand: Hand) -> None:
+def test_a_private_copy_of_a_frame_outlives_the_original(context: Context, hand: Hand) -> None:
     path = hand.file("one")
     data = path.read_bytes()
     taken = take(context, path)
@@ -49,7 +49,7 @@ def test_a_frame_has_a_private_copy_that_stays_when_the_original_goes(context: C
 
 
 @pytest.mark.parametrize("name", ["..evil..png", "a\nb.png", "évènement 屏幕.PNG", "no-suffix"])
-def test_no_name_of_the_users_becomes_a_name_of_ours(context: Context, tmp_path: Path, name: str) -> None:
+def test_names_of_stored_files_contain_no_name_of_the_users(context: Context, tmp_path: Path, name: str) -> None:
     path = tmp_path / "deep" / "down" / name
     path.parent.mkdir(parents=True)
     path.write_bytes(encoded(noise("one")))
@@ -66,7 +66,7 @@ def test_the_same_capture_twice_is_one_row_and_one_file(context: Context, hand: 
     assert queries.rejections(context) == []
 
 
-def test_a_duplicate_leaves_its_distance_threshold_and_nearest_frame_and_no_file(context: Context) -> None:
+def test_the_ledger_has_a_duplicates_distance_threshold_and_nearest_frame_and_no_file_stays(context: Context) -> None:
     first = take(context, draw(EDITOR))
     moved = [take(context, draw(EDITOR.but(clock="09:42", cursor=(1500, 800))), 1) for _ in range(2)]
     typed = take(context, draw(EDITOR.but(typed=TYPED)), 2)
@@ -79,7 +79,7 @@ def test_a_duplicate_leaves_its_distance_threshold_and_nearest_frame_and_no_file
     assert len(stored_files(context)) == 2
 
 
-def test_what_pressure_rejects_is_in_the_ledger_with_the_wider_threshold(context: Context) -> None:
+def test_the_ledger_has_the_wider_threshold_of_frames_rejected_under_pressure(context: Context) -> None:
     rules = context.settings.screenshots
     one = noise("one").resize((640, 640), Image.Resampling.NEAREST)
     other = one.copy()
@@ -97,7 +97,7 @@ def test_what_pressure_rejects_is_in_the_ledger_with_the_wider_threshold(context
     assert (row.threshold, row.distance) == (rules.dedup_threshold_pressed, bits)
 
 
-def test_what_was_seen_too_long_ago_or_too_many_frames_ago_or_elsewhere_is_taken_again(context: Context) -> None:
+def test_frames_like_old_frames_or_frames_of_other_sources_are_accepted(context: Context) -> None:
     take(context, draw(EDITOR))
     assert take(context, draw(EDITOR), 1, source="screen:2").accepted
     age(context, context.settings.screenshots.dedup_window_s + 1)
@@ -107,7 +107,7 @@ def test_what_was_seen_too_long_ago_or_too_many_frames_ago_or_elsewhere_is_taken
     assert take(context, draw(EDITOR), 100).accepted
 
 
-def test_order_of_arrival_says_what_is_recent_when_the_clock_goes_back(context: Context) -> None:
+def test_recent_frames_are_the_latest_arrivals_when_the_clock_goes_back(context: Context) -> None:
     for number in range(context.settings.screenshots.dedup_frames):
         take(context, noise(f"{number}"), number)
     age(context, -7200)
@@ -128,7 +128,7 @@ def test_an_inactive_source_is_refused_and_another_is_not(context: Context, hand
 @pytest.mark.parametrize(
     "source", ["", "screen", "screen:", "camera:1", "screen:../1", "screen:a b", "screen:" + "1" * 114]
 )
-def test_what_is_no_source_is_refused_before_anything_is_read(context: Context, hand: Hand, source: str) -> None:
+def test_an_invalid_source_is_refused_before_the_picture_is_read(context: Context, hand: Hand, source: str) -> None:
     with pytest.raises(UserError, match="not a source") as error:
         take(context, hand.folder / "none.png", source=source)
     assert error.value.code == "bad_source"
@@ -146,7 +146,7 @@ def test_what_is_no_source_is_refused_before_anything_is_read(context: Context, 
     ],
     ids=["nothing", "PDF", "cut PNG", "cut JPEG", "huge"],
 )
-def test_what_is_no_sound_picture_is_refused_and_the_ledger_says_why(
+def test_an_invalid_picture_is_refused_and_the_ledger_has_the_reason(
     context: Context, make: Callable[[], bytes], code: str
 ) -> None:
     data = make()
@@ -165,7 +165,7 @@ class TestSmallLimit:
     def settings_env(self) -> dict[str, str]:
         return {"PENSTOCK_SCREENSHOTS__MAX_IMAGE_MB": "1"}
 
-    def test_what_is_too_large_is_refused_unread(self, context: Context, tmp_path: Path) -> None:
+    def test_a_picture_that_is_too_large_is_refused_unread(self, context: Context, tmp_path: Path) -> None:
         path = tmp_path / "large.png"
         path.write_bytes(encoded(noise("one")) + bytes(2**20))
         for picture in (path, path.read_bytes()):
@@ -178,7 +178,7 @@ class TestSmallLimit:
 
 
 @pytest.mark.parametrize(("name", "code"), [("none.png", "not_found"), (".", "not_a_file"), ("a\0b.png", "io_error")])
-def test_what_is_no_file_is_refused_by_name(context: Context, tmp_path: Path, name: str, code: str) -> None:
+def test_a_path_that_is_not_a_file_is_refused_by_name(context: Context, tmp_path: Path, name: str, code: str) -> None:
     with pytest.raises(UserError) as error:
         take(context, tmp_path / name)
     assert error.value.code == code
@@ -190,7 +190,7 @@ def test_a_time_without_zone_is_refused(context: Context) -> None:
         intake.ingest(context, encoded(noise("one")), Frame("screen:1", datetime(2026, 3, 1)))  # noqa: DTZ001
 
 
-def test_text_that_no_database_takes_does_no_harm(context: Context) -> None:
+def test_text_that_databases_refuse_is_replaced(context: Context) -> None:
     taken = take(context, noise("one"), app="edi\0tor", window_title="\ud800 Straße 屏幕\n" + "x" * 1000)
     row = queries.screenshot(context, taken.shot_id or 0)
     assert row.app == "edi tor"
@@ -206,9 +206,7 @@ class TestExclusions:
         }
 
     @pytest.mark.parametrize(("app", "title"), [("KeePassXC", "x"), ("firefox", "Bank — PRIVATE browsing")])
-    def test_an_excluded_frame_leaves_nothing_but_that_there_was_one(
-        self, context: Context, app: str, title: str
-    ) -> None:
+    def test_an_excluded_frame_leaves_only_a_row_in_the_ledger(self, context: Context, app: str, title: str) -> None:
         assert take(context, draw(), app=app, window_title=title).reason == "excluded"
         assert take(context, Path("never read.png"), 1, app=app, window_title=title).reason == "excluded"
         assert stored_files(context) == set()
@@ -216,15 +214,15 @@ class TestExclusions:
         assert [(row.reason, row.sha256, row.phash, row.distance) for row in rows] == [("excluded", "", "", None)] * 2
         assert all(app not in str(row) and "browsing" not in str(row) for row in rows)
 
-    def test_others_are_taken(self, context: Context) -> None:
+    def test_other_frames_are_accepted(self, context: Context) -> None:
         assert take(context, draw(), app="firefox", window_title="News").accepted
 
-    def test_more_are_excluded_while_everything_runs_and_those_of_the_settings_stay(self, context: Context) -> None:
+    def test_live_exclusions_add_to_those_of_the_settings(self, context: Context) -> None:
         found = service.exclude(context, apps=["Signal", " signal", "*bank*"])
         assert (found.apps, found.titles, found.fixed_apps) == (["Signal", "*bank*"], [], ["*keepass*"])
         for app in ("signal", "MyBank", "KeePassXC"):
             assert take(context, draw(), app=app).reason == "excluded"
-        assert service.exclude(context, titles=["*salary*"]).apps == ["Signal", "*bank*"], "None: as before"
+        assert service.exclude(context, titles=["*salary*"]).apps == ["Signal", "*bank*"], "None keeps them"
         assert take(context, draw(), app="firefox", window_title="Salary 2026").reason == "excluded"
         assert service.exclude(context, apps=[], titles=[]) == service.exclusions(context)
         assert take(context, draw(), app="KeePassXC").reason == "excluded"
@@ -233,34 +231,32 @@ class TestExclusions:
     @pytest.mark.parametrize(
         ("pattern", "says"), [("*", "exclude everything"), ("a;b", "semicolon"), ("x" * 201, "200 characters")]
     )
-    def test_a_pattern_that_makes_no_sense_is_refused(self, context: Context, pattern: str, says: str) -> None:
+    def test_an_invalid_pattern_is_refused(self, context: Context, pattern: str, says: str) -> None:
         with pytest.raises(UserError, match=says):
             service.exclude(context, apps=[pattern])
         assert service.exclusions(context).apps == []
 
 
-def test_one_that_became_new_between_the_glance_and_the_decision_has_its_file(
+def test_a_frame_that_becomes_new_after_the_prediction_has_its_file(
     context: Context, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(intake.Candidate, "_looks_new", lambda *_: False)
+    monkeypatch.setattr(intake.Candidate, "_seems_new", lambda *_: False)
     taken = take(context, noise("one"))
     assert taken.accepted
     assert stored_files(context) == {row_of(context, SHOTS, taken.shot_id or 0).file}
 
 
-def test_one_that_became_known_between_the_glance_and_the_decision_leaves_no_file(
+def test_a_frame_that_becomes_known_after_the_prediction_leaves_no_file(
     context: Context, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     take(context, draw())
-    monkeypatch.setattr(intake.Candidate, "_looks_new", lambda *_: True)
+    monkeypatch.setattr(intake.Candidate, "_seems_new", lambda *_: True)
     assert take(context, draw()).reason == "known"
     assert take(context, draw(), 1).reason == "duplicate"
     assert len(stored_files(context)) == 1
 
 
-def test_a_file_stays_when_nobody_knows_whether_its_row_was_committed(
-    context: Context, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_stays_if_the_commit_of_its_row_has_no_answer(context: Context, monkeypatch: pytest.MonkeyPatch) -> None:
     def cut_off(*_: object) -> None:
         raise ConnectionError
 
@@ -270,7 +266,7 @@ def test_a_file_stays_when_nobody_knows_whether_its_row_was_committed(
     assert len(stored_files(context)) == 1
 
 
-def test_a_full_disk_is_said_in_words_and_leaves_no_row(context: Context, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_is_a_plain_error_and_leaves_no_row(context: Context, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(_: int) -> None:
         raise OSError(28, "No space left on device")
 
@@ -282,7 +278,7 @@ def test_a_full_disk_is_said_in_words_and_leaves_no_row(context: Context, monkey
     assert stored_files(context) == set()
 
 
-def test_a_source_says_when_it_was_last_seen_and_how_far_behind_analysis_was(context: Context) -> None:
+def test_a_source_shows_its_last_frames_time_and_pressure(context: Context) -> None:
     behind(context, 2)
     take(context, noise("one"))
     with context.db.transaction() as session:
@@ -295,7 +291,7 @@ def test_a_source_says_when_it_was_last_seen_and_how_far_behind_analysis_was(con
 
 
 @pytest.mark.parametrize("apart_s", [0, 1])
-def test_of_the_same_picture_taken_in_at_once_by_several_one_is_accepted(context: Context, apart_s: int) -> None:
+def test_one_of_several_simultaneous_intakes_of_the_same_picture_is_accepted(context: Context, apart_s: int) -> None:
     barrier = threading.Barrier(4)
     data = encoded(draw(EDITOR))
 
@@ -310,14 +306,14 @@ def test_of_the_same_picture_taken_in_at_once_by_several_one_is_accepted(context
     assert len(stored_files(context)) == 1
 
 
-def test_a_threshold_that_is_changed_live_holds_from_the_next_frame_on(context: Context) -> None:
+def test_a_live_threshold_applies_from_the_next_frame_on(context: Context) -> None:
     assert take(context, draw(EDITOR)).threshold == 10
     known = live_settings(context.settings)
     context.db.run(lambda session: live.change(session, known, "screenshots.dedup_threshold", "0"))
     assert take(context, draw(EDITOR.but(seed=9)), 1).threshold == 0
 
 
-def test_the_ledger_is_kept_for_its_days_only(context: Context) -> None:
+def test_the_ledger_is_deleted_after_its_days(context: Context) -> None:
     now = datetime.now(UTC)
     for age_days in (1, 29, 31):
         with context.db.transaction() as tx:

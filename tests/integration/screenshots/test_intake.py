@@ -1,4 +1,4 @@
-"""Frames become rows and batches, exactly one batch each, whoever looks."""
+"""Frames become rows and join exactly one batch each, under concurrency too."""
 
 import json
 import os
@@ -36,7 +36,7 @@ def age(context: Context, seconds: float) -> None:
 
 
 def behind(context: Context, level: int) -> None:
-    """As many batches wait as bring this level of pressure."""
+    """Create as many waiting batches as cause this level of pressure."""
     now = datetime.now(UTC)
     rows = [
         {
@@ -77,7 +77,7 @@ def test_a_new_batch_has_every_column_set(context: Context, hand: Hand) -> None:
     assert HistoryPack.model_validate_json(row.history_pack) == HistoryPack()
 
 
-def test_a_batch_is_told_of_late_threads_and_open_segments(context: Context, hand: Hand) -> None:
+def test_a_batchs_history_has_late_threads_and_open_segments(context: Context, hand: Hand) -> None:
     first, shots = hand.batch(ts=BEGIN)
     hand.analyse(first, [draft("Writing a report", shots, thread="thread_a", at=BEGIN)])
     with context.db.transaction() as session:
@@ -101,30 +101,30 @@ def test_a_batch_is_told_of_late_threads_and_open_segments(context: Context, han
     assert later.segments == []
 
 
-def test_fewer_wait_for_the_time_out_then_the_beat_makes_one_batch(context: Context, hand: Hand) -> None:
+def test_fewer_frames_wait_for_the_timeout_then_beat_makes_one_batch(context: Context, hand: Hand) -> None:
     assert FLOW.is_at_rest(context)
     hand.add()
     hand.add()
-    assert not FLOW.is_at_rest(context), "the sweeper must look at it"
+    assert not FLOW.is_at_rest(context), "the sweeper must visit the flow"
     assert batch_ready(context) == []
-    waits = buffer.next_look_s(context)
+    waits = buffer.next_batch_s(context)
     assert waits is not None
     assert 0 < waits <= 30
     age(context, 31)
-    assert buffer.next_look_s(context) is None, "it does not wait: it is launched"
+    assert buffer.next_batch_s(context) is None, "it does not wait: it is launched"
     assert len(batch_ready(context)) == 1
     assert batch_ready(context) == []
-    assert buffer.next_look_s(context) is None
+    assert buffer.next_batch_s(context) is None
 
 
-def test_a_frame_from_the_future_does_not_wait_until_the_clock_comes_there(context: Context, hand: Hand) -> None:
+def test_a_frame_from_the_future_does_not_wait_for_the_clock(context: Context, hand: Hand) -> None:
     hand.add()
     age(context, -3600)
-    assert buffer.next_look_s(context) is None, "it does not wait: it is launched"
+    assert buffer.next_batch_s(context) is None, "it does not wait: it is launched"
     assert len(batch_ready(context)) == 1
 
 
-def test_orphans_are_batched_after_the_time_out_and_five_seconds(context: Context, hand: Hand) -> None:
+def test_orphans_are_batched_after_the_timeout_and_five_seconds(context: Context, hand: Hand) -> None:
     hand.add(source="screen:1")
     hand.add(source="window:2")
     service.set_active(context, "window:2", active=False)
@@ -135,7 +135,7 @@ def test_orphans_are_batched_after_the_time_out_and_five_seconds(context: Contex
     assert batch_ready(context) == []
 
 
-def test_many_frames_left_behind_make_full_batches_and_one_rest(context: Context, hand: Hand) -> None:
+def test_many_orphans_make_full_batches_and_one_rest(context: Context, hand: Hand) -> None:
     hand.add()
     now = datetime.now(UTC)
     left = [
@@ -159,7 +159,7 @@ def test_many_frames_left_behind_make_full_batches_and_one_rest(context: Context
     assert sorted(sizes) == [2] + [5] * 9
 
 
-def test_adds_and_looks_at_once_make_each_frame_part_of_exactly_one_batch(context: Context, hand: Hand) -> None:
+def test_simultaneous_intakes_and_batchings_put_each_frame_into_exactly_one_batch(context: Context, hand: Hand) -> None:
     for _ in range(4):
         hand.add()
     age(context, 40)
@@ -185,7 +185,7 @@ def test_adds_and_looks_at_once_make_each_frame_part_of_exactly_one_batch(contex
     assert sorted(members) == sorted(batched)
 
 
-def test_two_frames_that_fill_the_buffer_at_once_make_one_batch(context: Context, hand: Hand) -> None:
+def test_two_simultaneous_frames_that_fill_the_buffer_make_one_batch(context: Context, hand: Hand) -> None:
     for _ in range(4):
         hand.add()
     barrier = threading.Barrier(2)
@@ -199,14 +199,14 @@ def test_two_frames_that_fill_the_buffer_at_once_make_one_batch(context: Context
     assert len(made) == len(rows_of(context, BATCHES)) == 1
 
 
-def test_while_analysis_is_behind_batches_are_longer_and_wait_longer(context: Context, hand: Hand) -> None:
+def test_batches_are_larger_and_wait_longer_while_analysis_lags(context: Context, hand: Hand) -> None:
     behind(context, 2)
     taken = [hand.add() for _ in range(10)]
     assert [one.ready for one in taken] == [False] * 9 + [True]
     assert len(batch_ready(context)) == 1
     assert {one.threshold for one in taken} == {context.settings.screenshots.dedup_threshold_pressed}
     hand.add()
-    waits = buffer.next_look_s(context)
+    waits = buffer.next_batch_s(context)
     assert waits is not None
     assert 30 < waits <= 60
     age(context, 40)
@@ -215,7 +215,7 @@ def test_while_analysis_is_behind_batches_are_longer_and_wait_longer(context: Co
     assert len(batch_ready(context)) == 1
 
 
-def test_pressure_stays_until_half_of_what_began_it_is_left(context: Context, hand: Hand) -> None:
+def test_pressure_ends_at_half_of_the_backlog_that_started_it(context: Context, hand: Hand) -> None:
     rules = context.settings.screenshots
     behind(context, 1)
     assert hand.add().threshold == rules.dedup_threshold_pressed
@@ -229,7 +229,7 @@ def test_pressure_stays_until_half_of_what_began_it_is_left(context: Context, ha
     assert hand.add().threshold == rules.dedup_threshold
 
 
-def test_a_file_without_a_row_is_swept_when_it_is_old(context: Context, hand: Hand) -> None:
+def test_an_old_file_without_a_row_is_removed(context: Context, hand: Hand) -> None:
     hand.add()
     lost = context.settings.screenshot_dir / "lost.png"
     lost.write_text("x")
@@ -240,7 +240,7 @@ def test_a_file_without_a_row_is_swept_when_it_is_old(context: Context, hand: Ha
     assert len(stored_files(context)) == 1
 
 
-def test_a_time_that_no_other_can_be_counted_back_from_is_refused(context: Context, hand: Hand) -> None:
+def test_a_time_at_the_calendars_ends_is_refused(context: Context, hand: Hand) -> None:
     for at in (datetime(1, 1, 1, 0, 5, tzinfo=UTC), datetime(9999, 12, 31, tzinfo=UTC)):
         with pytest.raises(UserError) as refused:
             hand.add(ts=at)
@@ -250,7 +250,7 @@ def test_a_time_that_no_other_can_be_counted_back_from_is_refused(context: Conte
     assert len(batch_ready(context)) == 1
 
 
-def test_a_frame_is_waited_for_by_its_handle(context: Context, tmp_path: Path) -> None:
+def test_a_handle_waits_for_its_frame(context: Context, tmp_path: Path) -> None:
     Image.effect_noise((400, 300), 90).save(tmp_path / "desk.png")
     taken = screenshots.ingest(tmp_path / "desk.png", source="screen:0")
     with pytest.raises(TimeoutError, match="1 screenshot is not analysed after 0 s"):

@@ -39,7 +39,7 @@ def standing(context: Context) -> list[Any]:
 
 
 def two_batches(hand: Hand) -> tuple[int, int]:
-    """A node that stands, and one of the same thread and kind that waits."""
+    """Make a merged node and a waiting node of the same thread and kind."""
     batch, shots = hand.batch()
     (first,) = hand.analyse(batch, [draft("first", shots[:2])])
     hand.merge_all()
@@ -59,9 +59,7 @@ def test_nodes_are_written_once_by_their_origin_key(context: Context, hand: Hand
     assert [row.id for row in rows(context)] == made
 
 
-def test_nodes_are_written_with_their_threads_frames_and_what_they_are_derived_from(
-    context: Context, hand: Hand
-) -> None:
+def test_nodes_are_written_with_threads_frames_and_edges(context: Context, hand: Hand) -> None:
     batch, shots = hand.batch()
     drafts = [
         draft("a", shots[:2], thread="t"),
@@ -79,7 +77,7 @@ def test_nodes_are_written_with_their_threads_frames_and_what_they_are_derived_f
     ]
 
 
-def test_a_merge_moves_links_keeps_origins_and_asks_for_a_new_vector(context: Context, hand: Hand) -> None:
+def test_a_merge_moves_links_keeps_origins_and_requests_a_new_vector(context: Context, hand: Hand) -> None:
     first, second = two_batches(hand)
     with context.db.transaction() as session:
         vectors.upsert(session, nodes.KIND, "m", [(first, [1.0]), (second, [1.0])])
@@ -111,7 +109,7 @@ def test_a_vector_of_an_older_text_is_discarded(context: Context, hand: Hand) ->
     assert embedding.claim(context, ME) is None
 
 
-def test_a_target_that_changed_meanwhile_is_not_overwritten(context: Context, hand: Hand) -> None:
+def test_a_merge_does_not_overwrite_a_changed_target(context: Context, hand: Hand) -> None:
     first, second = two_batches(hand)
     unit = merge.claim(context, ME)
     assert unit is not None
@@ -125,7 +123,9 @@ def test_a_target_that_changed_meanwhile_is_not_overwritten(context: Context, ha
     assert queries.show(context, first).node.title == "changed + second"
 
 
-def test_merges_are_taken_from_both_ends_and_a_threads_own_in_the_order_of_time(context: Context, hand: Hand) -> None:
+def test_merges_are_claimed_from_both_ends_and_those_of_a_thread_in_the_order_of_time(
+    context: Context, hand: Hand
+) -> None:
     batch, shots = hand.batch()
     at = {"a1": 1, "a2": 2, "b1": 3, "c1": 4, "c2": 5}
     made = hand.analyse(
@@ -137,7 +137,7 @@ def test_merges_are_taken_from_both_ends_and_a_threads_own_in_the_order_of_time(
     assert [titles[unit.id] for unit in units if unit is not None] == ["a1", "c1", "b1"]
 
 
-def test_a_merge_whose_claim_was_taken_away_changes_nothing(context: Context, hand: Hand) -> None:
+def test_a_merge_with_a_lost_claim_changes_nothing(context: Context, hand: Hand) -> None:
     first, _ = two_batches(hand)
     unit = merge.claim(context, ME)
     assert unit is not None
@@ -147,7 +147,7 @@ def test_a_merge_whose_claim_was_taken_away_changes_nothing(context: Context, ha
 
 
 @pytest.mark.both_databases
-def test_merges_into_one_node_at_once_lose_no_update_and_make_no_duplicate(context: Context, hand: Hand) -> None:
+def test_simultaneous_merges_into_a_node_lose_no_update_and_make_no_duplicate(context: Context, hand: Hand) -> None:
     thread = None
     for number in range(3):
         batch, shots = hand.batch()
@@ -187,7 +187,7 @@ def test_a_cycle_in_the_data_ends(context: Context, hand: Hand) -> None:
         queries.show(context, 424242)
 
 
-def test_a_merge_that_is_given_up_can_be_replayed(context: Context, hand: Hand) -> None:
+def test_a_dead_merge_can_be_replayed(context: Context, hand: Hand) -> None:
     _, second = two_batches(hand)
     unit = merge.claim(context, ME)
     assert unit is not None
@@ -221,7 +221,7 @@ def test_a_clock_that_goes_backwards_stretches_a_thread(context: Context, hand: 
     assert (row.first_at, row.last_at) == (BEGIN - timedelta(hours=1), BEGIN + timedelta(minutes=5))
 
 
-def test_later_batches_are_told_of_threads_and_entities(context: Context, hand: Hand) -> None:
+def test_later_batches_have_threads_and_entities_in_their_history(context: Context, hand: Hand) -> None:
     batch, shots = hand.batch(ts=BEGIN)
     names = (EntityMention(name="Ann", entity_type="person"),)
     hand.analyse(batch, [Draft("event", Content("Writing", entities=names), BEGIN, shots)])
@@ -236,13 +236,13 @@ def test_later_batches_are_told_of_threads_and_entities(context: Context, hand: 
 
 
 @pytest.mark.both_databases
-def test_batches_that_name_the_same_entities_do_not_wait_for_each_other(context: Context, hand: Hand) -> None:
+def test_batches_with_the_same_entities_do_not_deadlock(context: Context, hand: Hand) -> None:
     names = [f"name {number}" for number in range(40)]
     owners = (Owner("here:1:a", "one"), Owner("here:1:b", "two"))
     units = []
     for owner, source in zip(owners, ("screen:1", "screen:2"), strict=True):
         batch, _ = hand.batch(source=source)
-        hand.look_at_all(batch)
+        hand.analyse_shards(batch)
         units.append(expansion.claim(context, batch, owner))
 
     def finish(unit: BatchUnit, ordered: list[str]) -> list[int] | None:
@@ -257,9 +257,7 @@ def test_batches_that_name_the_same_entities_do_not_wait_for_each_other(context:
 
 
 @pytest.mark.both_databases
-def test_deleting_and_merging_do_not_wait_for_each_other(
-    context: Context, hand: Hand, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_deleting_and_merging_do_not_deadlock(context: Context, hand: Hand, monkeypatch: pytest.MonkeyPatch) -> None:
     for day, title in enumerate(("a", "b")):
         batch, _ = hand.batch(ts=BEGIN + timedelta(days=day))
         hand.analyse(batch, [draft(title, thread="thread_a", at=BEGIN + timedelta(days=day))])

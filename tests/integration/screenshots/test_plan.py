@@ -1,4 +1,4 @@
-"""What is sent when: turns, places, and what comes first."""
+"""The plan's messages: turns, places and priorities."""
 
 import base64
 import itertools
@@ -47,7 +47,7 @@ def settings_env() -> dict[str, str]:
 
 @pytest.fixture
 def new(hand: Hand) -> Callable[..., list[int]]:
-    """Makes batches of one frame; `age`: how long ago the first was made, the others a second each after it."""
+    """Makes batches of one frame; `age`: of the first batch; each further batch is a second younger."""
 
     screens = itertools.count(1)
 
@@ -77,22 +77,22 @@ def row_of(context: Context, batch: int) -> Any:
 
 
 def sent(context: Context) -> list[int]:
-    """The batches whose turn has come now."""
+    """Return the batches that get their turn now."""
     return plan.take_turns(context)
 
 
 def finish(context: Context, batch: int) -> None:
-    """A place becomes free."""
+    """Finish a batch, which frees its place."""
     change(context, batch, status=WorkStatus.SUCCEEDED)
 
 
 def asks(context: Context, *batches: int) -> list[tuple[Action, str, int]]:
-    """What batches ask for: what is next, in which queue, how many messages."""
-    return [(one.action, one.queue, one.places) for one in plan.next_steps(context, batches)]
+    """Return the (next action, queue, number of messages) of batches."""
+    return [(step.action, step.queue, step.places) for step in plan.next_steps(context, batches)]
 
 
 def waiting_in(context: Context, *queues: str) -> list[int]:
-    """Messages in these queues."""
+    """Count the messages in these queues."""
     return list(queue_depths(context.redis, list(queues)).values())
 
 
@@ -106,8 +106,8 @@ def test_each_step_asks_for_messages_in_its_queue(context: Context, hand: Hand, 
     assert asks(context, batch) == [(Action.ANALYSE, SCREENSHOT_VISION, 1)]
     part = shard.claim(context, batch, ME)
     assert part is not None
-    assert asks(context, batch) == [], "its shard is worked on"
-    hand.look(part)
+    assert asks(context, batch) == [], "a worker holds its shard"
+    hand.settle_shard(part)
     assert asks(context, batch) == [(Action.MERGE, CONTROL, 1)]
     analysis.settle(context, batch)
     assert asks(context, batch) == [(Action.EXPAND, SCREENSHOT_TEXT, 1)]
@@ -116,7 +116,7 @@ def test_each_step_asks_for_messages_in_its_queue(context: Context, hand: Hand, 
 
 
 @pytest.mark.both_databases
-def test_a_chain_that_was_cut_off_after_its_shards_goes_on_from_the_rows(
+def test_a_chain_that_broke_after_its_shards_continues_from_the_rows(
     context: Context, hand: Hand, new: Callable[..., list[int]]
 ) -> None:
     (batch,) = new(1)
@@ -124,8 +124,8 @@ def test_a_chain_that_was_cut_off_after_its_shards_goes_on_from_the_rows(
     analysis.claim(context, batch)
     part = shard.claim(context, batch, ME)
     assert part is not None
-    hand.look(part)
-    analysis.settle(context, batch)  # by a worker that was killed before it sent the chain's next message
+    hand.settle_shard(part)
+    analysis.settle(context, batch)  # by a worker that died before it sent the chain's next message
     assert canvas.TASKS.launch_all() == 1
     (message,) = map(json.loads, context.redis.lrange(SCREENSHOT_TEXT, 0, -1))
     assert message["headers"]["task"] == "screenshots.expand"
@@ -137,9 +137,9 @@ def test_frames_that_make_a_batch_are_a_task_of_their_own(context: Context, hand
     hand.add()
     hand.add()
     send(context, launched)
-    assert waiting_in(context, CONTROL) == [1], "one message, however many frames"
-    assert rows_of(context, BATCHES) == [], "whoever takes a frame in makes no batch"
-    assert plan.due(context)[0] == buffer_of("screen:1"), "should the message be lost"
+    assert waiting_in(context, CONTROL) == [1], "one message for any number of frames"
+    assert rows_of(context, BATCHES) == [], "the intake makes no batch"
+    assert plan.due(context)[0] == buffer_of("screen:1"), "in case the message is lost"
     canvas.batch.apply(["screen:1"])
     send(context, launched)
     (later, first) = rows_of(context, BATCHES)
@@ -156,7 +156,7 @@ def test_a_batch_has_its_turn_once(context: Context, new: Callable[..., list[int
     assert sent(context) == []
 
 
-def test_no_more_batches_are_sent_than_there_are_places(context: Context, new: Callable[..., list[int]]) -> None:
+def test_batches_are_launched_only_for_free_places(context: Context, new: Callable[..., list[int]]) -> None:
     room = places(context.settings.screenshots)
     assert room == 6  # two workers, and four calls at once
     batches = new(room + 3)
@@ -164,7 +164,7 @@ def test_no_more_batches_are_sent_than_there_are_places(context: Context, new: C
     assert len(first) == room
     assert sent(context) == []
     analysis.claim(context, first[0])
-    assert sent(context) == [], "one that is being analysed keeps its place"
+    assert sent(context) == [], "a running batch keeps its place"
     finish(context, first[0])
     (next_one,) = sent(context)
     assert next_one in set(batches) - set(first)
@@ -183,7 +183,7 @@ def test_new_batches_get_three_of_four_turns_while_old_ones_wait_too(
     assert order[:24] == ["new", "new", "new", "old"] * 6
 
 
-def test_the_turn_outlives_a_plan_and_a_lost_one_begins_anew(context: Context, new: Callable[..., list[int]]) -> None:
+def test_the_turn_persists_and_starts_over_if_redis_loses_it(context: Context, new: Callable[..., list[int]]) -> None:
     old = set(new(4, HOUR))
     new(20)
     first = sent(context)
@@ -198,15 +198,15 @@ def test_the_turn_outlives_a_plan_and_a_lost_one_begins_anew(context: Context, n
 
 
 @pytest.mark.both_databases
-def test_an_empty_lane_leaves_its_places_to_the_other(context: Context, new: Callable[..., list[int]]) -> None:
+def test_an_empty_track_leaves_its_places_to_the_other(context: Context, new: Callable[..., list[int]]) -> None:
     old = new(9, HOUR)
     first = sent(context)
     assert len(first) == places(context.settings.screenshots)
     assert set(first) <= set(old)
-    assert context.redis.get(TURN) is None, "no turn is used up, nobody is owed"
+    assert context.redis.get(TURN) is None, "no turn is used, and no track accumulates turns"
 
 
-def test_what_recovers_lets_others_pass_only_in_places_that_no_new_batch_wants(
+def test_recovering_batches_let_others_pass_only_in_places_that_no_new_batch_needs(
     context: Context, new: Callable[..., list[int]]
 ) -> None:
     old = set(new(8, HOUR))
@@ -220,26 +220,24 @@ def test_what_recovers_lets_others_pass_only_in_places_that_no_new_batch_wants(
     for one in first:
         finish(context, one)
     second = sent(context)
-    assert set(second) & old, "beside new batches it has turns of its own"
+    assert set(second) & old, "it has its own turns beside new batches"
     assert {row_of(context, one).urgency for one in second} == {URGENT}
 
 
-def test_messages_are_counted_whatever_their_priority(context: Context) -> None:
+def test_messages_of_all_priorities_are_counted(context: Context) -> None:
     for priority in (0, 3, 9):
         signature = canvas.TASKS.wake.si().set(queue=SCREENSHOT_TEXT, priority=priority)
         signature.apply_async()
     assert queue_depths(context.redis, [SCREENSHOT_TEXT, CONTROL]) == {SCREENSHOT_TEXT: 3, CONTROL: 0}
 
 
-def test_only_the_flows_own_queues_know_less_urgent_messages() -> None:
+def test_only_the_flows_own_queues_have_less_urgent_messages() -> None:
     assert [plan.priority(queue, FILLER) for queue in (SCREENSHOT_VISION, SCREENSHOT_TEXT)] == [3, 3]
     assert [plan.priority(queue, FILLER) for queue in (CONTROL, CPU, "vision.other")] == [0, 0, 0]
     assert plan.priority(SCREENSHOT_VISION, URGENT) == 0
 
 
-def test_what_was_tried_before_is_in_the_recovery_lane_however_new(
-    context: Context, new: Callable[..., list[int]]
-) -> None:
+def test_a_retried_batch_is_on_the_recovery_track_however_new(context: Context, new: Callable[..., list[int]]) -> None:
     tried, *fresh = new(8)
     change(context, tried, attempts=1, status=WorkStatus.FAILED, next_run_at=None)
     assert sent(context).index(tried) == 3
@@ -247,7 +245,7 @@ def test_what_was_tried_before_is_in_the_recovery_lane_however_new(
 
 
 @pytest.mark.both_databases
-def test_half_of_what_is_sent_is_the_newest_and_half_the_oldest(
+def test_half_of_the_launched_batches_are_the_newest_and_half_the_oldest(
     context: Context, new: Callable[..., list[int]]
 ) -> None:
     batches = new(30)
@@ -271,12 +269,12 @@ def test_a_batch_that_waits_for_its_next_attempt_is_not_sent_before(
     assert sent(context) == [batch]
 
 
-def test_nothing_new_is_begun_while_too_much_waits_for_the_text_model(
+def test_no_batch_starts_while_too_many_wait_for_the_text_model(
     context: Context, hand: Hand, new: Callable[..., list[int]]
 ) -> None:
     rules = context.settings.screenshots
     for batch in new(places(rules) + rules.text_concurrency):
-        hand.look_at_all(batch)
+        hand.analyse_shards(batch)
     (batch,) = new(1)
     assert sent(context) == []
     with context.db.read() as session:
@@ -285,7 +283,7 @@ def test_nothing_new_is_begun_while_too_much_waits_for_the_text_model(
     assert sent(context) == [batch]
 
 
-def test_what_was_sent_is_not_sent_again_until_the_broker_has_lost_it(
+def test_a_message_is_not_sent_twice_until_the_broker_has_lost_it(
     context: Context, new: Callable[..., list[int]]
 ) -> None:
     new(2)
@@ -298,17 +296,17 @@ def test_what_was_sent_is_not_sent_again_until_the_broker_has_lost_it(
     assert waiting_in(context, CONTROL) == [2]
 
 
-def test_nothing_is_sent_to_a_closed_gate_and_the_sweeper_looks_past_what_waits_for_it(
+def test_no_message_goes_to_a_closed_gate_and_the_sweeper_skips_batches_that_wait_for_it(
     context: Context, hand: Hand, new: Callable[..., list[int]]
 ) -> None:
     looked_at, analysed, ended = new(3)
     sent(context)
     analysis.claim(context, looked_at)
-    hand.look_at_all(analysed)
+    hand.analyse_shards(analysed)
     analysis.claim(context, ended)
     part = shard.claim(context, ended, ME)
     assert part is not None
-    hand.look(part)
+    hand.settle_shard(part)
     gates.sync(context)
     shut = (SCREENSHOT_VISION, SCREENSHOT_TEXT)
     for queue in shut:
@@ -342,11 +340,11 @@ def test_a_replayed_dead_letter_is_sent(context: Context, new: Callable[..., lis
     assert analysis.claim(context, batch) is not None
 
 
-def test_what_waits_behind_the_text_models_breaker_goes_on_without_it(
+def test_batches_behind_the_text_models_open_breaker_continue_without_it(
     context: Context, hand: Hand, new: Callable[..., list[int]]
 ) -> None:
     (batch,) = new(1)
-    hand.look_at_all(batch)
+    hand.analyse_shards(batch)
     assert canvas.TASKS.launch(scope_of(batch)) == 1
     gates.sync(context)
     gates.breaker(context, "ai:text").open(600, "by hand")
@@ -355,9 +353,7 @@ def test_what_waits_behind_the_text_models_breaker_goes_on_without_it(
     assert canvas.TASKS.launch(scope_of(batch)) == 0, "once"
 
 
-def test_what_is_to_be_looked_at_waits_for_a_provider_that_is_away(
-    context: Context, new: Callable[..., list[int]]
-) -> None:
+def test_frames_wait_for_a_provider_that_is_down(context: Context, new: Callable[..., list[int]]) -> None:
     (batch,) = new(1)
     gates.sync(context)
     gates.breaker(context, "ai:vision").open(600, "by hand")
@@ -368,22 +364,20 @@ def test_what_is_to_be_looked_at_waits_for_a_provider_that_is_away(
 
 
 class TestWithoutProviders:
-    """Everything is done here."""
+    """This machine does all steps."""
 
     @pytest.fixture
     def settings_env(self) -> dict[str, str]:
         return {"PENSTOCK_SCREENSHOTS__BATCH_SIZE": "1"}
 
-    def test_frames_are_looked_at_by_this_machine(self, context: Context, new: Callable[..., list[int]]) -> None:
+    def test_this_machine_analyses_frames(self, context: Context, new: Callable[..., list[int]]) -> None:
         (batch,) = new(1)
         sent(context)
         analysis.claim(context, batch)
         assert asks(context, batch) == [(Action.ANALYSE, CPU, 1)]
 
 
-def test_frames_whose_provider_was_removed_are_looked_at_by_this_machine(
-    context: Context, new: Callable[..., list[int]]
-) -> None:
+def test_this_machine_analyses_frames_of_a_removed_provider(context: Context, new: Callable[..., list[int]]) -> None:
     (batch,) = new(1)
     sent(context)
     analysis.claim(context, batch)

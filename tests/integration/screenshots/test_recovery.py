@@ -1,4 +1,4 @@
-"""What workers that are lost or end leave behind is taken up again, at whatever step they were."""
+"""Other workers resume the work of lost and ending workers at every step."""
 
 from typing import Any
 
@@ -38,7 +38,7 @@ def node_row(context: Context, node_id: int) -> Any:
 
 
 def waiting_merge(hand: Hand) -> int:
-    """A node that waits to be merged into one that stands."""
+    """Make a node that waits for its merge into a target."""
     batch, shots = hand.batch()
     hand.analyse(batch, [draft("first", shots, thread="t")])
     hand.merge_all()
@@ -57,18 +57,16 @@ def test_shard_of_a_lost_worker_is_sent_again_at_once_and_its_siblings_are_not(c
     assert FLOW.holders(context) == {OTHER.worker_id}
     (asked,) = plan.next_steps(context, [batch])
     assert (asked.action, asked.places) == (Action.ANALYSE, 3), "a sibling's worker lives and keeps its place"
-    hand.look(sibling)
+    hand.settle_shard(sibling)
     assert [one.places for one in plan.next_steps(context, [batch])] == [2]
     again = shard.claim(context, batch, OTHER)
     assert again is not None
     assert (again.id, again.attempts) == (lost.id, 2)
 
 
-def test_batch_of_a_worker_that_is_lost_while_it_makes_nodes_is_sent_again_from_there(
-    context: Context, hand: Hand
-) -> None:
+def test_expansion_of_a_lost_worker_is_sent_again(context: Context, hand: Hand) -> None:
     batch, _ = hand.batch()
-    hand.look_at_all(batch)
+    hand.analyse_shards(batch)
     assert expansion.claim(context, batch, ME) is not None
     assert FLOW.free_lost(context, {ME.worker_id}) == 1
     assert batch_ids(plan.runnable(context, ())) == [batch]
@@ -88,7 +86,7 @@ def test_merge_of_a_lost_worker_is_claimed_again(context: Context, hand: Hand) -
     assert (unit.id, unit.attempts) == (node, 2)
 
 
-def test_merge_message_that_comes_again_gives_back_what_its_lost_process_held(context: Context, hand: Hand) -> None:
+def test_redelivered_merge_message_gives_back_the_claims_of_its_dead_process(context: Context, hand: Hand) -> None:
     node = waiting_merge(hand)
     assert merge.claim(context, ME) is not None
     unit = merge.claim(context, ME)
@@ -106,22 +104,20 @@ def test_merge_whose_last_attempt_is_lost_is_a_dead_letter_that_can_be_replayed(
     assert merge.claim(context, ME) is None
     (letter,) = queries.dead_letters(context)
     assert (letter.kind, letter.id, letter.attempts) == ("merge", node, attempts)
-    assert letter.reason == "the worker was lost while it worked on this (after 6 attempts)"
+    assert letter.reason == "the worker died during this work (after 6 attempts)"
     assert service.replay(context, "merge", [node]) == [node]
     assert hand.merge_all() == 1
 
 
 @pytest.mark.both_databases
-def test_shard_whose_last_attempt_is_lost_ends_its_batch_though_nobody_is_left_to_settle_it(
-    context: Context, hand: Hand
-) -> None:
+def test_shard_whose_last_attempt_is_lost_ends_its_batch(context: Context, hand: Hand) -> None:
     batch, _ = hand.batch()
     analysis.claim(context, batch)
     for _ in range(retry.policy(context.settings).max_attempts):
         assert shard.claim(context, batch, ME) is not None
         FLOW.free_lost(context, {ME.worker_id})
     while part := shard.claim(context, batch, ME):
-        hand.look(part)
+        hand.settle_shard(part)
     assert batch_ids(plan.runnable(context, ())) == [batch]
     assert [one.action for one in plan.next_steps(context, [batch])] == [Action.MERGE]
     assert analysis.settle(context, batch).status is WorkStatus.FAILED_PERMANENT
@@ -129,10 +125,10 @@ def test_shard_whose_last_attempt_is_lost_ends_its_batch_though_nobody_is_left_t
 
 
 @pytest.mark.both_databases
-def test_worker_that_ends_gives_back_all_it_holds_without_an_attempt(context: Context, hand: Hand) -> None:
+def test_ending_worker_gives_back_its_claims_without_counting_attempts(context: Context, hand: Hand) -> None:
     node = waiting_merge(hand)
     expanding, _ = hand.batch()
-    hand.look_at_all(expanding)
+    hand.analyse_shards(expanding)
     analysing, _ = hand.batch()
     analysis.claim(context, analysing)
     assert merge.claim(context, ME) is not None
@@ -148,10 +144,10 @@ def test_worker_that_ends_gives_back_all_it_holds_without_an_attempt(context: Co
         part = session.execute(select(SHARDS).where(SHARDS.c.batch_id == analysing, SHARDS.c.number == 0)).one()
     assert (batch.status, batch.attempts, part.status, part.attempts) == ("pending", 0, "pending", 0)
     assert expanding in batch_ids(plan.runnable(context, ()))
-    assert hand.look(mine)
+    assert hand.settle_shard(mine)
 
 
-def test_nothing_is_freed_while_everybody_lives(context: Context, hand: Hand) -> None:
+def test_no_claim_is_given_back_while_its_worker_lives(context: Context, hand: Hand) -> None:
     batch, _ = hand.batch()
     analysis.claim(context, batch)
     assert shard.claim(context, batch, ME) is not None
@@ -173,7 +169,7 @@ def test_dead_letter_of_a_batch_does_not_bring_back_frames_whose_files_are_gone(
     retention.image_of(context, part.shots[1])
     shard.fail(context, part, UnitError("refused", kind=ErrorKind.PERMANENT))
     while part := shard.claim(context, batch, ME):
-        hand.look(part)
+        hand.settle_shard(part)
     analysis.settle(context, batch)
     service.replay(context, "batch")
     states = [queries.screenshot(context, shot).status for shot in shots]
@@ -181,7 +177,7 @@ def test_dead_letter_of_a_batch_does_not_bring_back_frames_whose_files_are_gone(
 
 
 @pytest.mark.both_databases
-def test_what_is_asked_every_few_seconds_reads_no_whole_table(context: Context, hand: Hand) -> None:
+def test_frequent_queries_read_no_whole_table(context: Context, hand: Hand) -> None:
     if not context.db.is_sqlite:
         pytest.skip("PostgreSQL decides by how much there is")
     asked: list[tuple[str, Any]] = []
@@ -206,7 +202,7 @@ def test_what_is_asked_every_few_seconds_reads_no_whole_table(context: Context, 
             for step in connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {statement}", parameters)
         }
     of_rows = {step for step in steps if step.startswith(("SCAN", "SEARCH")) and "screenshot_sources" not in step}
-    # Partial indexes, what belongs to one batch, and what is running.
+    # Partial indexes, rows of one batch, and running rows.
     few = (
         "_claimed",
         "_claimable",

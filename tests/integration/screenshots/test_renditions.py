@@ -1,4 +1,4 @@
-"""Smaller pictures of frames and the places of their words: made once, and gone with the frame."""
+"""Smaller pictures of frames and the places of their words are made once, and deleted with the frame."""
 
 import os
 from io import BytesIO
@@ -25,7 +25,7 @@ def database_url(sqlite_url: str) -> str:
 
 @pytest.fixture
 def shot(context: Context, tmp_path: Path) -> int:
-    """A frame with a line that can be read."""
+    """Make a frame with a readable line."""
     path = desk(tmp_path / "desk.png", "Invoice 4711 of March")
     taken = intake.ingest(context, path, Frame("screen:1", BEGIN, "Firefox", "Invoices"))
     assert taken.shot_id is not None
@@ -44,7 +44,7 @@ def test_a_smaller_picture_is_made_once_and_kept_beside_the_frame(
     small = renditions.make(context, shot, Kind.SMALL)
     assert Image.open(BytesIO(small)).size == (480, 270)
     large = Image.open(BytesIO(renditions.make(context, shot, Kind.LARGE)))
-    assert (large.format, large.size) == ("JPEG", (1280, 720)), "nothing is enlarged"
+    assert (large.format, large.size) == ("JPEG", (1280, 720)), "small pictures are not enlarged"
     monkeypatch.setattr(renditions, "jpeg_of", None)
     found = renditions.find(context, shot, Kind.SMALL)
     assert found.content == renditions.make(context, shot, Kind.SMALL) == small
@@ -53,19 +53,19 @@ def test_a_smaller_picture_is_made_once_and_kept_beside_the_frame(
     assert (kept.stat().st_mode & 0o777, kept.parent.stat().st_mode & 0o777) == (0o600, 0o700)
 
 
-def test_words_that_are_looked_for_have_their_places_on_the_picture(context: Context, shot: int) -> None:
+def test_searched_words_have_their_places_on_the_picture(context: Context, shot: int) -> None:
     text = renditions.make(context, shot, Kind.TEXT)
     [line] = [line for line in renditions.lines_in(text, "invoice march") if "Invoice" in line.text]
     assert [word.text for word in line.words] == ["Invoice", "March"]
     first, last = line.words
-    # The line begins at pixel 60 of 1280, 40 of 720.
+    # The line starts at pixel 60 of 1280, 40 of 720.
     assert first.left == pytest.approx(60 / 1280, abs=0.02)
     assert line.left <= first.left < first.right < last.left < last.right <= line.right + 0.01
     assert first.top < 60 / 720 < first.bottom
     assert not [word for line in renditions.lines_in(text, "april") for word in line.words]
 
 
-def test_what_was_recognised_for_the_analysis_is_not_recognised_again(
+def test_text_recognised_for_the_analysis_is_not_recognised_twice(
     context: Context, shot: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = queries.screenshot(context, shot).path
@@ -76,7 +76,7 @@ def test_what_was_recognised_for_the_analysis_is_not_recognised_again(
     assert (line.text, line.left, [word.text for word in line.words]) == ("数据库 pool", 0.1, ["pool"])
 
 
-def test_nothing_of_a_frame_stays_when_it_is_deleted(context: Context, hand: Hand, shot: int) -> None:
+def test_deleting_a_frame_deletes_its_renditions(context: Context, hand: Hand, shot: int) -> None:
     for kind in (Kind.SMALL, Kind.TEXT):
         renditions.make(context, shot, kind)
     other = hand.add("another", ts=BEGIN.replace(hour=20)).shot_id
@@ -91,11 +91,11 @@ def test_nothing_of_a_frame_stays_when_it_is_deleted(context: Context, hand: Han
     path = queries.screenshot(context, other).path
     assert path is not None
     files.discard(context.settings, [path.name])
-    with pytest.raises(UserError, match="not kept any more"):
+    with pytest.raises(UserError, match="is deleted"):
         renditions.make(context, other, Kind.SMALL)
 
 
-def test_a_picture_that_is_made_while_its_frame_is_deleted_does_not_stay(context: Context, shot: int) -> None:
+def test_a_picture_made_during_the_deletion_of_its_frame_does_not_stay(context: Context, shot: int) -> None:
     path = queries.screenshot(context, shot).path
     assert path is not None
     path.unlink()
@@ -103,7 +103,7 @@ def test_a_picture_that_is_made_while_its_frame_is_deleted_does_not_stay(context
     assert folder(context) == []
 
 
-def test_clean_up_takes_what_belongs_to_no_frame_and_leaves_the_rest(context: Context, shot: int) -> None:
+def test_clean_up_removes_renditions_without_a_frame_and_keeps_the_rest(context: Context, shot: int) -> None:
     renditions.make(context, shot, Kind.SMALL)
     there = context.settings.screenshot_dir / "renditions"
     for name in ("gone.png.text.json", "incoming-half"):
@@ -115,11 +115,11 @@ def test_clean_up_takes_what_belongs_to_no_frame_and_leaves_the_rest(context: Co
     assert [path.name.partition(".png.")[2] for path in there.iterdir()] == ["small.jpg"]
 
 
-def test_a_picture_that_cannot_be_read_any_more_is_told_in_a_sentence(context: Context, shot: int) -> None:
+def test_an_unreadable_picture_is_a_plain_error(context: Context, shot: int) -> None:
     path = queries.screenshot(context, shot).path
     assert path is not None
     path.write_bytes(b"damaged meanwhile")
-    with pytest.raises(UserError, match=f"screenshot {shot} cannot be shown now: ") as caught:
+    with pytest.raises(UserError, match=f"cannot show screenshot {shot} now: ") as caught:
         renditions.make(context, shot, Kind.SMALL)
     assert caught.value.code == "no_picture"
 

@@ -1,4 +1,4 @@
-"""A time range is deleted while a batch of it is somewhere on its way."""
+"""Deleting a time range clears its batches at every step."""
 
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
@@ -61,7 +61,7 @@ def trace(operation: str, said: str, batch: object, unit: str = "1") -> dict[str
 
 
 def waits(context: Context, hand: Hand, batch: int) -> None:
-    """Not begun."""
+    """Leave the batch unstarted."""
 
 
 def sent(context: Context, hand: Hand, batch: int) -> None:
@@ -69,7 +69,7 @@ def sent(context: Context, hand: Hand, batch: int) -> None:
 
 
 def analysing(context: Context, hand: Hand, batch: int) -> None:
-    """One shard is done, one to be mended, one at work."""
+    """Finish one shard, release one for its repair, and claim one."""
     analysis.claim(context, batch)
     done = shard.claim(context, batch, ME)
     assert done is not None
@@ -101,7 +101,7 @@ def given_up(context: Context, hand: Hand, batch: int) -> None:
 def analysed(context: Context, hand: Hand, batch: int) -> None:
     with context.db.read() as session:
         ids = list(session.execute(select(SHOTS.c.id).where(SHOTS.c.batch_id == batch)).scalars())
-    hand.look_at_all(batch, {ids[0]: Evidence(f"{SECRET} words")})
+    hand.analyse_shards(batch, {ids[0]: Evidence(f"{SECRET} words")})
 
 
 def expanding(context: Context, hand: Hand, batch: int) -> None:
@@ -113,7 +113,7 @@ def expanding(context: Context, hand: Hand, batch: int) -> None:
 
 
 @pytest.mark.parametrize("step", [waits, sent, analysing, failed, given_up, analysed, expanding])
-def test_batch_is_taken_apart_at_every_step_and_its_other_frames_are_analysed_anew(
+def test_deletion_breaks_up_a_batch_at_every_step_and_its_other_frames_are_analysed_anew(
     context: Context, hand: Hand, step: Callable[[Context, Hand, int], None]
 ) -> None:
     batch, shots = hand.batch(ts=BEGIN)
@@ -124,7 +124,7 @@ def test_batch_is_taken_apart_at_every_step_and_its_other_frames_are_analysed_an
     left = [queries.screenshot(context, shot) for shot in shots[2:]]
     assert [(row.status, row.batch_id, row.error) for row in left] == [("pending", None, None)] * 3
     assert queries.batches(context) == []
-    # Whoever was at work writes nothing more, and is not sent anything.
+    # Workers of the batch write nothing more, and get no messages.
     if unit is not None:
         late = as_expansion(batch, shots, [draft("late", shots)])
         assert expansion.settle(context, unit, late, Origin.MODEL) is None
@@ -132,7 +132,7 @@ def test_batch_is_taken_apart_at_every_step_and_its_other_frames_are_analysed_an
     if unit is not None:
         assert expansion.fail(context, unit, UnitError("late"), reply).status is None
     if part is not None:
-        assert not hand.look(part)
+        assert not hand.settle_shard(part)
         assert shard.fail(context, part, UnitError("late"), reply).status is None
     assert SECRET not in everything(context)
     assert analysis.settle(context, batch).status is None
@@ -141,7 +141,7 @@ def test_batch_is_taken_apart_at_every_step_and_its_other_frames_are_analysed_an
     with context.db.read() as session:
         for table in (SHARDS, NODES, CALLS):
             assert session.execute(select(func.count()).select_from(table)).scalar() == 0
-    # They wait for a batch like new ones, and are looked at again.
+    # The frames wait for a batch like new frames, and are analysed anew.
     with context.db.transaction() as session:
         session.execute(update(SHOTS).values(created_at=datetime.now(UTC) - timedelta(hours=1)))
     (again,) = batch_ready(context)
@@ -149,14 +149,12 @@ def test_batch_is_taken_apart_at_every_step_and_its_other_frames_are_analysed_an
     assert [queries.screenshot(context, shot).status for shot in shots[2:]] == ["succeeded"] * 3
 
 
-def test_frame_whose_file_is_gone_does_not_wait_for_ever_when_its_batch_is_taken_apart(
-    context: Context, hand: Hand
-) -> None:
+def test_frame_without_a_file_does_not_wait_forever_after_its_batch_is_broken_up(context: Context, hand: Hand) -> None:
     batch, shots = hand.batch(ts=BEGIN)
     missing = row_of(context, SHOTS, shots[4])
     files.discard(context.settings, [missing.file])
     assert retention.image_of(context, missing) is None
-    hand.look_at_all(batch)
+    hand.analyse_shards(batch)
     expired = SHOTS.c.id == shots[3]
     with context.db.transaction() as session:
         session.execute(update(SHOTS).where(expired).values(storage_state="deleted"))
@@ -165,7 +163,7 @@ def test_frame_whose_file_is_gone_does_not_wait_for_ever_when_its_batch_is_taken
     assert states == ["pending", "pending", "succeeded", "failed_permanent"]
 
 
-def test_batch_that_is_done_keeps_no_word_of_what_was_said_about_it(context: Context, hand: Hand) -> None:
+def test_finished_batch_keeps_no_deleted_text(context: Context, hand: Hand) -> None:
     batch, shots = hand.batch(ts=BEGIN)
     analysed(context, hand, batch)
     unit = expansion.claim(context, batch, ME)
@@ -183,7 +181,7 @@ def test_batch_that_is_done_keeps_no_word_of_what_was_said_about_it(context: Con
         assert session.execute(select(BATCHES.c.status)).scalar() == "succeeded"
 
 
-def test_merge_that_told_of_both_nodes_keeps_no_word_of_the_one_that_goes(context: Context, hand: Hand) -> None:
+def test_trace_of_a_merge_keeps_no_text_of_a_deleted_node(context: Context, hand: Hand) -> None:
     batch, shots = hand.batch(ts=BEGIN)
     hand.analyse(batch, [draft(f"a {SECRET} node", shots, thread="t")])
     hand.merge_all()
@@ -199,10 +197,10 @@ def test_merge_that_told_of_both_nodes_keeps_no_word_of_the_one_that_goes(contex
     assert SECRET not in everything(context)
     assert queries.show(context, plain).node.title == "plain"
     with context.db.read() as session:
-        assert session.execute(select(func.count()).select_from(AiCall)).scalar() == 1, "what was paid for stays known"
+        assert session.execute(select(func.count()).select_from(AiCall)).scalar() == 1, "the paid call stays on record"
 
 
-def test_node_that_is_being_merged_is_not_merged_with_what_is_deleted(context: Context, hand: Hand) -> None:
+def test_merge_under_way_does_not_restore_deleted_text(context: Context, hand: Hand) -> None:
     batch, shots = hand.batch(ts=BEGIN)
     hand.analyse(batch, [draft(SECRET, shots, thread="t")])
     hand.merge_all()
@@ -235,7 +233,7 @@ def test_traces_of_other_batches_are_left_alone(context: Context, hand: Hand) ->
     assert previews == ["", f"reply {second}"]
 
 
-def test_no_word_of_it_is_left_in_the_database_file(context: Context, hand: Hand, data_dir: Path) -> None:
+def test_no_deleted_word_stays_in_the_database_file(context: Context, hand: Hand, data_dir: Path) -> None:
     if not context.db.is_sqlite:
         pytest.skip("PostgreSQL removes it when it vacuums")
     for day, word in enumerate(("xylophonequux", "elsewhere")):

@@ -1,4 +1,4 @@
-"""Which queue a step goes to, by what is configured and which breakers are open."""
+"""The queue of each step depends on the configured providers and the open breakers."""
 
 import pytest
 
@@ -31,12 +31,12 @@ def open_breaker(context: Context, name: str) -> None:
     gates.breaker(context, name).open(600, "by hand")
 
 
-def test_without_providers_all_is_done_here(context: Context) -> None:
+def test_without_providers_this_machine_does_all_steps(context: Context) -> None:
     assert routes(context) == Routes(CPU, CONTROL, CONTROL)
 
 
 class TestProvider:
-    """One provider, nobody to stand in for it."""
+    """One provider without a fallback."""
 
     @pytest.fixture
     def settings_env(self) -> dict[str, str]:
@@ -45,14 +45,16 @@ class TestProvider:
     def test_each_step_has_its_queue(self, context: Context) -> None:
         assert routes(context) == Routes(SCREENSHOT_VISION, SCREENSHOT_TEXT, SCREENSHOT_EMBEDDINGS)
 
-    def test_frames_and_vectors_wait_for_it_and_nodes_do_without_it(self, context: Context) -> None:
+    def test_frames_and_vectors_wait_for_the_provider_and_expansion_continues_without_it(
+        self, context: Context
+    ) -> None:
         for name in ("ai:vision", "ai:text", "ai:embeddings"):
             open_breaker(context, name)
         assert routes(context) == Routes(SCREENSHOT_VISION, CONTROL, SCREENSHOT_EMBEDDINGS)
 
 
 class TestStandIn:
-    """Another provider stands in."""
+    """Another provider is the fallback."""
 
     @pytest.fixture
     def settings_env(self) -> dict[str, str]:
@@ -63,7 +65,7 @@ class TestStandIn:
             "PENSTOCK_PROVIDERS__OTHER__MODEL": "second",
         }
 
-    def test_it_looks_and_writes_by_its_own_model(self, context: Context) -> None:
+    def test_the_fallback_uses_its_own_models(self, context: Context) -> None:
         open_breaker(context, "ai:vision")
         open_breaker(context, "ai:text")
         now = routes(context)
@@ -73,7 +75,7 @@ class TestStandIn:
         assert provider_and_model(context, SCREENSHOT_VISION, "vision") == ("ai", "eyes")
         assert provider_and_model(context, SCREENSHOT_TEXT, "text") == ("ai", "writer")
 
-    def test_where_both_are_away_frames_wait_and_nodes_do_without(self, context: Context) -> None:
+    def test_frames_wait_and_expansion_continues_if_both_providers_are_down(self, context: Context) -> None:
         for name in ("ai:vision", "ai:text", "other:vision"):
             open_breaker(context, name)
         now = routes(context)
@@ -81,13 +83,13 @@ class TestStandIn:
 
 
 class TestThisMachine:
-    """This machine stands in."""
+    """This machine is the fallback."""
 
     @pytest.fixture
     def settings_env(self) -> dict[str, str]:
         return BASE | {"PENSTOCK_PROVIDERS__AI__FALLBACK": "local"}
 
-    def test_text_is_recognised_here_and_nodes_are_made_by_rules(self, context: Context) -> None:
+    def test_this_machine_recognises_text_and_rules_make_nodes(self, context: Context) -> None:
         open_breaker(context, "ai:vision")
         open_breaker(context, "ai:text")
         now = routes(context)

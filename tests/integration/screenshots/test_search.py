@@ -65,7 +65,7 @@ FOUND: dict[str, str | None] = {
     "不存在": None,
     "-": None,
 }
-"""The title that comes first, by the words that are searched for."""
+"""The first title for each query."""
 
 
 def test_words_are_found_in_any_script(titles: Any) -> None:
@@ -76,7 +76,7 @@ def test_a_title_counts_more_than_what_was_on_the_screen(titles: Any) -> None:
     assert titles("invoice") == ["Review of invoices", "Debugging"]
 
 
-def test_what_was_found_says_on_which_frame_it_stands_and_what_around_it(context: Context, titles: Any) -> None:
+def test_a_hit_names_its_frame_and_has_an_excerpt(context: Context, titles: Any) -> None:
     hit = find(context, "keyerror").hits[0]
     assert hit.node.title == "Debugging"
     assert hit.excerpt == "Traceback: KeyError 'invoice_total' in billing.py"
@@ -87,7 +87,7 @@ def test_what_was_found_says_on_which_frame_it_stands_and_what_around_it(context
     assert (written.excerpt, written.shot_id) == ("", None)
 
 
-def test_since_and_app_narrow(titles: Any) -> None:
+def test_since_and_app_narrow_a_search(titles: Any) -> None:
     assert titles("invoice", since=BEGIN + timedelta(hours=1)) == ["Review of invoices"]
     assert titles("invoice", app="terminal") == ["Debugging"]
     assert set(titles("invoice", app="Visual Studio")) == {"Review of invoices", "Debugging"}
@@ -96,10 +96,10 @@ def test_since_and_app_narrow(titles: Any) -> None:
 
 
 @pytest.mark.parametrize("few", [search._FEW, 0], ids=["few pass", "many pass"])
-def test_filters_hold_for_what_vectors_find(
+def test_filters_apply_to_hits_by_vectors(
     context: Context, titles: Any, monkeypatch: pytest.MonkeyPatch, few: int
 ) -> None:
-    """Whether the filter lets few nodes through, which are then compared, or many, of which some are near."""
+    """Few nodes pass the filter, and all are compared; or many pass, and some are near."""
     monkeypatch.setattr(search, "_FEW", few)
     wanted = embedding.claim(context, ME)
     assert wanted is not None
@@ -122,7 +122,9 @@ def test_an_empty_query_is_refused(titles: Any) -> None:
         titles("  ")
 
 
-def test_text_and_vectors_are_fused_and_say_how_much_is_indexed(context: Context, hand: Hand, titles: Any) -> None:
+def test_text_and_vectors_are_fused_and_the_result_counts_indexed_rows(
+    context: Context, hand: Hand, titles: Any
+) -> None:
     near = {"写周报": [1.0, 0.0], "Debugging": [0.9, 0.1], "Review of invoices": [-1.0, 0.0]}
     while one := embedding.claim(context, ME, 1):
         title = one.texts[0].split("\n")[0]
@@ -140,7 +142,7 @@ def test_text_and_vectors_are_fused_and_say_how_much_is_indexed(context: Context
     assert titles("failing", vector=asked, app="terminal") == ["Debugging"]
 
 
-def test_a_node_that_went_into_another_is_found_there(context: Context, hand: Hand) -> None:
+def test_a_search_finds_a_merged_node_in_its_target(context: Context, hand: Hand) -> None:
     batch, shots = hand.batch()
     hand.analyse(batch, [draft("apples", shots[:1], thread="t"), draft("pears", shots[1:2], thread="t")])
     hand.merge_all()
@@ -156,7 +158,7 @@ def test_a_timeline_by_hour_and_thread(context: Context, titles: Any) -> None:
 
 
 def everything(context: Context) -> str:
-    """All that the database holds as text, but for the schema."""
+    """Return all text of the database except the schema."""
     tables = [SHOTS, REJECTIONS, BATCHES, SHARDS, NODES, ENTITIES, THREADS, AiCall.__table__]
     with context.db.read() as session:
         found = [str(tuple(row)) for table in tables for row in session.execute(select(table))]
@@ -165,7 +167,7 @@ def everything(context: Context) -> str:
 
 
 def secret_and_plain(context: Context, hand: Hand) -> tuple[int, int]:
-    """A node that took in a secret one, which another batch saw an hour later."""
+    """Make a node with a secret node merged into it from another batch an hour later."""
     batch, shots = hand.batch(ts=BEGIN)
     (plain,) = hand.analyse(batch, [draft("plain", shots)])
     hand.merge_all()
@@ -193,9 +195,9 @@ def secret_and_plain(context: Context, hand: Hand) -> tuple[int, int]:
     return plain, secret
 
 
-def test_deleting_a_range_leaves_no_word_of_it(context: Context, hand: Hand) -> None:
+def test_deleting_a_range_leaves_none_of_its_words(context: Context, hand: Hand) -> None:
     plain, secret = secret_and_plain(context, hand)
-    hand.batch(ts=BEGIN + timedelta(hours=1, minutes=10))  # told of it, and not analysed yet
+    hand.batch(ts=BEGIN + timedelta(hours=1, minutes=10))  # its history contains the secret, and it is not analysed yet
     wanted = embedding.claim(context, ME)
     assert wanted is not None
     embedding.settle(context, wanted, [[1.0]] * len(wanted.rows))
@@ -215,7 +217,7 @@ def test_deleting_a_range_leaves_no_word_of_it(context: Context, hand: Hand) -> 
     assert again == deletion.Forgotten()
 
 
-def test_deleting_the_range_of_the_target_gives_back_what_it_took_in(context: Context, hand: Hand) -> None:
+def test_deleting_the_range_of_a_target_restores_its_merged_nodes(context: Context, hand: Hand) -> None:
     _, other = secret_and_plain(context, hand)
     done = deletion.forget(context, BEGIN, BEGIN + timedelta(minutes=1))
     assert (done.nodes, done.restored) == (1, 1)
@@ -226,11 +228,11 @@ def test_deleting_the_range_of_the_target_gives_back_what_it_took_in(context: Co
     assert detail.thread.title == "secret"
 
 
-def test_a_batch_at_work_is_taken_apart_and_the_rest_of_its_frames_are_batched_anew(
+def test_deletion_breaks_up_a_running_batch_and_the_rest_of_its_frames_are_batched_anew(
     context: Context, hand: Hand
 ) -> None:
     batch, shots = hand.batch(ts=BEGIN)
-    hand.look_at_all(batch)
+    hand.analyse_shards(batch)
     unit = expansion.claim(context, batch, ME)
     assert unit is not None
     deletion.forget(context, BEGIN, BEGIN + timedelta(seconds=2))
@@ -242,7 +244,7 @@ def test_a_batch_at_work_is_taken_apart_and_the_rest_of_its_frames_are_batched_a
         deletion.forget(context, BEGIN, BEGIN)
 
 
-def test_a_rejected_frame_of_the_range_goes_too(context: Context, hand: Hand) -> None:
+def test_deleting_a_range_deletes_its_rejections(context: Context, hand: Hand) -> None:
     hand.add("hash:" + "0" * 64, ts=BEGIN - timedelta(hours=1))
     hand.add("hash:" + "0" * 64, ts=BEGIN)
     assert len(queries.rejections(context)) == 1
@@ -253,7 +255,7 @@ def test_a_rejected_frame_of_the_range_goes_too(context: Context, hand: Hand) ->
 def test_very_long_words_on_screens_and_in_queries_break_nothing(context: Context, hand: Hand) -> None:
     batch, _shots = hand.batch()
     (made,) = hand.analyse(batch, [draft("long")])
-    # Thai has no blanks between words: a screen's text is few terms, each as long as terms get.
+    # Thai has no blanks between words: a screen's text has few terms of maximal length.
     words = ["long", *("".join(chr(0xE01 + (number * place) % 46) for place in range(1, 65)) for number in range(8000))]
     with context.db.transaction() as session:
         nodes.FULL_TEXT.put(session, [Text(made, "long", "", " ".join(words))])

@@ -1,4 +1,4 @@
-"""A receiver, and a driver that does the worker's part."""
+"""A receiver, and a driver that does the workers' part."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -33,7 +33,7 @@ def receiver() -> Iterator[Receiver]:
 
 @dataclass
 class Driver:
-    """Makes events, and sends what is due."""
+    """Makes events, and sends due deliveries."""
 
     context: Context
 
@@ -41,13 +41,13 @@ class Driver:
         self._numbers = count()
 
     def event(self, event: DocumentEvent = DocumentEvent.PAUSE, **columns: Any) -> str:
-        """A document that changes; its id."""
+        """Change a document; return its id."""
         document_id = insert_document(self.context, DocumentStatus.PENDING, **columns)
         self.context.db.run(lambda session: DOCUMENT.move(session, DOCUMENTS, event, DOCUMENTS.c.id == document_id))
         return document_id
 
     def run(self) -> int:
-        """Fan out, and send all that is due; how many deliveries were tried."""
+        """Fan out, and send all due deliveries; return the number of attempts."""
         plan.due(self.context)
         tried = 0
         while delivery.send(self.context, self.owner()).done:
@@ -58,7 +58,7 @@ class Driver:
         return Owner("w:1:a", f"m{next(self._numbers)}")
 
     def pass_time(self, **by: float) -> None:
-        """Let what waits have waited for so long, as `days=1`."""
+        """Let waiting rows wait for this time, such as `days=1`."""
         earlier = timedelta(**by)
 
         def act(session: object) -> None:
@@ -74,7 +74,7 @@ class Driver:
         self.context.db.run(act)
 
     def statuses(self) -> list[str]:
-        """How deliveries stand, the oldest first."""
+        """Return the states of deliveries, the oldest first."""
         return [one.status.value for one in reversed(queries.deliveries(self.context))]
 
 

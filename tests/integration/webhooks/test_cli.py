@@ -32,7 +32,7 @@ def shown(*arguments: str) -> Any:
     return json.loads(penstock(*arguments, "--json").stdout)
 
 
-def test_an_endpoint_is_made_tested_and_deleted(context: Context, driver: Driver, receiver: Receiver) -> None:
+def test_an_endpoint_is_created_tested_and_deleted(context: Context, driver: Driver, receiver: Receiver) -> None:
     made = shown("create", receiver.url(), "--type", "document.*")
     endpoint_id, secret = made["endpoint"]["id"], made["secret"]
     assert penstock("create", receiver.url("/two")).stdout.startswith("whsec_")

@@ -1,4 +1,4 @@
-"""Each event reaches each endpoint that wants it, signed, and again until it is taken; on both databases."""
+"""Each event reaches each endpoint that wants it, signed, and with retries until success, on both databases."""
 
 import json
 from concurrent.futures import ThreadPoolExecutor
@@ -32,9 +32,7 @@ from tests.support.webhook_receiver import Receiver, Reply
 
 
 @pytest.mark.both_databases
-def test_an_event_arrives_signed_as_the_specification_says(
-    context: Context, driver: Driver, receiver: Receiver
-) -> None:
+def test_an_event_arrives_signed_by_the_specification(context: Context, driver: Driver, receiver: Receiver) -> None:
     made = service.create(context, receiver.url())
     document_id = driver.event(filename="报告 ü.pdf")
     assert driver.run() == 1
@@ -48,7 +46,7 @@ def test_an_event_arrives_signed_as_the_specification_says(
     assert driver.statuses() == ["delivered"]
 
 
-def test_the_secret_is_told_once_and_is_in_no_view_and_no_log(
+def test_the_secret_is_shown_once_and_is_in_no_view_and_no_log(
     context: Context, driver: Driver, receiver: Receiver
 ) -> None:
     receiver.script(Reply(500))
@@ -58,7 +56,7 @@ def test_the_secret_is_told_once_and_is_in_no_view_and_no_log(
         driver.run()
     seen = [queries.endpoints(context), queries.deliveries(context), queries.attempts(context, 1)]
     assert made.secret not in json.dumps([plain(seen), logs], default=str)
-    assert receiver.url() not in json.dumps(logs, default=str), "addresses may hold tokens"
+    assert receiver.url() not in json.dumps(logs, default=str), "addresses may contain tokens"
 
 
 def test_an_exchanged_secret_signs_for_one_more_day_beside_the_new_one(
@@ -79,7 +77,7 @@ def test_an_exchanged_secret_signs_for_one_more_day_beside_the_new_one(
         later.verified(old.secret)
 
 
-def test_an_endpoint_gets_only_what_it_wants_from_when_it_was_made(
+def test_an_endpoint_gets_only_wanted_events_from_its_creation_on(
     context: Context, driver: Driver, receiver: Receiver
 ) -> None:
     driver.event()
@@ -95,7 +93,7 @@ def test_an_endpoint_gets_only_what_it_wants_from_when_it_was_made(
 
 
 @pytest.mark.both_databases
-def test_nothing_is_lost_and_nothing_fanned_out_twice_however_many_do_it_at_once(
+def test_simultaneous_fan_outs_lose_no_event_and_repeat_none(
     context: Context, driver: Driver, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(fanout, "PORTION", 3)
@@ -118,7 +116,7 @@ def test_nothing_is_lost_and_nothing_fanned_out_twice_however_many_do_it_at_once
         assert not session.execute(plan.ANYTHING.with_only_columns(func.count()).where(fanout.BEHIND)).scalar_one()
 
 
-def test_what_is_not_taken_is_sent_again_with_the_same_id_until_it_is(
+def test_a_failed_delivery_is_retried_with_the_same_id_until_it_succeeds(
     context: Context, driver: Driver, receiver: Receiver
 ) -> None:
     made = service.create(context, receiver.url())
@@ -130,7 +128,7 @@ def test_what_is_not_taken_is_sent_again_with_the_same_id_until_it_is(
     )
     driver.event()
     assert driver.run() == 1
-    assert driver.run() == 0, "it is not due"
+    assert driver.run() == 0, "its retry is not due"
     for _ in range(3):
         driver.pass_time(days=1)
         assert driver.run() == 1
@@ -147,7 +145,7 @@ def test_what_is_not_taken_is_sent_again_with_the_same_id_until_it_is(
     assert queries.endpoints(context)[0].failures == 0
 
 
-def test_it_is_given_up_after_the_last_attempt_and_can_be_sent_again(
+def test_a_delivery_fails_after_its_last_attempt_and_can_be_replayed(
     context: Context, driver: Driver, receiver: Receiver
 ) -> None:
     service.create(context, receiver.url())
@@ -167,7 +165,7 @@ def test_it_is_given_up_after_the_last_attempt_and_can_be_sent_again(
     assert driver.statuses() == ["delivered"]
 
 
-def test_an_endpoint_s_retry_after_holds_for_all_that_is_sent_to_it(
+def test_an_endpoints_retry_after_applies_to_all_its_deliveries(
     context: Context, driver: Driver, receiver: Receiver
 ) -> None:
     service.create(context, receiver.url())
@@ -197,7 +195,7 @@ def test_410_disables_an_endpoint_and_no_other(context: Context, driver: Driver,
     assert (found.active, found.disabled_because) == (False, "it answered 410 Gone")
     enabled = service.change(context, gone.id, active=True)
     assert (enabled.active, enabled.disabled_because, enabled.failures) == (True, None, 0)
-    assert driver.run() == 1, "what waited"
+    assert driver.run() == 1, "the waiting deliveries"
 
 
 def test_an_endpoint_that_fails_for_days_is_disabled(context: Context, driver: Driver, receiver: Receiver) -> None:
@@ -227,7 +225,9 @@ def test_a_refused_delivery_wakes_the_flow_when_its_retry_is_due(context: Contex
     woken.db.dispose()
 
 
-def test_a_retry_after_one_503_waits_for_no_dead_endpoint(context: Context, driver: Driver, receiver: Receiver) -> None:
+def test_a_retry_after_one_503_does_not_wait_for_dead_endpoints(
+    context: Context, driver: Driver, receiver: Receiver
+) -> None:
     for number in range(9):
         service.create(context, receiver.url(f"/dead{number}"))
     living = service.create(context, receiver.url("/living")).endpoint.id
@@ -236,7 +236,7 @@ def test_a_retry_after_one_503_waits_for_no_dead_endpoint(context: Context, driv
     plan.due(context)
 
     def silent(endpoint_id: str) -> None:
-        """As after a time-out."""
+        """Make an endpoint look as after a timeout."""
         unit = delivery.claim(context, endpoint_id, driver.owner())
         assert unit is not None
         error = UnitError("did not answer", kind=ErrorKind.TRANSIENT, code="timeout")
@@ -248,16 +248,16 @@ def test_a_retry_after_one_503_waits_for_no_dead_endpoint(context: Context, driv
     assert delivery.send(context, driver.owner()).status is DeliveryStatus.PENDING
     driver.pass_time(days=1)
     [reason] = [one for one in reasons(context, {}, None) if one.units.get("webhook_deliveries")]
-    assert (reason.kind, reason.units) == ("turn", {"webhook_deliveries": 10}), "no worker is what they wait for"
-    assert delivery.claim(context, dead[0], driver.owner()), "a dead one has its place"
+    assert (reason.kind, reason.units) == ("turn", {"webhook_deliveries": 10}), "they do not wait for a worker"
+    assert delivery.claim(context, dead[0], driver.owner()), "one dead endpoint has a place"
     assert plan.places(context) == 1
     assert delivery.send(context, driver.owner()).status is DeliveryStatus.DELIVERED
     assert len(receiver.at("/living")) == 2
-    assert not delivery.send(context, driver.owner()).done, "dead ones have one place in all"
+    assert not delivery.send(context, driver.owner()).done, "all dead endpoints share one place"
 
 
 @pytest.mark.both_databases
-def test_deliveries_behind_others_of_their_endpoint_say_so(
+def test_deliveries_behind_others_of_their_endpoint_name_the_reason(
     context: Context, driver: Driver, receiver: Receiver
 ) -> None:
     endpoint_id = service.create(context, receiver.url()).endpoint.id
@@ -271,7 +271,7 @@ def test_deliveries_behind_others_of_their_endpoint_say_so(
     assert "PER_ENDPOINT" in reason.words
 
 
-def test_a_dead_endpoint_holds_up_nobody_else(context: Context, driver: Driver, receiver: Receiver) -> None:
+def test_a_dead_endpoint_does_not_delay_others(context: Context, driver: Driver, receiver: Receiver) -> None:
     service.create(context, receiver.url("/dead"))
     for _ in range(2):
         driver.event()
@@ -288,7 +288,7 @@ def test_a_dead_endpoint_holds_up_nobody_else(context: Context, driver: Driver, 
         hanging = pool.submit(delivery.send, context, driver.owner())
         wait_until(lambda: len(receiver.at("/dead")) == 2, 60, "one is sent to the dead endpoint")
         assert plan.places(context) == 0
-        assert not delivery.send(context, driver.owner()).done, "it has one at most"
+        assert not delivery.send(context, driver.owner()).done, "a failing endpoint has at most one delivery under way"
         plan.due(context)
         alive.append(delivery.send(context, driver.owner()))
         assert [one.status for one in alive] == [DeliveryStatus.DELIVERED] * 2
@@ -322,13 +322,13 @@ def test_private_addresses_are_refused_unless_they_are_allowed(
         "https://a.example/" + "x" * 2000,
     ],
 )
-def test_what_cannot_be_an_endpoint_is_refused(context: Context, url: str) -> None:
+def test_an_invalid_endpoint_is_refused(context: Context, url: str) -> None:
     with pytest.raises(UserError):
         service.create(context, url)
     assert queries.endpoints(context) == []
 
 
-def test_types_that_nothing_has_and_too_many_endpoints_are_refused(context: Context) -> None:
+def test_unknown_types_and_too_many_endpoints_are_refused(context: Context) -> None:
     flows()
     with pytest.raises(UserError, match="document\\.\\*"):
         service.create(context, "https://a.example/", ["document.eaten"])
@@ -338,7 +338,9 @@ def test_types_that_nothing_has_and_too_many_endpoints_are_refused(context: Cont
         service.create(context, "https://a.example/")
 
 
-def test_a_test_is_sent_whatever_the_endpoint_wants(context: Context, driver: Driver, receiver: Receiver) -> None:
+def test_a_test_is_sent_independently_of_the_endpoints_types(
+    context: Context, driver: Driver, receiver: Receiver
+) -> None:
     made = service.create(context, receiver.url(), ["music_run.failed"])
     sent = service.test(context, made.endpoint.id)
     driver.run()
@@ -347,7 +349,7 @@ def test_a_test_is_sent_whatever_the_endpoint_wants(context: Context, driver: Dr
     assert one.id == f"test_{sent.id}"
 
 
-def test_a_time_can_be_sent_again_also_what_came_while_the_endpoint_was_disabled(
+def test_a_time_range_can_be_replayed_with_events_from_while_the_endpoint_was_disabled(
     context: Context, driver: Driver, receiver: Receiver
 ) -> None:
     began = context.db.now() - timedelta(minutes=1)
@@ -367,7 +369,7 @@ def test_a_time_can_be_sent_again_also_what_came_while_the_endpoint_was_disabled
     assert service.replay_range(context, made.id, began, began + timedelta(seconds=1)) == 0
 
 
-def test_what_retention_took_before_it_was_fanned_out_is_counted(
+def test_events_that_retention_deleted_before_their_fan_out_are_counted(
     context: Context, driver: Driver, receiver: Receiver
 ) -> None:
     service.create(context, receiver.url())
@@ -379,7 +381,7 @@ def test_what_retention_took_before_it_was_fanned_out_is_counted(
     assert queries.endpoints(context)[0].missed == 2
 
 
-def test_an_event_that_is_gone_before_it_was_sent_fails_its_delivery_and_not_the_endpoint(
+def test_an_event_deleted_before_its_delivery_fails_the_delivery_and_not_the_endpoint(
     context: Context, driver: Driver, receiver: Receiver
 ) -> None:
     service.create(context, receiver.url())
@@ -392,7 +394,7 @@ def test_an_event_that_is_gone_before_it_was_sent_fails_its_delivery_and_not_the
 
 
 @pytest.mark.both_databases
-def test_while_very_many_wait_the_cursor_stays(context: Context, driver: Driver, receiver: Receiver) -> None:
+def test_the_cursor_stays_while_very_many_deliveries_wait(context: Context, driver: Driver, receiver: Receiver) -> None:
     webhooks_of(context.settings).max_waiting = 2
     service.create(context, receiver.url())
     for _ in range(5):
@@ -402,7 +404,7 @@ def test_while_very_many_wait_the_cursor_stays(context: Context, driver: Driver,
     assert [driver.run() for _ in range(3)] == [2, 2, 1]
 
 
-def test_a_deleted_document_s_words_are_not_sent(context: Context, driver: Driver, receiver: Receiver) -> None:
+def test_no_text_of_a_deleted_document_is_sent(context: Context, driver: Driver, receiver: Receiver) -> None:
     service.create(context, receiver.url())
     documents.remove(context, driver.event(filename="Dear Ann"))
     driver.run()
@@ -410,7 +412,7 @@ def test_a_deleted_document_s_words_are_not_sent(context: Context, driver: Drive
     assert b"Ann" not in b"".join(one.body for one in receiver.received)
 
 
-def test_a_deleted_endpoint_leaves_nothing_also_while_something_is_sent_to_it(
+def test_deleting_an_endpoint_deletes_its_deliveries_even_those_under_way(
     context: Context, driver: Driver, receiver: Receiver
 ) -> None:
     made = service.create(context, receiver.url()).endpoint
@@ -426,7 +428,9 @@ def test_a_deleted_endpoint_leaves_nothing_also_while_something_is_sent_to_it(
 
 
 @pytest.mark.both_databases
-def test_ended_deliveries_go_when_their_time_is_over(context: Context, driver: Driver, receiver: Receiver) -> None:
+def test_ended_deliveries_are_deleted_after_their_retention(
+    context: Context, driver: Driver, receiver: Receiver
+) -> None:
     service.create(context, receiver.url())
     driver.event()
     driver.run()
@@ -439,10 +443,10 @@ def test_ended_deliveries_go_when_their_time_is_over(context: Context, driver: D
     assert driver.statuses() == ["pending"]
 
 
-def test_a_flow_without_endpoints_is_at_rest_and_hears_nothing(context: Context, driver: Driver) -> None:
+def test_a_flow_without_endpoints_is_at_rest_and_has_no_subscribers(context: Context, driver: Driver) -> None:
     from pipeline.flows.webhooks.flow import FLOW
 
     driver.event()
     assert FLOW.is_at_rest(context)
-    assert FLOW.hears is not None
-    assert not FLOW.hears(context)
+    assert FLOW.has_subscribers is not None
+    assert not FLOW.has_subscribers(context)

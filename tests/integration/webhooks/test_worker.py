@@ -1,4 +1,4 @@
-"""Webhooks with real workers: what changes is sent at once, without waiting for a sweep; a killed one loses nothing."""
+"""Webhooks with real workers: they send events at once, without a sweep, and a killed worker loses nothing."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -37,18 +37,18 @@ def database_url(sqlite_url: str) -> str:
     return sqlite_url
 
 
-def test_what_changes_is_sent_at_once_and_what_a_killed_worker_was_at_is_sent_by_another(
+def test_changes_are_sent_at_once_and_another_worker_sends_a_killed_workers_delivery(
     context: Context, receiver: Receiver, stack: Stack
 ) -> None:
     ids = [insert_document(context, DocumentStatus.PENDING) for _ in range(20)]
     made = webhooks.create(receiver.url(), ["document.paused"])
-    stack.start("control-1")  # no beat: nothing sweeps
+    stack.start("control-1")  # no beat, so no sweep
     documents.pause(ids[0])
     wait_until(lambda: receiver.received, 90, "the first event arrives")
     for document_id in ids[1:]:
         documents.pause(document_id)
     wait_until(lambda: len({one.id for one in receiver.received}) == 20, 60, "all have arrived")
-    assert len(receiver.received) == 20, "each once"
+    assert len(receiver.received) == 20, "each event once"
     receiver.script(Reply(hang=True))
     webhooks.test(made.endpoint.id)
     wait_until(lambda: len(receiver.received) == 21, 60, "the test is under way")

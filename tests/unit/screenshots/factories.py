@@ -1,4 +1,4 @@
-"""Replies and batches for tests of the pure part."""
+"""Replies and batches for tests of the rules."""
 
 from datetime import UTC, datetime
 from typing import Any
@@ -12,19 +12,19 @@ BASE_MS = 1_768_233_600_000
 
 
 def shot(number: int, **changes: Any) -> Shot:
-    """Screenshot `100 + number`, taken `number` seconds after the first."""
+    """Make screenshot `100 + number`, captured `number` seconds after the first."""
     known: dict[str, Any] = {"id": 100 + number, "ts_ms": BASE_MS + number * 1000, "accepted_at": NOW}
     return Shot(**known | changes)
 
 
 def facts(count: int = 5, threads: tuple[str, ...] = ("thread_old",)) -> BatchFacts:
-    """A batch of screens 1 to `count`."""
+    """Make the facts of a batch of screens 1 to `count`."""
     screens = {number: shot(number) for number in range(1, count + 1)}
     return BatchFacts("vlm_batch:screen:1:1-5:ab", "screen:1", screens, frozenset(threads))
 
 
 def segment(title: str = "Writing a test", screens: tuple[int, ...] = (1, 2), **changes: Any) -> dict[str, Any]:
-    """A segment as the model gives it."""
+    """Make a segment of a model's reply."""
     return {
         "segment_id": "seg_1",
         "screen_ids": list(screens),
@@ -40,7 +40,7 @@ def parsed(*args: Any, **changes: Any) -> Segment:
 
 
 def index(*segments: dict[str, Any], shown: tuple[int, ...] = (101,)) -> dict[str, Any]:
-    """A reply as the model gives it."""
+    """Make a model's reply."""
     seen = [
         {
             "screenshot_id": one,

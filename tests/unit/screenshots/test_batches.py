@@ -40,7 +40,7 @@ def test_ready_at_five_or_thirty_seconds_after_the_first() -> None:
     assert ready([], 5, 30, NOW) == []
 
 
-def test_a_clock_that_was_set_back_delays_no_batch_and_orders_by_the_frames_own_time() -> None:
+def test_a_clock_that_goes_back_delays_no_batch_and_frames_sort_by_their_own_time() -> None:
     assert ids(ready([shot(1, -3600), shot(2)], 5, 30, NOW)) == [[1, 2]]
     assert ids(ready([shot(1, -2), shot(2)], 5, 30, NOW)) == []  # two machines' clocks
     backwards = [shot(1, 40, ts_ms=9000), shot(2, ts_ms=1000)]

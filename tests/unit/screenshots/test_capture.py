@@ -66,7 +66,7 @@ def test_each_monitor_is_a_png_with_the_program_in_front() -> None:
 
 @dataclass
 class Windows:
-    """Windows of these numbers are shown, in green."""
+    """A grabber that shows windows of these numbers in green."""
 
     shown: set[int] = field(default_factory=lambda: {7})
     grabbed: list[int] = field(default_factory=list)
@@ -81,7 +81,7 @@ class Windows:
 
 
 def of_windows(windows: Windows, **found: Window | None) -> Capturer:
-    """A capturer that finds these windows by their names, and by their numbers."""
+    """Make a capturer that finds these windows by name and by number."""
     known = {**found, **{hex(one.number): one for one in found.values() if one}}
     return Capturer(EXCLUDING, Screens, Foreground, lambda: windows, known.get)
 
@@ -99,7 +99,7 @@ def test_a_window_is_captured_with_its_own_program_and_title() -> None:
     assert windows.closed
 
 
-def test_a_screen_that_is_plugged_in_is_seen_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_newly_connected_screen_is_captured_soon(monkeypatch: pytest.MonkeyPatch) -> None:
     plugged = [Screens(monitors=(0, 1)), Screens(monitors=(0, 1, 2))]
     opened = iter(plugged)
     capturer = Capturer(FREE, lambda: next(opened), Foreground)
@@ -115,7 +115,7 @@ def test_a_window_of_an_excluded_program_is_not_even_grabbed() -> None:
     assert (one.data, one.frame.app, windows.grabbed) == (b"", "KeePassXC", [])
 
 
-def test_a_window_that_turned_to_something_excluded_meanwhile_is_dropped() -> None:
+def test_a_window_that_becomes_excluded_during_the_capture_is_dropped() -> None:
     pages = iter([Window(7, "Browser", "News"), Window(7, "Browser", "Vault")])
     rules = ScreenshotSettings(excluded_titles=["vault"])
     (one,) = Capturer(rules, Screens, Foreground, Windows, lambda _: next(pages)).capture(["window:Browser"])
@@ -128,7 +128,7 @@ def test_what_is_no_source_is_refused_in_the_settings(source: str) -> None:
         ScreenshotSettings(capture_sources=["screen:*", source])
 
 
-def test_what_is_excluded_is_not_even_grabbed() -> None:
+def test_an_excluded_screen_is_not_even_grabbed() -> None:
     screens, vault = Screens(), Foreground("KeePassXC", "vault")
     shots = Capturer(EXCLUDING, lambda: screens, lambda: vault).capture()
     assert [shot.data for shot in shots] == [b"", b""]
@@ -136,13 +136,13 @@ def test_what_is_excluded_is_not_even_grabbed() -> None:
 
 
 @pytest.mark.parametrize("order", [0, 1])
-def test_what_came_to_the_front_or_left_it_meanwhile_is_excluded_too(order: int) -> None:
+def test_programs_in_front_before_or_after_the_capture_are_excluded(order: int) -> None:
     looks = [Foreground("editor", "x"), Foreground("KeePassXC", "vault")]
     shots = Capturer(EXCLUDING, Screens, fronts(*(looks[::-1] if order else looks))).capture()
     assert [(shot.data, shot.frame.app) for shot in shots] == [(b"", "KeePassXC")] * 2
 
 
-def test_without_a_way_to_tell_what_is_in_front_exclusions_stop_capturing_instead_of_being_ignored() -> None:
+def test_exclusions_stop_the_capture_if_the_front_program_is_unknown() -> None:
     screens = Screens()
     with pytest.raises(UserError, match="xprop") as error:
         Capturer(EXCLUDING, lambda: screens, lambda: None).capture()
@@ -152,7 +152,7 @@ def test_without_a_way_to_tell_what_is_in_front_exclusions_stop_capturing_instea
     assert (one.frame.app, one.frame.window_title) == ("", "")
 
 
-def test_no_display_says_what_to_do() -> None:
+def test_a_missing_display_is_an_error_with_advice() -> None:
     def none() -> Any:
         raise ScreenShotError("cannot open display")
 
@@ -165,7 +165,7 @@ def test_no_display_says_what_to_do() -> None:
     ("how", "said"),
     [(ScreenShotError("connection lost"), "connection lost"), (AssertionError(), "the display is gone")],
 )
-def test_a_display_that_goes_away_is_said_too(how: Exception, said: str) -> None:
+def test_a_display_that_disappears_is_an_error_with_advice(how: Exception, said: str) -> None:
     class Broken(Screens):
         def grab(self, monitor: int, /) -> Shot:
             raise how
@@ -191,11 +191,11 @@ def test_a_display_that_goes_away_is_said_too(how: Exception, said: str) -> None
         ("", Foreground()),
     ],
 )
-def test_what_xprop_says_is_understood(said: str, front: Foreground) -> None:
+def test_the_output_of_xprop_is_parsed(said: str, front: Foreground) -> None:
     assert of_xprop(said) == front
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="X11")
-def test_without_display_nothing_is_known_of_the_foreground(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_display_the_foreground_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("DISPLAY", raising=False)
     assert foreground.foreground() is None

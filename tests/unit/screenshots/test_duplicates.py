@@ -1,4 +1,4 @@
-"""What is a duplicate of what, and how strictly that is judged while analysis is behind."""
+"""Judging duplicates, and its threshold while analysis lags."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -26,7 +26,7 @@ def test_a_rejection_names_its_distance_threshold_and_nearest_frame() -> None:
     assert judge(hash_of(0), [], 6).nearest is None
 
 
-def test_a_closer_look_may_say_that_what_hashes_alike_is_not_the_same() -> None:
+def test_a_comparison_of_sketches_may_accept_a_frame_with_a_similar_hash() -> None:
     frames = [seen(1, 4), seen(2, 2), seen(3, 40)]
     found = judge(hash_of(0), frames, 6, lambda frame: frame.id == 1)
     assert (found.verdict, found.distance, found.nearest) == (Verdict.DUPLICATE, 4, 1)
@@ -34,13 +34,13 @@ def test_a_closer_look_may_say_that_what_hashes_alike_is_not_the_same() -> None:
     assert (found.verdict, found.distance, found.nearest, found.threshold) == (Verdict.ACCEPTED, 2, 2, 6)
 
 
-def test_compared_with_the_last_few_frames_of_the_window_to_arrive_and_those_from_the_future() -> None:
+def test_frames_are_compared_with_the_latest_arrivals_and_those_from_the_future() -> None:
     frames = [seen(number, 0, age_s=number) for number in range(20)] + [seen(98, 0, 601), seen(99, 0, -3600)]
     found = [frame.id for frame in recent(frames, NOW, SETTINGS.dedup_window_s, SETTINGS.dedup_frames)]
     assert found == [99, *range(19, 20 - SETTINGS.dedup_frames, -1)]
 
 
-def test_pressure_widens_the_threshold_first_then_makes_batches_longer() -> None:
+def test_pressure_first_widens_the_threshold_then_enlarges_batches() -> None:
     at = SETTINGS.pressure_batches
     levels = [pressure(waiting, 0, SETTINGS) for waiting in (0, at - 1, at, 2 * at)]
     assert [one.level for one in levels] == [0, 0, 1, 2]
@@ -48,7 +48,7 @@ def test_pressure_widens_the_threshold_first_then_makes_batches_longer() -> None
     assert [(one.batch_size, one.batch_timeout_s) for one in levels] == [(5, 30), (5, 30), (5, 30), (10, 60)]
 
 
-def test_pressure_ends_at_half_of_what_began_it() -> None:
+def test_pressure_ends_at_half_of_its_start() -> None:
     at = SETTINGS.pressure_batches
     assert pressure(at - 1, 1, SETTINGS).level == 1
     assert pressure(at // 2, 1, SETTINGS).level == 0

@@ -87,7 +87,7 @@ def test_an_event_mentions_the_entities_that_its_words_or_its_screens_name() -> 
     assert [[name.name for name in one.entities] for one in events] == [["Ann"], ["Bill-7", "张三"]]
 
 
-def test_origin_keys_are_unique_and_the_same_when_done_again() -> None:
+def test_origin_keys_are_unique_and_reproducible() -> None:
     twins = VlmIndex(segments=[parsed("Same", (1,)), parsed("Same", (1,))])
     made = direct(FACTS, with_threads(twins, FACTS).value, twins)
     keys = [one.origin_key for one in made.nodes]
@@ -104,7 +104,7 @@ def test_edges_of_either_direction_point_from_finding_to_event(link: dict[str, A
     assert [(one.from_key, one.to_key) for one in made.edges] == [(plan.origin_key, event.origin_key)]
 
 
-def test_findings_without_an_edge_go_to_the_event_that_shares_most_screenshots() -> None:
+def test_findings_without_an_edge_belong_to_the_event_that_shares_most_screenshots() -> None:
     parts = (parsed("A", (1, 2)), parsed("B", (4, 5)))
     made = expand(
         [node(title="A", shots=(101,)), node(title="B", shots=(104, 105)), node("state", "S", (105,))], None, *parts
@@ -112,7 +112,7 @@ def test_findings_without_an_edge_go_to_the_event_that_shares_most_screenshots()
     assert made.nodes[2].thread_id == made.nodes[1].thread_id != made.nodes[0].thread_id
 
 
-def test_screenshots_times_and_threads_that_do_not_exist_are_put_right() -> None:
+def test_unknown_screenshots_times_and_threads_are_corrected() -> None:
     wrong = node(shots=(101, 999), thread_id="thread_made_up", event_time=5)
     made = expand([wrong])
     assert made.nodes[0].screenshot_ids == (101,)
@@ -123,11 +123,11 @@ def test_screenshots_times_and_threads_that_do_not_exist_are_put_right() -> None
 
 
 @pytest.mark.parametrize("moment", [float("nan"), float("inf"), -1e300])
-def test_times_that_are_none_become_the_last_screenshots(moment: float) -> None:
+def test_invalid_times_become_the_last_screenshots(moment: float) -> None:
     assert expand([node(event_time=moment)]).nodes[0].event_time_ms == BASE_MS + 1000
 
 
-def test_segments_that_the_text_model_left_out_are_taken_over_as_they_stand() -> None:
+def test_segments_that_the_text_model_left_out_become_nodes_directly() -> None:
     made = expand([node()], None, parsed("Tests", (1,)), parsed("Mail", (2,)))
     assert [(one.title, one.made_by) for one in made.nodes if one.kind is K.EVENT] == [
         ("Tests", Origin.MODEL),
@@ -142,7 +142,7 @@ def test_two_segments_of_the_same_screens_get_an_event_each() -> None:
     assert len({one.thread_id for one in made.nodes}) == 2
 
 
-def test_edges_to_nowhere_or_to_oneself_are_no_edges_and_others_are_kept() -> None:
+def test_edges_to_unknown_or_equal_nodes_are_dropped_and_others_kept() -> None:
     made = expand(
         [node(title="A"), node(title="B", shots=(102,))],
         [edge(0, 9), edge(-1, 0), edge(0, 0, "causes"), edge(0, 1, "causes"), edge(0, 1, "causes")],
@@ -152,7 +152,7 @@ def test_edges_to_nowhere_or_to_oneself_are_no_edges_and_others_are_kept() -> No
     ]
 
 
-def test_a_reply_without_an_event_is_no_use() -> None:
+def test_a_reply_without_an_event_is_unusable() -> None:
     with pytest.raises(BadReply, match="event"):
         read_expansion(json.dumps({"nodes": [node("plan")]}))
     assert usable_expansion(json.dumps({"nodes": [node("plan")]})) is None
@@ -169,13 +169,13 @@ def test_valid_nodes_of_a_reply_are_kept_with_the_edges_between_them() -> None:
     assert [(one.from_index, one.to_index) for one in found.edges] == [(1, 0)]
 
 
-def test_a_screenshot_that_is_gone_since_takes_only_itself_along() -> None:
+def test_a_deleted_screenshot_affects_no_other() -> None:
     found = VlmIndex(segments=[parsed("Both", (2, 3)), parsed("Gone", (5,))])
     made = direct(facts(2), with_threads(found, facts(2)).value, found)
     assert [(one.title, one.screenshot_ids) for one in made.nodes if one.kind is K.EVENT] == [("Both", (102,))]
 
 
-def test_evidence_joins_what_capture_and_model_know() -> None:
+def test_evidence_joins_facts_from_capture_and_model() -> None:
     packs = evidence_of(VlmIndex.model_validate(index(segment())), FACTS)
     assert [one.screenshot_id for one in packs] == [101, 102, 103, 104, 105]
     assert (packs[0].app_hint, packs[0].ocr_text, packs[0].ui_text_snippets) == ("VSCode", "text", ("Save",))
@@ -192,7 +192,7 @@ def test_evidence_joins_what_capture_and_model_know() -> None:
     st.lists(st.tuples(st.integers(-1, 9), st.integers(-1, 9)), max_size=6),
     st.lists(st.sets(st.integers(1, 5), min_size=1), min_size=1, max_size=4),
 )
-def test_every_segment_has_an_event_whatever_the_text_model_says(
+def test_every_segment_has_an_event_for_any_reply(
     nodes: list[tuple[NodeKind, list[int], str]], edges: list[tuple[int, int]], screens: list[set[int]]
 ) -> None:
     said = [node(kind.value, "n", tuple(shots), thread_id=thread) for kind, shots, thread in nodes]

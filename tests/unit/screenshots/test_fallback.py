@@ -20,7 +20,7 @@ from tests.unit.screenshots.factories import BASE_MS, shot
 NOTHING = HistoryPack()
 
 
-def test_title_and_hint_say_where_somebody_is() -> None:
+def test_title_and_hint_name_the_place() -> None:
     place = place_of(shot(1, window_title="● main.py - penstock - Visual Studio Code"))
     assert (place.app, place.document) == ("Visual Studio Code", "main.py – penstock")
     hinted = place_of(shot(1, app_hint="Firefox", window_title="(3) Inbox — Firefox"))
@@ -44,7 +44,7 @@ def test_each_stay_at_a_place_is_a_segment_and_a_long_pause_ends_one() -> None:
     assert {one.event.confidence for one in found.segments} == {CONFIDENCE}
 
 
-def test_frames_without_a_title_are_no_stay_and_no_thread_and_are_called_by_what_was_read() -> None:
+def test_frames_without_a_title_are_neither_stay_nor_thread_and_are_named_by_their_text() -> None:
     screens = {1: shot(1), 2: shot(2), 3: shot(3)}
     texts = {101: "三\n12\nGoogle Search\nAbout", 102: "Monday, November 11"}
     threads = [HistoryThread(thread_id="t1", title=""), HistoryThread(thread_id="t2", title=UNTITLED)]
@@ -56,14 +56,14 @@ def test_frames_without_a_title_are_no_stay_and_no_thread_and_are_called_by_what
     assert [title_of(one, screens) for one in found.segments] == ["", "", ""]
 
 
-def test_summary_claims_no_more_than_is_known() -> None:
+def test_summary_claims_only_known_facts() -> None:
     texts = {101: "Invoice 2026-17\nTotal due: 80"}
     (one,) = index_by_rules({1: shot(1, window_title="Bill - Viewer")}, texts, NOTHING).segments
     assert one.event.summary == "1 screenshot in Viewer, 2026-01-12 16:00 UTC. Seen: Invoice 2026-17 · Total due: 80"
     assert "PENSTOCK_SCREENSHOTS__VISION_PROVIDER" in NOTE
 
 
-def test_a_stay_goes_on_with_the_thread_of_that_name() -> None:
+def test_a_stay_continues_the_thread_of_the_same_title() -> None:
     history = HistoryPack(threads=[HistoryThread(thread_id="t1", title="Inbox – Firefox")])
     (one,) = index_by_rules({1: shot(1, window_title="Inbox - Firefox")}, {}, history).segments
     assert (one.merge_hint.decision, one.merge_hint.thread_id) == ("MERGE", "t1")

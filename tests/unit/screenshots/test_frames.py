@@ -44,7 +44,7 @@ def test_a_jpeg_hashes_and_sketches_like_the_png_of_the_same_screen(size: tuple[
     assert one.sketch.size == other.sketch.size
 
 
-def test_frames_without_contrast_are_alike_whatever_their_colour_and_format() -> None:
+def test_frames_without_contrast_have_equal_hashes_in_any_colour_and_format() -> None:
     colours = ("black", "white", "#777", "#1e90ff")
     found = {
         read_frame(encoded(Image.new("RGB", (1300, 700), colour), form)).phash
@@ -54,7 +54,7 @@ def test_frames_without_contrast_are_alike_whatever_their_colour_and_format() ->
     assert found == {"0" * 64}
 
 
-def test_what_is_no_picture_or_cut_off_or_far_too_large_is_refused_with_its_reason() -> None:
+def test_invalid_truncated_and_oversized_pictures_are_refused_with_a_reason() -> None:
     data = encoded(SCREEN)
     assert code_of(b"") == code_of(b"hello, world") == code_of(b"%PDF-1.7\n") == "not_an_image"
     assert code_of(data[: len(data) // 2]) == "corrupt"
@@ -64,7 +64,7 @@ def test_what_is_no_picture_or_cut_off_or_far_too_large_is_refused_with_its_reas
 
 @pytest.mark.parametrize("progressive", [False, True])
 @pytest.mark.parametrize("part", [0.2, 0.5, 0.9])
-def test_a_cut_off_jpeg_is_refused_though_it_is_decoded_small(part: float, progressive: bool) -> None:
+def test_a_truncated_jpeg_is_refused_though_it_is_decoded_small(part: float, progressive: bool) -> None:
     data = encoded(draw(), "JPEG", progressive=progressive)
     assert code_of(data[: int(len(data) * part)]) == "corrupt"
 
@@ -79,7 +79,7 @@ def test_damage_raises_nothing_but_unit_errors(form: str, data: st.DataObject) -
 
 
 @pytest.mark.parametrize("mode", ["L", "LA", "RGBA", "P", "CMYK", "I;16", "1"])
-def test_every_mode_is_shown_as_rgb_and_hashes_alike(tmp_path: Path, mode: str) -> None:
+def test_pictures_of_every_mode_become_rgb_and_have_equal_hashes(tmp_path: Path, mode: str) -> None:
     grey = SCREEN.convert("L")
     image = (
         grey.convert("I").point(lambda value: value * 257).convert("I;16") if mode == "I;16" else SCREEN.convert(mode)
@@ -96,7 +96,7 @@ def test_a_jpeg_in_cmyk_is_read() -> None:
     assert distance(read_frame(encoded(SCREEN.convert("CMYK"), "JPEG")).phash, phash(SCREEN)) <= 6
 
 
-def test_what_is_transparent_is_white(tmp_path: Path) -> None:
+def test_transparent_areas_become_white(tmp_path: Path) -> None:
     clear = Image.new("RGBA", (40, 30), (0, 0, 0, 0))
     clear.paste((0, 0, 0, 255), (0, 0, 10, 30))
     white = Image.new("RGB", (40, 30), "white")
@@ -119,7 +119,7 @@ def test_a_turned_frame_is_put_upright(tmp_path: Path, form: str) -> None:
 
 
 @pytest.mark.parametrize("form", ["GIF", "PNG", "WEBP"])
-def test_of_a_picture_that_moves_the_first_one_counts(form: str) -> None:
+def test_the_first_frame_of_an_animation_counts(form: str) -> None:
     moving = encoded(
         SCREEN, form, save_all=True, append_images=[noise("2", 640).convert("RGB").resize(SCREEN.size)], lossless=True
     )

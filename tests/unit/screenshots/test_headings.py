@@ -1,4 +1,4 @@
-"""What a frame is called where its window's title is not known. Lines and boxes as recognised on drawn screens."""
+"""Names of frames without a window title, from lines and boxes recognised on drawn screens."""
 
 from pipeline.flows.screenshots.rules.batches import HistoryPack, HistoryThread
 from pipeline.flows.screenshots.rules.headings import Box, SeenLine
@@ -94,7 +94,7 @@ def titles(*frames: tuple[Drawn, ...], app: str = "") -> list[str]:
     return [one.event.title for one in index(*frames, app=app).segments]
 
 
-def test_a_title_bar_with_buttons_says_what_the_window_is_and_tabs_and_clocks_do_not() -> None:
+def test_a_title_bar_with_buttons_names_the_window_and_tabs_and_clocks_do_not() -> None:
     assert titles(SHEET, LETTER, NOTES, TABS) == [
         "Book1 – Excel",
         "Document 10.docx",
@@ -103,7 +103,7 @@ def test_a_title_bar_with_buttons_says_what_the_window_is_and_tabs_and_clocks_do
     ]
 
 
-def test_frames_are_called_by_their_window_or_their_heading_and_not_by_toolbars() -> None:
+def test_frames_are_named_by_their_window_or_heading_and_not_by_toolbars() -> None:
     assert titles(INVOICES, SETTINGS, EDITOR, OFFICE, CHINESE) == [
         "Open invoices of March",
         "Settings",
@@ -113,7 +113,7 @@ def test_frames_are_called_by_their_window_or_their_heading_and_not_by_toolbars(
     ]
 
 
-def test_a_frame_alone_is_called_alike() -> None:
+def test_a_single_frame_gets_the_same_name() -> None:
     assert [titles(one)[0] for one in (INVOICES, EDITOR, OFFICE)] == [
         "Open invoices of March",
         "pool.py – penstock – Visual Studio Code",
@@ -121,7 +121,7 @@ def test_a_frame_alone_is_called_alike() -> None:
     ]
 
 
-def test_what_shows_nothing_but_controls_has_no_title_and_a_clock_is_better_than_nothing() -> None:
+def test_a_frame_with_only_controls_has_no_title_and_a_clock_is_the_last_resort() -> None:
     assert titles((("File Edit View Help", 5, 56, 361, 78),)) == [UNTITLED]
     assert titles((("File Edit View Help", 5, 56, 361, 78), ("Monday, November 11", 700, 400, 900, 420))) == [
         "Monday, November 11"
@@ -138,7 +138,7 @@ def test_toolbars_are_neither_in_the_summary_nor_keywords_but_can_be_searched() 
     assert "Most Visited" in found.screenshots[0].ocr_text
 
 
-def test_with_a_program_alone_the_heading_tells_its_windows_apart_and_names_their_thread() -> None:
+def test_headings_distinguish_windows_of_a_program_without_titles_and_name_their_threads() -> None:
     history = HistoryPack(threads=[HistoryThread(thread_id="t1", title="Settings – Firefox")])
     found = index(INVOICES, INVOICES, SETTINGS, app="Firefox", history=history)
     assert [(one.event.title, one.screen_ids) for one in found.segments] == [

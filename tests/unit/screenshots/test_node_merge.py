@@ -62,7 +62,7 @@ def test_merging_twice_changes_nothing_more() -> None:
     assert by_rules(once, new) == once
 
 
-def test_the_models_words_come_first_and_the_rules_hold_where_it_says_nothing() -> None:
+def test_the_models_words_come_first_and_the_rules_fill_gaps() -> None:
     reply = read_merge(json.dumps({"title": "Both", "keywords": ["z"], "entities": ["Ann"]}))
     merged = by_model(node(1, summary="s", keywords=("a",)), node(2), reply)
     assert (merged.title, merged.summary, merged.keywords) == ("Both", "s", ("z", "a"))
@@ -82,11 +82,11 @@ def test_the_models_words_come_first_and_the_rules_hold_where_it_says_nothing() 
         ("x" * 30, "y", "x" * 14 + "…"),
     ],
 )
-def test_texts_are_joined_if_they_fit_else_the_longer_one_holds(one: str, other: str, merged: str) -> None:
+def test_texts_are_joined_if_they_fit_else_the_longer_stays(one: str, other: str, merged: str) -> None:
     assert merge_text(one, other, 15, " / ") == merged
 
 
-def test_an_entity_is_there_once_with_its_higher_confidence_and_a_type() -> None:
+def test_a_repeated_entity_keeps_its_higher_confidence_and_a_type() -> None:
     first = [EntityMention(name="Ann", entity_type="person", confidence=3)]
     second = [EntityMention(name="ＡＮＮ", confidence=8), EntityMention(name="Bob")]
     assert [(one.name, one.entity_type, one.confidence) for one in merge_entities(first, second)] == [

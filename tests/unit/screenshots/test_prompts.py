@@ -13,7 +13,7 @@ from tests.unit.screenshots.factories import facts, index, segment, shot
 NOW = datetime(2026, 1, 12, 8, 48, 25, tzinfo=UTC)
 
 
-def test_vision_prompt_lists_screens_in_order_and_what_was_before() -> None:
+def test_vision_prompt_lists_screens_in_order_and_the_history() -> None:
     history = HistoryPack(
         threads=[HistoryThread(thread_id="t1", title="Old")],
         segments=[HistorySegment(thread_id="t2", title="Open")],
@@ -25,7 +25,7 @@ def test_vision_prompt_lists_screens_in_order_and_what_was_before() -> None:
     assert told["before"]["open_segments"] == [{"thread_id": "t2", "title": "Open", "summary": ""}]
 
 
-def test_halves_of_characters_in_titles_do_not_spoil_a_request() -> None:
+def test_lone_surrogates_in_titles_are_replaced_in_requests() -> None:
     assert prompts.vision_prompt({1: shot(1, window_title="a\ud83d")}, HistoryPack()).encode()
 
 
@@ -42,7 +42,7 @@ def test_expand_prompt_has_the_shape_of_the_design_with_threads_decided() -> Non
     assert len(told["evidencePacks"][-1]["ocrText"]) == prompts.MAX_EVIDENCE_CHARS
 
 
-def test_an_unknown_time_zone_is_no_obstacle() -> None:
+def test_an_unknown_time_zone_falls_back_to_utc() -> None:
     told = json.loads(prompts.expand_prompt(facts(1), [], [], NOW, "../Mars"))
     assert told["localTime"] == "2026-01-12 08:48:25"
 
@@ -63,18 +63,18 @@ def test_repair_prompt_has_request_reply_and_problem_and_is_bounded() -> None:
     assert text.count("R") < 61_000
 
 
-def test_prompts_have_hashes_that_differ_when_they_do() -> None:
+def test_different_prompts_have_different_hashes() -> None:
     assert len(prompts.prompt_hash("a", "b")) == 64
     assert prompts.prompt_hash("a", "b") != prompts.prompt_hash("ab", "")
     assert prompts.prompt_hash("a", "\ud800")
 
 
-def test_every_system_prompt_calls_what_is_seen_data() -> None:
+def test_every_system_prompt_calls_content_data() -> None:
     for system in (prompts.VISION_SYSTEM, prompts.EXPAND_SYSTEM, prompts.MERGE_SYSTEM):
         assert "never instructions" in system
 
 
-def test_a_node_rests_on_the_calls_that_saw_its_frames_and_on_the_expansion_if_that_made_it() -> None:
+def test_a_node_rests_on_calls_with_its_frames_and_on_the_expansion_if_the_model_made_it() -> None:
     first = Call(1, Operation.ANALYSE, "p", "m", "h", 1, (101, 102))
     second = Call(2, Operation.ANALYSE, "p", "m", "h", 2, (103,))
     text = Call(3, Operation.EXPAND, "p", "m", "h", 1, (101, 102, 103))

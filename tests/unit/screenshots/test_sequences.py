@@ -43,7 +43,7 @@ CORPUS = ("excel", "google_page", "onenote", "windows_multitab", "word")
 
 
 def first_of(values: Iterable[Any], count: int, ids: Callable[[Any], str] = str) -> list[ParameterSet]:
-    """The first of them; the others rotate."""
+    """Return the first of them; the others rotate."""
     marks = pytest.mark.rotating
     return [pytest.param(one, id=ids(one), marks=marks if n >= count else ()) for n, one in enumerate(values)]
 
@@ -75,7 +75,7 @@ def test_changed_text_is_never_a_duplicate_however_wide_the_threshold(screen: De
 
 
 @pytest.mark.parametrize("form", ["PNG", "JPEG"])
-def test_a_clock_and_a_cursor_on_a_window_are_no_change(form: str) -> None:
+def test_a_clock_and_a_cursor_on_a_window_are_not_a_change(form: str) -> None:
     before = seen(draw(Desktop()), form)
     for what in ("the clock", "the cursor", "cursor on text"):
         after = seen(draw(Desktop().but(**SAME[what])), form)
@@ -83,7 +83,7 @@ def test_a_clock_and_a_cursor_on_a_window_are_no_change(form: str) -> None:
 
 
 @pytest.mark.parametrize("screen", EACH_SCREEN)
-def test_nor_are_they_on_any_screen_by_a_threshold_that_is_as_wide(screen: Desktop) -> None:
+def test_a_clock_and_a_cursor_on_any_screen_are_not_a_change_for_a_wide_threshold(screen: Desktop) -> None:
     before = in_forms(draw(screen))
     for what, change in SAME.items():
         after = in_forms(draw(screen.but(**change)))
@@ -93,7 +93,7 @@ def test_nor_are_they_on_any_screen_by_a_threshold_that_is_as_wide(screen: Deskt
 
 
 @pytest.mark.parametrize("name", first_of(CORPUS, 2))
-def test_on_real_screens_too(name: str) -> None:
+def test_text_clock_and_cursor_on_real_screens(name: str) -> None:
     with Image.open(BytesIO(corpus_file(f"screenshots/{name}.png").read_bytes())) as opened:
         before = opened.convert("RGB")
     x, y = random.Random(name).randrange(before.width // 2), before.height // 2
@@ -111,13 +111,13 @@ def test_on_real_screens_too(name: str) -> None:
             assert verdict(old[one], changed[other], threshold) is Verdict.ACCEPTED
 
 
-def test_screens_of_another_size_differ_and_tiny_ones_by_any_cell() -> None:
+def test_screens_of_another_size_differ_and_tiny_screens_differ_by_any_cell() -> None:
     assert differs(Image.new("L", (40, 20)), Image.new("L", (20, 40)))
     assert differs(Image.new("L", (3, 3)), Image.new("L", (3, 3), 200))
     assert not differs(Image.new("L", (3, 3)), Image.new("L", (3, 3), 5))
 
 
-def test_sketches_are_kept_for_the_last_files_and_read_again_for_others() -> None:
+def test_sketches_of_the_latest_files_are_cached() -> None:
     kept, read = Sketches(at_most=2), []
 
     def make(name: str) -> Image.Image:

@@ -27,7 +27,7 @@ def test_defaults_are_those_of_the_table_in_the_design() -> None:
 @pytest.mark.parametrize(
     ("vision", "text", "batch", "merge", "scan"), [(4, 4, 2, 1, 20), (1, 1, 1, 1, 20), (100, 100, 4, 10, 56)]
 )
-def test_workers_and_scan_follow_the_formulas_and_merges_never_have_none(
+def test_workers_and_scan_follow_the_formulas_and_merges_have_at_least_one(
     vision: int, text: int, batch: int, merge: int, scan: int
 ) -> None:
     found = ScreenshotSettings(vision_concurrency=vision, text_concurrency=text)
@@ -46,7 +46,7 @@ def test_workers_and_scan_follow_the_formulas_and_merges_never_have_none(
         {"ledger_days": 1e7},
     ],
 )
-def test_settings_that_no_calendar_or_rule_bears_are_refused(wrong: dict[str, object]) -> None:
+def test_settings_outside_the_calendar_or_the_rules_are_refused(wrong: dict[str, object]) -> None:
     with pytest.raises(ValidationError):
         ScreenshotSettings.model_validate(wrong)
 

@@ -12,7 +12,7 @@ def shard(*segments: Segment) -> VlmIndex:
     return VlmIndex(segments=list(segments))
 
 
-def test_what_a_boundary_cut_in_two_is_one_again() -> None:
+def test_a_segment_that_a_boundary_cut_is_rejoined() -> None:
     left = shard(parsed("Mail", (1,)), parsed("Writing the parser", (4, 5)))
     right = shard(parsed("Writing the parser", (6, 7)), parsed("Mail", (8,)))
     merged = merge_shards([left, right], 10)
@@ -53,7 +53,7 @@ def test_joining_keeps_both_summaries_all_findings_and_the_best_scores() -> None
     assert [word.casefold() for word in one.keywords] == ["test", "b"]
 
 
-def test_too_many_segments_are_joined_to_neighbours_never_dropped() -> None:
+def test_surplus_segments_are_joined_to_neighbours_and_never_dropped() -> None:
     parts = [parsed(title, (n,)) for n, title in enumerate(TITLES, 1)]
     parts[1].event.importance = 1
     merged = merge_shards([shard(*parts)], 4)
@@ -62,7 +62,7 @@ def test_too_many_segments_are_joined_to_neighbours_never_dropped() -> None:
     assert all(title in said for title in TITLES)
 
 
-def test_entities_and_screenshots_are_there_once() -> None:
+def test_entities_and_screenshots_are_not_repeated() -> None:
     one = VlmIndex.model_validate(index(segment(), shown=(101, 102)))
     other = VlmIndex.model_validate({"segments": [], "entities": ["PENSTOCK", "Ann"], "screenshots": one.screenshots})
     merged = merge_shards([one, other], 10)
@@ -95,7 +95,7 @@ def shards(draw: st.DrawFn) -> list[VlmIndex]:
 
 
 @given(shards(), st.integers(1, 12))
-def test_no_segment_is_lost_or_there_twice(results: list[VlmIndex], most: int) -> None:
+def test_no_segment_is_lost_or_repeated(results: list[VlmIndex], most: int) -> None:
     merged = merge_shards(results, most)
     given_ = [one for result in results for one in result.segments]
     assert len(merged.segments) <= min(most, len(given_))

@@ -55,16 +55,16 @@ def test_reply_of_the_design_is_read_bare_or_fenced(wrap: str) -> None:
         ('{"segments": [{"\\ud800": "\\ud800"}]}', "segments.0"),
     ],
 )
-def test_what_is_no_such_reply_says_why(reply: str, says: str) -> None:
+def test_an_invalid_reply_is_refused_with_the_reason(reply: str, says: str) -> None:
     with pytest.raises(BadReply, match=says):
         read_index(reply, SENT)
 
 
-def test_nothing_to_see_is_a_valid_reply() -> None:
+def test_a_reply_without_segments_is_valid() -> None:
     assert read_index('{"segments": []}', SENT).value.segments == []
 
 
-def test_screenshots_that_were_not_sent_are_left_out_and_named() -> None:
+def test_unsent_screenshots_are_left_out_and_named() -> None:
     reply = index(segment("Kept", (1, 9)), segment("Gone", (7,)), shown=(101, 999, 101))
     found = read_index(json.dumps(reply), SENT)
     assert [one.screen_ids for one in found.value.segments] == [[1]]
@@ -79,7 +79,7 @@ def test_scores_are_moved_into_their_range(value: object, score: int) -> None:
 
 
 @pytest.mark.parametrize("value", [True, "high", [], float("nan"), float("inf")])
-def test_scores_that_are_no_numbers_are_refused(value: object) -> None:
+def test_scores_that_are_not_numbers_are_refused(value: object) -> None:
     with pytest.raises(ValueError, match="0 to 10"):
         SegmentEvent.model_validate({"title": "x", "importance": value})
 
@@ -101,7 +101,7 @@ def test_valid_parts_of_an_invalid_reply_are_kept() -> None:
     assert [one.title for one in found.value.segments[1].derived.knowledge] == ["Kept"]
 
 
-def test_what_stood_before_a_cut_is_kept() -> None:
+def test_parts_before_a_truncation_are_kept() -> None:
     text = json.dumps(index(segment("One"), segment("Two", (3,))))
     cut = text[: text.index("Two") + 2]
     found = usable_index(cut, SENT)
@@ -110,7 +110,7 @@ def test_what_stood_before_a_cut_is_kept() -> None:
     assert usable_index(text[:20], SENT) is None
 
 
-def test_after_the_repair_the_valid_reply_is_taken_else_the_one_with_most_valid_parts() -> None:
+def test_after_a_repair_the_valid_reply_wins_else_the_one_with_most_valid_parts() -> None:
     whole, bad = json.dumps(index(segment("Whole"))), {"screen_ids": [1]}
     two = json.dumps(index(segment("One"), segment("Two"), bad))
     one = json.dumps(index(segment("Only"), bad))
@@ -124,7 +124,7 @@ def test_after_the_repair_the_valid_reply_is_taken_else_the_one_with_most_valid_
         best_index(["sorry", ""], SENT)
 
 
-def test_numbers_that_are_larger_than_any_float_are_moved_into_the_range_like_others() -> None:
+def test_numbers_beyond_floats_are_clamped_like_others() -> None:
     assert SegmentEvent.model_validate({"title": "x", "importance": 10**400}).importance == 10
     assert SegmentEvent.model_validate({"title": "x", "importance": -(10**400)}).importance == 0
 
@@ -135,7 +135,7 @@ def test_names_of_entities_may_be_bare() -> None:
     assert EntityMention(name="Ann", entity_type="person").model_dump(by_alias=True)["entityType"] == "person"
 
 
-def test_the_schemas_that_are_sent_fit_what_is_read() -> None:
+def test_the_sent_schemas_match_the_parsed_ones() -> None:
     reply = index(segment())
     reply["segments"][0]["merge_hint"] = {"decision": "NEW", "thread_id": None}
     jsonschema.validate(reply, INDEX_SCHEMA)
@@ -159,7 +159,7 @@ def test_the_schemas_that_are_sent_fit_what_is_read() -> None:
 
 
 def mutated(reply: dict[str, Any], path: list[int], value: object) -> dict[str, Any]:
-    """The reply with something else at a place that `path` leads to."""
+    """Replace the value at `path` in a reply."""
     at: Any = reply
     for step in path[:-1]:
         keys = list(at) if isinstance(at, dict) else list(range(len(at)))
@@ -173,7 +173,7 @@ def mutated(reply: dict[str, Any], path: list[int], value: object) -> dict[str, 
 
 
 @given(st.text() | ANY_JSON.map(json.dumps))
-def test_reading_anything_raises_nothing_but_bad_reply(text: str) -> None:
+def test_parsing_any_text_raises_only_bad_reply(text: str) -> None:
     for read in (lambda: read_index(text, SENT), lambda: read_expansion(text), lambda: read_merge(text)):
         with suppress(BadReply):
             read()
@@ -182,7 +182,7 @@ def test_reading_anything_raises_nothing_but_bad_reply(text: str) -> None:
 
 
 @given(st.lists(st.integers(0, 9), min_size=1, max_size=6), ANY_JSON, st.integers(0, 2000))
-def test_a_damaged_reply_is_read_or_refused_and_its_sound_segment_is_kept(
+def test_a_damaged_reply_is_parsed_or_refused_and_its_valid_segment_is_kept(
     path: list[int], value: object, cut: int
 ) -> None:
     sound = segment("Sound", (3,))

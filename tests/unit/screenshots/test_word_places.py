@@ -1,4 +1,4 @@
-"""Where words stand within recognised lines."""
+"""Places of words within recognised lines."""
 
 import pytest
 from PIL import ImageFont
@@ -21,7 +21,7 @@ LINE = Box(0.1, 0.2, 0.5, 0.23)
         ("The pump station was checked at nine and again at noon.", "noon"),
     ],
 )
-def test_a_word_takes_as_much_of_its_line_as_its_letters_are_wide(text: str, word: str) -> None:
+def test_a_words_box_has_its_share_of_the_lines_width(text: str, word: str) -> None:
     font, begin = ImageFont.load_default(20), text.index(word)
     box = place_of(SeenLine(text, LINE), begin, begin + len(word))
     across = (LINE.right - LINE.left) / font.getlength(text)
@@ -37,10 +37,10 @@ def test_a_chinese_character_is_as_wide_as_two_letters() -> None:
     assert (box.left, box.right) == (LINE.left, pytest.approx(0.328, abs=0.01))
 
 
-def test_a_line_that_runs_up_the_frame_is_taken_as_a_whole() -> None:
+def test_a_word_in_a_vertical_line_has_the_lines_box() -> None:
     upright = Box(0.1, 0.2, 0.12, 0.6)
     assert place_of(SeenLine("Invoice of March", upright), 0, 7) == upright
 
 
-def test_marks_that_have_no_width_harm_nothing() -> None:
+def test_combining_marks_have_no_width() -> None:
     assert place_of(SeenLine("\u0301\u0301", LINE), 0, 1) == LINE

@@ -1,1 +1,1 @@
-"""Frames: captured, judged, stored, put into batches, and deleted when they expire."""
+"""Frames: capture, intake, batching, pictures for people, and retention."""

@@ -1,7 +1,7 @@
-"""From the buffer to batches. The buffer is the frames without a batch; a source's row is its lock.
+"""Turns buffers into batches. A buffer is a source's frames without a batch; the source's row is its lock.
 
-However many look at it at once, whoever comes second finds it empty: a frame gets its batch by one UPDATE that
-compares, and a batch of the same frames meets the idempotency key.
+When several workers batch the same buffer, the second finds it empty: one conditional UPDATE assigns a frame to its
+batch, and the idempotency key rejects a batch of the same frames.
 """
 
 import json
@@ -33,7 +33,7 @@ ORPHAN_GRACE_S = 5.0
 
 @dataclass(frozen=True)
 class Pressure:
-    """How frames are judged and batched now. `level` 0: as set; 1: wider threshold; 2: longer batches too."""
+    """The rules of judging and batching now. `level` 0: the settings; 1: a wider threshold; 2: larger batches too."""
 
     level: int
     threshold: int
@@ -42,10 +42,10 @@ class Pressure:
 
 
 def pressure(waiting: int, level: int, rules: ScreenshotSettings) -> Pressure:
-    """The pressure of `waiting` batches not yet begun, when it was at `level` before.
+    """Return the pressure of `waiting` batches that have not started, after `level`.
 
-    A level ends at half of what began it, so that it does not change with every batch. It drops no frame unrecorded:
-    each is judged, and the ledger names the wider threshold.
+    A level ends at half of the number that started it, so that it does not change with every batch. Pressure drops no
+    frame unrecorded: the ledger names the wider threshold.
     """
     begins = (rules.pressure_batches, 2 * rules.pressure_batches)
     new = sum(waiting >= begin for begin in begins)
@@ -61,32 +61,32 @@ def pressure(waiting: int, level: int, rules: ScreenshotSettings) -> Pressure:
 
 
 def pressure_on(session: Session, source: Row[Any], rules: ScreenshotSettings) -> Pressure:
-    """How a source's frames are judged and batched now."""
+    """Return the pressure on a source now."""
     return pressure(_waiting_batches(session, rules), source.pressure, rules)
 
 
 def _waiting_batches(session: Session, rules: ScreenshotSettings) -> int:
-    """Batches that the vision model has not begun, or must be asked about again; and those that frames would make."""
+    """Count batches that wait for analysis or its retry, and full batches that buffered frames would make."""
     waits = and_(BATCHES.c.step == Step.ANALYSE, BATCHES.c.status.in_(CLAIMABLE))
-    made = session.execute(select(func.count()).where(waits)).scalar_one()
+    waiting_batches = session.execute(select(func.count()).where(waits)).scalar_one()
     frames = select(func.count()).where(buffered()).group_by(SHOTS.c.source_key)
-    # Of the longest batches, so that a buffer that merely fills is no pressure.
+    # Count the largest batches, so that a filling buffer alone adds no pressure.
     size = rules.batch_size * rules.pressed_batch_factor
-    return made + sum(count // size for count in session.execute(frames).scalars())
+    return waiting_batches + sum(count // size for count in session.execute(frames).scalars())
 
 
 def lock_source(session: Session, key: str) -> Row[Any]:
-    """The source's row, locked until the transaction ends."""
+    """Lock and return the source's row; the lock holds until the transaction ends."""
     return session.execute(select(SOURCES).where(SOURCES.c.key == key).with_for_update()).one()
 
 
 def buffered() -> ColumnElement[bool]:
-    """The frame is in the buffer."""
+    """Select frames in the buffer."""
     return and_(SHOTS.c.batch_id.is_(None), SHOTS.c.status.in_(CLAIMABLE), SHOTS.c.storage_state == "stored")
 
 
 def _older(now: datetime, age_s: float) -> ColumnElement[bool]:
-    """The frame came this long ago; or later than now: our clock went back, and the frame would wait for ever."""
+    """Select frames that arrived this long ago, or in the future: after our clock went back they would wait forever."""
     age = timedelta(seconds=age_s)
     return or_(SHOTS.c.created_at <= now - age, SHOTS.c.created_at > now + age)
 
@@ -94,9 +94,9 @@ def _older(now: datetime, age_s: float) -> ColumnElement[bool]:
 def make(
     tx: Tx, source: str, shots: Sequence[Shot], times: Sequence[datetime], rules: ScreenshotSettings
 ) -> int | None:
-    """A batch of these frames, in the order of `shots`; `times`: when they were taken.
+    """Create a batch of these frames, in the order of `shots`; `times`: their times of capture.
 
-    In the caller's transaction, which has locked the source. None if the very same batch exists.
+    The caller's transaction has locked the source. Returns the batch's id; None if the same batch exists.
     """
     ids = [shot.id for shot in shots]
     key = idempotency_key(source, shots)
@@ -119,72 +119,72 @@ def make(
     free = and_(SHOTS.c.id.in_(ids), SHOTS.c.batch_id.is_(None))
     put = update(SHOTS).where(free).values(batch_id=batch_id, updated_at=tx.now).returning(SHOTS.c.id)
     if len(tx.execute(put).all()) != len(ids):
-        raise StaleClaim(f"{source}: frames were put into another batch, so the source was not locked")
+        raise StaleClaim(f"{source}: another batch took frames, so the source was not locked")
     frames = [costs.frame(shot_id) for shot_id in ids]
     accounts.carry(tx, FLOW, frames, str(batch_id))
     return batch_id if is_new else None
 
 
 @dataclass(frozen=True)
-class Waiting:
-    """A source's frames without a batch. `wait_s`: until they make one."""
+class BufferState:
+    """The state of a source's buffer. `wait_s`: seconds until it makes a batch."""
 
     source: str
     wait_s: float
 
     @property
     def ready(self) -> bool:
-        """They make one now."""
+        """Whether the buffer makes a batch now."""
         return not self.wait_s
 
 
-def waiting(context: Context) -> list[Waiting]:
-    """The sources with frames in the buffer, by name."""
+def waiting(context: Context) -> list[BufferState]:
+    """Return the states of all buffers with frames, sorted by source."""
     now, rules = context.db.now(), screenshots_in_force(context)
     first, frames = func.min(SHOTS.c.created_at).label("first"), func.count().label("frames")
     sources = select(SOURCES.c.key, SOURCES.c.pressure, first, frames).join(SHOTS, SHOTS.c.source_key == SOURCES.c.key)
     with context.db.read() as session:
         rows = session.execute(sources.where(buffered()).group_by(SOURCES.c.key, SOURCES.c.pressure)).all()
         behind = _waiting_batches(session, rules) if rows else 0
-    found = []
+    states = []
     for row in sorted(rows, key=lambda row: row.key):
         pressed = pressure(behind, row.pressure, rules)
         left_s = (due_at(row.first, pressed.batch_timeout_s, now) - now).total_seconds()
-        found.append(Waiting(row.key, max(0.0, left_s) if row.frames < pressed.batch_size else 0.0))
-    return found
+        states.append(BufferState(row.key, max(0.0, left_s) if row.frames < pressed.batch_size else 0.0))
+    return states
 
 
 def ask_for_batch(tx: Tx, source: str, pressed: Pressure) -> bool:
-    """After the commit, have a source's frames batched: at once, or when they have waited long enough.
+    """Launch the batching of a source's frames after the commit, or at their timeout if they are too few.
 
-    Whether they are those of a whole batch.
+    Returns whether they fill a batch.
     """
-    mine = select(SHOTS.c.created_at).where(buffered(), SHOTS.c.source_key == source).limit(pressed.batch_size)
-    came = tx.execute(mine).scalars().all()
-    if len(came) == pressed.batch_size:
+    frames = select(SHOTS.c.created_at).where(buffered(), SHOTS.c.source_key == source).limit(pressed.batch_size)
+    arrivals = tx.execute(frames).scalars().all()
+    if len(arrivals) == pressed.batch_size:
         tx.launch(FLOW, buffer_of(source))
         return True
-    if came:
-        tx.wake_in(FLOW, (due_at(min(came), pressed.batch_timeout_s, tx.now) - tx.now).total_seconds())
+    if arrivals:
+        tx.wake_in(FLOW, (due_at(min(arrivals), pressed.batch_timeout_s, tx.now) - tx.now).total_seconds())
     return False
 
 
 def batch(context: Context, key: str, *, all_at_once: bool = False) -> list[int]:
-    """Batch a source's frames: full batches, the rest once it is due, and what was left behind. The new batches.
+    """Batch a source's frames: full batches, the rest at its timeout, and orphans. Return the ids of new batches.
 
-    `all_at_once`: all frames, however few, since no more are to come.
+    `all_at_once`: batch all frames, however few, because the source has ended.
     """
     rules = screenshots_in_force(context)
-    made = _batch(context, key, rules, all_at_once=all_at_once)
-    return made + _batch(context, key, rules, orphans=True)
+    created = _batch(context, key, rules, all_at_once=all_at_once)
+    return created + _batch(context, key, rules, orphans=True)
 
 
 def _batch(
     context: Context, key: str, rules: ScreenshotSettings, *, orphans: bool = False, all_at_once: bool = False
 ) -> list[int]:
-    """Until nothing is ready, one portion a transaction: others must be able to write in between.
+    """Batch until no frames are ready, one portion a transaction, so that other processes can write in between.
 
-    `orphans`: only frames that should have been batched.
+    `orphans`: only frames that missed their batch.
     """
 
     def portion(tx: Tx) -> list[int]:
@@ -194,26 +194,26 @@ def _batch(
         which = and_(buffered(), SHOTS.c.source_key == key)
         if orphans:
             which = and_(which, _older(now, pressed.batch_timeout_s + ORPHAN_GRACE_S))
-        # In the order they came; of very many, as many whole batches as one search reads.
-        # Not by the column alone: for that, SQLite would read every frame that the source ever had.
+        # In the order of arrival, up to as many whole batches as `scan_limit` allows.
+        # `+ 0`: to sort by the plain column, SQLite would read every frame that the source ever had.
         waiting = select(SHOTS).where(which).order_by(SHOTS.c.id + 0).limit(size * max(1, rules.scan_limit // size))
         by_id = {row.id: row for row in tx.execute(waiting)}
         batches = ready([shot_of(row) for row in by_id.values()], size, timeout_s, now)
-        made = [make(tx, key, shots, [by_id[shot.id].ts for shot in shots], rules) for shots in batches]
-        new = [batch_id for batch_id in made if batch_id is not None]
+        created = [make(tx, key, shots, [by_id[shot.id].ts for shot in shots], rules) for shots in batches]
+        new = [batch_id for batch_id in created if batch_id is not None]
         if new:
-            # The buffer, too: frames that arrived during the batch found the place taken.
+            # Launch the buffer too: this message held its place when more frames arrived.
             tx.launch(FLOW, Scope.BATCHES, buffer_of(key))
         else:
             ask_for_batch(tx, key, pressed)
         return new
 
     total: list[int] = []
-    while made := context.db.run(portion):
-        total += made
+    while created := context.db.run(portion):
+        total += created
     return total
 
 
-def next_look_s(context: Context) -> float | None:
-    """Seconds until some source's frames make a batch, if they do not yet; None if none waits for that."""
-    return min((one.wait_s for one in waiting(context) if not one.ready), default=None)
+def next_batch_s(context: Context) -> float | None:
+    """Return the seconds until the next buffer that is not ready makes a batch; None without such a buffer."""
+    return min((state.wait_s for state in waiting(context) if not state.ready), default=None)

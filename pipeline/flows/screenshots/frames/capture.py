@@ -1,4 +1,4 @@
-"""Captures this machine's screens and windows: a PNG of each, and the program it shows; nothing of excluded ones."""
+"""Captures this machine's screens and windows as PNGs, with the programs' names; grabs no excluded program."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -21,23 +21,23 @@ from pipeline.settings import ScreenshotSettings
 EVERY_SCREEN = "screen:*"
 """All screens, as one source to capture."""
 _LOST = (ScreenShotError, OSError, AssertionError)
-"""There is no display, or none any more: for the latter, `mss` asserts that there is a reply."""
+"""Errors without a display. When a display disappears, an assertion of `mss` fails."""
 FRESH_S = 30.0
-"""How long a connection is used: it knows the screens that there were at its beginning."""
+"""Seconds after which to reconnect: a connection knows only the screens from its start."""
 PNG_LEVEL = 3
-"""A third of the time of the default, for a tenth more bytes."""
+"""Takes a third of the default level's time, for a tenth more bytes."""
 
 
 @dataclass(frozen=True)
 class Captured:
-    """What `ingest` takes. `data`: the screen or window as PNG; empty where it is excluded, which `ingest` notes."""
+    """Arguments for `ingest`. `data`: a PNG of the screen or window; empty if excluded, which `ingest` records."""
 
     frame: Frame
     data: bytes = field(repr=False)
 
 
 class Grabber(Protocol):
-    """The part of `mss` that is used. `monitors[0]` is all monitors together."""
+    """The methods of `mss` that a capturer calls. `monitors[0]` spans all monitors."""
 
     @property
     def monitors(self) -> Sequence[Any]: ...
@@ -47,8 +47,8 @@ class Grabber(Protocol):
     def close(self) -> None: ...
 
 
-class OfWindows(Protocol):
-    """Takes pictures of single windows."""
+class GrabsWindows(Protocol):
+    """Captures single windows."""
 
     def grab(self, number: int, /) -> Picture | None: ...
 
@@ -56,9 +56,9 @@ class OfWindows(Protocol):
 
 
 class Capturer:
-    """Captures again and again. Close it, or use it in a `with`.
+    """Captures screens and windows over one connection. Close it, or use it in a `with`.
 
-    Raises `UserError` without a display, or if programs are excluded and nothing tells which one is in front.
+    Raises `UserError` without a display, or if settings exclude programs and this machine cannot name the front one.
     """
 
     def __init__(
@@ -66,14 +66,14 @@ class Capturer:
         rules: ScreenshotSettings,
         grabber: Callable[[], Grabber] = mss.mss,
         in_front: Callable[[], Foreground | None] = foreground,
-        windows: Callable[[], OfWindows] = WindowGrabber,
+        windows: Callable[[], GrabsWindows] = WindowGrabber,
         find_window: Callable[[str], Window | None] = find,
     ) -> None:
         self._rules = rules
         self._in_front = in_front
         self._find = find_window
         self._open = windows
-        self._windows: OfWindows | None = None
+        self._windows: GrabsWindows | None = None
         self._connect = grabber
         try:
             self._grabber, self._since = grabber(), time.monotonic()
@@ -96,12 +96,12 @@ class Capturer:
                 self._windows.close()
 
     def capture(self, sources: Sequence[str] = (EVERY_SCREEN,)) -> list[Captured]:
-        """These screens (`screen:1`, …) and windows (`window:NAME`) as they are now; those that are not there, not."""
+        """Capture these screens (`screen:1`, …) and windows (`window:NAME`); leave out missing ones."""
         names = [source.partition(":")[2] for source in sources if source.startswith("window:")]
         screens = [source for source in sources if source.startswith("screen:")]
         try:
-            found = self._screens(screens) if screens else []
-            return found + [one for name in names if (one := self._window(name)) is not None]
+            captured = self._screens(screens) if screens else []
+            return captured + [window for name in names if (window := self._window(name)) is not None]
         except _LOST as error:
             raise _no_display(error) from error
 
@@ -109,14 +109,14 @@ class Capturer:
         if time.monotonic() - self._since > FRESH_S:
             self._grabber.close()
             self._grabber, self._since = self._connect(), time.monotonic()
-        before = self._look()
-        named = {f"screen:{number}": one for number, one in enumerate(self._grabber.monitors[1:], start=1)}
-        monitors = {source: one for source, one in named.items() if source in wanted or EVERY_SCREEN in wanted}
+        before = self._foreground()
+        named = {f"screen:{number}": monitor for number, monitor in enumerate(self._grabber.monitors[1:], start=1)}
+        monitors = {source: named[source] for source in named if source in wanted or EVERY_SCREEN in wanted}
         at = datetime.now(UTC)
-        # What is excluded is not even grabbed.
-        shots = [] if self._excludes(before) else [_png(self._grabber.grab(one)) for one in monitors.values()]
-        # Another program may have come to the front meanwhile: what either look excludes is dropped.
-        after = self._look()
+        # Do not even grab the screens while an excluded program is in front.
+        shots = [] if self._excludes(before) else [_png(self._grabber.grab(monitor)) for monitor in monitors.values()]
+        # An excluded program may have come to the front during the grab: drop the pictures then.
+        after = self._foreground()
         front = after if self._excludes(after) else before
         if self._excludes(front):
             shots = [b""] * len(monitors)
@@ -124,7 +124,7 @@ class Capturer:
         return [Captured(frame, data) for frame, data in zip(frames, shots, strict=True)]
 
     def _window(self, name: str) -> Captured | None:
-        """What the window itself shows, whatever stands before it: so only its own program and title may exclude it."""
+        """Capture a window without the windows before it, so that only its own program and title can exclude it."""
         window, at = self._find(name), datetime.now(UTC)
         if window is None:
             return None
@@ -136,31 +136,31 @@ class Capturer:
             after = self._find(hex(window.number))
             if shot is None or after is None:
                 return None
-            # It may have turned to something else meanwhile, such as another page.
+            # The window may show something else by now, such as another page.
             if self._excludes(Foreground(after.app, after.title)):
                 window = after
             else:
                 data = _png(shot)
         return Captured(Frame(f"window:{name}", at, window.app, window.title), data)
 
-    def _look(self) -> Foreground:
-        found = self._in_front()
-        if found is None and (self._rules.excluded_apps or self._rules.excluded_titles):
+    def _foreground(self) -> Foreground:
+        front = self._in_front()
+        if front is None and (self._rules.excluded_apps or self._rules.excluded_titles):
             raise UserError(
-                "programs are excluded, but nothing here tells which one is in front: install xprop (on X11), or empty "
+                "settings exclude programs, but this machine cannot name the front one: install xprop (X11), or empty "
                 "screenshots.excluded_apps and excluded_titles",
                 code="no_foreground",
             )
-        return found or Foreground()
+        return front or Foreground()
 
     def _excludes(self, front: Foreground) -> bool:
         return bool(excluded_by(front.app, front.title, self._rules))
 
 
 def missing(sources: Sequence[str], captured: Sequence[Captured]) -> list[str]:
-    """Those of these sources of which nothing was captured, since they are not there, or not shown."""
-    found = {one.frame.source for one in captured}
-    return [source for source in sources if source not in {*found, EVERY_SCREEN}]
+    """Return the sources without a capture: they do not exist, or the display does not show them."""
+    present = {capture.frame.source for capture in captured}
+    return [source for source in sources if source not in {*present, EVERY_SCREEN}]
 
 
 def _png(shot: Any) -> bytes:
@@ -170,9 +170,9 @@ def _png(shot: Any) -> bytes:
 
 
 def _no_display(error: Exception) -> UserError:
-    said = str(error) or "the display is gone"
+    reason = str(error) or "the display disappeared"
     return UserError(
-        f"the screens cannot be captured ({said}): start this in a desktop session (on Linux X11, with DISPLAY set; "
+        f"cannot capture the screens ({reason}): start this in a desktop session (on Linux X11, with DISPLAY set; "
         "on macOS, allow screen recording), or let another program save screenshots and watch its folder",
         code="no_display",
     )

@@ -1,4 +1,4 @@
-"""The files of frames. A file exists before its row and longer than it: no row lacks its file."""
+"""The files of frames. A file exists before and after its row, so that no row lacks its file."""
 
 import os
 import stat
@@ -27,28 +27,28 @@ _INCOMING, _RENDITIONS = "incoming-", "renditions"
 
 
 class Kind(StrEnum):
-    """What is made of a frame for people to look at, by the end of the file's name: see `renditions`."""
+    """A kind of rendition, as the suffix of the file's name: see `renditions`."""
 
     SMALL = "small.jpg"
-    """For lists."""
+    """A picture for lists."""
     LARGE = "large.jpg"
-    """For a screen."""
+    """A picture that fills a screen."""
     TEXT = "text.json"
-    """The lines of text, each with its place."""
+    """The lines of text with their places."""
 
 
 def is_picture(path: Path) -> bool:
-    """Whether a file's name is that of a picture, and not of one that is still being written."""
+    """Whether the name is one of a finished picture, not of a temporary file."""
     return path.suffix.lower() in SUFFIXES and not is_temporary(path)
 
 
 def path_of(settings: Settings, file: str) -> Path:
-    """The file of a stored frame."""
+    """Return the path of a stored frame."""
     return settings.screenshot_dir / file
 
 
 def read(picture: Path | bytes, max_mb: int) -> bytes:
-    """The picture's bytes, read once. Raises `UserError` if there is no such file, `UnitError` if it is too large."""
+    """Read a picture's bytes once. Raises `UserError` if the file is missing, `UnitError` if it is too large."""
     if isinstance(picture, bytes):
         _check_size(len(picture), max_mb)
         return picture
@@ -62,15 +62,15 @@ def read(picture: Path | bytes, max_mb: int) -> bytes:
         raise UserError(f"{picture} does not exist", code="not_found") from error
     except (OSError, ValueError) as error:
         raise UserError(
-            f"{picture} cannot be read: {getattr(error, 'strerror', None) or error}", code="io_error"
+            f"cannot read {picture}: {getattr(error, 'strerror', None) or error}", code="io_error"
         ) from error
-    _check_size(len(data), max_mb)  # It may have grown.
+    _check_size(len(data), max_mb)  # the file may have grown
     return data
 
 
 @contextmanager
 def incoming(settings: Settings, data: bytes) -> Iterator[Path]:
-    """A private copy of a frame, removed at the end unless it was placed. Raises `UserError`."""
+    """Write a private copy of a frame; remove it at the end unless `place` kept it. Raises `UserError`."""
     copy = path_of(settings, f"{_INCOMING}{uuid4().hex}")
     try:
         copy.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -89,7 +89,7 @@ def incoming(settings: Settings, data: bytes) -> Iterator[Path]:
 
 
 def place(copy: Path, form: str) -> str:
-    """Keep a private copy, flushed; its new name. Raises `UserError`."""
+    """Flush and keep a private copy; return its new name. Raises `UserError`."""
     name = f"{uuid4().hex}{SUFFIX_OF[form]}"
     try:
         with copy.open("rb") as file:
@@ -101,7 +101,7 @@ def place(copy: Path, form: str) -> str:
 
 
 def _not_written(copy: Path, error: OSError) -> UserError:
-    return UserError(f"{copy.parent} cannot be written to: {error.strerror or error}", code="io_error")
+    return UserError(f"cannot write to {copy.parent}: {error.strerror or error}", code="io_error")
 
 
 def _check_size(size: int, max_mb: int) -> None:
@@ -111,12 +111,12 @@ def _check_size(size: int, max_mb: int) -> None:
 
 
 def rendition_of(settings: Settings, file: str, kind: Kind) -> Path:
-    """Where what is made of a frame is, once it is made."""
+    """Return the path of a frame's rendition, which may not exist yet."""
     return settings.screenshot_dir / _RENDITIONS / f"{file}.{kind}"
 
 
 def keep_rendition(settings: Settings, file: str, kind: Kind, data: bytes) -> None:
-    """Write what was made of a frame, all or nothing, and nothing of one whose file is gone. Raises `OSError`."""
+    """Write a frame's rendition atomically, unless the frame's file is deleted. Raises `OSError`."""
     target = rendition_of(settings, file, kind)
     target.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     partial = target.with_name(f"{_INCOMING}{uuid4().hex}")
@@ -126,13 +126,13 @@ def keep_rendition(settings: Settings, file: str, kind: Kind, data: bytes) -> No
         partial.replace(target)
     finally:
         partial.unlink(missing_ok=True)
-    # Who deletes removes the frame first: either they see this file, or it is seen here that the frame is gone.
+    # `discard` removes the frame before its renditions: it removes this file, or the frame is missing here.
     if not path_of(settings, file).exists():
         target.unlink(missing_ok=True)
 
 
 def discard(settings: Settings, files: Iterable[str]) -> int:
-    """Remove files with what was made of them; harmless for those that are gone. How many were there."""
+    """Remove frames' files and renditions; return how many frames existed. Harmless for deleted files."""
     removed = 0
     for file in files:
         with suppress(FileNotFoundError):
@@ -144,9 +144,9 @@ def discard(settings: Settings, files: Iterable[str]) -> int:
 
 
 def remove_orphans(context: Context) -> int:
-    """Remove files without a row, or whose row gave them up: what a crash between the two leaves behind.
+    """Remove files without a row that claims them, which a crash leaves; return how many.
 
-    How many: none if the data folder is not this database's.
+    Removes nothing if the data folder belongs to another database.
     """
     if not installation.belong_together(context):
         return 0
@@ -168,7 +168,7 @@ def remove_orphans(context: Context) -> int:
 
 
 def _remove_renditions(context: Context, before: float) -> int:
-    """Remove what was made of frames whose files are gone, and what was left half written."""
+    """Remove renditions of deleted frames, and partial files."""
     folder, removed = context.settings.screenshot_dir / _RENDITIONS, 0
     for entry in folder.iterdir() if folder.is_dir() else ():
         file = next((entry.name.removesuffix(f".{kind}") for kind in Kind if entry.name.endswith(f".{kind}")), "")

@@ -1,4 +1,4 @@
-"""Which program and window are in front, where the platform tells: X11 by xprop, macOS by osascript, Windows itself."""
+"""Names the program and window in front: by xprop on X11, by osascript on macOS, by system calls on Windows."""
 
 import os
 import re
@@ -19,19 +19,19 @@ end tell"""
 
 
 class Foreground(NamedTuple):
-    """Empty strings: nothing is in front, or it does not tell."""
+    """The program and title in front. Empty strings: no window is in front, or it has no names."""
 
     app: str = ""
     title: str = ""
 
 
 def foreground() -> Foreground | None:
-    """What is in front; None if this machine cannot tell."""
+    """Return the program and window in front; None if this machine cannot name them."""
     if sys.platform == "win32":
         return _windows()
     if sys.platform == "darwin":
-        said = _said("osascript", "-e", _MAC)
-        return None if said is None else Foreground(*(*said.split("\n", 1), "")[:2])
+        output = _output_of("osascript", "-e", _MAC)
+        return None if output is None else Foreground(*(*output.split("\n", 1), "")[:2])
     return _x11() if os.environ.get("DISPLAY") and shutil.which("xprop") else None
 
 
@@ -41,29 +41,29 @@ def _x11() -> Foreground | None:
         return None
     window = re.search(r"window id # (0x[0-9a-f]+)", root)
     if window is None or int(window[1], 16) == 0:
-        # Without a window manager nothing tells. With one, nothing is in front.
+        # No match: no window manager names a window. Id 0: no window is in front.
         return Foreground() if window else None
-    said = xprop("-id", window[1], "-notype", "WM_CLASS", "_NET_WM_NAME", "WM_NAME")
-    return of_xprop(said) if said is not None else None
+    output = xprop("-id", window[1], "-notype", "WM_CLASS", "_NET_WM_NAME", "WM_NAME")
+    return of_xprop(output) if output is not None else None
 
 
-def of_xprop(said: str) -> Foreground:
-    """From xprop's output for a window: the last word of its class, its UTF-8 name or else its old one."""
-    values = dict(re.findall(r"^(\w+)(?:\(\w+\))? = (.*)$", said, re.MULTILINE))
+def of_xprop(output: str) -> Foreground:
+    """Parse xprop's output for a window: the last word of its class, and its UTF-8 name or else its old name."""
+    values = dict(re.findall(r"^(\w+)(?:\(\w+\))? = (.*)$", output, re.MULTILINE))
     classes = _strings(values.get("WM_CLASS", ""))
     names = _strings(values.get("_NET_WM_NAME", "")) or _strings(values.get("WM_NAME", ""))
     return Foreground(classes[-1] if classes else "", names[0] if names else "")
 
 
 def _strings(text: str) -> list[str]:
-    return [_unescaped(one) for one in re.findall(r'"((?:[^"\\]|\\.)*)"', text)]
+    return [_unescaped(string) for string in re.findall(r'"((?:[^"\\]|\\.)*)"', text)]
 
 
 def _unescaped(text: str) -> str:
-    """In the C locale, xprop writes each byte beyond ASCII as three octal digits: UTF-8, or Latin-1 in old names."""
+    """Decode bytes beyond ASCII, which xprop writes as octal digits in the C locale: UTF-8, or Latin-1 in old names."""
     plain = re.sub(
         rb"\\([0-7]{3}|.)",
-        lambda found: bytes([int(found[1], 8) & 0xFF]) if len(found[1]) == 3 else found[1],
+        lambda match: bytes([int(match[1], 8) & 0xFF]) if len(match[1]) == 3 else match[1],
         text.encode(),
     )
     try:
@@ -73,12 +73,12 @@ def _unescaped(text: str) -> str:
 
 
 def xprop(*arguments: str) -> str | None:
-    """What `xprop` says; None if it is not installed, cannot reach the display, or finds no such window."""
-    # In another locale, characters that it cannot show would become question marks.
-    return _said("xprop", *arguments, env={"LC_ALL": "C"})
+    """Return the output of `xprop`; None if it is not installed, cannot reach the display, or finds no such window."""
+    # In other locales xprop writes question marks for characters that it cannot show.
+    return _output_of("xprop", *arguments, env={"LC_ALL": "C"})
 
 
-def _said(*command: str, env: dict[str, str] | None = None) -> str | None:
+def _output_of(*command: str, env: dict[str, str] | None = None) -> str | None:
     try:
         done = subprocess.run(  # noqa: S603  # our own arguments
             command, capture_output=True, timeout=LIMIT_S, check=True, env={**os.environ, **(env or {})}

@@ -1,4 +1,4 @@
-"""Taking a frame in: it is judged, its file is written, then its row."""
+"""Ingests a frame: judges it, writes its file, then its row."""
 
 import hashlib
 from dataclasses import dataclass, replace
@@ -40,43 +40,43 @@ _sketches = Sketches()
 
 @dataclass(frozen=True)
 class Frame:
-    """What is known of a frame when it is captured. `ts`: by the clock of its source."""
+    """A frame's data at its capture. `ts`: by the clock of its source."""
 
     source: str
     ts: datetime
     app: str = ""
     window_title: str = ""
     original_path: str = ""
-    """Of a file that somebody keeps: where it is."""
+    """Path of an added file that stays where it is."""
 
 
 @dataclass(frozen=True)
 class Taken:
-    """What became of a frame. A known frame is not taken again."""
+    """The outcome of an intake. Penstock stores a known frame only once."""
 
     accepted: bool
     shot_id: int | None = None
     reason: str = ""
-    """`duplicate`, `inactive`, `excluded` or `known`; empty if it was accepted now."""
+    """`duplicate`, `inactive`, `excluded` or `known`; empty if this intake accepted it."""
     distance: int | None = None
     nearest_id: int | None = None
     threshold: int | None = None
-    """Bits that it was judged by: more while analysis is behind."""
+    """The threshold in bits, which is higher while analysis lags."""
     ready: bool = False
-    """Its source has frames enough for a batch."""
+    """Whether its source has enough frames for a batch."""
 
 
 def check_source(key: str) -> str:
-    """`screen:ID` or `window:ID`. Raises `UserError` for anything else."""
+    """Return the key if it has the form `screen:ID` or `window:ID`. Raises `UserError` for other forms."""
     if not is_source_key(key):
         raise UserError(f"{key!r} is not a source: screen:ID or window:ID", code="bad_source")
     return key
 
 
 def excluded_by(app: str, window_title: str, rules: ScreenshotSettings) -> str:
-    """The setting that excludes such a frame, `excluded_apps` or `excluded_titles`; empty if none does."""
+    """Return the setting that excludes such a frame, `excluded_apps` or `excluded_titles`; empty if none does."""
     for text, setting in ((app, "excluded_apps"), (window_title, "excluded_titles")):
-        # Not `fnmatch`: whether it minds case depends on the system.
+        # Not `fnmatch`: its case sensitivity depends on the system.
         if any(fnmatchcase(text.casefold(), pattern.casefold()) for pattern in getattr(rules, setting)):
             return setting
     return ""
@@ -85,34 +85,34 @@ def excluded_by(app: str, window_title: str, rules: ScreenshotSettings) -> str:
 def ingest(
     context: Context, picture: Path | bytes, frame: Frame, *, wanted: Wanted = lambda: True, name: str = ""
 ) -> Taken:
-    """Take a frame if its source is active and it is neither excluded, known, nor a duplicate; we keep a copy.
+    """Store a copy of a frame if its source is active and the frame is not excluded, known or a duplicate.
 
-    Only a child process looks at it. `name`: what errors call it, if not by its path.
+    Only a child process decodes the picture. `name`: replaces the path in errors.
 
     Raises `UserError`: `bad_source`, `bad_time`, `not_found`, `not_a_file`, `io_error`; with a row in the ledger,
     `not_an_image`, `corrupt`, `too_many_pixels`, `too_large`, `too_slow`, `unreadable_file`. `UnitError` (transient) if
-    there is nobody to look; `Unwanted`.
+    no child process can read it now; `Unwanted`.
     """
     check_source(frame.source)
     if frame.ts.tzinfo is None:
         raise UserError("the time of a frame needs its zone", code="bad_time")
     if not _EARLIEST <= frame.ts < _LATEST:
-        # Near the calendar's ends no time can be counted back from it: its source could never be batched again.
+        # Subtracting from a time at the calendar's ends fails, and would block the source's batches.
         raise UserError("the time of a frame must be from 1970 to 2999", code="bad_time")
     if rule := excluded_by(frame.app, frame.window_title, screenshots_in_force(context)):
-        # Nothing of it is kept, nor even read: a hash tells whether two were alike.
+        # Do not even read the picture: a stored hash would reveal whether two pictures were equal.
         context.db.run(lambda tx: note_rejection(tx, frame.source, frame.ts, "excluded", detail=rule))
         taken = Taken(False, reason="excluded")
     else:
         taken = _judged(context, picture, frame, wanted, name)
-    # Most frames of a screen are duplicates, and the ledger has them.
-    tell = log.info if taken.accepted else log.debug
-    tell("screenshot.taken", source=frame.source, shot=taken.shot_id, reason=taken.reason, ready=taken.ready)
+    # Log duplicates as debug: they are most frames of a screen, and the ledger has them.
+    write = log.info if taken.accepted else log.debug
+    write("screenshot.taken", source=frame.source, shot=taken.shot_id, reason=taken.reason, ready=taken.ready)
     return taken
 
 
 def leave_out(context: Context, frame: Frame) -> None:
-    """Note in the ledger that a frame was not even captured, since a person excluded what it would have shown."""
+    """Note in the ledger that the capture skipped a frame because of an exclusion."""
     context.db.run(lambda tx: note_rejection(tx, frame.source, frame.ts, "excluded"))
 
 
@@ -121,7 +121,7 @@ def _judged(context: Context, picture: Path | bytes, frame: Frame, wanted: Wante
     try:
         installation.check(context.db, settings)
     except OSError as error:
-        raise UserError(f"{settings.data_dir} cannot be used: {error.strerror or error}", code="io_error") from error
+        raise UserError(f"cannot use {settings.data_dir}: {error.strerror or error}", code="io_error") from error
     try:
         data = files.read(picture, settings.screenshots.max_image_mb)
         sha256 = hashlib.sha256(data).hexdigest()
@@ -158,7 +158,7 @@ def note_rejection(
     detail: str = "",
     judged: Judgement | None = None,
 ) -> None:
-    """Note that a frame was not accepted. The same capture, rejected again for the same reason, is one row."""
+    """Add a rejected frame to the ledger. Rejecting a capture twice for the same reason adds one row."""
     same = select(REJECTIONS.c.id).where(
         REJECTIONS.c.source_key == source,
         REJECTIONS.c.ts == ts,
@@ -182,13 +182,13 @@ def note_rejection(
 
 
 def _plain(text: str) -> str:
-    """Without what databases refuse (NUL, lone surrogates) and windows do not show."""
-    return text if text.isprintable() else "".join(one if one.isprintable() else " " for one in text)
+    """Replace characters that databases refuse (NUL, lone surrogates) or that cannot be printed."""
+    return text if text.isprintable() else "".join(char if char.isprintable() else " " for char in text)
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """A frame whose picture is sound: `copy`, of `size` bytes."""
+    """A frame with a valid picture: `copy`, of `size` bytes."""
 
     context: Context
     rules: ScreenshotSettings
@@ -201,22 +201,22 @@ class Candidate:
 
     def take(self) -> Taken:
         settings, db = self.context.settings, self.context.db
-        file = files.place(self.copy, self.seen.format) if self._looks_new() else ""
+        file = files.place(self.copy, self.seen.format) if self._seems_new() else ""
         taken = db.run(lambda tx: self._decide(tx, file))
         if taken is None:
-            # Meanwhile, what it resembled became too old, or its source active again.
+            # Since `_seems_new`, the frame that it resembled became too old, or its source active.
             file = files.place(self.copy, self.seen.format)
             taken = db.run(lambda tx: self._decide(tx, file))
         assert taken is not None
-        # After an error the file stays: the row may have been committed. If not, `remove_orphans` finds the file.
+        # An error above leaves the file: the row may be committed. If not, `remove_orphans` removes the file.
         if taken.accepted:
             _sketches.keep(file, self.seen.sketch)
         elif file:
             files.discard(settings, [file])
         return taken
 
-    def _looks_new(self) -> bool:
-        """Whether it will be accepted, as far as can be seen without the lock: so a duplicate writes no file."""
+    def _seems_new(self) -> bool:
+        """Predict without the lock whether `_decide` accepts the frame, so that duplicates write no file."""
         with self.context.db.read() as session:
             source = session.execute(select(SOURCES).where(SOURCES.c.key == self.frame.source)).one_or_none()
             if source is None:
@@ -227,20 +227,20 @@ class Candidate:
             return self._judge(session, pressed).verdict is Verdict.ACCEPTED
 
     def _decide(self, tx: Tx, file: str) -> Taken | None:
-        """What becomes of it, under the source's lock. None: it is accepted, but its file is still missing.
+        """Accept or reject the frame under the source's lock. None: acceptable, but its file is still missing.
 
-        A frame that is kept gets its batch: now, or when it has waited long enough.
+        An accepted frame joins a batch now, or at the buffer's timeout.
         """
         frame = self.frame
         _keep_source(tx, frame.source)
         source = buffer.lock_source(tx, frame.source)
         if (known := self._known(tx)) is not None:
-            # Our own row, if the transaction is repeated after a commit whose answer was lost: then the file is wanted.
-            made = bool(file) and known.file == file
-            if frame.original_path:  # it may have been moved
+            # The row is our own if the first commit's answer was lost and the transaction runs twice.
+            is_own = bool(file) and known.file == file
+            if frame.original_path:  # the file may have moved
                 tx.execute(update(SHOTS).where(SHOTS.c.id == known.id).values(original_path=frame.original_path))
             tx.launch(FLOW, buffer_of(frame.source), Scope.BATCHES)
-            return Taken(made, known.id, "" if made else "known", ready=True)
+            return Taken(is_own, known.id, "" if is_own else "known", ready=True)
         pressed = buffer.pressure_on(tx, source, self.rules)
         tx.execute(update(SOURCES).where(SOURCES.c.key == source.key).values(seen_at=tx.now, pressure=pressed.level))
         if not source.active:
@@ -298,7 +298,7 @@ class Candidate:
         return judge(self.seen.phash, frames, pressed.threshold, lambda frame: self._same(rows[frame.id]))
 
     def _same(self, row: Any) -> bool:
-        """A closer look at a stored frame that hashes alike. Without its file, the hash is all there is."""
+        """Compare the sketches of two frames with similar hashes. Without the stored file, the hash decides."""
         if row.sha256 == self.sha256:
             return True
         path = files.path_of(self.context.settings, row.file)
@@ -316,7 +316,7 @@ def _keep_source(tx: Tx, key: str, *, active: bool = True) -> None:
 
 
 def set_active(context: Context, key: str, active: bool) -> None:
-    """From now on take frames of this source, or refuse them. Its buffer is batched either way."""
+    """Accept or refuse further frames of this source. Frames in its buffer still join batches."""
     check_source(key)
 
     def work(tx: Tx) -> None:

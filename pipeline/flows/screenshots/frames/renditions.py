@@ -1,7 +1,7 @@
-"""What is made of frames for people to look at: smaller pictures, and the lines of text with their places.
+"""Renditions of frames for people: smaller pictures, and the lines of text with their places.
 
-Made in a child process when somebody asks for it first, kept beside the frame, and deleted with it. What is recognised
-on this machine for the analysis is kept at once, so that nobody waits for it again.
+A child process makes a rendition at the first request. It is stored beside the frame, and deleted with it. Analysis on
+this machine also stores the text that it recognises, so that no request recognises it twice.
 """
 
 import json
@@ -27,22 +27,22 @@ from pipeline.storage.context import Context
 from pipeline.storage.fusion import spots
 
 SIDE_PX = {Kind.SMALL: 480, Kind.LARGE: 1920}
-"""The longer side, at most."""
+"""Most pixels of the longer side."""
 _NARROW, _WIDE = frozenset("fijlrtIJ1.,:;'|!()[]{}-/\\ `\"°·•"), frozenset("mwMWQOG@%&—…")
 _UPRIGHT = 1.5
-"""A line this many times as high as wide runs up or down; its words have no boxes of their own."""
+"""A line that is this many times as high as wide runs up or down; its words get no boxes of their own."""
 
 
 @dataclass(frozen=True)
 class Rendition:
-    """One of a frame's. `name` tells it from all others; `content`: None if it is not made yet."""
+    """A rendition of a frame. `name` is unique; `content`: None if it does not exist yet."""
 
     name: str
     content: bytes | None
 
 
 def find(context: Context, shot_id: int, kind: Kind) -> Rendition:
-    """One that may be made already. Raises `UserError`: there is no such frame, or its picture is not kept."""
+    """Return a rendition; its content is None if it does not exist. Raises `UserError` without the frame's picture."""
     file = _file(context, shot_id)
     with suppress(OSError):
         return Rendition(f"{file}.{kind}", files.rendition_of(context.settings, file, kind).read_bytes())
@@ -50,48 +50,48 @@ def find(context: Context, shot_id: int, kind: Kind) -> Rendition:
 
 
 def make(context: Context, shot_id: int, kind: Kind, wanted: Wanted = lambda: True) -> bytes:
-    """One that may be made already, or is made now: text takes some seconds.
+    """Return a rendition's content; make it first if it does not exist, which takes seconds for text.
 
-    By a child process of low priority. Raises `UserError` as `find`, or if the frame cannot be shown; `Unwanted`.
+    A child process of low priority makes it. Raises `UserError` like `find`, or if that fails; `Unwanted`.
     """
-    found = find(context, shot_id, kind)
-    if found.content is not None:
-        return found.content
+    existing = find(context, shot_id, kind)
+    if existing.content is not None:
+        return existing.content
     file = _file(context, shot_id)
     path = files.path_of(context.settings, file)
     try:
         if kind is Kind.TEXT:
-            made = _dumped(read(context.settings, path, wanted, gentle=True))
+            content = _dumped(read(context.settings, path, wanted, gentle=True))
         else:
-            made = jpeg_of(path, SIDE_PX[kind], wanted, gentle=True)
+            content = jpeg_of(path, SIDE_PX[kind], wanted, gentle=True)
     except UnitError as error:
         if error.code == "missing":
             raise _not_kept(shot_id) from error
         code = "no_picture" if error.kind is ErrorKind.PERMANENT else "busy"
-        raise UserError(f"screenshot {shot_id} cannot be shown now: {error}", code=code) from error
+        raise UserError(f"cannot show screenshot {shot_id} now: {error}", code=code) from error
     with suppress(OSError):
-        files.keep_rendition(context.settings, file, kind, made)
-    return made
+        files.keep_rendition(context.settings, file, kind, content)
+    return content
 
 
 def lines_in(text: bytes, words: str = "") -> list[TextLine]:
-    """The lines of a frame's `Kind.TEXT`, and where the words of a query stand in them."""
+    """Return the lines of a `Kind.TEXT` rendition, with the places of a query's words."""
     return [_shown(SeenLine(line, Box(*sides)), words) for line, sides in json.loads(text)]
 
 
 def known_places(context: Context, shot_ids: Iterable[int], words: str) -> dict[int, list[WordPlace]]:
-    """Where the words of a query stand on these frames, of which it is known where their text stands."""
-    found: dict[int, list[WordPlace]] = {}
+    """Return the places of a query's words on each of these frames; none without a text rendition."""
+    places: dict[int, list[WordPlace]] = {}
     for shot_id in shot_ids:
-        with suppress(UserError):  # its picture is not kept
+        with suppress(UserError):  # the picture is deleted
             text = find(context, shot_id, Kind.TEXT).content
-            found[shot_id] = [place for line in lines_in(text or b"[]", words) for place in line.words]
-    return found
+            places[shot_id] = [place for line in lines_in(text or b"[]", words) for place in line.words]
+    return places
 
 
 def read(settings: Settings, path: Path, wanted: Wanted = lambda: True, *, gentle: bool = False) -> list[SeenLine]:
-    """Recognise the text on a frame on this machine. Raises `UnitError` as `screen_frames.lines_of`; `Unwanted`."""
-    from pipeline.reading.ocr import recognition  # noqa: PLC0415  # who shows pictures alone never needs it
+    """Recognise a frame's text on this machine. Raises `UnitError` like `screen_frames.lines_of`; `Unwanted`."""
+    from pipeline.reading.ocr import recognition  # noqa: PLC0415  # pictures alone do not need it
 
     documents = settings.documents
     limits = Limits(timeout_s=documents.page_timeout_s, ocr_threads=recognition.threads_for(documents.converter_count))
@@ -99,7 +99,7 @@ def read(settings: Settings, path: Path, wanted: Wanted = lambda: True, *, gentl
 
 
 def keep(settings: Settings, file: str, seen: Sequence[SeenLine]) -> None:
-    """Keep what was recognised on a frame. Where nothing can be written, it is recognised again when asked for."""
+    """Store a frame's recognised text as a rendition. If that fails, the next request recognises it."""
     with suppress(OSError):
         files.keep_rendition(settings, file, Kind.TEXT, _dumped(seen))
 
@@ -115,7 +115,7 @@ def _file(context: Context, shot_id: int) -> str:
 
 
 def _not_kept(shot_id: int) -> UserError:
-    return UserError(f"the picture of screenshot {shot_id} is not kept any more", code="no_picture")
+    return UserError(f"the picture of screenshot {shot_id} is deleted", code="no_picture")
 
 
 def _dumped(seen: Sequence[SeenLine]) -> bytes:
@@ -125,14 +125,14 @@ def _dumped(seen: Sequence[SeenLine]) -> bytes:
 
 def _shown(line: SeenLine, words: str) -> TextLine:
     assert line.box is not None
-    found = [(line.text[begin:end], place_of(line, begin, end)) for begin, end in spots(line.text, words)]
-    return TextLine(line.text, *line.box, [WordPlace(text, *box) for text, box in found])
+    words_found = [(line.text[begin:end], place_of(line, begin, end)) for begin, end in spots(line.text, words)]
+    return TextLine(line.text, *line.box, [WordPlace(text, *box) for text, box in words_found])
 
 
 def place_of(line: SeenLine, begin: int, end: int) -> Box:
-    """The part of a line's place that these characters of its text take, by how wide characters usually are.
+    """Estimate the box of these characters of a line, by the usual widths of characters.
 
-    A line up or down the frame is taken as a whole.
+    For a line that runs up or down, returns the whole line's box.
     """
     box = line.box
     assert box is not None
@@ -148,7 +148,7 @@ def place_of(line: SeenLine, begin: int, end: int) -> Box:
 
 
 def _width(character: str) -> float:
-    """In units of a small letter, as in fonts of screens whose characters differ in width."""
+    """Return a character's width in a proportional screen font, in units of a small letter."""
     if unicodedata.combining(character):
         return 0.0
     if unicodedata.east_asian_width(character) in "WF":

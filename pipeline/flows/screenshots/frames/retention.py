@@ -1,4 +1,4 @@
-"""How long original frames are kept: some days after their analysis, or not at all. What was understood stays."""
+"""Deletes original frames some days after their analysis, or at once. Their texts and nodes stay."""
 
 from datetime import datetime
 from pathlib import Path
@@ -15,23 +15,23 @@ from pipeline.storage.context import Context
 from pipeline.storage.retention import Retention, Rule, rows
 
 PORTION = 200
-MISSING = "its file is gone: somebody deleted it before it was analysed"
+MISSING = "its file was deleted before its analysis"
 
 
 def retained(context: Context) -> list[Retention]:
-    """Original frames, whose texts stay, and the ledger of those that were not accepted."""
+    """Return the retention of original frames and of the ledger of rejections."""
     kept = f"{context.settings.screenshots.retention_days:g} days after their analysis"
     return [Retention("frames", kept, count_due, expire), ledger(context)]
 
 
 def ledger(context: Context) -> Retention:
-    """Lines older than `ledger_days` go."""
+    """Return the retention of the ledger: `ledger_days`."""
     rule = Rule(days=context.settings.screenshots.ledger_days)
     return rows("rejections", rule, REJECTIONS.c.id, REJECTIONS.c.created_at)
 
 
 def expire(context: Context) -> int:
-    """Delete the original frames that are due; how many. The row says so first: no row claims a file that is gone."""
+    """Delete due original frames; return how many. Rows change first, so that none claims a missing file."""
     total = 0
     while True:
         expired = context.db.run(_due)
@@ -42,7 +42,7 @@ def expire(context: Context) -> int:
 
 
 def count_due(context: Context) -> int:
-    """How many original frames are due."""
+    """Count the original frames that are due."""
     with context.db.read() as session:
         return session.execute(select(func.count(SHOTS.c.id)).where(_is_due(context.db.now()))).scalar_one()
 
@@ -55,32 +55,32 @@ def _is_due(now: datetime) -> ColumnElement[bool]:
 def _due(tx: Tx) -> list[str]:
     due = select(SHOTS.c.id).where(_is_due(tx.now)).order_by(SHOTS.c.retention_expires_at).limit(PORTION)
     ids = list(tx.execute(due).scalars())
-    gone = update(SHOTS).where(SHOTS.c.id.in_(ids), SHOTS.c.storage_state == "stored")
+    expired = update(SHOTS).where(SHOTS.c.id.in_(ids), SHOTS.c.storage_state == "stored")
     values = {"storage_state": "deleted", "updated_at": tx.now}
-    return list(tx.execute(gone.values(**values).returning(SHOTS.c.file)).scalars())
+    return list(tx.execute(expired.values(**values).returning(SHOTS.c.file)).scalars())
 
 
 def image_of(context: Context, shot: Any) -> Path | None:
-    """The file of a frame (its row); None if it is gone. The row then says so: nobody waits for it.
+    """Return the file of a frame (its row); if it is missing, give the frame up and return None.
 
-    Raises `UnitError` (transient) if the whole folder is missing: a disk that is not mounted, or another host's.
+    Raises `UnitError` (transient) if the whole folder is missing: its disk is not mounted, or is on another host.
     """
     path = files.path_of(context.settings, shot.file)
     if path.is_file():
         return path
     if shot.storage_state == "stored" and not path.parent.is_dir():
-        raise UnitError(f"the folder of screenshots is not here: {path.parent}", code="no_folder")
+        raise UnitError(f"the folder of screenshots is missing: {path.parent}", code="no_folder")
     give_up(context, shot, MISSING)
     return None
 
 
 def give_up(context: Context, shot: Any, why: str) -> None:
-    """Give up a frame that cannot be analysed; its batch continues without it."""
+    """Mark a frame as failed; its batch continues without it."""
 
     def work(tx: Tx) -> None:
-        mine = SHOTS.c.id == shot.id
-        stored = update(SHOTS).where(mine, SHOTS.c.storage_state == "stored")
+        this_frame = SHOTS.c.id == shot.id
+        stored = update(SHOTS).where(this_frame, SHOTS.c.storage_state == "stored")
         tx.execute(stored.values(storage_state="missing", updated_at=tx.now))
-        SCREENSHOT.move(tx, SHOTS, WorkEvent.FAIL, mine, error=why, vlm_next_run_at=None, updated_at=tx.now)
+        SCREENSHOT.move(tx, SHOTS, WorkEvent.FAIL, this_frame, error=why, vlm_next_run_at=None, updated_at=tx.now)
 
     context.db.run(work)

@@ -1,4 +1,4 @@
-"""Single windows of X11: which there are, and their pictures, also of those that stand behind others."""
+"""Finds and captures single windows of X11, even behind other windows."""
 
 import re
 import sys
@@ -25,13 +25,13 @@ from pipeline.engine.errors import UserError
 from pipeline.flows.screenshots.frames.foreground import of_xprop, xprop
 
 SETTLE_S = 0.3
-"""How long a program may take to draw what other windows hid until now."""
+"""Seconds to let a program draw the parts that other windows hid."""
 _NUMBER = re.compile(r"0x[0-9a-f]+|[0-9]+", re.IGNORECASE)
 _ALL_PLANES, _AUTOMATIC, _REDIRECT_WINDOW, _CHECKED = 0xFFFFFFFF, 0, 1, 1
 
 
 class Window(NamedTuple):
-    """One that a program opened. `number`: as `xwininfo` tells it."""
+    """A program's window. `number`: its id, as `xwininfo` prints it."""
 
     number: int
     app: str
@@ -39,27 +39,27 @@ class Window(NamedTuple):
 
 
 class Picture(NamedTuple):
-    """Four bytes a pixel: blue, green, red, and one without meaning."""
+    """A picture with four bytes a pixel: blue, green, red and an unused byte."""
 
     size: tuple[int, int]
     bgra: bytes
 
 
 def find(name: str) -> Window | None:
-    """The window of this number (`0x2a00007`), or the foremost one of the program of this name, in any case.
+    """Find a window by number (`0x2a00007`), or a program's front window by the program's name, in any case.
 
-    None if there is none now. Raises `UserError` where windows cannot be told.
+    Returns None if no window matches. Raises `UserError` where this machine cannot list windows.
     """
-    asked = ("-root", "-notype", "32x", " $0+\\n", "_NET_CLIENT_LIST_STACKING")
-    listed = xprop(*asked) if sys.platform == "linux" else None
+    query = ("-root", "-notype", "32x", " $0+\\n", "_NET_CLIENT_LIST_STACKING")
+    listed = xprop(*query) if sys.platform == "linux" else None
     if listed is None:
         raise UserError(
-            "windows cannot be told apart here: on Linux with X11, install xprop; elsewhere, capture screens",
+            "this machine cannot list windows: on Linux with X11, install xprop; elsewhere, capture screens",
             code="no_windows",
         )
     if _NUMBER.fullmatch(name):
         return _window(int(name, 0))
-    # From the lowest to the one in front.
+    # xprop lists the window in front last.
     for number in reversed(re.findall(r"0x[0-9a-f]+", listed)):
         window = _window(int(number, 16))
         if window is not None and window.app.casefold() == name.casefold():
@@ -68,16 +68,16 @@ def find(name: str) -> Window | None:
 
 
 def _window(number: int) -> Window | None:
-    said = xprop("-id", hex(number), "-notype", "WM_CLASS", "_NET_WM_NAME", "WM_NAME")
-    return None if said is None else Window(number, *of_xprop(said))
+    output = xprop("-id", hex(number), "-notype", "WM_CLASS", "_NET_WM_NAME", "WM_NAME")
+    return None if output is None else Window(number, *of_xprop(output))
 
 
 class WindowGrabber:
-    """Takes pictures of windows over a connection of its own.
+    """Captures windows over its own connection.
 
-    Each window is drawn beside the screen for as long as the connection lasts: a picture then has all of the window,
-    and nothing of what stands before it. Raises `ScreenShotError` or `OSError` without a display, and `UserError` if
-    the display cannot draw so.
+    While the connection lasts, the display draws each captured window off-screen: a picture has the whole window, and
+    none of the windows before it. Raises `ScreenShotError` or `OSError` without a display, and `UserError` if the
+    display cannot draw off-screen.
     """
 
     def __init__(self) -> None:
@@ -94,13 +94,13 @@ class WindowGrabber:
         self._redirected: set[int] = set()
         if not xcb.get_extension_data(self._connection, self._composite).present:
             self.close()
-            raise UserError("windows cannot be captured: this display has no Composite extension", code="no_windows")
+            raise UserError("cannot capture windows: this display has no Composite extension", code="no_windows")
 
     def close(self) -> None:
         self._xcb.disconnect(self._connection)
 
     def grab(self, number: int) -> Picture | None:
-        """None if it is not shown, or gone."""
+        """Capture a window; None if it is hidden or closed."""
         try:
             return self._grab(number)
         except self._errors:
@@ -119,12 +119,12 @@ class WindowGrabber:
         )
         data = bytes(self._xcb.get_image_data(image))
         if len(data) != shape.width * shape.height * 4:
-            raise ScreenShotError(f"a window of color depth {shape.depth} cannot be captured")
+            raise ScreenShotError(f"cannot capture a window of color depth {shape.depth}")
         return Picture((shape.width, shape.height), data)
 
     def _redirect(self, number: int) -> None:
         body = _RedirectWindow(0, 0, 0, number, _AUTOMATIC)
-        # The two parts before ours are room that xcb asks for.
+        # xcb uses the two parts before ours.
         parts = (_Part * 4)(_Part(), _Part(), _Part(addressof(body), sizeof(body)), _Part())
         request = _Request(2, addressof(self._composite), _REDIRECT_WINDOW, True)
         sequence = self._send(byref(self._connection), _CHECKED, byref(parts[2]), byref(request))
@@ -132,7 +132,7 @@ class WindowGrabber:
 
 
 class _RedirectWindow(Structure):
-    """The request of the Composite extension, as it is sent."""
+    """The wire format of the Composite extension's request."""
 
     _fields_ = (
         ("major", c_uint8),

@@ -1,1 +1,1 @@
-"""What was understood: nodes, their merges, their vectors, their full text, and finding them."""
+"""The graph of nodes: tables, writing, merges, vectors, full text and search."""

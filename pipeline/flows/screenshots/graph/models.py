@@ -1,4 +1,4 @@
-"""Tables of the graph: threads, nodes, what they rest on and where they come from.
+"""Tables of the graph: threads, nodes, their frames, entities, edges and provenance.
 
 Rules: docs/sources/screenshots.md#nodes.
 """
@@ -14,7 +14,7 @@ from pipeline.flows.screenshots.states import CLAIMABLE, Origin, WorkStatus
 
 
 class Thread(Base):
-    """An activity that nodes belong to. Its row is the lock of its merges."""
+    """An activity that nodes belong to. Its row is the lock for merges of its nodes."""
 
     __tablename__ = "screenshot_threads"
     __table_args__ = (Index("ix_screenshot_threads_last_at", "last_at"),)
@@ -27,10 +27,10 @@ class Thread(Base):
 
 
 class Node(ClaimColumns, Base):
-    """What was understood from frames: an event, or knowledge, state, procedure or plan derived from one.
+    """An event that a model or rules derived from frames; or knowledge, a state, a procedure or a plan from an event.
 
-    Claimed while it is merged; `status` is its mergeStatus. A node that was merged into another stays, with its own
-    text, so that the merge can be undone when what it rests on is deleted.
+    Workers claim it for its merge; `status` is its mergeStatus. A node merged into another stays with its own text, so
+    that deleting the frames of one can undo the merge.
     """
 
     __tablename__ = "screenshot_nodes"
@@ -50,7 +50,7 @@ class Node(ClaimColumns, Base):
     kind: Mapped[str] = mapped_column(String(20))
     thread_id: Mapped[str | None] = mapped_column(ForeignKey("screenshot_threads.id", ondelete="SET NULL"))
     origin_key: Mapped[str] = mapped_column(String(255))
-    """`ctx_node:…`: the same finding, written twice, is one node."""
+    """`ctx_node:…`: writing the same finding twice makes one node."""
     batch_id: Mapped[int | None] = mapped_column(ForeignKey("screenshot_batches.id", ondelete="SET NULL"))
     title: Mapped[str] = mapped_column(String(200))
     summary: Mapped[str] = mapped_column(Text, default="")
@@ -63,24 +63,24 @@ class Node(ClaimColumns, Base):
     made_by: Mapped[str] = mapped_column(String(10), default=Origin.MODEL.value)
     """`model`, `direct` or `rules`."""
     own: Mapped[str] = mapped_column(Text)
-    """JSON of title, summary, keywords, entities, importance, confidence before any merge."""
+    """JSON of title, summary, keywords, entities, importance and confidence before any merge."""
     version: Mapped[int] = mapped_column(default=1)
-    """Counts changes of the text: merges of an older one are discarded."""
+    """Counts changes of the text; merges of an older version are discarded."""
     status: Mapped[str] = mapped_column(String(20), default=WorkStatus.PENDING.value)
     error: Mapped[str | None] = mapped_column(Text)
     merged_into_id: Mapped[int | None] = mapped_column(ForeignKey("screenshot_nodes.id", ondelete="SET NULL"))
-    """The node that holds its text now; None: itself."""
+    """The node that it was merged into; None: it is not merged."""
     merged_from_ids: Mapped[str] = mapped_column(Text, default="[]")
-    """JSON list of all nodes that were merged into this one, directly or through another."""
+    """JSON list of all nodes merged into this one, directly or through others."""
     created_at: Mapped[datetime] = mapped_column(UtcDateTime)
     updated_at: Mapped[datetime] = mapped_column(UtcDateTime)
 
 
 class Embedding(ClaimColumns, Base):
-    """The vector that a node is to have; a node that was merged into another has none.
+    """The request for a node's vector. A node merged into another has none.
 
-    Beside the node, so that it may be claimed while the node is merged. When the node's text changes, it is wanted anew
-    and its claim is gone: a vector of the older text is discarded.
+    A separate row, so that workers can claim it while another claims the node for a merge. A change of the node's text
+    reopens the request and ends its claim, which discards a vector of the older text.
     """
 
     __tablename__ = "screenshot_embeddings"
@@ -92,7 +92,7 @@ class Embedding(ClaimColumns, Base):
     )
 
     id: Mapped[int] = mapped_column(ForeignKey("screenshot_nodes.id", ondelete="CASCADE"), primary_key=True)
-    """The node's."""
+    """The node's id."""
     status: Mapped[str] = mapped_column(String(20), default=WorkStatus.PENDING.value)
     error: Mapped[str | None] = mapped_column(Text)
     created_at: Mapped[datetime] = mapped_column(UtcDateTime)
@@ -100,7 +100,7 @@ class Embedding(ClaimColumns, Base):
 
 
 class Link(Base):
-    """A frame that a node rests on. Merging moves `node_id`; `origin_id` stays, so that it can be moved back."""
+    """A frame that a node rests on. A merge changes `node_id`; `origin_id` stays, so that undoing it can restore it."""
 
     __tablename__ = "screenshot_links"
     __table_args__ = (
@@ -114,7 +114,7 @@ class Link(Base):
 
 
 class Entity(Base):
-    """A name that was recognised: a person, a project, a file."""
+    """A recognised name: a person, a project, a file."""
 
     __tablename__ = "screenshot_entities"
     __table_args__ = (UniqueConstraint("name_key", "type"),)
@@ -122,7 +122,7 @@ class Entity(Base):
     id: Mapped[int] = mapped_column(RowId, primary_key=True)
     name: Mapped[str] = mapped_column(String(200))
     name_key: Mapped[str] = mapped_column(String(200))
-    """Normal form (NFKC, case folded), which spellings of one name share."""
+    """Normal form (NFKC, case folded), which all spellings of a name share."""
     type: Mapped[str] = mapped_column(String(40), default="")
     seen_at: Mapped[datetime] = mapped_column(UtcDateTime)
 
@@ -139,7 +139,7 @@ class Mention(Base):
 
 
 class Edge(Base):
-    """How two nodes relate, such as `derived_from`."""
+    """A relation between two nodes, such as `derived_from`."""
 
     __tablename__ = "screenshot_edges"
     __table_args__ = (Index("ix_screenshot_edges_to_id", "to_id"),)
@@ -150,11 +150,11 @@ class Edge(Base):
 
 
 class Provenance(Base):
-    """How a node came to say what it says: a row for its making and for each merge into it."""
+    """The origin of a node's text: one row for its creation and one for each merge into it."""
 
     __tablename__ = "screenshot_provenance"
     __table_args__ = (
-        # However often a merge is tried, a node is merged into one target once.
+        # Repeating a merge adds no second row.
         UniqueConstraint("node_id", "act", "from_node_id"),
         Index("ix_screenshot_provenance_from_node_id", "from_node_id"),
     )
@@ -166,13 +166,13 @@ class Provenance(Base):
     from_node_id: Mapped[int | None] = mapped_column(ForeignKey("screenshot_nodes.id", ondelete="CASCADE"))
     batch_id: Mapped[int | None] = mapped_column(ForeignKey("screenshot_batches.id", ondelete="SET NULL"), index=True)
     method: Mapped[str] = mapped_column(String(20), default="model")
-    """`model`, `direct` or `rules`: what made or merged it."""
+    """The origin of the text or merge: `model`, `direct` or `rules`."""
     model: Mapped[str] = mapped_column(String(120), default="")
     created_at: Mapped[datetime] = mapped_column(UtcDateTime)
 
 
 class Call(Base):
-    """A call whose result was used: what a node rests on. Written in the transaction that stores the result."""
+    """A call whose result a node rests on. The transaction that stores the result writes it."""
 
     __tablename__ = "screenshot_calls"
     __table_args__ = (
@@ -183,7 +183,7 @@ class Call(Base):
     id: Mapped[int] = mapped_column(RowId, primary_key=True)
     batch_id: Mapped[int | None] = mapped_column(ForeignKey("screenshot_batches.id", ondelete="CASCADE"))
     node_id: Mapped[int | None] = mapped_column(ForeignKey("screenshot_nodes.id", ondelete="CASCADE"))
-    """The node that was merged into, for a merge."""
+    """The target of a merge."""
     operation: Mapped[str] = mapped_column(String(30))
     provider: Mapped[str] = mapped_column(String(60))
     model: Mapped[str] = mapped_column(String(120))
@@ -191,7 +191,7 @@ class Call(Base):
     attempt: Mapped[int]
     ask: Mapped[str] = mapped_column(String(10))
     shot_ids: Mapped[str] = mapped_column(Text)
-    """JSON list: what it was shown or told about."""
+    """JSON list of the frames in its prompt."""
     created_at: Mapped[datetime] = mapped_column(UtcDateTime)
 
 

@@ -1,4 +1,4 @@
-"""Writing nodes, in the transaction that finishes their batch, each once by its origin key.
+"""Writes nodes in the transaction that finishes their batch; the origin key prevents duplicates.
 
 Rules: docs/sources/screenshots.md#nodes.
 """
@@ -36,7 +36,7 @@ from pipeline.storage import vectors
 from pipeline.storage.fulltext import FullText, Text
 
 KIND = "screenshot"
-"""Of their vectors."""
+"""Kind of the nodes' vectors."""
 FULL_TEXT = FullText("screenshot_fts", items="screenshot_nodes", time="event_time")
 MAX_KEY = 255
 MAX_TITLE = 200
@@ -45,7 +45,7 @@ MAX_ENTITIES = 50
 
 @dataclass(frozen=True)
 class Content:
-    """What a node says: all that a merge changes."""
+    """The content of a node: all fields that a merge changes."""
 
     title: str
     summary: str = ""
@@ -55,32 +55,32 @@ class Content:
     confidence: int = 5
 
 
-def said_by(node: PendingNode | MergeNode) -> Content:
-    """The content of a node that is to be written, or of a merged one."""
+def content_of_node(node: PendingNode | MergeNode) -> Content:
+    """Return the content of a new or merged node."""
     return Content(node.title, node.summary, node.keywords, node.entities, node.importance, node.confidence)
 
 
 def stored_key(key: str) -> str:
-    """An origin key that fits its column: one that is too long ends in its hash."""
+    """Shorten an origin key to its column; a long key ends in its hash."""
     if len(key) <= MAX_KEY:
         return key
     return f"{key[: MAX_KEY - 65]}:{hashlib.sha256(key.encode()).hexdigest()}"
 
 
 def write(tx: Tx, batch_id: int, expansion: Expansion, model: str) -> list[int]:
-    """Write a batch's nodes with threads, links, entities, edges, provenance and full text; the ids of new ones.
+    """Write a batch's nodes with threads, links, entities, edges, provenance and full text; return new nodes' ids.
 
-    A node that exists is left alone: it may have been merged since.
+    Leaves existing nodes alone: they may be merged by now.
     """
     ids: dict[str, int] = {}
     new: list[int] = []
-    # In one order everywhere: two batches that continue the same threads must not wait for each other.
+    # Sort threads: two batches that continue the same threads would deadlock in different orders.
     for node in sorted(expansion.nodes, key=lambda node: node.thread_id):
         _keep_thread(tx, node)
     keep_entities(tx, [node.entities for node in expansion.nodes])
     for node in expansion.nodes:
         key = stored_key(node.origin_key)
-        content = said_by(node)
+        content = content_of_node(node)
         row = {
             "kind": node.kind.value,
             "thread_id": node.thread_id,
@@ -112,7 +112,7 @@ def write(tx: Tx, batch_id: int, expansion: Expansion, model: str) -> list[int]:
 
 
 def at_ms(moment_ms: int) -> datetime:
-    """A time in ms since 1970 as the tables keep it."""
+    """Convert a time in ms since 1970 to the tables' type."""
     return datetime.fromtimestamp(moment_ms / 1000, UTC)
 
 
@@ -120,7 +120,7 @@ def _keep_thread(tx: Tx, node: PendingNode) -> None:
     at = at_ms(node.event_time_ms)
     row = {"id": node.thread_id, "title": node.title[:MAX_TITLE], "first_at": at, "last_at": at, "created_at": tx.now}
     if not insert_if_absent(tx, THREADS, row):
-        # Clocks go backwards: a thread begins with its earliest node and ends with its latest, in any order.
+        # Clocks go backwards, so nodes may come in any order of time.
         first = case((THREADS.c.first_at > at, at), else_=THREADS.c.first_at)
         last = case((THREADS.c.last_at < at, at), else_=THREADS.c.last_at)
         tx.execute(update(THREADS).where(THREADS.c.id == node.thread_id).values(first_at=first, last_at=last))
@@ -131,7 +131,7 @@ def _attach(tx: Tx, node_id: int, batch_id: int, node: PendingNode, model: str) 
     if links:
         tx.execute(insert(LINKS), links)
     mention(tx, node_id, node.entities)
-    made = {
+    created = {
         "node_id": node_id,
         "act": "made",
         "batch_id": batch_id,
@@ -139,50 +139,50 @@ def _attach(tx: Tx, node_id: int, batch_id: int, node: PendingNode, model: str) 
         "model": model[:120] if node.made_by is Origin.MODEL else "",
         "created_at": tx.now,
     }
-    tx.execute(insert(PROVENANCE).values(**made))
+    tx.execute(insert(PROVENANCE).values(**created))
 
 
 def add_edge(session: Session, from_id: int, to_id: int, kind: str) -> None:
-    """Relate two nodes; harmless if they are related."""
+    """Add an edge between two nodes; harmless if it exists."""
     insert_if_absent(session, EDGES, {"from_id": from_id, "to_id": to_id, "type": kind[:40]})
 
 
-def keep_entities(tx: Tx, said: Iterable[Sequence[EntityMention]]) -> None:
-    """Write and lock the rows of all entities that a transaction is going to mention.
+def keep_entities(tx: Tx, mentions: Iterable[Sequence[EntityMention]]) -> None:
+    """Write and lock the rows of all entities that a transaction will mention.
 
-    In one order everywhere, and for all of its nodes at once: two transactions that add the same names must not wait
-    for each other.
+    Takes all nodes' entities at once and sorts them: two transactions that add the same names would deadlock in
+    different orders.
     """
-    found = {key: entity for entities in said for key, entity in _distinct(entities).items()}
-    for key, kind in sorted(found):
-        row = {"name": found[key, kind].name.strip()[:200], "name_key": key, "type": kind, "seen_at": tx.now}
+    by_key = {key: entity for entities in mentions for key, entity in _distinct(entities).items()}
+    for key, kind in sorted(by_key):
+        row = {"name": by_key[key, kind].name.strip()[:200], "name_key": key, "type": kind, "seen_at": tx.now}
         insert_if_absent(tx, ENTITIES, row, "name_key", "type")
-        mine = (ENTITIES.c.name_key == key, ENTITIES.c.type == kind)
-        tx.execute(update(ENTITIES).where(*mine).values(seen_at=tx.now))
+        named = (ENTITIES.c.name_key == key, ENTITIES.c.type == kind)
+        tx.execute(update(ENTITIES).where(*named).values(seen_at=tx.now))
 
 
 def mention(session: Session, node_id: int, entities: Sequence[EntityMention]) -> None:
-    """Replace what a node mentions. The entities' rows exist: see `keep_entities`."""
+    """Replace a node's mentions. `keep_entities` has written the entities' rows."""
     session.execute(MENTIONS.delete().where(MENTIONS.c.node_id == node_id))
-    for (key, kind), found in _distinct(entities).items():
+    for (key, kind), entity in _distinct(entities).items():
         named = select(ENTITIES.c.id).where(ENTITIES.c.name_key == key, ENTITIES.c.type == kind)
         entity_id = session.execute(named).scalar_one()
         session.execute(
-            insert(MENTIONS).values(node_id=node_id, entity_id=entity_id, confidence=float(found.confidence))
+            insert(MENTIONS).values(node_id=node_id, entity_id=entity_id, confidence=float(entity.confidence))
         )
 
 
 def _distinct(entities: Sequence[EntityMention]) -> dict[tuple[str, str], EntityMention]:
-    found: dict[tuple[str, str], EntityMention] = {}
+    surest: dict[tuple[str, str], EntityMention] = {}
     for entity in entities[:MAX_ENTITIES]:
         key = entity_key(entity.name)[:200], entity.entity_type.strip().casefold()[:40]
-        if key[0] and (key not in found or found[key].confidence < entity.confidence):
-            found[key] = entity
-    return found
+        if key[0] and (key not in surest or surest[key].confidence < entity.confidence):
+            surest[key] = entity
+    return surest
 
 
 def columns(content: Content) -> dict[str, Any]:
-    """A content as columns of a node."""
+    """Convert a content to columns of a node."""
     return {
         "title": content.title[:MAX_TITLE],
         "summary": content.summary,
@@ -194,34 +194,34 @@ def columns(content: Content) -> dict[str, Any]:
 
 
 def content_of(row: Any) -> Content:
-    """What a node's row says."""
+    """Read the content of a node's row."""
     entities = tuple(EntityMention.model_validate(entity) for entity in json.loads(row.entities))
     return Content(row.title, row.summary, tuple(json.loads(row.keywords)), entities, row.importance, row.confidence)
 
 
 def dump(content: Content) -> str:
-    """A content as JSON."""
+    """Serialise a content as JSON."""
     return json.dumps(columns(content), ensure_ascii=False)
 
 
 def load(text: str) -> Content:
-    """What `dump` wrote."""
+    """Parse the JSON of `dump`."""
     return content_of(SimpleNamespace(**json.loads(text)))
 
 
 def reindex(session: Session, node_ids: Sequence[int]) -> None:
-    """Index nodes as they are now, in the caller's transaction, so that the index is never behind."""
+    """Index the nodes' current texts in the caller's transaction, so that the index is always current."""
     FULL_TEXT.put(session, list(texts(session, node_ids).values()))
 
 
 def unindex(session: Session, node_ids: Sequence[int]) -> None:
-    """Let nodes be found no longer, neither by their words nor by their vectors."""
+    """Remove nodes from the full text and from the vectors."""
     FULL_TEXT.remove(session, node_ids)
     vectors.remove(session, KIND, node_ids)
 
 
 def texts(session: Session, node_ids: Sequence[int]) -> Mapping[int, Text]:
-    """What nodes are found by; those that were merged into another are not found."""
+    """Return the texts to index, by node; nodes merged into others have none."""
     rows = session.execute(select(NODES).where(NODES.c.id.in_(node_ids), NODES.c.merged_into_id.is_(None))).all()
     shots = (
         select(LINKS.c.node_id, SHOTS.c.app, SHOTS.c.app_guess, SHOTS.c.window_title, SHOTS.c.ocr_text)
@@ -234,19 +234,19 @@ def texts(session: Session, node_ids: Sequence[int]) -> Mapping[int, Text]:
     for shot in session.execute(shots):
         apps.setdefault(shot.node_id, {}).update(dict.fromkeys(filter(None, (shot.app, shot.app_guess))))
         seen.setdefault(shot.node_id, {}).update(dict.fromkeys(filter(None, (shot.window_title, shot.ocr_text))))
-    found = {}
+    indexed = {}
     for row in rows:
         content = content_of(row)
         names = [entity.name for entity in content.entities]
         head = " \n".join([content.title, content.summary, *content.keywords, *names])
-        found[row.id] = Text(row.id, head, " \n".join(apps.get(row.id, {})), " \n".join(seen.get(row.id, {})))
-    return found
+        indexed[row.id] = Text(row.id, head, " \n".join(apps.get(row.id, {})), " \n".join(seen.get(row.id, {})))
+    return indexed
 
 
 def root(session: Session, node_id: int) -> int | None:
-    """The node that holds this one's text now: itself, or where its merges lead. None if there is no such node.
+    """Return the node at the end of a node's merges, or the node itself if it is not merged. None: unknown id.
 
-    A merge cannot make a cycle, since its target is not merged; a cycle in the data ends here.
+    A merge cannot make a cycle, because its target is not merged. For a cycle in the data, returns its smallest id.
     """
     seen: set[int] = set()
     while node_id not in seen:
@@ -265,14 +265,14 @@ def want_vectors(tx: Tx, node_ids: Sequence[int]) -> None:
     for node_id in sorted(node_ids):
         row = {"id": node_id, "status": WorkStatus.PENDING, "attempts": 0, "created_at": tx.now, "updated_at": tx.now}
         insert_if_absent(tx, EMBEDDINGS, row)
-    again = {**FREE, "attempts": 0, "next_run_at": None, "error": None, "updated_at": tx.now}
-    EMBEDDING.move(tx, EMBEDDINGS, WorkEvent.REOPEN, EMBEDDINGS.c.id.in_(node_ids), **again)
+    reset = {**FREE, "attempts": 0, "next_run_at": None, "error": None, "updated_at": tx.now}
+    EMBEDDING.move(tx, EMBEDDINGS, WorkEvent.REOPEN, EMBEDDINGS.c.id.in_(node_ids), **reset)
 
 
 def replace_vector(tx: Tx, target_id: int, node_id: int) -> None:
-    """A node went into another: that one's vector is to be made anew, and the node has none any more."""
+    """After a merge, request the target's vector anew, and remove the request for the merged node's."""
     both = EMBEDDINGS.c.id.in_([target_id, node_id])
-    # In one order everywhere: two transactions must not wait for each other.
+    # Lock in the order of ids, so that no deadlock can occur.
     tx.execute(select(EMBEDDINGS.c.id).where(both).order_by(EMBEDDINGS.c.id).with_for_update()).all()
     tx.execute(delete(EMBEDDINGS).where(EMBEDDINGS.c.id == node_id))
     want_vectors(tx, [target_id])

@@ -1,4 +1,4 @@
-"""Searching nodes: full text and vectors, fused by reciprocal rank; and how much is indexed so far."""
+"""Searches nodes by full text and vectors, fuses both by reciprocal rank, and counts what is indexed so far."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -23,25 +23,25 @@ if TYPE_CHECKING:
 
 MAX_LIMIT = 200
 _DEPTH = 100
-"""How deep each of the two lists is read, at least."""
+"""Fewest hits to read from each of the two lists."""
 _DEPTH_FILTERED = 500
-"""How deep the list of vectors is read for what passes a filter that lets many nodes through."""
+"""Fewest hits to read from the vectors if many nodes pass the filter."""
 _FEW = 3000
-"""If at most this many nodes pass a filter, only their vectors are compared."""
+"""If at most this many nodes pass the filter, compare only their vectors."""
 
-_SPARE = 10
-"""Nodes read beyond those asked for, in case some are merged away between two statements."""
+_EXTRA_HITS = 10
+"""Hits to read beyond the limit, because merges may remove some between two statements."""
 _TOTAL = "*"
 
 
 @dataclass(frozen=True)
 class QueryVector:
-    """The query, embedded by the caller; only nodes' vectors of the same model are compared."""
+    """The query's vector. Search compares it only with nodes' vectors of the same model."""
 
     model: str
     values: Union[Sequence[float], "Floats"]
     floor: float = 0.0
-    """A node is a hit only if its cosine with the query is above this, however few hits there are."""
+    """Only nodes whose cosine with the query is above this are hits."""
 
 
 def search(
@@ -53,9 +53,9 @@ def search(
     app: str = "",
     limit: int = 10,
 ) -> Found:
-    """Nodes for these words, best first; without a vector, by full text alone. Raises `UserError` for no words."""
+    """Search nodes; return the best first. Without a vector, full text alone. Raises `UserError` without words."""
     if not words.strip():
-        raise UserError("say what to look for", code="empty_query")
+        raise UserError("the query is empty", code="empty_query")
     limit = max(1, min(limit, MAX_LIMIT))
     depth = max(_DEPTH, 2 * limit)
     with context.db.read() as session:
@@ -65,7 +65,7 @@ def search(
             by_text += [node_id for node_id in more if node_id not in set(by_text)]
         by_vector = _by_vector(session, vector, depth, since, app)
         text_rank, vector_rank = ranks(by_text), ranks(by_vector)
-        best = fuse(text_rank, vector_rank)[: limit + _SPARE]
+        best = fuse(text_rank, vector_rank)[: limit + _EXTRA_HITS]
         facts = _facts(session, [node_id for node_id, _ in best])
         hits = [
             Hit(facts[node_id][0], round(score, 5), text_rank.get(node_id), vector_rank.get(node_id), facts[node_id][1])
@@ -96,7 +96,7 @@ def _near(session: Session, vector: QueryVector, depth: int, among: Sequence[int
 
 
 def _facts(session: Session, ids: Sequence[int]) -> dict[int, tuple[NodeView, list[str]]]:
-    """(node, apps) of the nodes that were not merged into others."""
+    """Return (node, apps) of the nodes that are not merged into others, by id."""
     rows = session.execute(select(NODES).where(NODES.c.id.in_(ids))).all()
     seen = (
         select(LINKS.c.node_id, SHOTS.c.app, SHOTS.c.app_guess)
@@ -115,22 +115,22 @@ def _facts(session: Session, ids: Sequence[int]) -> dict[int, tuple[NodeView, li
 def _coverage(session: Session) -> tuple[Progress, Progress]:
     shots = _count_by(session, SHOTS.c.status, WorkStatus.SUCCEEDED)
     done, failed = shots.get(WorkStatus.SUCCEEDED, 0), shots.get(WorkStatus.FAILED_PERMANENT, 0)
-    made = _count_by(session, EMBEDDINGS.c.status, WorkStatus.SUCCEEDED)
-    embedded, not_embedded = made.get(WorkStatus.SUCCEEDED, 0), made.get(WorkStatus.FAILED_PERMANENT, 0)
+    vectors = _count_by(session, EMBEDDINGS.c.status, WorkStatus.SUCCEEDED)
+    embedded, not_embedded = vectors.get(WorkStatus.SUCCEEDED, 0), vectors.get(WorkStatus.FAILED_PERMANENT, 0)
     return (
         Progress(done, sum(shots.values()) - done - failed, failed),
-        Progress(embedded, sum(made.values()) - embedded - not_embedded, not_embedded),
+        Progress(embedded, sum(vectors.values()) - embedded - not_embedded, not_embedded),
     )
 
 
 def _count_by(session: Session, column: Column[Any], usual: str) -> dict[str, int]:
-    """How many rows have which value.
+    """Count rows by value.
 
-    The usual value, which nearly all rows have, is what the others leave of the total: to count a whole table SQLite
-    reads one number a page, to count a part of it each row.
+    Nearly all rows have the `usual` value: subtract the others from the total. To count a whole table, SQLite reads one
+    number a page; to count part of a table, it reads each row.
     """
     others = (select(column, func.count()).where(they).group_by(column) for they in (column < usual, column > usual))
-    # One statement: counts of different moments need not add up.
+    # One statement: counts from different times might not add up.
     query = union_all(select(literal(_TOTAL), func.count()).select_from(column.table), *others)
     counted: dict[str, int] = {value: count for value, count in session.execute(query)}  # noqa: C416  # rows are not pairs
     total = counted.pop(_TOTAL)

@@ -1,1 +1,1 @@
-"""What models are asked about frames, what they answer, and what is done without them: plain functions."""
+"""Pure rules of screenshots: prompts, replies, duplicates, batches, nodes, and segments without models."""

@@ -1,4 +1,4 @@
-"""Which frames make a batch, its key, its shards, and what it is told of the past.
+"""Rules of batches: their frames, key, shards and history.
 
 Rules: docs/sources/screenshots.md#batches.
 """
@@ -19,7 +19,7 @@ Item = TypeVar("Item")
 
 @dataclass(frozen=True)
 class Shot:
-    """An accepted frame. `ts_ms`: when it was captured, by its clock; `accepted_at`: when it came, by ours."""
+    """An accepted frame. `ts_ms`: time of capture by the source's clock; `accepted_at`: time of arrival by ours."""
 
     id: int
     ts_ms: int
@@ -30,7 +30,7 @@ class Shot:
 
 
 class HistoryThread(BaseModel):
-    """A thread that new segments may belong to."""
+    """A thread that new segments may continue."""
 
     model_config = ConfigDict(extra="ignore")
 
@@ -40,7 +40,7 @@ class HistoryThread(BaseModel):
 
 
 class HistorySegment(BaseModel):
-    """An event of the last minutes that may still continue."""
+    """A recent event that may still continue."""
 
     model_config = ConfigDict(extra="ignore")
 
@@ -51,7 +51,7 @@ class HistorySegment(BaseModel):
 
 
 class HistoryPack(BaseModel):
-    """What the model is told of the past. Rule: docs/sources/screenshots.md#history."""
+    """The history in the prompt. Rule: docs/sources/screenshots.md#history."""
 
     model_config = ConfigDict(extra="ignore")
 
@@ -61,35 +61,35 @@ class HistoryPack(BaseModel):
 
     @property
     def thread_ids(self) -> list[str]:
-        """The threads that a segment may be merged into, each once."""
+        """The distinct threads that a segment may continue."""
         named = [*(thread.thread_id for thread in self.threads), *(segment.thread_id for segment in self.segments)]
         return list(dict.fromkeys(named))
 
 
 def shot_of(row: Any) -> Shot:
-    """The frame of a row."""
+    """Convert a row to a frame."""
     ts_ms = int(row.ts.timestamp() * 1000)
     return Shot(row.id, ts_ms, row.created_at, row.phash, row.app, row.window_title)
 
 
 def total_attempts(row: Any) -> int:
-    """Attempts of a batch (its row) over its whole life: over both steps and replays.
+    """Count the attempts of a batch (its row) over both steps and all replays.
 
     Rule: docs/sources/screenshots.md#events.
 
-    Nodes are made in the attempt that analysed the frames. `attempts` begins anew there, so its first is not another.
+    `attempts` restarts at the expansion, whose first attempt belongs to the attempt that finished the analysis.
     """
     return int(row.attempts_before) + max(int(row.attempts), 1 if row.started_at else 0)
 
 
 def waited_ms(row: Any, now: datetime) -> int:
-    """How long a batch (its row) has rested between attempts until now."""
+    """Return the ms that a batch (its row) has waited between attempts until now."""
     since = row.rests_since
     return int(row.waited_ms) + (max(0, _ms(now - since)) if since else 0)
 
 
 def run_ms(row: Any, now: datetime) -> int:
-    """How long a batch (its row) ran, from its begin to its end, or until now: waits for another attempt do not count.
+    """Return the run time in ms of a batch (its row) until its end or now, without waits between attempts.
 
     Rule: docs/sources/screenshots.md#events.
     """
@@ -102,44 +102,44 @@ def _ms(span: timedelta) -> int:
 
 
 def is_source_key(text: str) -> bool:
-    """Whether this names a source: `screen:ID` or `window:ID`, at most 120 characters.
+    """Whether the text names a source: `screen:ID` or `window:ID`, at most 120 characters.
 
     Rule: docs/sources/screenshots.md#intake.
 
-    An ID has no colon, slash or blank: batches' keys contain it, and people type it.
+    An id has no colon, slash or blank, because keys of batches contain it and people type it.
     """
     return len(text) <= MAX_SOURCE_KEY and text.isprintable() and bool(_SOURCE_KEY.fullmatch(text))
 
 
 def in_order(shots: Sequence[Shot]) -> list[Shot]:
-    """By the time they were captured; those of the same time by arrival."""
+    """Sort frames by time of capture, then by arrival."""
     return sorted(shots, key=lambda shot: (shot.ts_ms, shot.id))
 
 
 def due_at(accepted_at: datetime, timeout_s: float, now: datetime) -> datetime:
-    """When a batch whose first frame came at `accepted_at` is ready, however small.
+    """Return the time at which a batch is ready, however small, if its first frame arrived at `accepted_at`.
 
-    By our clock, not by the frame's. If that time is further away than the time-out, our clock was set back: it is due
-    now. Clocks of several machines that differ by less only change the wait.
+    Uses our clock, not the frame's. An arrival further in the future than the timeout means that our clock went back:
+    the batch is due now. Smaller differences between machines' clocks only change the wait.
     """
     wait = timedelta(seconds=timeout_s)
     return now if accepted_at > now + wait else accepted_at + wait
 
 
 def ready(waiting: Sequence[Shot], size: int, timeout_s: float, now: datetime) -> list[list[Shot]]:
-    """The batches that one source's waiting frames make now: full ones, and the rest once it is due.
+    """Return the batches that a source's waiting frames make now: full batches, and the rest once it is due.
 
-    Frames are taken in order of arrival, so that one with a wrong time is not passed over for ever.
+    Takes frames in the order of arrival, so that a frame with a wrong time does not wait forever.
     """
     queue = sorted(waiting, key=lambda shot: shot.id)
-    found = portions(queue, size)
-    if found and len(found[-1]) < size and due_at(found[-1][0].accepted_at, timeout_s, now) > now:
-        found.pop()
-    return [in_order(batch) for batch in found]
+    batches = portions(queue, size)
+    if batches and len(batches[-1]) < size and due_at(batches[-1][0].accepted_at, timeout_s, now) > now:
+        batches.pop()
+    return [in_order(batch) for batch in batches]
 
 
 def portions(items: Sequence[Item], size: int) -> list[list[Item]]:
-    """`items` in runs of `size`; the last may be shorter: 12 frames by 5 are 5, 5 and 2.
+    """Split `items` into runs of `size`; the last may be shorter: 12 frames by 5 give 5, 5 and 2.
 
     Rule: docs/sources/screenshots.md#shards.
     """
@@ -147,9 +147,9 @@ def portions(items: Sequence[Item], size: int) -> list[list[Item]]:
 
 
 def idempotency_key(source_key: str, shots: Sequence[Shot]) -> str:
-    """`vlm_batch:SOURCE:FIRST-LAST:HASH`: the same for the same frames, in whatever order.
+    """Return the key `vlm_batch:SOURCE:FIRST-LAST:HASH`, which does not depend on the order of the frames.
 
-    The times are the earliest and the latest, even if the clock was set back between them.
+    The times are the earliest and the latest, even if the clock went back between them.
     """
     if not shots:
         raise ValueError("a batch has at least one frame")
@@ -168,7 +168,7 @@ def history_pack(
     max_threads: int,
     max_entities: int,
 ) -> HistoryPack:
-    """The threads that were active last, open segments since then, entities mentioned last; newest first."""
+    """Build the history: latest threads, segments from `since_ms` on, and latest entities, each newest first."""
     newest = sorted(threads, key=lambda thread: thread.last_active_ms, reverse=True)
     recent = [segment for segment in segments if segment.event_time_ms >= since_ms]
     names: dict[str, str] = {}

@@ -1,7 +1,7 @@
-"""Whether a frame is a duplicate: by its hash first, then by a closer look at its sketch.
+"""Judges whether a frame is a duplicate, by its hash first, then by its sketch.
 
-A hash of a whole screen cannot tell a typed word (2 to 28 bits of 256 on a 1080p window) from a cursor on text (0 to
-10). A sketch can: each of its cells is the mean of 8 × 8 pixels; text changes several in a row, a cursor few.
+A hash of a whole screen cannot distinguish a typed word (2 to 28 bits of 256 on a 1080p window) from a cursor on text
+(0 to 10). A sketch can: each cell is the mean of 8 × 8 pixels; text changes several cells in a row, a cursor few.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -16,14 +16,14 @@ from pipeline.flows.screenshots.states import Verdict
 HASH_CHARS = 64
 """Hex digits of a perceptual hash."""
 LEVELS = 12
-"""A cell has changed if its grey changed by more than this, of 255: less is what a JPEG loses."""
+"""A cell has changed if its grey changed by more than this, of 255: JPEG compression changes it by less."""
 RUN = 5
 """This many changed cells side by side are text: five characters. A cursor has two or three, a clock's digit two."""
 
 
 @dataclass(frozen=True)
 class Seen:
-    """An accepted frame of the same source. Rejected ones are not compared, or slow change would go unseen."""
+    """An accepted frame of the same source. Comparing with rejected frames too would hide slow changes."""
 
     id: int
     phash: str
@@ -32,7 +32,7 @@ class Seen:
 
 @dataclass(frozen=True)
 class Judgement:
-    """What becomes of a frame, as the ledger keeps it. `distance`: to the `nearest` accepted frame, if any."""
+    """The verdict on a frame, as the ledger records it. `distance`: to the `nearest` accepted frame, if any."""
 
     verdict: Verdict
     threshold: int
@@ -41,9 +41,9 @@ class Judgement:
 
 
 def recent(frames: Sequence[Seen], now: datetime, window_s: float, limit: int) -> list[Seen]:
-    """What a new frame is compared with: the source's last accepted frames, newest first.
+    """Return the source's latest accepted frames, newest first, to compare a new frame with.
 
-    Newest by arrival, which ids tell: clocks are set back. A frame from the future is as good as any.
+    Sorts by id, the order of arrival, because clocks go back. Frames with arrival times in the future count too.
     """
     fresh = [frame for frame in frames if (now - frame.accepted_at).total_seconds() <= window_s]
     return sorted(fresh, key=lambda frame: frame.id, reverse=True)[:limit]
@@ -52,9 +52,9 @@ def recent(frames: Sequence[Seen], now: datetime, window_s: float, limit: int) -
 def judge(
     phash: str, frames: Iterable[Seen], threshold: int, same: Callable[[Seen], bool] = lambda _: True
 ) -> Judgement:
-    """A duplicate of the nearest of `frames` that is at most `threshold` bits away and the `same` to a closer look.
+    """Judge a frame a duplicate of the nearest of `frames` within `threshold` bits that `same` confirms.
 
-    Of several as near, the first is named. An accepted frame names its nearest, however near.
+    Of several at the same distance, names the first. An accepted frame names its nearest, too.
     """
     near = sorted(((distance(phash, frame.phash), frame) for frame in frames), key=lambda pair: pair[0])
     for bits, frame in near:
@@ -68,18 +68,18 @@ def judge(
     return Judgement(Verdict.ACCEPTED, threshold, bits, frame.id)
 
 
-def distance(one: str, other: str) -> int:
-    """In how many of 256 bits two hashes differ. Raises `ValueError` for anything but two such hashes."""
-    if len(one) != HASH_CHARS or len(other) != HASH_CHARS:
-        raise ValueError(f"a hash has {HASH_CHARS} hex digits, not {len(one)} and {len(other)}")
-    return (int(one, 16) ^ int(other, 16)).bit_count()
+def distance(phash: str, other: str) -> int:
+    """Count the bits of 256 in which two hashes differ. Raises `ValueError` for hashes of another length."""
+    if len(phash) != HASH_CHARS or len(other) != HASH_CHARS:
+        raise ValueError(f"a hash has {HASH_CHARS} hex digits, not {len(phash)} and {len(other)}")
+    return (int(phash, 16) ^ int(other, 16)).bit_count()
 
 
-def differs(one: Image.Image, other: Image.Image) -> bool:
-    """Whether two sketches differ by more than a cursor or a digit here and there."""
-    if one.size != other.size:
+def differs(sketch: Image.Image, other: Image.Image) -> bool:
+    """Whether two sketches differ by more than a cursor or single digits."""
+    if sketch.size != other.size:
         return True
-    before, after = (np.asarray(image, dtype=np.int16) for image in (one, other))
+    before, after = (np.asarray(image, dtype=np.int16) for image in (sketch, other))
     changed = np.abs(before - after) > LEVELS
     width = changed.shape[1]
     if width < RUN:

@@ -1,8 +1,8 @@
-"""Segments become nodes: from a text model's answer, or directly where there is none.
+"""Turns segments into nodes, from a text model's reply or directly without one.
 
 Rules: docs/sources/screenshots.md#expansion.
 
-The same input gives the same output, thread ids included, so that a repetition after a crash makes nothing twice.
+The same input gives the same output, including thread ids, so that a retry after a crash writes nothing twice.
 """
 
 import hashlib
@@ -29,7 +29,7 @@ DERIVED_FROM = "derived_from"
 
 @dataclass(frozen=True)
 class BatchFacts:
-    """What making nodes needs to know of a batch. `screens`: by screen id, from 1; `threads`: ids from its history."""
+    """The facts of a batch for its nodes. `screens`: by screen id, from 1; `threads`: ids from its history."""
 
     idempotency_key: str
     source_key: str
@@ -38,13 +38,13 @@ class BatchFacts:
 
     @property
     def times(self) -> dict[int, int]:
-        """When each screenshot was taken, by our id."""
+        """Times of capture by our screenshot ids."""
         return {shot.id: shot.ts_ms for shot in self.screens.values()}
 
 
 @dataclass(frozen=True)
 class Evidence:
-    """What is known of a screenshot besides its picture."""
+    """The texts and program of a screenshot."""
 
     screenshot_id: int
     app_hint: str = ""
@@ -55,7 +55,7 @@ class Evidence:
 
 @dataclass(frozen=True)
 class PendingNode:
-    """A node to be written. Two with the same `origin_key` are one node."""
+    """A node to write. Two with the same `origin_key` are one node."""
 
     kind: NodeKind
     thread_id: str
@@ -73,7 +73,7 @@ class PendingNode:
 
 @dataclass(frozen=True)
 class PendingEdge:
-    """Two nodes by their origin keys. A finding points to the event that it comes from."""
+    """An edge between two origin keys, from a finding to its event."""
 
     from_key: str
     to_key: str
@@ -82,7 +82,7 @@ class PendingEdge:
 
 @dataclass(frozen=True)
 class Expansion:
-    """The nodes and edges of a batch. `notes`: what was corrected, in words."""
+    """The nodes and edges of a batch. `notes`: sentences about corrections."""
 
     nodes: tuple[PendingNode, ...]
     edges: tuple[PendingEdge, ...]
@@ -91,7 +91,7 @@ class Expansion:
 
 @dataclass
 class _Draft:
-    """A node that is being made, and the event that it belongs to."""
+    """A node under construction, and the event that it belongs to."""
 
     node: PendingNode
     parent: "_Draft | None" = None
@@ -99,10 +99,10 @@ class _Draft:
 
 
 def thread_of(facts: BatchFacts, place: int, segment: Segment) -> tuple[str, str]:
-    """(the thread of the batch's segment number `place`, a note on what was corrected).
+    """Return (the thread of the batch's segment number `place`, a note about a correction or "").
 
-    An old thread if the history has it. A new one's id follows from batch and place: a random one, as in the design,
-    would make another thread with each retry.
+    The thread is an old one if the history has it. A new thread's id derives from batch and place: a random id, as in
+    the design, would start another thread with each retry.
     """
     hint = segment.merge_hint
     if hint.decision == "MERGE" and hint.thread_id in facts.threads:
@@ -110,19 +110,19 @@ def thread_of(facts: BatchFacts, place: int, segment: Segment) -> tuple[str, str
     digest = hashlib.sha256(f"{facts.idempotency_key}:{place}".encode()).hexdigest()[:20]
     note = ""
     if hint.decision == "MERGE":
-        note = f"“{segment.event.title}” asks for a thread that it was not told of; it begins a new one"
+        note = f"“{segment.event.title}” names a thread outside its history; it starts a new thread"
     return f"thread_{digest}", note
 
 
 def with_threads(index: VlmIndex, facts: BatchFacts) -> Read[list[tuple[Segment, str]]]:
-    """Each segment with its thread, decided once: the text model is told, and both ways to nodes use it."""
+    """Pair each segment with its thread, for the prompt and for both ways to nodes."""
     decided = [thread_of(facts, place, segment) for place, segment in enumerate(index.segments)]
     pairs = [(segment, thread) for segment, (thread, _) in zip(index.segments, decided, strict=True)]
     return Read(pairs, tuple(note for _, note in decided if note))
 
 
 def evidence_of(index: VlmIndex, facts: BatchFacts) -> list[Evidence]:
-    """What is known of each screenshot of the batch, in its order. Rule: docs/sources/screenshots.md#expansion."""
+    """Collect the evidence of the batch's screenshots, in order. Rule: docs/sources/screenshots.md#expansion."""
     seen = {shot.screenshot_id: shot for shot in index.screenshots}
     packs = []
     for _, shot in sorted(facts.screens.items()):
@@ -134,19 +134,19 @@ def evidence_of(index: VlmIndex, facts: BatchFacts) -> list[Evidence]:
 
 
 def read_expansion(text: str) -> ExpandReply:
-    """The reply as nodes and edges. Raises `BadReply`, also if no node is an event."""
+    """Parse a reply's nodes and edges. Raises `BadReply`, also if no node is an event."""
     return _with_event(as_model(ExpandReply, as_json(text)))
 
 
 def usable_expansion(text: str) -> ExpandReply | None:
-    """The valid nodes of a reply, and the edges between them; None if no event is left."""
+    """Parse the valid nodes of a reply and the edges between them; None if no event is left."""
     lists = lists_in(text, ("nodes", "edges"))
     places: dict[int, int] = {}
     nodes: list[ExpandedNode] = []
     for place, item in enumerate(lists["nodes"]):
-        if found := valid(ExpandedNode, [item]):
+        if node := valid(ExpandedNode, [item]):
             places[place] = len(nodes)
-            nodes += found
+            nodes += node
     edges = [
         edge.model_copy(update={"from_index": places[edge.from_index], "to_index": places[edge.to_index]})
         for edge in valid(ExpandedEdge, lists["edges"])
@@ -167,7 +167,7 @@ def _with_event(reply: ExpandReply) -> ExpandReply:
 def direct(
     facts: BatchFacts, segments: Sequence[tuple[Segment, str]], index: VlmIndex, made_by: Origin = Origin.DIRECT
 ) -> Expansion:
-    """Segments as nodes without a text model: one event each, and its findings.
+    """Convert segments to nodes without a text model: an event for each, and its findings.
 
     Rule: docs/sources/screenshots.md#expansion.
     """
@@ -195,8 +195,8 @@ def _converted(facts: BatchFacts, segment: Segment, thread_id: str, index: VlmIn
     )
     parent = _Draft(event)
     findings = [
-        _Draft(replace(event, kind=kind, title=found.title, summary=found.summary, entities=()), parent)
-        for kind, found in segment.derived.by_kind()
+        _Draft(replace(event, kind=kind, title=finding.title, summary=finding.summary, entities=()), parent)
+        for kind, finding in segment.derived.by_kind()
     ]
     return [parent, *findings]
 
@@ -204,7 +204,7 @@ def _converted(facts: BatchFacts, segment: Segment, thread_id: str, index: VlmIn
 def expanded(
     facts: BatchFacts, segments: Sequence[tuple[Segment, str]], reply: ExpandReply, index: VlmIndex
 ) -> Expansion:
-    """The text model's nodes, checked against what it was told; segments that it left out are converted directly."""
+    """Check the text model's nodes against its prompt, and convert segments directly that it left out."""
     notes: list[str] = []
     covered: Counter[int] = Counter()
     drafts: dict[int, _Draft] = {}
@@ -216,13 +216,13 @@ def expanded(
         if node.kind is not NodeKind.EVENT and (finding := _finding(node, facts, drafts, parents.get(place), notes)):
             drafts[place] = finding
     for edge in reply.edges:
-        one, other = drafts.get(edge.from_index), drafts.get(edge.to_index)
-        if one and other and one is not other and edge.edge_type and edge.edge_type != DERIVED_FROM:
-            one.other_edges.append((other, edge.edge_type[:40]))
+        start, end = drafts.get(edge.from_index), drafts.get(edge.to_index)
+        if start and end and start is not end and edge.edge_type and edge.edge_type != DERIVED_FROM:
+            start.other_edges.append((end, edge.edge_type[:40]))
     ordered = [drafts[place] for place in sorted(drafts)]
     for at, (segment, thread_id) in enumerate(segments):
         if not covered[at]:
-            notes.append(f"“{segment.event.title}” was left out by the text model; it was used as it is")
+            notes.append(f"the text model left out “{segment.event.title}”; its segment became a node directly")
             ordered += _converted(facts, segment, thread_id, index, Origin.DIRECT)
     return _finished(facts, ordered, tuple(notes))
 
@@ -234,7 +234,7 @@ def _event(
     covered: Counter[int],
     notes: list[str],
 ) -> _Draft | None:
-    """The event with the thread of the segment that it is about; None if it shows no segment's screenshot."""
+    """Draft an event with the thread of its segment; None if it names no screenshot of a segment."""
     ids = _known_ids(node, facts, notes)
     best: tuple[tuple[bool, int, int], int] | None = None
     for at, (segment, thread_id) in enumerate(segments):
@@ -243,19 +243,19 @@ def _event(
         if shared and (best is None or rank > best[0]):
             best = rank, at
     if best is None:
-        notes.append(f"“{node.title}” was left out: it shows no screenshot of a segment")
+        notes.append(f"“{node.title}” was left out: it names no screenshot of a segment")
         return None
     covered[best[1]] += 1
     thread_id = segments[best[1]][1]
     if node.thread_id and node.thread_id != thread_id:
-        notes.append(f"“{node.title}” names another thread than its segment has; its segment's holds")
+        notes.append(f"“{node.title}” names another thread than its segment; it gets its segment's thread")
     return _Draft(_node(node, thread_id, ids, facts))
 
 
 def _finding(
     node: ExpandedNode, facts: BatchFacts, drafts: Mapping[int, _Draft], named: int | None, notes: list[str]
 ) -> _Draft | None:
-    """The finding with its event's thread: the event that an edge names, else the one that shares most with it."""
+    """Draft a finding with the thread of its event: the event of an edge, or else the one that shares most with it."""
     ids = _known_ids(node, facts, notes)
     events = {place: draft for place, draft in drafts.items() if draft.node.kind is NodeKind.EVENT}
     if not events:
@@ -274,26 +274,27 @@ def _finding(
 
 
 def _parents(reply: ExpandReply, events: Mapping[int, _Draft]) -> dict[int, int]:
-    """Finding → event, by edges of either direction: the design's example has them the wrong way round."""
-    found: dict[int, int] = {}
+    """Map findings to events by edges of either direction, because the design's example reverses them."""
+    parents: dict[int, int] = {}
     for edge in reply.edges:
         for child, parent in ((edge.from_index, edge.to_index), (edge.to_index, edge.from_index)):
             if edge.edge_type == DERIVED_FROM and parent in events and child not in events:
-                found.setdefault(child, parent)
-    return found
+                parents.setdefault(child, parent)
+    return parents
 
 
 def _known_ids(node: ExpandedNode, facts: BatchFacts, notes: list[str]) -> tuple[int, ...]:
     times = facts.times
     if any(screenshot not in times for screenshot in node.screenshot_ids):
-        notes.append(f"“{node.title}” names screenshots that are not in the batch; they were left out")
-    return tuple(sorted({one for one in node.screenshot_ids if one in times}, key=lambda one: (times[one], one)))
+        notes.append(f"“{node.title}” names screenshots outside the batch; they were left out")
+    known = {shot_id for shot_id in node.screenshot_ids if shot_id in times}
+    return tuple(sorted(known, key=lambda shot_id: (times[shot_id], shot_id)))
 
 
 def _node(node: ExpandedNode, thread_id: str, ids: tuple[int, ...], facts: BatchFacts) -> PendingNode:
     times = [facts.times[screenshot] for screenshot in ids]
-    said = node.event_time
-    time_ms = int(said) if said is not None and min(times) <= said <= max(times) else max(times)
+    given = node.event_time
+    time_ms = int(given) if given is not None and min(times) <= given <= max(times) else max(times)
     return PendingNode(
         node.kind,
         thread_id,
@@ -310,12 +311,12 @@ def _node(node: ExpandedNode, thread_id: str, ids: tuple[int, ...], facts: Batch
 
 
 def _mentions(segment: Segment, ids: Sequence[int], index: VlmIndex) -> tuple[EntityMention, ...]:
-    """The entities that an event's words or screens name: the index lists those of all segments together.
+    """Return the entities that an event's words or screens name. The index lists those of all segments together.
 
-    All of them, if there is only one segment.
+    A single segment gets all of them.
     """
     words = [segment.event.title, segment.event.summary, *segment.keywords]
-    words += [text for _, found in segment.derived.by_kind() for text in (found.title, found.summary)]
+    words += [text for _, finding in segment.derived.by_kind() for text in (finding.title, finding.summary)]
     words += [
         text
         for shot in index.screenshots
@@ -328,20 +329,20 @@ def _mentions(segment: Segment, ids: Sequence[int], index: VlmIndex) -> tuple[En
 
 
 def _named(name: str, text: str) -> bool:
-    """Whether the text has the name: as whole words, if its script has words."""
+    """Whether the text contains the name, as whole words if it is ASCII."""
     if not name.isascii():
         return name in text
     return re.search(rf"(?<![a-z0-9_]){re.escape(name)}(?![a-z0-9_])", text) is not None
 
 
 def _shown(facts: BatchFacts, segment: Segment) -> tuple[int, ...]:
-    """Our ids of the segment's screenshots, without those that have left the batch since."""
+    """Return our ids of the segment's screenshots that are still in the batch."""
     return tuple(facts.screens[screen].id for screen in segment.screen_ids if screen in facts.screens)
 
 
 def _finished(facts: BatchFacts, drafts: Sequence[_Draft], notes: tuple[str, ...]) -> Expansion:
-    """Adds origin keys: `ctx_node:BATCH:ss:SCREENSHOTS:KIND:ORDINAL`. The ordinal counts the nodes of a kind, so
-    that no two keys are the same. Rule: docs/sources/screenshots.md#nodes."""
+    """Add origin keys: `ctx_node:BATCH:ss:SCREENSHOTS:KIND:ORDINAL`. The ordinal counts the nodes of a kind, so
+    that all keys differ. Rule: docs/sources/screenshots.md#nodes."""
     ordinals: Counter[NodeKind] = Counter()
     keys: dict[int, str] = {}
     nodes = []

@@ -1,4 +1,4 @@
-"""What a frame is called where nobody knows its window's title: by what is large and in the middle, not by toolbars."""
+"""Names frames without a window title after large text in the middle, not after toolbars."""
 
 import re
 from collections import Counter
@@ -11,7 +11,7 @@ from pipeline.flows.screenshots.rules.schemas import clipped
 
 MAX_HEADING = 80
 DASHES = re.compile(r"(?<!\s)\s+[-–—|·]\s+")
-"""What stands between a document and its program in the title of a window."""
+"""The separators between document and program in a window's title."""
 FILE = re.compile(
     r"(?<![\w./@-])[\w-]+(?:\.[\w-]+)*\.(?:py|ts|tsx|js|rs|go|java|c|cpp|h|md|txt|pdf|docx?|xlsx?|pptx?"
     r"|csv|json|ya?ml|toml|sql|html?|css|sh|ipynb|png|jpe?g)\b",
@@ -19,16 +19,16 @@ FILE = re.compile(
 )
 _LEAST_LETTERS = 5
 _WIDE = 3
-"""Letters that a Chinese, Japanese or Korean character is worth."""
+"""The letters that a Chinese, Japanese or Korean character counts as."""
 _LARGE = 1.25
-"""Times the usual size of a frame's text: measured sizes of one font differ by less."""
+"""Multiple of a frame's usual text size: measured sizes of one font differ by less."""
 _BAR = 0.12
-"""The part of a frame, from above, in which titles of windows stand."""
+"""The upper share of a frame in which titles of windows stand."""
 _TOP = 0.045
-"""The same of a window that fills the screen: below are its menus, where a file's name says little of the window."""
+"""The same for a window that fills the screen: its menus are below, where a file's name rarely names the window."""
 _CENTRED, _TOUCHES, _NEAR = 0.06, 0.01, 0.2
 _EDGES = (0.15, 0.12, 0.85, 0.95)
-"""Left, top, right and bottom: what lies wholly beyond is a bar more often than content."""
+"""Left, top, right and bottom: lines wholly outside are more often bars than content."""
 
 _CONTROLS = re.compile(
     r"\b(?:file|edit|view|go|run|insert|format|styles?|tools?|window|help|history|bookmarks|selection|terminal|table|form|"
@@ -50,7 +50,7 @@ _CLOCK_WORDS = re.compile(
 
 
 class Box(NamedTuple):
-    """Left, top, right, bottom, as parts of the frame's width and height."""
+    """Left, top, right and bottom, as shares of the frame's width and height."""
 
     left: float
     top: float
@@ -65,25 +65,25 @@ class Box(NamedTuple):
 
 @dataclass(frozen=True)
 class SeenLine:
-    """A recognised line, and where it stands if that is known."""
+    """A recognised line, and its box if known."""
 
     text: str
     box: Box | None = None
 
 
 def lines_of(text: str) -> list[SeenLine]:
-    """The lines of a text of which nothing else is known."""
+    """Split a text without boxes into lines."""
     return [SeenLine(" ".join(line.split())) for line in text.splitlines() if line.strip()]
 
 
 def telling(frames: Mapping[int, Sequence[SeenLine]]) -> dict[int, list[SeenLine]]:
-    """Of each frame the lines that say something of it: no menus, addresses and clocks, and nothing that stands at the
-    edges of several frames."""
+    """Return each frame's telling lines: no menus, addresses or clocks, and no lines that appear at the edges of
+    several frames."""
     edges = Counter(text for lines in frames.values() for text in {_key(line) for line in lines if _is_at_edge(line)})
-    found = {}
+    by_frame = {}
     for frame, lines in frames.items():
         usual = _usual_height(lines)
-        found[frame] = [
+        by_frame[frame] = [
             line
             for line in lines
             if not _is_control(line, usual)
@@ -91,28 +91,28 @@ def telling(frames: Mapping[int, Sequence[SeenLine]]) -> dict[int, list[SeenLine
             and not _is_clock(line.text)
             and not (_is_at_edge(line) and edges[_key(line)] > 1)
         ]
-    return found
+    return by_frame
 
 
 def heading(lines: Sequence[SeenLine]) -> str:
-    """The line, of these telling ones, by which a person would name the frame; empty if none has enough letters."""
+    """Choose the telling line by which a person would name the frame; empty if none has enough letters."""
     usual = _usual_height(lines)
     worded = [line for line in lines if _letters(line.text) >= _LEAST_LETTERS]
-    # Of equally good ones, the first from above.
+    # Of equally good lines, the highest on the frame.
     best = max(worded, key=lambda line: _weight(line, usual), default=None)
     return clipped(best.text, MAX_HEADING) if best else ""
 
 
 def last_resort(lines: Iterable[SeenLine]) -> str:
-    """What to name a frame by that shows nothing telling: a date or an address, but no menu."""
+    """Name a frame without telling lines after a date or an address, but never a menu."""
     worded = (line for line in lines if _letters(line.text) >= _LEAST_LETTERS and not _is_control(line, 0.0))
     return next((clipped(line.text, MAX_HEADING) for line in worded), "")
 
 
 def window_title(lines: Sequence[SeenLine]) -> str:
-    """The title of a window as its bar shows it: `pool.py - Code`, a file's name, or what stands alone in the middle.
+    """Find a window's title in its bar: `pool.py - Code`, a file's name, or a line alone in the middle.
 
-    Buttons and fields may stand beside it. Tabs stand side by side: which of them is seen is not known.
+    Buttons and fields may stand beside it. Of several tabs side by side, none counts: the active one is unknown.
     """
     for line in lines:
         box = line.box
@@ -128,9 +128,9 @@ def window_title(lines: Sequence[SeenLine]) -> str:
 
 
 def _is_beside(line: SeenLine, box: Box, reach: float) -> bool:
-    """Whether a line that is no button stands in the same row, not further away than `reach`.
+    """Whether a line that is not a button stands in the same row, at most `reach` away.
 
-    What touches the box only goes on with it, and a character or two are an icon.
+    A line that touches the box continues it, and one or two characters are an icon.
     """
     if line.box is None or _letters(line.text) < _LEAST_LETTERS - 1 or _is_control(line, 0.0):
         return False
@@ -159,7 +159,7 @@ def _is_at_edge(line: SeenLine) -> bool:
 
 
 def _is_control(line: SeenLine, usual: float) -> bool:
-    """Words of menus and buttons, mostly; not if they are large: then it is what a page is called."""
+    """Whether a line has mostly words of menus and buttons. Large lines are titles of pages instead."""
     if line.box is not None and usual and (line.box.bottom - line.box.top) >= _LARGE * usual:
         return False
     return _letters(_CONTROLS.sub("", line.text)) <= 0.4 * _letters(line.text)

@@ -1,4 +1,4 @@
-"""Segments without a vision model: from window titles, recognised text and rules. Their notes say so."""
+"""Makes segments without a vision model, from window titles, recognised text and rules. Their notes say so."""
 
 import re
 from collections import Counter
@@ -30,9 +30,9 @@ NOTE = (
     "No vision model looked at these screenshots: their segments come from window titles, recognised text and rules. "
     "Name a provider in PENSTOCK_SCREENSHOTS__VISION_PROVIDER for more."
 )
-TEXT_NOTE = "No text model expanded these segments: they were used as they are."
+TEXT_NOTE = "No text model expanded these segments: each became a node directly."
 CONFIDENCE = 3
-"""Of 10: titles tell where a person was, not what they did."""
+"""Of 10: titles name the person's place, not the activity."""
 GAP_MS = 120_000
 """A longer pause ends a segment."""
 
@@ -51,19 +51,19 @@ _STOP = frozenset(_STOP_WORDS.split())
 
 @dataclass(frozen=True)
 class Place:
-    """Where a person is: program and document, as the window's title gives them."""
+    """The program and document that a person uses, from the window's title."""
 
     app: str
     document: str
 
     @property
     def name(self) -> str:
-        """Both in one line; empty if neither is known."""
+        """Document and program in one line; empty if both are unknown."""
         return clipped(" – ".join(unique([self.document, self.app])), MAX_TITLE)
 
 
 def place_of(shot: Shot) -> Place:
-    """Program and document of a frame, without marks that come and go (unsaved, unread)."""
+    """Return the program and document of a frame, without marks for unsaved or unread."""
     title = _MARKS.sub("", " ".join(shot.window_title.split()))
     parts = [part for part in DASHES.split(title) if part]
     app = " ".join(shot.app_hint.split())
@@ -82,14 +82,14 @@ def _names(part: str, app: str, *, is_last: bool) -> bool:
 
 
 @dataclass(frozen=True)
-class Frame:
-    """A frame, where it was taken, and what was read on it that says something of it."""
+class ReadFrame:
+    """A frame with its place, its title and its telling lines."""
 
     shot: Shot
     place: Place
     title: str
-    """Of the window, or else what distinguishes the frame."""
-    told: Sequence[str]
+    """The window's title, or else a distinguishing line."""
+    lines: Sequence[str]
 
 
 def index_by_rules(
@@ -98,10 +98,10 @@ def index_by_rules(
     history: HistoryPack,
     lines: Mapping[int, Sequence[SeenLine]] | None = None,
 ) -> VlmIndex:
-    """An index of the same shape as the model's. `screens`: by screen id; `texts`: recognised, by our screenshot id;
-    `lines`: the same texts, with the places of their lines.
+    """Build an index of the same shape as the model's. `screens`: by screen id; `texts`: by our screenshot id;
+    `lines`: the same texts with their lines' boxes.
 
-    One segment for each stay at a place; a stay at the place of a thread in the history continues it.
+    Each stay at a place becomes a segment; a stay at the place of a thread from the history continues the thread.
     """
     frames = _frames(screens, texts, lines or {})
     stays = _stays(frames)
@@ -114,36 +114,38 @@ def index_by_rules(
 
 
 def title_of(segment: Segment, screens: Mapping[int, Shot]) -> str:
-    """The title of a segment, whose thread may have it, too; empty if neither program nor window was known."""
+    """Return the title of a segment, which its thread may share; empty if program and window are unknown."""
     shown = [screens[screen] for screen in segment.screen_ids if screen in screens]
     return segment.event.title if shown and place_of(shown[0]).name else ""
 
 
 def _frames(
     screens: Mapping[int, Shot], texts: Mapping[int, str], lines: Mapping[int, Sequence[SeenLine]]
-) -> dict[int, Frame]:
+) -> dict[int, ReadFrame]:
     read = {screen: lines.get(shot.id) or headings.lines_of(texts.get(shot.id, "")) for screen, shot in screens.items()}
-    told = headings.telling(read)
-    found = {}
+    telling = headings.telling(read)
+    frames = {}
     for screen, shot in sorted(screens.items()):
         place = place_of(shot)
         title = place.name
         if not place.document:
             bar = headings.window_title(read[screen])
             document = place_of(replace(shot, window_title=bar)).document if bar else ""
-            document = document or headings.heading(told[screen]) or headings.last_resort(read[screen])
+            document = document or headings.heading(telling[screen]) or headings.last_resort(read[screen])
             place = Place(place.app, document if place.app else "")
             title = place.name or (place_of(replace(shot, window_title=bar)).name if bar else document)
-        found[screen] = Frame(shot, place, title or UNTITLED, [line.text for line in told[screen] or read[screen]])
-    return found
+        frames[screen] = ReadFrame(
+            shot, place, title or UNTITLED, [row.text for row in telling[screen] or read[screen]]
+        )
+    return frames
 
 
-def _stays(frames: Mapping[int, Frame]) -> list[list[int]]:
-    """Runs of screens at one place without a long pause. A clock that was set back is not a pause."""
+def _stays(frames: Mapping[int, ReadFrame]) -> list[list[int]]:
+    """Group screens into runs at one place without a long pause. A clock that went back is not a pause."""
     stays: list[list[int]] = []
-    last: Frame | None = None
+    last: ReadFrame | None = None
     for screen_id, frame in frames.items():
-        # Two frames of which nothing is known need not have anything in common.
+        # Two frames at unknown places may have nothing in common.
         stayed = last is not None and frame.place.name and frame.place == last.place
         if stayed and last is not None and frame.shot.ts_ms - last.shot.ts_ms <= GAP_MS:
             stays[-1].append(screen_id)
@@ -153,9 +155,9 @@ def _stays(frames: Mapping[int, Frame]) -> list[list[int]]:
     return stays
 
 
-def _segment(frames: Sequence[Frame], members: Sequence[int], history: HistoryPack, number: int) -> Segment:
+def _segment(frames: Sequence[ReadFrame], members: Sequence[int], history: HistoryPack, number: int) -> Segment:
     place, title = frames[0].place, frames[0].title
-    known = (one.thread_id for one in history.threads if place.name and one.title.casefold() == title.casefold())
+    known = (seen.thread_id for seen in history.threads if place.name and seen.title.casefold() == title.casefold())
     thread = next(known, "")
     return Segment(
         segment_id=f"seg_{number}",
@@ -164,16 +166,16 @@ def _segment(frames: Sequence[Frame], members: Sequence[int], history: HistoryPa
             title=title, summary=_summary(frames), importance=min(5, 1 + len(frames)), confidence=CONFIDENCE
         ),
         merge_hint=MergeHint(decision="MERGE", thread_id=thread) if thread else MergeHint(),
-        keywords=keywords_in([place.document, *(line for frame in frames for line in frame.told)]),
+        keywords=keywords_in([place.document, *(line for frame in frames for line in frame.lines)]),
     )
 
 
-def _summary(frames: Sequence[Frame]) -> str:
+def _summary(frames: Sequence[ReadFrame]) -> str:
     times = [frame.shot.ts_ms for frame in frames]
     span = " to ".join(dict.fromkeys(_clock(moment) for moment in (min(times), max(times))))
     count = "1 screenshot" if len(frames) == 1 else f"{len(frames)} screenshots"
     where = f" in {frames[0].place.app}" if frames[0].place.app else ""
-    lines = unique(" ".join(line.split()) for frame in frames for line in frame.told)
+    lines = unique(" ".join(line.split()) for frame in frames for line in frame.lines)
     seen = " · ".join(line for line in lines if len(line) > 3)
     head = f"{count}{where}, {span} UTC."
     return clipped(f"{head} Seen: {seen}" if seen else head, min(MAX_SUMMARY, 500))
@@ -196,7 +198,7 @@ def _seen(shot: Shot, text: str) -> SeenScreenshot:
 
 
 def keywords_in(texts: Iterable[str]) -> list[str]:
-    """The most frequent words, at most ten; of equally frequent ones, those that come first."""
+    """Return the most frequent words, at most ten; of equally frequent words, the first."""
     words: Counter[str] = Counter()
     for text in texts:
         words.update(
@@ -206,6 +208,6 @@ def keywords_in(texts: Iterable[str]) -> list[str]:
 
 
 def entities_in(texts: Iterable[str]) -> list[str]:
-    """Files, sites and tickets, which have a form of their own. Names of people have none."""
-    found = [name for text in texts for form in (FILE, _HOST, _TICKET) for name in form.findall(text)]
-    return [clipped(name, MAX_NAME) for name in unique(found)][:MAX_SNIPPETS]
+    """Find files, sites and tickets, which have recognisable forms. Names of people have none."""
+    names = [name for text in texts for form in (FILE, _HOST, _TICKET) for name in form.findall(text)]
+    return [clipped(name, MAX_NAME) for name in unique(names)][:MAX_SNIPPETS]

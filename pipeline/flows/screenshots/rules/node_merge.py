@@ -1,4 +1,4 @@
-"""Two nodes of one thread and kind as one. Rules: docs/sources/screenshots.md#merges."""
+"""Merges two nodes of one thread and kind. Rules: docs/sources/screenshots.md#merges."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -16,12 +16,12 @@ from pipeline.providers.replies import as_json, as_model
 
 TITLE_CHARS = 100
 SUMMARY_CHARS = 200
-"""The most characters that merging by rules gives. The merged nodes keep their own texts."""
+"""Most characters after a merge by rules. The merged nodes keep their own texts."""
 
 
 @dataclass(frozen=True)
 class MergeNode:
-    """What merging needs of a node."""
+    """The fields of a node that a merge needs."""
 
     id: int
     kind: NodeKind
@@ -38,7 +38,7 @@ class MergeNode:
 
 
 def by_rules(existing: MergeNode, new: MergeNode) -> MergeNode:
-    """The target's new content without a model. `merged_from_ids` includes `new` itself, unlike the design's."""
+    """Merge the target's content without a model. Unlike in the design, `merged_from_ids` includes `new` itself."""
     ids = [*existing.merged_from_ids, new.id, *new.merged_from_ids]
     return replace(
         existing,
@@ -50,12 +50,12 @@ def by_rules(existing: MergeNode, new: MergeNode) -> MergeNode:
         confidence=max(existing.confidence, new.confidence),
         screenshot_ids=tuple(dict.fromkeys([*existing.screenshot_ids, *new.screenshot_ids])),
         event_time_ms=max(existing.event_time_ms, new.event_time_ms),
-        merged_from_ids=tuple(one for one in dict.fromkeys(ids) if one != existing.id),
+        merged_from_ids=tuple(node_id for node_id in dict.fromkeys(ids) if node_id != existing.id),
     )
 
 
 def by_model(existing: MergeNode, new: MergeNode, reply: MergeReply) -> MergeNode:
-    """The same in the model's words; its keywords come first, its entities are added."""
+    """Merge with the model's title and summary; put its keywords first and add its entities."""
     merged = by_rules(existing, new)
     return replace(
         merged,
@@ -67,34 +67,34 @@ def by_model(existing: MergeNode, new: MergeNode, reply: MergeReply) -> MergeNod
 
 
 def read_merge(text: str) -> MergeReply:
-    """The reply to a merge. Raises `BadReply`; then the rules' result holds."""
+    """Parse the reply to a merge. Raises `BadReply`; `by_rules` then merges instead."""
     return as_model(MergeReply, as_json(text))
 
 
 def merge_text(existing: str, new: str, limit: int, between: str) -> str:
-    """Both texts if they fit; otherwise, or if one contains the other, the longer one, cut to `limit`."""
-    one, other = existing.strip(), new.strip()
-    longer = one if len(one) >= len(other) else other
-    shorter = other if longer is one else one
-    if shorter.casefold() in longer.casefold() or len(one) + len(between) + len(other) > limit:
+    """Join both texts if they fit; otherwise, or if one contains the other, return the longer, cut to `limit`."""
+    existing, new = existing.strip(), new.strip()
+    longer = existing if len(existing) >= len(new) else new
+    shorter = new if longer is existing else existing
+    if shorter.casefold() in longer.casefold() or len(existing) + len(between) + len(new) > limit:
         return clipped(longer, limit)
-    return f"{one}{between}{other}"
+    return f"{existing}{between}{new}"
 
 
 def merge_keywords(first: Sequence[str], second: Sequence[str]) -> tuple[str, ...]:
-    """Each once, at most ten, the first list's before the second's."""
+    """Join two lists without repeats, the first before the second, at most ten."""
     return tuple(unique([*first, *second])[:MAX_KEYWORDS])
 
 
 def merge_entities(first: Iterable[EntityMention], second: Iterable[EntityMention]) -> tuple[EntityMention, ...]:
-    """Each name once (in any case), with the higher confidence, and a type if either has one."""
-    found: dict[str, EntityMention] = {}
+    """Join two lists; each name (in any case) keeps its higher confidence, and a type if either has one."""
+    by_key: dict[str, EntityMention] = {}
     for entity in (*first, *second):
         key = entity_key(entity.name)
-        known = found.get(key)
+        known = by_key.get(key)
         if known is None:
-            found[key] = entity
+            by_key[key] = entity
             continue
         surer, other = (entity, known) if entity.confidence > known.confidence else (known, entity)
-        found[key] = surer.model_copy(update={"entity_type": surer.entity_type or other.entity_type})
-    return tuple(found.values())
+        by_key[key] = surer.model_copy(update={"entity_type": surer.entity_type or other.entity_type})
+    return tuple(by_key.values())

@@ -1,4 +1,4 @@
-"""Where a node comes from: node → call → model, prompt, attempt → frames."""
+"""The provenance of nodes: node → call → model, prompt, attempt → frames."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from pipeline.flows.screenshots.states import Ask, Origin
 
 
 class Operation(StrEnum):
-    """What a call was for, as its trace names it.
+    """The operation of a call, as its trace names it.
 
     Rule: docs/sources/screenshots.md#traces; text recognition is not a call here.
     """
@@ -21,7 +21,7 @@ class Operation(StrEnum):
 
 @dataclass(frozen=True)
 class Call:
-    """A call whose result was used. `id`: of its row; `screenshot_ids`: what it was shown or told about."""
+    """A call whose result nodes rest on. `id`: of its row; `screenshot_ids`: the screenshots in its prompt."""
 
     id: int
     operation: Operation
@@ -34,8 +34,8 @@ class Call:
 
 
 def calls_behind(made_by: Origin, screenshot_ids: Iterable[int], calls: Sequence[Call]) -> list[Call]:
-    """The calls that a node rests on, in their order: those that saw its frames, and the expansion if the text model
-    made the node. `calls`: those of the node's batch, and of the merges into the node."""
+    """Return the calls that a node rests on, in order: calls with its frames in the prompt, but the expansion only if
+    the text model made the node. `calls`: the calls of the node's batch and of the merges into the node."""
     shown = set(screenshot_ids)
-    found = [call for call in calls if shown & set(call.screenshot_ids)]
-    return [call for call in found if call.operation is not Operation.EXPAND or made_by is Origin.MODEL]
+    related = [call for call in calls if shown & set(call.screenshot_ids)]
+    return [call for call in related if call.operation is not Operation.EXPAND or made_by is Origin.MODEL]

@@ -1,4 +1,4 @@
-"""The shapes of what models answer. Rules: docs/sources/screenshots.md#vision."""
+"""The schemas of models' replies. Rules: docs/sources/screenshots.md#vision."""
 
 import math
 import unicodedata
@@ -18,11 +18,11 @@ MAX_KEYWORDS = 10
 """Rule: docs/sources/screenshots.md#merges."""
 MAX_SNIPPETS = 50
 DEFAULT_SCORE = 5
-"""Used if the model gives no importance or confidence: the middle of 0–10."""
+"""The score without the model's importance or confidence: the middle of 0–10."""
 
 
 def clipped(text: str, limit: int) -> str:
-    """`text`, or its beginning with an ellipsis: at most `limit` characters."""
+    """Cut `text` to `limit` characters, with an ellipsis."""
     return text if len(text) <= limit else text[: limit - 1].rstrip() + "…"
 
 
@@ -31,14 +31,14 @@ def _text(value: object) -> object:
 
 
 def _words(value: object) -> object:
-    """Names without blanks and repetitions. Anything but text is left out: one bad word must not spoil a segment."""
+    """Clean names and drop repeats. Drop values that are not text: one bad word must not invalidate a segment."""
     if not isinstance(value, list):
         return [] if value is None else value
     return unique(clipped(clean(item), MAX_NAME) for item in value if isinstance(item, str))
 
 
 def _number(value: object) -> object:
-    """True is not 1."""
+    """Refuse booleans, which pydantic would accept as 0 and 1."""
     if isinstance(value, bool):
         raise ValueError("must be a number")  # noqa: TRY004  # pydantic reports ValueErrors, and raises others
     return value
@@ -66,16 +66,16 @@ def _at_most(limit: int) -> BeforeValidator:
 
 
 def unique(words: Iterable[str]) -> list[str]:
-    """Without empty ones and repetitions (in any case), in their order."""
-    found: dict[str, str] = {}
+    """Drop empty words and repeats (in any case), and keep the order."""
+    by_key: dict[str, str] = {}
     for word in words:
         if word:
-            found.setdefault(word.casefold(), word)
-    return list(found.values())
+            by_key.setdefault(word.casefold(), word)
+    return list(by_key.values())
 
 
 def entity_key(name: str) -> str:
-    """The key of an entity's row, which spellings of one name share."""
+    """Return the key of an entity's row, which all spellings of a name share."""
     return " ".join(unicodedata.normalize("NFKC", name).casefold().split())
 
 
@@ -97,7 +97,7 @@ _LOWER = BeforeValidator(lambda value: value.strip().lower() if isinstance(value
 
 
 class Finding(_Shape):
-    """Something that a segment teaches besides what happens in it."""
+    """Knowledge, a state, a procedure or a plan from a segment."""
 
     title: Title
     summary: Summary = ""
@@ -112,12 +112,12 @@ class Derived(_Shape):
     plan: Annotated[list[Finding], _NULL_AS_LIST] = Field(default_factory=list)
 
     def by_kind(self) -> list[tuple[NodeKind, Finding]]:
-        """All findings with their kinds, in the order of `DERIVED`."""
+        """Return all findings with their kinds, in the order of `DERIVED`."""
         return [(kind, finding) for kind in DERIVED for finding in getattr(self, kind.value)]
 
 
 class SegmentEvent(_Shape):
-    """What happens in a segment. Scores are clamped to 0–10."""
+    """The event of a segment. Scores are clamped to 0–10."""
 
     title: Title
     summary: Summary = ""
@@ -133,7 +133,7 @@ class MergeHint(_Shape):
 
 
 class Segment(_Shape):
-    """An event over one or more screenshots. `screen_ids` count the batch's screenshots from 1."""
+    """An event over one or more screenshots. `screen_ids`: positions in the batch, from 1."""
 
     segment_id: Text = ""
     screen_ids: Ids
@@ -144,14 +144,14 @@ class Segment(_Shape):
 
 
 class AppGuess(_Shape):
-    """Which program a screenshot shows; `confidence` from 0 to 1."""
+    """The program that a screenshot shows; `confidence` from 0 to 1."""
 
     name: Summary = ""
     confidence: Annotated[float, BeforeValidator(_number), Field(ge=0, le=1, allow_inf_nan=False)] = 0.5
 
 
 class SeenScreenshot(_Shape):
-    """What was read on one screenshot. `screenshot_id` is our id."""
+    """The text of one screenshot. `screenshot_id` is our id."""
 
     screenshot_id: Id
     ocr_text: Annotated[Text, _at_most(MAX_OCR)] = ""
@@ -160,7 +160,7 @@ class SeenScreenshot(_Shape):
 
 
 class VlmIndex(_Shape):
-    """What the vision model says about screenshots. Rule: docs/sources/screenshots.md#vision."""
+    """The vision model's description of screenshots. Rule: docs/sources/screenshots.md#vision."""
 
     segments: list[Segment]
     entities: Words = Field(default_factory=list)
@@ -168,7 +168,7 @@ class VlmIndex(_Shape):
 
 
 class EntityMention(_Shape):
-    """A person or thing that is named; a bare name will do. `confidence` from 0 to 10."""
+    """A named person or thing, or its bare name. `confidence` from 0 to 10."""
 
     name: Annotated[Title, _at_most(MAX_NAME)]
     entity_type: Annotated[Text, _at_most(MAX_NAME)] = Field(default="", alias="entityType")
@@ -180,7 +180,7 @@ Mentions = Annotated[list[Annotated[EntityMention, _BARE_NAME]], _NULL_AS_LIST]
 
 
 class ExpandedNode(_Shape):
-    """A node as the text model gives it. Rule: docs/sources/screenshots.md#expansion. `event_time`: ms since 1970."""
+    """A node from the text model. Rule: docs/sources/screenshots.md#expansion. `event_time`: ms since 1970."""
 
     kind: Annotated[NodeKind, _LOWER]
     thread_id: Text = ""
@@ -195,7 +195,7 @@ class ExpandedNode(_Shape):
 
 
 class ExpandedEdge(_Shape):
-    """Two nodes of the same reply, by their places in it."""
+    """An edge between two nodes of the reply, by their positions."""
 
     from_index: Id
     to_index: Id
@@ -210,7 +210,7 @@ class ExpandReply(_Shape):
 
 
 class MergeReply(_Shape):
-    """Two nodes as one. Rule: docs/sources/screenshots.md#merges."""
+    """The merged node. Rule: docs/sources/screenshots.md#merges."""
 
     title: Title
     summary: Summary = ""
@@ -219,7 +219,7 @@ class MergeReply(_Shape):
 
 
 def strict(properties: dict[str, object]) -> dict[str, object]:
-    """A schema for services that enforce one: all properties required, no additional ones."""
+    """Return a schema for services that enforce it: all properties required, no additional ones."""
     return {"type": "object", "properties": properties, "required": list(properties), "additionalProperties": False}
 
 

@@ -1,4 +1,4 @@
-"""The results of a batch's shards as one; what a boundary cut in two becomes one again.
+"""Merges the results of a batch's shards, and rejoins segments that a boundary between shards cut.
 
 Rules: docs/sources/screenshots.md#vision.
 """
@@ -20,21 +20,21 @@ from pipeline.flows.screenshots.rules.schemas import (
 from pipeline.flows.screenshots.states import DERIVED
 
 SIMILAR = 0.6
-"""The share of words that two titles at a boundary must have in common to be one segment's."""
+"""The share of words that the titles of two segments at a boundary must have in common to become one segment."""
 _WORD = re.compile(r"\w+")
 
 
 def merge_shards(results: Sequence[VlmIndex], max_segments: int) -> VlmIndex:
-    """One index from those of all shards, in the order of their screenshots. Nothing that is valid is lost.
+    """Merge the indexes of all shards, in the order of their screenshots, without losing a valid part.
 
-    A segment that continues in the next shard becomes one. Of more than `max_segments`, the least important one is
-    merged into its neighbour, never dropped.
+    Joins a segment with its continuation in the next shard. Beyond `max_segments`, merges the least important segment
+    into a neighbour, and never drops one.
     """
     merged: list[Segment] = []
     reach: set[int] = set()
     for result in results:
         begin = min((min(segment.screen_ids) for segment in result.segments), default=0)
-        for segment in sorted(result.segments, key=lambda one: (min(one.screen_ids), max(one.screen_ids))):
+        for segment in sorted(result.segments, key=lambda each: (min(each.screen_ids), max(each.screen_ids))):
             place = _same(segment, merged, reach if min(segment.screen_ids) == begin else set())
             if place is None:
                 merged.append(segment)
@@ -49,15 +49,15 @@ def merge_shards(results: Sequence[VlmIndex], max_segments: int) -> VlmIndex:
         for shot in result.screenshots:
             seen.setdefault(shot.screenshot_id, shot)
     return VlmIndex(
-        # Each shard numbers its segments from 1, so they are renamed.
-        segments=[one.model_copy(update={"segment_id": f"seg_{n}"}) for n, one in enumerate(merged, start=1)],
+        # Each shard numbers its segments from 1: renumber them.
+        segments=[each.model_copy(update={"segment_id": f"seg_{n}"}) for n, each in enumerate(merged, start=1)],
         entities=unique(name for result in results for name in result.entities),
         screenshots=list(seen.values()),
     )
 
 
 def _same(segment: Segment, merged: Sequence[Segment], reach: set[int]) -> int | None:
-    """Where `segment` is already: said twice of the same screens, or the one before reaches the boundary."""
+    """Find the merged segment that `segment` repeats or, at a boundary, continues; return its position."""
     for place, other in enumerate(merged):
         if segment.merge_hint != other.merge_hint:
             continue
@@ -69,16 +69,16 @@ def _same(segment: Segment, merged: Sequence[Segment], reach: set[int]) -> int |
     return None
 
 
-def similar(one: str, other: str) -> bool:
-    """Whether two titles say the same: they share most of their words."""
-    words, others = set(_WORD.findall(one.casefold())), set(_WORD.findall(other.casefold()))
+def similar(title: str, other: str) -> bool:
+    """Whether two titles share most of their words."""
+    words, others = set(_WORD.findall(title.casefold())), set(_WORD.findall(other.casefold()))
     if not words or not others:
-        return one.strip().casefold() == other.strip().casefold()
+        return title.strip().casefold() == other.strip().casefold()
     return len(words & others) / len(words | others) >= SIMILAR
 
 
 def _fold_least(merged: list[Segment]) -> None:
-    """Merge the least important segment into a neighbour: preferably of the same thread, then the nearer one."""
+    """Merge the least important segment into a neighbour: of the same thread if possible, else the nearer."""
 
     def rank(at: int) -> tuple[bool, int, int]:
         gap = min(abs(a - b) for a in merged[at].screen_ids for b in segment.screen_ids)
@@ -92,11 +92,11 @@ def _fold_least(merged: list[Segment]) -> None:
 
 
 def merge_segments(first: Segment, second: Segment) -> Segment:
-    """Two segments as one: the more important title, both summaries, all findings and screens, the best scores."""
+    """Merge two segments: the more important title, both summaries, all findings and screens, the best scores."""
     findings: dict[str, list[Finding]] = {}
     for kind in DERIVED:
         both = [*getattr(first.derived, kind.value), *getattr(second.derived, kind.value)]
-        findings[kind.value] = list({(one.title.casefold(), one.summary): one for one in both}.values())
+        findings[kind.value] = list({(each.title.casefold(), each.summary): each for each in both}.values())
     lead, rest = (first, second) if first.event.importance >= second.event.importance else (second, first)
     event = lead.event.model_copy(
         update={
@@ -116,9 +116,9 @@ def merge_segments(first: Segment, second: Segment) -> Segment:
 
 
 def _both_summaries(lead: Segment, rest: Segment) -> str:
-    said, added = lead.event.summary, rest.event.summary
+    summary, added = lead.event.summary, rest.event.summary
     if not similar(lead.event.title, rest.event.title):
         added = f"{rest.event.title}: {added}".removesuffix(": ")
-    if added in said:
-        return said
-    return added if said in added else clipped(f"{said}\n{added}", MAX_SUMMARY)
+    if added in summary:
+        return summary
+    return added if summary in added else clipped(f"{summary}\n{added}", MAX_SUMMARY)

@@ -1,8 +1,8 @@
-"""Which work is next: new or recovering, 3 to 1, and neither waits while workers are free.
+"""Chooses the next work from two tracks, new and recovering, 3 to 1; neither track waits while workers are free.
 
 Rules: docs/sources/screenshots.md#tracks.
 
-The design calls the two lanes; a lane is something else here.
+The design calls the tracks lanes; in Penstock a lane is a task.
 """
 
 from collections.abc import Hashable, Iterable, Mapping, Sequence
@@ -12,8 +12,8 @@ from typing import Protocol, TypeVar
 from pipeline.flows.screenshots.states import Track
 
 
-class Waiting(Protocol):
-    """A row that waits for work: a batch, or a node to merge."""
+class Candidate(Protocol):
+    """A row that waits for its turn."""
 
     @property
     def id(self) -> Hashable: ...
@@ -23,11 +23,11 @@ class Waiting(Protocol):
     def created_at(self) -> datetime: ...
 
 
-Row = TypeVar("Row", bound=Waiting)
+Row = TypeVar("Row", bound=Candidate)
 
 
 def track_of(attempts: int, created_at: datetime, now: datetime, recovery_age_s: float) -> Track:
-    """Recovery for what failed before or is old; a row from the future (the clock was set back) is new."""
+    """Return recovery for old rows and failed ones; a row from the future (the clock went back) is new."""
     if attempts > 0 or (now - created_at).total_seconds() >= recovery_age_s:
         return Track.RECOVERY
     return Track.REALTIME
@@ -36,10 +36,10 @@ def track_of(attempts: int, created_at: datetime, now: datetime, recovery_age_s:
 def pick(
     rows: Iterable[Row], count: int, now: datetime, recovery_age_s: float, weights: Mapping[Track, int], turn: int = 0
 ) -> tuple[list[Row], int]:
-    """(up to `count` rows in the order of their turns, the next turn). Each track keeps the rows' order.
+    """Return (up to `count` rows in the order of their turns, the next turn). Each track keeps the rows' order.
 
-    `weights`: turns of each track in a round while both have work, 3 to 1. An empty track's turns go to the other and
-    use none up: nobody idles while there is work, and nobody is owed a turn.
+    `weights`: turns of each track in a round while both have work, 3 to 1. While one track is empty, the other takes
+    all places and `turn` does not advance: no worker idles while work waits, and no track accumulates turns.
     """
     waiting: dict[Track, list[Row]] = {Track.RECOVERY: [], Track.REALTIME: []}
     for row in reversed(list(rows)):
@@ -57,13 +57,13 @@ def pick(
 
 
 def scanned(newest: Sequence[Row], oldest: Sequence[Row], limit: int) -> list[Row]:
-    """Half newest and half oldest, each row once, at most `limit`; either half fills what the other lacks.
+    """Take half of `limit` from the newest and half from the oldest, without repeats; each fills gaps of the other.
 
-    `newest`: newest first; `oldest`: oldest first; read up to `limit` of each.
+    `newest`: newest first; `oldest`: oldest first; up to `limit` rows each.
     """
-    found: dict[Hashable, Row] = {}
+    by_id: dict[Hashable, Row] = {}
     for place in range(max(len(newest), len(oldest))):
         for half in (newest, oldest):
-            if place < len(half) and len(found) < limit:
-                found.setdefault(half[place].id, half[place])
-    return list(found.values())
+            if place < len(half) and len(by_id) < limit:
+                by_id.setdefault(half[place].id, half[place])
+    return list(by_id.values())

@@ -1,4 +1,4 @@
-"""What a vision model's reply says of the screenshots that it was sent. Rules: docs/sources/screenshots.md#vision."""
+"""Reads a vision model's reply about the screenshots of its call. Rules: docs/sources/screenshots.md#vision."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -10,16 +10,16 @@ from pipeline.flows.screenshots.states import DERIVED
 from pipeline.providers.replies import BadReply, Read, as_json, as_model, lists_in, valid
 
 Sent = Mapping[int, int]
-"""Screen id (its place in the batch, from 1) → our screenshot id, of the screenshots that a call showed.
+"""Screen id (its position in the batch, from 1) → our screenshot id, for the screenshots of a call.
 
-Places in the batch, not in the shard: otherwise each shard had a screen 1, and merged segments the wrong pictures.
+Positions in the batch, not in the shard: else each shard would have a screen 1, and merged segments wrong pictures.
 """
 
 
 def read_index(text: str, sent: Sent) -> Read[VlmIndex]:
-    """The reply as an index of the screenshots that were sent; its notes say what was left out.
+    """Parse a reply as an index of the sent screenshots; the notes name the parts left out.
 
-    Raises `BadReply` for anything but such JSON, and if no segment names a screenshot that was sent.
+    Raises `BadReply` for other content, and if no segment names a sent screenshot.
     """
     index = as_model(VlmIndex, as_json(text))
     known = only_sent(index, sent)
@@ -31,9 +31,9 @@ def read_index(text: str, sent: Sent) -> Read[VlmIndex]:
 
 
 def usable_index(text: str, sent: Sent) -> Read[VlmIndex] | None:
-    """The valid parts of a reply, whatever is wrong with the rest; None if no segment is left."""
+    """Parse the valid parts of a reply; None if no segment is left."""
     lists = lists_in(text, ("segments", "entities", "screenshots"))
-    segments = [found for item in lists["segments"] if (found := _segment(item)) is not None]
+    segments = [segment for item in lists["segments"] if (segment := _segment(item)) is not None]
     seen = valid(SeenScreenshot, lists["screenshots"])
     names = [name for name in lists["entities"] if isinstance(name, str)]
     index = VlmIndex(segments=segments, entities=names, screenshots=seen)
@@ -42,23 +42,23 @@ def usable_index(text: str, sent: Sent) -> Read[VlmIndex] | None:
 
 
 def best_index(replies: Sequence[str], sent: Sent) -> Read[VlmIndex]:
-    """What to take after the repair: the latest reply that is valid as a whole, else the valid parts of the one with
-    most segments. `replies`: the first one and its repair. Raises `BadReply` if neither has any."""
+    """Choose the index after a repair: the latest entirely valid reply, else the valid parts of the reply with
+    most segments. `replies`: the first reply and its repair. Raises `BadReply` if both have no valid part."""
     problem = BadReply("no reply came")
     for reply in reversed(replies):
         try:
             return read_index(reply, sent)
         except BadReply as error:
             problem = error
-    parts = [found for reply in reversed(replies) if (found := usable_index(reply, sent)) is not None]
+    parts = [index for reply in reversed(replies) if (index := usable_index(reply, sent)) is not None]
     if not parts:
         raise problem
-    best = max(parts, key=lambda found: len(found.value.segments))
-    return Read(best.value, (*best.notes, f"only the valid parts of the reply were taken: {problem}"))
+    best = max(parts, key=lambda index: len(index.value.segments))
+    return Read(best.value, (*best.notes, f"used only the valid parts of the reply: {problem}"))
 
 
 def _segment(item: object) -> Segment | None:
-    """The segment without its invalid findings; None if more is wrong."""
+    """Parse a segment and drop its invalid findings; None if other parts are invalid."""
     if not isinstance(item, dict):
         return None
     derived = item.get("derived")
@@ -74,7 +74,7 @@ def _segment(item: object) -> Segment | None:
 
 
 def only_sent(index: VlmIndex, sent: Sent) -> Read[VlmIndex]:
-    """The index without screenshots that were not sent, and without segments that name no others."""
+    """Drop unsent screenshots, and segments that name only those."""
     notes: list[str] = []
     segments: list[Segment] = []
     for segment in index.segments:
@@ -85,13 +85,13 @@ def only_sent(index: VlmIndex, sent: Sent) -> Read[VlmIndex]:
         if screens:
             segments.append(segment.model_copy(update={"screen_ids": screens}))
         else:
-            notes.append(f"“{segment.event.title}” was left out: it names no screen that was sent")
+            notes.append(f"“{segment.event.title}” was left out: it names no sent screen")
     ours = set(sent.values())
     seen: dict[int, SeenScreenshot] = {}
     for shot in index.screenshots:
         if shot.screenshot_id in ours:
             seen.setdefault(shot.screenshot_id, shot)
         else:
-            notes.append(f"a screenshot that was not sent was described: {shot.screenshot_id}")
+            notes.append(f"the reply describes a screenshot that was not sent: {shot.screenshot_id}")
     value = VlmIndex(segments=segments, entities=unique(index.entities), screenshots=list(seen.values()))
     return Read(value, tuple(notes))

@@ -1,1 +1,1 @@
-"""Units of work, a module each: they are claimed, and then settled, failed or released."""
+"""The flow's units of work, a module each, with their claims and settlements."""

@@ -1,8 +1,8 @@
-"""A batch's first step: its shards are analysed one by one, and merged when the last one ends.
+"""A batch's first step: workers analyse its shards, and the last one to end merges them.
 
 Rules: docs/sources/screenshots.md#shards.
 
-While its shards are analysed, nobody holds the batch: they have claims of their own.
+During the analysis, workers claim the shards and not the batch.
 """
 
 import json
@@ -41,24 +41,24 @@ from pipeline.settings import ScreenshotSettings
 from pipeline.storage.context import Context
 
 MAX_MS = 2**31 - 1
-"""What the column holds: 24 days, which frames may wait for a provider."""
+"""The column's maximum, 24 days: frames may wait longer for a provider."""
 
 
 @dataclass(frozen=True)
 class Analysis:
-    """A batch under analysis. `due`: how many of its shards are due."""
+    """A batch under analysis. `due`: the number of its due shards."""
 
     row: Any = field(repr=False)
     due: int
     is_new: bool
-    """Claimed now, not found running."""
+    """Claimed now, instead of running before."""
 
 
 def claim(context: Context, batch_id: int) -> Analysis | None:
-    """Claim a batch for its analysis, and plan its shards once; those that failed wait again. None if it is not due.
+    """Claim a batch for its analysis, plan its shards once, and let failed shards wait again. None if it is not due.
 
-    A batch under analysis is found as it is, for whoever sends messages for its shards again. Results of its shards
-    stay.
+    Returns a batch under analysis unchanged, so that the caller can send messages for its shards again. Results of its
+    shards stay.
     """
     shard_size = screenshots_in_force(context).shard_size
 
@@ -66,12 +66,12 @@ def claim(context: Context, batch_id: int) -> Analysis | None:
         row = batch.lock(tx, batch_id)
         if row is None or row.step != Step.ANALYSE:
             return None
-        mine = BATCHES.c.id == batch_id
+        this_batch = BATCHES.c.id == batch_id
         claimed = BATCH.move_returning(
             tx,
             BATCHES,
             WorkEvent.CLAIM,
-            mine,
+            this_batch,
             is_due(BATCHES, tx.now),
             attempts=BATCHES.c.attempts + 1,
             next_run_at=None,
@@ -87,15 +87,15 @@ def claim(context: Context, batch_id: int) -> Analysis | None:
             _plan_shards(tx, row, shard_size)
             _begin_frames(tx, batch_id)
         shards = tx.execute(select(SHARDS).where(SHARDS.c.batch_id == batch_id)).all()
-        due = [one for one in shards if one.status in CLAIMABLE and (one.next_run_at or tx.now) <= tx.now]
+        due = [each for each in shards if each.status in CLAIMABLE and (each.next_run_at or tx.now) <= tx.now]
         return Analysis(claimed[0] if claimed else row, len(due), bool(claimed))
 
     return context.db.run(act)
 
 
 def _plan_shards(tx: Tx, row: Any, size: int) -> None:
-    mine = SHARDS.c.batch_id == row.id
-    if tx.execute(select(SHARDS.c.id).where(mine).limit(1)).first() is None:
+    of_batch = SHARDS.c.batch_id == row.id
+    if tx.execute(select(SHARDS.c.id).where(of_batch).limit(1)).first() is None:
         for number, part in enumerate(portions(json.loads(row.shot_ids), size)):
             shard = {
                 "batch_id": row.id,
@@ -110,28 +110,28 @@ def _plan_shards(tx: Tx, row: Any, size: int) -> None:
                 "updated_at": tx.now,
             }
             insert_if_absent(tx, SHARDS, shard, "batch_id", "number")
-    # Given up before: somebody wants the batch tried again.
-    SHARD.move(tx, SHARDS, WorkEvent.RETRY, mine, attempts=0, ask=Ask.FIRST, next_run_at=None, updated_at=tx.now)
-    tx.execute(update(SHARDS).where(mine, SHARDS.c.status == WorkStatus.FAILED).values(next_run_at=None))
+    # Dead shards: a person replays the batch.
+    SHARD.move(tx, SHARDS, WorkEvent.RETRY, of_batch, attempts=0, ask=Ask.FIRST, next_run_at=None, updated_at=tx.now)
+    tx.execute(update(SHARDS).where(of_batch, SHARDS.c.status == WorkStatus.FAILED).values(next_run_at=None))
 
 
 def _begin_frames(tx: Tx, batch_id: int) -> None:
-    """The batch's frames are looked at with it; those of a shard that succeeded are not asked about again."""
+    """Mark the batch's frames as running, and count an attempt for frames of shards that have not succeeded."""
     SCREENSHOT.move(
         tx, SHOTS, WorkEvent.CLAIM, SHOTS.c.batch_id == batch_id, updated_at=tx.now, error=None, vlm_next_run_at=None
     )
-    asked = select(SHARDS.c.shot_ids).where(SHARDS.c.batch_id == batch_id, SHARDS.c.status != WorkStatus.SUCCEEDED)
-    ids = [shot_id for shot_ids in tx.execute(asked).scalars() for shot_id in json.loads(shot_ids)]
-    mine = and_(SHOTS.c.id.in_(ids), SHOTS.c.status == WorkStatus.RUNNING)
-    tx.execute(update(SHOTS).where(mine).values(vlm_attempts=SHOTS.c.vlm_attempts + 1))
+    repeated = select(SHARDS.c.shot_ids).where(SHARDS.c.batch_id == batch_id, SHARDS.c.status != WorkStatus.SUCCEEDED)
+    ids = [shot_id for shot_ids in tx.execute(repeated).scalars() for shot_id in json.loads(shot_ids)]
+    running = and_(SHOTS.c.id.in_(ids), SHOTS.c.status == WorkStatus.RUNNING)
+    tx.execute(update(SHOTS).where(running).values(vlm_attempts=SHOTS.c.vlm_attempts + 1))
 
 
 def settle(context: Context, batch_id: int) -> Settled:
-    """Called when the messages for a batch's shards ended; exactly one caller sees it end.
+    """Settle a batch's analysis once all its shards have ended; exactly one caller does.
 
-    `pending`: all succeeded, their results are merged and stored, the frames are done, and the batch waits to become
-    nodes. `failed`: it waits. `failed_permanent`: it is given up with its frames; its shards' results stay. None:
-    shards are still under way.
+    `pending`: all shards succeeded, their merged results are stored, the frames are done, and the batch waits for its
+    expansion. `failed`: it waits for a retry. `failed_permanent`: it and its frames are dead; its shards' results stay.
+    None: shards are still under way.
     """
     in_force = screenshots_in_force(context)
 
@@ -139,23 +139,23 @@ def settle(context: Context, batch_id: int) -> Settled:
         row = batch.lock(tx, batch_id)
         if row is None or row.step != Step.ANALYSE or row.status != WorkStatus.RUNNING:
             return Settled()
-        tx.launch(FLOW, Scope.BATCHES)  # the next one may take this one's place
+        tx.launch(FLOW, Scope.BATCHES)  # another batch may take the place
         shards = tx.execute(select(SHARDS).where(SHARDS.c.batch_id == batch_id).order_by(SHARDS.c.number)).all()
         states = {WorkStatus(shard.status) for shard in shards}
         if states <= {WorkStatus.SUCCEEDED}:
             _merge(in_force, tx, row, shards)
             return Settled(1, status=WorkStatus.PENDING)
         if WorkStatus.RUNNING in states or WorkStatus.PENDING in states:
-            return Settled()  # whoever ends the last one sends the next message
+            return Settled()  # the last shard to end sends the next message
         if any(shard.status == WorkStatus.FAILED and shard.next_run_at is None for shard in shards):
-            return Settled()  # this message is of the attempt before: in this one they were not asked about yet
+            return Settled()  # this message belongs to the previous attempt: the current one has not tried these shards
         errors = [shard.error for shard in shards if shard.status == WorkStatus.FAILED and shard.error]
         error = UnitError(errors[0] if errors else "a shard failed")
         rules = retry.policy(context.settings)
         if WorkStatus.FAILED_PERMANENT in states or isinstance(decide(error, row.attempts, tx.now, rules), GiveUp):
             _fail(tx, row, WorkEvent.FAIL, shards)
             return Settled(status=WorkStatus.FAILED_PERMANENT)
-        # The longest: what a server asked for is not cut short by a sibling's wait.
+        # Take the longest wait: a sibling must not shorten a wait that a server asked for.
         due = max((shard.next_run_at for shard in shards if shard.next_run_at is not None), default=None)
         _fail(tx, row, WorkEvent.WAIT, shards, next_run_at=due)
         wait_s = max(0.0, (due - tx.now).total_seconds()) if due else 0.0
@@ -194,7 +194,7 @@ def _merge(rules: ScreenshotSettings, tx: Tx, row: Any, shards: Sequence[Any]) -
         vlm_ms=_vlm_ms(row, tx.now),
         updated_at=tx.now,
     )
-    # Merged: kept once is enough.
+    # The batch has the merged result: drop the shards' copies.
     tx.execute(update(SHARDS).where(SHARDS.c.batch_id == row.id).values(result=None, reply=None))
 
 
@@ -209,9 +209,9 @@ def _keep_evidence(tx: Tx, batch_id: int, index: VlmIndex) -> None:
             "detected_entities": json.dumps(named, ensure_ascii=False),
             "updated_at": tx.now,
         }
-        # Only frames of this batch: a model may answer about one that it was not asked about.
-        mine = and_(SHOTS.c.id == seen.screenshot_id, SHOTS.c.batch_id == batch_id)
-        tx.execute(update(SHOTS).where(mine).values(**values))
+        # Only frames of this batch: a model may describe others.
+        in_batch = and_(SHOTS.c.id == seen.screenshot_id, SHOTS.c.batch_id == batch_id)
+        tx.execute(update(SHOTS).where(in_batch).values(**values))
 
 
 def _app_guess(guess: AppGuess | None) -> dict[str, Any]:
@@ -235,7 +235,7 @@ def _fail(tx: Tx, row: Any, event: WorkEvent, shards: Sequence[Any], **values: A
         vlm_ms=_vlm_ms(row, tx.now),
         **values,
     )
-    # Frames go where their batch went, lest they be stuck in `running`.
+    # Frames follow their batch, so that none stays `running`.
     SCREENSHOT.move(
         tx,
         SHOTS,
@@ -248,6 +248,6 @@ def _fail(tx: Tx, row: Any, event: WorkEvent, shards: Sequence[Any], **values: A
 
 
 def _vlm_ms(row: Any, now: datetime) -> int:
-    """How long the batch was under analysis, without waits between attempts: its row is as its claim left it."""
+    """Return the ms of the analysis without waits between attempts. `updated_at` is still the time of the claim."""
     took = max(0, int((now - row.updated_at).total_seconds() * 1000))
     return min(MAX_MS, int(row.vlm_ms) + took)

@@ -1,4 +1,4 @@
-"""A batch's row, as both of its steps know it: the analysis of its shards, and their expansion into nodes.
+"""Shared by both steps of a batch, analysis and expansion: its lock, lease, notes and events.
 
 Every transaction on a batch locks its row first, so that exactly one of them counts its last shard.
 """
@@ -30,14 +30,14 @@ ENDED = (WorkStatus.SUCCEEDED, WorkStatus.FAILED, WorkStatus.FAILED_PERMANENT)
 
 
 def lock(session: Session, batch_id: int) -> Any | None:
-    """The batch's row, locked until the transaction ends; None if there is none (any more)."""
+    """Lock and return the batch's row until the transaction ends; None if it does not exist."""
     return session.execute(select(BATCHES).where(BATCHES.c.id == batch_id).with_for_update()).one_or_none()
 
 
 def lease_s(settings: Settings) -> float:
-    """How long a claim holds: longer than any call takes, or recognising the text of a shard's frames here."""
+    """Return the lease of a claim: longer than any call, and than recognising a shard's text on this machine."""
     own = settings.screenshots
-    calls_s = [one.timeout_s + 60 for one in settings.providers.values()]
+    calls_s = [profile.timeout_s + 60 for profile in settings.providers.values()]
     return max([own.stale_running_s, own.shard_size * settings.documents.page_timeout_s, *calls_s])
 
 
@@ -50,7 +50,7 @@ def kind(
     order: tuple[ColumnElement[Any], ...],
     *where: ColumnElement[bool],
 ) -> Work:
-    """A kind of work of this flow: all have the same events, waits and lease."""
+    """Define a kind of work of this flow; all have the same events, waits and lease."""
     return Work(
         name,
         table,
@@ -71,14 +71,14 @@ def kind(
 
 
 def shots_of(session: Session, shot_ids: str) -> list[Any]:
-    """The frames of a JSON list of ids that are still there, in its order."""
+    """Return the frames of a JSON list of ids, in its order, without deleted ones."""
     ids = json.loads(shot_ids)
-    found = {row.id: row for row in session.execute(select(SHOTS).where(SHOTS.c.id.in_(ids)))}
-    return [found[shot_id] for shot_id in ids if shot_id in found]
+    by_id = {row.id: row for row in session.execute(select(SHOTS).where(SHOTS.c.id.in_(ids)))}
+    return [by_id[shot_id] for shot_id in ids if shot_id in by_id]
 
 
 def as_notes(notes: Sequence[str]) -> str:
-    """Notes as they are stored: each once, and not too many."""
+    """Serialise notes for their column, without repeats, at most `MAX_NOTES`."""
     kept = list(dict.fromkeys(notes))
     more = [f"and {len(kept) - MAX_NOTES} more"] if len(kept) > MAX_NOTES else []
     return json.dumps([*kept[:MAX_NOTES], *more], ensure_ascii=False)
@@ -90,9 +90,9 @@ def started(context: Context, batch: Any) -> None:
 
 
 def finished(context: Context, batch_id: int) -> None:
-    """Publish `pipeline:batch:finished`: succeeded, failed (to be tried again), or failed_permanent; how long it took.
+    """Publish `pipeline:batch:finished` with durations: succeeded, failed (a retry follows) or failed_permanent.
 
-    Publishes nothing about a batch that goes on elsewhere, after the caller's claim was taken away.
+    Publishes nothing if the caller lost its claim and the batch continues elsewhere.
     """
     with context.db.read() as session:
         batch = session.execute(select(BATCHES).where(BATCHES.c.id == batch_id)).one_or_none()
@@ -112,6 +112,6 @@ def _publish(context: Context, kind: str, batch: Any, **fields: Any) -> None:
     # Logs redact fields by name: a field called `key` would be hidden.
     log.info(kind, **{("source" if name == "sourceKey" else name): value for name, value in known.items()})
     if context.online:
-        # Watchers miss it while Redis is away; the rows have everything.
+        # Watchers miss the event while Redis is down; the rows have all data.
         with suppress(RedisError):
             events.publish(context.redis, FLOW, kind, **known)

@@ -1,4 +1,4 @@
-"""What a worker with a display does at each tick: captures the sources of the settings, and takes the frames in."""
+"""Captures the configured sources at each tick of a worker with a display, and ingests the frames."""
 
 import json
 import time
@@ -27,13 +27,13 @@ class Captures:
     def __init__(self, capturer: Callable[[ScreenshotSettings], Capturer] = Capturer) -> None:
         self._make = capturer
         self._capturer: Capturer | None = None
-        self._said = ("", "")
+        self._logged = ("", "")
         self._excluded: tuple[list[str], list[str]] = ([], [])
-        """What the capturer does not grab: what was excluded meanwhile needs another one."""
+        """The capturer's exclusions; other exclusions need a new capturer."""
         self._lock = Lock()
 
     def take(self, context: Context, worker: str) -> list[tuple[str, Taken]]:
-        """Capture each source once; what became of the frames, by source. Why one cannot be captured is in `latest`."""
+        """Capture each source once; return the intakes' results by source. `latest_capture` has reasons of failures."""
         with self._lock:
             sources, error = context.settings.screenshots.capture_sources, ""
             captured: list[Captured] = []
@@ -44,30 +44,31 @@ class Captures:
             try:
                 self._capturer = self._capturer or self._make(rules)
                 captured = self._capturer.capture(sources)
-            except UserError as wrong:
-                error = str(wrong)
+            except UserError as problem:
+                error = str(problem)
                 self.close()
             self._note(context, worker, error, [] if error else missing(sources, captured))
-            return [(one.frame.source, taken) for one in captured if (taken := _take(context, one)) is not None]
+            results = [(capture.frame.source, _take(context, capture)) for capture in captured]
+            return [(source, taken) for source, taken in results if taken is not None]
 
     def close(self) -> None:
-        """Let go of the display."""
+        """Close the connection to the display."""
         if self._capturer is not None:
-            with suppress(Exception):  # it may be gone
+            with suppress(Exception):  # the display may be gone
                 self._capturer.close()
         self._capturer = None
 
     def _note(self, context: Context, worker: str, error: str, absent: Sequence[str]) -> None:
-        if (error, str(absent)) != self._said and (error or absent):
+        if (error, str(absent)) != self._logged and (error or absent):
             log.warning("capture.not_all", error=error, missing=absent)
-        self._said = error, str(absent)
-        told = {"at": time.time(), "worker": worker, "error": error, "missing": absent}
+        self._logged = error, str(absent)
+        record = {"at": time.time(), "worker": worker, "error": error, "missing": absent}
         with suppress(RedisError):
-            context.redis.set(CAPTURE_KEY, json.dumps(told), ex=_REMEMBERED_S)
+            context.redis.set(CAPTURE_KEY, json.dumps(record), ex=_REMEMBERED_S)
 
 
 def _take(context: Context, captured: Captured) -> Taken | None:
-    """None if it was refused, which is logged and in the ledger, or if nobody could look at it now."""
+    """Ingest a frame; None if the intake refused it (see the ledger), or no child process could read it now."""
     if not captured.data:
         leave_out(context, captured.frame)
         return Taken(False, reason="excluded")

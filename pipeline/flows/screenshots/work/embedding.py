@@ -1,4 +1,4 @@
-"""Vectors of nodes, a portion a message: claimed, made, settled. Rules: docs/sources/screenshots.md#nodes."""
+"""Makes vectors of nodes, one portion a message. Rules: docs/sources/screenshots.md#nodes."""
 
 from collections.abc import Sequence
 from contextlib import suppress
@@ -35,23 +35,23 @@ from pipeline.storage.context import Context
 
 log = structlog.get_logger(__name__)
 SCOPE = "vectors"
-"""All vectors are of one scope."""
+"""The one scope of all vectors."""
 ALL = Scope(SCOPE)
 MAX_CHARS = 2000
 PORTION = 64
-"""Nodes whose vectors are made in one call."""
+"""Most nodes in one call."""
 WAIT_S = 15.0
 NOT_OF_THE_TEXT = {"auth", "forbidden", "not_found", "no_model"}
-"""What the operator has to put right: no node is given up for it."""
+"""Errors that only the operator can mend: no node becomes a dead letter because of them."""
 
 
 def trace_unit(node_id: int) -> str:
-    """What accounts call a node's vector, which is a unit of the node's batch."""
+    """Return the account's unit for a node's vector; its item is the node's batch."""
     return f"vector {node_id}"
 
 
 def lock(session: Session, _scope: str = "") -> Scope:
-    """Lock all vectors that are being made, in one order: they are settled and freed one transaction after another."""
+    """Lock all claimed vectors in the order of ids, which serialises their settlements."""
     held = select(EMBEDDINGS.c.id).where(EMBEDDINGS.c.claim_id.is_not(None)).order_by(EMBEDDINGS.c.id)
     session.execute(held.with_for_update()).all()
     return ALL
@@ -62,28 +62,28 @@ WORK = batch.kind("vector", EMBEDDINGS, EMBEDDING, literal_column(f"'{SCOPE}'", 
 
 @dataclass(frozen=True)
 class Portion:
-    """Claimed nodes whose vectors are made in one call, with their texts."""
+    """Claimed nodes for one call, with their texts."""
 
     rows: Sequence[Any] = field(repr=False)
     texts: Sequence[str] = field(repr=False)
     of: tuple[tuple[str, str], ...] = ()
-    """The batch that each node is of, and what its account calls the node's vector."""
+    """(batch, account's unit) of each node."""
 
     def ended(self, error: UnitError | None = None, **event: Any) -> list[Outcome]:
-        """All of them ended alike."""
+        """Return the same outcome for each node."""
         return [Outcome(row, error, **event) for row in self.rows]
 
 
 def embeddings(settings: Settings) -> Embeddings:
-    """What makes vectors of nodes: the configured provider, or lexical ones without any. Raises `UserError`."""
+    """Return the configured embeddings provider, or lexical vectors without one. Raises `UserError`."""
     own = settings.screenshots
     return registry.embeddings(settings, own.embeddings_provider or LOCAL, own.embeddings_model)
 
 
 def space_of(settings: Settings) -> str:
-    """Provider and model of the vectors that are made now: only vectors of one space can be compared."""
-    made_by = embeddings(settings)
-    return f"{made_by.name}:{made_by.model}"
+    """Return provider and model of new vectors. Only vectors of one space are comparable."""
+    maker = embeddings(settings)
+    return f"{maker.name}:{maker.model}"
 
 
 def waiting(context: Context) -> bool:
@@ -94,15 +94,15 @@ def waiting(context: Context) -> bool:
 
 
 def claim(context: Context, owner: Owner, portion: int = PORTION) -> Portion | None:
-    """Claim the next nodes that wait for a vector, the oldest first; None if there are none."""
+    """Claim the next nodes that wait for a vector, the oldest first; None if no node waits."""
 
     def act(tx: Tx) -> Portion | None:
         if left_behind(tx, EMBEDDINGS, owner):
             units.give_back_earlier(tx, WORK, lock(tx), owner)
         rows = units.claim(tx, WORK, ALL, owner, limit=portion)
-        said = {row.id: row for row in tx.execute(select(NODES).where(NODES.c.id.in_([row.id for row in rows])))}
-        of = tuple((str(said[row.id].batch_id or ""), trace_unit(row.id)) for row in rows)
-        return Portion(rows, [_text_of(said[row.id]) for row in rows], of) if rows else None
+        by_id = {row.id: row for row in tx.execute(select(NODES).where(NODES.c.id.in_([row.id for row in rows])))}
+        of = tuple((str(by_id[row.id].batch_id or ""), trace_unit(row.id)) for row in rows)
+        return Portion(rows, [_text_of(by_id[row.id]) for row in rows], of) if rows else None
 
     return context.db.run(act)
 
@@ -114,24 +114,24 @@ def _text_of(node: Any) -> str:
 
 
 def settle(
-    context: Context, portion: Portion, made: Sequence[Sequence[float]], trace: dict[str, Any] | None = None
+    context: Context, portion: Portion, new: Sequence[Sequence[float]], trace: dict[str, Any] | None = None
 ) -> int:
-    """Store vectors; how many. Those of a text that has changed, or of a node that is gone, are left out."""
+    """Store vectors, except of changed texts and deleted nodes; return their number."""
     space = space_of(context.settings)
 
     def act(tx: Tx) -> int:
         changes = _settle(tx, portion.ended(), trace)
-        kept = [(row.id, vector) for row, vector in zip(portion.rows, made, strict=True) if row.id in changes.done]
+        kept = [(row.id, vector) for row, vector in zip(portion.rows, new, strict=True) if row.id in changes.done]
         return vectors.upsert(tx, nodes.KIND, space, kept)
 
     return context.db.run(act)
 
 
 def fail(context: Context, portion: Portion, error: UnitError, trace: dict[str, Any] | None = None) -> Settled:
-    """A portion was refused. What the provider or the operator has to put right waits, and no attempt counts.
+    """Settle a failed portion. It waits without counting an attempt if the provider or the operator must mend it.
 
-    A text that cannot be embedded must not keep the others from it: half of the portion is tried, and so on; the one
-    that is refused alone is given up. What follows a good portion is twice as large again.
+    One bad text must not block the others: the next message tries half of the portion, and so on, until the bad text
+    fails alone and becomes a dead letter. After a good portion, the size doubles.
     """
     size, settled = len(portion.rows), Settled(again=True, size=PORTION)
     if error.kind is not ErrorKind.PERMANENT or error.code in NOT_OF_THE_TEXT:
@@ -146,7 +146,7 @@ def fail(context: Context, portion: Portion, error: UnitError, trace: dict[str, 
         if waits is None and size == 1:
             outcomes = portion.ended(error)
         else:
-            # The error may be the provider's: no attempt counts.
+            # The fault may be the provider's: count no attempt.
             outcomes = [_back(row, error, next_run_at=waits) for row in portion.rows]
         _settle(tx, outcomes, trace)
 
@@ -166,22 +166,22 @@ def _settle(tx: Tx, outcomes: Sequence[Outcome], trace: dict[str, Any] | None) -
 
 
 def embed(context: Context, owner: Owner, guarded: GuardedCall | None, portion: int = PORTION) -> Settled:
-    """Make the vectors of the next nodes that wait for one; `size` is the portion of the message that comes `again`."""
+    """Make the vectors of the next waiting nodes; `size`: the portion of the next message, if one follows."""
     tracer = Tracer(context, guarded)
     try:
         wanted = claim(context, owner, portion)
         if wanted is None:
             return Settled()
         try:
-            made = _vectors(context, tracer, wanted)
-        except Exception as raised:  # noqa: BLE001  # whatever it is, the rows say it
+            new = _vectors(context, tracer, wanted)
+        except Exception as raised:  # noqa: BLE001  # the rows record any error
             error = retry.as_unit_error(raised)
             log.warning("nodes.not_embedded", nodes=len(wanted.rows), kind=str(error.kind), error=str(error))
             return fail(context, wanted, error, tracer.trace_of(raised))
-        done = settle(context, wanted, made, tracer.trace)
+        done = settle(context, wanted, new, tracer.trace)
         return Settled(done, again=waiting(context), size=min(PORTION, 2 * portion), status=WorkStatus.SUCCEEDED)
     finally:
-        # Even if there was nothing to do: a place that is kept would keep others out.
+        # Without work too: an unused slot would block other messages.
         if guarded is not None:
             with suppress(RedisError):
                 guarded.leave()
@@ -192,11 +192,11 @@ def _vectors(context: Context, tracer: Tracer, wanted: Portion) -> list[list[flo
     if not context.settings.screenshots.embeddings_provider:
         return maker.embed(texts).vectors
     subject = Subject(FLOW, "", SCOPE, wanted.rows[0].claim_id, wanted.of)
-    made = tracer.call(
+    new = tracer.call(
         subject, "embeddings", "embed_nodes", maker.name, maker.model, texts, lambda: maker.embed(texts)
     ).vectors
-    if len(made) != len(texts):
-        # Permanent, so that fewer are asked for at once: some services take one text a call.
-        what = f"{len(made)} vectors came for {len(texts)} texts"
+    if len(new) != len(texts):
+        # Permanent, so that the next call has fewer texts: some services take one text a call.
+        what = f"the provider returned {len(new)} vectors for {len(texts)} texts"
         raise UnitError(what, kind=ErrorKind.PERMANENT, code="bad_reply")
-    return made
+    return new

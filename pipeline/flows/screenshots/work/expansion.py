@@ -1,4 +1,4 @@
-"""A batch's second step: its segments become nodes. Claimed as a whole, expanded, settled.
+"""A batch's second step: a worker claims the whole batch and turns its segments into nodes.
 
 Rules: docs/sources/screenshots.md#expansion.
 """
@@ -54,7 +54,7 @@ from pipeline.storage.context import Context
 
 log = structlog.get_logger(__name__)
 TRIES = 3
-"""Attempts of the text model that a passing error may cost; then segments become nodes as they stand."""
+"""Attempts of the text model after transient errors; then segments become nodes directly."""
 
 
 WORK = batch.kind(
@@ -64,13 +64,13 @@ WORK = batch.kind(
     BATCHES.c.id,
     batch.lock,
     (BATCHES.c.id,),
-    BATCHES.c.step == Step.EXPAND,  # while it is analysed, its shards have claims
+    BATCHES.c.step == Step.EXPAND,  # during the analysis, workers claim shards
 )
 
 
 @dataclass(frozen=True)
 class BatchUnit:
-    """A batch that is claimed to become nodes, and what it is settled with."""
+    """A batch claimed for its expansion, with the fields that settle it."""
 
     id: int
     attempts: int
@@ -84,7 +84,7 @@ class BatchUnit:
 
     @property
     def facts(self) -> BatchFacts:
-        # Places in the batch, even if frames were deleted since: segments name them by these.
+        # Count deleted frames too: segments name frames by their original positions in the batch.
         known = {shot.id: shot for shot in self.shots}
         places = enumerate(json.loads(self.row.shot_ids), start=1)
         screens = {place: shot_of(known[shot_id]) for place, shot_id in places if shot_id in known}
@@ -93,14 +93,14 @@ class BatchUnit:
 
     @property
     def made_by(self) -> Origin:
-        """Who made the segments, if no text model makes the nodes."""
+        """The origin of the segments, and of the nodes if no text model makes them."""
         return Origin.RULES if heuristics.NOTE in self.row.notes else Origin.DIRECT
 
 
 def claim(context: Context, batch_id: int, owner: Owner) -> BatchUnit | None:
-    """Claim a batch that is analysed and due, to make its nodes; None if it is not.
+    """Claim an analysed batch for its expansion; None if it is not due.
 
-    A message that comes again first gives back what its earlier delivery left behind.
+    A redelivered message first gives back the claims of its earlier delivery.
     """
 
     def act(tx: Tx) -> BatchUnit | None:
@@ -125,26 +125,26 @@ def settle(
     text_ms: int = 0,
     trace: dict[str, Any] | None = None,
 ) -> list[int] | None:
-    """Write the batch's nodes; it is done. The ids of new nodes; None if the claim was taken away."""
+    """Write the batch's nodes and finish it; return the ids of new nodes, or None if the claim is lost."""
 
     def act(tx: Tx) -> list[int] | None:
         row = _begin(tx, unit, trace)
         if row is None or row.claim_id != unit.claim_id:
             return None
-        asked = and_(CALLS.c.batch_id == unit.id, CALLS.c.operation == Operation.EXPAND)
-        model = tx.execute(select(CALLS.c.model).where(asked).order_by(CALLS.c.id.desc()).limit(1)).scalar()
-        made = nodes.write(tx, unit.id, expansion, model or "")
+        expansions = and_(CALLS.c.batch_id == unit.id, CALLS.c.operation == Operation.EXPAND)
+        model = tx.execute(select(CALLS.c.model).where(expansions).order_by(CALLS.c.id.desc()).limit(1)).scalar()
+        new = nodes.write(tx, unit.id, expansion, model or "")
         notes = batch.as_notes([*json.loads(row.notes), *expansion.notes])
         values = {"text_ms": row.text_ms + text_ms, "made_by": made_by, "notes": notes, "finished_at": tx.now}
         units.settle(tx, WORK, row, Outcome(unit, values=values))
         tx.launch(FLOW, Scope.BATCHES, Scope.VECTORS)
-        return made
+        return new
 
     return context.db.run(act)
 
 
 def fail(context: Context, unit: BatchUnit, error: UnitError, trace: dict[str, Any] | None = None) -> Settled:
-    """Making nodes ended in an error: the batch waits, goes back, or becomes a dead letter."""
+    """Settle a failed expansion: the batch waits, goes back, or becomes a dead letter."""
 
     def act(tx: Tx) -> Settled:
         row = _begin(tx, unit, trace)
@@ -156,7 +156,7 @@ def fail(context: Context, unit: BatchUnit, error: UnitError, trace: dict[str, A
 
 
 def release(context: Context, unit: BatchUnit, reply: str, trace: dict[str, Any] | None) -> Settled:
-    """Give a batch back with a reply that is not usable: another message of the same attempt has it repaired, once."""
+    """Give a batch back with its unusable reply: another message of the same attempt repairs the reply once."""
 
     values = {"attempts": unit.attempts - 1, "reply": reply, "ask": Ask.REPAIR}
     back = Outcome(unit, event=WorkEvent.STEP_DONE, values=values)
@@ -169,13 +169,13 @@ def release(context: Context, unit: BatchUnit, reply: str, trace: dict[str, Any]
 
 
 def keep_reply(context: Context, unit: BatchUnit, reply: str, trace: dict[str, Any] | None, call: UsedCall) -> bool:
-    """Store what was paid for before anything is made of it; False if the claim was taken away."""
+    """Store a paid reply before using it; return False if the claim is lost."""
 
     def act(tx: Tx) -> bool:
         row = _begin(tx, unit, trace)
         if row is None or row.claim_id != unit.claim_id:
             return False
-        if (row.reply, row.ask) != (reply, Ask.FIRST):  # else a commit whose answer was lost did it
+        if (row.reply, row.ask) != (reply, Ask.FIRST):  # otherwise an earlier commit, whose answer was lost, stored it
             kept = update(BATCHES).where(BATCHES.c.id == unit.id)
             tx.execute(kept.values(reply=reply, ask=Ask.FIRST, updated_at=tx.now))
             call.record(tx, batch_id=unit.id)
@@ -192,7 +192,7 @@ def _begin(session: Session, unit: BatchUnit, trace: dict[str, Any] | None) -> A
 
 @dataclass(frozen=True)
 class Draft:
-    """A claimed batch, its segments with their threads, and notes on what was put right on the way."""
+    """A claimed batch, its segments with their threads, and notes about corrections."""
 
     unit: BatchUnit
     segments: list[tuple[Segment, str]]
@@ -203,26 +203,26 @@ class Draft:
 
 
 class ExpandMessage(Message):
-    """One message for a batch: its segments become nodes."""
+    """A message that expands a batch's segments to nodes."""
 
     def __init__(self, context: Context, batch_id: int, queue: str, owner: Owner, guarded: GuardedCall | None) -> None:
         super().__init__(context, queue, owner, guarded)
         self._batch_id = batch_id
-        self._begun = time.monotonic()
+        self._started = time.monotonic()
 
     def run(self) -> Settled:
-        """Make the batch's nodes. Where a reply is not usable, segments are taken as they stand."""
+        """Make the batch's nodes; without a usable reply, directly from its segments."""
         unit = claim(self._context, self._batch_id, self._owner)
         if unit is None:
             return Settled()
         try:
             return self._expand(self._draft(unit))
-        except Exception as raised:  # noqa: BLE001  # whatever it is, the row says it
+        except Exception as raised:  # noqa: BLE001  # the row records any error
             error, trace = retry.as_unit_error(raised), self._tracer.trace_of(raised)
         log.warning("expansion.failed", batch=unit.id, kind=str(error.kind), error=str(error))
         tries = unit.attempts + unit.row.releases
         if error.kind not in retry.RELEASED and (error.kind is not ErrorKind.TRANSIENT or tries >= TRIES):
-            # Segments are taken as they stand: the text model only adds to what is known.
+            # Convert segments directly: the text model would only add to them.
             try:
                 return self._direct(self._draft(unit).noting(f"the text model failed: {error}"))
             except Exception as raised:  # noqa: BLE001  # a dead letter, not a claim that stays
@@ -234,7 +234,7 @@ class ExpandMessage(Message):
         threads = with_threads(unit.index, facts)
         segments = threads.value
         if unit.made_by is Origin.RULES:
-            # Batches that are analysed together were not told of one another: by rules, a title is a thread.
+            # Batches analysed at the same time are not in each other's history: look for threads of the same titles.
             titles = [heuristics.title_of(segment, facts.screens) for segment, _ in segments]
             late = late_threads(self._context, unit, titles)
             segments = [
@@ -247,10 +247,10 @@ class ExpandMessage(Message):
         if not draft.segments:
             return self._settle(draft, Expansion((), ()), unit.made_by)
         if unit.row.reply and unit.row.ask == Ask.FIRST:
-            # Paid for by an attempt that was lost before its nodes were written.
+            # An earlier attempt paid for this reply, and died before it wrote the nodes.
             return self._use(draft, read_expansion(unit.row.reply))
         if self._queue == CONTROL:
-            # What was paid for is used as far as it goes, where nobody is left to repair it.
+            # No text model is available for a repair: use the valid parts of the paid reply.
             parts = usable_expansion(unit.row.reply) if unit.row.reply else None
             return self._use(draft, parts) if parts else self._direct(draft)
         return self._ask(draft)
@@ -273,15 +273,15 @@ class ExpandMessage(Message):
         if earlier is not None:
             prompt = prompts.repair_prompt(prompt, earlier, problem_of(earlier, read_expansion))
         subject = Subject(FLOW, str(unit.id), "expand", unit.claim_id)
-        # The prompt tells the time, on which the answer does not depend.
-        asked = [prompts.EXPAND_SYSTEM, unit.row.index_json, earlier or ""]
+        # Not the prompt itself: it contains the time, on which the answer does not depend.
+        request = [prompts.EXPAND_SYSTEM, unit.row.index_json, earlier or ""]
         answer = self._tracer.call(
             subject,
             "text",
             Operation.EXPAND.value,
             text.name,
             text.model,
-            asked,
+            request,
             lambda: text.complete(prompt, system=prompts.EXPAND_SYSTEM, json_schema=EXPAND_SCHEMA),
         )
         digest = prompts.prompt_hash(prompts.EXPAND_SYSTEM, prompt)
@@ -297,7 +297,7 @@ class ExpandMessage(Message):
         return self._read(draft, answer, earlier, used)
 
     def _read(self, draft: Draft, answer: Answer, earlier: str | None, used: UsedCall) -> Settled:
-        """Store what the reply says; if it is not usable, have it repaired once, then take the parts that are valid."""
+        """Store a usable reply. Release the batch once for the repair of an unusable one, then use its valid parts."""
         unit, text = draft.unit, clean(answer.text)
         try:
             reply: ExpandReply | None = read_expansion(text)
@@ -306,7 +306,7 @@ class ExpandMessage(Message):
             if earlier is None and not answer.truncated:
                 return release(self._context, unit, text, self._tracer.trace)
             reply = usable_expansion(text) or (usable_expansion(earlier) if earlier else None)
-            draft = draft.noting(f"only the valid parts of the text model's reply were taken: {bad}")
+            draft = draft.noting(f"used only the valid parts of the text model's reply: {bad}")
         if reply is None:
             return self._direct(draft)
         if not keep_reply(self._context, unit, reply.model_dump_json(), self._tracer.trace, used):
@@ -319,14 +319,14 @@ class ExpandMessage(Message):
         return self._settle(draft, expanded(unit.facts, draft.segments, reply, unit.index), Origin.MODEL)
 
     def _settle(self, draft: Draft, expansion: Expansion, made_by: Origin) -> Settled:
-        text_ms = int((time.monotonic() - self._begun) * 1000)
+        text_ms = int((time.monotonic() - self._started) * 1000)
         noted = replace(expansion, notes=(*draft.notes, *expansion.notes))
-        made = settle(self._context, draft.unit, noted, made_by, text_ms=text_ms, trace=self._tracer.trace)
-        return Settled() if made is None else Settled(1, status=WorkStatus.SUCCEEDED)
+        new = settle(self._context, draft.unit, noted, made_by, text_ms=text_ms, trace=self._tracer.trace)
+        return Settled() if new is None else Settled(1, status=WorkStatus.SUCCEEDED)
 
 
 def late_threads(context: Context, unit: BatchUnit, titles: Sequence[str]) -> dict[str, str]:
-    """The latest thread of each of these titles that was active within a day of the batch; by title."""
+    """Return the latest thread of each of these titles that was active within a day of the batch, by title."""
     wanted = {title[: nodes.MAX_TITLE]: title for title in titles if title}
     day = timedelta(days=1)
     near = THREADS.c.last_at.between(unit.row.ts_start - day, unit.row.ts_end + day)

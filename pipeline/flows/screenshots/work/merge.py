@@ -1,9 +1,9 @@
-"""A merge: a node goes into an older one of its thread and kind. Claimed, merged, settled.
+"""Merges a node into an older node of its thread and kind.
 
 Rules: docs/sources/screenshots.md#merges.
 
-The thread's row is the lock, and at most one merge of a (thread, kind) is claimed at a time, so merges into a target
-are serial; the target's version says whether it is still the text that was thought about.
+The thread's row is the lock, and workers claim at most one merge of a (thread, kind) at a time, which serialises merges
+into a target. The target's version shows whether its text has changed since the claim.
 """
 
 import json
@@ -45,12 +45,12 @@ from pipeline.storage.context import Context
 log = structlog.get_logger(__name__)
 CLAIM_TRIES = 3
 QUANTUM_S = 1.0
-"""How long a message that asks nobody goes on with one merge after the other."""
+"""Seconds for which a message without calls continues with further merges."""
 
 
 @dataclass(frozen=True)
 class MergeUnit:
-    """A claimed node and its target. `target_id` None: the first of its kind in its thread, it stands for itself."""
+    """A claimed node and its target. `target_id` None: the node is the first of its kind in its thread."""
 
     id: int
     attempts: int
@@ -63,8 +63,8 @@ class MergeUnit:
     target_row: Any = field(default=None, repr=False)
 
     def nodes(self) -> tuple[MergeNode, MergeNode]:
-        """(the target, the node), for whoever merges them."""
-        assert self.target is not None, "the node stands for itself"
+        """Return (the target, the node) as arguments of a merge."""
+        assert self.target is not None, "the node has no target"
         return _as_node(self.target_row, self.target), _as_node(self.row, self.content)
 
 
@@ -85,49 +85,49 @@ def _as_node(row: Any, content: Content) -> MergeNode:
 
 
 def claim(context: Context, owner: Owner, *, alone: bool = False, newest: bool = False) -> MergeUnit | None:
-    """The oldest node that waits for its merge and whose thread and kind has none under way; None if there is none.
+    """Claim the oldest waiting node whose thread and kind has no merge under way; None if no node is free.
 
-    `alone`: only one that has nothing to be merged with, which needs no model. `newest`: one of the thread and kind in
-    which something happened last; of these nodes the oldest, since texts are joined in the order of time. A message
-    that comes again first gives back what its earlier delivery held.
+    `alone`: only nodes without a target, which need no model. `newest`: take the thread and kind of the newest waiting
+    node, and its oldest waiting node, because merges join texts in the order of time. A redelivered message first gives
+    back the claims of its earlier delivery.
     """
     _free_earlier(context, owner)
     other = aliased(Node)
     same = (other.thread_id == NODES.c.thread_id, other.kind == NODES.c.kind)
     under_way = select(other.id).where(*same, other.status == WorkStatus.RUNNING).exists()
-    stands = (other.status == WorkStatus.SUCCEEDED, other.merged_into_id.is_(None), other.id != NODES.c.id)
-    which = [~select(other.id).where(*same, *stands).exists()] if alone else []
+    targets = (other.status == WorkStatus.SUCCEEDED, other.merged_into_id.is_(None), other.id != NODES.c.id)
+    which = [~select(other.id).where(*same, *targets).exists()] if alone else []
 
     def act(tx: Tx) -> MergeUnit | None:
-        found = _next(tx, newest, WORK.due(context.db.now()), ~under_way, *which)
-        thread = lock_thread(tx, found.thread_id) if found else None
-        if found is None or thread is None:
+        candidate = _next(tx, newest, WORK.due(context.db.now()), ~under_way, *which)
+        thread = lock_thread(tx, candidate.thread_id) if candidate else None
+        if candidate is None or thread is None:
             return None
-        # Looked at again: another may have begun with this thread while we waited for its lock.
-        for row in units.claim(tx, WORK, thread, owner, NODES.c.id == found.id, ~under_way):
-            target, mine = _target(tx, row), (row.id, row.attempts, row.claim_id, nodes.content_of(row))
+        # Check again: another process may have claimed in this thread while we waited for its lock.
+        for row in units.claim(tx, WORK, thread, owner, NODES.c.id == candidate.id, ~under_way):
+            target, fields = _target(tx, row), (row.id, row.attempts, row.claim_id, nodes.content_of(row))
             if target is None:
-                return MergeUnit(*mine, None, 0, None, row)
-            return MergeUnit(*mine, target.id, target.version, nodes.content_of(target), row, target)
+                return MergeUnit(*fields, None, 0, None, row)
+            return MergeUnit(*fields, target.id, target.version, nodes.content_of(target), row, target)
         return None
 
     for _ in range(CLAIM_TRIES):
         unit = context.db.run(act)
         if unit is not None or alone or not waiting(context):
-            break  # another may have taken the very node that we had found: there are more
+            break  # otherwise another process claimed our candidate: try the next
     return unit
 
 
 def _next(session: Session, newest: bool, *free: ColumnElement[bool]) -> Any | None:
-    """The node whose turn it is among these, from one end of all that waits. Rule: docs/sources/screenshots.md#scan."""
+    """Choose the next of these nodes, from one end of all waiting nodes. Rule: docs/sources/screenshots.md#scan."""
     query = select(NODES.c.id, NODES.c.thread_id, NODES.c.kind).where(*free).limit(1)
     oldest = query.order_by(NODES.c.event_time, NODES.c.id)
     if not newest:
         return session.execute(oldest).one_or_none()
-    found = session.execute(query.order_by(NODES.c.event_time.desc(), NODES.c.id.desc())).one_or_none()
-    if found is None or found.thread_id is None:
-        return found
-    same = (NODES.c.thread_id == found.thread_id, NODES.c.kind == found.kind)
+    newest_node = session.execute(query.order_by(NODES.c.event_time.desc(), NODES.c.id.desc())).one_or_none()
+    if newest_node is None or newest_node.thread_id is None:
+        return newest_node
+    same = (NODES.c.thread_id == newest_node.thread_id, NODES.c.kind == newest_node.kind)
     return session.execute(oldest.where(*same)).one_or_none()
 
 
@@ -145,14 +145,14 @@ def _free_earlier(context: Context, owner: Owner) -> None:
 
 
 def waiting(context: Context) -> int:
-    """How many nodes wait for their merge now: `claim` may find nothing though some wait behind others."""
+    """Count the nodes that wait for their merge, up to 1000. `claim` may return None if all wait behind others."""
     with context.db.read() as session:
         return len(session.execute(select(NODES.c.id).where(WORK.due(context.db.now())).limit(1000)).all())
 
 
 def lock_thread(session: Session, thread_id: str | None) -> Any | None:
-    """Lock a thread's merges until the transaction ends; None if it is gone. A node without a thread is merged with
-    nothing: there is nothing to lock."""
+    """Lock a thread's merges until the transaction ends; None if it is deleted. Nodes without a thread have no targets,
+    so they need no lock."""
     if thread_id is None:
         return units.Scope(None)
     return session.execute(select(THREADS.c.id).where(THREADS.c.id == thread_id).with_for_update()).one_or_none()
@@ -164,8 +164,8 @@ WORK = batch.kind("merge", NODES, NODE, NODES.c.thread_id, lock_thread, (NODES.c
 def _target(session: Session, row: Any) -> Any | None:
     if row.thread_id is None:
         return None
-    stands = and_(NODES.c.status == WorkStatus.SUCCEEDED, NODES.c.merged_into_id.is_(None), NODES.c.id != row.id)
-    query = select(NODES).where(NODES.c.thread_id == row.thread_id, NODES.c.kind == row.kind, stands)
+    possible = and_(NODES.c.status == WorkStatus.SUCCEEDED, NODES.c.merged_into_id.is_(None), NODES.c.id != row.id)
+    query = select(NODES).where(NODES.c.thread_id == row.thread_id, NODES.c.kind == row.kind, possible)
     return session.execute(query.order_by(NODES.c.event_time.desc(), NODES.c.id.desc()).limit(1)).one_or_none()
 
 
@@ -176,14 +176,14 @@ def settle(
     call: UsedCall | None = None,
     trace: dict[str, Any] | None = None,
 ) -> Settled:
-    """Commit a merge in one transaction: `merged` is what the target is to say, None if there is no target.
+    """Commit a merge in one transaction. `merged`: the target's new content; None without a target.
 
-    `call`: the one whose answer it is; None if rules merged. `pending`: the target has changed or gone meanwhile,
-    so the node waits for its merge again, without an attempt counted.
+    `call`: the call of the merge; None if rules merged. `pending`: the target has changed or is deleted, so the node
+    waits for its merge again, without counting an attempt.
     """
 
     def act(tx: Tx) -> Settled:
-        # What is noted of the merge names the batch: its row comes before the thread's, as for everybody.
+        # Lock the batch, which provenance names, before the thread: all transactions lock in this order.
         row = select(BATCHES.c.id).where(BATCHES.c.id == unit.row.batch_id)
         tx.execute(row.with_for_update(read=True, key_share=True)).all()
         thread = lock_thread(tx, unit.row.thread_id)
@@ -191,7 +191,7 @@ def settle(
         node = tx.execute(select(NODES).where(held).with_for_update()).one_or_none()
         target = _target(tx, node) if node is not None else None
         same = (target.id if target else None, target.version if target else 0) == (unit.target_id, unit.target_version)
-        # Of nodes that have changed it may say what was deleted since.
+        # Drop the trace's texts if the nodes have changed: they may contain deleted texts.
         traces.record(tx, trace, deleted=node is None or not same)
         if node is None:
             return Settled()
@@ -201,7 +201,7 @@ def settle(
             return Settled(status=WorkStatus.PENDING)
         values: dict[str, Any] = {}
         if target is not None:
-            assert merged is not None, "there is a target, so there is a merged text"
+            assert merged is not None, "a target needs a merged text"
             _absorb(tx, node, target, merged, call)
             values = {"merged_into_id": target.id}
         units.settle(tx, WORK, thread, Outcome(unit, values=values))
@@ -212,7 +212,7 @@ def settle(
 
 
 def _absorb(tx: Tx, node: Any, target: Any, merged: Content, call: UsedCall | None) -> None:
-    """The target says what both said, and has all that belonged to the node."""
+    """Write the merged content to the target, and move the node's frames, mentions and edges there."""
     absorbed = {*json.loads(target.merged_from_ids), *json.loads(node.merged_from_ids), node.id}
     values = {
         **nodes.columns(merged),
@@ -221,20 +221,20 @@ def _absorb(tx: Tx, node: Any, target: Any, merged: Content, call: UsedCall | No
         "updated_at": tx.now,
         "event_time": max(node.event_time, target.event_time),
     }
-    mine = and_(NODES.c.id == target.id, NODES.c.version == target.version)
-    tx.execute(update(NODES).where(mine).values(**values))
-    # The old vector stays until the new one is there: a node is never without one meanwhile.
+    unchanged = and_(NODES.c.id == target.id, NODES.c.version == target.version)
+    tx.execute(update(NODES).where(unchanged).values(**values))
+    # The old vector stays until the new one is stored, so that search always finds the node.
     nodes.replace_vector(tx, target.id, node.id)
     nodes.keep_entities(tx, [merged.entities])
     nodes.mention(tx, target.id, merged.entities)
     tx.execute(update(LINKS).where(LINKS.c.node_id == node.id).values(node_id=target.id))
     tx.execute(delete(MENTIONS).where(MENTIONS.c.node_id == node.id))
-    mine = or_(EDGES.c.from_id == node.id, EDGES.c.to_id == node.id)
-    for edge in tx.execute(select(EDGES).where(mine)).all():
+    touching = or_(EDGES.c.from_id == node.id, EDGES.c.to_id == node.id)
+    for edge in tx.execute(select(EDGES).where(touching)).all():
         ends = [target.id if end == node.id else end for end in (edge.from_id, edge.to_id)]
         if ends[0] != ends[1]:
             nodes.add_edge(tx, ends[0], ends[1], edge.type)
-    tx.execute(delete(EDGES).where(mine))
+    tx.execute(delete(EDGES).where(touching))
     row = {
         "node_id": target.id,
         "act": "merged",
@@ -252,7 +252,7 @@ def _absorb(tx: Tx, node: Any, target: Any, merged: Content, call: UsedCall | No
 
 
 def fail(context: Context, unit: MergeUnit, error: UnitError, trace: dict[str, Any] | None = None) -> Settled:
-    """A merge ended in an error: the node waits, goes back, or becomes a dead letter that stands for itself."""
+    """Settle a failed merge: the node waits, goes back, or becomes a dead letter, which stays unmerged."""
 
     def act(tx: Tx) -> Settled:
         thread = lock_thread(tx, unit.row.thread_id)
@@ -263,24 +263,24 @@ def fail(context: Context, unit: MergeUnit, error: UnitError, trace: dict[str, A
 
 
 def trace_unit(node_id: int) -> str:
-    """What the traces of calls about a node's merge name it by."""
+    """Return the traces' unit for a node's merge."""
     return f"node {node_id}"
 
 
 class MergeMessage(Message):
-    """One message about merges: by the text model, or by rules if there is none."""
+    """A message that merges nodes by the text model, or by rules without one."""
 
     def run(self, *, alone: bool = False, turn: int = 0) -> Settled:
-        """One merge by the model; or, if nobody is asked, as many as fit the quantum.
+        """Do one merge by the model, or as many by rules as fit the quantum.
 
-        `alone`: only those of nodes that have nothing to be merged with, whoever merges the others. `turn`: even ones
-        take what is oldest, odd ones what is newest.
+        `alone`: only nodes without a target. `turn`: even turns take the oldest node, odd turns the newest thread and
+        kind.
         """
-        begun, done = time.monotonic(), 0
+        started, done = time.monotonic(), 0
         while unit := claim(self._context, self._owner, alone=alone, newest=(turn + done) % 2 == 1):
             settled = self._merge(unit)
             done += settled.done
-            if self._queue != CONTROL or settled.retry_in_s is not None or time.monotonic() - begun > QUANTUM_S:
+            if self._queue != CONTROL or settled.retry_in_s is not None or time.monotonic() - started > QUANTUM_S:
                 return Settled(done, retry_in_s=settled.retry_in_s, status=settled.status)
         return Settled(done)
 
@@ -289,7 +289,7 @@ class MergeMessage(Message):
             if unit.target is None:
                 return settle(self._context, unit, trace=self._tracer.trace)
             merged, used = self._merged(unit)
-            settled = settle(self._context, unit, nodes.said_by(merged), used, self._tracer.trace)
+            settled = settle(self._context, unit, nodes.content_of_node(merged), used, self._tracer.trace)
         except Exception as error:  # noqa: BLE001  # a dead letter, not a claim that stays
             return fail(self._context, unit, retry.as_unit_error(error), self._tracer.trace_of(error))
         self._tracer.trace = None
@@ -298,18 +298,18 @@ class MergeMessage(Message):
         return settled
 
     def _merged(self, unit: MergeUnit) -> tuple[MergeNode, UsedCall | None]:
-        """(the merged node, the call that wrote it). Raises what the gate refused: everything else is left to rules."""
+        """Return (the merged node, its call). Raises refusals of the gate; after other errors, the rules merge."""
         target, node = unit.nodes()
         if self._queue == CONTROL:
             return by_rules(target, node), None
         try:
             return self._ask(unit, target, node)
-        except Exception as raised:  # noqa: BLE001  # whatever it is, the rules do without
+        except Exception as raised:  # noqa: BLE001  # the rules merge instead
             error = retry.as_unit_error(raised)
             log.warning("merge.failed", node=unit.id, target=unit.target_id, kind=str(error.kind), error=str(error))
             if error.kind in retry.RELEASED:
                 raise error from None
-        # The model only adds to what the rules do: docs/sources/screenshots.md#merges.
+        # The model only adds to the rules' result: docs/sources/screenshots.md#merges.
         return by_rules(target, node), None
 
     def _ask(self, unit: MergeUnit, target: MergeNode, node: MergeNode) -> tuple[MergeNode, UsedCall | None]:

@@ -1,4 +1,4 @@
-"""What messages that may ask a provider have in common: the way through the gate, and the record of calls used."""
+"""Shared by messages with calls: the gate's slot, the provider, and the record of used calls."""
 
 import json
 from collections.abc import Callable, Sequence
@@ -21,7 +21,7 @@ from pipeline.storage.context import Context
 
 
 class Message:
-    """One message's work. Use as a context manager: leaving it gives the gate's slot back."""
+    """The work of one message. Use it as a context manager, which gives the gate's slot back."""
 
     def __init__(self, context: Context, queue: str, owner: Owner, guarded: GuardedCall | None) -> None:
         self._context = context
@@ -40,7 +40,7 @@ class Message:
 
 
 def provider_and_model(context: Context, queue: str, capability: Literal["vision", "text"]) -> tuple[str, str]:
-    """Who is asked by a message from this queue; the model is empty for a stand-in, which is asked for its own."""
+    """Return the provider and model of this queue; the model is empty for a fallback, which uses its own."""
     own = context.settings.screenshots
     named = {"vision": (own.vision_provider, own.vision_model), "text": (own.text_provider, own.text_model)}[capability]
     provider = context.gates.queues[queue].provider
@@ -48,7 +48,7 @@ def provider_and_model(context: Context, queue: str, capability: Literal["vision
 
 
 def problem_of(reply: str, read: Callable[[str], object]) -> str:
-    """What was wrong with a reply that is to be repaired. `read` raises `BadReply` for it, unless it was cut off."""
+    """Return the problem of a reply, for its repair. `read` raises `BadReply` for it, unless it was cut off."""
     try:
         read(reply)
     except BadReply as bad:
@@ -58,7 +58,7 @@ def problem_of(reply: str, read: Callable[[str], object]) -> str:
 
 @dataclass(frozen=True)
 class UsedCall:
-    """A call whose result is stored: where a node comes from."""
+    """A call whose result is stored, for the provenance of nodes."""
 
     operation: Operation
     provider: str
@@ -69,7 +69,7 @@ class UsedCall:
     shot_ids: Sequence[int]
 
     def record(self, tx: Tx, *, batch_id: int | None = None, node_id: int | None = None) -> None:
-        """Write that the result is used: what nodes rest on."""
+        """Record that nodes rest on this call."""
         row = {
             "batch_id": batch_id,
             "node_id": node_id,

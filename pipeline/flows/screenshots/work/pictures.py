@@ -1,8 +1,8 @@
-"""Frames as models get them, some made ahead: a place at a provider is taken before a message's work begins.
+"""Pictures of frames for models, some made ahead, because a message holds a provider's slot from its start.
 
-What a message does before its call wastes the place that it holds. So after each message a thread of this process makes
-the pictures of the shards that are due next. They are kept in memory, few and not for long, and are only a saving: a
-picture that is not there is made when it is needed.
+Work before the call wastes the slot. So after each message starts, a thread of this process makes the pictures of the
+shards that are due next. It keeps a few in memory for a short time. They only save time: a message makes a missing
+picture itself.
 """
 
 import threading
@@ -24,38 +24,38 @@ from pipeline.storage.context import Context
 SHARDS_AHEAD = 4
 MAX_BYTES = 32 * 2**20
 KEEP_S = 30.0
-"""How long pictures are kept when messages stop. Until then, the next message drops those of deleted frames."""
+"""Seconds to keep pictures after messages stop. Until then, the next message drops pictures of deleted frames."""
 
 log = structlog.get_logger(__name__)
 
 
 class Pictures:
-    """The pictures that this process has made ahead, by the frames' files. None is made twice by its own threads."""
+    """The pictures that this process makes ahead, by the frames' files. Its threads make no picture twice."""
 
     def __init__(self, keep_s: float = KEEP_S) -> None:
         self._keep_s = keep_s
         self._context: Context | None = None
-        """Whose shards to look for next; None if nothing is asked for."""
+        """The context of the next request; None without one."""
         self._made: dict[Path, bytes] = {}
         self._missing: list[Path] = []
         self._making: Path | None = None
         self._taken: set[Path] = set()
-        """Since the thread last looked which shards are due."""
+        """Files that messages took since the thread's latest query."""
         self._thread: threading.Thread | None = None
         self._changed = threading.Condition()
 
     def take(self, path: Path) -> bytes:
-        """A stored frame as models get it, made ahead or now. Raises `UnitError` as `jpeg_of`."""
+        """Return the picture of a stored frame, made ahead or now. Raises `UnitError` like `jpeg_of`."""
         with self._changed:
             self._taken.add(path)
             if path in self._missing:
                 self._missing.remove(path)
             self._changed.wait_for(lambda: self._making != path)
-            made = self._made.pop(path, None)
-        return made if made is not None else jpeg_of(path)
+            picture = self._made.pop(path, None)
+        return picture if picture is not None else jpeg_of(path)
 
     def make_ahead(self, context: Context) -> None:
-        """Have a thread of this process make the pictures of the shards that are due next. Returns at once."""
+        """Let a thread of this process make the pictures of the shards that are due next. Returns at once."""
         with self._changed:
             self._context = context
             self._changed.notify_all()
@@ -74,16 +74,16 @@ class Pictures:
                     self._thread = None
                     return
             try:
-                self._look(context)
+                self._list_missing(context)
                 while self._make_next():
                     pass
-            except Exception as error:  # noqa: BLE001  # pictures that are not there are made when they are needed
+            except Exception as error:  # noqa: BLE001  # messages make missing pictures themselves
                 log.warning("pictures.not_made", error=type(error).__name__)
 
-    def _look(self, context: Context) -> None:
+    def _list_missing(self, context: Context) -> None:
         due = list(_next_files(context))
         with self._changed:
-            self._made = {path: made for path, made in self._made.items() if path in due and path.is_file()}
+            self._made = {path: kept for path, kept in self._made.items() if path in due and path.is_file()}
             self._missing = [path for path in due if path not in self._made and path not in self._taken]
 
     def _make_next(self) -> bool:
@@ -91,22 +91,22 @@ class Pictures:
             if not self._missing or sum(map(len, self._made.values())) >= MAX_BYTES:
                 return False
             path = self._making = self._missing.pop(0)
-        made = None
+        picture = None
         try:
-            made = jpeg_of(path)
+            picture = jpeg_of(path)
         except UnitError:
-            pass  # whoever needs it says so
+            pass  # the message that needs it reports the error
         finally:
             with self._changed:
                 self._making = None
-                if made is not None:
-                    self._made[path] = made
+                if picture is not None:
+                    self._made[path] = picture
                 self._changed.notify_all()
         return True
 
 
 def _next_files(context: Context) -> Iterator[Path]:
-    """The files of the shards that wait for a message, of the batch that was begun first before the others'."""
+    """Yield the files of the next waiting shards, those of the earliest batch first."""
     due = (
         select(SHARDS.c.shot_ids)
         .join(BATCHES, BATCHES.c.id == SHARDS.c.batch_id)

@@ -1,4 +1,4 @@
-"""When work is tried again, and what becomes of it until then: the same for batches, shards, merges and vectors.
+"""Retries of batches, shards, merges and vectors: their waits, and the meaning of errors.
 
 Rules: docs/sources/screenshots.md#retries.
 """
@@ -19,15 +19,15 @@ from pipeline.flows.screenshots.states import WorkStatus
 from pipeline.settings import Settings
 
 RELEASED = (ErrorKind.RATE_LIMITED, ErrorKind.QUOTA)
-"""Errors that are not the unit's fault: it goes back, and the gate admits it when it may."""
-LOST = "the worker was lost while it worked on this"
+"""Errors without a fault of the unit: release it, and let the gate admit it later."""
+LOST = "the worker died during this work"
 
 log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True)
 class JitteredPolicy(Policy):
-    """Waits from a table, with up to `jitter_s` seconds added, whatever the wait."""
+    """Waits from a table, each plus up to `jitter_s` seconds."""
 
     jitter: float = 0.0
     jitter_s: float = 10.0
@@ -37,13 +37,13 @@ class JitteredPolicy(Policy):
 
 
 def policy(settings: Settings) -> JitteredPolicy:
-    """5, 15, 60, 300, 600 s, each plus 0–10 s: six attempts, for with five the last wait is never used."""
+    """Return the waits 5, 15, 60, 300, 600 s, each plus 0–10 s: six attempts, because five would not use the last."""
     own = settings.screenshots
     return JitteredPolicy(tuple(own.backoff_s), jitter_s=own.jitter_s)
 
 
 def as_unit_error(error: Exception) -> UnitError:
-    """What an exception means for the unit that raised it: none may end a worker's task."""
+    """Convert an exception to the unit's error, so that none ends a worker's task."""
     match error:
         case UnitError():
             return error
@@ -56,15 +56,15 @@ def as_unit_error(error: Exception) -> UnitError:
 
 
 def settled(tx: Tx, changes: Changes, error: UnitError) -> Settled:
-    """What a message did whose one unit ended in this error; the flow is woken when the unit is due again.
+    """Return the result of a message whose unit ended in this error, and wake the flow when the unit is due.
 
-    What the gate refused goes back at once, and its message should queue `again`: it is the gate that makes it wait.
+    Work that the gate refused goes back at once, and its message queues again, because the gate makes it wait.
     """
     if not changes:
         return Settled()
-    again = error.kind in (*RELEASED, ErrorKind.UNAVAILABLE)
-    waits = WorkStatus.FAILED if changes.waiting and not again else WorkStatus.PENDING
+    requeue = error.kind in (*RELEASED, ErrorKind.UNAVAILABLE)
+    waits = WorkStatus.FAILED if changes.waiting and not requeue else WorkStatus.PENDING
     status = WorkStatus.FAILED_PERMANENT if changes.failed else waits
-    retry_in_s = 0.0 if again else changes.retry_in_s
+    retry_in_s = 0.0 if requeue else changes.retry_in_s
     tx.wake_in(FLOW, retry_in_s)
-    return Settled(again=again, retry_in_s=retry_in_s, status=status)
+    return Settled(again=requeue, retry_in_s=retry_in_s, status=status)

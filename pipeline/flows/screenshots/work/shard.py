@@ -1,4 +1,4 @@
-"""A shard: a part of a batch that fits one call. Claimed, analysed, settled.
+"""Analyses shards, the parts of a batch that fit one call.
 
 Rules: docs/sources/screenshots.md#shards.
 """
@@ -50,7 +50,7 @@ CUT = "the reply stops at its token limit: raise the provider's MAX_TOKENS, or l
 
 @dataclass(frozen=True)
 class ShardUnit:
-    """A claimed shard: its frames by screen id (their place in the batch, from 1), and what it is settled with."""
+    """A claimed shard. `shots`: its frames by screen id, their position in the batch from 1."""
 
     id: int
     batch_id: int
@@ -65,9 +65,9 @@ WORK = batch.kind("shard", SHARDS, SHARD, SHARDS.c.batch_id, batch.lock, (SHARDS
 
 
 def claim(context: Context, batch_id: int, owner: Owner) -> ShardUnit | None:
-    """The batch's next shard that is due; None if there is none, or the batch is not under analysis now.
+    """Claim the batch's next due shard; None if none is due, or the batch is not under analysis.
 
-    A message that comes again first gives back what its earlier delivery left behind.
+    A redelivered message first gives back the claims of its earlier delivery.
     """
 
     def act(tx: Tx) -> ShardUnit | None:
@@ -88,15 +88,15 @@ def claim(context: Context, batch_id: int, owner: Owner) -> ShardUnit | None:
 def settle(
     context: Context,
     unit: ShardUnit,
-    found: VlmIndex,
+    index: VlmIndex,
     call: UsedCall,
     notes: Sequence[str] = (),
     trace: dict[str, Any] | None = None,
 ) -> Settled:
-    """Store a shard's result at once, whatever becomes of its siblings."""
+    """Store a shard's result at once, independently of its siblings."""
 
     values = {
-        "result": found.model_dump_json(),
+        "result": index.model_dump_json(),
         "reply": None,
         "model": call.model[:120],
         "notes": batch.as_notes(notes),
@@ -113,7 +113,7 @@ def settle(
 
 
 def fail(context: Context, unit: ShardUnit, error: UnitError, trace: dict[str, Any] | None = None) -> Settled:
-    """A shard ended in an error: it waits, goes back, or is given up. Its siblings' results stay."""
+    """Settle a failed shard: it waits, goes back, or is dead. Its siblings' results stay."""
 
     def act(tx: Tx) -> Settled:
         changes = _settle(tx, Outcome(unit, error), unit, trace)
@@ -123,7 +123,7 @@ def fail(context: Context, unit: ShardUnit, error: UnitError, trace: dict[str, A
 
 
 def release(context: Context, unit: ShardUnit, reply: str, trace: dict[str, Any] | None) -> Settled:
-    """Give a shard back with a reply that is not usable: another message of the same attempt has it repaired, once."""
+    """Give a shard back with its unusable reply: another message of the same attempt repairs the reply once."""
 
     values = {"attempts": unit.attempts - 1, "reply": reply, "ask": Ask.REPAIR}
     back = Outcome(unit, event=WorkEvent.STEP_DONE, values=values)
@@ -141,7 +141,7 @@ def _settle(tx: Tx, outcome: Outcome, unit: ShardUnit, trace: dict[str, Any] | N
 
 
 def _is_last(tx: Tx, unit: ShardUnit) -> bool:
-    """Whether all shards of its locked batch have ended, so that the merge is next."""
+    """Whether all shards of the locked batch have ended; if so, launch the batch's merge."""
     under_way = SHARDS.c.status.in_([WorkStatus.PENDING, WorkStatus.RUNNING])
     query = select(SHARDS.c.id).where(SHARDS.c.batch_id == unit.batch_id, under_way).limit(1)
     is_last = tx.execute(query).first() is None
@@ -151,7 +151,7 @@ def _is_last(tx: Tx, unit: ShardUnit) -> bool:
 
 
 class ShardMessage(Message):
-    """One message for a batch: its next shard is analysed."""
+    """A message that analyses a batch's next shard."""
 
     def __init__(
         self,
@@ -169,19 +169,19 @@ class ShardMessage(Message):
         self._timed_out = timed_out
 
     def run(self) -> Settled:
-        """Analyse the next shard that is due, if there is one. Never raises for what is wrong with a shard."""
+        """Analyse the next due shard, if any. Errors of the shard settle it and are not raised."""
         unit = claim(self._context, self._batch_id, self._owner)
         if unit is None:
             return Settled()
         if self._pictures is not None and self._queue != CPU:
-            # While this one's call is under way.
+            # In parallel to this message's call.
             self._pictures.make_ahead(self._context)
         try:
             return self._analyse(unit)
         except self._timed_out:
-            error = UnitError("recognising the text of these screenshots took too long", code="timeout")
+            error = UnitError("text recognition of these screenshots took too long", code="timeout")
             trace = self._tracer.trace
-        except Exception as raised:  # noqa: BLE001  # whatever it is, the row says it
+        except Exception as raised:  # noqa: BLE001  # the row records any error
             error, trace = retry.as_unit_error(raised), self._tracer.trace_of(raised)
         log.warning("shard.failed", batch=unit.batch_id, shard=unit.id, kind=str(error.kind), error=str(error))
         return fail(self._context, unit, error, trace)
@@ -199,23 +199,23 @@ class ShardMessage(Message):
         screens = {screen: shot_of(unit.shots[screen]) for screen in seen}
         notes, total = [], len(json.loads(unit.row.shot_ids))
         if len(seen) < total:
-            gone = total - len(seen)
-            notes = [f"deleted or damaged before they were analysed: {gone} of {total} screenshots"]
+            lost = total - len(seen)
+            notes = [f"deleted or damaged before the analysis: {lost} of {total} screenshots"]
         if not seen:
             used = UsedCall(Operation.ANALYSE, "", "", "", unit.attempts, Ask(unit.row.ask), [])
             return self._settle(unit, Read(VlmIndex(segments=[])), notes, used)
         if pictures:
             return self._ask(unit, screens, [picture for _, picture in sorted(pictures.items())], notes)
-        # Window titles, recognised text and rules, where no provider looks.
-        read = {screens[one].id: found for one, found in lines.items()}
-        texts = {shot_id: "\n".join(line.text for line in found) for shot_id, found in read.items()}
-        found = heuristics.index_by_rules(screens, texts, unit.history, read)
+        # Without a provider, use window titles, recognised text and rules.
+        read = {screens[screen].id: seen_lines for screen, seen_lines in lines.items()}
+        texts = {shot_id: "\n".join(line.text for line in seen_lines) for shot_id, seen_lines in read.items()}
+        index = heuristics.index_by_rules(screens, texts, unit.history, read)
         shot_ids = sorted(shot.id for shot in screens.values())
         used = UsedCall(Operation.RULES, "local", Origin.RULES.value, "", unit.attempts, Ask.FIRST, shot_ids)
-        return self._settle(unit, Read(found, (heuristics.NOTE,)), notes, used)
+        return self._settle(unit, Read(index, (heuristics.NOTE,)), notes, used)
 
     def _load(self, unit: ShardUnit, load: Callable[[Path], Loaded]) -> Iterator[tuple[int, Loaded]]:
-        """Each frame's picture, beside its screen id. Frames without one are given up, the others go on."""
+        """Yield (screen id, loaded picture) for each frame. Frames without a picture fail; the others continue."""
         for screen, shot in unit.shots.items():
             path = retention.image_of(self._context, shot)
             if path is None:
@@ -224,7 +224,7 @@ class ShardMessage(Message):
                 loaded = load(path)
             except UnitError as error:
                 if error.code == "unreadable" or error.kind is not ErrorKind.PERMANENT:
-                    raise UnitError(str(error)) from error  # the system's fault, not the picture's: it may pass
+                    raise UnitError(str(error)) from error  # the system's fault, not the picture's: a retry may succeed
                 retention.give_up(self._context, shot, str(error))
                 continue
             yield screen, loaded
@@ -245,14 +245,14 @@ class ShardMessage(Message):
                 prompt, reply, problem_of(reply, lambda text: vision_reply.read_index(text, sent))
             )
         subject = Subject(FLOW, str(unit.batch_id), str(unit.id), unit.claim_id)
-        asked = [prompts.VISION_SYSTEM, prompt, *(sha256(picture).hexdigest() for picture in pictures)]
+        request = [prompts.VISION_SYSTEM, prompt, *(sha256(picture).hexdigest() for picture in pictures)]
         answer = self._tracer.call(
             subject,
             "vision",
             Operation.ANALYSE.value,
             vision.name,
             vision.model,
-            asked,
+            request,
             lambda: vision.describe_all(
                 pictures, "image/jpeg", prompt, system=prompts.VISION_SYSTEM, json_schema=INDEX_SCHEMA
             ),
@@ -265,7 +265,7 @@ class ShardMessage(Message):
         return self._read(unit, answer, sent, notes, used)
 
     def _read(self, unit: ShardUnit, answer: Answer, sent: dict[int, int], notes: list[str], used: UsedCall) -> Settled:
-        """Store what the reply says; if it is not usable, have it repaired once, then take the parts that are valid."""
+        """Store a usable reply. Release the shard once for the repair of an unusable one, then use its valid parts."""
         text = clean(answer.text)
         try:
             return self._settle(unit, vision_reply.read_index(text, sent), notes, used)
@@ -275,13 +275,13 @@ class ShardMessage(Message):
             return release(self._context, unit, text, self._tracer.trace)
         earlier = [unit.row.reply] if unit.row.reply else []
         try:
-            found = vision_reply.best_index([*earlier, text], sent)
+            index = vision_reply.best_index([*earlier, text], sent)
         except BadReply as bad:
-            what = CUT if answer.truncated else f"the model's reply is not usable, even after a repair: {bad}"
+            what = CUT if answer.truncated else f"the model's reply is unusable, even after a repair: {bad}"
             raise UnitError(what, kind=ErrorKind.PERMANENT, code="bad_reply") from None
-        return self._settle(unit, found, notes, used)
+        return self._settle(unit, index, notes, used)
 
-    def _settle(self, unit: ShardUnit, found: Read[VlmIndex], notes: list[str], used: UsedCall) -> Settled:
-        settled = settle(self._context, unit, found.value, used, [*notes, *found.notes], self._tracer.trace)
-        log.info("shard.done", batch=unit.batch_id, shard=unit.id, segments=len(found.value.segments), model=used.model)
+    def _settle(self, unit: ShardUnit, index: Read[VlmIndex], notes: list[str], used: UsedCall) -> Settled:
+        settled = settle(self._context, unit, index.value, used, [*notes, *index.notes], self._tracer.trace)
+        log.info("shard.done", batch=unit.batch_id, shard=unit.id, segments=len(index.value.segments), model=used.model)
         return settled

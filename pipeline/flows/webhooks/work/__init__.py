@@ -1,1 +1,1 @@
-"""The unit of work of webhooks: a delivery."""
+"""The work of webhooks: the fan-out of events, and deliveries."""

@@ -1,4 +1,4 @@
-"""One delivery: claimed, sent, and settled with what the endpoint answered.
+"""Claims a delivery, sends it, and settles it with the endpoint's answer.
 
 Endpoints take turns: working ones come before failing ones, and the endpoint tried longest ago comes first. A failing
 endpoint pauses after each failure and has at most one delivery under way. Endpoints that fail without an answer share
@@ -55,7 +55,7 @@ WORK = Work(
     order=(DELIVERIES.c.id,),
     policy=_policy,
     lease_s=lambda settings: webhooks_of(settings).timeout_s + LEASE_MARGIN_S,
-    lost="the worker was lost while it sent this",
+    lost="the worker died during this delivery",
 )
 
 
@@ -66,12 +66,12 @@ _UNANSWERED = select(DELIVERIES.c.id).where(
     DELIVERIES.c.response_status.is_(None),
 )
 SILENT = and_(ENDPOINTS.c.failures > 0, _UNANSWERED.exists())
-"""A failing endpoint that did not answer: a delivery to it holds a worker until the time-out."""
+"""Selects failing endpoints that did not answer: a delivery to them occupies a worker until the timeout."""
 
 
 @dataclass(frozen=True)
 class Unit:
-    """A claimed delivery, and all that is needed to send it."""
+    """A claimed delivery with the data to send it."""
 
     id: int
     endpoint_id: str
@@ -86,41 +86,41 @@ class Unit:
 
     @property
     def message_id(self) -> str:
-        """The same for each attempt, and for whoever sends it again: so that receivers notice what comes twice."""
+        """The message's id, which is the same at each attempt and replay, so that receivers can detect duplicates."""
         return f"test_{self.id}" if self.seq is None else f"evt_{self.seq}"
 
     def body(self) -> bytes:
-        """What is sent. Raises `UnitError` if the event is gone."""
+        """Return the body of the message. Raises `UnitError` if the event is deleted."""
         if self.seq is None:
             return message.body(message.TEST, self.created_at, {"endpoint": self.endpoint_id})
         if self.event is None:
-            raise UnitError("the event is not kept any more", kind=ErrorKind.PERMANENT, code="expired")
+            raise UnitError("retention has deleted the event", kind=ErrorKind.PERMANENT, code="expired")
         event = self.event
-        told = {"id": event.scope_id, "flow": event.flow, "kind": event.kind, "status": event.status}
-        return message.body(event.type, event.created_at, {**event.data, **told})
+        scope = {"id": event.scope_id, "flow": event.flow, "kind": event.kind, "status": event.status}
+        return message.body(event.type, event.created_at, {**event.data, **scope})
 
 
 def ready(tx: ReadTx) -> list[Any]:
-    """The endpoints that can take a delivery now, in the order of their turns: `id`, `failures`, `silent`."""
-    mine = select(DELIVERIES.c.id).where(DELIVERIES.c.endpoint_id == ENDPOINTS.c.id)
+    """Return the endpoints that can take a delivery now, in the order of their turns: `id`, `failures`, `silent`."""
+    deliveries = select(DELIVERIES.c.id).where(DELIVERIES.c.endpoint_id == ENDPOINTS.c.id)
     under_way = select(func.count()).where(DELIVERIES.c.endpoint_id == ENDPOINTS.c.id, WORK.working).scalar_subquery()
     rules = webhooks_of(tx.settings)
     room = or_(under_way == 0, and_(ENDPOINTS.c.failures == 0, under_way < rules.per_endpoint))
     awake = or_(ENDPOINTS.c.paused_until.is_(None), ENDPOINTS.c.paused_until <= tx.now)
     query = select(ENDPOINTS.c.id, ENDPOINTS.c.failures, SILENT.label("silent")).where(
-        ENDPOINTS.c.active, awake, mine.where(WORK.due(tx.now)).exists(), room
+        ENDPOINTS.c.active, awake, deliveries.where(WORK.due(tx.now)).exists(), room
     )
     patience = case((SILENT, ENDPOINTS.c.failures), else_=0)
     turns = (ENDPOINTS.c.failures > 0, patience, ENDPOINTS.c.tried_at.nulls_first(), ENDPOINTS.c.id)
-    found = tx.execute(query.order_by(*turns)).all()
+    endpoints = tx.execute(query.order_by(*turns)).all()
     busy = ENDPOINTS.c.id.in_(select(DELIVERIES.c.endpoint_id).where(WORK.working))
-    if any(row.silent for row in found) and tx.execute(select(ENDPOINTS.c.id).where(SILENT, busy).limit(1)).first():
-        return [row for row in found if not row.silent]
-    return list(found)
+    if any(row.silent for row in endpoints) and tx.execute(select(ENDPOINTS.c.id).where(SILENT, busy).limit(1)).first():
+        return [row for row in endpoints if not row.silent]
+    return list(endpoints)
 
 
 def send(context: Context, owner: Owner) -> Settled:
-    """Send the next delivery whose turn it is."""
+    """Send the next delivery of the endpoint whose turn it is."""
     with context.db.read() as session:
         turns = [row.id for row in ready(session)]
     for endpoint_id in turns:
@@ -130,11 +130,11 @@ def send(context: Context, owner: Owner) -> Settled:
 
 
 def claim(context: Context, endpoint_id: str, owner: Owner) -> Unit | None:
-    """Claim the next delivery to an endpoint; None if it may have none now."""
+    """Claim the next delivery to an endpoint; None if the endpoint cannot take one now."""
 
     def act(tx: Tx) -> Unit | None:
         endpoint = lock(tx, endpoint_id)
-        # Looked at again under the lock: somebody else may have been quicker.
+        # Check again under the lock: another worker may have claimed first.
         if endpoint is None or endpoint_id not in {row.id for row in ready(tx)}:
             return None
         for row in work.claim(tx, WORK, endpoint, owner):
@@ -149,8 +149,8 @@ def claim(context: Context, endpoint_id: str, owner: Owner) -> Unit | None:
 
 
 def _try(context: Context, unit: Unit) -> tuple[Answer | None, UnitError | None, int]:
-    """(the answer if there was one, what was wrong if anything was, milliseconds)."""
-    began = time.monotonic()
+    """Send a delivery; return (the answer or None, the error or None, milliseconds)."""
+    started = time.monotonic()
     answer: Answer | None = None
     error: UnitError | None = None
     try:
@@ -160,7 +160,7 @@ def _try(context: Context, unit: Unit) -> tuple[Answer | None, UnitError | None,
         error = answer.error
     except UnitError as failure:
         error = failure
-    return answer, error, int((time.monotonic() - began) * 1000)
+    return answer, error, int((time.monotonic() - started) * 1000)
 
 
 def _settle(context: Context, unit: Unit, answer: Answer | None, error: UnitError | None, latency_ms: int) -> Settled:
@@ -169,7 +169,7 @@ def _settle(context: Context, unit: Unit, answer: Answer | None, error: UnitErro
     def act(tx: Tx) -> Settled:
         endpoint = lock(tx, unit.endpoint_id)
         if endpoint is None:
-            return Settled()  # deleted, and its deliveries with it
+            return Settled()  # deleted with its deliveries
         values = {"response_status": status, **({} if error else {"finished_at": tx.now})}
         changes = work.settle(tx, WORK, endpoint, Outcome(unit, error, values=values))
         if not changes:
@@ -209,7 +209,7 @@ def _settled(changes: Changes) -> Settled:
 def _note(tx: Tx, endpoint: Any, error: UnitError | None) -> None:
     """Record the state of the endpoint after a delivery: working, paused or disabled."""
     if error is not None and error.code == "expired":
-        return  # not its fault
+        return  # not the endpoint's fault
     rules = webhooks_of(tx.settings)
     values: dict[str, Any] = {"failures": 0, "failing_since": None, "paused_until": None}
     if error is not None:
@@ -226,11 +226,11 @@ def _note(tx: Tx, endpoint: Any, error: UnitError | None) -> None:
 
 
 def next_due_s(tx: ReadTx) -> float | None:
-    """Seconds until something that waits for its time, a delivery or an endpoint, is due."""
+    """Return the seconds until a waiting delivery or a paused endpoint is due; None without one."""
     waits = [work.next_due(tx, WORK)]
     open_ = select(DELIVERIES.c.id).where(DELIVERIES.c.endpoint_id == ENDPOINTS.c.id, WORK.claimable).exists()
     first = tx.execute(
         select(func.min(ENDPOINTS.c.paused_until)).where(ENDPOINTS.c.active, ENDPOINTS.c.paused_until > tx.now, open_)
     ).scalar()
     waits += [(first - tx.now).total_seconds()] if first else []
-    return min((one for one in waits if one is not None), default=None)
+    return min((wait for wait in waits if wait is not None), default=None)

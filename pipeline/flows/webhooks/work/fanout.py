@@ -1,7 +1,7 @@
-"""From events to deliveries: each endpoint has a cursor, which moves in the transaction that makes the deliveries.
+"""Turns events into deliveries. The transaction that creates an endpoint's deliveries also moves its cursor.
 
-So nothing is lost and nothing is fanned out twice, whoever dies when. While very many deliveries wait for an endpoint,
-its cursor stays: the events are in the outbox, whose retention is longer than any outage that is worth waiting for.
+So no crash loses an event or fans it out twice. While very many deliveries wait for an endpoint, its cursor stays, and
+further events stay in the outbox.
 """
 
 import json
@@ -24,33 +24,33 @@ from pipeline.storage.context import Context
 log = structlog.get_logger(__name__)
 PORTION = 500
 MOST_PORTIONS = 20
-"""For one endpoint in one go: others wait meanwhile."""
+"""Most portions for one endpoint in a row, because other endpoints wait."""
 
 BEHIND = ENDPOINTS.c.active & (ENDPOINTS.c.cursor < select(outbox.COUNTER.c.seq).scalar_subquery())
-"""An endpoint that has not seen every event."""
+"""Selects active endpoints whose cursor is behind the latest event."""
 
 
 def lock(session: Session, endpoint_id: str) -> Any | None:
-    """The endpoint's row, locked until the transaction ends; None if there is none."""
+    """Lock and return the endpoint's row until the transaction ends; None if it does not exist."""
     return session.execute(select(ENDPOINTS).where(ENDPOINTS.c.id == endpoint_id).with_for_update()).one_or_none()
 
 
 def fan_out(context: Context) -> int:
-    """Make the deliveries of all events that there are; how many."""
+    """Create the deliveries of new events; return their number."""
     with context.db.read() as session:
         behind = session.scalars(select(ENDPOINTS.c.id).where(BEHIND).order_by(ENDPOINTS.c.id)).all()
-    made = 0
+    total = 0
     for endpoint_id in behind:
         for _ in range(MOST_PORTIONS):
             added, more = context.db.run(partial(_portion, endpoint_id=endpoint_id))
-            made += added
+            total += added
             if not more:
                 break
-    return made
+    return total
 
 
 def _portion(tx: Tx, endpoint_id: str) -> tuple[int, bool]:
-    """(deliveries that were made, whether there is more)."""
+    """Create a portion of an endpoint's deliveries; return (their number, whether more events follow)."""
     row = lock(tx, endpoint_id)
     if row is None or not row.active:
         return 0, False
@@ -60,21 +60,21 @@ def _portion(tx: Tx, endpoint_id: str) -> tuple[int, bool]:
     room = webhooks_of(tx.settings).max_waiting
     counted = select(func.count()).select_from(waiting.limit(room).subquery())
     room -= tx.execute(counted).scalar_one()
-    found = outbox.after(tx, row.cursor, min(PORTION, room)) if room > 0 else []
-    if not found:
+    events = outbox.after(tx, row.cursor, min(PORTION, room)) if room > 0 else []
+    if not events:
         return 0, False
     patterns = json.loads(row.types)
     added = [
-        {"endpoint_id": endpoint_id, "seq": one.seq, "type": one.type, "created_at": tx.now, "updated_at": tx.now}
-        for one in found
-        if wants(patterns, one.type)
+        {"endpoint_id": endpoint_id, "seq": event.seq, "type": event.type, "created_at": tx.now, "updated_at": tx.now}
+        for event in events
+        if wants(patterns, event.type)
     ]
     if added:
         tx.connection().execute(insert(DELIVERIES), added)
-    # Numbers have no gaps: those that are missing before the first were taken by retention.
-    missed = found[0].seq - row.cursor - 1
+    # Numbers have no gaps: retention deleted the events that are missing before the first.
+    missed = events[0].seq - row.cursor - 1
     if missed:
         log.warning("webhook.events_missed", endpoint=endpoint_id, count=missed)
-    moved = {"cursor": found[-1].seq, "missed": row.missed + missed}
+    moved = {"cursor": events[-1].seq, "missed": row.missed + missed}
     tx.execute(update(ENDPOINTS).where(ENDPOINTS.c.id == endpoint_id).values(**moved))
-    return len(added), len(found) == PORTION
+    return len(added), len(events) == PORTION

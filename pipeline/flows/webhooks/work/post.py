@@ -1,4 +1,4 @@
-"""Sending one message to an endpoint, and what its answer means."""
+"""Sends a message to an endpoint, and classifies the answer."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -9,15 +9,15 @@ from pipeline.flows.webhooks.settings import WebhookSettings
 from pipeline.reading.sandbox.limits import FetchLimits
 
 MAX_ANSWER_BYTES = 65_536
-_TAKEN = frozenset({"too_large", "unsupported"})
-"""What was wrong with the body of an answer whose status was fine."""
-_HOPELESS = frozenset({"http_410", "bad_url", "address_refused"})
-"""What does not pass. Anything else may: receivers are mended, and so are their certificates."""
+_DELIVERED = frozenset({"too_large", "unsupported"})
+"""Errors of the answer's body after a status of success: the message is delivered."""
+_PERMANENT = frozenset({"http_410", "bad_url", "address_refused"})
+"""Permanent errors. All others may pass, because people repair receivers and certificates."""
 
 
 @dataclass(frozen=True)
 class Answer:
-    """What an endpoint answered. `error`: why that does not count as delivered."""
+    """An endpoint's answer. `error`: why it does not count as delivered."""
 
     status: int
     preview: str = ""
@@ -26,8 +26,8 @@ class Answer:
 
 
 def post(url: str, body: bytes, headers: Mapping[str, str], rules: WebhookSettings) -> Answer:
-    """Send a message. Raises `UnitError` if there was no answer, or the address may not be connected to."""
-    from pipeline.reading.web.fetch import fetch  # noqa: PLC0415  # a client of HTTP, for workers alone
+    """Send a message. Raises `UnitError` without an answer, or for a forbidden address."""
+    from pipeline.reading.web.fetch import fetch  # noqa: PLC0415  # only workers need an HTTP client
 
     limits = FetchLimits(MAX_ANSWER_BYTES, rules.timeout_s, connect_s=rules.timeout_s / 2, max_redirects=0)
     try:
@@ -35,9 +35,9 @@ def post(url: str, body: bytes, headers: Mapping[str, str], rules: WebhookSettin
             url, limits, lambda: True, method="POST", body=body, headers=headers, allow_private=rules.allow_private
         )
     except UnitError as failure:
-        if failure.code in _TAKEN:
+        if failure.code in _DELIVERED:
             return Answer(200)
-        kind = ErrorKind.PERMANENT if failure.code in _HOPELESS else ErrorKind.TRANSIENT
+        kind = ErrorKind.PERMANENT if failure.code in _PERMANENT else ErrorKind.TRANSIENT
         error = UnitError(str(failure), kind=kind, retry_after_s=failure.retry_after_s, code=failure.code)
         word, _, status = failure.code.partition("_")
         if word == "http" and status.isdecimal():

@@ -90,6 +90,6 @@ def test_all_that_failed_is_sent_again_to_one_endpoint_or_all_that_are_active(
 @pytest.mark.parametrize(
     "new", [{"url": "ftp://x"}, {"url": "https://a:b@x/"}, {**NEW, "types": ["eaten"]}, {**NEW, "secret": "x"}, {}]
 )
-def test_what_cannot_be_an_endpoint_is_refused(context: Context, api: TestClient, new: dict[str, object]) -> None:
+def test_an_invalid_endpoint_is_refused(context: Context, api: TestClient, new: dict[str, object]) -> None:
     assert api.post(ENDPOINTS, json=new).status_code == 422
     assert api.get(ENDPOINTS).json()["items"] == []

@@ -278,7 +278,7 @@ def test_pictures_are_taken_in_from_the_browser(api: TestClient, context: Contex
 
 def test_batches_say_how_they_stand(api: TestClient, hand: Hand) -> None:
     batch, shots = hand.batch()
-    hand.look_at_all(batch)
+    hand.analyse_shards(batch)
     html = page(api, "/batches")
     assert f'href="{SHOTS_AT}/batches/{batch}"' in html
     assert "No batch is in this state" in page(api, "/batches", status="failed")

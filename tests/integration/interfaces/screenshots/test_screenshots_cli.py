@@ -177,7 +177,7 @@ def test_status_counts_and_says_in_words_what_was_done_without_a_model(context: 
     found = shown("status")
     assert (found["batches"], found["buffered"], found["pressure"]) == ({"pending": 1}, 0, 0)
     assert any("No vision model looked" in note for note in found["notes"])
-    assert "no meaning" in penstock("status").output
+    assert "not their meaning" in penstock("status").output
 
 
 def test_dead_letters_have_reasons_and_are_replayed(

@@ -1,4 +1,4 @@
-"""A provider that looks, writes and embeds."""
+"""A provider of vision, text and embeddings."""
 
 from collections.abc import Callable, Iterator
 
@@ -46,7 +46,7 @@ def driver(context: Context) -> Driver:
 
 @pytest.fixture
 def new_batch(hand: Hand) -> NewBatch:
-    """Makes a batch of five frames with pictures: two shards, of three and of two."""
+    """Makes a batch of five frames with pictures: shards of three and two."""
 
     def make() -> tuple[int, list[int]]:
         batch, shots = hand.batch()

@@ -1,4 +1,4 @@
-"""A message makes vectors of nodes: by a provider, or lexical ones here."""
+"""A message makes vectors of nodes by a provider, or lexical vectors on this machine."""
 
 from datetime import timedelta
 from typing import Any
@@ -21,7 +21,7 @@ from tests.support.screens import EMBED, Driver
 
 @pytest.fixture
 def made(hand: Hand) -> list[int]:
-    """Four nodes that wait for their vectors, the third of an odd text."""
+    """Make four nodes that wait for their vectors; the third has an odd text."""
     batch, _ = hand.batch()
     titles = ["apples", "pears", "odd", "plums"]
     return hand.analyse(
@@ -34,9 +34,7 @@ def states(context: Context) -> list[str]:
         return list(session.execute(select(EMBEDDINGS.c.status).order_by(EMBEDDINGS.c.id)).scalars())
 
 
-def test_a_message_that_has_nothing_to_do_gives_its_place_back(
-    context: Context, driver: Driver, provider: ProviderServer
-) -> None:
+def test_a_message_without_work_gives_its_slot_back(context: Context, driver: Driver, provider: ProviderServer) -> None:
     gate = gates.gate(context, SCREENSHOT_EMBEDDINGS)
     assert gate.admit("me").granted
     assert gate.look().in_flight == 1
@@ -64,7 +62,7 @@ class TestLexical:
     def settings_env(self) -> dict[str, str]:
         return {}
 
-    def test_vectors_are_made_here(self, context: Context, driver: Driver, made: list[int]) -> None:
+    def test_this_machine_makes_lexical_vectors(self, context: Context, driver: Driver, made: list[int]) -> None:
         assert embedding.waiting(context)
         done = driver.embed(queue="control")
         assert (done.done, done.again) == (4, False)
@@ -72,7 +70,7 @@ class TestLexical:
         assert set(models_of(context, made)) == {embedding.space_of(context.settings)}
         assert not embedding.waiting(context)
 
-    def test_a_portion_is_made_at_once_and_the_next_message_goes_on(
+    def test_a_message_makes_one_portion_and_the_next_continues(
         self, context: Context, driver: Driver, made: list[int]
     ) -> None:
         done = driver.embed(3, queue="control")
@@ -89,7 +87,7 @@ def test_provider_makes_the_vectors_of_a_portion_in_one_call(
     assert states(context) == ["succeeded"] * 4
 
 
-def test_text_that_is_refused_alone_is_given_up_and_the_others_get_their_vectors(
+def test_text_that_fails_alone_is_a_dead_letter_and_the_others_get_their_vectors(
     context: Context, driver: Driver, provider: ProviderServer, made: list[int]
 ) -> None:
     provider.script.rule = refuses_odd
@@ -117,17 +115,17 @@ def test_one_bad_text_among_many_is_found_with_few_calls(
     while settled.again:
         settled = driver.embed(settled.size)
     assert states(context) == [*["succeeded"] * 31, "failed_permanent"]
-    assert len(provider.records) <= 12  # one by one, with all others again after each, were 63
+    assert len(provider.records) <= 12  # one text a call, with all others after each, would take 63
 
 
-def test_passing_error_leaves_all_waiting_and_says_when_to_try_again(
+def test_transient_error_leaves_all_nodes_waiting_for_a_retry(
     context: Context, driver: Driver, provider: ProviderServer, made: list[int]
 ) -> None:
     provider.push(Fault(status=503, headers={"Retry-After": "7"}))
     done = driver.embed()
     assert (done.done, done.again, done.retry_in_s) == (0, False, 7)
     assert states(context) == ["pending"] * 4
-    assert driver.embed() == Settled(), "they wait"
+    assert driver.embed() == Settled(), "the nodes wait"
     driver.skip_waits()
     assert driver.embed().done == 4
 
@@ -150,7 +148,7 @@ def test_reply_with_too_few_vectors_stores_none(
 
 
 @pytest.mark.both_databases
-def test_vector_of_a_text_that_changed_meanwhile_is_discarded(
+def test_vector_of_a_changed_text_is_discarded(
     context: Context, driver: Driver, provider: ProviderServer, made: list[int]
 ) -> None:
     def change(record: Record) -> None:
@@ -168,7 +166,7 @@ def test_vector_of_a_text_that_changed_meanwhile_is_discarded(
 
 
 @pytest.mark.both_databases
-def test_nodes_that_a_message_has_are_left_alone_by_others(
+def test_claimed_nodes_are_left_alone_by_other_messages(
     context: Context, driver: Driver, provider: ProviderServer, made: list[int]
 ) -> None:
     found: list[int] = []
@@ -182,7 +180,7 @@ def test_nodes_that_a_message_has_are_left_alone_by_others(
     assert found == made[3:], "no vector is paid for twice"
 
 
-def test_a_provider_that_is_away_uses_up_no_attempt(
+def test_a_provider_that_is_down_uses_no_attempt(
     context: Context, driver: Driver, provider: ProviderServer, made: list[int]
 ) -> None:
     for _ in range(10):

@@ -1,4 +1,4 @@
-"""Who watches is told when a batch begins and how it ended."""
+"""Watchers receive events at the start and the end of a batch."""
 
 import pytest
 
@@ -22,7 +22,7 @@ def told_of(context: Context) -> list[dict[str, str]]:
 
 
 @pytest.mark.both_databases
-def test_batch_is_announced_when_it_begins_and_when_it_is_done_with_its_times(
+def test_batch_is_announced_at_its_start_and_at_its_end_with_its_times(
     context: Context, driver: Driver, provider: ProviderServer, new_batch: NewBatch
 ) -> None:
     provider.script.latency_s = 0.05
@@ -69,7 +69,7 @@ def test_batch_is_announced_when_it_begins_and_when_it_is_done_with_its_times(
     [(UnitError("504 from the model"), "failed"), (UnitError("refused", kind=ErrorKind.PERMANENT), "failed_permanent")],
     ids=["waits", "given-up"],
 )
-def test_batch_that_failed_says_why(
+def test_failed_batch_is_announced_with_its_reason(
     context: Context, driver: Driver, new_batch: NewBatch, error: UnitError, status: str
 ) -> None:
     batch, _ = new_batch()
@@ -83,7 +83,7 @@ def test_batch_that_failed_says_why(
     assert str(error) in finished["errorMessage"]
 
 
-def test_batch_that_goes_on_elsewhere_is_not_announced_as_finished(
+def test_batch_that_continues_elsewhere_is_not_announced_as_finished(
     context: Context, driver: Driver, new_batch: NewBatch
 ) -> None:
     batch, _ = new_batch()
@@ -93,7 +93,7 @@ def test_batch_that_goes_on_elsewhere_is_not_announced_as_finished(
     assert told_of(context) == []
 
 
-def test_batch_that_is_gone_is_not_announced_and_nobody_fails_while_redis_is_away(
+def test_deleted_batch_is_not_announced_and_no_message_fails_while_redis_is_down(
     context: Context, driver: Driver, new_batch: NewBatch
 ) -> None:
     announce_finished(context, 4711)

@@ -1,4 +1,4 @@
-"""A message makes nodes of a batch: by the text model, and directly where it is away or no use."""
+"""A message expands a batch by the text model, or directly if the model is down or useless."""
 
 import json
 from collections.abc import Callable
@@ -27,7 +27,7 @@ from tests.support.screens import Driver, Models, expanded, lost_at, paint, seen
 
 @pytest.fixture
 def analysed(driver: Driver, new_batch: NewBatch, provider: ProviderServer) -> Callable[[], int]:
-    """Makes a batch that was looked at; what was asked for that is forgotten."""
+    """Makes an analysed batch, and clears the provider's record of requests."""
 
     def make() -> int:
         batch, _ = new_batch()
@@ -54,7 +54,7 @@ def expansions(context: Context) -> list[Any]:
 
 
 @pytest.mark.both_databases
-def test_model_makes_nodes_and_edges_and_they_name_it(
+def test_model_makes_nodes_and_edges_whose_provenance_names_it(
     context: Context, driver: Driver, analysed: Callable[[], int]
 ) -> None:
     batch = analysed()
@@ -73,7 +73,7 @@ def test_model_makes_nodes_and_edges_and_they_name_it(
     assert queries.show(context, event.id).provenance[0].model == "writer"
 
 
-def test_reply_that_was_paid_for_is_used_by_the_worker_that_comes_after_a_lost_one(
+def test_paid_reply_of_a_lost_worker_is_used_by_the_next(
     context: Context, driver: Driver, provider: ProviderServer, analysed: Callable[[], int]
 ) -> None:
     batch = analysed()
@@ -87,7 +87,7 @@ def test_reply_that_was_paid_for_is_used_by_the_worker_that_comes_after_a_lost_o
     assert [call.attempt for call in expansions(context)] == [1]
 
 
-def test_stored_reply_is_used_although_the_text_model_is_away_meanwhile(
+def test_stored_reply_is_used_while_the_text_model_is_down(
     context: Context, driver: Driver, provider: ProviderServer, analysed: Callable[[], int]
 ) -> None:
     batch = analysed()
@@ -98,7 +98,7 @@ def test_stored_reply_is_used_although_the_text_model_is_away_meanwhile(
     assert {node.made_by for node in nodes_of(context)} == {"model"}
 
 
-def test_unusable_reply_is_mended_once(
+def test_unusable_reply_is_repaired_once(
     context: Context, driver: Driver, provider: ProviderServer, analysed: Callable[[], int]
 ) -> None:
     batch = analysed()
@@ -113,7 +113,7 @@ def test_unusable_reply_is_mended_once(
     assert {node.made_by for node in nodes_of(context)} == {"model"}
 
 
-def test_reply_that_is_broken_twice_leaves_segments_as_they_stand_and_says_so(
+def test_segments_become_nodes_directly_after_two_unusable_replies(
     context: Context, driver: Driver, provider: ProviderServer, models: Models, analysed: Callable[[], int]
 ) -> None:
     models.expand = lambda _: "no JSON at all"
@@ -146,7 +146,7 @@ def test_valid_nodes_of_a_reply_that_stays_broken_are_kept(
 
 
 @pytest.mark.usefixtures("others_succeed")
-def test_text_model_that_fails_three_times_is_done_without(
+def test_segments_become_nodes_directly_after_three_failures_of_the_text_model(
     context: Context, driver: Driver, provider: ProviderServer, analysed: Callable[[], int]
 ) -> None:
     batch = analysed()
@@ -179,7 +179,7 @@ def test_refusal_of_the_text_model_costs_one_call(
     assert row_of(context, batch).made_by == "direct"
 
 
-def test_closed_gate_uses_no_attempt_and_the_message_takes_its_place_again(
+def test_closed_gate_uses_no_attempt_and_the_message_queues_again(
     context: Context, driver: Driver, provider: ProviderServer, analysed: Callable[[], int]
 ) -> None:
     batch = analysed()
@@ -193,7 +193,7 @@ def test_closed_gate_uses_no_attempt_and_the_message_takes_its_place_again(
     assert driver.expand(batch).done
 
 
-def test_batches_go_on_without_the_text_model_while_its_breaker_is_open(
+def test_batches_continue_without_the_text_model_while_its_breaker_is_open(
     context: Context, driver: Driver, provider: ProviderServer, new_batch: NewBatch, analysed: Callable[[], int]
 ) -> None:
     analysed()
@@ -211,7 +211,7 @@ def test_batches_go_on_without_the_text_model_while_its_breaker_is_open(
     assert "No text model expanded these segments" in row_of(context, batch).notes
 
 
-def test_threads_that_nobody_was_told_of_begin_new_ones(
+def test_threads_outside_the_history_start_new_threads(
     context: Context, driver: Driver, models: Models, analysed: Callable[[], int]
 ) -> None:
     def elsewhere(asked: dict[str, Any]) -> object:
@@ -232,7 +232,7 @@ def test_threads_that_nobody_was_told_of_begin_new_ones(
     assert "names another thread than its segment has" in notes
 
 
-def test_segments_go_on_with_a_thread_of_the_history(
+def test_segments_continue_a_thread_of_the_history(
     context: Context, driver: Driver, models: Models, provider: ProviderServer, analysed: Callable[[], int]
 ) -> None:
     first = analysed()
@@ -270,13 +270,13 @@ def shots_of_batch(context: Context, batch: int) -> list[int]:
 
 
 def _recognise_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is read on frames decides nothing here, and reading it takes long."""
+    """Skip text recognition, which is slow and irrelevant here."""
     monkeypatch.setattr(
         renditions, "lines_of", lambda path, *_, **__: [SeenText(f"text {path.stat().st_ino}", 0.03, 0.03, 0.3, 0.1)]
     )
 
 
-def test_segments_made_by_rules_are_told_from_those_of_a_model(
+def test_segments_made_by_rules_are_distinguishable_from_those_of_a_model(
     context: Context, driver: Driver, new_batch: NewBatch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _recognise_at_once(monkeypatch)
@@ -288,7 +288,7 @@ def test_segments_made_by_rules_are_told_from_those_of_a_model(
 
 
 @pytest.mark.both_databases
-def test_batches_of_one_window_that_were_not_told_of_each_other_are_one_thread_by_rules(
+def test_simultaneous_batches_of_one_window_share_a_thread_by_rules(
     context: Context, driver: Driver, hand: Hand, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _recognise_at_once(monkeypatch)
@@ -304,7 +304,7 @@ def test_batches_of_one_window_that_were_not_told_of_each_other_are_one_thread_b
     assert threads[ids[2]].isdisjoint(threads[ids[3]])
 
 
-def test_frames_that_are_deleted_meanwhile_do_not_move_segments_to_other_frames(
+def test_deleted_frames_do_not_move_segments_to_other_frames(
     context: Context, driver: Driver, models: Models, provider: ProviderServer, new_batch: NewBatch
 ) -> None:
     def one_each(asked: dict[str, Any]) -> object:
@@ -325,7 +325,7 @@ def test_frames_that_are_deleted_meanwhile_do_not_move_segments_to_other_frames(
     assert found == {f"about {shot}": [shot] for shot in shots[1:]}
 
 
-def test_reply_that_nobody_foresaw_is_done_without(
+def test_unexpected_error_with_a_reply_falls_back(
     context: Context, driver: Driver, analysed: Callable[[], int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def broken(*_: object) -> None:
@@ -338,7 +338,7 @@ def test_reply_that_nobody_foresaw_is_done_without(
     assert "unexpected KeyError" in row_of(context, batch).notes
 
 
-def test_error_that_nobody_foresaw_makes_a_dead_letter_and_holds_no_claim(
+def test_unexpected_error_makes_a_dead_letter_without_a_claim(
     context: Context, driver: Driver, analysed: Callable[[], int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def broken(*_: object) -> None:
@@ -356,7 +356,7 @@ def test_error_that_nobody_foresaw_makes_a_dead_letter_and_holds_no_claim(
 
 
 @pytest.mark.both_databases
-def test_commits_that_are_not_answered_book_each_call_once(
+def test_commits_without_an_answer_charge_each_call_once(
     context: Context, driver: Driver, new_batch: NewBatch, provider: ProviderServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     batch, _ = new_batch()

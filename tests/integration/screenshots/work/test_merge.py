@@ -1,4 +1,4 @@
-"""A message merges nodes: by the text model, and by rules without one or if its reply is not usable."""
+"""A message merges nodes by the text model, or by rules without one or after an unusable reply."""
 
 import json
 import threading
@@ -30,7 +30,7 @@ def said(title: str, *keywords: str) -> Content:
 
 @pytest.fixture
 def pair(driver: Driver, hand: Hand) -> tuple[int, int]:
-    """A node that stands, with a vector, and a newer one of its thread and kind that waits."""
+    """Make a merged node with a vector, and a newer waiting node of its thread and kind."""
     return add(driver, hand, "apples", "red"), add(driver, hand, "pears", "green", "sweet")
 
 
@@ -71,7 +71,7 @@ def test_messages_change_ends_from_merge_to_merge(driver: Driver, hand: Hand, mo
     assert ends == [True, False, True, False]
 
 
-def test_nodes_with_nothing_to_be_merged_with_need_no_model(
+def test_nodes_without_a_target_need_no_model(
     context: Context, driver: Driver, provider: ProviderServer, pair: tuple[int, int]
 ) -> None:
     first, second = pair
@@ -103,7 +103,7 @@ def test_model_writes_the_merged_node_which_names_it_and_waits_for_its_vector(
     assert driver.join().done == 0
 
 
-def test_rules_merge_where_nobody_is_asked(
+def test_rules_merge_without_a_text_model(
     context: Context, driver: Driver, provider: ProviderServer, pair: tuple[int, int]
 ) -> None:
     first, second = pair
@@ -126,7 +126,7 @@ def test_rules_merge_where_nobody_is_asked(
     ],
     ids=["no-json", "no-title", "refused", "server-error", "cut-off"],
 )
-def test_rules_merge_where_the_model_is_no_use(
+def test_rules_merge_after_failures_of_the_model(
     context: Context, driver: Driver, provider: ProviderServer, pair: tuple[int, int], fault: Fault
 ) -> None:
     provider.push(fault)
@@ -134,7 +134,7 @@ def test_rules_merge_where_the_model_is_no_use(
     assert queries.show(context, pair[0]).node.title == "apples / pears"
     assert queries.show(context, pair[0]).provenance[-1].method == "rules"
     assert merged_calls(context) == []
-    assert len(traced(context)) == 1, "what was paid for is told of"
+    assert len(traced(context)) == 1, "the paid call is on record"
 
 
 def test_closed_gate_sends_the_node_back_without_an_attempt(
@@ -152,22 +152,22 @@ def test_closed_gate_sends_the_node_back_without_an_attempt(
     assert driver.join().done == 1
 
 
-def test_merge_of_a_worker_that_was_lost_is_done_once_by_another(
+def test_merge_of_a_lost_worker_is_done_once_by_another(
     context: Context, driver: Driver, provider: ProviderServer, pair: tuple[int, int]
 ) -> None:
     asked = len(provider.records)
     with lost_at(merge, "settle"):
         driver.join()
-    assert driver.join().done == 0, "it is held"
+    assert driver.join().done == 0, "another worker holds it"
     assert FLOW.free_lost(context, {"w"}) == 1
     assert driver.join().done == 1
     assert queries.show(context, pair[0]).node.title == "apples & pears"
-    assert len(provider.records) == asked + 1, "its answer came, and is used"
+    assert len(provider.records) == asked + 1, "the answer arrived and is used"
     assert [call.attempt for call in merged_calls(context)] == [1]
 
 
 @pytest.mark.both_databases
-def test_two_messages_at_once_on_one_target_lose_nothing(
+def test_two_simultaneous_messages_for_one_target_lose_no_text(
     context: Context, driver: Driver, provider: ProviderServer, hand: Hand
 ) -> None:
     provider.script.latency_s = 0.05
@@ -188,11 +188,11 @@ def test_two_messages_at_once_on_one_target_lose_nothing(
         assert session.execute(select(func.count()).select_from(LINKS).where(LINKS.c.node_id == node.id)).scalar() == 12
     assert node.title == " & ".join(f"n{number}" for number in range(6))
     assert json.loads(node.merged_from_ids) == made[1:]
-    assert provider.max_concurrent == 1, "merges into one target are serial: nothing is paid for twice"
+    assert provider.max_concurrent == 1, "merges into one target are serial, so no call is paid twice"
     assert len(provider.records) == 5
 
 
-def test_error_that_nobody_foresaw_makes_a_dead_letter_and_holds_no_claim(
+def test_unexpected_error_makes_a_dead_letter_without_a_claim(
     context: Context, driver: Driver, pair: tuple[int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def broken(*_: object) -> None:
@@ -208,7 +208,7 @@ def test_error_that_nobody_foresaw_makes_a_dead_letter_and_holds_no_claim(
     assert driver.join().done == 1
 
 
-def test_reply_that_nobody_foresaw_is_done_without(
+def test_unexpected_error_with_a_reply_falls_back(
     context: Context, driver: Driver, pair: tuple[int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def broken(*_: object) -> None:

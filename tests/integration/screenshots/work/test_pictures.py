@@ -1,4 +1,4 @@
-"""Pictures are made ahead of their calls, few of them, and not for frames that are gone."""
+"""A process makes a few pictures ahead of their calls, and none of deleted frames."""
 
 import pytest
 from sqlalchemy import select
@@ -23,7 +23,7 @@ def settings_env() -> dict[str, str]:
 
 @pytest.fixture
 def made(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The files whose pictures were made, by whomever."""
+    """Collect the files whose pictures are made."""
     names: list[str] = []
 
     def counted(path: object) -> bytes:
@@ -41,14 +41,14 @@ def files_of(context: Context, shots: list[int]) -> list[str]:
 
 
 def ends(ahead: Pictures, context: Context) -> None:
-    """When no message comes any more, its thread ends, and what it kept is gone."""
+    """Wait until the thread ends and drops its pictures, because no message follows."""
     ahead._keep_s = 0.05
     ahead.make_ahead(context)
     wait_until(lambda: ahead._thread is None, 60, "the thread ended")
     assert ahead._made == {}
 
 
-def test_pictures_of_shards_that_wait_are_made_once_and_taken(context: Context, hand: Hand, made: list[str]) -> None:
+def test_pictures_of_waiting_shards_are_made_once_and_used(context: Context, hand: Hand, made: list[str]) -> None:
     batch, shots = hand.batch()
     analysis.claim(context, batch)
     assert shard.claim(context, batch, ME) is not None
@@ -56,16 +56,16 @@ def test_pictures_of_shards_that_wait_are_made_once_and_taken(context: Context, 
     ahead.make_ahead(context)
     waiting = files_of(context, shots[2:])
     wait_until(lambda: len(ahead._made) == 3, 60, "three pictures")
-    assert sorted(made) == sorted(waiting), "not those of the shard that is claimed"
+    assert sorted(made) == sorted(waiting), "without the claimed shard's pictures"
     path = files.path_of(context.settings, waiting[0].rpartition("/")[2])
     assert ahead.take(path) == jpeg_of(path)
     assert len(made) == 3
     assert ahead.take(path) == jpeg_of(path)
-    assert len(made) == 4, "what was taken is not kept"
+    assert len(made) == 4, "a used picture is dropped"
     ends(ahead, context)
 
 
-def test_pictures_of_frames_that_are_gone_or_not_wanted_any_more_are_dropped(context: Context, hand: Hand) -> None:
+def test_pictures_of_deleted_or_analysed_frames_are_dropped(context: Context, hand: Hand) -> None:
     batch, shots = hand.batch()
     analysis.claim(context, batch)
     ahead = Pictures(keep_s=600)
@@ -82,7 +82,7 @@ def test_pictures_of_frames_that_are_gone_or_not_wanted_any_more_are_dropped(con
     ends(ahead, context)
 
 
-def test_no_more_is_kept_than_there_is_room_for(
+def test_pictures_stay_within_the_memory_limit(
     context: Context, hand: Hand, made: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pictures, "MAX_BYTES", 1)

@@ -1,4 +1,4 @@
-"""A message looks at a shard: what is asked, what is stored, and what becomes of a call that goes wrong."""
+"""A message analyses a shard: its request, its stored result, and its errors."""
 
 import hashlib
 import json
@@ -52,12 +52,12 @@ def titles(context: Context) -> list[str]:
 
 
 @pytest.mark.both_databases
-def test_good_replies_are_stored_with_what_they_rest_on(
+def test_valid_replies_are_stored_with_their_calls(
     context: Context, driver: Driver, provider: ProviderServer, new_batch: NewBatch
 ) -> None:
     batch, shots = new_batch()
     assert driver.look_at(batch).status is WorkStatus.PENDING
-    assert titles(context) == ["Writing a test"]  # the boundary between the shards is gone
+    assert titles(context) == ["Writing a test"]  # segments at the boundary between the shards are joined
     assert [queries.screenshot(context, shot).ocr_text for shot in shots] == [f"text {shot}" for shot in shots]
     first, second = used_calls(context)
     said = provider.records[0].body["messages"]
@@ -67,14 +67,14 @@ def test_good_replies_are_stored_with_what_they_rest_on(
     assert [json.loads(call.shot_ids) for call in (first, second)] == [shots[:3], shots[3:]]
     assert traced(context) == [("vlm_analyze_shard", "eyes", "ok")] * 2
     assert [len(record.body["messages"][1]["content"]) - 1 for record in provider.records] == [3, 2]
-    # Screens are counted in the batch, not in the shard.
+    # Screen ids count in the batch, not in the shard.
     assert [[one["screen_id"] for one in told(record)["screenshots"]] for record in provider.records] == [
         [1, 2, 3],
         [4, 5],
     ]
 
 
-def test_unusable_reply_is_mended_once_by_a_second_message(
+def test_unusable_reply_is_repaired_once_by_a_second_message(
     context: Context, driver: Driver, provider: ProviderServer, new_batch: NewBatch
 ) -> None:
     batch, _ = new_batch()
@@ -88,13 +88,13 @@ def test_unusable_reply_is_mended_once_by_a_second_message(
     assert not driver.analyse(batch).again
     asked = provider.records[1].body["messages"][1]["content"]
     assert "segments: Input should be a valid list" in asked[0]["text"]
-    assert len(asked) == 4  # the pictures are sent again
+    assert len(asked) == 4  # the repair repeats the pictures
     row = shard_rows(context)[0]
     assert (row.status, row.attempts, row.reply) == ("succeeded", 1, None)
     assert [(call.attempt, call.ask) for call in used_calls(context)] == [(1, "repair")]
 
 
-def test_reply_that_stays_unusable_gives_up_its_batch_after_one_repair(
+def test_batch_fails_if_its_reply_is_unusable_after_one_repair(
     context: Context, driver: Driver, provider: ProviderServer, models: Models, new_batch: NewBatch
 ) -> None:
     models.index = lambda asked: seen(asked) if len(asked["screenshots"]) == 2 else "I cannot say."
@@ -103,10 +103,10 @@ def test_reply_that_stays_unusable_gives_up_its_batch_after_one_repair(
     assert len(provider.records) == 3  # two about the first shard, one about the second
     assert [row.status for row in shard_rows(context)] == ["failed_permanent", "succeeded"]
     reason = queries.dead_letters(context)[0].reason
-    assert reason.startswith("shard 1: the model's reply is not usable, even after a repair: the reply is not JSON")
+    assert reason.startswith("shard 1: the model's reply is unusable, even after a repair: the reply is not JSON")
 
 
-def test_valid_parts_of_a_reply_that_stays_broken_are_kept_and_it_says_so(
+def test_valid_parts_of_an_unusable_reply_are_kept_with_a_note(
     context: Context, driver: Driver, provider: ProviderServer, models: Models, new_batch: NewBatch
 ) -> None:
     def half(asked: dict[str, Any]) -> object:
@@ -122,7 +122,7 @@ def test_valid_parts_of_a_reply_that_stays_broken_are_kept_and_it_says_so(
     assert "only the valid parts of the reply were taken" in batch_row(context).notes
 
 
-def test_reply_that_is_cut_off_is_not_asked_for_again(
+def test_truncated_reply_is_not_requested_twice(
     context: Context, driver: Driver, provider: ProviderServer, new_batch: NewBatch
 ) -> None:
     batch, _ = new_batch()
@@ -132,9 +132,7 @@ def test_reply_that_is_cut_off_is_not_asked_for_again(
     assert "PENSTOCK_SCREENSHOTS__SHARD_SIZE" in queries.dead_letters(context)[0].reason
 
 
-def test_screenshots_that_were_not_sent_are_left_out(
-    context: Context, driver: Driver, models: Models, new_batch: NewBatch
-) -> None:
+def test_unsent_screenshots_are_left_out(context: Context, driver: Driver, models: Models, new_batch: NewBatch) -> None:
     others = new_batch()[1]
 
     def confused(asked: dict[str, Any]) -> object:
@@ -149,7 +147,7 @@ def test_screenshots_that_were_not_sent_are_left_out(
     driver.look_at(batch)
     notes = rows_of(context, BATCHES)[0].notes
     assert "“Elsewhere” was left out" in notes
-    assert f"a screenshot that was not sent was described: {others[0]}" in notes
+    assert f"the reply describes a screenshot that was not sent: {others[0]}" in notes
     assert queries.screenshot(context, others[0]).ocr_text is None
     segments = json.loads(rows_of(context, BATCHES)[0].index_json)["segments"]
     assert [segment["screen_ids"] for segment in segments] == [[1, 2, 3, 4, 5]]
@@ -170,7 +168,7 @@ def test_refusal_is_final_for_its_shard_and_its_sibling_is_paid_for_once(
 
 
 @pytest.mark.usefixtures("others_succeed")
-def test_shard_that_met_a_server_error_waits_and_is_asked_about_alone(
+def test_shard_waits_after_a_server_error_and_is_retried_alone(
     context: Context, driver: Driver, provider: ProviderServer, new_batch: NewBatch
 ) -> None:
     batch, _ = new_batch()
@@ -188,7 +186,7 @@ def test_shard_that_met_a_server_error_waits_and_is_asked_about_alone(
     assert batch_row(context).error is None
 
 
-def test_shard_that_meets_a_rate_limit_goes_back_and_waits_at_the_gate_without_an_attempt(
+def test_rate_limited_shard_waits_at_the_gate_without_an_attempt(
     context: Context, driver: Driver, provider: ProviderServer, new_batch: NewBatch
 ) -> None:
     batch, _ = new_batch()
@@ -196,7 +194,7 @@ def test_shard_that_meets_a_rate_limit_goes_back_and_waits_at_the_gate_without_a
     provider.push(Fault(status=429, headers={"Retry-After": "300"}))
     assert driver.analyse(batch).again
     assert [(row.status, row.attempts) for row in shard_rows(context)] == [("pending", 0)] * 2
-    # The gate is closed now: nothing is sent.
+    # The gate is closed now, so no message is sent.
     assert driver.analyse(batch).again
     assert len(provider.records) == 1
     assert gates.closed_because(context, SCREENSHOT_VISION)
@@ -217,7 +215,7 @@ def test_shard_before_a_closed_gate_goes_back_without_an_attempt_and_without_a_c
     assert driver.look_at(batch).status is WorkStatus.PENDING
 
 
-def test_frames_whose_files_are_gone_are_not_sent_and_a_shard_without_any_costs_no_call(
+def test_frames_without_files_are_not_sent_and_a_shard_without_files_costs_no_call(
     context: Context, driver: Driver, provider: ProviderServer, new_batch: NewBatch
 ) -> None:
     batch, shots = new_batch()
@@ -233,7 +231,7 @@ def test_frames_whose_files_are_gone_are_not_sent_and_a_shard_without_any_costs_
     assert states == ["failed_permanent", "succeeded", "succeeded", "failed_permanent", "failed_permanent"]
 
 
-def test_damaged_file_gives_up_its_frame_alone(
+def test_damaged_file_fails_only_its_frame(
     context: Context, driver: Driver, provider: ProviderServer, new_batch: NewBatch
 ) -> None:
     batch, shots = new_batch()
@@ -247,7 +245,7 @@ def test_damaged_file_gives_up_its_frame_alone(
     assert sorted(sent) == sorted(set(shots) - {shots[1]})
 
 
-def test_frames_wait_while_no_process_can_be_started_to_look_at_them(
+def test_frames_wait_while_no_child_process_can_start(
     context: Context, driver: Driver, new_batch: NewBatch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def nobody(_: object) -> bytes:
@@ -263,7 +261,7 @@ def test_frames_wait_while_no_process_can_be_started_to_look_at_them(
 
 
 @pytest.mark.slow
-def test_without_a_provider_text_is_recognised_here_and_the_batch_says_so(
+def test_without_a_provider_this_machine_recognises_text_and_the_batch_notes_it(
     context: Context, driver: Driver, provider: ProviderServer, new_batch: NewBatch
 ) -> None:
     batch, shots = new_batch()
@@ -277,7 +275,7 @@ def test_without_a_provider_text_is_recognised_here_and_the_batch_says_so(
 
 
 @pytest.mark.both_databases
-def test_what_a_provider_says_of_an_error_fits_every_database(
+def test_a_providers_error_message_fits_every_database(
     context: Context, driver: Driver, new_batch: NewBatch, models: Models
 ) -> None:
     batch, _ = new_batch()
@@ -287,13 +285,13 @@ def test_what_a_provider_says_of_an_error_fits_every_database(
 
 
 @pytest.mark.both_databases
-def test_what_a_database_says_of_an_error_holds_nothing_of_the_screen(context: Context) -> None:
+def test_a_databases_error_message_contains_no_text_of_the_screen(context: Context) -> None:
     with pytest.raises(DBAPIError) as failed, context.db.transaction() as session:
         session.execute(text("SELECT :secret FROM nowhere"), {"secret": "what was read on the screen"})
     assert "what was read" not in str(failed.value)
 
 
-def test_frames_wait_while_their_whole_folder_is_away(
+def test_frames_wait_while_their_folder_is_missing(
     context: Context, driver: Driver, new_batch: NewBatch, provider: ProviderServer
 ) -> None:
     batch, shots = new_batch()
