@@ -19,7 +19,7 @@ _HELP = {
     "batch_size": "screenshots in a batch, from the next batch on",
     "batch_timeout_s": "seconds from its first screenshot until a smaller batch is ready",
     "shard_size": "screenshots in one call, from the next batch on",
-    "max_segments_per_batch": "most segments of a batch; beyond that, the merge joins the least important",
+    "max_segments_per_batch": "most segments of a batch; beyond that, the least important join a neighbour",
     "recovery_age_s": "seconds; older batches go to the recovery track",
     "realtime_weight": "turns of new batches while old batches also wait",
     "recovery_weight": "turns of old and retried batches while new batches also wait",

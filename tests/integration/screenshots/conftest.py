@@ -32,9 +32,9 @@ ME = Owner("here:1:a", "request-1")
 @pytest.fixture(autouse=True)
 def launched(monkeypatch: pytest.MonkeyPatch) -> Dispatch:
     """Collect the launches of transactions instead of sending them."""
-    asked = Dispatch()
-    monkeypatch.setattr("pipeline.process._launch", lambda _, dispatch: asked.add(dispatch))
-    return asked
+    collected = Dispatch()
+    monkeypatch.setattr("pipeline.process._launch", lambda _, dispatch: collected.add(dispatch))
+    return collected
 
 
 @dataclass(frozen=True)
@@ -127,8 +127,8 @@ class Hand:
     def batch(self, *, source: str = "screen:1", ts: datetime | None = None, app: str = "") -> tuple[int, list[int]]:
         """Make a batch of five new frames; return (its id, the frames' ids)."""
         taken = [self.add(source=source, ts=ts + timedelta(seconds=i) if ts else None, app=app) for i in range(5)]
-        (made,) = buffer.batch(self.context, source)
-        return made, [shot.shot_id for shot in taken if shot.shot_id is not None]
+        (batch_id,) = buffer.batch(self.context, source)
+        return batch_id, [shot.shot_id for shot in taken if shot.shot_id is not None]
 
     def settle_shard(self, part: ShardUnit, evidence: dict[int, Evidence] | None = None, model: str = "m") -> bool:
         """Store a shard's result with the evidence of its frames."""
@@ -149,9 +149,9 @@ class Hand:
         unit = expansion.claim(self.context, batch_id, ME)
         assert unit is not None
         drawn = as_expansion(batch_id, [shot.id for shot in unit.shots], drafts)
-        made = expansion.settle(self.context, unit, drawn, Origin.MODEL)
-        assert made is not None
-        return made
+        node_ids = expansion.settle(self.context, unit, drawn, Origin.MODEL)
+        assert node_ids is not None
+        return node_ids
 
     def merge_all(self, joined: Callable[[Content, Content], Content] | None = None) -> int:
         done = 0

@@ -74,9 +74,9 @@ def test_only_the_failed_shard_runs_again(context: Context, hand: Hand) -> None:
     assert statuses(context) == ["failed"] * 5
     assert analysis.claim(context, batch) is None  # not due
     due_now(context)
-    again = analysis.claim(context, batch)
-    assert again is not None
-    assert (again.due, again.is_new) == (1, True)
+    retried = analysis.claim(context, batch)
+    assert retried is not None
+    assert (retried.due, retried.is_new) == (1, True)
     assert analysis.settle(context, batch).status is None  # a message of the previous attempt uses no attempt
     part = claimed(context, batch)
     assert part.row.number == 1
@@ -105,7 +105,7 @@ def test_a_batch_counts_attempts_over_its_whole_life_and_its_run_time_without_wa
     hand.analyse_shards(batch, {shots[4]: Evidence("text", app_guess="Files")})
     first, last = (queries.screenshot(context, shots[place]) for place in (0, 4))
     # The first frame's shard had succeeded, so it was not repeated.
-    assert [(one.vlm_attempts, one.vlm_next_run_at) for one in (first, last)] == [(1, None), (2, None)]
+    assert [(frame.vlm_attempts, frame.vlm_next_run_at) for frame in (first, last)] == [(1, None), (2, None)]
     assert (last.app_guess, last.app_guess_confidence, first.app_guess_confidence) == ("Files", 0.5, None)
     unit = expansion.claim(context, batch, ME)
     assert unit is not None
@@ -186,10 +186,10 @@ def test_a_redelivered_message_gives_back_the_claims_of_its_dead_process(context
     batch, _ = hand.batch()
     analysis.claim(context, batch)
     lost = claimed(context, batch)
-    again = claimed(context, batch)
-    assert (again.id, again.attempts) == (lost.id, 2)
+    retried = claimed(context, batch)
+    assert (retried.id, retried.attempts) == (lost.id, 2)
     assert not hand.settle_shard(lost)
-    assert hand.settle_shard(again)
+    assert hand.settle_shard(retried)
     while part := shard.claim(context, batch, OTHER):
         hand.settle_shard(part)
     analysis.settle(context, batch)
@@ -230,7 +230,7 @@ def test_a_crash_on_the_last_attempt_of_an_expansion_makes_a_dead_letter(context
     assert "lost" in letter.reason
     assert statuses(context) == ["succeeded"] * 5  # the frames' texts stay
     assert service.replay(context, "batch", [batch]) == [batch]
-    assert [one.action for one in plan.next_steps(context, [batch])] == ["expand"]
+    assert [step.action for step in plan.next_steps(context, [batch])] == ["expand"]
     assert expansion.claim(context, batch, ME) is not None
 
 
@@ -284,11 +284,11 @@ def test_a_replayed_batch_repeats_only_failed_shards_with_all_its_attempts(conte
     assert analysis.settle(context, batch).status is WorkStatus.FAILED_PERMANENT
     assert "shard 3: refused" in queries.dead_letters(context)[0].reason
     service.replay(context, "batch", [batch])
-    again = analysis.claim(context, batch)
-    assert again is not None
-    assert again.due == 2
-    found = [shard.claim(context, batch, owner) for owner in (ME, OTHER)]
-    assert [(part.row.number, part.attempts) for part in found if part] == [(0, 1), (2, 1)]
+    retried = analysis.claim(context, batch)
+    assert retried is not None
+    assert retried.due == 2
+    parts = [shard.claim(context, batch, owner) for owner in (ME, OTHER)]
+    assert [(part.row.number, part.attempts) for part in parts if part] == [(0, 1), (2, 1)]
     assert models(context) == ["", "paid", ""]
 
 
@@ -323,7 +323,7 @@ def test_a_file_deleted_between_add_and_analyse_gives_up_its_frame_only(context:
     drawn = as_expansion(batch, shots, [draft("a", shots[1:])])
     assert expansion.settle(context, unit, drawn, Origin.MODEL) is not None
     assert statuses(context) == ["failed_permanent", *["succeeded"] * 4]
-    assert "gone" in (queries.screenshot(context, shots[0]).error or "")
+    assert "deleted" in (queries.screenshot(context, shots[0]).error or "")
 
 
 def test_originals_are_deleted_after_their_retention_and_their_texts_stay(context: Context, hand: Hand) -> None:

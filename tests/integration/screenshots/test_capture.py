@@ -82,22 +82,22 @@ def test_repeated_ticks_launch_one_capture_and_its_frames_are_batched(context: C
 
 
 def test_status_names_captured_sources_missing_ones_and_errors(context: Context, display: None) -> None:
-    def told() -> tuple[float | None, list[str], str]:
-        found = screenshots.status().capture
-        assert found is not None
-        return found.last_s, found.missing, found.error
+    def latest() -> tuple[float | None, list[str], str]:
+        capture = screenshots.status().capture
+        assert capture is not None
+        return capture.last_s, capture.missing, capture.error
 
-    assert told() == (None, [], "")
+    assert latest() == (None, [], "")
     canvas.capture.apply()
-    last_s, absent, error = told()
+    last_s, absent, error = latest()
     assert last_s is not None
     assert (absent, error) == (["window:Mail"], "")
     Display.gone = True
     canvas.capture.apply()
-    assert told()[1:] == ([], "cannot capture the screens")
+    assert latest()[1:] == ([], "cannot capture the screens")
     Display.gone = False
     canvas.capture.apply()
-    assert told()[1:] == (["window:Mail"], ""), "the display is back"
+    assert latest()[1:] == (["window:Mail"], ""), "the display is back"
 
 
 @pytest.fixture
@@ -110,9 +110,9 @@ def x11(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
             started.append(subprocess.Popen(command, stdout=log, stderr=log))
 
     display = tmp_path / "display"
-    with display.open("wb") as told:
-        server = ["Xvfb", "-screen", "0", "800x600x24", "-nolisten", "tcp", "-displayfd", str(told.fileno())]
-        started.append(subprocess.Popen(server, pass_fds=[told.fileno()], stderr=subprocess.DEVNULL))
+    with display.open("wb") as pipe:
+        server = ["Xvfb", "-screen", "0", "800x600x24", "-nolisten", "tcp", "-displayfd", str(pipe.fileno())]
+        started.append(subprocess.Popen(server, pass_fds=[pipe.fileno()], stderr=subprocess.DEVNULL))
     wait_until(lambda: display.read_text().endswith("\n"), 60, "the display is up")
     monkeypatch.setenv("DISPLAY", f":{display.read_text().strip()}")
     for name, color in (("Below", "red"), ("Above", "blue")):
@@ -125,8 +125,8 @@ def x11(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def _number(name: str) -> str:
-    said = subprocess.run(["xwininfo", "-name", name], capture_output=True, check=False).stdout.decode()
-    return said.partition("Window id: ")[2].partition(" ")[0] if "IsViewable" in said else ""
+    output = subprocess.run(["xwininfo", "-name", name], capture_output=True, check=False).stdout.decode()
+    return output.partition("Window id: ")[2].partition(" ")[0] if "IsViewable" in output else ""
 
 
 @pytest.mark.skipif(not all(map(shutil.which, ("Xvfb", "xmessage", "xprop", "xwininfo"))), reason="needs Xvfb")

@@ -81,16 +81,16 @@ def test_the_ledger_has_a_duplicates_distance_threshold_and_nearest_frame_and_no
 
 def test_the_ledger_has_the_wider_threshold_of_frames_rejected_under_pressure(context: Context) -> None:
     rules = context.settings.screenshots
-    one = noise("one").resize((640, 640), Image.Resampling.NEAREST)
-    other = one.copy()
-    before = fingerprint.phash(one)
+    picture = noise("one").resize((640, 640), Image.Resampling.NEAREST)
+    other = picture.copy()
+    before = fingerprint.phash(picture)
     for row in range(0, 640, 10):
         ImageDraw.Draw(other).rectangle((0, row, 9, row + 9), fill="white")
         if distance(before, fingerprint.phash(other)) > rules.dedup_threshold:
             break
     bits = distance(before, fingerprint.phash(other))
     assert rules.dedup_threshold < bits <= rules.dedup_threshold_pressed
-    take(context, one)
+    take(context, picture)
     behind(context, 1)
     assert take(context, other, 1).reason == "duplicate"
     (row,) = rows_of(context, REJECTIONS)
@@ -218,8 +218,8 @@ class TestExclusions:
         assert take(context, draw(), app="firefox", window_title="News").accepted
 
     def test_live_exclusions_add_to_those_of_the_settings(self, context: Context) -> None:
-        found = service.exclude(context, apps=["Signal", " signal", "*bank*"])
-        assert (found.apps, found.titles, found.fixed_apps) == (["Signal", "*bank*"], [], ["*keepass*"])
+        exclusions = service.exclude(context, apps=["Signal", " signal", "*bank*"])
+        assert (exclusions.apps, exclusions.titles, exclusions.fixed_apps) == (["Signal", "*bank*"], [], ["*keepass*"])
         for app in ("signal", "MyBank", "KeePassXC"):
             assert take(context, draw(), app=app).reason == "excluded"
         assert service.exclude(context, titles=["*salary*"]).apps == ["Signal", "*bank*"], "None keeps them"

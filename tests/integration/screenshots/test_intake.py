@@ -88,12 +88,12 @@ def test_a_batchs_history_has_late_threads_and_open_segments(context: Context, h
         ]
         session.execute(insert(THREADS), others)
 
-    def told(minutes: int) -> HistoryPack:
+    def history_at(minutes: int) -> HistoryPack:
         batch, _ = hand.batch(ts=BEGIN + timedelta(minutes=minutes))
         row = next(row for row in rows_of(context, BATCHES) if row.id == batch)
         return HistoryPack.model_validate_json(row.history_pack)
 
-    soon, later = told(14), told(16)
+    soon, later = history_at(14), history_at(16)
     assert [one.title for one in soon.segments] == ["Writing a report"]
     assert len(soon.threads) == len(later.threads) == 3
     assert soon.threads[0].thread_id == soon.segments[0].thread_id
@@ -169,19 +169,19 @@ def test_simultaneous_intakes_and_batchings_put_each_frame_into_exactly_one_batc
         barrier.wait(60)
         return buffer.batch(context, "screen:1") if hand.add().ready else []
 
-    def look(way: int) -> list[int]:
+    def batch_all(way: int) -> list[int]:
         barrier.wait(60)
         return buffer.batch(context, "screen:1", all_at_once=bool(way))
 
     with ThreadPoolExecutor(4) as pool:
-        jobs = [pool.submit(add, 0), pool.submit(add, 1), pool.submit(look, 0), pool.submit(look, 1)]
-        made = [batch for job in jobs for batch in job.result(60)]
-    assert len(made) == len(set(made)) >= 1
+        jobs = [pool.submit(add, 0), pool.submit(add, 1), pool.submit(batch_all, 0), pool.submit(batch_all, 1)]
+        batches = [batch for job in jobs for batch in job.result(60)]
+    assert len(batches) == len(set(batches)) >= 1
     with context.db.read() as session:
         rows = session.execute(select(BATCHES)).all()
         members = [number for row in rows for number in json.loads(row.shot_ids)]
         batched = session.execute(select(SHOTS.c.id).where(SHOTS.c.batch_id.is_not(None))).scalars().all()
-    assert {row.id for row in rows} == set(made)
+    assert {row.id for row in rows} == set(batches)
     assert sorted(members) == sorted(batched)
 
 
@@ -195,8 +195,8 @@ def test_two_simultaneous_frames_that_fill_the_buffer_make_one_batch(context: Co
         return buffer.batch(context, "screen:1") if hand.add().ready else []
 
     with ThreadPoolExecutor(2) as pool:
-        made = [batch for batches in pool.map(add, range(2)) for batch in batches]
-    assert len(made) == len(rows_of(context, BATCHES)) == 1
+        batches = [batch for batches in pool.map(add, range(2)) for batch in batches]
+    assert len(batches) == len(rows_of(context, BATCHES)) == 1
 
 
 def test_batches_are_larger_and_wait_longer_while_analysis_lags(context: Context, hand: Hand) -> None:

@@ -53,10 +53,10 @@ def two_batches(hand: Hand) -> tuple[int, int]:
 def test_nodes_are_written_once_by_their_origin_key(context: Context, hand: Hand) -> None:
     batch, shots = hand.batch()
     drafts = [draft("a", shots[:2], thread="t"), draft("b", shots[2:], thread="t"), draft("c", kind="plan")]
-    made = hand.analyse(batch, drafts)
+    node_ids = hand.analyse(batch, drafts)
     with context.db.transaction() as session:
         assert nodes.write(session, batch, as_expansion(batch, shots, drafts), "m") == []
-    assert [row.id for row in rows(context)] == made
+    assert [row.id for row in rows(context)] == node_ids
 
 
 def test_nodes_are_written_with_threads_frames_and_edges(context: Context, hand: Hand) -> None:
@@ -128,10 +128,10 @@ def test_merges_are_claimed_from_both_ends_and_those_of_a_thread_in_the_order_of
 ) -> None:
     batch, shots = hand.batch()
     at = {"a1": 1, "a2": 2, "b1": 3, "c1": 4, "c2": 5}
-    made = hand.analyse(
+    node_ids = hand.analyse(
         batch, [draft(title, shots, thread=title[0], at=BEGIN + timedelta(minutes=at[title])) for title in at]
     )
-    titles = dict(zip(made, at, strict=True))
+    titles = dict(zip(node_ids, at, strict=True))
     ends = (False, True, False, True)
     units = [merge.claim(context, Owner(f"w{n}", f"r{n}"), newest=newest) for n, newest in enumerate(ends)]
     assert [titles[unit.id] for unit in units if unit is not None] == ["a1", "c1", "b1"]
@@ -152,8 +152,8 @@ def test_simultaneous_merges_into_a_node_lose_no_update_and_make_no_duplicate(co
     for number in range(3):
         batch, shots = hand.batch()
         drafts = [draft(f"n{number}{i}", shots[i : i + 1], thread=thread or "t") for i in range(4)]
-        made = hand.analyse(batch, drafts)
-        thread = queries.show(context, made[0]).node.thread_id
+        node_ids = hand.analyse(batch, drafts)
+        thread = queries.show(context, node_ids[0]).node.thread_id
     barrier = threading.Barrier(3)
 
     def work(number: int) -> int:
@@ -203,8 +203,8 @@ def test_a_dead_merge_can_be_replayed(context: Context, hand: Hand) -> None:
 
 def test_spellings_of_a_name_are_one_entity(context: Context, hand: Hand) -> None:
     batch, shots = hand.batch()
-    said = [("Ann  Lee", "person", 5), ("ＡＮＮ lee", "Person", 9)]
-    names = tuple(EntityMention(name=name, entity_type=kind, confidence=sure) for name, kind, sure in said)
+    spellings = [("Ann  Lee", "person", 5), ("ＡＮＮ lee", "Person", 9)]
+    names = tuple(EntityMention(name=name, entity_type=kind, confidence=sure) for name, kind, sure in spellings)
     hand.analyse(batch, [Draft("event", Content("a", entities=names), BEGIN, shots)])
     with context.db.read() as session:
         assert [row.name_key for row in session.execute(select(ENTITIES))] == ["ann lee"]
@@ -227,8 +227,8 @@ def test_later_batches_have_threads_and_entities_in_their_history(context: Conte
     hand.analyse(batch, [Draft("event", Content("Writing", entities=names), BEGIN, shots)])
     batch, _ = hand.batch(ts=BEGIN + timedelta(minutes=1))
     with context.db.read() as session:
-        told = session.execute(select(BATCHES.c.history_pack).where(BATCHES.c.id == batch)).scalar_one()
-    pack = HistoryPack.model_validate_json(told)
+        stored = session.execute(select(BATCHES.c.history_pack).where(BATCHES.c.id == batch)).scalar_one()
+    pack = HistoryPack.model_validate_json(stored)
     assert [thread.title for thread in pack.threads] == ["Writing"]
     assert [segment.title for segment in pack.segments] == ["Writing"]
     assert pack.entities == ["Ann"]
@@ -251,8 +251,8 @@ def test_batches_with_the_same_entities_do_not_deadlock(context: Context, hand: 
         return expansion.settle(context, unit, drawn, Origin.MODEL)
 
     with capture_logs() as logs, ThreadPoolExecutor() as pool:
-        made = list(pool.map(finish, units, (names, names[::-1])))
-    assert [len(ids or ()) for ids in made] == [40, 40]
+        results = list(pool.map(finish, units, (names, names[::-1])))
+    assert [len(ids or ()) for ids in results] == [40, 40]
     assert not [line for line in logs if line["event"] == "database.retry"]
 
 

@@ -52,15 +52,15 @@ def new(hand: Hand) -> Callable[..., list[int]]:
     screens = itertools.count(1)
 
     def make(count: int, age: timedelta = timedelta()) -> list[int]:
-        found = []
+        ids = []
         for number in range(count):
             source = f"screen:{next(screens)}"
             assert hand.add(source=source).ready
             (batch,) = buffer.batch(hand.context, source)
-            found.append(batch)
+            ids.append(batch)
             at = datetime.now(UTC) - age + timedelta(seconds=number - count)
             change(hand.context, batch, created_at=at)
-        return found
+        return ids
 
     return make
 
@@ -212,16 +212,16 @@ def test_recovering_batches_let_others_pass_only_in_places_that_no_new_batch_nee
     old = set(new(8, HOUR))
     first = sent(context)
     assert set(first) <= old
-    assert {row_of(context, one).urgency for one in first} == {FILLER}
+    assert {row_of(context, batch).urgency for batch in first} == {FILLER}
     new(8)
-    for one in first:
-        analysis.claim(context, one)
-    assert {one.priority for one in plan.next_steps(context, first)} == {FILLER}
-    for one in first:
-        finish(context, one)
+    for batch in first:
+        analysis.claim(context, batch)
+    assert {step.priority for step in plan.next_steps(context, first)} == {FILLER}
+    for batch in first:
+        finish(context, batch)
     second = sent(context)
     assert set(second) & old, "it has its own turns beside new batches"
-    assert {row_of(context, one).urgency for one in second} == {URGENT}
+    assert {row_of(context, batch).urgency for batch in second} == {URGENT}
 
 
 def test_messages_of_all_priorities_are_counted(context: Context) -> None:
@@ -278,8 +278,8 @@ def test_no_batch_starts_while_too_many_wait_for_the_text_model(
     (batch,) = new(1)
     assert sent(context) == []
     with context.db.read() as session:
-        one = session.execute(select(BATCHES.c.id).where(BATCHES.c.step == Step.EXPAND).limit(1)).scalar_one()
-    finish(context, one)
+        expanding = session.execute(select(BATCHES.c.id).where(BATCHES.c.step == Step.EXPAND).limit(1)).scalar_one()
+    finish(context, expanding)
     assert sent(context) == [batch]
 
 
@@ -299,9 +299,9 @@ def test_a_message_is_not_sent_twice_until_the_broker_has_lost_it(
 def test_no_message_goes_to_a_closed_gate_and_the_sweeper_skips_batches_that_wait_for_it(
     context: Context, hand: Hand, new: Callable[..., list[int]]
 ) -> None:
-    looked_at, analysed, ended = new(3)
+    running, analysed, ended = new(3)
     sent(context)
-    analysis.claim(context, looked_at)
+    analysis.claim(context, running)
     hand.analyse_shards(analysed)
     analysis.claim(context, ended)
     part = shard.claim(context, ended, ME)
@@ -311,10 +311,10 @@ def test_no_message_goes_to_a_closed_gate_and_the_sweeper_skips_batches_that_wai
     shut = (SCREENSHOT_VISION, SCREENSHOT_TEXT)
     for queue in shut:
         queue_control.pause(context, queue, None)
-    assert canvas.TASKS.launch(*map(scope_of, (looked_at, analysed))) == 0
+    assert canvas.TASKS.launch(*map(scope_of, (running, analysed))) == 0
     assert waiting_in(context, *shut) == [0, 0]
     assert batch_ids(plan.runnable(context, shut)) == [ended]
-    assert batch_ids(plan.runnable(context, ())) == [looked_at, ended, analysed]
+    assert batch_ids(plan.runnable(context, ())) == [running, ended, analysed]
 
 
 def test_a_chord_has_a_message_for_each_shard_that_lacks_one(context: Context, new: Callable[..., list[int]]) -> None:

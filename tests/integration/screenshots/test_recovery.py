@@ -55,13 +55,13 @@ def test_shard_of_a_lost_worker_is_sent_again_at_once_and_its_siblings_are_not(c
     assert FLOW.holders(context) == {ME.worker_id, OTHER.worker_id}
     assert FLOW.free_lost(context, {ME.worker_id}) == 1
     assert FLOW.holders(context) == {OTHER.worker_id}
-    (asked,) = plan.next_steps(context, [batch])
-    assert (asked.action, asked.places) == (Action.ANALYSE, 3), "a sibling's worker lives and keeps its place"
+    (step,) = plan.next_steps(context, [batch])
+    assert (step.action, step.places) == (Action.ANALYSE, 3), "a sibling's worker lives and keeps its place"
     hand.settle_shard(sibling)
-    assert [one.places for one in plan.next_steps(context, [batch])] == [2]
-    again = shard.claim(context, batch, OTHER)
-    assert again is not None
-    assert (again.id, again.attempts) == (lost.id, 2)
+    assert [step.places for step in plan.next_steps(context, [batch])] == [2]
+    retried = shard.claim(context, batch, OTHER)
+    assert retried is not None
+    assert (retried.id, retried.attempts) == (lost.id, 2)
 
 
 def test_expansion_of_a_lost_worker_is_sent_again(context: Context, hand: Hand) -> None:
@@ -70,7 +70,7 @@ def test_expansion_of_a_lost_worker_is_sent_again(context: Context, hand: Hand) 
     assert expansion.claim(context, batch, ME) is not None
     assert FLOW.free_lost(context, {ME.worker_id}) == 1
     assert batch_ids(plan.runnable(context, ())) == [batch]
-    assert [one.action for one in plan.next_steps(context, [batch])] == [Action.EXPAND]
+    assert [step.action for step in plan.next_steps(context, [batch])] == [Action.EXPAND]
     unit = expansion.claim(context, batch, OTHER)
     assert unit is not None
     assert unit.attempts == 2
@@ -119,7 +119,7 @@ def test_shard_whose_last_attempt_is_lost_ends_its_batch(context: Context, hand:
     while part := shard.claim(context, batch, ME):
         hand.settle_shard(part)
     assert batch_ids(plan.runnable(context, ())) == [batch]
-    assert [one.action for one in plan.next_steps(context, [batch])] == [Action.MERGE]
+    assert [step.action for step in plan.next_steps(context, [batch])] == [Action.MERGE]
     assert analysis.settle(context, batch).status is WorkStatus.FAILED_PERMANENT
     assert batch_ids(plan.runnable(context, ())) == []
 
@@ -134,8 +134,8 @@ def test_ending_worker_gives_back_its_claims_without_counting_attempts(context: 
     assert merge.claim(context, ME) is not None
     assert expansion.claim(context, expanding, ME) is not None
     assert shard.claim(context, analysing, ME) is not None
-    mine = shard.claim(context, analysing, OTHER)
-    assert mine is not None
+    held = shard.claim(context, analysing, OTHER)
+    assert held is not None
     FLOW.release_all(context, [ME.worker_id])
     assert FLOW.holders(context) == {OTHER.worker_id}
     assert (node_row(context, node).status, node_row(context, node).attempts) == ("pending", 0)
@@ -144,7 +144,7 @@ def test_ending_worker_gives_back_its_claims_without_counting_attempts(context: 
         part = session.execute(select(SHARDS).where(SHARDS.c.batch_id == analysing, SHARDS.c.number == 0)).one()
     assert (batch.status, batch.attempts, part.status, part.attempts) == ("pending", 0, "pending", 0)
     assert expanding in batch_ids(plan.runnable(context, ()))
-    assert hand.settle_shard(mine)
+    assert hand.settle_shard(held)
 
 
 def test_no_claim_is_given_back_while_its_worker_lives(context: Context, hand: Hand) -> None:
@@ -180,11 +180,11 @@ def test_dead_letter_of_a_batch_does_not_bring_back_frames_whose_files_are_gone(
 def test_frequent_queries_read_no_whole_table(context: Context, hand: Hand) -> None:
     if not context.db.is_sqlite:
         pytest.skip("PostgreSQL decides by how much there is")
-    asked: list[tuple[str, Any]] = []
+    statements: list[tuple[str, Any]] = []
     hand.add()
 
     def note(_connection: Any, _cursor: Any, statement: str, parameters: Any, *_: Any) -> None:
-        asked.append((statement, parameters))
+        statements.append((statement, parameters))
 
     event.listen(context.db.engine, "before_cursor_execute", note)
     FLOW.holders(context)
@@ -197,7 +197,7 @@ def test_frequent_queries_read_no_whole_table(context: Context, hand: Hand) -> N
     with context.db.engine.connect() as connection:
         steps = {
             str(step[3])
-            for statement, parameters in asked
+            for statement, parameters in statements
             if "FROM screenshot" in statement
             for step in connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {statement}", parameters)
         }

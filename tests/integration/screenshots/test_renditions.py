@@ -46,9 +46,9 @@ def test_a_smaller_picture_is_made_once_and_kept_beside_the_frame(
     large = Image.open(BytesIO(renditions.make(context, shot, Kind.LARGE)))
     assert (large.format, large.size) == ("JPEG", (1280, 720)), "small pictures are not enlarged"
     monkeypatch.setattr(renditions, "jpeg_of", None)
-    found = renditions.find(context, shot, Kind.SMALL)
-    assert found.content == renditions.make(context, shot, Kind.SMALL) == small
-    assert found.name != renditions.find(context, shot, Kind.LARGE).name
+    rendition = renditions.find(context, shot, Kind.SMALL)
+    assert rendition.content == renditions.make(context, shot, Kind.SMALL) == small
+    assert rendition.name != renditions.find(context, shot, Kind.LARGE).name
     [kept] = (context.settings.screenshot_dir / "renditions").glob("*small.jpg")
     assert (kept.stat().st_mode & 0o777, kept.parent.stat().st_mode & 0o777) == (0o600, 0o700)
 
@@ -126,7 +126,7 @@ def test_an_unreadable_picture_is_a_plain_error(context: Context, shot: int) -> 
 
 def test_frames_are_listed_with_the_nodes_that_rest_on_them(context: Context, hand: Hand) -> None:
     batch, shots = hand.batch(app="Terminal")
-    made = hand.analyse(batch, [draft("Both", shots[:3]), draft("One", shots[2:3])])
+    node_ids = hand.analyse(batch, [draft("Both", shots[:3]), draft("One", shots[2:3])])
     assert [shot.id for shot in queries.screenshots(context, limit=2)] == shots[:2:-1]
     newest = queries.screenshots(context, limit=1)[0]
     before = (newest.ts, newest.id)
@@ -135,14 +135,14 @@ def test_frames_are_listed_with_the_nodes_that_rest_on_them(context: Context, ha
     )
     assert queries.screenshots(context, app="Firefox") == queries.screenshots(context, until=BEGIN) == []
     assert [node.title for node in queries.nodes_of(context, shots[2])] == ["Both", "One"]
-    found = queries.frames_of(context, made, each=2)
-    assert {node: (one.total, [frame.id for frame in one.frames]) for node, one in found.items()} == {
-        made[0]: (3, shots[:2]),
-        made[1]: (1, shots[2:3]),
+    by_node = queries.frames_of(context, node_ids, each=2)
+    assert {node: (shown.total, [frame.id for frame in shown.frames]) for node, shown in by_node.items()} == {
+        node_ids[0]: (3, shots[:2]),
+        node_ids[1]: (1, shots[2:3]),
     }
     middle = queries.screenshot(context, shots[2])
     assert queries.neighbours(context, middle) == (shots[1], shots[3])
     assert queries.neighbours(context, queries.screenshot(context, shots[0])) == (None, shots[1])
     assert queries.apps(context) == ["Terminal"]
-    assert sorted(queries.nodes_by_id(context, [*made, 999])) == sorted(made)
+    assert sorted(queries.nodes_by_id(context, [*node_ids, 999])) == sorted(node_ids)
     assert sorted(queries.screenshots_by_id(context, [shots[0], 999])) == [shots[0]]

@@ -45,7 +45,7 @@ def settings_env() -> dict[str, str]:
     return {"PENSTOCK_SCREENSHOTS__SHARD_SIZE": "2"}
 
 
-def trace(operation: str, said: str, batch: object, unit: str = "1") -> dict[str, Any]:
+def trace(operation: str, content: str, batch: object, unit: str = "1") -> dict[str, Any]:
     return {
         "flow": FLOW,
         "scope_id": str(batch),
@@ -55,7 +55,7 @@ def trace(operation: str, said: str, batch: object, unit: str = "1") -> dict[str
         "provider": "p",
         "model": "m",
         "status": "ok",
-        "preview": said,
+        "preview": content,
         "created_at": BEGIN,
     }
 
@@ -144,8 +144,8 @@ def test_deletion_breaks_up_a_batch_at_every_step_and_its_other_frames_are_analy
     # The frames wait for a batch like new frames, and are analysed anew.
     with context.db.transaction() as session:
         session.execute(update(SHOTS).values(created_at=datetime.now(UTC) - timedelta(hours=1)))
-    (again,) = batch_ready(context)
-    hand.analyse(again, [draft("what is left")])
+    (batch_id,) = batch_ready(context)
+    hand.analyse(batch_id, [draft("what is left")])
     assert [queries.screenshot(context, shot).status for shot in shots[2:]] == ["succeeded"] * 3
 
 
@@ -171,8 +171,8 @@ def test_finished_batch_keeps_no_deleted_text(context: Context, hand: Hand) -> N
     call = UsedCall(Operation.EXPAND, "p", "m", "", 1, Ask.FIRST, shots)
     expansion.keep_reply(context, unit, f"{SECRET} reply", trace("c", f"{SECRET} reply", unit.id), call)
     drawn = as_expansion(batch, shots, [draft(f"a {SECRET} node", shots[:1]), draft("other", shots[2:])])
-    said = Expansion(drawn.nodes, drawn.edges, (f"“a {SECRET} node” was left out",))
-    assert expansion.settle(context, unit, said, Origin.MODEL)
+    noted = Expansion(drawn.nodes, drawn.edges, (f"“a {SECRET} node” was left out",))
+    assert expansion.settle(context, unit, noted, Origin.MODEL)
     assert SECRET in everything(context)
     deletion.forget(context, BEGIN, BEGIN + timedelta(seconds=1))
     assert SECRET not in everything(context)

@@ -36,12 +36,12 @@ def titles(context: Context, hand: Hand) -> Any:
         draft("Debugging", shots[2:3], summary="a failing job"),
         draft("写周报", shots[3:4], summary="日本語のメモ"),
     ]
-    made = hand.analyse(batch, drafts, evidence)
+    node_ids = hand.analyse(batch, drafts, evidence)
 
     def find(words: str, **options: Any) -> list[str]:
-        found = search.search(context, words, **options)
-        assert {hit.node.id for hit in found.hits} <= set(made)
-        return [hit.node.title for hit in found.hits]
+        result = search.search(context, words, **options)
+        assert {hit.node.id for hit in result.hits} <= set(node_ids)
+        return [hit.node.title for hit in result.hits]
 
     return find
 
@@ -126,20 +126,20 @@ def test_text_and_vectors_are_fused_and_the_result_counts_indexed_rows(
     context: Context, hand: Hand, titles: Any
 ) -> None:
     near = {"写周报": [1.0, 0.0], "Debugging": [0.9, 0.1], "Review of invoices": [-1.0, 0.0]}
-    while one := embedding.claim(context, ME, 1):
-        title = one.texts[0].split("\n")[0]
+    while portion := embedding.claim(context, ME, 1):
+        title = portion.texts[0].split("\n")[0]
         if title in near:
-            assert embedding.settle(context, one, [near[title]]) == 1
+            assert embedding.settle(context, portion, [near[title]]) == 1
         else:
-            embedding.fail(context, one, UnitError("too odd", kind=ErrorKind.PERMANENT))
+            embedding.fail(context, portion, UnitError("too odd", kind=ErrorKind.PERMANENT))
     hand.add()
-    asked = QueryVector(embedding.space_of(context.settings), [1.0, 0.0])
-    found = search.search(context, "failing invoice", vector=asked)
-    assert [hit.node.title for hit in found.hits] == ["Debugging", "写周报", "Review of invoices"]
-    assert (found.hits[0].text_rank, found.hits[0].vector_rank) == (1, 2)
-    assert found.screenshots == Progress(5, 1, 0)
-    assert found.vectors == Progress(3, 0, 1)
-    assert titles("failing", vector=asked, app="terminal") == ["Debugging"]
+    query = QueryVector(embedding.space_of(context.settings), [1.0, 0.0])
+    result = search.search(context, "failing invoice", vector=query)
+    assert [hit.node.title for hit in result.hits] == ["Debugging", "写周报", "Review of invoices"]
+    assert (result.hits[0].text_rank, result.hits[0].vector_rank) == (1, 2)
+    assert result.screenshots == Progress(5, 1, 0)
+    assert result.vectors == Progress(3, 0, 1)
+    assert titles("failing", vector=query, app="terminal") == ["Debugging"]
 
 
 def test_a_search_finds_a_merged_node_in_its_target(context: Context, hand: Hand) -> None:
@@ -161,9 +161,9 @@ def everything(context: Context) -> str:
     """Return all text of the database except the schema."""
     tables = [SHOTS, REJECTIONS, BATCHES, SHARDS, NODES, ENTITIES, THREADS, AiCall.__table__]
     with context.db.read() as session:
-        found = [str(tuple(row)) for table in tables for row in session.execute(select(table))]
-        found += [str(tuple(row)) for row in session.execute(text("SELECT * FROM screenshot_fts"))]
-    return " ".join(found).casefold()
+        texts = [str(tuple(row)) for table in tables for row in session.execute(select(table))]
+        texts += [str(tuple(row)) for row in session.execute(text("SELECT * FROM screenshot_fts"))]
+    return " ".join(texts).casefold()
 
 
 def secret_and_plain(context: Context, hand: Hand) -> tuple[int, int]:
@@ -213,8 +213,8 @@ def test_deleting_a_range_leaves_none_of_its_words(context: Context, hand: Hand)
         queries.show(context, secret)
     assert hand.merge_all() == 1
     assert [hit.node.title for hit in search.search(context, "plain").hits] == ["plain"]
-    again = deletion.forget(context, middle, middle + timedelta(minutes=35))
-    assert again == deletion.Forgotten()
+    repeated = deletion.forget(context, middle, middle + timedelta(minutes=35))
+    assert repeated == deletion.Forgotten()
 
 
 def test_deleting_the_range_of_a_target_restores_its_merged_nodes(context: Context, hand: Hand) -> None:
@@ -254,11 +254,11 @@ def test_deleting_a_range_deletes_its_rejections(context: Context, hand: Hand) -
 
 def test_very_long_words_on_screens_and_in_queries_break_nothing(context: Context, hand: Hand) -> None:
     batch, _shots = hand.batch()
-    (made,) = hand.analyse(batch, [draft("long")])
+    (node_id,) = hand.analyse(batch, [draft("long")])
     # Thai has no blanks between words: a screen's text has few terms of maximal length.
     words = ["long", *("".join(chr(0xE01 + (number * place) % 46) for place in range(1, 65)) for number in range(8000))]
     with context.db.transaction() as session:
-        nodes.FULL_TEXT.put(session, [Text(made, "long", "", " ".join(words))])
-    assert [hit.node.id for hit in search.search(context, "long").hits] == [made]
+        nodes.FULL_TEXT.put(session, [Text(node_id, "long", "", " ".join(words))])
+    assert [hit.node.id for hit in search.search(context, "long").hits] == [node_id]
     for query in ("数据" * 50_000, " ".join(["数" * 5000] * 40)):
         assert search.search(context, query).hits == []

@@ -162,20 +162,20 @@ def test_a_missing_display_is_an_error_with_advice() -> None:
 
 
 @pytest.mark.parametrize(
-    ("how", "said"),
-    [(ScreenShotError("connection lost"), "connection lost"), (AssertionError(), "the display is gone")],
+    ("how", "reason"),
+    [(ScreenShotError("connection lost"), "connection lost"), (AssertionError(), "the display disappeared")],
 )
-def test_a_display_that_disappears_is_an_error_with_advice(how: Exception, said: str) -> None:
+def test_a_display_that_disappears_is_an_error_with_advice(how: Exception, reason: str) -> None:
     class Broken(Screens):
         def grab(self, monitor: int, /) -> Shot:
             raise how
 
-    with pytest.raises(UserError, match=said):
+    with pytest.raises(UserError, match=reason):
         Capturer(FREE, Broken, Foreground).capture()
 
 
 @pytest.mark.parametrize(
-    ("said", "front"),
+    ("output", "front"),
     [
         (
             'WM_CLASS = "navigator", "Firefox"\n_NET_WM_NAME = "Straße \\"A\\" — 屏幕"\nWM_NAME = "old"',
@@ -191,8 +191,8 @@ def test_a_display_that_disappears_is_an_error_with_advice(how: Exception, said:
         ("", Foreground()),
     ],
 )
-def test_the_output_of_xprop_is_parsed(said: str, front: Foreground) -> None:
-    assert of_xprop(said) == front
+def test_the_output_of_xprop_is_parsed(output: str, front: Foreground) -> None:
+    assert of_xprop(output) == front
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="X11")

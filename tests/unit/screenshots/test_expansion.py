@@ -133,7 +133,7 @@ def test_segments_that_the_text_model_left_out_become_nodes_directly() -> None:
         ("Tests", Origin.MODEL),
         ("Mail", Origin.DIRECT),
     ]
-    assert any("left out by the text model" in note for note in made.notes)
+    assert any("the text model left out" in note for note in made.notes)
 
 
 def test_two_segments_of_the_same_screens_get_an_event_each() -> None:

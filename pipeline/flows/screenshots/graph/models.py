@@ -191,7 +191,7 @@ class Call(Base):
     attempt: Mapped[int]
     ask: Mapped[str] = mapped_column(String(10))
     shot_ids: Mapped[str] = mapped_column(Text)
-    """JSON list of the frames in its prompt."""
+    """JSON list of the frames that its prompt is about."""
     created_at: Mapped[datetime] = mapped_column(UtcDateTime)
 
 

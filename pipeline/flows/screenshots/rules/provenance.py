@@ -21,7 +21,7 @@ class Operation(StrEnum):
 
 @dataclass(frozen=True)
 class Call:
-    """A call whose result nodes rest on. `id`: of its row; `screenshot_ids`: the screenshots in its prompt."""
+    """A call whose result nodes rest on. `id`: of its row; `screenshot_ids`: those that its prompt is about."""
 
     id: int
     operation: Operation
@@ -34,7 +34,7 @@ class Call:
 
 
 def calls_behind(made_by: Origin, screenshot_ids: Iterable[int], calls: Sequence[Call]) -> list[Call]:
-    """Return the calls that a node rests on, in order: calls with its frames in the prompt, but the expansion only if
+    """Return the calls that a node rests on, in order: all calls about its frames, but the expansion only if
     the text model made the node. `calls`: the calls of the node's batch and of the merges into the node."""
     shown = set(screenshot_ids)
     related = [call for call in calls if shown & set(call.screenshot_ids)]

@@ -55,7 +55,7 @@ class Analysis:
 
 
 def claim(context: Context, batch_id: int) -> Analysis | None:
-    """Claim a batch for its analysis, plan its shards once, and let failed shards wait again. None if it is not due.
+    """Claim a batch for its analysis, plan its shards once, and make failed shards due. None if it is not due.
 
     Returns a batch under analysis unchanged, so that the caller can send messages for its shards again. Results of its
     shards stay.

@@ -42,7 +42,7 @@ PORTION = 64
 """Most nodes in one call."""
 WAIT_S = 15.0
 NOT_OF_THE_TEXT = {"auth", "forbidden", "not_found", "no_model"}
-"""Errors that only the operator can mend: no node becomes a dead letter because of them."""
+"""Errors that only the operator can fix: no node becomes a dead letter because of them."""
 
 
 def trace_unit(node_id: int) -> str:
@@ -128,7 +128,7 @@ def settle(
 
 
 def fail(context: Context, portion: Portion, error: UnitError, trace: dict[str, Any] | None = None) -> Settled:
-    """Settle a failed portion. It waits without counting an attempt if the provider or the operator must mend it.
+    """Settle a failed portion. It waits without counting an attempt if the provider or the operator must fix the error.
 
     One bad text must not block the others: the next message tries half of the portion, and so on, until the bad text
     fails alone and becomes a dead letter. After a good portion, the size doubles.

@@ -115,7 +115,7 @@ class TestWithAProviderOfEmbeddings:
     def test_one_that_is_down_leaves_words_alone_and_that_is_said(self, context: Context, analysed: list[int]) -> None:
         text = penstock("search", "bills").output
         assert "Paying bills" in text
-        assert "By words alone, without meaning: " in text
+        assert "Searched by words only, not by meaning: " in text
         found = shown("search", "bills")
         assert found["note"]
         assert (found["lexical"], len(found["hits"])) == (False, 1)

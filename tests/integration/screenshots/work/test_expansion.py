@@ -142,7 +142,7 @@ def test_valid_nodes_of_a_reply_that_stays_broken_are_kept(
     driver.expand(batch)
     assert driver.expand(batch).done
     assert [(node.kind, node.made_by) for node in nodes_of(context)] == [("event", "model")]
-    assert "only the valid parts of the text model's reply were taken" in row_of(context, batch).notes
+    assert "used only the valid parts of the text model's reply" in row_of(context, batch).notes
 
 
 @pytest.mark.usefixtures("others_succeed")
@@ -228,8 +228,8 @@ def test_threads_outside_the_history_start_new_threads(
     assert event.thread_id == plan.thread_id
     assert event.thread_id not in {"invented", "thread_of_the_text_model"}
     notes = row_of(context, batch).notes
-    assert "asks for a thread that it was not told of" in notes
-    assert "names another thread than its segment has" in notes
+    assert "names a thread outside its history" in notes
+    assert "names another thread than its segment" in notes
 
 
 def test_segments_continue_a_thread_of_the_history(

@@ -119,7 +119,7 @@ def test_valid_parts_of_an_unusable_reply_are_kept_with_a_note(
     assert driver.look_at(batch).status is WorkStatus.PENDING
     assert len(provider.records) == 4
     assert titles(context) == ["Writing a test"]
-    assert "only the valid parts of the reply were taken" in batch_row(context).notes
+    assert "used only the valid parts of the reply" in batch_row(context).notes
 
 
 def test_truncated_reply_is_not_requested_twice(
