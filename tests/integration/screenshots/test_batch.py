@@ -227,7 +227,7 @@ def test_a_crash_on_the_last_attempt_of_an_expansion_makes_a_dead_letter(context
     assert expansion.claim(context, batch, ME) is None
     letter = queries.dead_letters(context)[0]
     assert (letter.kind, letter.id, letter.attempts) == ("batch", batch, attempts)
-    assert "lost" in letter.reason
+    assert "died" in letter.reason
     assert statuses(context) == ["succeeded"] * 5  # the frames' texts stay
     assert service.replay(context, "batch", [batch]) == [batch]
     assert [step.action for step in plan.next_steps(context, [batch])] == ["expand"]
