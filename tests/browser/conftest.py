@@ -1,4 +1,4 @@
-"""One stack with something of everything, and a browser before it."""
+"""One stack with data of every flow, and a browser."""
 
 import os
 import shutil
@@ -19,7 +19,7 @@ Open = Callable[..., Visit]
 
 @pytest.fixture(scope="package")
 def browser() -> Iterator[Browser]:
-    """One browser for all tests of this folder. It ends with them: other tests have event loops of their own."""
+    """One browser for all tests of this folder. It ends after them: other tests have their own event loops."""
     if executable() is None:
         if os.environ.get("CI"):
             pytest.fail(NONE)
@@ -29,8 +29,8 @@ def browser() -> Iterator[Browser]:
 
 
 @pytest.fixture(scope="package")
-def site(browser: Browser) -> Iterator[Site]:  # without one, nothing is started
-    """A running stack, filled with what is hostile and what is not."""
+def site(browser: Browser) -> Iterator[Site]:  # without a browser, start nothing
+    """A running stack with hostile and harmless data."""
     root = short_folder()
     try:
         with opened(root) as found:
@@ -41,7 +41,7 @@ def site(browser: Browser) -> Iterator[Site]:  # without one, nothing is started
 
 @pytest.fixture
 def open_page(browser: Browser, site: Site) -> Iterator[Open]:
-    """Opens windows at the console; in each, no script may fail, no policy be breached, nobody else be asked."""
+    """Opens windows of the console; in each, no script may fail, no policy be breached, no other server be called."""
     with ExitStack() as windows:
 
         def new(base: str = "", **options: Any) -> Visit:
@@ -52,13 +52,13 @@ def open_page(browser: Browser, site: Site) -> Iterator[Open]:
 
 @pytest.fixture
 def page(open_page: Open) -> Page:
-    """An empty window."""
+    """Return an empty window."""
     return open_page().page
 
 
 @pytest.fixture(scope="package")
 def pictures_folder() -> Path | None:
-    """Where pictures of the screens are put: SCREENS_TO. Without it none are made: they are for eyes."""
+    """The folder for pictures of the screens, from SCREENS_TO; without it the tests make none."""
     wanted = os.environ.get("SCREENS_TO")
     if not wanted:
         return None

@@ -1,4 +1,4 @@
-"""Words that would run, load or send something in a page that takes them for HTML. What runs calls `hurt`."""
+"""Texts that run, load or send something in a page that renders them as HTML. A script that runs calls `hurt`."""
 
 STRANGER = "stranger.invalid"
 PAYLOADS = (

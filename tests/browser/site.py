@@ -1,4 +1,4 @@
-"""A stack whose every name, title and text is out to run in the browser of whoever looks."""
+"""A stack whose names, titles and texts all try to run in the browser."""
 
 import json
 import time
@@ -21,13 +21,13 @@ from tests.support.songs import answer
 from tests.support.subsonic_server import SubsonicServer, synthetic
 
 DEAD_PORT = 1
-"""Nobody listens there."""
+"""An address without a server."""
 XSS = "<img src=x onerror=hurt(0)>"
 
 
 @dataclass
 class Site:
-    """A running stack with its API. `ids`: what was made in it, by what it is."""
+    """A running stack with its API. `ids`: the ids of its objects, by kind."""
 
     cli: Cli
     base: str
@@ -35,7 +35,7 @@ class Site:
     ids: dict[str, Any]
 
     def call(self, method: str, path: str, body: Any = None, raw: bytes | None = None, **headers: str) -> Any:
-        """An answer of the API, as JSON. Raises for errors, with what they say."""
+        """Call the API, and return the JSON of its answer. Raises for errors, with their text."""
         data = raw if raw is not None else None if body is None else json.dumps(body).encode()
         kind = {} if raw is not None else {"Content-Type": "application/json"}
         request = Request(f"{self.base}/api/v1{path}", data, {**kind, **headers}, method=method)
@@ -47,25 +47,25 @@ class Site:
         return json.loads(text) if text else None
 
     def url(self, path: str) -> str:
-        """Where this page of the console is."""
+        """Return the address of a console page."""
         return f"{self.base}/console{path}"
 
     def convert(self, path: Path, name: str = "", wait: int = 60, **options: str) -> Any:
-        """A document of this file, under this name."""
+        """Submit a file under this name."""
         query = "&".join(f"{key}={quote(value)}" for key, value in {"wait": str(wait), **options}.items())
         headers = {"Content-Type": "application/pdf", "X-Filename": quote(name or path.name)}
         return self.call("POST", f"/documents?{query}", raw=path.read_bytes(), **headers)
 
 
 def screen_picture(words: Sequence[str]) -> bytes:
-    """A screen with these lines, as PNG."""
+    """Return a screen with these lines as PNG."""
     buffer = BytesIO()
     picture_of(words, (1000, 640)).save(buffer, "PNG")
     return buffer.getvalue()
 
 
 def song(number: int) -> dict[str, Any]:
-    """A song of a library that means harm."""
+    """Return a song with hostile tags."""
     return synthetic(number) | {"title": f"{PAYLOADS[number % len(PAYLOADS)]} {number}", "artist": XSS, "album": XSS}
 
 
@@ -121,7 +121,7 @@ def reachable(base: str) -> None:
 
 
 def _fill(site: Site, root: Path) -> None:
-    """Something of everything."""
+    """Add data of every flow."""
     ids = site.ids
     hook = {"url": f"http://127.0.0.1:{DEAD_PORT}/?a=%3Cscript%3E", "description": XSS, "types": ["document.*"]}
     site.call("POST", "/webhooks/endpoints", hook)

@@ -1,5 +1,5 @@
-"""Every screen there is, found by following links: nothing hostile runs, nobody is left out, and each fits. First of
-this folder: others delete what links still lead to."""
+"""Every screen, found by following links: nothing hostile runs, screen readers work, and each fits. First of
+this folder: other tests delete the targets of links."""
 
 import re
 from collections import deque
@@ -16,21 +16,21 @@ from tests.support.browser import Scheme, Visit, picture, watched
 
 MAIN = ("", "documents", "screenshots", "music", "knowledge", "queues", "workers", "calls", "events", "settings")
 _ID = re.compile(r"/(?:[0-9a-f]{8,}|[0-9]+|ep_[0-9a-f]+|[a-z-]+_[a-z_]+|[a-z]+\.[a-z0-9._-]+)(?=/|$)")
-"""What names one of many: the others look alike."""
+"""Parts of an address that name one of many similar pages."""
 HARM = """() => [...document.querySelectorAll('*')].flatMap(e => [...e.attributes]
     .filter(a => /^on/.test(a.name) || (/^(href|src|action|formaction|data|xlink:href)$/.test(a.name)
         && /^[\\s\\u0000-\\u0020]*(javascript|vbscript|data:text)/i.test(a.value)))
     .map(a => `<${e.localName} ${a.name}="${a.value}">`)
     .concat(['base', 'iframe', 'object', 'embed', 'style'].includes(e.localName) ? [`<${e.localName}>`] : []))
     .concat(window.hurts ?? [])"""
-"""What stands in a page that strangers wrote and that would do something, and what they did."""
+"""Hostile elements and handlers that a page contains, and scripts that ran."""
 SCHEMES: tuple[Scheme, ...] = ("light", "dark")
 EACH = 1
-"""How many of those that look alike are looked at."""
+"""The most visits to similar pages."""
 
 
 def kind_of(path: str) -> str:
-    """What kind of screen this is: without ids, and of the query only which parameters there are."""
+    """Return the kind of a screen: its path without ids, and the names of its parameters."""
     parts = urlsplit(path)
     return _ID.sub("/*", parts.path) + "".join(
         sorted(f"?{one.partition('=')[0]}" for one in parts.query.split("&") if one)
@@ -38,7 +38,7 @@ def kind_of(path: str) -> str:
 
 
 def links(page: Page, base: str) -> list[str]:
-    """Where this page leads within the console."""
+    """Return the console links of this page."""
     found = page.eval_on_selector_all("a[href]", "all => all.filter(one => !one.closest('svg')).map(one => one.href)")
     inside = [href.removeprefix(base).partition("#")[0] for href in found if href.startswith(f"{base}/console")]
     return [path for path in inside if not path.endswith(("/archive", "/file")) and "/static/" not in path]
@@ -46,7 +46,7 @@ def links(page: Page, base: str) -> list[str]:
 
 @dataclass
 class Tour:
-    """A visit to each kind of screen. `wrong`: what ran there, what would, and screens without a heading."""
+    """A visit to each kind of screen. `wrong`: scripts that ran or could run, and screens without a heading."""
 
     screens: list[str] = field(default_factory=list)
     wrong: list[str] = field(default_factory=list)
@@ -54,7 +54,7 @@ class Tour:
 
 @pytest.fixture(scope="package")
 def tour(browser: Browser, site: Site) -> Tour:
-    """An address of each kind of screen, found from the main ones, and what was seen on the way."""
+    """Visit an address of each kind of screen, starting from the main ones."""
     found = Tour()
     with watched(browser, site.base) as looked:
         _go_round(looked, found)
@@ -85,12 +85,12 @@ def _go_round(looked: Visit, found: Tour) -> None:
 
 @pytest.fixture(scope="package")
 def screens(tour: Tour) -> list[str]:
-    """An address of each kind of screen."""
+    """Return an address of each kind of screen."""
     return tour.screens
 
 
 def each_once(screens: list[str]) -> list[str]:
-    """One address of each screen, whatever its query."""
+    """Return one address of each screen, whatever its query."""
     return list({_ID.sub("/*", urlsplit(path).path): path for path in reversed(screens)}.values())
 
 
@@ -98,17 +98,17 @@ def name_of(path: str) -> str:
     return re.sub(r"[^a-z0-9-]+", "-", kind_of(path).removeprefix("/console").lower()).strip("-") or "overview"
 
 
-def test_nothing_that_is_hostile_runs_on_any_screen(tour: Tour) -> None:
+def test_hostile_content_runs_on_no_screen(tour: Tour) -> None:
     assert not tour.wrong, "\n".join(tour.wrong)
     kinds = {name_of(path) for path in tour.screens}
     assert len(kinds) > 25, sorted(kinds)
 
 
-def test_pictures_of_the_screens_are_made_for_who_wants_them(
+def test_pictures_of_the_screens_are_made_on_request(
     open_page: Callable[..., Visit], screens: list[str], pictures_folder: Path | None
 ) -> None:
     if pictures_folder is None:
-        pytest.skip("nobody wants pictures: SCREENS_TO is not set")
+        pytest.skip("no pictures are requested: SCREENS_TO is not set")
     looked = open_page()
     for name, path in {name_of(path): path for path in reversed(screens)}.items():
         page = looked.go(path)

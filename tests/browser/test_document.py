@@ -1,4 +1,4 @@
-"""One document: going through its pages by keys, and blocks that mark each other."""
+"""One document: keys move through its pages, and blocks mark each other."""
 
 import re
 from pathlib import Path

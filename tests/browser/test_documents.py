@@ -1,4 +1,4 @@
-"""The list of documents: a folder is sent, rows follow, new ones are announced, and many are acted on."""
+"""The list of documents: a folder is sent, rows follow, new ones are announced, and bulk actions."""
 
 import re
 from collections.abc import Callable
@@ -14,7 +14,7 @@ Open = Callable[..., Visit]
 SOON = 60_000
 
 
-def test_a_folder_is_sent_and_each_file_says_what_became_of_it(open_page: Open, tmp_path: Path) -> None:
+def test_a_folder_is_sent_and_each_file_shows_its_outcome(open_page: Open, tmp_path: Path) -> None:
     folder = tmp_path / "desk"
     (folder / "below").mkdir(parents=True)
     new_pdf(folder / "good.pdf")
@@ -51,7 +51,7 @@ def test_new_documents_are_announced_and_nothing_moves(open_page: Open, site: Si
     expect(page.locator("#fresh a")).to_have_count(0)
 
 
-def test_rows_are_gone_through_selected_and_deleted_with_keys(open_page: Open, site: Site, tmp_path: Path) -> None:
+def test_keys_move_through_rows_and_select_and_delete_them(open_page: Open, site: Site, tmp_path: Path) -> None:
     for name in ("first-of-two.pdf", "second-of-two.pdf"):
         site.convert(new_pdf(tmp_path / name), name)
     page = open_page().go("/console/documents?q=of-two")

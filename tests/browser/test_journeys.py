@@ -1,4 +1,4 @@
-"""What people come for, as they do it."""
+"""The main tasks of users, from start to end."""
 
 import re
 from collections.abc import Callable
@@ -54,12 +54,10 @@ def test_a_page_is_retried_with_another_provider_and_its_attempts_are_compared(o
     expect(page.locator("#said")).to_contain_text("again")
     expect(page.locator("#text")).to_contain_text("Minutes of the pump house", timeout=SOON)
     page.get_by_role("link", name="Attempts 2").click()
-    expect(page.get_by_role("button", name=re.compile("Take this one", re.IGNORECASE)).first).to_be_visible()
+    expect(page.get_by_role("button", name=re.compile("Use this text", re.IGNORECASE)).first).to_be_visible()
 
 
-def test_a_paused_queue_says_so_there_and_on_the_document_that_waits(
-    open_page: Open, site: Site, tmp_path: Path
-) -> None:
+def test_a_paused_queue_is_shown_there_and_on_the_waiting_document(open_page: Open, site: Site, tmp_path: Path) -> None:
     site.call("POST", "/queues/vision.ai/pause", {"reason": "invoice run first"})
     try:
         waits = site.convert(new_pdf(tmp_path / "waits.pdf"), wait=0, provider="ai")
@@ -85,7 +83,7 @@ def test_a_screenshot_is_found_and_its_words_are_boxed(open_page: Open, site: Si
     expect(page.locator("main input[type=search]").first).to_have_value("turbine")
 
 
-def test_a_new_screenshot_is_told_of_without_a_reload(open_page: Open, site: Site) -> None:
+def test_a_new_screenshot_appears_without_a_reload(open_page: Open, site: Site) -> None:
     page = open_page().go("/console/screenshots")
     before = int(page.locator("#shots-status b").first.inner_text())
     site.call(
@@ -97,7 +95,7 @@ def test_a_new_screenshot_is_told_of_without_a_reload(open_page: Open, site: Sit
     expect(page.locator("#shots-status b").first).to_have_text(str(before + 1), timeout=SOON)
 
 
-def test_keys_open_what_they_say(open_page: Open) -> None:
+def test_keys_open_their_targets(open_page: Open) -> None:
     page = open_page().go("/console/documents")
     page.keyboard.press("?")
     expect(page.get_by_role("dialog")).to_be_visible()

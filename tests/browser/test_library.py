@@ -1,4 +1,4 @@
-"""Music and knowledge as people use them."""
+"""Music and knowledge in the browser."""
 
 import re
 from collections.abc import Callable
@@ -19,9 +19,9 @@ def test_files_are_added_to_a_base_found_and_opened_where_the_words_stand(open_p
     manual.write_text("\n\n".join(f"Chapter {n}: the filter of pump {n} is changed monthly." for n in range(200)))
     page = open_page().go("/console/knowledge/new")
     page.get_by_label("Name").fill("pump house")
-    page.get_by_label("Tokens of a chunk, at most").fill("32")
-    page.get_by_label("Tokens that chunks repeat").fill("0")
-    page.get_by_role("button", name="Make it").click()
+    page.get_by_label("Most tokens in a chunk").fill("32")
+    page.get_by_label("Tokens repeated in the next chunk").fill("0")
+    page.get_by_role("button", name="Create", exact=True).click()
     page.wait_for_url("**/add")
     page.locator("form[data-drop] input[type=file]").set_input_files(manual)
     page.get_by_role("button", name="Add files").click()
@@ -30,7 +30,7 @@ def test_files_are_added_to_a_base_found_and_opened_where_the_words_stand(open_p
     expect(page.locator("#kb-items .state.done")).to_be_visible(timeout=LONG_MS)
     assert page.evaluate("window.stayed"), "the page was not loaded again"
     page.get_by_role("main").get_by_role("link", name="Search", exact=True).click()
-    page.get_by_role("searchbox", name="What to look for").fill("pump 150")
+    page.get_by_role("searchbox", name="Search for").fill("pump 150")
     page.get_by_role("main").get_by_role("button", name="Search").click()
     hit = page.locator(".hit").first
     expect(hit.locator("mark").first).to_have_text(re.compile("pump|150"))
@@ -44,7 +44,7 @@ def test_files_are_added_to_a_base_found_and_opened_where_the_words_stand(open_p
     assert page.url == results
 
 
-def test_a_base_is_deleted_once_somebody_has_said_so(open_page: Open, site: Site) -> None:
+def test_a_base_is_deleted_after_confirmation(open_page: Open, site: Site) -> None:
     base = site.call("POST", "/knowledge-bases", {"name": "to be deleted"})
     site.call("POST", f"/knowledge-bases/{base['id']}/items", {"type": "note", "content": "under the mat"})
     page = open_page().go(f"/console/knowledge/bases/{base['id']}/settings")
@@ -58,13 +58,13 @@ def test_a_base_is_deleted_once_somebody_has_said_so(open_page: Open, site: Site
     expect(page.locator("#said")).to_contain_text("is being deleted")
 
 
-def test_a_run_says_what_it_would_do_and_songs_are_found_by_words(open_page: Open) -> None:
+def test_a_run_shows_its_estimate_and_songs_are_found_by_words(open_page: Open) -> None:
     visit = open_page()
     page = visit.go("/console/music/start?failed=true&limit=5&mode=embedding&skip_sync=true")
-    expect(page.get_by_text("What this run would do")).to_be_visible()
+    expect(page.get_by_role("heading", name="Estimate")).to_be_visible()
     page = visit.go("/console/music")
     expect(page.locator("#music-figures")).to_contain_text("in the library")
     page.get_by_role("link", name="Search by mood").click()
     page.get_by_role("searchbox", name="Words or a mood").fill("rain")
     page.get_by_role("main").get_by_role("button", name="Search").click()
-    expect(page.locator("main")).to_contain_text(re.compile("best first|Nothing found"))
+    expect(page.locator("main")).to_contain_text(re.compile("best first|No hits"))

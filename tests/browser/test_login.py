@@ -1,4 +1,4 @@
-"""Where a key is needed, a browser logs in with it and holds a session."""
+"""If a key is required, a browser logs in with it and holds a session."""
 
 import shutil
 from collections.abc import Callable, Iterator
@@ -15,7 +15,7 @@ from tests.support.redis_server import free_port
 
 @pytest.fixture
 def locked() -> Iterator[tuple[str, str]]:
-    """(address of an API that asks everybody for a key, a key)."""
+    """Return (address of an API that requires keys, a key)."""
     folder, port = short_folder(), free_port()
     settings = {"PENSTOCK_API__REQUIRE_KEY": "true", "PENSTOCK_API__PORT": str(port)}
     cli = Cli(folder, folder, environment(folder, **settings))
@@ -42,7 +42,7 @@ def test_a_key_opens_the_console_and_the_browser_keeps_no_key(
     expect(page.get_by_role("heading", level=1)).to_have_text("Log in")
     page.get_by_role("textbox", name="Key").fill("pstk_wrong")
     page.get_by_role("button", name="Log in").click()
-    expect(page.get_by_role("alert")).to_contain_text("not valid")
+    expect(page.get_by_role("alert")).to_contain_text("Invalid key")
     page.get_by_role("textbox", name="Key").fill(key)
     page.get_by_role("button", name="Log in").click()
     expect(page.get_by_role("heading", level=1)).to_have_text("Documents")
@@ -50,7 +50,7 @@ def test_a_key_opens_the_console_and_the_browser_keeps_no_key(
     cookies = page.context.cookies()
     assert [(one["name"], one["httpOnly"], one["sameSite"]) for one in cookies] == [("penstock_session", True, "Lax")]
     assert key not in str(cookies)
-    assert page.get_by_role("button", name="Choose files").count() == 0, "a key that reads adds nothing"
+    assert page.get_by_role("button", name="Choose files").count() == 0, "a key of the scope read adds nothing"
     page.get_by_role("button", name="Log out").click()
     expect(page.get_by_role("heading", level=1)).to_have_text("Log in")
     page.goto(f"{base}/console/")

@@ -1,4 +1,4 @@
-"""Keys, live settings, webhooks and the log of events, as somebody uses them who has a mouse."""
+"""Keys, live settings, webhooks and the log of events in the browser."""
 
 import re
 from collections.abc import Callable
@@ -14,13 +14,13 @@ Open = Callable[..., Visit]
 SOON = 30_000
 
 
-def test_a_key_is_made_shown_once_and_revoked(open_page: Open) -> None:
+def test_a_key_is_created_shown_once_and_revoked(open_page: Open) -> None:
     page = open_page().go("/console/settings/keys")
     page.fill("[name=name]", "<b>desk</b>")
     page.get_by_role("button", name="Create a key").click()
     expect(page.locator("#secret")).to_have_text(re.compile(r"^pstk_"))
     secret = page.locator("#secret").inner_text()
-    page.get_by_text("I have kept it").click()
+    page.get_by_text("I have stored it").click()
     row = page.locator("tr", has_text="<b>desk</b>").first
     expect(row).to_contain_text("usable")
     assert secret not in page.content()
@@ -47,10 +47,10 @@ def test_a_setting_is_refused_changed_and_reset_in_place(open_page: Open) -> Non
         setting.locator("summary").click()
     expect(setting.locator("[name=reason]")).to_have_value("")
     setting.get_by_role("button", name="Reset to").click()
-    expect(setting).to_contain_text("as the workers were started", timeout=SOON)
+    expect(setting).to_contain_text("default", timeout=SOON)
 
 
-def test_the_log_goes_on_by_itself_and_stands_still_for_a_reader(open_page: Open, site: Site, tmp_path: Path) -> None:
+def test_the_log_updates_itself_and_pauses_for_a_reader(open_page: Open, site: Site, tmp_path: Path) -> None:
     page = open_page().go("/console/events?type=document.completed")
     stops, rows = page.locator("#flow-stops"), page.locator("#event-list tr[id]")
     expect(page.locator("#live")).to_have_text("live")
@@ -71,7 +71,7 @@ def test_an_endpoint_is_added_and_deleted(open_page: Open) -> None:
     page.check("[value='document.*']")
     page.get_by_role("button", name="Add").click()
     expect(page.locator("#secret")).to_have_text(re.compile(r"^whsec_"))
-    page.get_by_text("I have kept it").click()
+    page.get_by_text("I have stored it").click()
     page.get_by_role("button", name="Delete").click()
     expect(page.locator("#ask-words")).to_contain_text("cannot be undone")
     page.locator("#ask-yes").click()

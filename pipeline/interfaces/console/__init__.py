@@ -1,4 +1,4 @@
-"""The console: web pages where people look and act. Server-rendered; what moves arrives as fragments of HTML.
+"""The console: web pages that show Penstock's state and act on it. The server renders them, and pushes changed HTML.
 
-It is a router of the API's process, and calls services and queries only, with the same rights, limits and errors.
+It runs in the API's process, and calls operations only, with the same rights, limits and errors as the API.
 """

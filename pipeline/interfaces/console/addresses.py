@@ -1,4 +1,4 @@
-"""Addresses of the console as browsers reach it: below the prefix that a reverse proxy gives it."""
+"""Addresses of the console as browsers use them: below the prefix of a reverse proxy."""
 
 import hashlib
 from contextvars import ContextVar
@@ -18,40 +18,40 @@ _PREFIX: ContextVar[str] = ContextVar("console_prefix", default="")
 
 
 async def placed(request: Request) -> None:
-    """For all that is rendered for this request: below which prefix it is seen."""
+    """Set the prefix for everything that this request renders."""
     place(request)
 
 
 def place(request: HTTPConnection) -> None:
-    """Like `placed`, outside of endpoints."""
+    """Like `placed`, for code outside endpoints."""
     _PREFIX.set(request.app.state.context.settings.api.prefix)
 
 
 def url(path: str) -> str:
-    """An address of ours, with the prefix."""
+    """Return the address of a console path, with the prefix."""
     return f"{_PREFIX.get()}{path}"
 
 
 def path_of(request: HTTPConnection) -> str:
-    """Where the request went, without the prefix."""
+    """Return the request's path without the prefix."""
     prefix: str = request.app.state.context.settings.api.prefix
     return str(request.scope["path"]).removeprefix(prefix)
 
 
 def is_console(path: str) -> bool:
-    """Whether this path, without the prefix, is the console's."""
+    """Return whether this path, without the prefix, belongs to the console."""
     return path in {"/", ROOT} or path.startswith(f"{ROOT}/")
 
 
 @cache
 def asset(name: str) -> str:
-    """The address of a file of ours, without the prefix. It changes with the file, so browsers may keep it."""
+    """Return the address of a static file, without the prefix. It changes with the file, so browsers may cache it."""
     version = hashlib.sha256((STATIC / name).read_bytes()).hexdigest()[:12]
     return f"{ROOT}/static/{quote(name)}?v={version}"
 
 
 def within(path: str) -> str:
-    """This path if it is one of the console's own, else the overview: where a form may lead."""
+    """Return this path if it belongs to the console, else the overview: forms lead nowhere else."""
     place, _, _ = path.partition("?")
     inside = place == ROOT or place.startswith(f"{ROOT}/")
     odd = "\\" in path or "//" in place or any(ord(char) < 33 for char in path)

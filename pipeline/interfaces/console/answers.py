@@ -1,4 +1,4 @@
-"""What actions answer: a sentence, and the page as it is then."""
+"""Answers to actions: a message, and the page in its new state."""
 
 from urllib.parse import quote, urlsplit
 
@@ -7,37 +7,37 @@ from fastapi.responses import HTMLResponse, RedirectResponse
 from starlette.responses import Response
 
 from pipeline.interfaces.console import addresses
-from pipeline.interfaces.console.page import HEADERS, MAX_SAID, SAID, piece, screen
+from pipeline.interfaces.console.page import HEADERS, MAX_NOTICE, NOTICE, piece, screen
 from pipeline.interfaces.http.errors import ProblemResponse
 
 MAX_COOKIE = 900
-"""Octets; each takes up to three, and browsers take four thousand."""
-_TITLES = {403: "This is not for you", 404: "There is nothing here", 500: "Penstock failed"}
+"""Octets. In a cookie each takes up to three, and browsers accept four thousand."""
+_TITLES = {403: "Not allowed", 404: "Not found", 500: "Penstock failed"}
 CHANGED = "changed"
-"""The event upon which a page is fetched again."""
+"""The event that makes htmx fetch the page again."""
 
 
 def is_partial(request: Request) -> bool:
-    """Whether htmx asks, which puts the answer into the page that is there."""
+    """Return whether htmx sent the request; it puts the answer into the current page."""
     return request.headers.get("hx-request") == "true"
 
 
-def done(request: Request, said: str, to: str = "") -> Response:
-    """What was done, in a sentence. The page is shown as it is then, or the one at `to`."""
-    said = said[:MAX_SAID]
+def done(request: Request, message: str, to: str = "") -> Response:
+    """Answer with a message, and show the page in its new state or the page at `to`."""
+    message = message[:MAX_NOTICE]
     if is_partial(request) and not to:
-        return HTMLResponse(piece("said.html", words=said, bad=False), headers={**HEADERS, "HX-Trigger": CHANGED})
+        return HTMLResponse(piece("said.html", words=message, bad=False), headers={**HEADERS, "HX-Trigger": CHANGED})
     if is_partial(request):
         answer: Response = Response(headers={**HEADERS, "HX-Redirect": addresses.url(to)})
     else:
         answer = RedirectResponse(addresses.url(to or _came_from(request)), 303, dict(HEADERS))
-    told = quote(said.encode()[:MAX_COOKIE].decode(errors="ignore"))
-    answer.set_cookie(SAID, told, max_age=60, path="/", httponly=True, samesite="strict")
+    quoted = quote(message.encode()[:MAX_COOKIE].decode(errors="ignore"))
+    answer.set_cookie(NOTICE, quoted, max_age=60, path="/", httponly=True, samesite="strict")
     return answer
 
 
 def problem(problem: ProblemResponse, request: Request) -> Response:
-    """An error as a page, or as a sentence in the page that is there; without a key, the way to the login."""
+    """Answer an error: as a page, as a message in the current page, or without a key with a redirect to the login."""
     addresses.place(request)
     headers = {**dict(problem.headers), **HEADERS}
     for name in ("content-length", "content-type"):
@@ -57,7 +57,7 @@ def problem(problem: ProblemResponse, request: Request) -> Response:
         "error.html",
         status=problem.status_code,
         number=problem.status_code,
-        title=_TITLES.get(problem.status_code, "That did not work"),
+        title=_TITLES.get(problem.status_code, "The request failed"),
         detail=problem.detail,
         code=problem.code,
         back=addresses.within(_came_from(request)),
@@ -67,14 +67,14 @@ def problem(problem: ProblemResponse, request: Request) -> Response:
 
 
 def _came_from(request: Request) -> str:
-    """The page of ours that a form was on, with its query; the overview if that is not known."""
+    """Return the console page of the form, with its query; the overview if the request does not name it."""
     try:
-        said = urlsplit(request.headers.get("hx-current-url") or request.headers.get("referer", ""))
+        address = urlsplit(request.headers.get("hx-current-url") or request.headers.get("referer", ""))
     except ValueError:
         return f"{addresses.ROOT}/"
     prefix: str = request.app.state.context.settings.api.prefix
-    path = addresses.within(said.path.removeprefix(prefix))
-    return _with_query(path, said.query if path != f"{addresses.ROOT}/" else "")
+    path = addresses.within(address.path.removeprefix(prefix))
+    return _with_query(path, address.query if path != f"{addresses.ROOT}/" else "")
 
 
 def _with_query(path: str, query: str) -> str:

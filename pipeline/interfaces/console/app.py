@@ -1,4 +1,4 @@
-"""The console: an application of its own beside the APIs, with its routers, its files and its errors."""
+"""The console as an application beside the APIs, with its own routers, files and errors."""
 
 from collections.abc import Sequence
 from functools import cache
@@ -26,7 +26,7 @@ _YEAR = "public, max-age=31536000, immutable"
 
 
 class _Files(StaticFiles):
-    """Our own files. Those whose address names their version are kept by browsers."""
+    """The console's static files. Browsers cache the files whose address holds their version."""
 
     def file_response(self, *given: Any, **named: Any) -> Response:
         answer = super().file_response(*given, **named)
@@ -36,7 +36,7 @@ class _Files(StaticFiles):
 
 
 def create_app(settings: ApiSettings, state: State, inner: Sequence[Middleware], **options: Any) -> FastAPI:
-    """The console. It shares the state of the API, and what is `inner`: who calls, and how much they may send."""
+    """Build the console. It shares the API's state and `inner` middleware: identification and limits."""
     app = FastAPI(
         openapi_url=None,
         docs_url=None,
@@ -57,7 +57,7 @@ def create_app(settings: ApiSettings, state: State, inner: Sequence[Middleware],
 
 @cache
 def _routes() -> list[BaseRoute]:
-    """Kept, because FastAPI makes the models of a route again, at the first request, wherever it is included."""
+    """Cached, because FastAPI rebuilds a router's models at the first request of every application that includes it."""
     tree = APIRouter()
     tree.mount(f"{ROOT}/static", _Files(directory=STATIC), name="static")
     seen = [Depends(placed)]
@@ -76,7 +76,7 @@ def _routes() -> list[BaseRoute]:
 
 
 class Beside:
-    """Routes requests for the console to its application, and all others past it."""
+    """Routes console requests to the console application, and all others to the API."""
 
     def __init__(self, app: ASGIApp, console: FastAPI) -> None:
         self._app, self._console = app, console
@@ -88,7 +88,7 @@ class Beside:
 
 
 def answer_for(error: Exception, request: Request) -> Response:
-    """The answer to any exception: a page, or a problem for a client that wants JSON."""
+    """Answer any exception: with a page, or with a problem if the client accepts JSON."""
     answer = problem(error, request)
     wants_json = "json" in Headers(scope=request.scope).get("accept", "")
     return answer if wants_json else page(answer, request)

@@ -1,4 +1,4 @@
-"""Small charts as SVG: columns and lines of one series of moments, drawn by attributes alone."""
+"""Small SVG charts of time series, as columns or lines; attributes alone draw them."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ HEIGHT = 60.0
 
 @dataclass(frozen=True)
 class Column:
-    """A column, from below upwards; `title` is shown for the whole slot."""
+    """A column, its boxes from the bottom up; `title` covers the whole slot."""
 
     x: int
     title: str
@@ -23,14 +23,14 @@ class Chart:
     width: int
     columns: list[Column]
     lines: list[tuple[str, str]]
-    """(class, points of a polyline): several where moments are missing."""
+    """(class, points of a polyline); a gap in the moments starts a new polyline."""
     most: float
-    """What the top stands for."""
+    """The value at the top."""
     summary: str
 
 
 def columns(values: Sequence[Sequence[float]], classes: Sequence[str], titles: Sequence[str], summary: str) -> Chart:
-    """Columns, each of several values that are put upon one another."""
+    """Return columns of stacked values."""
     most = max((sum(one) for one in values), default=0)
     drawn = []
     for at, (parts, title) in enumerate(zip(values, titles, strict=True)):
@@ -47,7 +47,7 @@ def columns(values: Sequence[Sequence[float]], classes: Sequence[str], titles: S
 def lines(
     values: Sequence[Sequence[float | None]], classes: Sequence[str], titles: Sequence[str], summary: str
 ) -> Chart:
-    """Lines, one for each class; a moment without a value interrupts them."""
+    """Return one line for each class; a moment without a value interrupts it."""
     most = max((one for some in values for one in some if one is not None), default=0)
     slots = [Column(at, title, []) for at, title in enumerate(titles)]
 
@@ -63,7 +63,7 @@ def lines(
 
 
 def _runs(values: Sequence[float | None], place: Callable[[float], float]) -> Iterator[list[tuple[float, float]]]:
-    """Moments that follow one another and have a value, as points; one alone is as wide as its slot."""
+    """Yield each run of moments with values as points; a single moment spans its slot."""
     run: list[tuple[float, float]] = []
     for at, value in enumerate([*values, None]):
         if value is not None:

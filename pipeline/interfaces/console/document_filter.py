@@ -1,4 +1,4 @@
-"""What people look for among the documents: states, a part of the name, a time; in addresses and in words."""
+"""The filter of the document list: state, name and time, as a query and in words."""
 
 from datetime import datetime, timedelta
 from typing import Annotated, Literal
@@ -23,7 +23,7 @@ GROUPS: dict[str, tuple[str, frozenset[DocumentStatus]]] = {
     "paused": ("Paused", frozenset({_D.PAUSED})),
     "cancelled": ("Cancelled", frozenset({_D.CANCELLED})),
 }
-"""Groups of states: the name in addresses, the name for people, and the states; none of them: all."""
+"""Groups of states: the name in addresses, then the label and the states; no states means all."""
 SINCE = {
     "": ("added any time", None),
     "hour": ("last hour", timedelta(hours=1)),
@@ -36,21 +36,21 @@ Since = Literal["", "hour", "day", "week", "month"]
 Cursor = Annotated[str, StringConstraints(max_length=500), CLEAN]
 
 
-class Looked(live.Asked):
-    """What is looked for."""
+class DocumentsQuery(live.ViewQuery):
+    """The filter of the list."""
 
     state: State = ""
     q: Line = ""
     since: Since = ""
 
     def filter(self, now: datetime) -> Filter:
-        """As the services take it."""
+        """Return the filter that operations accept."""
         length = SINCE[self.since][1]
         return Filter(GROUPS[self.state][1], self.q.strip(), now - length if length else None)
 
     @property
     def words(self) -> str:
-        """For people; empty for all documents."""
+        """Words for people; empty for all documents."""
         named = f"with “{self.q.strip()}” in the name" if self.q.strip() else ""
         since = f"added in the {SINCE[self.since][0]}" if self.since else ""
         state = f"under “{GROUPS[self.state][0]}”" if self.state else ""
@@ -58,10 +58,10 @@ class Looked(live.Asked):
 
     @property
     def query(self) -> dict[str, str]:
-        """For an address; what is empty is left out."""
+        """The query of an address, without empty values."""
         return combined({"state": self.state, "q": self.q, "since": self.since}, {})
 
     def address(self, path: str = "", **changed: str) -> str:
-        """The list with this filter, or something below it."""
+        """Return the address of the list with this filter, or of a path below it."""
         query = urlencode(combined({"state": self.state, "q": self.q, "since": self.since, **changed}, {}))
         return f"{PATH}{path}?{query}" if query else f"{PATH}{path}"

@@ -1,4 +1,4 @@
-"""How a document's state is said."""
+"""A document's state in words."""
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -13,7 +13,7 @@ _JUST = timedelta(seconds=5)
 
 @dataclass(frozen=True)
 class Standing:
-    """A state in a word, with its colour, and under it why, and until when."""
+    """A state in a word, with its colour, its reason and its end."""
 
     css: str
     words: str
@@ -23,7 +23,7 @@ class Standing:
 
 
 def standing(document: DocumentView, reason: Reason | None, now: datetime) -> Standing:
-    """How the document stands."""
+    """Return the state of the document in words."""
     why, until = (reason.words, reason.until) if reason else ("", None)
     at_rest = {
         _D.COMPLETED: ("done", "completed"),
@@ -49,6 +49,6 @@ PAGE: dict[PageStatus, tuple[str, str]] = {
     PageStatus.FAILED: ("failed", "failed"),
     PageStatus.PROCESSING: ("working", "working"),
     PageStatus.PENDING: ("waiting", "waiting"),
-    PageStatus.RETRYING: ("waiting", "again"),
+    PageStatus.RETRYING: ("waiting", "retry"),
 }
 """A page's state: its colour and its word."""

@@ -1,4 +1,4 @@
-"""Types of what forms and addresses of the console carry: an empty field of a form says nothing."""
+"""Types of the fields in forms and queries; an empty form field counts as absent."""
 
 from typing import Annotated
 
@@ -9,7 +9,7 @@ from pipeline.interfaces.http.fields import CLEAN, clean_lines
 BLANK = BeforeValidator(lambda value: None if value == "" else value)
 """For `Annotated[… | None, BLANK]`: an empty field is None."""
 CursorText = Annotated[str, StringConstraints(max_length=500), CLEAN]
-"""Where the next page of a list begins, in the model of a query; `pages.decode` reads it."""
+"""The start of the next page of a list, in a query's model; `pages.decode` reads it."""
 
 
 def _unix(text: str) -> str:

@@ -1,8 +1,8 @@
-"""What moves on a page: fragments of HTML, pushed when what they show has changed.
+"""Live pages: the server pushes fragments of HTML when their content changes.
 
-A view renders its fragments for everybody who looks at the same thing, so that a hundred consoles cost little more than
-one: at most every `LEAST_S` seconds, and at most a tenth of the time. Only fragments that differ from those before are
-sent, and after the last event there is always one more rendering.
+All callers of a view with the same query share its renderings, so that a hundred consoles cost little more than one.
+A view renders at most every `LEAST_S` seconds, and at most a tenth of the time. It sends only fragments that
+differ from the last ones, and always renders once more after the last event.
 """
 
 import asyncio
@@ -35,10 +35,10 @@ router = APIRouter(include_in_schema=False, dependencies=reader)
 log = structlog.get_logger(__name__)
 LEAST_S = 0.3
 SHARE = 0.1
-"""Of one core, at most, for each thing that is looked at."""
-AGAIN_S = 2.0
-"""When a rendering failed; twice as long each time, up to the next."""
-AGAIN_AT_MOST_S = 60.0
+"""The most of one core that a topic uses."""
+RETRY_S = 2.0
+"""The wait after a failed rendering; it doubles each time, up to `RETRY_AT_MOST_S`."""
+RETRY_AT_MOST_S = 60.0
 HEARTBEAT_S = 10.0
 LONGEST_S = 1800.0
 RETRY_MS = 2000
@@ -46,23 +46,23 @@ Fragments = Mapping[str, str]
 _SAID = '<div id="said" role="status" aria-live="polite">{}</div>'
 
 
-class Asked(BaseModel):
-    """What a view is asked for: the query of its stream. Views derive theirs from it."""
+class ViewQuery(BaseModel):
+    """The query of a view's stream. Each view derives its own from it."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
 @dataclass(frozen=True)
 class View:
-    """Something that people look at while it moves."""
+    """A part of a page that changes while it is open."""
 
     name: str
-    asked: type[Asked]
+    asked: type[ViewQuery]
     fragments: Callable[[Context, Any], Fragments]
     matches: Callable[[Any], Filter]
-    """Which events change it."""
+    """The events that change it."""
     every_s: float | None
-    """How often it is rendered without any event, since time changes it; None: never."""
+    """The longest time between renderings without an event, because time changes it; None: no limit."""
 
 
 VIEWS: dict[str, View] = {}
@@ -72,7 +72,7 @@ Renders = Callable[[Context, Any], Fragments]
 def view(
     name: str, *, matches: Callable[[Any], Filter] = lambda _: Filter(), every_s: float | None = None
 ) -> Callable[[Renders], Renders]:
-    """Make a function a view: it gives the HTML of elements by their ids, the same for all callers."""
+    """Register a function as a view: it returns HTML by element id, the same for all callers."""
 
     def register(render: Renders) -> Renders:
         VIEWS[name] = View(name, get_type_hints(render)["asked"], render, matches, every_s)
@@ -83,10 +83,10 @@ def view(
 
 @dataclass
 class Topic:
-    """One view of one thing, for all who look at it."""
+    """A view with one query, for all streams that show it."""
 
     view: View
-    asked: Asked
+    asked: ViewQuery
     context: Context
     feed: Feed
     threads: CapacityLimiter
@@ -94,20 +94,20 @@ class Topic:
     version: int = 0
     changed: asyncio.Event = field(default_factory=asyncio.Event)
     shown: dict[str, tuple[int, str | None]] = field(default_factory=dict)
-    """Element → (the version that brought it, its HTML; None: it is gone)."""
+    """Element id → (the version of its last change, its HTML; None: it was removed)."""
 
     async def follow(self) -> None:
-        """Render, for as long as somebody looks."""
+        """Render while the topic has readers."""
         wanted = self.view.matches(self.asked)
-        rest_s = AGAIN_S
+        rest_s = RETRY_S
         while self.readers and not self.feed.ending.is_set():
             seq, moved, began = self.feed.last, self.feed.moved, time.monotonic()
             cost_s = await self._render()
-            rest_s = min(2 * rest_s, AGAIN_AT_MOST_S) if cost_s is None else AGAIN_S
+            rest_s = min(2 * rest_s, RETRY_AT_MOST_S) if cost_s is None else RETRY_S
             await asyncio.sleep(rest_s / 2 if cost_s is None else max(LEAST_S, cost_s / SHARE))
             if cost_s is not None:
                 await self._until_changed(wanted, seq, moved, began)
-        self._tell()
+        self._publish()
 
     async def _until_changed(self, wanted: Filter, seq: int, moved: int, began: float) -> None:
         until = began + self.view.every_s if self.view.every_s else float("inf")
@@ -121,41 +121,43 @@ class Topic:
             await self.feed.wait(min(1.0, max(0.01, until - time.monotonic())))
 
     async def _render(self) -> float | None:
-        """Seconds of a processor that it took; None: it failed."""
+        """Render, and return the processor seconds used; None: it failed."""
         try:
-            found, cost_s = await run_sync(self._fragments, limiter=self.threads)
-        except UserError as error:  # what is looked at was deleted, and says so
+            fragments, cost_s = await run_sync(self._fragments, limiter=self.threads)
+        except UserError as error:  # the subject was deleted: show the error
             self._show({"said": _SAID.format(piece("said_words.html", words=str(error), bad=True))})
             return None
-        except Exception as error:  # noqa: BLE001  # whatever it is, the next rendering may do better
+        except Exception as error:  # noqa: BLE001  # the next rendering may succeed
             log.warning(
                 "console.not_rendered", view=self.view.name, error=type(error).__name__, reason=str(error)[:200]
             )
             return None
-        if "said" in self.shown:  # it is there again; the page's own element stays
-            found = {**found, "said": _SAID.format("")}
-        self._show(found, [name for name, (_, html) in self.shown.items() if html is not None and name not in found])
+        if "said" in self.shown:  # the subject is back; keep the page's own element
+            fragments = {**fragments, "said": _SAID.format("")}
+        self._show(
+            fragments, [name for name, (_, html) in self.shown.items() if html is not None and name not in fragments]
+        )
         return cost_s
 
-    def _show(self, found: Fragments, gone: Sequence[str] = ()) -> None:
-        fresh = {name: html for name, html in found.items() if self.shown.get(name, (0, None))[1] != html}
-        if fresh or gone:
+    def _show(self, fragments: Fragments, removed: Sequence[str] = ()) -> None:
+        fresh = {name: html for name, html in fragments.items() if self.shown.get(name, (0, None))[1] != html}
+        if fresh or removed:
             self.version += 1
             self.shown |= {name: (self.version, str(html)) for name, html in fresh.items()}
-            self.shown |= dict.fromkeys(gone, (self.version, None))
-            self._tell()
+            self.shown |= dict.fromkeys(removed, (self.version, None))
+            self._publish()
 
     def _fragments(self) -> tuple[Fragments, float]:
-        # By the clock, a busy machine would make a cheap view rest for seconds.
-        begun = time.thread_time()
-        return self.view.fragments(self.context, self.asked), time.thread_time() - begun
+        # Processor time: wall time would make a cheap view rest for seconds on a busy machine.
+        started = time.thread_time()
+        return self.view.fragments(self.context, self.asked), time.thread_time() - started
 
-    def _tell(self) -> None:
+    def _publish(self) -> None:
         self.changed.set()
         self.changed = asyncio.Event()
 
     def since(self, version: int) -> str:
-        """What changed after this version, as htmx takes it."""
+        """Return the fragments that changed after this version, as htmx expects them."""
         return "".join(_partial(name, html) for name, (brought, html) in self.shown.items() if brought > version)
 
 
@@ -165,7 +167,7 @@ def _partial(name: str, html: str | None) -> str:
 
 
 class Board:
-    """All that is looked at in this process."""
+    """All topics of this process that have readers."""
 
     def __init__(self, context: Context, feed: Feed) -> None:
         self._context, self._feed = context, feed
@@ -173,46 +175,46 @@ class Board:
         self._tasks: set[asyncio.Task[None]] = set()
         self._threads = CapacityLimiter(2)
 
-    def topic(self, view: View, asked: Asked) -> Topic:
-        """The one topic of all who ask this; rendered from now on."""
+    def topic(self, view: View, asked: ViewQuery) -> Topic:
+        """Return the shared topic of this view and query, with one more reader; start to render it."""
         key = view.name, asked.model_dump_json()
-        found = self._topics.get(key)
-        if found is None:
-            found = self._topics[key] = Topic(view, asked, self._context, self._feed, self._threads)
-        found.readers += 1
-        if found.readers == 1:
-            task = asyncio.create_task(found.follow())
+        shared = self._topics.get(key)
+        if shared is None:
+            shared = self._topics[key] = Topic(view, asked, self._context, self._feed, self._threads)
+        shared.readers += 1
+        if shared.readers == 1:
+            task = asyncio.create_task(shared.follow())
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
-        return found
+        return shared
 
     def leave(self, topic: Topic) -> None:
-        """One looks no longer."""
+        """Remove a reader of the topic."""
         topic.readers -= 1
         key = topic.view.name, topic.asked.model_dump_json()
         if not topic.readers and self._topics.get(key) is topic:
-            del self._topics[key]  # its task ends by itself
+            del self._topics[key]  # its task sees that no reader is left, and ends
 
 
 def board(request: Request, feed: Feed) -> Board:
-    """The application's."""
+    """Return the application's board."""
     state = request.app.state
     if not hasattr(state, "board"):
         state.board = Board(state.context, feed)
-    found: Board = state.board
-    return found
+    shared_board: Board = state.board
+    return shared_board
 
 
-def _asked(request: Request, name: Annotated[Id, Query(alias="view")]) -> tuple[View, Asked]:
-    found = VIEWS.get(name)
-    if found is None:
-        raise Refused("there is no such view", code="not_found")
+def _requested_view(request: Request, name: Annotated[Id, Query(alias="view")]) -> tuple[View, ViewQuery]:
+    chosen = VIEWS.get(name)
+    if chosen is None:
+        raise Refused("unknown view", code="not_found")
     given: dict[str, Any] = {}
     for key in request.query_params.keys() - {"view"}:
         values = request.query_params.getlist(key)
         given[key] = values if len(values) > 1 else values[0]
     try:
-        return found, found.asked.model_validate(given)
+        return chosen, chosen.asked.model_validate(given)
     except ValidationError as error:
         raise RequestValidationError([{**one, "loc": ("query", *one["loc"])} for one in error.errors()]) from None
 
@@ -222,9 +224,9 @@ async def follow(
     request: Request,
     feed: Annotated[Feed, Depends(feeds.for_one)],
     caller: ByCaller,
-    chosen: Annotated[tuple[View, Asked], Depends(_asked)],
+    chosen: Annotated[tuple[View, ViewQuery], Depends(_requested_view)],
 ) -> AsyncIterator[ServerSentEvent]:
-    """The fragments of a view: all of them first, then those that change."""
+    """Stream the fragments of a view: all of them first, then each change."""
     feed.start((await feed.run(events.kept)).last)
     shown, stay = board(request, feed), Stay(feed, caller, LONGEST_S)
     topic = shown.topic(*chosen)

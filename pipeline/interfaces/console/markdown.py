@@ -1,4 +1,4 @@
-"""Markdown as the console shows it: each text rendered once, few at a time, and else as it was written."""
+"""Markdown in the console: each text is rendered once, few at a time; otherwise its source is shown."""
 
 import hashlib
 import json
@@ -15,55 +15,55 @@ from pipeline.reading.export.effort import by_child, is_small
 from pipeline.reading.export.safe_html import harmless
 
 MAX_CHARACTERS = 400_000
-"""Longer texts are cut: a page is never so long, and nobody reads on."""
+"""Longer texts are cut: no real page is so long."""
 RENDERINGS = AtOnce(4, 2, "texts")
-"""Those that a child makes."""
+"""Renderings in child processes."""
 _MOST_KEPT = 20_000_000
-_AS_WRITTEN = "This text is shown as it was written"
-_TOO_MUCH = f"{_AS_WRITTEN}: laying it out takes too long."
-_BUSY = f"{_AS_WRITTEN}: too many texts are being laid out at the moment. Load this page again to try it."
+_AS_WRITTEN = "The source of the text is shown"
+_TOO_MUCH = f"{_AS_WRITTEN}: rendering it takes too long."
+_BUSY = f"{_AS_WRITTEN}: too many texts are being rendered. Reload the page to try again."
 
 
 @dataclass(frozen=True)
 class Shown:
-    """Each of some texts as HTML; with a note, as it was written."""
+    """Texts as HTML; with a note, as their source."""
 
     parts: list[Markup]
     note: str = ""
 
 
 class _Kept:
-    """Renderings by the hash of their text, the ones used last; an empty one of what takes too long."""
+    """The renderings used last, by the hash of their text; an empty one marks a text that takes too long."""
 
     def __init__(self) -> None:
         self._lock = Lock()
-        self._found: OrderedDict[bytes, list[str]] = OrderedDict()
+        self._renderings: OrderedDict[bytes, list[str]] = OrderedDict()
         self._characters = 0
 
     def get(self, key: bytes) -> list[str] | None:
         with self._lock:
-            if key in self._found:
-                self._found.move_to_end(key)
-            return self._found.get(key)
+            if key in self._renderings:
+                self._renderings.move_to_end(key)
+            return self._renderings.get(key)
 
-    def put(self, key: bytes, made: list[str]) -> None:
+    def put(self, key: bytes, html_parts: list[str]) -> None:
         with self._lock:
-            if key not in self._found:
-                self._found[key] = made
-                self._characters += self._size(made)
+            if key not in self._renderings:
+                self._renderings[key] = html_parts
+                self._characters += self._size(html_parts)
             while self._characters > _MOST_KEPT:
-                self._characters -= self._size(self._found.popitem(last=False)[1])
+                self._characters -= self._size(self._renderings.popitem(last=False)[1])
 
     @staticmethod
-    def _size(made: list[str]) -> int:
-        return sum(map(len, made)) + 200  # with what holds them
+    def _size(html_parts: list[str]) -> int:
+        return sum(map(len, html_parts)) + 200  # with the overhead of an entry
 
 
 _kept = _Kept()
 
 
 def html(parts: Sequence[str], caller: str, pictures: str = "") -> Shown:
-    """These texts as harmless HTML, for this caller. `pictures` is the address of the pictures that they link to.
+    """Return these texts as sanitised HTML, for this caller. `pictures`: the address of linked pictures.
 
     If rendering takes too long, or too many texts are being rendered, show the source instead.
     """
@@ -71,28 +71,28 @@ def html(parts: Sequence[str], caller: str, pictures: str = "") -> Shown:
     if not any(parts):
         return Shown([Markup()] * len(parts))
     key = hashlib.sha256(json.dumps([pictures, *parts]).encode()).digest()
-    made = _kept.get(key)
+    html_parts = _kept.get(key)
     try:
-        if made is None:
-            made = _rendered(parts, caller, pictures)
-            _kept.put(key, made)
+        if html_parts is None:
+            html_parts = _rendered(parts, caller, pictures)
+            _kept.put(key, html_parts)
     except TooManyAtOnce:
         return Shown(_written(parts), _BUSY)
     except UnitError as error:
         if error.kind is not ErrorKind.PERMANENT:
             return Shown(_written(parts), _BUSY)
-        made = []
-        _kept.put(key, made)
-    # S704: what nh3 lets through.
-    return Shown([Markup(part) for part in made]) if made else Shown(_written(parts), _TOO_MUCH)  # noqa: S704
+        html_parts = []
+        _kept.put(key, html_parts)
+    # S704: nh3 sanitised it.
+    return Shown([Markup(part) for part in html_parts]) if html_parts else Shown(_written(parts), _TOO_MUCH)  # noqa: S704
 
 
 def _rendered(parts: Sequence[str], caller: str, pictures: str) -> list[str]:
     if is_small(parts):
         return harmless(parts, pictures)
     with RENDERINGS.one(caller):
-        found: list[str] = by_child("html", parts=parts, pictures=pictures)["html"]
-        return found
+        rendered: list[str] = by_child("html", parts=parts, pictures=pictures)["html"]
+        return rendered
 
 
 def _cut(parts: Sequence[str]) -> list[str]:

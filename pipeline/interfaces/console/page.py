@@ -1,4 +1,4 @@
-"""Pages and pieces of pages, from templates. Whatever is put into them is escaped."""
+"""Pages and fragments from templates, which escape all values."""
 
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -14,22 +14,22 @@ from pipeline.interfaces.console import addresses, words
 from pipeline.operations.caller import Caller
 from pipeline.storage.api_keys import Scope
 
-SAID = "penstock_said"
-"""The cookie that keeps what an action said until the next page is there."""
-MAX_SAID = 500
+NOTICE = "penstock_said"
+"""The cookie that carries an action's message to the next page."""
+MAX_NOTICE = 500
 HEADERS = {
     "Content-Security-Policy": (
         "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
         "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
     ),
-    "Referrer-Policy": "same-origin",  # with `no-referrer`, forms would have the origin `null`
+    "Referrer-Policy": "same-origin",  # `no-referrer` would give forms the origin `null`
     "Cache-Control": "no-store",
 }
 
 
 @dataclass(frozen=True)
 class May:
-    """What whoever looks at a page may do."""
+    """The rights of a page's caller."""
 
     read: bool = False
     write: bool = False
@@ -37,7 +37,7 @@ class May:
 
 
 def may(caller: Caller, *, read_only: bool) -> May:
-    """What this caller may do; in read-only mode, nobody changes anything."""
+    """Return the caller's rights; in read-only mode no caller may change anything."""
     if caller.scope is None:
         return May()
     changes = not read_only
@@ -49,34 +49,34 @@ def _now() -> datetime:
 
 
 def _environment() -> Environment:
-    made = Environment(
+    environment = Environment(
         loader=PackageLoader("pipeline.interfaces.console"),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    made.filters |= words.FILTERS
-    made.globals |= {
+    environment.filters |= words.FILTERS
+    environment.globals |= {
         "url": addresses.url,
         "asset": lambda name: addresses.url(addresses.asset(name)),
         "utc_now": _now,
         "plural": words.plural,
     }
-    made.globals["parts"] = made.get_template("parts.html").module
-    return made
+    environment.globals["parts"] = environment.get_template("parts.html").module
+    return environment
 
 
 _TEMPLATES = _environment()
 
 
 def piece(template: str, **values: Any) -> Markup:
-    """A part of a page, the same for all who look."""
+    """Render a part of a page, the same for all callers."""
     return Markup(_TEMPLATES.get_template(template).render(**values))  # noqa: S704  # escaped within
 
 
 def screen(request: Request, template: str, status: int = 200, **values: Any) -> HTMLResponse:
-    """A whole page, for this caller."""
+    """Render a whole page for this caller."""
     caller: Caller | None = getattr(request.state, "caller", None)
     settings = request.app.state.context.settings.api
     given: dict[str, Any] = {
@@ -85,17 +85,17 @@ def screen(request: Request, template: str, status: int = 200, **values: Any) ->
         "read_only": settings.read_only,
         "here": addresses.path_of(request),
         "address": _address(request),
-        "said": unquote(request.cookies.get(SAID, ""))[:MAX_SAID],
+        "said": unquote(request.cookies.get(NOTICE, ""))[:MAX_NOTICE],
         "now": _now(),
     }
     answer = HTMLResponse(_TEMPLATES.get_template(template).render(given | values), status, dict(HEADERS))
     if given["said"]:
-        answer.delete_cookie(SAID, path="/")
+        answer.delete_cookie(NOTICE, path="/")
     return answer
 
 
 def _address(request: Request) -> str:
-    """Where the request went, with its query: where a page is fetched from again."""
+    """Return the request's path and query, from which htmx fetches the page again."""
     query = request.scope["query_string"].decode("latin-1")
     path = addresses.url(addresses.path_of(request))
     return f"{path}?{query}" if query else path

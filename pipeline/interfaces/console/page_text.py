@@ -15,59 +15,59 @@ from pipeline.storage import fusion
 _MARKUP = re.compile(r"""(<(?:"[^"<]*+"|'[^'<]*+'|[^'"<>])*+>)""")
 _SAID = 90
 MOST_MARKED = 200_000
-"""Longer texts are shown without marks."""
+"""Longer texts are shown without marked words."""
 MOST_BLOCKS = 2_000
-"""A page of more is shown as one text, without boxes."""
+"""A page with more blocks is shown as one text, without boxes."""
 
 
 @dataclass(frozen=True)
 class Section:
-    """Part of a page's text. `box`: left, top, width and height on the page; None if that is not known."""
+    """Part of a page's text. `box`: left, top, width and height on the page; None if unknown."""
 
     id: str
     kind: str
     html: Markup
     said: str
-    """Its first words, for those who do not see the box."""
+    """Its first words, for screen readers."""
     box: tuple[float, float, float, float] | None = None
     depth: int = 0
     found: bool = False
-    """It has words that were searched for."""
+    """The section has searched words."""
 
     @property
     def area(self) -> float:
-        """Of its box: small ones are drawn above those of paragraphs that go on in another column."""
+        """The area of its box: small boxes are drawn above boxes of paragraphs that span columns."""
         return self.box[2] * self.box[3] if self.box else 0.0
 
 
 @dataclass(frozen=True)
 class Reading:
-    """A page to read: its sections, and the size of the page that their boxes are on; 0 if there are no boxes."""
+    """A page to read: its sections, and the size of the page in their boxes' units; 0 without boxes."""
 
     sections: list[Section]
     width: float = 0
     height: float = 0
     note: str = ""
-    """Why it is shown as it was written."""
+    """The reason why its source is shown."""
 
     @property
     def boxes(self) -> list[Section]:
-        """Those that can be shown on the picture."""
+        """The sections that can be shown on the picture."""
         return [one for one in self.sections if one.box]
 
 
 def reading(document_id: str, content: str, layout: Mapping[str, Any] | None, caller: str, words: str = "") -> Reading:
-    """The text in sections. `layout`: the blocks; without them, or if they are not those of this text, it is one."""
+    """Split the text into one section for each block of `layout`; without blocks that match the text, into one."""
     pictures = url(f"/api/v1/documents/{document_id}/pictures")
     blocks = layout["blocks"] if layout else []
     parts = sections(content, blocks) if 0 < len(blocks) <= MOST_BLOCKS else None
     if layout is None or parts is None:
         shown = markdown.html([content] if content.strip() else [], caller, pictures)
         return Reading([Section("b0", "markdown", marked(one, words), "") for one in shown.parts], note=shown.note)
-    # How deep a list item is, its class says.
+    # The class of a list item gives its depth.
     texts = [part.strip() if block["type"] == "list_item" else part for block, part in zip(blocks, parts, strict=True)]
     shown = markdown.html(texts, caller, pictures)
-    found = [
+    page_sections = [
         Section(
             f"b{place}",
             block["type"],
@@ -79,28 +79,28 @@ def reading(document_id: str, content: str, layout: Mapping[str, Any] | None, ca
         )
         for place, (block, part) in enumerate(zip(blocks, shown.parts, strict=True))
     ]
-    return Reading(found, float(layout["width"] or 0), float(layout["height"] or 0), shown.note)
+    return Reading(page_sections, float(layout["width"] or 0), float(layout["height"] or 0), shown.note)
 
 
 def marked(html: Markup, words: str) -> Markup:
-    """The HTML with these words marked where they stand in its text."""
+    """Return the HTML with these words marked in its text."""
     if not words.strip() or len(html) > MOST_MARKED:
         return html
     parts = _MARKUP.split(str(html))
     for place in range(0, len(parts), 2):
         parts[place] = _marked_text(parts[place], words)
-    return Markup("".join(parts))  # noqa: S704  # what was clean stays so: marks stand in its text alone
+    return Markup("".join(parts))  # noqa: S704  # clean HTML stays clean: marks are added to its text only
 
 
 def _marked_text(text: str, words: str) -> str:
-    made, at = [], 0
+    marked_parts, at = [], 0
     for begin, end in fusion.spots(text, words):
-        # Not inside of `&amp;`.
+        # Not inside `&amp;`.
         if begin < at or re.search(r"&#?\w*$", text[max(0, begin - 12) : begin]):
             continue
-        made += [text[at:begin], "<mark>", text[begin:end], "</mark>"]
+        marked_parts += [text[at:begin], "<mark>", text[begin:end], "</mark>"]
         at = end
-    return "".join([*made, text[at:]])
+    return "".join([*marked_parts, text[at:]])
 
 
 def _first_words(block: Mapping[str, Any]) -> str:

@@ -1,6 +1,6 @@
-"""The OpenAPI document as pages: every operation by subject, and one with all that it takes and gives.
+"""The OpenAPI document as pages: operations by subject, and one operation with its parameters, bodies and answers.
 
-Our own, for want of one that is small, works without JavaScript, and under a policy that allows nothing inline.
+Penstock renders it itself: no small renderer works without JavaScript and inline styles.
 """
 
 import json
@@ -15,20 +15,20 @@ Document = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Field:
-    """Something that is sent or answered; `depth` says within how many others."""
+    """A field of a request or an answer, nested `depth` levels deep."""
 
     name: str
     kind: str
     about: str = ""
     where: str = ""
-    """`path`, `query`, `header`; empty within a body."""
+    """`path`, `query` or `header`; empty in a body."""
     required: bool = False
     depth: int = 0
 
 
 @dataclass(frozen=True)
 class Body:
-    """What a request or an answer holds."""
+    """The body of a request or an answer."""
 
     media: str
     fields: list[Field]
@@ -37,7 +37,7 @@ class Body:
 
 @dataclass(frozen=True)
 class Answer:
-    """What may be answered."""
+    """A possible answer."""
 
     status: str
     about: str
@@ -46,7 +46,7 @@ class Answer:
 
 @dataclass(frozen=True)
 class Operation:
-    """A method at an address. `id` names it in addresses."""
+    """A method at a path. `id` names it in addresses."""
 
     id: str
     subject: str
@@ -58,20 +58,20 @@ class Operation:
 
     @property
     def text(self) -> str:
-        """What a search looks into."""
+        """The text that a search matches."""
         names = " ".join(str(one.get("name", "")) for one in self.spec.get("parameters", ()))
         return f"{self.method} {self.path} {self.summary} {self.about} {self.subject} {names}".lower()
 
 
 def operations(document: Document) -> list[Operation]:
-    """Every operation, in the order of its subjects."""
-    found = []
+    """Return all operations, ordered by subject."""
+    all_operations = []
     for path, methods in document["paths"].items():
         for method in METHODS:
             if (spec := methods.get(method)) is not None:
                 first, _, rest = str(spec.get("description", "")).partition("\n")
                 subject = (spec.get("tags") or ["the server"])[0]
-                found.append(
+                all_operations.append(
                     Operation(
                         spec["operationId"],
                         subject,
@@ -82,17 +82,17 @@ def operations(document: Document) -> list[Operation]:
                         spec,
                     )
                 )
-    return sorted(found, key=lambda one: one.subject)  # stable: addresses of a subject stay in their order
+    return sorted(all_operations, key=lambda one: one.subject)  # stable: paths of a subject keep their order
 
 
 def search(known: list[Operation], words: str) -> list[Operation]:
-    """Those with all of these words."""
+    """Return the operations with all of these words."""
     wanted = words.lower().split()
     return [one for one in known if all(word in one.text for word in wanted)]
 
 
 def parameters(document: Document, operation: Operation) -> list[Field]:
-    """What stands in the address and the headers."""
+    """Return the parameters in the path, the query and the headers."""
     return [
         Field(
             one["name"],
@@ -106,12 +106,12 @@ def parameters(document: Document, operation: Operation) -> list[Field]:
 
 
 def request_bodies(document: Document, operation: Operation) -> list[Body]:
-    """What may be sent."""
+    """Return the bodies that the operation accepts."""
     return list(_bodies(document, operation.spec.get("requestBody", {})))
 
 
 def answers(document: Document, operation: Operation) -> list[Answer]:
-    """What may be answered: first what is hoped for."""
+    """Return the possible answers, successes first."""
     return [
         Answer(status, one.get("description", ""), list(_bodies(document, one)))
         for status, one in sorted(operation.spec.get("responses", {}).items())
@@ -119,33 +119,33 @@ def answers(document: Document, operation: Operation) -> list[Answer]:
 
 
 def curl(document: Document, operation: Operation, server: str, *, key: bool) -> str:
-    """A command that does it."""
+    """Return a curl command that calls the operation."""
     path = operation.path
     for one in parameters(document, operation):
         if one.where == "path":
             path = path.replace("{" + one.name + "}", one.name.upper())
-    said = ["curl"]
+    words = ["curl"]
     if operation.method != "GET":
-        said.append(f"-X {operation.method}")
+        words.append(f"-X {operation.method}")
     if key:
-        said.append('-H "Authorization: Bearer $PENSTOCK_KEY"')
+        words.append('-H "Authorization: Bearer $PENSTOCK_KEY"')
     for body in request_bodies(document, operation)[:1]:
         if "json" in body.media:
             compact = json.dumps(json.loads(body.example), ensure_ascii=False) if body.example else "{}"
-            said += [f"-H 'Content-Type: {body.media}'", "-d '" + compact.replace("'", "'\\''") + "'"]
+            words += [f"-H 'Content-Type: {body.media}'", "-d '" + compact.replace("'", "'\\''") + "'"]
         elif "multipart" in body.media:
-            said += [
+            words += [
                 f"-F {one.name}={'@FILE' if 'file' in one.kind else '…'}"
                 for one in body.fields
                 if one.required or "file" in one.kind
             ][:3]
-    return " ".join([*said, f"'{server}{path}'"])
+    return " ".join([*words, f"'{server}{path}'"])
 
 
 def _bodies(document: Document, spec: Document) -> Iterator[Body]:
     for media, content in spec.get("content", {}).items():
         if media == "application/problem+json":
-            continue  # said once for all
+            continue  # the page describes errors once
         schema = content.get("schema", {})
         yield Body(media, list(_fields(document, schema, 0)), _example(document, schema))
 
@@ -153,22 +153,22 @@ def _bodies(document: Document, spec: Document) -> Iterator[Body]:
 def _resolved(document: Document, schema: Document) -> Document:
     seen = 0
     while "$ref" in schema and seen < 10:
-        found: Any = document
+        target: Any = document
         for part in schema["$ref"].removeprefix("#/").split("/"):
-            found = found[part]
-        schema, seen = found, seen + 1
+            target = target[part]
+        schema, seen = target, seen + 1
     return schema
 
 
 def _alternatives(document: Document, schema: Document) -> list[Document]:
-    """What it may be, apart from null."""
+    """Return the alternatives of a schema, without null."""
     schema = _resolved(document, schema)
     some = schema.get("anyOf") or schema.get("oneOf") or [schema]
     return [found for one in some if (found := _resolved(document, one)).get("type") != "null"]
 
 
 def _kind(document: Document, schema: Document) -> str:
-    """What it is, in words."""
+    """Return the type of a schema in words."""
     kinds = [_kind_of_one(document, one) for one in _alternatives(document, schema)]
     some = _resolved(document, schema).get("anyOf") or []
     nullable = any(one.get("type") == "null" for one in some)
@@ -208,12 +208,12 @@ def _fields(document: Document, schema: Document, depth: int) -> Iterator[Field]
 
 
 def _example(document: Document, schema: Document) -> str:
-    found = _sample(document, schema, 0)
-    return json.dumps(found, indent=2, ensure_ascii=False) if found not in (None, {}, []) else ""
+    sample = _sample(document, schema, 0)
+    return json.dumps(sample, indent=2, ensure_ascii=False) if sample not in (None, {}, []) else ""
 
 
 def _sample(document: Document, schema: Document, depth: int) -> Any:
-    """An example of it: its own, or made of those of its parts."""
+    """Return the schema's example, or build one from the examples of its parts."""
     some = _alternatives(document, schema)
     if not some or depth > DEEPEST:
         return None

@@ -1,4 +1,4 @@
-"""Logging in with a key: the browser then holds a session, never the key."""
+"""Login with a key: the browser holds a session afterwards, never the key."""
 
 from datetime import timedelta
 from typing import Annotated
@@ -23,7 +23,7 @@ LONGEST = timedelta(days=7)
 
 @router.get("/login")
 def show(request: Request, to: Annotated[Line, Query(alias="next")] = "") -> Response:
-    """The form, or the page that was wanted for whoever may see it."""
+    """Show the form, or redirect a caller who may see the requested page to it."""
     if request.state.caller.scope is not None:
         return RedirectResponse(addresses.url(addresses.within(to)), 303, dict(HEADERS))
     return _form(request, to)
@@ -41,19 +41,19 @@ def log_in(
     key: Annotated[Key, Form()],
     to: Annotated[Line, Form(alias="next")] = "",
 ) -> Response:
-    """A session for this key, in a cookie that no script can read. 429 after too many wrong keys."""
-    found = api_keys.authenticate(context, key)
-    if found is None:
+    """Start a session for this key, in a cookie that no script can read. 429 after too many wrong keys."""
+    api_key = api_keys.authenticate(context, key)
+    if api_key is None:
         address = request.client.host if request.client else "local"
         quotas.take(f"wrong:{address}", WRONG_KEYS, what="too many wrong keys")
-        return _form(request, to, "This key is not valid: it is wrong, expired or revoked.", 401)
-    # A proxy that speaks TLS may be reached without it on its own machine: the page says how it came here.
+        return _form(request, to, "Invalid key: it is wrong, expired or revoked.", 401)
+    # A TLS proxy may forward plain HTTP: the page's own address shows whether the browser used TLS.
     origin = request.headers.get("origin", "null")
     secure = origin.startswith("https:") if origin != "null" else bool(context.settings.api.tls_certificate)
     answer = RedirectResponse(addresses.url(addresses.within(to)), 303, dict(HEADERS))
     answer.set_cookie(
         SESSION,
-        api_sessions.begin(context, found, LONGEST),
+        api_sessions.begin(context, api_key, LONGEST),
         max_age=int(LONGEST.total_seconds()),
         path="/",
         httponly=True,
@@ -65,7 +65,7 @@ def log_in(
 
 @router.post("/logout")
 def log_out(request: Request, context: InContext) -> Response:
-    """End the session, and let the browser forget the pictures of pages that it keeps."""
+    """End the session, and clear the browser's cache of page pictures."""
     api_sessions.end(context, request.cookies.get(SESSION, ""))
     answer = RedirectResponse(addresses.url(addresses.LOGIN), 303, {**HEADERS, "Clear-Site-Data": '"cache"'})
     answer.delete_cookie(SESSION, path="/")

@@ -1,4 +1,4 @@
-"""How values are said on pages: numbers, money, sizes, times."""
+"""Values in words: numbers, money, sizes, times."""
 
 import hashlib
 from collections.abc import Callable, Mapping
@@ -16,7 +16,7 @@ def count(number: float | None) -> str:
 
 
 def money(amount: float | None) -> str:
-    """Dollars: `$0.42`, smaller amounts with the digits that say something; a dash for none."""
+    """Return dollars such as `$0.42`; small amounts keep their significant digits, and none is a dash."""
     if not amount:
         return "–"
     return f"${amount:,.2f}" if abs(amount) >= 0.01 else f"${amount:.2g}" if abs(amount) >= 0.0001 else "< $0.0001"
@@ -34,7 +34,7 @@ def size(octets: float | None) -> str:
 
 
 def ms(milliseconds: float | None) -> str:
-    """A duration in milliseconds."""
+    """Return a duration from its milliseconds."""
     return "–" if milliseconds is None else duration(milliseconds / 1000)
 
 
@@ -44,10 +44,10 @@ def ago(moment: datetime, now: datetime) -> str:
     past, seconds = seconds >= 0, abs(seconds)
     if seconds < 5 and past:
         return "just now"
-    said = next(
+    distance = next(
         (f"{int(seconds // length)} {unit}" for length, unit in _STEPS if seconds >= length), f"{seconds:.0f} s"
     )
-    return f"{said} ago" if past else f"in {said}"
+    return f"{distance} ago" if past else f"in {distance}"
 
 
 def exact(moment: datetime) -> str:
@@ -61,12 +61,12 @@ def plural(number: float, one: str, many: str = "") -> str:
 
 
 def combined(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
-    """Both, without what is empty: for queries."""
+    """Return both mappings as one query, without empty values."""
     return {name: value for name, value in {**one, **other}.items() if value not in (None, "", [], ())}
 
 
 def short_hash(value: object) -> str:
-    """A few letters that stand for a value: for ids of elements."""
+    """Return a short hash of a value, for ids of elements."""
     return hashlib.sha256(repr(value).encode()).hexdigest()[:10]
 
 

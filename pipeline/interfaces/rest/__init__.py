@@ -1,4 +1,4 @@
-"""`/api/v1`: one module a subject. `ROUTERS` is the one list of their routers."""
+"""`/api/v1`: one module for each subject. `ROUTERS` lists their routers."""
 
 from pipeline.interfaces.rest import (
     about,
@@ -22,7 +22,7 @@ from pipeline.interfaces.rest import (
 )
 
 AT_ROOT = (knowledge_bases.router, knowledge_items.router, knowledge_intake.router)
-"""Also without the prefix, at the addresses of docs/sources/knowledge.md#endpoints."""
+"""Also served without the prefix, at the addresses of docs/sources/knowledge.md#endpoints."""
 ROUTERS = (
     documents.router,
     document_actions.router,

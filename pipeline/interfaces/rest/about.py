@@ -1,4 +1,4 @@
-"""`/api/v1/about`: which program this is, what room it takes, and whether it is well. For administrators."""
+"""`/api/v1/about`: version, storage and health. For administrators."""
 
 from fastapi import APIRouter
 
@@ -10,5 +10,5 @@ router = APIRouter(prefix="/about", tags=["about"], dependencies=seeing)
 
 @router.get("")
 def show(context: InContext) -> About:
-    """Show the version, the room that is taken and left, and the quick checks of `penstock doctor`."""
+    """Show the version, used and free storage, and the quick checks of `penstock doctor`."""
     return about(context)

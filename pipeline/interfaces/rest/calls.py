@@ -1,4 +1,4 @@
-"""`/api/v1/calls`: the record of every call to an AI service, one by one and in figures."""
+"""`/api/v1/calls`: the calls to AI services, as a list and in figures."""
 
 from typing import Annotated, Literal
 
@@ -26,10 +26,10 @@ def _known(name: str) -> str:
 
 
 Flow = Annotated[Annotated[Word, AfterValidator(_known)] | None, Query(description=f"One of {', '.join(FLOWS)}.")]
-About = Annotated[Id | None, Query(description="Only those about this document, run or batch.")]
+About = Annotated[Id | None, Query(description="Only calls for this document, run or batch.")]
 Status = Annotated[
     Literal[*OUTCOMES] | None,  # type: ignore[valid-type]
-    Query(description="How they ended; `failed`: anything but ok."),
+    Query(description="The outcome of the calls; `failed`: any outcome but ok."),
 ]
 
 
@@ -55,19 +55,19 @@ Which = Annotated[CallFilter, Depends(_which)]
 @router.get("")
 def list_calls(which: Which, caller: ByCaller, limit: Limit = 50, cursor: Cursor = None) -> Page[CallView]:
     """List calls, newest first."""
-    found = calls.list_calls.by(caller, which, limit=limit + 1, after=pages.decode(cursor, At, int))
-    return pages.views(found, limit, lambda call: (call.created_at, call.id))
+    rows = calls.list_calls.by(caller, which, limit=limit + 1, after=pages.decode(cursor, At, int))
+    return pages.views(rows, limit, lambda call: (call.created_at, call.id))
 
 
 @router.get("/stats")
 def stats(which: Which, caller: ByCaller, by: By = By.PROVIDER) -> CallSummary:
-    """Sum calls up: how many, how many failed, how long they took, their tokens and cost."""
+    """Sum up calls: their number, failures, latency, tokens and cost."""
     return calls.summary.by(caller, which, by)
 
 
 @router.get("/series")
 def series(which: Which, caller: ByCaller, by: Literal["hour", "day"] = "hour") -> CallSeries:
-    """Show calls over time and by model; percentiles are right to some percent. At most the newest 800 points."""
+    """Show calls over time and by model; percentiles are accurate to a few percent. At most the newest 800 points."""
     return calls.series.by(caller, which, By(by))
 
 

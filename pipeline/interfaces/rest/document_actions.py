@@ -1,4 +1,4 @@
-"""`/api/v1/documents/…`: what one may do with a document, with one of its pages, and with all that match."""
+"""`/api/v1/documents/…`: actions on a document, on one of its pages, and on all that match."""
 
 from datetime import datetime
 from typing import Annotated
@@ -24,11 +24,11 @@ router = APIRouter(
 
 
 MOST_AT_ONCE = 500
-"""Documents that one request acts on; a cursor leads to the others."""
+"""The most documents in one request; a cursor leads to the others."""
 
 
 class DocumentFilter(Strict):
-    """The same as the list's."""
+    """The filter of the list."""
 
     status: list[Status] = Field(default_factory=list, max_length=10)
     q: Line = ""
@@ -37,7 +37,7 @@ class DocumentFilter(Strict):
 
 
 class Selection(Strict):
-    """Which documents: either `ids`, or a `filter` (none: all) with `all_matching`."""
+    """The documents: either `ids`, or a `filter` (none: all) with `all_matching`."""
 
     model_config = ConfigDict(
         json_schema_extra={
@@ -54,9 +54,9 @@ class Selection(Strict):
     ids: Annotated[list[HexId], Field(max_length=MOST_AT_ONCE)] | None = None
     filter: DocumentFilter = Field(default_factory=DocumentFilter)
     all_matching: StrictBool = Field(default=False, description="Must be true to act on all that match.")
-    allow_partial: StrictBool = Field(default=False, description="With `remerge`: mark the gaps where pages failed.")
+    allow_partial: StrictBool = Field(default=False, description="With `remerge`: mark gaps for failed pages.")
     cursor: Line | None = Field(
-        default=None, description="`next_cursor` of the answer before, to go on with the others."
+        default=None, description="`next_cursor` of the last answer, to continue with the next documents."
     )
 
     @model_validator(mode="after")
@@ -67,37 +67,37 @@ class Selection(Strict):
 
 
 class RetryOptions(Strict):
-    """Another provider or model for what is converted again; empty: no change."""
+    """Another provider or model for the conversion; empty: no change."""
 
     provider: Choice = ""
     model: Choice = ""
 
 
 class FreshOptions(RetryOptions):
-    """The same for a whole document."""
+    """The options of a retry of a whole document."""
 
-    fresh: StrictBool = Field(default=False, description="Ask the provider even for pages in the cache.")
+    fresh: StrictBool = Field(default=False, description="Call the provider even for cached pages.")
 
 
 class MergeOptions(Strict):
-    """How to merge again."""
+    """The options of a merge."""
 
     allow_partial: StrictBool = Field(default=False, description="Mark the gaps where pages failed.")
 
 
 class Acted(BaseModel):
-    """What came of it."""
+    """The outcome of a bulk action."""
 
-    matched: int = Field(description="Documents that match, those of further requests included.")
+    matched: int = Field(description="Matching documents, including those of further requests.")
     done: int
     skipped: list[Skipped]
-    next_cursor: str | None = Field(default=None, description="There are more: send this as `cursor`.")
+    next_cursor: str | None = Field(default=None, description="More documents match: send this as `cursor`.")
 
 
-# Before those with an id: `actions` must not be taken for one.
+# Before the routes with an id, or `actions` would match as an id.
 @router.post("/actions/{verb}")
 def act_on_many(caller: ByCaller, verb: Verb, selection: Selection) -> Acted:
-    """Do the same with many documents, each in a transaction of its own. At most 500 a request."""
+    """Act on many documents, each in its own transaction. At most 500 per request."""
     if selection.ids is not None:
         ids, last = list(dict.fromkeys(selection.ids)), None
         matched = len(ids)
@@ -113,7 +113,7 @@ def act_on_many(caller: ByCaller, verb: Verb, selection: Selection) -> Acted:
 
 @router.post("/{document_id}/cancel")
 def cancel(caller: ByCaller, document_id: HexId) -> DocumentView:
-    """Cancel a document. Results of pages in progress are discarded."""
+    """Cancel a document, and discard results of pages in progress."""
     return documents.cancel.by(caller, document_id)
 
 
@@ -137,7 +137,7 @@ def retry(
     document_id: HexId,
     options: FreshOptions | None = None,
 ) -> DocumentView:
-    """Convert a document again, from the start."""
+    """Convert a document again from the start."""
     return accepted(
         request, response, documents.retry.by(caller, document_id, **(options or FreshOptions()).model_dump())
     )
@@ -151,7 +151,7 @@ def retry_failed(
     document_id: HexId,
     options: RetryOptions | None = None,
 ) -> DocumentView:
-    """Try again what failed: the failed pages; else the merge, or all of a document that failed before it had pages."""
+    """Retry failures: the failed pages, else the merge, or the whole document if it failed before it had pages."""
     return accepted(
         request, response, documents.retry_failed.by(caller, document_id, **(options or RetryOptions()).model_dump())
     )
@@ -192,5 +192,5 @@ def retry_page(
 def promote(
     request: Request, response: Response, caller: ByCaller, document_id: HexId, page: PageNumber, attempt: RowId
 ) -> DocumentView:
-    """Make the text of an older attempt the page's text."""
+    """Use the text of an older attempt for the page."""
     return accepted(request, response, documents.promote.by(caller, document_id, page, attempt))

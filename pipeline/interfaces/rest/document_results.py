@@ -1,4 +1,4 @@
-"""`/api/v1/documents/…`: pages, their pictures, blocks and attempts, and the results as files."""
+"""`/api/v1/documents/…`: pages with their pictures, blocks and attempts, and results as files."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -12,7 +12,7 @@ from pydantic import StringConstraints
 
 from pipeline.engine.views import view_of
 from pipeline.engine.wire import ByName
-from pipeline.flows.documents.page_pictures import MAX_DPI, MAX_WIDTH, MIN_DPI, MIN_WIDTH, Encoding, Rendering
+from pipeline.flows.documents.page_pictures import MAX_DPI, MAX_WIDTH, MIN_DPI, MIN_WIDTH, Encoding, Look
 from pipeline.flows.documents.states import PageStatus
 from pipeline.flows.documents.views import AttemptView, PageView, PageWithText
 from pipeline.interfaces.http import pages
@@ -30,12 +30,12 @@ router = APIRouter(prefix="/documents", tags=["documents"], dependencies=reader,
 PictureName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")]
 _PRIVATE_DAY = "private, max-age=86400"
 _SMALL = 400
-"""Pictures of at most this width are for looking through a document: those of a page that somebody reads come first."""
+"""Pictures of at most this width are thumbnails; larger pictures have priority over them."""
 _TYPES = {".png": "image/png", ".jpg": "image/jpeg", ".jpeg": "image/jpeg", ".webp": "image/webp"}
 _BINARY = {"schema": {"type": "string", "format": "binary"}}
 _PICTURE: dict[int | str, dict[str, Any]] = {
     200: {"content": {"image/png": _BINARY, "image/webp": _BINARY}},
-    304: {"description": "It is the one that the caller has."},
+    304: {"description": "The caller has the current one."},
 }
 _ARCHIVE: dict[int | str, dict[str, Any]] = {200: {"content": {"application/zip": _BINARY}}}
 _MARKDOWN: dict[int | str, dict[str, Any]] = {
@@ -47,15 +47,15 @@ _MARKDOWN: dict[int | str, dict[str, Any]] = {
 def list_pages(
     caller: ByCaller,
     document_id: HexId,
-    status: Annotated[Annotated[PageStatus, ByName()] | None, Query(description="Only those in this state.")] = None,
+    status: Annotated[Annotated[PageStatus, ByName()] | None, Query(description="Only pages in this state.")] = None,
     limit: Limit = 100,
     cursor: Cursor = None,
 ) -> Page[PageView]:
     """List a document's pages in order, without their texts."""
     documents.status.by(caller, document_id)
     (after,) = pages.decode(cursor, PageNumber) or (0,)
-    found = documents.pages.by(caller, document_id, status=status, after=after, limit=limit + 1)
-    return pages.views(found, limit, lambda page: (page.page,))
+    rows = documents.pages.by(caller, document_id, status=status, after=after, limit=limit + 1)
+    return pages.views(rows, limit, lambda page: (page.page,))
 
 
 @router.get("/{document_id}/pages/{page}")
@@ -66,9 +66,9 @@ def show_page(caller: ByCaller, document_id: HexId, page: PageNumber) -> PageWit
 
 @router.get("/{document_id}/pages/{page}/blocks", response_model=dict[str, Any])
 def show_blocks(caller: ByCaller, document_id: HexId, page: PageNumber) -> dict[str, Any]:
-    """The blocks on a page in reading order, with their boxes in points from its top left corner."""
-    found: dict[str, Any] = documents.layout.by(caller, document_id, page)["pages"][0]
-    return found
+    """List the blocks of a page in reading order, with their boxes in points from its top left corner."""
+    layout: dict[str, Any] = documents.layout.by(caller, document_id, page)["pages"][0]
+    return layout
 
 
 @router.get("/{document_id}/pages/{page}/picture", responses=_PICTURE, response_class=Response)
@@ -79,15 +79,15 @@ async def show_picture(
     page: PageNumber,
     dpi: Annotated[int, Query(ge=MIN_DPI, le=MAX_DPI)] = 100,
     width: Annotated[
-        int | None, Query(ge=MIN_WIDTH, le=MAX_WIDTH, description="At most so many pixels wide, instead of `dpi`.")
+        int | None, Query(ge=MIN_WIDTH, le=MAX_WIDTH, description="The most width in pixels, instead of `dpi`.")
     ] = None,
-    encoding: Annotated[Encoding, Query(description="WebP is half as large.")] = "png",
+    encoding: Annotated[Encoding, Query(description="WebP takes half the size.")] = "png",
     if_none_match: Annotated[Line | None, Header()] = None,
 ) -> Response:
-    """A picture of a page of the file."""
+    """Render a picture of a page of the file."""
     rendering = Rendering(dpi, width or 0, encoding)
-    found = await run_sync(documents.find_page_picture.by, caller, document_id, page, rendering)
-    tag = f'"{document_id}-{found.name}"'
+    picture = await run_sync(documents.find_page_picture.by, caller, document_id, page, rendering)
+    tag = f'"{document_id}-{picture.name}"'
     headers = {"ETag": tag, "Cache-Control": _PRIVATE_DAY}
     if if_none_match and tag in if_none_match:
         return Response(status_code=304, headers=headers)
@@ -97,12 +97,12 @@ async def show_picture(
             caller, document_id, page, dpi, wanted, width=rendering.width, encoding=encoding
         )
 
-    content = found.content
+    content = picture.content
     if content is None:
         pictures, urgent = request.app.state.pictures, rendering.width > _SMALL or not rendering.width
         content = await pictures.get(request.state.caller, tag, make, urgent=urgent)
     if content is None:
-        return Response(status_code=503)  # they have gone, or the server ends
+        return Response(status_code=503)  # the client left, or the server ends
     return Response(content, media_type=f"image/{encoding}", headers=headers)
 
 
@@ -123,15 +123,15 @@ def list_attempts(caller: ByCaller, document_id: HexId, limit: Limit = 50, curso
 
 
 def _attempts(caller: Caller, document_id: str, page: int | None, limit: int, cursor: str | None) -> Page[AttemptView]:
-    found = documents.attempts.by(
+    rows = documents.attempts.by(
         caller, document_id, page, after=pages.decode(cursor, PageNumber, int), limit=limit + 1
     )
-    return pages.views(found, limit, lambda attempt: (attempt.page, attempt.id))
+    return pages.views(rows, limit, lambda attempt: (attempt.page, attempt.id))
 
 
 @router.get("/{document_id}/markdown", responses={**_MARKDOWN, **documented(409)}, response_class=FileResponse)
 def download_markdown(caller: ByCaller, document_id: HexId) -> FileResponse:
-    """The result as a file. Links to pictures name them as `GET …/pictures` does."""
+    """Download the Markdown. Its links use the names of pictures in `GET …/pictures`."""
     path = documents.status.by(caller, document_id).result_path
     return FileResponse(
         path, media_type="text/markdown; charset=utf-8", filename=path.name, content_disposition_type="attachment"
@@ -140,7 +140,7 @@ def download_markdown(caller: ByCaller, document_id: HexId) -> FileResponse:
 
 @router.get("/{document_id}/json", responses=documented(409), response_model=dict[str, Any])
 def download_json(caller: ByCaller, document_id: HexId) -> Response:
-    """The blocks on all pages in reading order, with their boxes, as a file."""
+    """Download the blocks of all pages in reading order, with their boxes."""
     document = documents.status.by(caller, document_id)
     name = quote(f"{Path(document.filename).stem}.json")
     return JSONResponse(
@@ -151,13 +151,13 @@ def download_json(caller: ByCaller, document_id: HexId) -> Response:
 
 @router.get("/{document_id}/manifest", responses=documented(409), response_model=dict[str, Any])
 def show_manifest(caller: ByCaller, document_id: HexId) -> dict[str, Any]:
-    """What happened: the document, each page with its attempts, and the totals; without the texts."""
+    """Show the manifest: the document, each page with its attempts, and the totals, without texts."""
     return documents.manifest.by(caller, document_id)
 
 
 @router.get("/{document_id}/archive", responses={**_ARCHIVE, **documented(409)}, response_class=StreamingResponse)
 def download_archive(caller: ByCaller, document_id: HexId) -> StreamingResponse:
-    """The result as a ZIP archive: Markdown, the pictures it links to, the blocks on all pages, the manifest."""
+    """Download a ZIP archive: Markdown, its linked pictures, the blocks of all pages, the manifest."""
     document = documents.status.by(caller, document_id)
     name = quote(f"{safe_stem(document.filename)}.zip")
     headers = {"Content-Disposition": f"attachment; filename*=utf-8''{name}"}
@@ -168,7 +168,7 @@ def download_archive(caller: ByCaller, document_id: HexId) -> StreamingResponse:
 def list_pictures(
     caller: ByCaller, request: Request, document_id: HexId, limit: Limit = 100, cursor: Cursor = None
 ) -> Page[str]:
-    """List the addresses of the pictures that the Markdown links to, if they were asked for."""
+    """List the addresses of the pictures that the Markdown links to, if the submission asked for pictures."""
     folder = documents.status.by(caller, document_id).pictures_folder
     (after,) = pages.decode(cursor, str) or ("",)
     names = sorted(path.name for path in folder.iterdir() if path.suffix in _TYPES) if folder else []
@@ -180,10 +180,10 @@ def list_pictures(
 
 @router.get("/{document_id}/pictures/{name}", responses=_PICTURE, response_class=FileResponse)
 def show_extracted_picture(caller: ByCaller, document_id: HexId, name: PictureName) -> FileResponse:
-    """A picture that was on a page."""
+    """Download a picture from a page."""
     folder = documents.status.by(caller, document_id).pictures_folder
-    # By the folder's own list: no name from a request becomes a path.
-    found = next((path for path in folder.iterdir() if path.name == name), None) if folder else None
-    if found is None or found.suffix not in _TYPES or not found.is_file():
-        raise Refused(f"document {document_id} has no picture of this name", code="no_picture")
-    return FileResponse(found, media_type=_TYPES[found.suffix], headers={"Cache-Control": _PRIVATE_DAY})
+    # Match against the folder's listing: no name from a request becomes a path.
+    picture = next((path for path in folder.iterdir() if path.name == name), None) if folder else None
+    if picture is None or picture.suffix not in _TYPES or not picture.is_file():
+        raise Refused(f"document {document_id} has no picture with this name", code="no_picture")
+    return FileResponse(picture, media_type=_TYPES[picture.suffix], headers={"Cache-Control": _PRIVATE_DAY})

@@ -31,7 +31,7 @@ from pipeline.operations.refusal import Refused
 router = APIRouter(prefix="/documents", tags=["documents"], route_class=JsonRoute)
 PATH = "/api/v1/documents"
 Status = Annotated[DocumentStatus, ByName()]
-Statuses = Annotated[list[Status] | None, Query(max_length=10, description="Only those in one of these states.")]
+Statuses = Annotated[list[Status] | None, Query(max_length=10, description="Only documents in one of these states.")]
 Words = Annotated[
     Annotated[Line, StringConstraints(min_length=1)], Query(description="Words in any script, such as: invoice march.")
 ]
@@ -67,23 +67,23 @@ def list_documents(
 ) -> Page[DocumentView]:
     """List documents, newest first."""
     which = Filter(frozenset(status or ()), q or "", created_from, created_before)
-    found = documents.list_documents.by(caller, which=which, limit=limit + 1, after=pages.decode(cursor, datetime, str))
-    explained = documents.explained.by(caller, found[:limit]) + found[limit:]
+    rows = documents.list_documents.by(caller, which=which, limit=limit + 1, after=pages.decode(cursor, datetime, str))
+    explained = documents.explained.by(caller, rows[:limit]) + rows[limit:]
     return pages.views(explained, limit, lambda document: (document.created_at, document.id))
 
 
 class CountsShape(BaseModel):
-    """How many documents there are."""
+    """The number of documents."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"total": 12, "by_status": {"COMPLETED": 12}}]})
     total: int
-    by_status: dict[str, int] = Field(description="In each state; those without any are left out.")
+    by_status: dict[str, int] = Field(description="By state, without states that have none.")
 
 
-# Before those with an id: `counts` must not be taken for one.
+# Before the routes with an id, or `counts` would match as an id.
 @router.get("/counts", dependencies=reader)
 def count(caller: ByCaller, q: Search = None, created_from: Since = None, created_before: Until = None) -> CountsShape:
-    """Count documents by their states."""
+    """Count documents by state."""
     which = Filter(name=q or "", created_from=created_from, created_before=created_before)
     counts = documents.count_by_status.by(caller, which)
     return CountsShape(total=sum(counts.values()), by_status={state.name: counts[state] for state in sorted(counts)})
@@ -95,10 +95,10 @@ def count(caller: ByCaller, q: Search = None, created_from: Since = None, create
     dependencies=[*writer, *spender],
     openapi_extra={"requestBody": _FORM},
     responses={
-        200: {"model": DocumentView, "description": "With `wait`: it has settled."},
+        200: {"model": DocumentView, "description": "With `wait`: the document is at rest."},
         202: {
-            "description": "It is being converted.",
-            "headers": {"Location": {"description": "Where it is.", "schema": {"type": "string"}}},
+            "description": "Conversion is in progress.",
+            "headers": {"Location": {"description": "The address of the document.", "schema": {"type": "string"}}},
             "content": {"application/json": {"example": {**EXAMPLE, "status": "PENDING", "settled": False}}},
         },
         **documented(409, 415, 507),
@@ -107,9 +107,9 @@ def count(caller: ByCaller, q: Search = None, created_from: Since = None, create
 async def submit(
     request: Request, response: Response, caller: ByCaller, form: Annotated[Form, Depends(uploaded())], wait: Wait = 0
 ) -> DocumentView:
-    """Submit a file. The same content and options find the same document again, unless `fresh`.
+    """Submit a file. The same content and options return the same document, unless `fresh`.
 
-    As `multipart/form-data` with a field `file`, and options as further fields; or the file itself as the body, its
+    Send `multipart/form-data` with a field `file`, and options as further fields; or the file itself as the body, its
     name percent-encoded in `X-Filename`, and options in the query.
     """
     if len(form.files) != 1:
@@ -120,7 +120,7 @@ async def submit(
 
 
 class Address(SubmitOptions):
-    """Where the file is, and how to convert it."""
+    """The address of the file, and the options of its conversion."""
 
     url: Annotated[Line, Field(min_length=1, description="http or https, at a public address.")]
 
@@ -129,12 +129,15 @@ class Address(SubmitOptions):
     "/url",
     status_code=202,
     dependencies=[*writer, *spender],
-    responses={200: {"model": DocumentView, "description": "It has settled."}, **documented(404, 409, 415, 507)},
+    responses={
+        200: {"model": DocumentView, "description": "The document is at rest."},
+        **documented(404, 409, 415, 507),
+    },
 )
 async def submit_url(
     request: Request, response: Response, caller: ByCaller, address: Address, wait: Wait = 0
 ) -> DocumentView:
-    """Fetch a file and submit it. Refused (403) unless the server's settings allow it."""
+    """Fetch a file and submit it. The server refuses (403) unless its settings allow it."""
     options = Options(**address.model_dump(exclude={"url"}))
     async with fetched(caller, address.url) as file:
         document = await run_sync(documents.submit_upload.by, caller, file.path, file.filename, options, file.sha256)
@@ -142,13 +145,13 @@ async def submit_url(
 
 
 async def settled(request: Request, document_id: str, wait_s: float) -> Document:
-    """The document once it has settled, or as it is after `wait_s` seconds."""
-    look = partial(documents.status.by, request.state.caller, document_id)
-    return await wait_for(request.state.caller, look, lambda now: now.settled, wait_s)
+    """Return the document once it is at rest, or its state after `wait_s` seconds."""
+    read = partial(documents.status.by, request.state.caller, document_id)
+    return await wait_for(request.state.caller, read, lambda now: now.settled, wait_s)
 
 
 def accepted(request: Request, response: Response, document: Document, wait: float = 0) -> DocumentView:
-    """202 with the address of the document; 200 if the caller waited for it and it has settled."""
+    """Answer 202 with the address of the document; 200 if the caller waited and it is at rest."""
     response.headers["Location"] = here(request, f"{PATH}/{document.id}")
     if wait and document.settled:
         response.status_code = 200
@@ -158,7 +161,7 @@ def accepted(request: Request, response: Response, document: Document, wait: flo
     return document
 
 
-# Before those with an id: `search` must not be taken for one.
+# Before the routes with an id, or `search` would match as an id.
 @router.get("/search", dependencies=reader)
 def search(
     caller: ByCaller,
@@ -169,19 +172,19 @@ def search(
     created_before: Until = None,
     limit: Limit = 20,
 ) -> Hits:
-    """Find pages by their words in all documents that were merged, best first."""
+    """Find pages by their words in all merged documents, best first."""
     which = Filter(frozenset(status or ()), name or "", created_from, created_before)
     return documents.search.by(caller, q, which, limit=limit)
 
 
 @router.get("/{document_id}", dependencies=reader, responses=documented(404))
 async def show(request: Request, document_id: HexId, wait: Wait = 0) -> DocumentView:
-    """Show one document; with `wait`, once it has settled."""
-    found = await settled(request, document_id, wait)
-    return (await run_sync(documents.explained.by, request.state.caller, [found]))[0]
+    """Show a document; with `wait`, once it is at rest."""
+    document = await settled(request, document_id, wait)
+    return (await run_sync(documents.explained.by, request.state.caller, [document]))[0]
 
 
 @router.delete("/{document_id}", status_code=204, dependencies=writer, responses=documented(404))
 def delete(caller: ByCaller, document_id: HexId) -> None:
-    """Delete a document with its pages, attempts and stored files. Work under way stops."""
+    """Delete a document with its pages, attempts and stored files. Its work stops."""
     documents.delete.by(caller, document_id)

@@ -1,4 +1,4 @@
-"""`/api/v1/events`: what changes, as server-sent events, replayed from any number."""
+"""`/api/v1/events`: changes as server-sent events, replayed from any number."""
 
 import time
 from collections.abc import AsyncIterator
@@ -22,19 +22,21 @@ from pipeline.operations.events import Filter
 router = APIRouter(prefix="/events", tags=["events"], dependencies=reader)
 HEARTBEAT_S = 10.0
 LONGEST_S = 1800.0
-"""Then the client comes again."""
+"""The client reconnects after this time."""
 RETRY_MS = 3000
 MAX_NUMBER = 2**53 - 1
-Number = Annotated[int | None, Query(ge=0, le=MAX_NUMBER, description="Only events after this number, also old ones.")]
+Number = Annotated[
+    int | None, Query(ge=0, le=MAX_NUMBER, description="Only events after this number, including old ones.")
+]
 Pattern = Annotated[str, Query(max_length=80, pattern=r"^[a-z_]+(\.([a-z_]+|\*))?$")]
 
 
 def _filter(
-    flow: Annotated[Word | None, Query(description="Only this flow's.")] = None,
-    type: Annotated[  # noqa: A002  # what it is called in requests
+    flow: Annotated[Word | None, Query(description="Only events of this flow.")] = None,
+    type: Annotated[  # noqa: A002  # its name in requests
         list[Pattern], Query(max_length=50, description="Types such as `document.completed`, `document.*`, `progress`.")
     ] = [],  # noqa: B006  # FastAPI copies it
-    scope: Annotated[Id | None, Query(description="Only those about this document, run, batch or item.")] = None,
+    scope: Annotated[Id | None, Query(description="Only events of this document, run, batch or item.")] = None,
 ) -> Filter:
     return Filter(flow or "", tuple(type), scope or "")
 
@@ -46,23 +48,24 @@ async def follow(
     wanted: Annotated[Filter, Depends(_filter)],
     after: Number = None,
     last_event_id: Annotated[
-        Annotated[Line, StringConstraints(max_length=20)] | None, Header(description="What a client saw last; wins.")
+        Annotated[Line, StringConstraints(max_length=20)] | None,
+        Header(description="The last event that the client received; overrides `after`."),
     ] = None,
 ) -> AsyncIterator[ServerSentEvent]:
-    """Follow what changes: each event's `id` is its number, from which a client that comes again goes on.
+    """Follow changes. Each event's `id` is its number, from which a reconnecting client continues.
 
-    Without a number, the stream begins now. `reset` says that some events after the client's number are not kept any
-    more: look at how things stand. `progress` has no id, and is not replayed.
+    Without a number, the stream starts now. `reset` says that some events after the client's number are deleted:
+    fetch the current state. `progress` has no id, and is not replayed.
     """
     known = _number(last_event_id, after)
-    found = await feed.run(events.kept)
-    feed.start(found.last)
-    last = found.last if known is None else known
+    kept = await feed.run(events.kept)
+    feed.start(kept.last)
+    last = kept.last if known is None else known
     moved, stay = feed.moved, Stay(feed, caller, LONGEST_S)
     yield ServerSentEvent(comment="events", retry=RETRY_MS)
-    if last < found.first - 1 or last > found.last:
-        last = found.first - 1 if last < found.first - 1 else found.last
-        data = {"reason": "some events are not kept any more", "first": found.first, "last": found.last}
+    if last < kept.first - 1 or last > kept.last:
+        last = kept.first - 1 if last < kept.first - 1 else kept.last
+        data = {"reason": "some events are deleted", "first": kept.first, "last": kept.last}
         yield ServerSentEvent(event="reset", id=str(last), data=data)
     said_at = time.monotonic()
     while await stay.lasts():
@@ -72,7 +75,7 @@ async def follow(
         for one in some:
             last = one.seq
             if wanted.matches(one):
-                yield _told(one)
+                yield _server_event(one)
                 said_at = time.monotonic()
         for number, fields in feed.progress_since(moved):
             moved = number
@@ -90,24 +93,24 @@ async def follow(
 def list_events(
     caller: ByCaller, wanted: Annotated[Filter, Depends(_filter)], limit: Limit = 50, cursor: Cursor = None
 ) -> Page[Event]:
-    """List the stored events, the newest first. To follow events, use the stream."""
+    """List the stored events, newest first. To follow events, use the stream."""
     (before,) = pages.decode(cursor, int) or (None,)
-    found = events.newest.by(caller, wanted, before=before, limit=limit + 1)
-    return pages.views(found, limit, lambda one: (one.seq,))
+    rows = events.newest.by(caller, wanted, before=before, limit=limit + 1)
+    return pages.views(rows, limit, lambda one: (one.seq,))
 
 
 @router.get("/log/{seq}", responses=documented(404))
 def show_event(caller: ByCaller, seq: RowId) -> Event:
-    """Show an event that is kept."""
+    """Show a stored event."""
     return events.one.by(caller, seq)
 
 
 def _number(last_event_id: str | None, after: int | None) -> int | None:
-    said = last_event_id if last_event_id and last_event_id.isascii() and last_event_id.isdigit() else None
-    return min(int(said), MAX_NUMBER) if said else after
+    header = last_event_id if last_event_id and last_event_id.isascii() and last_event_id.isdigit() else None
+    return min(int(header), MAX_NUMBER) if header else after
 
 
-def _told(event: Event) -> ServerSentEvent:
+def _server_event(event: Event) -> ServerSentEvent:
     data = asdict(event)
     data |= {"id": data.pop("scope_id"), "created_at": event.created_at.isoformat()}
     return ServerSentEvent(event=event.type, id=str(event.seq), data=data)

@@ -1,4 +1,4 @@
-"""Whether the process lives, and whether it can work. For monitors: no key is asked for, and nothing is told."""
+"""Whether the process is alive, and whether it can work. For monitors: it needs no key, and reveals nothing."""
 
 import time
 from asyncio import Lock
@@ -22,13 +22,13 @@ _FRESH_S = 1.0
 
 
 class Health(BaseModel):
-    """The process answers."""
+    """The answer of a live process."""
 
     status: str = Field(default="ok", examples=["ok"])
 
 
 class Readiness(BaseModel):
-    """What the process works with, each `ok` or what is wrong with it."""
+    """The dependencies of the process, each `ok` or its problem."""
 
     status: str = Field(examples=["ok"], description="`ok` or `unavailable`.")
     checks: dict[str, str] = Field(examples=[{"database": "ok", "schema": "ok", "redis": "ok"}])
@@ -36,46 +36,46 @@ class Readiness(BaseModel):
 
 @router.get("/healthz")
 async def healthz() -> Health:
-    """Say that the process is alive, whatever it works with."""
+    """Say that the process is alive, whatever the state of its dependencies."""
     return Health()
 
 
-@router.get("/readyz", responses={503: {"model": Readiness, "description": "Something is away."}})
+@router.get("/readyz", responses={503: {"model": Readiness, "description": "A dependency does not work."}})
 async def readyz(request: Request, context: InContext, response: Response) -> Readiness:
-    """Check the database, its schema and Redis. Whoever asks within a second of another gets the same answer."""
-    found = await _asked(request.app.state, context)
-    if found.status != "ok":
+    """Check the database, its schema and Redis. Requests within a second share an answer."""
+    readiness = await _shared_check(request.app.state, context)
+    if readiness.status != "ok":
         response.status_code = 503
         response.headers["Retry-After"] = str(RETRY_S)
-    return found
+    return readiness
 
 
-async def _asked(state: State, context: Context) -> Readiness:
-    """One looks, and others wait for what it finds: nobody needs a key to ask, and looking may take seconds."""
-    if not hasattr(state, "looking"):
-        state.looking, state.readiness = Lock(), None
-    async with state.looking:
-        found: tuple[float, Readiness] | None = state.readiness
-        if found is None or time.monotonic() - found[0] > _FRESH_S:
-            readiness = await run_sync(_look, context)
-            found = state.readiness = (time.monotonic(), readiness)
-        return found[1]
+async def _shared_check(state: State, context: Context) -> Readiness:
+    """One request checks, and others wait for its result: requests need no key, and a check may take seconds."""
+    if not hasattr(state, "checking"):
+        state.checking, state.readiness = Lock(), None
+    async with state.checking:
+        cached: tuple[float, Readiness] | None = state.readiness
+        if cached is None or time.monotonic() - cached[0] > _FRESH_S:
+            readiness = await run_sync(_check, context)
+            cached = state.readiness = (time.monotonic(), readiness)
+        return cached[1]
 
 
-def _look(context: Context) -> Readiness:
-    database = _found(lambda: _schema(context))
-    schema = "unknown" if database else _found(lambda: _matches(context))
-    redis = _found(lambda: reach(context.settings.effective_redis_url))
+def _check(context: Context) -> Readiness:
+    database = _problem(lambda: _schema(context))
+    schema = "unknown" if database else _problem(lambda: _matches(context))
+    redis = _problem(lambda: reach(context.settings.effective_redis_url))
     checks = {"database": database or "ok", "schema": schema or "ok", "redis": redis or "ok"}
     if all(value == "ok" for value in checks.values()):
         return Readiness(status="ok", checks=checks)
     return Readiness(status="unavailable", checks=checks)
 
 
-def _found(look: Callable[[], object]) -> str:
-    """What is wrong, in words that tell nothing of the server; empty: nothing."""
+def _problem(check: Callable[[], object]) -> str:
+    """Return the problem, in words that reveal nothing of the server; empty without one."""
     try:
-        look()
+        check()
     except PenstockError as error:
         return getattr(error, "code", "") or "unavailable"
     except Exception:  # noqa: BLE001  # whatever it is, it is not ready

@@ -1,6 +1,6 @@
-"""`/api/v1/nodes`, `/jobs`, `/dlq` and `/gateway`: inference nodes, and what goes through the gateway.
+"""`/api/v1/nodes`, `/jobs`, `/dlq` and `/gateway`: inference nodes, and the gateway's jobs.
 
-Not to be taken for the nodes of screenshots, which are pieces of context.
+The nodes of screenshots, nodes of the graph, are different things.
 """
 
 from typing import Annotated
@@ -24,27 +24,27 @@ router = APIRouter(tags=["nodes"], route_class=JsonRoute)
 
 
 class NewToken(Strict):
-    """Whom a token is for."""
+    """The form of a token."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"name": "desk", "kind": "node", "expires_days": 90}]})
     name: CredentialName
-    kind: TokenKind = Field(default=TokenKind.NODE, description="`node` offers work, `session` asks for it.")
+    kind: TokenKind = Field(default=TokenKind.NODE, description="`node` does jobs, `session` requests them.")
     node_id: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_.-]{0,64}$")] = Field(
         default="", description="The only node that may register with it; only for the kind `node`."
     )
-    expires_days: LifeDays = Field(default=None, description="None: never.")
+    expires_days: LifeDays = Field(default=None, description="None: it never expires.")
 
 
 class Draining(Strict):
-    """Why a node is drained."""
+    """The reason of a drain."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"reason": "the room is being painted"}]})
-    reason: Line = Field(default="", description="Told to whoever runs the node.")
+    reason: Line = Field(default="", description="Shown to the node's operator.")
 
 
 @router.get("/nodes", dependencies=reader)
 def list_nodes(caller: ByCaller) -> Page[NodeView]:
-    """List the nodes that are connected to any instance, and lately connected ones."""
+    """List the nodes that are or recently were connected to any instance."""
     return Page(items=inference.nodes.by(caller))
 
 
@@ -56,9 +56,9 @@ def list_tokens(caller: ByCaller) -> Page[TokenView]:
 
 @router.post("/nodes/tokens", dependencies=admin, status_code=201)
 def create_token(caller: ByCaller, new: NewToken, response: Response) -> CreatedToken:
-    """Make a token. The answer is the only one with its secret.
+    """Create a token. Only this answer holds its secret.
 
-    That answer is not kept, so an Idempotency-Key does not help here: sent again, the request makes another token.
+    Penstock does not store the answer, so an Idempotency-Key has no effect: a repeated request creates another token.
     """
     response.headers["Cache-Control"] = "no-store"
     return inference.create_token.by(caller, **dict(new))
@@ -66,7 +66,7 @@ def create_token(caller: ByCaller, new: NewToken, response: Response) -> Created
 
 @router.post("/nodes/tokens/{token_id}/revoke", dependencies=admin, responses=documented(404))
 def revoke_token(caller: ByCaller, token_id: HexId) -> TokenView:
-    """End a token, and every connection with it. Harmless if it was revoked before."""
+    """Revoke a token, and end its connections. Harmless if it is already revoked."""
     return inference.revoke_token.by(caller, token_id)
 
 
@@ -78,19 +78,19 @@ def show_node(caller: ByCaller, node_id: GivenId) -> NodeView:
 
 @router.post("/nodes/{node_id}/drain", dependencies=admin, status_code=202, responses=documented(404))
 def drain_node(caller: ByCaller, node_id: GivenId, how: Draining | None = None) -> NodeView:
-    """Ask a node to finish its jobs and end. It gets no new ones, and loses none."""
+    """Ask a node to finish its jobs and end. It gets no new jobs, and loses none."""
     return inference.drain.by(caller, node_id, how.reason if how else "")
 
 
 @router.post("/nodes/{node_id}/revoke", dependencies=admin, responses=documented(404))
 def revoke_node(caller: ByCaller, node_id: GivenId) -> Revocation:
-    """Throw a node out at once, and revoke its tokens if they are for it alone. Its jobs go to other nodes."""
+    """Disconnect a node at once, and revoke the tokens that only it uses. Other nodes take its jobs."""
     return inference.revoke.by(caller, node_id)
 
 
 @router.post("/nodes/{node_id}/free", dependencies=admin, status_code=204, responses=documented(404, 409))
 def free_node(caller: ByCaller, node_id: GivenId) -> Response:
-    """Free the name of a node that is gone: the next token that registers a node by it has it."""
+    """Free the name of a dead node: the next token that registers this name owns it."""
     inference.free.by(caller, node_id)
     return Response(status_code=204)
 
@@ -98,10 +98,10 @@ def free_node(caller: ByCaller, node_id: GivenId) -> Response:
 @router.get("/jobs", dependencies=reader)
 def list_jobs(
     caller: ByCaller,
-    state: Annotated[JobState | None, Query(description="Only those in this state.")] = None,
+    state: Annotated[JobState | None, Query(description="Only jobs in this state.")] = None,
     limit: Limit = 50,
 ) -> Page[JobView]:
-    """List jobs of inference nodes, the newest first. Finished jobs expire after some minutes."""
+    """List jobs of inference nodes, newest first. Finished jobs expire after some minutes."""
     return Page(items=inference.jobs.by(caller, state, limit))
 
 
@@ -113,19 +113,19 @@ def show_job(caller: ByCaller, job_id: GivenId) -> JobView:
 
 @router.post("/jobs/{job_id}/cancel", dependencies=admin, status_code=202, responses=documented(404))
 def cancel_job(caller: ByCaller, job_id: GivenId) -> JobView:
-    """Cancel a job: the sessions that wait for it get the error `cancelled`. Harmless if it has ended."""
+    """Cancel a job: the sessions that wait for it get the error `cancelled`. Harmless after its end."""
     return inference.cancel_job.by(caller, job_id)
 
 
 @router.get("/dlq", dependencies=seeing)
 def list_dead_letters(caller: ByCaller, limit: Limit = 50) -> Page[DeadLetterView]:
-    """List dead letters, the newest first. Only administrators see them: they may hold pieces of answers."""
+    """List dead letters, newest first. Only administrators see them: they may hold pieces of answers."""
     return Page(items=inference.dlq.by(caller, limit))
 
 
 @router.post("/dlq/{instance_id}/{letter_id}/replay", dependencies=admin, status_code=204, responses=documented(404))
 def replay_dead_letter(caller: ByCaller, instance_id: GivenId, letter_id: DeadLetterId) -> Response:
-    """Put a dead letter back into its inbox. If its instance is gone, another one takes it."""
+    """Put a dead letter back into its inbox. If its instance is dead, another instance takes it."""
     inference.replay.by(caller, instance_id, letter_id)
     return Response(status_code=204)
 
@@ -139,5 +139,5 @@ def drop_dead_letter(caller: ByCaller, instance_id: GivenId, letter_id: DeadLett
 
 @router.get("/gateway", dependencies=reader)
 def show_gateway(caller: ByCaller) -> GatewayView:
-    """Show how the gateway stands: its instances, nodes, jobs by state, what waits."""
+    """Show the state of the gateway: its instances, nodes, jobs by state, and waiting jobs."""
     return inference.status.by(caller)

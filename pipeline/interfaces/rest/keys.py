@@ -1,4 +1,4 @@
-"""`/api/v1/keys`: who may call, and for what. Only administrators see and change keys."""
+"""`/api/v1/keys`: keys and their permission scopes. Only administrators see and change keys."""
 
 from collections.abc import Callable
 from datetime import datetime
@@ -24,28 +24,29 @@ own = APIRouter(tags=["keys"])
 
 
 class AccountShape(Shape):
-    """How an account stands today, by the server's clock. Not the statement itself: its charges come page by page."""
+    """An account's state today, by the server's clock, with a page of its charges."""
 
     cap: float = Field(description="`api.spend_per_day`; 0: no cap.")
     spent: float
     reserved: float
-    since: datetime = Field(description="When the day began.")
+    since: datetime = Field(description="The start of the day.")
     reservations: list[ReservationView]
-    charges: list[ChargeView] = Field(description="The newest first, of all days that are on record.")
-    next_cursor: str | None = Field(default=None, description="There are older charges: send this as `cursor`.")
+    charges: list[ChargeView] = Field(description="Newest first, of all recorded days.")
+    next_cursor: str | None = Field(default=None, description="More charges exist: send this as `cursor`.")
 
 
 class NewKey(Strict):
-    """Whom a key is for, and what it allows."""
+    """A key's name, scope and lifetime."""
 
     model_config = ConfigDict(
         json_schema_extra={"examples": [{"name": "laptop", "scope": "write", "expires_days": 90}]}
     )
     name: CredentialName
     scope: Scope = Field(
-        default=Scope.WRITE, description="`read`; `write`: submit and act too; `admin`: queues, settings and keys too."
+        default=Scope.WRITE,
+        description="`read`; `write`: also submit and act; `admin`: also queues, settings and keys.",
     )
-    expires_days: LifeDays = Field(default=None, description="None: never.")
+    expires_days: LifeDays = Field(default=None, description="None: it never expires.")
 
 
 @router.get("", dependencies=seeing)
@@ -56,9 +57,9 @@ def list_keys(caller: ByCaller) -> Page[KeyView]:
 
 @router.post("", dependencies=admin, status_code=201)
 def create_key(caller: ByCaller, new: NewKey, response: Response) -> CreatedKey:
-    """Make a key. The answer is the only one with its secret.
+    """Create a key. Only this answer holds its secret.
 
-    That answer is not kept, so an Idempotency-Key does not help here: sent again, the request makes another key.
+    Penstock does not store the answer, so an Idempotency-Key has no effect: a repeated request creates another key.
     """
     response.headers["Cache-Control"] = "no-store"
     return keys.create.by(caller, **dict(new))
@@ -66,26 +67,26 @@ def create_key(caller: ByCaller, new: NewKey, response: Response) -> CreatedKey:
 
 @router.get("/{key_id}/account", dependencies=seeing, responses=documented(404))
 def show_account(caller: ByCaller, key_id: HexId, limit: Limit = 50, cursor: Cursor = None) -> AccountShape:
-    """Show what a key has spent today, what is reserved, and what it was charged for, the newest first."""
+    """Show a key's spending and reservations of today, and its charges, newest first."""
     return _account(partial(keys.account.by, caller, key_id), limit, cursor)
 
 
 @own.get("/account", dependencies=reader)
 def show_own_account(caller: ByCaller, limit: Limit = 50, cursor: Cursor = None) -> AccountShape:
-    """Show what you have spent today, what is reserved, and what you were charged for, the newest first."""
+    """Show your spending and reservations of today, and your charges, newest first."""
     return _account(partial(keys.own_account.by, caller), limit, cursor)
 
 
 def _account(ask: Callable[..., Statement], limit: int, cursor: str | None) -> AccountShape:
     (before,) = pages.decode(cursor, int) or (None,)
-    found = ask(limit=limit + 1, before=before)
-    charges = pages.views(found.charges, limit, lambda charge: (charge.id,))
+    rows = ask(limit=limit + 1, before=before)
+    charges = pages.views(rows.charges, limit, lambda charge: (charge.id,))
     return AccountShape(
-        cap=found.cap,
-        spent=found.spent,
-        reserved=found.reserved,
-        since=found.since,
-        reservations=list(found.reservations[:limit]),
+        cap=rows.cap,
+        spent=rows.spent,
+        reserved=rows.reserved,
+        since=rows.since,
+        reservations=list(rows.reservations[:limit]),
         charges=charges.items,
         next_cursor=charges.next_cursor,
     )
@@ -93,5 +94,5 @@ def _account(ask: Callable[..., Statement], limit: int, cursor: str | None) -> A
 
 @router.post("/{key_id}/revoke", dependencies=admin, responses=documented(404))
 def revoke_key(caller: ByCaller, key_id: HexId) -> KeyView:
-    """End a key at once, in every process. Harmless if it was revoked before."""
+    """Revoke a key at once, in every process. Harmless if it is already revoked."""
     return keys.revoke.by(caller, key_id)

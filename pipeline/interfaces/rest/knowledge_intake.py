@@ -1,6 +1,6 @@
 """`POST /knowledge-bases/:id/items`: one item or many; addresses and notes as JSON, files as uploads.
 
-Nothing here reads what is added: files are streamed to disk, addresses are fetched by workers. No path of a request
+This process reads no sources: it streams files to disk, and workers fetch addresses. No path of a request
 names a file of this machine.
 """
 
@@ -32,11 +32,11 @@ from pipeline.operations.caller import Caller
 from pipeline.operations.knowledge import MAX_FILES, MAX_ITEMS
 
 router = APIRouter(tags=["knowledge"])
-_UPLOAD = "files are not read from paths: upload them to this address as multipart/form-data"
+_UPLOAD = "the server reads no files by path: upload them to this address as multipart/form-data"
 
 
 class ItemData(Strict):
-    """What an item is made of, as in the design."""
+    """The source of an item, as in the design."""
 
     model_config = CAMEL
     url: Url | None = None
@@ -49,7 +49,7 @@ class ItemData(Strict):
 
 
 class NewItem(ItemData):
-    """An item to add: an address, a sitemap or a note. Files are uploaded instead."""
+    """An item to add: an address, a sitemap or a note. Upload files instead."""
 
     model_config = ConfigDict(**CAMEL, json_schema_extra={"examples": [{"type": "url", "url": "https://example.com"}]})
     type: ItemType
@@ -57,18 +57,18 @@ class NewItem(ItemData):
 
 
 class NewItems(Strict):
-    """Many at once."""
+    """Many items in one request."""
 
     model_config = CAMEL
     items: Annotated[list[NewItem], Field(min_length=1, max_length=MAX_ITEMS)]
 
 
 class Report(BaseModel):
-    """What became of a batch: some may be added although others cannot."""
+    """The outcome of a batch: some items may be added and others refused."""
 
     created: list[ShownItem]
     failed: list[Refused]
-    warnings: list[str] = Field(description="Of what was added but will take long.")
+    warnings: list[str] = Field(description="Warnings about added items that will take long.")
 
 
 BODY: TypeAdapter[NewItem | NewItems | list[NewItem]] = TypeAdapter(
@@ -76,9 +76,9 @@ BODY: TypeAdapter[NewItem | NewItems | list[NewItem]] = TypeAdapter(
 )
 _PROPERTIES: dict[str, Any] = {
     "type": {"type": "string", "enum": ["url", "sitemap", "note"]},
-    "url": {"type": "string", "description": "Of a web page or a sitemap."},
+    "url": {"type": "string", "description": "The address of a web page or a sitemap."},
     "content": {"type": "string", "description": "A note, in Markdown."},
-    "name": {"type": "string", "description": "What to call it."},
+    "name": {"type": "string", "description": "The name of the item."},
 }
 _ITEM: dict[str, Any] = {"type": "object", "required": ["type"], "properties": _PROPERTIES}
 _SCHEMA = {
@@ -118,7 +118,7 @@ _SCHEMA = {
                     "files": {"type": "array", "items": {"type": "string", "format": "binary"}, "maxItems": MAX_FILES},
                     "groupName": {
                         "type": "string",
-                        "description": "Of the folder whose files they are: `directory` items.",
+                        "description": "The name of the files' folder: they become `directory` items.",
                     },
                 },
             }
@@ -133,17 +133,17 @@ _SCHEMA = {
     dependencies=[*writer, *spender],
     openapi_extra={"requestBody": _SCHEMA},
     responses={
-        201: {"model": Report, "description": "With `wait`: all that was added is completed or failed."},
-        202: {"description": "Some or all are added and wait in line; `failed` says which are not, and why."},
+        201: {"model": Report, "description": "With `wait`: all added items are completed or failed."},
+        202: {"description": "Some or all items are added and wait; `failed` names the others with their reasons."},
         **documented(404, 409, 415, 507),
     },
 )
 async def add_items(request: Request, response: Response, caller: ByCaller, base_id: HexId, wait: Wait = 0) -> Any:
-    """Add the valid sources to a base as items at the end of its line. The answer names the refused ones.
+    """Add the valid sources to a base as items at the end of its queue. The answer names the refused sources.
 
-    As JSON: an item, a list of items, or `{"items": […]}`, of types `url`, `sitemap` and `note`. Files as
-    `multipart/form-data`, up to 500 at once; with `groupName`, as the files of a folder. What is in the base already is
-    refused as `duplicate`, with the item that it is. If nothing can be added the answer is a problem, with `failed`.
+    Send JSON: an item, a list of items, or `{"items": […]}`, of types `url`, `sitemap` and `note`. Or send files as
+    `multipart/form-data`, up to 500 at once; with `groupName`, as the files of a folder. A source that the base already
+    has is refused as `duplicate`, with its item. If no source is valid, the answer is a problem with `failed`.
     """
     base = await run_sync(knowledge.base.by, caller, base_id)
     if is_upload(request.headers):
@@ -175,15 +175,15 @@ def _report(added: Added) -> Report:
 
 
 def _now(caller: Caller, ids: list[str]) -> list[Any]:
-    found = []
+    items = []
     for item_id in ids:
-        with suppress(UnknownItem):  # it was deleted during the wait
-            found.append(shown_item(knowledge.item.by(caller, item_id)))
-    return found
+        with suppress(UnknownItem):  # the item was deleted during the wait
+            items.append(shown_item(knowledge.item.by(caller, item_id)))
+    return items
 
 
 def _read(body: bytes) -> tuple[list[Source], list[Refused]]:
-    """(what is to be added; what cannot be)."""
+    """Return (sources to add, refused sources)."""
     try:
         given = BODY.validate_json(text_of(body))
     except ValidationError as error:
@@ -204,7 +204,7 @@ def _read(body: bytes) -> tuple[list[Source], list[Refused]]:
 
 
 def _nothing(added: Added) -> Response:
-    """The answer if nothing could be added: a problem, with what the design has."""
+    """Answer that no source was added: a problem, with the fields of the design."""
     codes = {one.code for one in added.failed}
     code = codes.pop() if len(codes) == 1 else "nothing_added"
     status = STATUS.get(code, 422)

@@ -1,4 +1,4 @@
-"""`/knowledge-items`, and the items of a base: show, list, reprocess, cancel, delete; one, or all that match."""
+"""`/knowledge-items`, and the items of a base: show, list, reprocess, cancel and delete one item or all that match."""
 
 from dataclasses import replace
 from typing import Annotated, Any
@@ -28,15 +28,15 @@ PATH = "/api/v1/knowledge-items"
 _PICTURE: dict[int | str, dict[str, Any]] = {
     **documented(409),
     200: {"content": {"image/webp": {"schema": {"type": "string", "format": "binary"}}}},
-    304: {"description": "It is the one that the caller has."},
+    304: {"description": "The caller has the current one."},
 }
 Progress = Annotated[bool, Query(alias="includeProgress", description="False: `progress` is null.")]
 Standing = Annotated[
-    bool, Query(alias="includeStanding", description="Also what it is doing just now, which costs more to find out.")
+    bool, Query(alias="includeStanding", description="Include the current activity, which takes longer to find.")
 ]
-Statuses = Annotated[list[ItemStatus] | None, Query(max_length=10, description="Only those in one of these states.")]
-Types = Annotated[list[ItemType] | None, Query(alias="type", max_length=10, description="Only those of these types.")]
-Group = Annotated[Word | None, Query(alias="groupId", description="Only those of this folder.")]
+Statuses = Annotated[list[ItemStatus] | None, Query(max_length=10, description="Only items in one of these states.")]
+Types = Annotated[list[ItemType] | None, Query(alias="type", max_length=10, description="Only items of these types.")]
+Group = Annotated[Word | None, Query(alias="groupId", description="Only items of this folder.")]
 
 
 @router.get("/knowledge-bases/{base_id}/items", dependencies=reader)
@@ -46,14 +46,14 @@ def list_items(
     status: Statuses = None,
     types: Types = None,
     group_id: Group = None,
-    q: Annotated[Line | None, Query(description="Only those with this text in name or title.")] = None,
+    q: Annotated[Line | None, Query(description="Only items with this text in their name or title.")] = None,
     *,
     include_progress: Progress = True,
     limit: Limit = 50,
     cursor: Cursor = None,
 ) -> Page[ShownItem]:
-    """List the items of a base in the order of its line, also during their deletion."""
-    found = knowledge.items.by(
+    """List the items of a base in the order of its queue, including those in deletion."""
+    rows = knowledge.items.by(
         caller,
         base_id,
         status=status or (),
@@ -64,7 +64,7 @@ def list_items(
         after=pages.decode(cursor, int, str),
     )
     return pages.page(
-        found, limit, lambda view: shown_item(view, progress=include_progress), lambda view: (view.position, view.id)
+        rows, limit, lambda view: shown_item(view, progress=include_progress), lambda view: (view.position, view.id)
     )
 
 
@@ -79,23 +79,23 @@ async def show_item(
 ) -> ShownItem:
     """Show an item with its progress; with `wait`, once it is completed or failed."""
 
-    def look() -> tuple[ItemView, ShownItem]:
+    def read() -> tuple[ItemView, ShownItem]:
         view = knowledge.item.by(caller, item_id)
         standing = knowledge.standings.by(caller, [item_id]).get(item_id) if include_standing else None
         return view, shown_item(view, progress=include_progress, standing=standing)
 
-    _, shown = await wait_for(caller, look, lambda found: found[0].at_rest and not found[0].deleting, wait)
+    _, shown = await wait_for(caller, read, lambda found: found[0].at_rest and not found[0].deleting, wait)
     return shown
 
 
 @router.get("/knowledge-items/{item_id}/chunks", dependencies=reader)
 def list_chunks(caller: ByCaller, item_id: HexId, limit: Limit = 50, cursor: Cursor = None) -> Page[ChunkView]:
-    """List the chunks of an item that are searched, in the order of its text."""
+    """List the searchable chunks of an item, in text order."""
     knowledge.item.by(caller, item_id)
     after = pages.decode(cursor, int)
     first = min(after[0] + 1, 2**31 - 1) if after else 0
-    found = knowledge.chunks.by(caller, item_id, first=first, limit=limit + 1)
-    return pages.views(found, limit, lambda chunk: (chunk.number,))
+    rows = knowledge.chunks.by(caller, item_id, first=first, limit=limit + 1)
+    return pages.views(rows, limit, lambda chunk: (chunk.number,))
 
 
 @router.get("/knowledge-items/{item_id}/text", dependencies=reader)
@@ -113,9 +113,9 @@ def show_text(
     "/knowledge-items/{item_id}/file", dependencies=reader, response_class=FileResponse, responses=documented(409)
 )
 def download_file(caller: ByCaller, item_id: HexId) -> FileResponse:
-    """Download the kept copy of an item's file or note. Of addresses none is kept."""
-    found = knowledge.original.by(caller, item_id)
-    return FileResponse(found.path, filename=found.name, media_type="application/octet-stream")
+    """Download the stored copy of an item's file or note. Addresses have none."""
+    original = knowledge.original.by(caller, item_id)
+    return FileResponse(original.path, filename=original.name, media_type="application/octet-stream")
 
 
 @router.get(
@@ -126,36 +126,36 @@ async def show_page_picture(
     caller: ByCaller,
     item_id: HexId,
     page: PageNumber,
-    width: Annotated[int, Query(ge=40, le=2000, description="At most so many pixels wide.")] = 1000,
+    width: Annotated[int, Query(ge=40, le=2000, description="The most width in pixels.")] = 1000,
     if_none_match: Annotated[Line | None, Header()] = None,
 ) -> Response:
-    """A picture of a page of the kept copy, if the item is a PDF or a picture."""
+    """Render a picture of a page of the stored copy, if the item is a PDF or a picture."""
     copy = await run_sync(knowledge.original.by, caller, item_id)
     tag = f'"{item_id}-{copy.path.name[:16]}-{page}-{width}"'
     headers = {"ETag": tag, "Cache-Control": "private, max-age=86400"}
     if if_none_match and tag in if_none_match:
         return Response(status_code=304, headers=headers)
-    made = await request.app.state.pictures.get(
+    picture = await request.app.state.pictures.get(
         caller, tag, lambda wanted: knowledge.page_picture.by(caller, item_id, page, width, wanted), urgent=True
     )
-    if made is None:
-        return Response(status_code=503)  # they have gone, or the server ends
-    return Response(made, media_type="image/webp", headers=headers)
+    if picture is None:
+        return Response(status_code=503)  # the client left, or the server ends
+    return Response(picture, media_type="image/webp", headers=headers)
 
 
 @router.post("/knowledge-items/{item_id}/reprocess", status_code=202, dependencies=[*writer, *spender])
 async def reprocess(
     request: Request, response: Response, caller: ByCaller, item_id: HexId, wait: Wait = 0
 ) -> ShownItem:
-    """Read and embed an item again, from 0 percent, at the end of its base's line. Searches find the old chunks until
+    """Read and embed an item again, from 0 percent, at the end of its base's queue. Searches find the old chunks until
     the new ones are complete."""
 
     first = [knowledge.reprocess]
 
-    def look() -> ItemView:
+    def read() -> ItemView:
         return (first.pop() if first else knowledge.item).by(caller, item_id)
 
-    view = await wait_for(caller, look, lambda now: now.at_rest, wait)
+    view = await wait_for(caller, read, lambda now: now.at_rest, wait)
     response.headers["Location"] = here(request, f"{PATH}/{item_id}")
     response.status_code = 200 if wait and view.at_rest else 202
     if response.status_code == 202:
@@ -164,27 +164,27 @@ async def reprocess(
 
 
 class Cancelled(BaseModel):
-    """Whether it was stopped; `ignored`: it had ended already."""
+    """Whether the item was stopped; `ignored`: it had already ended."""
 
     status: CancelStatus
 
 
 @router.post("/knowledge-items/{item_id}/cancel", dependencies=writer)
 def cancel(caller: ByCaller, item_id: HexId) -> Cancelled:
-    """Stop an item: it fails with the error `Cancelled`. An item that has ended stays as it was: `ignored`."""
+    """Stop an item: it fails with the error `Cancelled`. An item that has ended does not change: `ignored`."""
     return Cancelled(status=knowledge.cancel.by(caller, item_id))
 
 
 @router.delete("/knowledge-items/{item_id}", status_code=202, dependencies=writer)
 def delete_item(caller: ByCaller, item_id: HexId) -> ShownItem:
-    """Delete an item with its file, chunks and vectors. Work on it stops. It is `deleting` until all is removed."""
+    """Delete an item with its file, chunks and vectors. Its work stops. It is `deleting` until all is removed."""
     view = knowledge.item.by(caller, item_id)
     knowledge.delete.by(caller, item_id)
     return shown_item(replace(view, deleting=True))
 
 
 class ItemFilter(Strict):
-    """The same as the list's."""
+    """The filter of the list."""
 
     model_config = CAMEL
     status: list[ItemStatus] = Field(default_factory=list, max_length=10)
@@ -194,7 +194,7 @@ class ItemFilter(Strict):
 
 
 class ItemSelection(Strict):
-    """Which items: either `ids`, or a `filter` (none: all) with `all_matching`."""
+    """The items: either `ids`, or a `filter` (none: all) with `all_matching`."""
 
     model_config = ConfigDict(
         json_schema_extra={
@@ -212,7 +212,7 @@ class ItemSelection(Strict):
     filter: ItemFilter = Field(default_factory=ItemFilter)
     all_matching: StrictBool = Field(default=False, description="Must be true to act on all that match.")
     cursor: Line | None = Field(
-        default=None, description="`next_cursor` of the answer before, to go on with the others."
+        default=None, description="`next_cursor` of the last answer, to continue with the next items."
     )
 
     @model_validator(mode="after")
@@ -224,14 +224,14 @@ class ItemSelection(Strict):
 
 @router.post("/knowledge-bases/{base_id}/items/actions/{verb}", dependencies=writer)
 def act_on_items(caller: ByCaller, base_id: HexId, verb: Verb, selection: ItemSelection) -> Acted:
-    """Do the same with many items of a base, each in a transaction of its own. At most 500 a request."""
+    """Act on many items of a base, each in its own transaction. At most 500 per request."""
     if selection.ids is not None:
         ids, following = list(dict.fromkeys(selection.ids)), None
         matched = len(ids)
     else:
         chosen = selection.filter
         (after,) = pages.decode(selection.cursor, str) or ("",)
-        found, matched = knowledge.matching.by(
+        rows, matched = knowledge.matching.by(
             caller,
             base_id,
             after=after,
@@ -241,7 +241,7 @@ def act_on_items(caller: ByCaller, base_id: HexId, verb: Verb, selection: ItemSe
             words=chosen.q or "",
             limit=MOST_AT_ONCE + 1,
         )
-        some = pages.views(found, MOST_AT_ONCE, lambda item_id: (item_id,))
+        some = pages.views(rows, MOST_AT_ONCE, lambda item_id: (item_id,))
         ids, following = some.items, some.next_cursor
     done, skipped = knowledge.act.by(caller, verb, base_id, ids)
     return Acted(matched=matched, done=done, skipped=skipped, next_cursor=following)

@@ -1,4 +1,4 @@
-"""`/api/v1/settings`: settings that can be changed while everything runs. Only administrators see and change them."""
+"""`/api/v1/settings`: settings that change without a restart. Only administrators see and change them."""
 
 from typing import Annotated
 
@@ -20,8 +20,8 @@ class SettingValue(Strict):
     """A setting's new value."""
 
     model_config = ConfigDict(coerce_numbers_to_str=True, json_schema_extra={"examples": [{"value": "10/s, 500/min"}]})
-    value: Line = Field(description="As text: `10/s`, `4`, `true`.")
-    reason: Line = Field(default="", description="Why; shown beside the value.")
+    value: Line = Field(description="The value as text: `10/s`, `4`, `true`.")
+    reason: Line = Field(default="", description="The reason; shown beside the value.")
 
 
 @router.get("", dependencies=seeing)
@@ -45,7 +45,7 @@ def change(caller: ByCaller, key: Word, new: SettingValue) -> Value:
 
 @router.delete("/{key}", dependencies=admin, responses=documented(404))
 def reset(
-    caller: ByCaller, key: Word, reason: Annotated[Line, Query(description="Why; shown beside the value.")] = ""
+    caller: ByCaller, key: Word, reason: Annotated[Line, Query(description="The reason; shown beside the value.")] = ""
 ) -> Value:
     """Return a live setting to its default."""
     live_settings.reset_setting.by(caller, key, reason=reason)

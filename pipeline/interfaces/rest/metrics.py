@@ -1,4 +1,4 @@
-"""`GET /metrics`, for Prometheus: what it says is in `pipeline.interfaces.metrics`."""
+"""`GET /metrics`, for Prometheus; `pipeline.interfaces.metrics` collects the figures."""
 
 from typing import Annotated
 

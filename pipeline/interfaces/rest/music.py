@@ -27,18 +27,20 @@ router = APIRouter(prefix="/music", tags=["music"], route_class=JsonRoute)
 PATH = "/api/v1/music"
 Mood = Annotated[
     Annotated[Line, StringConstraints(min_length=1)],
-    Query(description="Words of names, albums, genres or tags, or a mood, such as: rainy night, slow."),
+    Query(description="Words of names, albums, genres or tags; or a mood, such as: rainy night, slow."),
 ]
 
 
 class MusicStart(Strict):
-    """What a run does."""
+    """The options of a run."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"mode": "full", "skip_sync": False, "limit": 20}]})
-    mode: Mode = Field(default=Mode.FULL, description="full, metadata (descriptions) or embedding (vectors only).")
-    skip_sync: bool = Field(default=False, description="Do not read the music library first.")
-    limit: Annotated[int, Field(ge=1, le=10_000_000)] | None = Field(default=None, description="At most so many songs.")
-    failed: bool = Field(default=False, description="Also retry all songs that failed.")
+    mode: Mode = Field(
+        default=Mode.FULL, description="`full`, `metadata` (descriptions only) or `embedding` (vectors only)."
+    )
+    skip_sync: bool = Field(default=False, description="Skip reading the music library.")
+    limit: Annotated[int, Field(ge=1, le=10_000_000)] | None = Field(default=None, description="The most songs.")
+    failed: bool = Field(default=False, description="Also retry all failed songs.")
 
 
 @router.get("/status", dependencies=reader)
@@ -49,16 +51,16 @@ def status(caller: ByCaller) -> MusicStatus:
 
 @router.post("/sync", dependencies=writer, responses=documented(409))
 def sync(caller: ByCaller) -> SyncReport:
-    """Read all songs from the configured library, and answer when that is done. Nothing is paid for.
+    """Read all songs from the configured library, and answer at the end. It costs nothing.
 
-    Missing songs are flagged, never deleted. A run does this by itself, unless it is told to skip it.
+    Missing songs are flagged, never deleted. A run reads the library first, unless `skip_sync` is set.
     """
     return music.sync.by(caller)
 
 
 @router.post("/estimate", dependencies=reader)
 def estimate(caller: ByCaller, options: MusicStart | None = None) -> Estimate:
-    """Estimate calls, cost and time of a run with these options. Changes nothing, and asks no provider."""
+    """Estimate calls, cost and time of a run with these options, without changes or calls to a provider."""
     return music.estimate.by(caller, _options(options))
 
 
@@ -67,24 +69,24 @@ def estimate(caller: ByCaller, options: MusicStart | None = None) -> Estimate:
     status_code=202,
     dependencies=[*writer, *spender],
     responses={
-        200: {"model": RunView, "description": "With `wait`: it has ended, or is paused."},
-        202: started("The run goes on."),
+        200: {"model": RunView, "description": "With `wait`: the run has ended, or is paused."},
+        202: started("The run is active."),
         **documented(409),
     },
 )
 async def start(
     request: Request, response: Response, caller: ByCaller, options: MusicStart | None = None, wait: Wait = 0
 ) -> RunView:
-    """Sync, then have the provider describe all pending songs, batch by batch, within its limits. One run at a time."""
+    """Read the library, then let the provider describe all pending songs, within its limits. One run at a time."""
     run = await run_sync(music.start.by, caller, _options(options))
-    return _told(request, response, await _waited(caller, run.id, wait))
+    return _answer(request, response, await _waited(caller, run.id, wait))
 
 
 @router.get("/runs", dependencies=reader)
 def list_runs(caller: ByCaller, limit: Limit = 50, cursor: Cursor = None) -> Page[RunView]:
     """List runs, newest first."""
-    found = music.runs.by(caller, limit=limit + 1, after=pages.decode(cursor, At, str))
-    return pages.views(found, limit, lambda run: (run.created_at, run.id))
+    rows = music.runs.by(caller, limit=limit + 1, after=pages.decode(cursor, At, str))
+    return pages.views(rows, limit, lambda run: (run.created_at, run.id))
 
 
 @router.get("/runs/{run_id}", dependencies=reader, responses=documented(404))
@@ -95,7 +97,7 @@ async def show_run(caller: ByCaller, run_id: HexId, wait: Wait = 0) -> RunView:
 
 @router.get("/runs/{run_id}/figures", dependencies=reader, responses=documented(404))
 def show_run_figures(caller: ByCaller, run_id: HexId) -> RunFigures:
-    """Show how far a run is: its songs and batches by state, and what its calls cost."""
+    """Show the progress of a run: its songs and batches by state, and the cost of its calls."""
     return music.figures.by(caller, run_id)
 
 
@@ -109,16 +111,16 @@ def pause(caller: ByCaller) -> RunView:
     "/resume",
     status_code=202,
     dependencies=[*writer, *spender],
-    responses={202: started("The run goes on."), **documented(409)},
+    responses={202: started("The run is active."), **documented(409)},
 )
 def resume(request: Request, response: Response, caller: ByCaller) -> RunView:
     """Continue the paused run."""
-    return _told(request, response, music.resume.by(caller))
+    return _answer(request, response, music.resume.by(caller))
 
 
 @router.post("/stop", dependencies=writer, responses=documented(409))
 def stop(caller: ByCaller) -> RunView:
-    """End the active run. Results already paid for are kept; the other songs become pending again."""
+    """End the active run. Paid results are kept; the other songs become pending again."""
     return music.stop.by(caller)
 
 
@@ -132,38 +134,38 @@ def list_songs(
     limit: Limit = 50,
     cursor: Cursor = None,
 ) -> Page[SongView]:
-    """List songs in the order in which they were added. `q`: in title, artist or album. `run_id`: which this run took
-    up last."""
+    """List songs in the order of their addition. `q`: in title, artist or album. `run_id`: the last run that took
+    up the song."""
     (after,) = pages.decode(cursor, int) or (0,)
-    found = music.songs.by(
+    rows = music.songs.by(
         caller, status=status, words=q or "", run_id=run_id or "", has_vector=has_vector, after=after, limit=limit + 1
     )
-    return pages.views(found, limit, lambda song: (song.id,))
+    return pages.views(rows, limit, lambda song: (song.id,))
 
 
 @router.get("/songs/{song_id}", dependencies=reader, responses=documented(404))
 def show_song(caller: ByCaller, song_id: RowId) -> SongView:
-    """Show everything about a song."""
+    """Show a song with its analysis."""
     return music.song_by_id.by(caller, song_id)
 
 
 @router.get("/songs/{song_id}/similar", dependencies=reader, responses=documented(404))
 def similar(caller: ByCaller, song_id: RowId, limit: Limit = 10) -> Found:
-    """Find songs like this one, best first."""
+    """Find similar songs, best first."""
     song = music.song_by_id.by(caller, song_id)
     return music.similar.by(caller, str(song.id), limit)
 
 
 @router.get("/search", dependencies=[*reader, *from_here], responses=documented(409))
 def search(caller: ByCaller, q: Mood, limit: Limit = 10) -> Found:
-    """Find songs with these words or for this mood, best first.
+    """Find songs by words or mood, best first.
 
     With a provider of embeddings, that costs one small call.
     """
     try:
         return music.search.by(caller, q, limit)
     except UserError as error:
-        if isinstance(error.__cause__, UnitError):  # of the provider: whether it passes is known of the cause alone
+        if isinstance(error.__cause__, UnitError):  # a failure of the provider: its cause tells whether it is temporary
             raise error.__cause__ from error
         raise
 
@@ -176,10 +178,10 @@ def list_batches(
     limit: Limit = 50,
     cursor: Cursor = None,
 ) -> Page[BatchView]:
-    """List batches, newest first. The pipeline gave up FAILED ones; `error` says why."""
+    """List batches, newest first. FAILED batches are given up; `error` has the reason."""
     (before,) = pages.decode(cursor, int) or (None,)
-    found = music.batches.by(caller, status=status, run_id=run_id or "", before=before, limit=limit + 1)
-    return pages.views(found, limit, lambda batch: (batch.id,))
+    rows = music.batches.by(caller, status=status, run_id=run_id or "", before=before, limit=limit + 1)
+    return pages.views(rows, limit, lambda batch: (batch.id,))
 
 
 def _options(body: MusicStart | None) -> StartOptions:
@@ -190,8 +192,8 @@ async def _waited(caller: Caller, run_id: str, wait: float) -> RunView:
     return await wait_for(caller, lambda: music.run.by(caller, run_id), lambda run: run.settled, wait)
 
 
-def _told(request: Request, response: Response, run: RunView) -> RunView:
-    """202 with the address of the run; 200 if it has ended or is paused."""
+def _answer(request: Request, response: Response, run: RunView) -> RunView:
+    """Answer 202 with the address of the run; 200 if it has ended or is paused."""
     response.headers["Location"] = here(request, f"{PATH}/runs/{run.id}")
     if run.settled:
         response.status_code = 200

@@ -1,4 +1,4 @@
-"""`/api/v1/queues` and `/api/v1/breakers`: show gates, and close and open them by hand."""
+"""`/api/v1/queues` and `/api/v1/breakers`: show, close and open gates."""
 
 from typing import Annotated
 
@@ -27,12 +27,12 @@ class QueuePause(Strict):
     """A pause."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"seconds": 600, "reason": "maintenance"}]})
-    seconds: Seconds | None = Field(default=None, description="None: until it is resumed.")
+    seconds: Seconds | None = Field(default=None, description="None: until an operator resumes it.")
     reason: Line = Field(default="", description="Shown beside the pause.")
 
 
 class BreakerOpening(Strict):
-    """How a breaker is opened."""
+    """The options of opening a breaker."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"seconds": 600, "reason": "invoice unpaid"}]})
     seconds: Seconds | None = Field(default=None, description="None: for one cool-down.")
@@ -41,7 +41,7 @@ class BreakerOpening(Strict):
 
 @queues.get("", dependencies=reader)
 def list_queues(caller: ByCaller) -> Page[QueueView]:
-    """List all queues: what waits, limits and their use, why a gate is closed and until when."""
+    """List all queues: waiting work, limits and their use, and why and how long a gate is closed."""
     return Page(items=control.list_queues.by(caller))
 
 
@@ -53,9 +53,9 @@ def show_queue(caller: ByCaller, queue: Word) -> QueueView:
 
 @queues.post("/{queue}/pause", dependencies=admin, responses=documented(404))
 async def pause(caller: ByCaller, queue: Word, how: QueuePause | None = None, wait: Wait = 0) -> QueueView:
-    """Let nothing more through; calls in flight finish. Holds at once for every worker, and for those started later.
+    """Block calls; calls in flight finish. Applies at once to every worker, and to workers started later.
 
-    Nothing is lost. With `wait`, the answer comes when the queue is drained: `in_flight` is 0.
+    Nothing is lost. With `wait`, answers when the queue is drained: `in_flight` is 0.
     """
     how = how or QueuePause()
     await run_sync(control.pause.by, caller, queue, how.seconds, how.reason)
@@ -64,32 +64,32 @@ async def pause(caller: ByCaller, queue: Word, how: QueuePause | None = None, wa
 
 @queues.post("/{queue}/resume", dependencies=admin, responses=documented(404))
 def resume(caller: ByCaller, queue: Word) -> QueueView:
-    """End an operator's pause. A breaker's remains: see `/breakers`."""
+    """End an operator's pause. An open breaker stays open: see `/breakers`."""
     control.resume.by(caller, queue)
     return control.queue.by(caller, queue)
 
 
 @breakers.get("", dependencies=reader)
 def list_breakers(caller: ByCaller) -> Page[BreakerState]:
-    """List all breakers: their state, why, and when they let a probe through."""
+    """List all breakers: their state, its reason, and the time of the next probe."""
     return Page(items=control.list_breakers.by(caller))
 
 
 @breakers.get("/{breaker}", dependencies=reader, responses=documented(404))
 def show_breaker(caller: ByCaller, breaker: Word) -> BreakerState:
-    """Show a breaker, by its name: `provider:capability`."""
+    """Show a breaker by its name, `provider:capability`."""
     return control.breaker.by(caller, breaker)
 
 
 @breakers.get("/{breaker}/history", dependencies=reader, responses=documented(404))
 def breaker_history(caller: ByCaller, breaker: Word) -> Page[BreakerChange]:
-    """List when a breaker opened and closed lately, and why; the newest first."""
+    """List when and why a breaker recently opened and closed, newest first."""
     return Page(items=control.breaker_history.by(caller, breaker))
 
 
 @breakers.post("/{breaker}/open", dependencies=admin, responses=documented(404))
 def open_breaker(caller: ByCaller, breaker: Word, how: BreakerOpening | None = None) -> BreakerState:
-    """Open a breaker by hand: its provider's queues stop."""
+    """Open a breaker: its provider's queues stop."""
     how = how or BreakerOpening()
     control.open_breaker.by(caller, breaker, how.seconds or 0.0, how.reason)
     return control.breaker.by(caller, breaker)

@@ -1,4 +1,4 @@
-"""What requests say of the screenshots flow, and answers that differ from its views."""
+"""Requests of the screenshots flow, and answers that differ from its views."""
 
 from datetime import datetime
 from enum import StrEnum
@@ -13,30 +13,30 @@ from pipeline.interfaces.http.screenshots import LetterId, Pattern
 from pipeline.interfaces.http.shapes import Shape, example
 
 MOST_AT_ONCE = 500
-"""Dead letters that one request names."""
+"""The most dead letters in one request."""
 
 
 class TakenShape(Shape):
-    """What became of a frame that was sent: one word for it, and how its analysis stands now, which no view has."""
+    """The outcome for a sent frame in one word, and the state of its analysis."""
 
     model_config = example(outcome="accepted", id=40, status="pending", distance=31, nearest_id=39, threshold=10)
     outcome: str = Field(description="`accepted`, `known`, `duplicate`, `excluded` or `inactive` (its source is off).")
-    id: int | None = Field(description="The frame, if it is kept.")
-    status: WorkStatus | None = Field(description="How its analysis stands.")
-    distance: int | None = Field(description="How many of 256 bits differ from the nearest frame.")
+    id: int | None = Field(description="The frame, if it is stored.")
+    status: WorkStatus | None = Field(description="The state of its analysis.")
+    distance: int | None = Field(description="The number of the 256 bits that differ from the nearest frame.")
     nearest_id: int | None
-    threshold: int | None = Field(description="Up to how many bits count as the same.")
+    threshold: int | None = Field(description="The most differing bits of a duplicate.")
 
 
 class Size(StrEnum):
-    """How large a picture is to be."""
+    """The size of a picture."""
 
     SMALL = "small"
     LARGE = "large"
 
 
 class ExclusionsChange(Strict):
-    """What is excluded from now on, beside what the settings exclude. null: as before."""
+    """The exclusions from now on, in addition to those of the settings. null: no change."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"apps": ["Signal", "*bank*"]}]})
     apps: Annotated[list[Pattern], Field(max_length=200)] | None = None
@@ -44,14 +44,14 @@ class ExclusionsChange(Strict):
 
 
 class SourceSwitch(Strict):
-    """Whether frames of a source are taken."""
+    """Whether a source's frames are accepted."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"active": False}]})
     active: bool
 
 
 class DeadLetterShape(BaseModel):
-    """Work that was given up. Its id names its kind, too: those of views are of one kind each."""
+    """Work that was given up. Its id includes its kind."""
 
     model_config = ConfigDict(
         json_schema_extra={
@@ -59,14 +59,14 @@ class DeadLetterShape(BaseModel):
                 {
                     "id": "batch:4",
                     "kind": "batch",
-                    "reason": "no such model",
+                    "reason": "unknown model",
                     "attempts": 1,
                     "at": "2026-11-22T10:00:26Z",
                 }
             ]
         }
     )
-    id: str = Field(description="`batch:4`; merges and vectors are named by their nodes.")
+    id: str = Field(description="`batch:4`; a merge or vector has the id of its node.")
     kind: LetterKind
     reason: str
     attempts: int
@@ -80,13 +80,13 @@ class DeadLetterShape(BaseModel):
 
 
 class DeadLetterFilter(Strict):
-    """The same as the list's."""
+    """The filter of the list."""
 
     kind: LetterKind | None = None
 
 
 class DeadLetterSelection(Strict):
-    """Which dead letters: either `ids`, or a `filter` (none: all) with `all_matching`."""
+    """The dead letters: either `ids`, or a `filter` (none: all) with `all_matching`."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"filter": {"kind": "batch"}, "all_matching": True}]})
     ids: Annotated[list[LetterId], Field(max_length=MOST_AT_ONCE)] | None = None

@@ -28,22 +28,22 @@ from pipeline.operations import screenshots
 from pipeline.operations.screenshots import Replayed
 
 router = APIRouter(prefix="/screenshots", tags=["screenshots"], route_class=JsonRoute)
-Source = Annotated[Line, Query(description="Only of this source, such as screen:0.")]
+Source = Annotated[Line, Query(description="Only batches of this source, such as screen:0.")]
 
 
 @router.get("/batches", dependencies=reader)
 def list_batches(
     caller: ByCaller, status: WorkStatus | None = None, limit: Limit = 50, cursor: Cursor = None
 ) -> Page[BatchView]:
-    """List batches, newest first: state, attempts, who made the nodes, how long calls took, what was repaired."""
+    """List batches, newest first: state, attempts, origin of the nodes, duration of calls, repairs."""
     (before,) = pages.decode(cursor, int) or (None,)
-    found = screenshots.batches.by(caller, status=status, limit=limit + 1, before=before)
-    return pages.views(found, limit, lambda batch: (batch.id,))
+    rows = screenshots.batches.by(caller, status=status, limit=limit + 1, before=before)
+    return pages.views(rows, limit, lambda batch: (batch.id,))
 
 
 @router.get("/batches/{batch_id}", dependencies=reader, responses=documented(404))
 def show_batch(caller: ByCaller, batch_id: RowId) -> BatchView:
-    """Show a batch: state, attempts, who made the nodes, how long calls took, what was repaired."""
+    """Show a batch: state, attempts, origin of the nodes, duration of calls, repairs."""
     return screenshots.batch.by(caller, batch_id)
 
 
@@ -51,14 +51,14 @@ def show_batch(caller: ByCaller, batch_id: RowId) -> BatchView:
 def list_rejected(
     caller: ByCaller,
     source: Source = "",
-    reason: Annotated[Reason | None, Query(description="Only those left out for this reason.")] = None,
+    reason: Annotated[Reason | None, Query(description="Only frames left out for this reason.")] = None,
     limit: Limit = 50,
     cursor: Cursor = None,
 ) -> Page[RejectionView]:
-    """List frames that were not accepted, newest first, and why."""
+    """List rejected frames with their reasons, newest first."""
     (before,) = pages.decode(cursor, int) or (None,)
-    found = screenshots.rejections.by(caller, source=source, reason=reason or "", limit=limit + 1, before=before)
-    return pages.views(found, limit, lambda rejection: (rejection.id,))
+    rows = screenshots.rejections.by(caller, source=source, reason=reason or "", limit=limit + 1, before=before)
+    return pages.views(rows, limit, lambda rejection: (rejection.id,))
 
 
 @router.get("/sources", dependencies=reader)
@@ -69,20 +69,20 @@ def list_sources(caller: ByCaller) -> Page[SourceView]:
 
 @router.put("/sources/{source}", dependencies=writer)
 def switch_source(caller: ByCaller, source: Line, switch: SourceSwitch) -> SourceView:
-    """Take frames of a source from now on, or refuse them; also one from which no frame has come yet."""
+    """Accept or refuse frames of a source from now on, even before its first frame."""
     screenshots.set_active.by(caller, source, switch.active)
-    return next(found for found in screenshots.sources.by(caller) if found.key == source)
+    return next(source_view for source_view in screenshots.sources.by(caller) if source_view.key == source)
 
 
 @router.get("/exclusions", dependencies=reader)
 def show_exclusions(caller: ByCaller) -> Exclusions:
-    """Show whose frames are never stored."""
+    """Show the programs and window titles whose frames are never stored."""
     return screenshots.exclusions.by(caller)
 
 
 @router.put("/exclusions", dependencies=admin)
 def exclude(caller: ByCaller, change: ExclusionsChange) -> Exclusions:
-    """Exclude programs and window titles from now on, beside those of the settings. What was stored before stays."""
+    """Exclude programs and window titles from now on, in addition to those of the settings. Stored frames stay."""
     return screenshots.exclude.by(caller, apps=change.apps, titles=change.titles)
 
 
@@ -90,10 +90,10 @@ def exclude(caller: ByCaller, change: ExclusionsChange) -> Exclusions:
 def list_dead_letters(
     caller: ByCaller, kind: LetterKind | None = None, limit: Limit = 50, cursor: Cursor = None
 ) -> Page[DeadLetterShape]:
-    """List work that was given up, the latest first, with the reasons."""
+    """List dead letters with their reasons, newest first."""
     after = pages.decode(cursor, At, LetterKind, int)
-    found = screenshots.dead_letters.by(caller, limit + 1, kind=kind or "", after=after)
-    return pages.page(found, limit, DeadLetterShape.of, lambda letter: (letter.at, letter.kind, letter.id))
+    rows = screenshots.dead_letters.by(caller, limit + 1, kind=kind or "", after=after)
+    return pages.page(rows, limit, DeadLetterShape.of, lambda letter: (letter.at, letter.kind, letter.id))
 
 
 @router.post("/dead-letters/actions/replay", dependencies=[*writer, *spender])

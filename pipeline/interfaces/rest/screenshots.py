@@ -1,4 +1,4 @@
-"""`/api/v1/screenshots`: take frames in, search what happened, show frames and nodes, delete a range of time."""
+"""`/api/v1/screenshots`: add frames, search events, show frames and nodes, delete a range of time."""
 
 from typing import Annotated, Any
 
@@ -44,8 +44,8 @@ PATH = "/api/v1/screenshots"
 Words = Annotated[
     Annotated[Line, StringConstraints(min_length=1)], Query(description="Words in any script, such as: invoice march.")
 ]
-App = Annotated[Line, Query(description="Only where this program is in the picture.")]
-Begin = Annotated[At, Query(description="From this moment on, such as 2026-11-22T10:00:00Z.")]
+App = Annotated[Line, Query(description="Only pictures of this program.")]
+Begin = Annotated[At, Query(description="Not before this moment, such as 2026-11-22T10:00:00Z.")]
 End = Annotated[At, Query(description="Before this moment.")]
 _AT_REST = {None, *AT_REST}
 _TYPES = {
@@ -81,18 +81,21 @@ _FORM = {
     dependencies=[*writer, *spender],
     openapi_extra={"requestBody": _FORM},
     responses={
-        200: {"model": TakenShape, "description": "It is not taken in, was known and analysed, or was waited for."},
-        202: started("It waits for its analysis."),
+        200: {
+            "model": TakenShape,
+            "description": "The frame is left out, already analysed, or analysed during `wait`.",
+        },
+        202: started("The frame waits for its analysis."),
         **documented(409, 415, 507),
     },
 )
 async def add(
     request: Request, response: Response, caller: ByCaller, form: Annotated[Form, Depends(uploaded())], wait: Wait = 0
 ) -> TakenShape:
-    """Take a frame in. One that looks like a recent frame of its source is a `duplicate`, and left out.
+    """Add a frame. A frame that looks like a recent frame of its source is a `duplicate`, and left out.
 
-    As `multipart/form-data` with a field `file`, and what is known of it as further fields; or the picture itself as
-    the body, and the rest in the query.
+    Send `multipart/form-data` with a field `file`, and the other values as further fields; or the picture itself as
+    the body, and the values in the query.
     """
     if len(form.files) != 1:
         raise Refused("send one picture, in the field `file`", code="invalid")
@@ -101,10 +104,10 @@ async def add(
     if taken.shot_id is not None:
         shot_id = taken.shot_id
 
-        def look() -> WorkStatus | None:
+        def read() -> WorkStatus | None:
             return screenshots.states.by(caller, [shot_id]).get(shot_id)
 
-        state = await wait_for(caller, look, lambda now: now in _AT_REST, wait)
+        state = await wait_for(caller, read, lambda now: now in _AT_REST, wait)
         response.headers["Location"] = here(request, f"{PATH}/{shot_id}")
     if state in _AT_REST:
         response.status_code = 200
@@ -122,9 +125,9 @@ async def add(
 
 @router.get("/search", dependencies=[*reader, *from_here])
 def search(caller: ByCaller, q: Words, since: Since = None, app: App = "", limit: Limit = 10) -> Found:
-    """Find what happened, best first, by words and, with an embeddings provider, by meaning.
+    """Find nodes, best first, by words and, with an embeddings provider, by meaning.
 
-    That costs one small call; where the provider does not answer, `note` says so, and words alone are matched.
+    A search by meaning costs one small call; if the provider does not answer, the search uses words only: see `note`.
     """
     return screenshots.search.by(caller, q, since, app, limit)
 
@@ -134,15 +137,15 @@ def list_screenshots(
     caller: ByCaller,
     since: Since = None,
     until: Until = None,
-    source: Annotated[Line, Query(description="Only of this source, such as screen:0.")] = "",
+    source: Annotated[Line, Query(description="Only frames of this source, such as screen:0.")] = "",
     app: App = "",
     status: WorkStatus | None = None,
     limit: Limit = 50,
     cursor: Cursor = None,
 ) -> Page[ScreenshotView]:
-    """List frames, the latest first."""
+    """List frames, newest first."""
     check_range(since, until)
-    found = screenshots.screenshots.by(
+    rows = screenshots.screenshots.by(
         caller,
         since=since,
         until=until,
@@ -152,7 +155,7 @@ def list_screenshots(
         limit=limit + 1,
         before=pages.decode(cursor, At, int),
     )
-    return pages.views(found, limit, lambda shot: (shot.ts, shot.id))
+    return pages.views(rows, limit, lambda shot: (shot.ts, shot.id))
 
 
 @router.get("/timeline", dependencies=reader)
@@ -160,36 +163,36 @@ def timeline(
     caller: ByCaller,
     since: Since = None,
     until: Until = None,
-    thread: Annotated[Line, Query(description="Only this thread, by its id.")] = "",
-    derived: Annotated[bool, Query(description="Knowledge, state, procedures and plans, too.")] = False,
+    thread: Annotated[Line, Query(description="Only nodes of this thread, by its id.")] = "",
+    derived: Annotated[bool, Query(description="Include knowledge, states, procedures and plans.")] = False,
     limit: Limit = 100,
     cursor: Cursor = None,
 ) -> Page[Hour]:
-    """Show what happened, hour by hour and thread by thread, in the order of time: the latest `limit` nodes.
+    """Show the timeline by hour and thread, in time order: the latest `limit` nodes.
 
-    `next_cursor` leads to what was before them.
+    `next_cursor` leads to the nodes before them.
     """
     return hours_of(caller, limit, cursor, since=since, until=until, thread=thread, derived=derived)
 
 
 @router.get("/status", dependencies=reader)
 def status(caller: ByCaller) -> Status:
-    """Show what is done, waiting and failed, what holds work up, and what was done without a model."""
+    """Show finished, waiting and failed work, the reasons for waiting, and the work done without a model."""
     return screenshots.status.by(caller)
 
 
 @router.get("/extent", dependencies=reader)
 def extent(caller: ByCaller, since: Begin, until: End) -> Extent:
-    """Say what deleting this range of time would delete."""
+    """Count what the deletion of this range of time would delete."""
     check_range(since, until)
     return screenshots.extent.by(caller, since, until)
 
 
 @router.delete("", dependencies=writer)
 def delete(caller: ByCaller, since: Begin, until: End) -> Forgotten:
-    """Delete what was captured in a range of time, with everything derived from it: files, texts, nodes, vectors.
+    """Delete the frames of a range of time, with everything derived from them: files, texts, nodes, vectors.
 
-    A node that had absorbed a deleted one returns to what it said before, and is merged again.
+    A node that had absorbed a deleted node returns to its earlier text, and is merged again.
     """
     check_range(since, until)
     return screenshots.forget.by(caller, since, until)
@@ -209,18 +212,18 @@ def show(caller: ByCaller, shot_id: RowId) -> ScreenshotView:
 
 @router.get("/{shot_id}/nodes", dependencies=reader, responses=documented(404))
 def list_nodes_of(caller: ByCaller, shot_id: RowId) -> Page[NodeView]:
-    """List the nodes that rest on a frame, in the order of time."""
+    """List the nodes based on a frame, in time order."""
     screenshots.screenshot.by(caller, shot_id)
     return Page(items=screenshots.nodes_of.by(caller, shot_id))
 
 
 @router.get("/{shot_id}/text", dependencies=reader, responses=documented(404, 503))
 async def show_text(
-    request: Request, shot_id: RowId, q: Annotated[Line, Query(description="Say where these words stand.")] = ""
+    request: Request, shot_id: RowId, q: Annotated[Line, Query(description="Return the places of these words.")] = ""
 ) -> Page[TextLine]:
-    """The lines of text on a frame with their places, as this machine recognises them.
+    """List the lines of text on a frame with their places, as this machine recognises them.
 
-    Where a model read the frame, that takes some seconds the first time.
+    If a model read the frame, that takes some seconds the first time.
     """
     _, text = await rendition(request, shot_id, Kind.TEXT)
     return Page(items=renditions.lines_in(text, q))
@@ -232,7 +235,7 @@ async def show_text(
     response_class=Response,
     responses={
         200: {"content": {"image/*": _BINARY}, "description": "The picture."},
-        304: {"description": "It is the one that the caller has."},
+        304: {"description": "The caller has the current one."},
         **documented(404, 503),
     },
 )
@@ -243,7 +246,7 @@ async def show_picture(
     size: Annotated[Size | None, Query(description="As JPEG: `small` for lists, `large` for a screen.")] = None,
     if_none_match: Annotated[Line | None, Header()] = None,
 ) -> Response:
-    """A frame while it is kept: as it was taken in, or as a smaller JPEG."""
+    """Download the picture of a frame while it is stored: the original, or a smaller JPEG."""
     headers = {"Cache-Control": "private, max-age=86400"}
     if size is None:
         path = (await run_sync(screenshots.screenshot.by, caller, shot_id)).path

@@ -1,4 +1,4 @@
-"""`/api/v1/status` and `/api/v1/workers`: how everything stands, and who works."""
+"""`/api/v1/status` and `/api/v1/workers`: the state of all flows, and the workers."""
 
 from fastapi import APIRouter
 
@@ -14,7 +14,7 @@ router = APIRouter(tags=["status"], dependencies=reader)
 
 @router.get("/status")
 def show(context: InContext) -> Overview:
-    """Show every flow's work by state, what waits and why, pages a minute, queues, failures, costs of today."""
+    """Show every flow's work by state, waiting work and why, pages per minute, queues, failures, today's costs."""
     return overview.overview(context)
 
 
@@ -23,5 +23,5 @@ def workers(context: InContext) -> Page[Worker]:
     """List the running workers. A worker that died stays in the list until its presence expires."""
     fleet = overview.fleet(context)
     if fleet is None:
-        raise Refused("Redis is down, so nobody can tell who works", code="offline")
+        raise Refused("Redis is down, so the workers are unknown", code="offline")
     return Page(items=fleet.workers)

@@ -1,4 +1,4 @@
-"""`/api/v1/webhooks`: endpoints that events are sent to, and what became of each delivery."""
+"""`/api/v1/webhooks`: the endpoints of events, and their deliveries."""
 
 from typing import Annotated
 
@@ -18,12 +18,12 @@ from pipeline.interfaces.http.pages import Cursor, Page
 from pipeline.operations import webhooks
 
 router = APIRouter(prefix="/webhooks", tags=["webhooks"], route_class=JsonRoute)
-ToEndpoint = Annotated[Id | None, Query(description="Only those to this endpoint.")]
+ToEndpoint = Annotated[Id | None, Query(description="Only deliveries to this endpoint.")]
 _URL = "https://example.com/hook"
 
 
 class NewEndpoint(Strict):
-    """What is wanted where."""
+    """An endpoint and its types of events."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"url": _URL, "types": ["document.completed"]}]})
     url: Url
@@ -34,7 +34,7 @@ class NewEndpoint(Strict):
 
 
 class EndpointChange(Strict):
-    """What is to be different. What is left out stays."""
+    """The changes of an endpoint. Omitted fields do not change."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"active": False}]})
     url: Url | None = None
@@ -44,7 +44,7 @@ class EndpointChange(Strict):
 
 
 class Range(Strict):
-    """A time whose events are sent again."""
+    """A range of time whose events are sent again."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"since": "2026-11-22T10:00:00Z"}]})
     since: At
@@ -52,28 +52,28 @@ class Range(Strict):
 
 
 class Replayed(BaseModel):
-    """How many events will be sent again."""
+    """The number of events that will be sent again."""
 
     replayed: int
 
 
 @router.get("/types", dependencies=reader)
 def list_types(caller: ByCaller) -> list[str]:
-    """List every type of event that there may be."""
+    """List all types of events."""
     return webhooks.types.by(caller)
 
 
 @router.get("/endpoints", dependencies=reader)
 def list_endpoints(caller: ByCaller) -> Page[EndpointView]:
-    """List endpoints, and how they do."""
+    """List endpoints with their state."""
     return Page(items=webhooks.endpoints.by(caller))
 
 
 @router.post("/endpoints", dependencies=admin, status_code=201)
 def create_endpoint(caller: ByCaller, new: NewEndpoint, response: Response) -> Created:
-    """Add an endpoint for all events from now on. The answer is the only one with its secret.
+    """Add an endpoint for all events from now on. Only this answer holds its secret.
 
-    That answer is not kept, so an Idempotency-Key does not help here: sent again, the request adds another endpoint.
+    Penstock does not store the answer, so an Idempotency-Key has no effect: a repeated request adds another endpoint.
     """
     response.headers["Cache-Control"] = "no-store"
     return webhooks.create.by(caller, **dict(new))
@@ -87,15 +87,15 @@ def show_endpoint(caller: ByCaller, endpoint_id: Id) -> EndpointView:
 
 @router.patch("/endpoints/{endpoint_id}", dependencies=admin, responses=documented(404))
 def change_endpoint(caller: ByCaller, endpoint_id: Id, change: EndpointChange) -> EndpointView:
-    """Change an endpoint, disable or enable it. An enabled endpoint gets the events from then on."""
+    """Change, disable or enable an endpoint. An enabled endpoint receives events from then on."""
     return webhooks.change.by(caller, endpoint_id, **dict(change))
 
 
 @router.post("/endpoints/{endpoint_id}/secret", dependencies=admin, responses=documented(404))
 def exchange_secret(caller: ByCaller, endpoint_id: Id, response: Response) -> Created:
-    """Exchange an endpoint's secret. For a day, the former one signs as well.
+    """Replace an endpoint's secret. For a day, the old secret signs as well.
 
-    That answer is not kept, so an Idempotency-Key does not help here: sent again, the request exchanges it again.
+    Penstock does not store the answer, so an Idempotency-Key has no effect: a repeated request replaces it again.
     """
     response.headers["Cache-Control"] = "no-store"
     return webhooks.exchange_secret.by(caller, endpoint_id)
@@ -110,13 +110,13 @@ def delete_endpoint(caller: ByCaller, endpoint_id: Id) -> Response:
 
 @router.post("/endpoints/{endpoint_id}/test", dependencies=writer, status_code=202, responses=documented(404, 409))
 def test_endpoint(caller: ByCaller, endpoint_id: Id) -> DeliveryView:
-    """Send `webhook.test`, whatever types the endpoint wants."""
+    """Send `webhook.test`, whatever types the endpoint receives."""
     return webhooks.test.by(caller, endpoint_id)
 
 
 @router.post("/endpoints/{endpoint_id}/replay", dependencies=writer, status_code=202, responses=documented(404, 409))
 def replay_range(caller: ByCaller, endpoint_id: Id, when: Range) -> Replayed:
-    """Send all events of a time again, also those that came while the endpoint was disabled."""
+    """Send all events of a range of time again, including those from while the endpoint was disabled."""
     return Replayed(replayed=webhooks.replay_range.by(caller, endpoint_id, when.since, when.until))
 
 
@@ -124,14 +124,14 @@ def replay_range(caller: ByCaller, endpoint_id: Id, when: Range) -> Replayed:
 def list_deliveries(
     caller: ByCaller,
     endpoint: ToEndpoint = None,
-    status: Annotated[DeliveryStatus | None, Query(description="Only those in this state.")] = None,
+    status: Annotated[DeliveryStatus | None, Query(description="Only deliveries in this state.")] = None,
     limit: Limit = 50,
     cursor: Cursor = None,
 ) -> Page[DeliveryView]:
-    """List deliveries, the newest first."""
+    """List deliveries, newest first."""
     (before,) = pages.decode(cursor, int) or (None,)
-    found = webhooks.deliveries.by(caller, endpoint, status, before=before, limit=limit + 1)
-    return pages.views(found, limit, lambda one: (one.id,))
+    rows = webhooks.deliveries.by(caller, endpoint, status, before=before, limit=limit + 1)
+    return pages.views(rows, limit, lambda one: (one.id,))
 
 
 @router.get("/deliveries/counts", dependencies=reader)
@@ -143,7 +143,9 @@ def count_deliveries(caller: ByCaller, endpoint: ToEndpoint = None) -> dict[Deli
 @router.post("/deliveries/replay", dependencies=writer, status_code=202, responses=documented(404, 409))
 def replay_failed(
     caller: ByCaller,
-    endpoint: Annotated[Id | None, Query(description="Only those to this endpoint; none: to all active ones.")] = None,
+    endpoint: Annotated[
+        Id | None, Query(description="Only deliveries to this endpoint; none: to all active endpoints.")
+    ] = None,
 ) -> Replayed:
     """Send every FAILED delivery again."""
     return Replayed(replayed=webhooks.replay_failed.by(caller, endpoint))
@@ -157,12 +159,12 @@ def show_delivery(caller: ByCaller, delivery_id: RowId) -> DeliveryView:
 
 @router.get("/deliveries/{delivery_id}/attempts", dependencies=reader, responses=documented(404))
 def list_attempts(caller: ByCaller, delivery_id: RowId) -> Page[AttemptView]:
-    """List all attempts at a delivery, the first one first."""
+    """List all attempts at a delivery, oldest first."""
     webhooks.delivery.by(caller, delivery_id)
     return Page(items=webhooks.attempts.by(caller, delivery_id))
 
 
 @router.post("/deliveries/{delivery_id}/replay", dependencies=writer, status_code=202, responses=documented(404, 409))
 def replay_delivery(caller: ByCaller, delivery_id: RowId) -> DeliveryView:
-    """Send a delivery again, however it ended; one that waits is sent at once."""
+    """Send a delivery again, whatever its outcome; a waiting delivery is sent at once."""
     return webhooks.replay.by(caller, delivery_id)

@@ -1,4 +1,4 @@
-"""One module a subject. `ROUTERS` is the one list of their routers."""
+"""One module for each subject. `ROUTERS` lists their routers."""
 
 from pipeline.interfaces.console.screens import (
     about,
@@ -28,7 +28,7 @@ from pipeline.interfaces.console.screens import (
 
 ROUTERS = (
     overview.router,
-    # Before those with an id: `actions` must not be taken for one.
+    # Before the routes with an id, or `actions` would match as an id.
     document_bulk.router,
     documents.router,
     document.router,

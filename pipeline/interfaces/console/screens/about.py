@@ -1,4 +1,4 @@
-"""About: which program this is, what room it takes, and whether it is well."""
+"""About: the version of Penstock, its storage and its health."""
 
 from importlib.metadata import version
 
@@ -15,6 +15,6 @@ CSS = {"ok": "done", "warn": "waiting", "fail": "failed"}
 
 @router.get("")
 def show(request: Request, context: InContext, caller: ByCaller) -> HTMLResponse:
-    """The version; for administrators also the room and the checks."""
-    found = about(context) if caller.is_admin else None
-    return screen(request, "settings/about.html", found=found, version=version("penstock"), css=CSS)
+    """Show the version; to administrators also storage and checks."""
+    facts = about(context) if caller.is_admin else None
+    return screen(request, "settings/about.html", facts=facts, version=version("penstock"), css=CSS)

@@ -1,4 +1,4 @@
-"""Calls to AI services: how many, how long, how dear, how many failed; each of them, and one in full."""
+"""Calls to AI services: figures of number, latency, cost and failures; the list; one call in full."""
 
 import time
 from collections.abc import Sequence
@@ -38,8 +38,8 @@ SPANS = {
 Model = Annotated[str, Field(min_length=1, max_length=120), CLEAN]
 
 
-class CallsAsked(live.Asked):
-    """Which calls."""
+class CallsQuery(live.ViewQuery):
+    """The filter of the calls."""
 
     span: Literal["day", "week", "month", "quarter"] = "day"
     flow: Annotated[Literal[*FLOWS] | None, BLANK] = None  # type: ignore[valid-type]
@@ -49,22 +49,22 @@ class CallsAsked(live.Asked):
     scope_id: Annotated[Id | None, BLANK] = None
 
     def filter(self, now: datetime) -> CallFilter:
-        """It as a filter. One subject's calls are shown however old they are."""
+        """Return the operations' filter. The calls of one subject have no age limit."""
         since = None if self.scope_id else now - timedelta(days=SPANS[self.span][1])
         return CallFilter(
             self.flow or "", self.scope_id or "", self.provider or "", self.model or "", "", self.status or "", since
         )
 
     def query(self, **change: Any) -> dict[str, Any]:
-        """The query that asks for it, or for something else."""
+        """Return the query of this filter with the given changes."""
         asked = {**self.model_dump(exclude_none=True), **change}
         return {
             name: value for name, value in asked.items() if value not in (None, "") and (name, value) != ("span", "day")
         }
 
 
-class CallsPage(CallsAsked):
-    """Which calls, from which on."""
+class CallsPage(CallsQuery):
+    """The filter and the start of the page."""
 
     cursor: Annotated[CursorText | None, BLANK] = None
 
@@ -75,20 +75,20 @@ class _Kept:
     series: CallSeries
 
 
-_kept: dict[tuple[int, CallsAsked], _Kept] = {}
+_kept: dict[tuple[int, CallsQuery], _Kept] = {}
 _keeping = Lock()
 _SHARE, _LEAST_S = 20, 3.0
 
 
-def _series(caller: Caller, asked: CallsAsked) -> CallSeries:
-    """The figures, not older than some seconds, or twenty times what they take: many calls take long to sum up."""
+def _series(caller: Caller, asked: CallsQuery) -> CallSeries:
+    """Return the figures, cached for `_LEAST_S`, or longer if many calls take long to sum up."""
     key = id(caller.context), asked
-    with _keeping:  # also: whoever asks for the same waits for it, instead of asking again
-        found = _kept.get(key)
-        if found and found.until > time.monotonic():
-            return found.series
+    with _keeping:  # a second request for the same figures waits instead of computing them
+        cached = _kept.get(key)
+        if cached and cached.until > time.monotonic():
+            return cached.series
         began = time.monotonic()
-        # Whatever the outcome: the share of those that failed is among what is shown.
+        # All outcomes, because the figures include the share of failures.
         which = replace(asked.filter(caller.context.db.now()), status="")
         series = calls.series.by(caller, which, SPANS[asked.span][2])
         took = time.monotonic() - began
@@ -108,7 +108,7 @@ def _charts(series: CallSeries) -> dict[str, Chart]:
     for one in points:
         when = _moment(one)
         counted.append(f"{when}: {words.plural(one.calls, 'call')}, {one.failed} failed")
-        times.append(f"{when}: half within {words.ms(one.p50_ms)}, 95 of 100 within {words.ms(one.p95_ms)}")
+        times.append(f"{when}: median {words.ms(one.p50_ms)}, 95th percentile {words.ms(one.p95_ms)}")
         costs.append(f"{when}: {words.money(one.cost)}")
         tokens.append(f"{when}: {one.input_tokens:,} in, {one.output_tokens:,} out")
     return {
@@ -122,7 +122,7 @@ def _charts(series: CallSeries) -> dict[str, Chart]:
             [(one.p50_ms, one.p95_ms) for one in points],
             ("half", "most"),
             times,
-            f"half within {words.ms(total.p50_ms)}, 95 of 100 within {words.ms(total.p95_ms)}",
+            f"median {words.ms(total.p50_ms)}, 95th percentile {words.ms(total.p95_ms)}",
         ),
         "cost": charts.columns([(one.cost,) for one in points], ("ok",), costs, f"{words.money(total.cost)} in all"),
         "tokens": charts.columns(
@@ -134,7 +134,7 @@ def _charts(series: CallSeries) -> dict[str, Chart]:
     }
 
 
-def _figures(caller: Caller, asked: CallsAsked) -> str:
+def _figures(caller: Caller, asked: CallsQuery) -> str:
     series = _series(caller, asked)
     return piece(
         "calls/_figures.html",
@@ -147,20 +147,20 @@ def _figures(caller: Caller, asked: CallsAsked) -> str:
     )
 
 
-def _names(caller: Caller, found: Sequence[CallView]) -> dict[str, str]:
-    """The files that these calls were for, by the document's id; deleted ones are left out."""
-    ids = {call.scope_id for call in found if call.flow == "documents"}
+def _names(caller: Caller, rows: Sequence[CallView]) -> dict[str, str]:
+    """Return the file names of these calls' documents by id, without deleted documents."""
+    ids = {call.scope_id for call in rows if call.flow == "documents"}
     return {one.id: one.filename for one in documents.several.by(caller, ids)}
 
 
-def _list(caller: Caller, asked: CallsAsked, cursor: str | None = None) -> str:
+def _list(caller: Caller, asked: CallsQuery, cursor: str | None = None) -> str:
     which, after = asked.filter(caller.context.db.now()), pages.decode(cursor, At, int)
-    found = calls.list_calls.by(caller, which, limit=ROWS + 1, after=after)
-    page = pages.views(found, ROWS, lambda call: (call.created_at, call.id))
+    rows = calls.list_calls.by(caller, which, limit=ROWS + 1, after=after)
+    page = pages.views(rows, ROWS, lambda call: (call.created_at, call.id))
     any_call = bool(page.items) or bool(calls.list_calls.by(caller, limit=1))
     return piece(
         "calls/_list.html",
-        found=page,
+        page=page,
         asked=asked,
         any_call=any_call,
         cursor=cursor,
@@ -170,17 +170,17 @@ def _list(caller: Caller, asked: CallsAsked, cursor: str | None = None) -> str:
 
 
 @live.view("calls", every_s=5)
-def fragments(context: Context, asked: CallsAsked) -> dict[str, str]:
-    """The charts, and the newest calls."""
+def fragments(context: Context, asked: CallsQuery) -> dict[str, str]:
+    """Render the charts and the newest calls."""
     caller = Caller(context)
     return {"call-figures": _figures(caller, asked), "call-list": _list(caller, asked)}
 
 
 @router.get("")
 def list_calls(request: Request, caller: ByCaller, page: Annotated[CallsPage, Query()]) -> HTMLResponse:
-    """Charts, totals by model, and the calls, newest first."""
-    asked, cursor = CallsAsked(**page.model_dump(exclude={"cursor"})), page.cursor
-    series = _series(caller, CallsAsked(span=asked.span))
+    """Show charts, totals by model, and the calls, newest first."""
+    asked, cursor = CallsQuery(**page.model_dump(exclude={"cursor"})), page.cursor
+    series = _series(caller, CallsQuery(span=asked.span))
     return screen(
         request,
         "calls/index.html",
@@ -198,7 +198,7 @@ def list_calls(request: Request, caller: ByCaller, page: Annotated[CallsPage, Qu
 
 @router.get("/{call_id}")
 def show(request: Request, caller: ByCaller, call_id: RowId) -> HTMLResponse:
-    """One call. What the model said is for administrators alone."""
+    """Show a call. Only administrators see the model's answer."""
     call = calls.show.by(caller, call_id)
     beside = CallFilter(flow=call.flow, scope_id=call.scope_id)
     others = calls.list_calls.by(caller, beside, limit=21) if call.scope_id else []

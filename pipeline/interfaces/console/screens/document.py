@@ -1,4 +1,4 @@
-"""One document: its pages side by side, the picture of one beside its text, its attempts and what differs."""
+"""One document: a strip of its pages, the picture of a page beside its text, and its attempts with differences."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -27,22 +27,22 @@ from pipeline.storage.context import Context
 
 router = APIRouter(prefix="/console/documents", include_in_schema=False, dependencies=reader)
 AROUND, STEP = 60, 20
-"""How many pages the strip shows, and how many the shown page may go on before it shows others."""
+"""The number of pages in the strip, and how far the shown page may move before the strip shifts."""
 LISTED = 12
-"""Pages with problems that are named."""
+"""The most pages with problems that are named."""
 MOST_ATTEMPTS = 50
 _A4 = (595, 842)
 
 
 class Tab(StrEnum):
-    """What is beside the picture."""
+    """The content beside the picture."""
 
     TEXT = "text"
     MARKDOWN = "markdown"
     ATTEMPTS = "attempts"
 
 
-class DocumentAsked(live.Asked):
+class DocumentQuery(live.ViewQuery):
     """The document, and the first page of the strip."""
 
     id: HexId
@@ -51,7 +51,7 @@ class DocumentAsked(live.Asked):
 
 @dataclass(frozen=True)
 class Strip:
-    """Some of the pages, as many as a strip shows."""
+    """The pages that the strip shows."""
 
     cells: list[Cell]
     pages: int
@@ -77,10 +77,10 @@ class Strip:
 
 @dataclass(frozen=True)
 class Comparison:
-    """An attempt's text beside the page's."""
+    """An attempt's text compared with the page's."""
 
     attempt: AttemptView
-    found: Difference
+    differences: Difference
 
 
 @dataclass(frozen=True)
@@ -95,11 +95,11 @@ class Desk:
     compared: Comparison | None
     source: Markup
     garbled: Sequence[str]
-    """Words that make no sense."""
+    """Garbled words."""
 
 
 def _window(page: int, pages: int) -> int:
-    """The first page of the strip around a page."""
+    """Return the first page of the strip around a page."""
     return max(1, min((page - 1) // STEP * STEP - STEP + 1, pages - AROUND + 1))
 
 
@@ -111,20 +111,20 @@ def _strip(document: Document, first: int) -> Strip:
 
 
 @live.view("document", matches=lambda asked: Filter(scope_id=asked.id), every_s=10)
-def fragments(context: Context, asked: DocumentAsked) -> dict[str, str]:
-    """How the document stands, and each cell of the strip."""
+def fragments(context: Context, asked: DocumentQuery) -> dict[str, str]:
+    """Render the state of the document and each cell of the strip."""
     document = flow.status(asked.id)
     shown = _strip(document, asked.first)
-    found: dict[str, str] = {"facts": piece("document/_facts.html", **_facts(context, document, shown))}
+    html: dict[str, str] = {"facts": piece("document/_facts.html", **_facts(context, document, shown))}
     for cell in shown.cells:
         values = {"cell": cell, "document": document, "page_words": PAGE, "at_page": None}
-        found[f"cell-{cell.page}"] = piece("document/_cell.html", **values)
-    return found
+        html[f"cell-{cell.page}"] = piece("document/_cell.html", **values)
+    return html
 
 
 def _facts(context: Context, document: Document, shown: Strip) -> dict[str, Any]:
     stands: Standing = standing(document, flow.reasons([document]).get(document.id), context.db.now())
-    # Differs when something else can be done with it.
+    # Changes when the possible actions change.
     mine = document.status.name, bool(document.merged_path), document.outdated, bool(document.failed_count)
     return {"document": document, "strip": shown, "stands": stands, "version": "-".join(map(str, mine))}
 
@@ -139,7 +139,7 @@ def show(
     q: Line = "",
     attempt: Annotated[int | None, Query(ge=1, le=2**53 - 1)] = None,
 ) -> HTMLResponse:
-    """The document, with one of its pages."""
+    """Show the document with one of its pages."""
     document = flow.status(document_id)
     page = max(1, min(page, document.pages or 1))
     shown = _strip(document, _window(page, document.pages))
@@ -162,7 +162,7 @@ def show(
 
 
 def _desk(request: Request, document: Document, cell: Cell, tab: Tab, words: str, attempt: int | None) -> Desk:
-    """One page: its picture, and what is beside it."""
+    """Return a page: its picture and the content beside it."""
     page = flow.page(document.id, cell.page)
     layout = flow.layouts(document.id, [cell.page]).get(cell.page)
     reading = page_text.reading(document.id, page.content, layout, request.state.caller.id, words)
@@ -182,7 +182,7 @@ def _desk(request: Request, document: Document, cell: Cell, tab: Tab, words: str
 
 
 def _compared(page: PageView, tried: Sequence[AttemptView], attempt: int | None) -> Comparison | None:
-    """The attempt that was asked for beside the page's text, or else the newest one whose text is another one."""
+    """Compare the requested attempt with the page's text, or else the newest attempt with a different text."""
     with_text = [one for one in reversed(tried) if one.text]
     chosen = next((one for one in with_text if one.id == attempt), None)
     chosen = chosen or next((one for one in with_text if one.text != page.content), None)

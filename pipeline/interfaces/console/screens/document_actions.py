@@ -1,4 +1,4 @@
-"""What one does with a document on its screen: the same as the API, with the same rights and quotas."""
+"""The actions on a document's screen, with the API's rights and quotas."""
 
 from typing import Annotated
 
@@ -18,20 +18,20 @@ from pipeline.operations import documents
 router = APIRouter(prefix="/console/documents", include_in_schema=False, dependencies=writer)
 
 
-class Again(Strict):
-    """Who converts it again."""
+class RetryForm(Strict):
+    """The provider and model of a retry, and whether to bypass the cache."""
 
     choice: Annotated[Line, Field(description="A provider and a model; empty for no change.")] = ""
     model: Choice = ""
     fresh: bool = False
 
 
-def _how(context: InContext, again: Annotated[Again, Form()]) -> tuple[dict[str, str], bool]:
+def _how(context: InContext, form: Annotated[RetryForm, Form()]) -> tuple[dict[str, str], bool]:
     try:
-        provider, model = chosen(again.choice, again.model, choices(context.settings))
+        provider, model = chosen(form.choice, form.model, choices(context.settings))
     except ValueError as error:
         raise RequestValidationError([{"loc": ("body", "choice"), "msg": str(error), "type": "value_error"}]) from None
-    return {"provider": provider, "model": model}, again.fresh
+    return {"provider": provider, "model": model}, form.fresh
 
 
 How = Annotated[tuple[dict[str, str], bool], Depends(_how)]
@@ -44,20 +44,20 @@ def _by(who: dict[str, str]) -> str:
 
 @router.post("/{document_id}/pause")
 def pause(request: Request, caller: ByCaller, document_id: HexId) -> Response:
-    """Let the pages under way end, and start no others."""
-    found = documents.pause.by(caller, document_id)
-    return done(request, f"{found.filename} is paused. Pages under way still end.")
+    """Let pages in progress finish, and start no others."""
+    document = documents.pause.by(caller, document_id)
+    return done(request, f"{document.filename} is paused. Pages in progress finish.")
 
 
 @router.post("/{document_id}/resume", dependencies=spender)
 def resume(request: Request, caller: ByCaller, document_id: HexId) -> Response:
-    """Go on."""
-    return done(request, f"{documents.resume.by(caller, document_id).filename} goes on.")
+    """Continue the document."""
+    return done(request, f"{documents.resume.by(caller, document_id).filename} continues.")
 
 
 @router.post("/{document_id}/cancel")
 def cancel(request: Request, caller: ByCaller, document_id: HexId) -> Response:
-    """Stop it for good."""
+    """Cancel the document."""
     return done(request, f"{documents.cancel.by(caller, document_id).filename} is cancelled.")
 
 
@@ -65,19 +65,19 @@ def cancel(request: Request, caller: ByCaller, document_id: HexId) -> Response:
 def remerge(
     request: Request, caller: ByCaller, document_id: HexId, allow_partial: Annotated[bool, Form()] = False
 ) -> Response:
-    """Write the result again."""
-    found = documents.remerge.by(caller, document_id, allow_partial=allow_partial)
-    gaps = found.pages - found.completed_count
+    """Merge the result again."""
+    document = documents.remerge.by(caller, document_id, allow_partial=allow_partial)
+    gaps = document.pages - document.completed_count
     without = f" without {plural(gaps, 'page')}" if gaps else ""
-    return done(request, f"{found.filename} is being merged{without}.")
+    return done(request, f"{document.filename} is being merged{without}.")
 
 
 @router.post("/{document_id}/retry", dependencies=spender)
 def retry(request: Request, caller: ByCaller, document_id: HexId, how: How) -> Response:
-    """Convert all of it again."""
+    """Convert the whole document again."""
     who, fresh = how
-    found = documents.retry.by(caller, document_id, **who, fresh=fresh)
-    return done(request, f"{found.filename} is being converted again{_by(who)}.")
+    document = documents.retry.by(caller, document_id, **who, fresh=fresh)
+    return done(request, f"{document.filename} is being converted again{_by(who)}.")
 
 
 @router.post("/{document_id}/retry-failed", dependencies=spender)
@@ -85,12 +85,14 @@ def retry_failed(request: Request, caller: ByCaller, document_id: HexId, how: Ho
     """Convert the failed pages again."""
     who, _ = how
     before = documents.status.by(caller, document_id)
-    found = documents.retry_failed.by(caller, document_id, **who)
+    document = documents.retry_failed.by(caller, document_id, **who)
     if not before.failed_count:
         if before.status is not DocumentStatus.FAILED:
-            return done(request, f"No page of {found.filename} has failed: there is nothing to do.")
-        return done(request, f"{found.filename} is being {'merged' if found.pages else 'converted'} again.")
-    return done(request, f"{plural(before.failed_count, 'page')} of {found.filename} being converted again{_by(who)}.")
+            return done(request, f"No page of {document.filename} has failed: nothing to do.")
+        return done(request, f"{document.filename} is being {'merged' if document.pages else 'converted'} again.")
+    return done(
+        request, f"{plural(before.failed_count, 'page')} of {document.filename} being converted again{_by(who)}."
+    )
 
 
 @router.post("/{document_id}/pages/{page}/retry", dependencies=spender)
@@ -98,19 +100,21 @@ def retry_page(request: Request, caller: ByCaller, document_id: HexId, page: Pag
     """Convert one page again."""
     who, _ = how
     documents.retry_page.by(caller, document_id, page, **who)
-    return done(request, f"Page {page} is being converted again{_by(who)}. Its text stays until there is a new one.")
+    return done(
+        request, f"Page {page} is being converted again{_by(who)}. Its current text stays until the new one is ready."
+    )
 
 
 @router.post("/{document_id}/pages/{page}/attempts/{attempt}/promote")
 def promote(request: Request, caller: ByCaller, document_id: HexId, page: PageNumber, attempt: RowId) -> Response:
-    """Make an attempt's text the page's."""
+    """Make an attempt's text the page's text."""
     documents.promote.by(caller, document_id, page, attempt)
-    return done(request, f"Page {page} has the text of attempt {attempt} now.")
+    return done(request, f"Page {page} now has the text of attempt {attempt}.")
 
 
 @router.post("/{document_id}/delete")
 def delete(request: Request, caller: ByCaller, document_id: HexId) -> Response:
-    """Delete it with all that belongs to it."""
+    """Delete the document with its pages, attempts and files."""
     filename = documents.status.by(caller, document_id).filename
     documents.delete.by(caller, document_id)
     return done(request, f"{filename} is deleted.", to="/console/documents")

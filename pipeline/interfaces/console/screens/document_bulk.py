@@ -1,4 +1,4 @@
-"""The same done with many documents: a page that says what it will touch, and then how far it is."""
+"""Actions on many documents: a page that names the documents, then their progress."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from pipeline.engine.control_characters import printable_line
 from pipeline.flows.documents.catalog import Filter, Key
 from pipeline.flows.documents.states import DocumentStatus
 from pipeline.interfaces.console.answers import done, is_partial
-from pipeline.interfaces.console.document_filter import GROUPS, PATH, ROWS, Cursor, Looked
+from pipeline.interfaces.console.document_filter import GROUPS, PATH, ROWS, Cursor, DocumentsQuery
 from pipeline.interfaces.console.page import HEADERS, piece, screen
 from pipeline.interfaces.console.words import plural
 from pipeline.interfaces.http import pages
@@ -26,7 +26,7 @@ from pipeline.operations.refusal import Refused
 
 router = APIRouter(prefix=f"{PATH}/actions", include_in_schema=False, dependencies=writer)
 AT_ONCE = 100
-"""So many in one request, so that it can be seen how far it is."""
+"""Documents in one request: small enough to show progress."""
 NAMED = 5
 _D = DocumentStatus
 _AT_REST = frozenset({_D.COMPLETED, _D.FAILED, _D.PARTIAL_FAILED, _D.CANCELLED})
@@ -35,7 +35,7 @@ _WORKING = GROUPS["working"][1]
 
 @dataclass(frozen=True)
 class Action:
-    """What is done: its name on a button, the states it is for, what the documents are then, and what comes of it."""
+    """A bulk action: its label, the states that allow it, the documents' state after it, and its meaning."""
 
     label: str
     states: frozenset[DocumentStatus]
@@ -43,34 +43,32 @@ class Action:
     meaning: str
     allow_partial: bool = False
     verb: Verb | None = None
-    """Where that is not the name of the action."""
+    """The verb of the operation, if it differs from the action's name."""
 
 
 ACTIONS: dict[str, Action] = {
     Verb.RETRY_FAILED: Action(
-        "Retry what failed",
+        "Retry failures",
         frozenset({_D.FAILED, _D.PARTIAL_FAILED}),
         "being converted again",
-        "Failed pages are converted again. Where none failed, the merge is tried again, or the document begins anew.",
+        "Converts failed pages again. If no page failed, merges again, or starts the document again.",
     ),
     Verb.RETRY: Action(
         "Convert again",
         _AT_REST,
         "being converted again",
-        "All pages begin anew. What was converted with the same model and settings is taken over without a call.",
+        "Converts all pages again. Pages in the cache for the same model and settings need no call.",
     ),
-    Verb.PAUSE: Action(
-        "Pause", _WORKING, "paused", "Pages under way are finished, and no others are begun until somebody resumes."
-    ),
-    Verb.RESUME: Action("Resume", frozenset({_D.PAUSED}), "resumed", "They go on where they stopped."),
+    Verb.PAUSE: Action("Pause", _WORKING, "paused", "Pages in progress finish; no others start until you resume."),
+    Verb.RESUME: Action("Resume", frozenset({_D.PAUSED}), "resumed", "The documents continue where they stopped."),
     Verb.REMERGE: Action(
-        "Merge again", frozenset({_D.COMPLETED}), "being merged again", "The Markdown is made again from their pages."
+        "Merge again", frozenset({_D.COMPLETED}), "being merged again", "Writes the Markdown again from the pages."
     ),
     "merge-partial": Action(
         "Merge without failed pages",
         frozenset({_D.PARTIAL_FAILED}),
         "being merged",
-        "The Markdown is made from the pages there are, and says where one is missing.",
+        "Writes the Markdown from the converted pages, and marks each missing page.",
         allow_partial=True,
         verb=Verb.REMERGE,
     ),
@@ -78,36 +76,36 @@ ACTIONS: dict[str, Action] = {
         "Cancel",
         _WORKING | {_D.PAUSED},
         "cancelled",
-        "They stop for good, and results of pages under way are discarded.",
+        "The documents stop permanently, without the results of pages in progress.",
     ),
     Verb.DELETE: Action(
         "Delete",
         frozenset(_D),
         "deleted",
-        "Documents, their pages, texts and files are removed for good. Work under way stops.",
+        "Deletes documents, pages, texts and files permanently. Work in progress stops.",
     ),
 }
 BULK = [(name, action.label) for name, action in ACTIONS.items()]
 
 
 def possible(which: Filter, by_status: Mapping[DocumentStatus, int]) -> list[tuple[str, str, int]]:
-    """What can be done with documents that match: its name, its name on a button, with how many."""
-    found = []
+    """Return the actions for matching documents: name, label and number of documents."""
+    actions = []
     for name, action in ACTIONS.items():
-        mine = which.among(action.states)
-        if mine and (count := sum(by_status.get(status, 0) for status in mine.statuses)):
-            found.append((name, action.label, count))
-    return found
+        matching = which.among(action.states)
+        if matching and (count := sum(by_status.get(status, 0) for status in matching.statuses)):
+            actions.append((name, action.label, count))
+    return actions
 
 
-class Chosen(Looked):
-    """Some rows by their ids, or all that match."""
+class Chosen(DocumentsQuery):
+    """Selected documents by their ids, or all that match."""
 
     id: Annotated[tuple[HexId, ...], Field(max_length=ROWS)] = ()
 
 
 class Going(Chosen):
-    """What is under way: how far it is, and with how many documents nothing was done."""
+    """The progress of a bulk action, with the number of unchanged documents."""
 
     cursor: Cursor = ""
     total: Annotated[int, Field(ge=0, le=10**9)] = 0
@@ -118,7 +116,7 @@ class Going(Chosen):
 
 def _action(name: str) -> Action:
     if name not in ACTIONS:
-        raise Refused("there is no such action", code="not_found")
+        raise Refused("unknown action", code="not_found")
     return ACTIONS[name]
 
 
@@ -126,19 +124,19 @@ def _action(name: str) -> Action:
 def ask(
     request: Request, context: InContext, caller: ByCaller, name: Word, chosen: Annotated[Chosen, Query()]
 ) -> HTMLResponse:
-    """What it will touch."""
+    """Ask before the action, and show the documents that it changes."""
     action = _action(name)
     if chosen.id:
-        found = documents.several.by(caller, chosen.id)
-        concerned = [one for one in found if one.status in action.states]
-        matched, total, some = len(found), len(concerned), concerned[:NAMED]
+        selected = documents.several.by(caller, chosen.id)
+        concerned = [one for one in selected if one.status in action.states]
+        matched, total, some = len(selected), len(concerned), concerned[:NAMED]
     else:
         which = chosen.filter(context.db.now())
-        mine = which.among(action.states)
+        matching = which.among(action.states)
         counts = documents.count_by_status.by(caller, which)
         matched = sum(count for status, count in counts.items() if not which.statuses or status in which.statuses)
-        total = sum(count for status, count in counts.items() if mine and status in mine.statuses)
-        some = documents.list_documents.by(caller, which=mine, limit=NAMED) if mine else []
+        total = sum(count for status, count in counts.items() if matching and status in matching.statuses)
+        some = documents.list_documents.by(caller, which=matching, limit=NAMED) if matching else []
     return screen(
         request,
         "documents/ask.html",
@@ -158,7 +156,7 @@ def ask(
 def act(
     request: Request, context: InContext, caller: ByCaller, name: Word, going: Annotated[Going, Form()]
 ) -> Response:
-    """Do it with the next of them; then how far it is, or the list again."""
+    """Act on the next documents; then show the progress, or at the end the list."""
     action = _action(name)
     ids: Sequence[str] = going.id
     last: Key | None = None
@@ -177,16 +175,16 @@ def act(
         }
     )
     if not cursor:
-        return done(request, _told(action, going), to=going.address())
+        return done(request, _summary(action, going), to=going.address())
     if is_partial(request):
         return HTMLResponse(piece("documents/_going.html", name=name, action=action, going=going), headers=HEADERS)
     return screen(request, "documents/going.html", name=name, action=action, going=going)
 
 
-def _told(action: Action, going: Going) -> str:
+def _summary(action: Action, going: Going) -> str:
     said = f"{plural(going.done, 'document')} {'is' if going.done == 1 else 'are'} {action.now}."
     if going.skipped == 1:
-        said += f" One stayed as it was: {going.reason}"
+        said += f" One is unchanged: {going.reason}"
     elif going.skipped:
-        said += f" {going.skipped:,} stayed as they were; the first: {going.reason}"
+        said += f" {going.skipped:,} are unchanged; the first: {going.reason}"
     return said

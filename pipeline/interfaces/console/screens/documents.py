@@ -1,4 +1,4 @@
-"""The documents: added, listed, filtered, and searched for."""
+"""The documents: add, list, filter and search."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ from pipeline.flows.documents.states import DocumentStatus
 from pipeline.flows.documents.views import Hit
 from pipeline.interfaces.console import live
 from pipeline.interfaces.console.answers import done
-from pipeline.interfaces.console.document_filter import GROUPS, PATH, ROWS, SINCE, Cursor, Looked
+from pipeline.interfaces.console.document_filter import GROUPS, PATH, ROWS, SINCE, Cursor, DocumentsQuery
 from pipeline.interfaces.console.document_words import Standing, standing
 from pipeline.interfaces.console.page import piece, screen
 from pipeline.interfaces.console.screens.document_bulk import BULK, possible
@@ -36,54 +36,54 @@ from pipeline.storage.context import Context
 router = APIRouter(prefix=PATH, include_in_schema=False, dependencies=reader)
 FIRST_HITS, ALL_HITS = 5, 100
 MOST_FILES = 50
-"""Of a form that is sent without JavaScript; with it, each file is a request of its own."""
+"""The most files of a form without JavaScript; with it, each file has a request of its own."""
 
 
-class Listed(Looked):
-    """One page of the list. `text`: only what is found in texts."""
+class Listed(DocumentsQuery):
+    """A page of the list. `text`: only hits in texts."""
 
     after: Cursor = ""
     before: Cursor = ""
     text: Literal["", "1"] = ""
 
 
-Asked = Annotated[Listed, Query()]
+ListQuery = Annotated[Listed, Query()]
 
 
 @dataclass(frozen=True)
 class Row:
-    """A document with why it is so."""
+    """A document and the words for its state."""
 
     document: Document
     standing: Standing
 
     @property
     def model(self) -> str:
-        """Who converts it."""
+        """The provider and model."""
         name, model = self.document.provider, self.document.model_name
         return name if not model or model == name else f"{name} · {model}"
 
 
 def rows_of(context: Context, documents: list[Document]) -> list[Row]:
-    """These, as they are shown."""
+    """Return the rows of these documents."""
     reasons, now = flow.reasons(documents), context.db.now()
     return [Row(one, standing(one, reasons.get(one.id), now)) for one in documents]
 
 
 @router.get("")
-def show(request: Request, context: InContext, asked: Asked) -> HTMLResponse:
-    """A page of the list, and what is found in texts."""
+def show(request: Request, context: InContext, asked: ListQuery) -> HTMLResponse:
+    """Show a page of the list, with hits in texts."""
     which = asked.filter(context.db.now())
     by_status = flow.count_by_status(which)
     counts = _counts(by_status)
-    found, newer, older = ([], "", "") if asked.text or not counts[asked.state] else _page(asked, which)
+    rows, newer, older = ([], "", "") if asked.text or not counts[asked.state] else _page(asked, which)
     first = not (asked.after or asked.before)
-    top = pages.encode(found[0].created_at, found[0].id) if found and first else ""
+    top = pages.encode(rows[0].created_at, rows[0].id) if rows and first else ""
     return screen(
         request,
         "documents/index.html",
         asked=asked,
-        rows=rows_of(context, found),
+        rows=rows_of(context, rows),
         texts=_texts(asked, which),
         newer=newer,
         older=older,
@@ -94,29 +94,29 @@ def show(request: Request, context: InContext, asked: Asked) -> HTMLResponse:
         bulk=BULK,
         possible=possible(which, by_status),
         options=_options(context),
-        watched=combined(asked.query, {"rows": ",".join(one.id for one in found), "top": top}),
+        watched=combined(asked.query, {"rows": ",".join(one.id for one in rows), "top": top}),
     )
 
 
 def _page(asked: Listed, which: Filter) -> tuple[list[Document], str, str]:
-    """(documents, where the newer ones are, where the older ones are)."""
+    """Return (documents, cursor of newer ones, cursor of older ones)."""
     after, before = (pages.decode(key, At, str) for key in (asked.after, asked.before))
-    if before and len(found := flow.list_documents(which=which, limit=ROWS + 1, before=before)) > ROWS:
-        found, newer, older = found[1:], True, True
-    else:  # near the beginning it is the first page, be it full or not
-        found = flow.list_documents(which=which, limit=ROWS + 1, after=None if before else after)
-        newer, older, found = bool(after and not before), len(found) > ROWS, found[:ROWS]
-    if not found:
+    if before and len(rows := flow.list_documents(which=which, limit=ROWS + 1, before=before)) > ROWS:
+        rows, newer, older = rows[1:], True, True
+    else:  # near the beginning: the first page, full or not
+        rows = flow.list_documents(which=which, limit=ROWS + 1, after=None if before else after)
+        newer, older, rows = bool(after and not before), len(rows) > ROWS, rows[:ROWS]
+    if not rows:
         return [], "", ""
     return (
-        found,
-        pages.encode(found[0].created_at, found[0].id) if newer else "",
-        pages.encode(found[-1].created_at, found[-1].id) if older else "",
+        rows,
+        pages.encode(rows[0].created_at, rows[0].id) if newer else "",
+        pages.encode(rows[-1].created_at, rows[-1].id) if older else "",
     )
 
 
 def _counts(by_status: Mapping[DocumentStatus, int]) -> dict[str, int]:
-    """How many there are in each group of states."""
+    """Count the documents in each group of states."""
     return {
         name: sum(count for status, count in by_status.items() if not states or status in states)
         for name, (_, states) in GROUPS.items()
@@ -125,24 +125,24 @@ def _counts(by_status: Mapping[DocumentStatus, int]) -> dict[str, int]:
 
 @dataclass(frozen=True)
 class Texts:
-    """What is found in texts. `pages`: each with its passage, cut where the words are: (text, whether it is one)."""
+    """Hits in texts. `pages`: each hit with its passage in parts: (text, whether it is a searched word)."""
 
     pages: list[tuple[Hit, list[tuple[str, bool]]]]
     are_all: bool
     any_word: bool
-    """No page has all the words: these have some of them."""
+    """No page has all the words; these pages have some."""
     unindexed: int
-    """Documents whose text cannot be found yet."""
+    """Documents whose text is not indexed yet."""
 
 
 def _texts(asked: Listed, which: Filter) -> Texts | None:
-    """The pages with the words that are asked for; None if it is not about words."""
+    """Return the pages with the searched words; None without words, or beyond the first page."""
     if not asked.q.strip() or asked.after or asked.before:
         return None
     most = ALL_HITS if asked.text else FIRST_HITS
-    found = flow.search(asked.q, Filter(which.statuses, "", which.created_from), limit=most + 1)
-    cut = [(hit, _cut(hit)) for hit in found.hits[:most]]
-    return Texts(cut, len(found.hits) <= most, found.any_word, found.unindexed)
+    result = flow.search(asked.q, Filter(which.statuses, "", which.created_from), limit=most + 1)
+    cut = [(hit, _cut(hit)) for hit in result.hits[:most]]
+    return Texts(cut, len(result.hits) <= most, result.any_word, result.unindexed)
 
 
 def _cut(hit: Hit) -> list[tuple[str, bool]]:
@@ -154,7 +154,7 @@ def _cut(hit: Hit) -> list[tuple[str, bool]]:
 
 
 def _options(context: Context) -> dict[str, Any]:
-    """What one may choose for a file."""
+    """Return the options of a submission."""
     settings = context.settings
     models = {one for profile in settings.providers.values() for one in (profile.model, *profile.prices)}
     return {
@@ -172,8 +172,8 @@ def _ids(text: str) -> str:
     return text
 
 
-class Watched(Looked):
-    """The rows that are shown, and the newest of them if it is the first page."""
+class Watched(DocumentsQuery):
+    """The shown rows, and on the first page the newest of them."""
 
     rows: Annotated[str, StringConstraints(max_length=ROWS * 33), AfterValidator(_ids)] = ""
     top: Cursor = ""
@@ -181,10 +181,10 @@ class Watched(Looked):
 
 @live.view("documents", matches=lambda _: Events(flow="documents"), every_s=5)
 def fragments(context: Context, asked: Watched) -> Mapping[str, str]:
-    """The rows that are shown, how many there are of each kind, and that there are new ones."""
+    """Render the shown rows, the counts by state, and the number of new documents."""
     which = asked.filter(context.db.now())
-    found = {one.id: one for one in flow.several(asked.rows.split(","))}
-    rows = rows_of(context, [found[key] for key in asked.rows.split(",") if key in found])
+    shown_documents = {one.id: one for one in flow.several(asked.rows.split(","))}
+    rows = rows_of(context, [shown_documents[key] for key in asked.rows.split(",") if key in shown_documents])
     top = pages.decode(asked.top, At, str)
     fresh = flow.list_documents(which=which, limit=ROWS, before=top) if top else []
     shown = {f"d-{row.document.id}": piece("documents/_row.html", row=row) for row in rows}
@@ -213,5 +213,5 @@ async def submit(request: Request, form: Annotated[Form, Depends(uploaded(MOST_F
             if len(files) == 1:
                 raise
             failed.append(f"{file.filename}: {error}.")
-    begun = f"{plural(len(sent), 'file')} will be converted." if sent else ""
-    return done(request, " ".join([begun, *failed]).strip(), to=PATH)
+    message = f"{plural(len(sent), 'file')} will be converted." if sent else ""
+    return done(request, " ".join([message, *failed]).strip(), to=PATH)

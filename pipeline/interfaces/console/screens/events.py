@@ -1,4 +1,4 @@
-"""The log of events: what changed, newest first, while it changes; and each event in full."""
+"""The live log of events, newest first, and each event in full."""
 
 import json
 from typing import Annotated
@@ -34,57 +34,57 @@ _CSS = {
 }
 
 
-class EventsAsked(live.Asked):
-    """Which events."""
+class EventsQuery(live.ViewQuery):
+    """The filter of the events."""
 
     flow: Annotated[Word | None, BLANK] = None
     type: Annotated[Type | None, BLANK] = None
     scope: Annotated[Id | None, BLANK] = None
 
     def filter(self) -> Filter:
-        """It as a filter."""
+        """Return the operations' filter."""
         return Filter(self.flow or "", (self.type,) if self.type else (), self.scope or "")
 
     def query(self, **change: str) -> dict[str, str]:
-        """The query that asks for it, or for something else."""
+        """Return the query of this filter with the given changes."""
         return {**self.model_dump(exclude_none=True), **change}
 
 
-class EventsPage(EventsAsked):
-    """Which events, from which on."""
+class EventsPage(EventsQuery):
+    """The filter and the start of the page."""
 
     cursor: Annotated[CursorText | None, BLANK] = None
 
 
 def _name(event: Event) -> str:
-    """What people call what the event is about."""
+    """Return the name of the event's subject."""
     return str(event.data.get("filename") or event.data.get("name") or "")
 
 
-def _told(event: Event) -> str:
-    """All of it, as the stream and webhooks tell it."""
+def _as_json(event: Event) -> str:
+    """Return the event as JSON, as the stream and webhooks send it."""
     return json.dumps(_SHOWN.dump_python(event, mode="json", by_alias=True), indent=2, ensure_ascii=False)
 
 
-def _list(caller: Caller, asked: EventsAsked, cursor: str | None = None) -> str:
+def _list(caller: Caller, asked: EventsQuery, cursor: str | None = None) -> str:
     (before,) = pages.decode(cursor, int) or (None,)
-    found = record.newest.by(caller, asked.filter(), before=before, limit=ROWS + 1)
-    page = pages.views(found, ROWS, lambda event: (event.seq,))
+    rows = record.newest.by(caller, asked.filter(), before=before, limit=ROWS + 1)
+    page = pages.views(rows, ROWS, lambda event: (event.seq,))
     return piece(
-        "events/_list.html", found=page, asked=asked, cursor=cursor, css=_CSS, place=place, name=_name, told=_told
+        "events/_list.html", page=page, asked=asked, cursor=cursor, css=_CSS, place=place, name=_name, told=_as_json
     )
 
 
 @live.view("events", matches=lambda asked: asked.filter())
-def fragments(context: Context, asked: EventsAsked) -> dict[str, str]:
-    """The newest events."""
+def fragments(context: Context, asked: EventsQuery) -> dict[str, str]:
+    """Render the newest events."""
     return {"event-list": _list(Caller(context), asked)}
 
 
 @router.get("")
 def list_events(request: Request, caller: ByCaller, page: Annotated[EventsPage, Query()]) -> HTMLResponse:
-    """The events that are kept, newest first."""
-    asked = EventsAsked(**page.model_dump(exclude={"cursor"}))
+    """Show the stored events, newest first."""
+    asked = EventsQuery(**page.model_dump(exclude={"cursor"}))
     types = record.types()
     kinds = sorted({f"{one.partition('.')[0]}.*" for one in types})
     flows = [name for name in FLOWS if name != "webhooks"]
@@ -102,13 +102,13 @@ def list_events(request: Request, caller: ByCaller, page: Annotated[EventsPage, 
 
 @router.get("/log/{seq}")
 def show(request: Request, caller: ByCaller, seq: RowId) -> HTMLResponse:
-    """One event, as it was told."""
+    """Show an event as it was sent."""
     event = record.one.by(caller, seq)
     return screen(
         request,
         "events/event.html",
         event=event,
-        told=_told(event),
+        told=_as_json(event),
         css=_CSS,
         name=_name(event),
         place=place(event.kind, event.scope_id),

@@ -1,4 +1,4 @@
-"""What is added to a knowledge base: files, folders, addresses, sitemaps, notes."""
+"""Additions to a knowledge base: files, folders, addresses, sitemaps and notes."""
 
 from typing import Annotated
 
@@ -28,15 +28,15 @@ _URLS = TypeAdapter(list[Url])
 
 @router.get("/bases/{base_id}/add", dependencies=writer)
 def ask(request: Request, base_id: HexId) -> HTMLResponse:
-    """The forms."""
+    """Show the forms."""
     return screen(request, "knowledge/add.html", base=knowledge.base(base_id), tab="add", most=MAX_FILES)
 
 
 @router.post("/bases/{base_id}/files", dependencies=[*writer, *spender])
 async def add_files(request: Request, caller: ByCaller, base_id: HexId) -> Response:
-    """Files, or those of a folder if it has a name."""
+    """Add files, or with a group name the files of a folder."""
     async with uploads.receive(request, MAX_FILES) as form:
-        # For a field that is left empty, a browser sends a file without a name.
+        # A browser sends an empty field as a file without a name.
         fields = {name: values for name, values in form.fields.items() if name != "files" and values != [""]}
         named = [file for file in form.files if file.filename]
         if not named:
@@ -47,7 +47,7 @@ async def add_files(request: Request, caller: ByCaller, base_id: HexId) -> Respo
 
 
 class Texts(BaseModel):
-    """A form's text."""
+    """The text of a form."""
 
     kind: ItemType
     text: Annotated[LongProse, AREA]
@@ -56,7 +56,7 @@ class Texts(BaseModel):
 
 @router.post("/bases/{base_id}/texts", dependencies=[*writer, *spender])
 def add_texts(request: Request, caller: ByCaller, base_id: HexId, form: Annotated[Texts, Form()]) -> Response:
-    """Addresses or sitemaps, one a line; or one note."""
+    """Add addresses or sitemaps, one per line, or a note."""
     if form.kind is ItemType.NOTE:
         sources = [Source(ItemType.NOTE, text=form.text, name=form.name)]
     elif form.kind in {ItemType.URL, ItemType.SITEMAP}:
@@ -65,20 +65,20 @@ def add_texts(request: Request, caller: ByCaller, base_id: HexId, form: Annotate
             raise Refused(f"give 1 to {MAX_ITEMS:,} addresses, each on a line of its own", code="invalid")
         sources = [Source(form.kind, url=url) for url in _URLS.validate_python(lines)]
     else:
-        raise Refused("files are uploaded", code="upload")
+        raise Refused("upload files instead", code="upload")
     return _report(request, base_id, knowledge.add.by(caller, base_id, sources))
 
 
 def _report(request: Request, base_id: str, added: Added) -> Response:
-    said, to = f"{plural(len(added.created), 'item')} added.", f"/console/knowledge/bases/{base_id}"
+    message, to = f"{plural(len(added.created), 'item')} added.", f"/console/knowledge/bases/{base_id}"
     if added.failed or added.warnings:
-        said += f" {plural(len(added.failed), 'other')} not." if added.failed else ""
+        message += f" {plural(len(added.failed), 'other')} not added." if added.failed else ""
         to += f"/added?report={kept(request).put(request.state.caller.id, added)}"
-    return done(request, said, to=to)
+    return done(request, message, to=to)
 
 
 @router.get("/bases/{base_id}/added")
 def report(request: Request, caller: ByCaller, base_id: HexId, report: Id) -> HTMLResponse:
-    """What became of what was added."""
+    """Show the outcome of an addition."""
     added: Added | None = kept(request).get(caller.id, report)
     return screen(request, "knowledge/added.html", base=knowledge.base(base_id), added=added or Added(), tab="add")

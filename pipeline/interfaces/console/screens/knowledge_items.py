@@ -1,4 +1,4 @@
-"""An item of a knowledge base: how far it is, its chunks in order, its text, and what may be done with it."""
+"""An item of a knowledge base: its progress, its chunks in order, its text, and its actions."""
 
 from collections.abc import Sequence
 from typing import Annotated
@@ -26,21 +26,21 @@ from pipeline.storage.context import Context
 
 router = APIRouter(prefix="/console/knowledge/items", include_in_schema=False, dependencies=reader)
 CHUNKS, CHARS = 20, 20_000
-"""Of a page of each."""
+"""Chunks and characters on a page."""
 assert CHARS <= MAX_CHARS
 Place = Annotated[int, Query(ge=0, le=2**31 - 1)]
 _HAS_FILE = {ItemType.FILE, ItemType.DIRECTORY, ItemType.NOTE}
 
 
-class ItemAsked(live.Asked):
+class ItemQuery(live.ViewQuery):
     """One item."""
 
     item: HexId
 
 
 @live.view("knowledge-item", matches=lambda asked: Filter("knowledge", scope_id=asked.item), every_s=10)
-def one_item(context: Context, asked: ItemAsked) -> dict[str, str]:  # noqa: ARG001
-    """How far an item is."""
+def one_item(context: Context, asked: ItemQuery) -> dict[str, str]:  # noqa: ARG001
+    """Render the progress of an item."""
     try:
         item = knowledge.item(asked.item)
     except UnknownItem:
@@ -51,19 +51,19 @@ def one_item(context: Context, asked: ItemAsked) -> dict[str, str]:  # noqa: ARG
 
 @router.get("/{item_id}")
 def show(request: Request, context: InContext, item_id: HexId, at: Place = 0, q: Line = "") -> HTMLResponse:
-    """The chunks of an item in the order of its text, from the page that chunk `at` is on; `q`'s words are marked."""
+    """Show the chunks of an item in text order, on the page of chunk `at`, with the words of `q` marked."""
     item = knowledge.item(item_id)
     first = at // CHUNKS * CHUNKS
-    # With the one before, to tell what is repeated of it.
-    found = knowledge.chunks(item_id, first=max(0, first - 1), limit=CHUNKS + 1)
-    before = {chunk.number + 1: chunk for chunk in found}
-    chunks = [chunk for chunk in found if chunk.number >= first][:CHUNKS]
+    # Include the previous chunk, to find the repeated part.
+    rows = knowledge.chunks(item_id, first=max(0, first - 1), limit=CHUNKS + 1)
+    before = {chunk.number + 1: chunk for chunk in rows}
+    chunks = [chunk for chunk in rows if chunk.number >= first][:CHUNKS]
     return screen(
         request,
         "knowledge/item.html",
         item=item,
         base=knowledge.base(item.base_id) if not item.deleting else None,
-        fragments=one_item(context, ItemAsked(item=item_id)),
+        fragments=one_item(context, ItemQuery(item=item_id)),
         first=first,
         step=CHUNKS,
         at=at,
@@ -76,59 +76,59 @@ def show(request: Request, context: InContext, item_id: HexId, at: Place = 0, q:
 
 
 def _page(chunks: Sequence[ChunkView], at: int) -> int | None:
-    """The page on which chunk `at` stands, or the first one."""
+    """Return the page of the file with chunk `at`, or the first page."""
     pages = {chunk.number: chunk.page for chunk in chunks}
     return pages.get(at) or next((page for page in pages.values() if page), None)
 
 
 def _parts(chunk: ChunkView, before: ChunkView | None, words: str) -> tuple[Markup, Markup]:
-    """(what a chunk repeats of the one before, the rest), with the words marked."""
+    """Return (the part that a chunk repeats of the previous one, the rest), with the words marked."""
     known = max(0, min(len(chunk.text), before.end - chunk.start)) if before else 0
     return marked(escape(chunk.text[:known]), words), marked(escape(chunk.text[known:]), words)
 
 
 @router.get("/{item_id}/text")
 def show_text(request: Request, context: InContext, item_id: HexId, start: Place = 0) -> HTMLResponse:
-    """The text that was read of an item, a part at a time."""
-    item, found = knowledge.item(item_id), knowledge.text(item_id, start=start, limit=CHARS)
+    """Show the text of an item, a part at a time."""
+    item, text = knowledge.item(item_id), knowledge.text(item_id, start=start, limit=CHARS)
     return screen(
         request,
         "knowledge/item.html",
         item=item,
         base=knowledge.base(item.base_id) if not item.deleting else None,
-        fragments=one_item(context, ItemAsked(item=item_id)),
+        fragments=one_item(context, ItemQuery(item=item_id)),
         view="text",
-        found=found,
+        text=text,
         step=CHARS,
-        shown=markdown.html([found.text], request.state.caller.id),
+        shown=markdown.html([text.text], request.state.caller.id),
         has_file=item.type in _HAS_FILE,
     )
 
 
 @router.get("/{item_id}/file")
 def file(item_id: HexId) -> FileResponse:
-    """The kept copy."""
-    found = knowledge.original(item_id)
-    return FileResponse(found.path, filename=found.name, media_type="application/octet-stream")
+    """Send the stored copy."""
+    original = knowledge.original(item_id)
+    return FileResponse(original.path, filename=original.name, media_type="application/octet-stream")
 
 
 @router.post("/{item_id}/reprocess", dependencies=[*writer, *spender])
 def reprocess(request: Request, caller: ByCaller, item_id: HexId) -> Response:
-    """Read and embed it again."""
+    """Read and embed the item again."""
     view = knowledge.reprocess.by(caller, item_id)
-    return done(request, f"{view.name} is read again. Until then, what was found before is still found.")
+    return done(request, f"{view.name} is being read again. Searches find its current chunks until then.")
 
 
 @router.post("/{item_id}/cancel", dependencies=writer)
 def cancel(request: Request, caller: ByCaller, item_id: HexId) -> Response:
-    """Stop it."""
+    """Stop the item."""
     ignored = knowledge.cancel.by(caller, item_id) is CancelStatus.IGNORED
-    return done(request, "It had ended already." if ignored else "It was stopped.")
+    return done(request, "The item had already ended." if ignored else "The item is stopped.")
 
 
 @router.post("/{item_id}/delete", dependencies=writer)
 def delete(request: Request, caller: ByCaller, item_id: HexId) -> Response:
-    """Delete it with all that was made of it."""
+    """Delete the item with its chunks, vectors and stored copy."""
     item = knowledge.item(item_id)
     knowledge.delete.by(caller, item_id)
     return done(request, f"{item.name} is being deleted.", to=f"/console/knowledge/bases/{item.base_id}")

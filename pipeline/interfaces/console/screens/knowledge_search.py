@@ -1,6 +1,6 @@
-"""A playground for searches in knowledge bases: what is found, why, and where it stands.
+"""A playground for searches in knowledge bases: hits, their ranks, and their places.
 
-A search that asks a provider is paid, so it is a POST, and its answer is kept for "back"; others are plain addresses.
+A search that calls a provider costs money, so it is a POST, and its answer is kept for "back"; others are a GET.
 """
 
 from typing import Annotated, Any
@@ -28,7 +28,7 @@ router = APIRouter(prefix="/console/knowledge", include_in_schema=False, depende
 
 
 class Question(BaseModel):
-    """What is looked for, and how."""
+    """The query and options of a search."""
 
     q: Annotated[str, StringConstraints(max_length=4000, strip_whitespace=True), CLEAN] = ""
     base: Annotated[list[HexId], Field(max_length=1000)] = []
@@ -39,18 +39,18 @@ class Question(BaseModel):
     meaning: bool = True
 
     def query(self) -> dict[str, Any]:
-        """As an address has it."""
+        """Return the query of an address."""
         return combined({**self.model_dump(mode="json"), "meaning": "true" if self.meaning else "false"}, {})
 
 
 class Kept(Question):
-    """A question whose answer may be kept."""
+    """A search whose answer may be kept."""
 
     kept: Annotated[Id | None, BLANK] = None
 
 
 def _paid(asked: Question) -> list[str]:
-    """The models that this would ask."""
+    """Return the models that the search calls."""
     return knowledge.asks(asked.base or None) if asked.meaning and asked.q else []
 
 
@@ -69,17 +69,17 @@ def _search(caller: Caller, asked: Question) -> Hits:
 
 @router.get("/search")
 def show(request: Request, caller: ByCaller, asked: Annotated[Kept, Query()]) -> HTMLResponse:
-    """The form, with what was found."""
+    """Show the form with its hits."""
     paid = _paid(asked)
-    found: Hits | None = kept(request).get(caller.id, asked.kept) if asked.kept else None
-    if found is None and asked.q and not paid:
-        found = _search(caller, asked)
+    hits: Hits | None = kept(request).get(caller.id, asked.kept) if asked.kept else None
+    if hits is None and asked.q and not paid:
+        hits = _search(caller, asked)
     bases = [base for base in knowledge.bases() if not base.deleting]
     return screen(
         request,
         "knowledge/search.html",
         asked=asked,
-        found=found,
+        result=hits,
         paid=paid,
         bases=bases,
         types=list(ItemType),
@@ -90,7 +90,7 @@ def show(request: Request, caller: ByCaller, asked: Annotated[Kept, Query()]) ->
 
 @router.post("/search")
 def ask(request: Request, caller: ByCaller, asked: Annotated[Question, Form()]) -> Response:
-    """Search, and lead to the page that shows what was found."""
+    """Search, and redirect to the page of the hits."""
     query = asked.query()
     if _paid(asked):
         query["kept"] = kept(request).put(caller.id, _search(caller, asked))

@@ -1,4 +1,4 @@
-"""How an item of a knowledge base stands, in a colour, a word and a reason."""
+"""The state of an item of a knowledge base: a colour, a word and a reason."""
 
 from typing import NamedTuple
 
@@ -16,13 +16,13 @@ ACTIVITY = {
     Activity.IN_LINE: "in line",
     Activity.QUEUED: "waits for a worker",
     Activity.RUNNING: "",
-    Activity.WAITING: "tried again later",
-    Activity.STALLED: "nobody is at it: it is an orphan, until a worker runs or it is recovered",
+    Activity.WAITING: "to be retried",
+    Activity.STALLED: "an orphan without worker or message, until a worker runs or you recover it",
 }
 
 
 class Shown(NamedTuple):
-    """What is shown of it."""
+    """The state as a page shows it."""
 
     css: str
     words: str
@@ -30,7 +30,7 @@ class Shown(NamedTuple):
 
 
 def shown(item: ItemView, standing: Standing | None) -> Shown:
-    """How an item stands. That it is being deleted goes before all else."""
+    """Return the state of an item; its deletion overrides every other state."""
     if item.deleting:
         return Shown("paused", "being deleted", "")
     css, words = _WORDS[item.status]

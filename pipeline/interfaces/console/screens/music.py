@@ -1,4 +1,4 @@
-"""Music: how the library stands, runs with their batches, and what somebody may do about them."""
+"""Music: the state of the library, runs with their batches, and their actions."""
 
 from typing import Annotated
 
@@ -28,7 +28,7 @@ from pipeline.storage.context import Context
 
 router = APIRouter(prefix="/console/music", include_in_schema=False, dependencies=reader)
 RUNS, BATCHES = 20, 50
-"""So many on a page."""
+"""Rows on a page."""
 _CSS = {
     PipelineState.PAUSED: "paused",
     PipelineState.BREAKER: "waiting",
@@ -47,11 +47,11 @@ BATCH_CSS = {
 MaybeBatch = Annotated[BatchStatus | None, BLANK]
 
 
-class MusicAsked(live.Asked):
-    """Nothing: there is one library."""
+class MusicQuery(live.ViewQuery):
+    """No fields: there is one library."""
 
 
-class RunAsked(live.Asked):
+class RunQuery(live.ViewQuery):
     """One run."""
 
     run: HexId
@@ -62,33 +62,33 @@ def _css(run: RunView) -> str:
 
 
 @live.view("music", matches=lambda _: Filter("music"), every_s=10)
-def library(context: Context, asked: MusicAsked) -> dict[str, str]:  # noqa: ARG001
-    """The library's figures, and the run that is active or was the last."""
+def library(context: Context, asked: MusicQuery) -> dict[str, str]:  # noqa: ARG001
+    """Render the library's figures, and the active or last run."""
     caller = Caller(context)
-    found = music.status.by(caller)
-    figures = music.figures.by(caller, found.run.id) if found.run else None
+    status = music.status.by(caller)
+    figures = music.figures.by(caller, status.run.id) if status.run else None
     return {
-        "music-figures": piece("music/_figures.html", found=found, settings=context.settings.music),
-        "music-run": piece("music/_run.html", found=found, run=found.run, figures=figures, css=_css),
+        "music-figures": piece("music/_figures.html", status=status, settings=context.settings.music),
+        "music-run": piece("music/_run.html", status=status, run=status.run, figures=figures, css=_css),
     }
 
 
 @live.view("music-run", matches=lambda _: Filter("music"), every_s=10)
-def one_run(context: Context, asked: RunAsked) -> dict[str, str]:
-    """A run's figures, and its newest batches."""
+def one_run(context: Context, asked: RunQuery) -> dict[str, str]:
+    """Render a run's figures and its newest batches."""
     caller = Caller(context)
-    run, found = music.run.by(caller, asked.run), music.status.by(caller)
-    mine = found if found.run and found.run.id == run.id else None
+    run, status = music.run.by(caller, asked.run), music.status.by(caller)
+    run_status = status if status.run and status.run.id == run.id else None
     figures = music.figures.by(caller, run.id)
     return {
-        "music-run": piece("music/_run.html", found=mine, run=run, figures=figures, css=_css),
+        "music-run": piece("music/_run.html", status=run_status, run=run, figures=figures, css=_css),
         "music-batches": _batches(caller, run.id),
     }
 
 
 def _batches(caller: Caller, run_id: str, status: BatchStatus | None = None, before: int | None = None) -> str:
-    found = music.batches.by(caller, run_id=run_id, status=status, before=before, limit=BATCHES + 1)
-    some = pages.views(found, BATCHES, lambda batch: (batch.id,))
+    rows = music.batches.by(caller, run_id=run_id, status=status, before=before, limit=BATCHES + 1)
+    some = pages.views(rows, BATCHES, lambda batch: (batch.id,))
     return piece(
         "music/_batches.html",
         run_id=run_id,
@@ -103,14 +103,14 @@ def _batches(caller: Caller, run_id: str, status: BatchStatus | None = None, bef
 
 @router.get("")
 def show(request: Request, caller: ByCaller, cursor: Cursor = None) -> HTMLResponse:
-    """How the library stands, the run that is active, and those before it."""
-    found = music.runs.by(caller, limit=RUNS + 1, after=pages.decode(cursor, At, str))
-    some = pages.views(found, RUNS, lambda run: (run.created_at, run.id))
+    """Show the state of the library, the active run, and earlier runs."""
+    rows = music.runs.by(caller, limit=RUNS + 1, after=pages.decode(cursor, At, str))
+    some = pages.views(rows, RUNS, lambda run: (run.created_at, run.id))
     named = caller.context.settings.music
     return screen(
         request,
         "music/index.html",
-        fragments=library(caller.context, MusicAsked()),
+        fragments=library(caller.context, MusicQuery()),
         runs=some.items,
         next_cursor=some.next_cursor,
         sums=music.sums.by(caller, [run.id for run in some.items]),
@@ -127,9 +127,9 @@ def show_run(
     status: MaybeBatch = None,
     cursor: Cursor = None,
 ) -> HTMLResponse:
-    """A run, its batches, and why some of them failed."""
+    """Show a run, its batches, and the reasons of failures."""
     (before,) = pages.decode(cursor, int) or (None,)
-    shown = dict(one_run(caller.context, RunAsked(run=run_id)))
+    shown = dict(one_run(caller.context, RunQuery(run=run_id)))
     if status or before is not None:
         shown["music-batches"] = _batches(caller, run_id, status, before)
     failed = music.batches.by(caller, run_id=run_id, status=BatchStatus.FAILED, limit=RUNS)
@@ -146,7 +146,7 @@ def show_run(
 
 
 class Options(BaseModel):
-    """What a run is to do, as the form has it."""
+    """The options of a run, from the form."""
 
     mode: Mode = Mode.FULL
     limit: Annotated[Annotated[int, Field(ge=1, le=10_000_000)] | None, BLANK] = None
@@ -159,7 +159,7 @@ class Options(BaseModel):
 
 @router.get("/start")
 def ask(request: Request, caller: ByCaller, options: Annotated[Options, Query()]) -> HTMLResponse:
-    """What a run with these options would do and cost, before it is started."""
+    """Estimate the work and cost of a run with these options."""
     estimate, refused = None, ""
     try:
         estimate = music.estimate.by(caller, options.as_options())
@@ -172,34 +172,34 @@ def ask(request: Request, caller: ByCaller, options: Annotated[Options, Query()]
 def start(request: Request, caller: ByCaller, options: Annotated[Options, Form()]) -> Response:
     """Start a run."""
     music.start.by(caller, options.as_options())
-    return done(request, "The run has begun.", to="/console/music")
+    return done(request, "The run has started.", to="/console/music")
 
 
 @router.post("/pause", dependencies=writer)
 def pause(request: Request, caller: ByCaller) -> Response:
-    """Let calls under way end, and begin no others."""
+    """Let calls in progress finish, and start no others."""
     music.pause.by(caller)
-    return done(request, "The run is paused: calls in progress finish, no others begin.")
+    return done(request, "The run is paused: calls in progress finish, no others start.")
 
 
 @router.post("/resume", dependencies=[*writer, *spender])
 def resume(request: Request, caller: ByCaller) -> Response:
-    """Go on."""
+    """Continue the run."""
     music.resume.by(caller)
-    return done(request, "The run goes on.")
+    return done(request, "The run continues.")
 
 
 @router.post("/stop", dependencies=writer)
 def stop(request: Request, caller: ByCaller) -> Response:
     """End the run."""
     music.stop.by(caller)
-    return done(request, "The run was stopped. What was paid for is kept; the other songs are pending again.")
+    return done(request, "The run is stopped. Paid results are kept; the other songs are pending again.")
 
 
 @router.post("/sync", dependencies=writer)
 def sync(request: Request, caller: ByCaller) -> Response:
-    """Read the library now."""
-    found = music.sync.by(caller)
-    said = f"{plural(found.seen, 'song')} read: {count(found.added)} new, {count(found.changed)} changed"
-    said += f", {count(found.missing)} gone" if found.missing else ""
-    return done(request, f"{said}. {found.note}".strip() if found.note else f"{said}.")
+    """Read the music library now."""
+    report = music.sync.by(caller)
+    message = f"{plural(report.seen, 'song')} read: {count(report.added)} new, {count(report.changed)} changed"
+    message += f", {count(report.missing)} missing" if report.missing else ""
+    return done(request, f"{message}. {report.note}".strip() if report.note else f"{message}.")

@@ -1,4 +1,4 @@
-"""The overview: what is done, what waits and why, what failed, who works, what it costs."""
+"""The overview: progress, waiting work with reasons, failures, workers and costs."""
 
 from fastapi import APIRouter, Request
 from fastapi.responses import HTMLResponse
@@ -16,7 +16,7 @@ from pipeline.storage.context import Context
 
 router = APIRouter(prefix="/console", include_in_schema=False, dependencies=reader)
 REASONS = 6
-"""So many are named in the card; the others are counted."""
+"""The most reasons that the card names; it counts the others."""
 PARTS = ("alarm", "hour", "waiting", "spending", "fleet", "flows", "failures")
 CSS = {
     "done": {"COMPLETED", "completed", "succeeded", "delivered"},
@@ -24,7 +24,7 @@ CSS = {
     "paused": {"PAUSED", "CANCELLED"},
     "waiting": {"PENDING", "RETRYING", "READY_TO_MERGE", "QUEUED", "pending"},
 }
-"""How states of all flows are coloured; any other one is being worked on."""
+"""The colours of the states of all flows; any other state is in work."""
 REASON_CSS = {
     "operator": "paused",
     "paused": "paused",
@@ -60,17 +60,17 @@ _LISTS = {
 }
 
 
-class OverviewAsked(live.Asked):
-    """Nothing: there is one overview."""
+class OverviewQuery(live.ViewQuery):
+    """No fields: there is one overview."""
 
 
 def css_of(state: str) -> str:
-    """The colour of a state of any flow."""
+    """Return the colour of a state of any flow."""
     return next((css for css, states in CSS.items() if state in states), "working")
 
 
 def list_of(kind: str, state: str = "") -> str:
-    """The address of the list of these rows, in this state where the list knows it; empty: there is none."""
+    """Return the address of the list of these rows, filtered by state if the list can; empty without a list."""
     if kind not in _LISTS:
         return ""
     query = ""
@@ -82,43 +82,43 @@ def list_of(kind: str, state: str = "") -> str:
 
 
 def page_of(failure: Failure) -> str:
-    """Where somebody can see what failed, and do something about it."""
+    """Return the address of the page that shows the failure and its actions."""
     lists = {"song_batch": "song_batches", "webhook_delivery": "webhook_deliveries"}
-    found = place(failure.kind, failure.id)
-    return url(found) if found else list_of(lists.get(failure.kind, ""))
+    address = place(failure.kind, failure.id)
+    return url(address) if address else list_of(lists.get(failure.kind, ""))
 
 
 def units(kind: str, number: int) -> str:
-    """`2 song batches`, `1 delivery`: rows as people call them."""
+    """Return `2 song batches` or `1 delivery`: the number of rows and their noun."""
     words = kind.replace("_", " ")
     if number == 1:
         words = words[:-3] + "y" if words.endswith("ies") else words.removesuffix("es" if "tches" in words else "s")
     return f"{count(number)} {words}"
 
 
-def _pieces(found: Overview) -> dict[str, str]:
-    """Each part of the screen, by its element: only parts that changed are sent."""
+def _pieces(view: Overview) -> dict[str, str]:
+    """Render each part of the screen by its element."""
     values = {
-        "found": found,
+        "overview": view,
         "css_of": css_of,
         "list_of": list_of,
         "page_of": page_of,
         "units": units,
         "reason_css": REASON_CSS,
         "most_reasons": REASONS,
-        "most": max((minute.finished for minute in found.minutes), default=0),
+        "most": max((minute.finished for minute in view.minutes), default=0),
     }
     return {f"overview-{part}": piece(f"overview/_{part}.html", **values) for part in PARTS}
 
 
 @live.view("overview", every_s=5)
-def fragments(context: Context, asked: OverviewAsked) -> dict[str, str]:  # noqa: ARG001
-    """All parts of the screen."""
+def fragments(context: Context, asked: OverviewQuery) -> dict[str, str]:  # noqa: ARG001
+    """Render all parts of the screen."""
     return _pieces(overview.overview(context))
 
 
 @router.get("/")
 def show(request: Request, context: InContext) -> HTMLResponse:
-    """How everything stands."""
-    found = overview.overview(context)
-    return screen(request, "overview/index.html", is_empty=found.is_empty, parts_of=_pieces(found))
+    """Show the overview."""
+    view = overview.overview(context)
+    return screen(request, "overview/index.html", is_empty=view.is_empty, parts_of=_pieces(view))

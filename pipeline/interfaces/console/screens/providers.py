@@ -1,4 +1,4 @@
-"""Providers: which are configured, whether they answer, and how another is added. For administrators."""
+"""Providers: list, test, change and add them. For administrators."""
 
 from typing import Annotated, Literal
 
@@ -26,7 +26,7 @@ Model = Annotated[str, StringConstraints(max_length=120, strip_whitespace=True),
 
 
 class Fields(BaseModel):
-    """A provider as the form sends it."""
+    """The form of a provider."""
 
     model_config = {"hide_input_in_errors": True}
     name: ProviderName
@@ -41,15 +41,15 @@ class Fields(BaseModel):
 @router.get("")
 def list_providers(request: Request, caller: ByCaller) -> HTMLResponse:
     """Show all providers with the current settings, which processes read when they start."""
-    found, settings = providers.configured.by(caller), caller.context.settings
+    configured, settings = providers.configured.by(caller), caller.context.settings
     return screen(
         request,
         "settings/providers.html",
-        providers=found,
+        providers=configured,
         prices_of=prices_of,
         file=config_path(),
         restarts=read_info(settings) is not None,
-        waits=any(one.needs_restart for one in found),
+        waits=any(one.needs_restart for one in configured),
         default=settings.provider,
     )
 
@@ -61,22 +61,22 @@ def save(request: Request, caller: ByCaller, form: Annotated[Fields, Form()]) ->
     prices = form.input_price, form.output_price
     wanted = ProviderForm(form.name, form.kind, form.base_url.strip(), form.model, key, *prices)
     providers.save.by(caller, wanted)
-    words = f"{form.name} is written. Test it now; workers and this server use it when they are restarted."
+    words = f"{form.name} is saved. Test it now; workers and this server use it after a restart."
     return done(request, words, "/console/settings/providers")
 
 
 @router.post("/restart", dependencies=admin)
 def restart(request: Request, context: InContext) -> Response:
-    """Have the supervisor start workers and servers anew."""
+    """Let the supervisor restart workers and servers."""
     if not ask_for_restart(context.settings):
-        raise UserError("nobody supervises these workers: restart them where you started them", code="not_supervised")
-    return done(request, "Workers and this server restart: work under way is finished or given back.")
+        raise UserError("no supervisor runs these workers: restart them where you started them", code="not_supervised")
+    return done(request, "Workers and this server restart: workers finish their work or give it back.")
 
 
 @router.post("/{name}/test", dependencies=admin)
 def test(request: Request, caller: ByCaller, name: ProviderName) -> Response:
-    """Ask the provider, as `penstock doctor` does."""
-    found = providers.test.by(caller, name)
-    if found.result == FAIL:
-        raise UserError(f"{name} cannot be used: {found.found} ({found.advice})", code="provider_failed")
-    return done(request, f"{name}: {found.found}" + (f" ({found.advice})" if found.advice else ""))
+    """Test the provider, as `penstock doctor` does."""
+    check = providers.test.by(caller, name)
+    if check.result == FAIL:
+        raise UserError(f"{name} cannot be used: {check.found} ({check.advice})", code="provider_failed")
+    return done(request, f"{name}: {check.found}" + (f" ({check.advice})" if check.advice else ""))

@@ -1,4 +1,4 @@
-"""Queues and breakers: what waits where and why, and what an operator does about it."""
+"""Queues and breakers: waiting work with reasons, and an operator's actions."""
 
 import re
 from collections import Counter
@@ -32,20 +32,20 @@ from pipeline.storage.context import Context
 
 router = APIRouter(prefix="/console/queues", include_in_schema=False, dependencies=reader)
 SPANS = {"10": "10 minutes", "60": "an hour", "480": "8 hours", "1440": "a day", "": "until it is resumed"}
-"""For how many minutes a queue is paused."""
+"""The lengths of a pause, in minutes."""
 BREAKER_SPANS = {**{minutes: words for minutes, words in SPANS.items() if minutes}, "": "one cool-down"}
-"""For how many minutes a breaker is opened."""
+"""The times for which a breaker is opened, in minutes."""
 MAX_MINUTES = 366 * 1440
 Minutes = Annotated[Annotated[float, Field(gt=0, le=MAX_MINUTES)] | None, BLANK]
 _NONE = Filter(types=("none",))
-"""Time changes queues, and events come too often: they are looked at every few seconds."""
+"""Render queues every few seconds: time changes them too, and events come too often."""
 
 
-class QueuesAsked(live.Asked):
-    """Nothing: all queues."""
+class QueuesQuery(live.ViewQuery):
+    """No fields: all queues."""
 
 
-class QueueAsked(live.Asked):
+class QueueQuery(live.ViewQuery):
     """One queue with a gate."""
 
     queue: Word
@@ -53,19 +53,19 @@ class QueueAsked(live.Asked):
 
 @dataclass(frozen=True)
 class Row:
-    """A queue as the screen shows it. `key`: stands for it in ids of elements."""
+    """A queue as the screen shows it. `key` is its part of element ids."""
 
     view: QueueView
     key: str
     held: Holdup | None
-    """Why nothing more goes through now."""
+    """The reason why no call passes now."""
     waiting: Counter[str] = field(default_factory=Counter)
-    """Rows, by what people call them."""
+    """Waiting rows by their noun."""
     breaker: str = ""
     shared: tuple[str, ...] = ()
     """Other queues that share its provider's limits."""
     is_first: bool = True
-    """Of these queues. The list shows what they share once."""
+    """First of the queues that share limits: the list shows shared limits once."""
 
 
 @dataclass(frozen=True)
@@ -75,13 +75,13 @@ class BreakerRow:
     state: BreakerState
     key: str
     queues: list[str]
-    """Those that it closes."""
+    """The queues that it closes."""
     history: list[BreakerChange]
     probe_at: datetime | None
 
 
 def key_of(name: str) -> str:
-    """What stands for a name in ids of elements, which style sheets can name."""
+    """Return a name's part of element ids, safe for CSS selectors."""
     return re.sub(r"[^a-z0-9]+", "-", name.lower())
 
 
@@ -117,7 +117,7 @@ def _breaker(context: Context, state: BreakerState) -> BreakerRow:
 
 
 def _cells(row: Row, *, whole: bool) -> dict[str, str]:
-    """What moves of a queue, each by itself. `whole`: also limits that it shares."""
+    """Render the changing parts of a queue. `whole`: include shared limits."""
     return {
         f"queue-{row.key}-{part}": piece(f"queues/_{part}.html", row=row, units=units, whole=whole)
         for part in ("state", "waiting", "flight", "windows")
@@ -129,8 +129,8 @@ def _of_breaker(row: BreakerRow) -> dict[str, str]:
 
 
 @live.view("queues", matches=lambda _: _NONE, every_s=2)
-def all_queues(context: Context, asked: QueuesAsked) -> dict[str, str]:  # noqa: ARG001
-    """The moving parts of all queues and breakers."""
+def all_queues(context: Context, asked: QueuesQuery) -> dict[str, str]:  # noqa: ARG001
+    """Render the changing parts of all queues and breakers."""
     return _pieces(_rows(context), [_breaker(context, state) for state in queue_views.breakers(context)])
 
 
@@ -144,8 +144,8 @@ def _pieces(rows: list[Row], breakers: list[BreakerRow]) -> dict[str, str]:
 
 
 @live.view("queue", matches=lambda _: _NONE, every_s=2)
-def one_queue(context: Context, asked: QueueAsked) -> dict[str, str]:
-    """The moving parts of a queue, its breaker and that one's history."""
+def one_queue(context: Context, asked: QueueQuery) -> dict[str, str]:
+    """Render the changing parts of a queue and its breaker, with the breaker's history."""
     row = _row(context, queue_views.queue(context, asked.queue), backlog.by_queue(context), context.db.now())
     breaker = _breaker(context, queue_views.breaker(context, row.breaker))
     past = piece("queues/_history.html", history=breaker.history)
@@ -154,7 +154,7 @@ def one_queue(context: Context, asked: QueueAsked) -> dict[str, str]:
 
 @router.get("")
 def show(request: Request, context: InContext) -> HTMLResponse:
-    """All queues and breakers."""
+    """Show all queues and breakers."""
     rows, breakers = _rows(context), [_breaker(context, state) for state in queue_views.breakers(context)]
     return screen(
         request,
@@ -169,8 +169,8 @@ def show(request: Request, context: InContext) -> HTMLResponse:
 
 @router.get("/{queue}")
 def show_one(request: Request, context: InContext, caller: ByCaller, queue: Word) -> HTMLResponse:
-    """A queue: how it stands, its limits, its breaker."""
-    shown = one_queue(context, QueueAsked(queue=queue))
+    """Show a queue: its state, its limits, its breaker."""
+    shown = one_queue(context, QueueQuery(queue=queue))
     row = _row(context, queue_views.queue(context, queue), {}, context.db.now())
     return screen(
         request,
@@ -186,29 +186,29 @@ def show_one(request: Request, context: InContext, caller: ByCaller, queue: Word
 
 
 def _settings(caller: Caller, row: Row) -> list[tuple[str, Value]]:
-    """The live settings that say what the queue may do, each with what it is called here."""
+    """Return the live settings of the queue, each with its label."""
     name, provider = row.view.name, row.view.provider
     named = {
         f"queue.{name}.limits": "This queue's limits",
-        f"queue.{name}.concurrency": "This queue's calls at once",
+        f"queue.{name}.concurrency": "This queue's concurrent calls",
         f"provider.{provider}.limits": f"Limits of all queues of {provider}",
-        f"provider.{provider}.concurrency": f"Calls at once of all queues of {provider}",
-        f"provider.{provider}.daily_spend_cap": f"Spent in a day with {provider}, at most",
+        f"provider.{provider}.concurrency": f"Concurrent calls of all queues of {provider}",
+        f"provider.{provider}.daily_spend_cap": f"Daily spend cap of {provider}",
     }
     if followed := caller.context.gates.queues[name].limits_setting:
-        named[followed] = "Calls a minute, while this queue has no limits of its own"
+        named[followed] = "Calls per minute, while this queue has no limits of its own"
     return [(words, live_settings.setting.by(caller, key)) for key, words in named.items()]
 
 
 class Pause(BaseModel):
-    """For how long, and why."""
+    """The length of a pause, and its reason."""
 
     minutes: Minutes = None
     reason: Line = ""
 
 
 class Opening(Pause):
-    """For how long a breaker is opened, and why."""
+    """The time for which a breaker is opened, and the reason."""
 
 
 class Change(BaseModel):
@@ -219,25 +219,27 @@ class Change(BaseModel):
 
 
 def _signed(reason: str, caller: Caller) -> str:
-    """The reason, and who gives it."""
+    """Return the reason with the caller's name."""
     return f"{reason} (by {caller.name})".strip() if reason else f"by {caller.name}"
 
 
 @router.post("/{queue}/pause", dependencies=admin)
 def pause(request: Request, caller: ByCaller, queue: Word, how: Annotated[Pause, Form()]) -> Response:
-    """Let nothing more through; calls in flight finish."""
+    """Block calls; calls in flight finish."""
     seconds = how.minutes * 60 if how.minutes else None
     control.pause.by(caller, queue, seconds, _signed(how.reason, caller))
-    length = f"for {duration(seconds)}" if seconds else "until somebody resumes it"
+    length = f"for {duration(seconds)}" if seconds else "until it is resumed"
     return done(request, f"{queue} is paused {length}. Calls in flight finish; nothing is lost.")
 
 
 @router.post("/{queue}/drain", dependencies=admin)
 def drain(request: Request, caller: ByCaller, queue: Word) -> Response:
-    """Pause until somebody resumes it; the screen shows when nothing is in flight any more."""
+    """Pause until an operator resumes the queue; the screen shows when no call is in flight."""
     control.pause.by(caller, queue, None, _signed("drained", caller))
     left = control.queue.by(caller, queue).in_flight
-    return done(request, f"{queue} drains: {left} in flight finish." if left else f"{queue} is drained and paused.")
+    return done(
+        request, f"{queue} is draining: {left} calls in flight finish." if left else f"{queue} is drained and paused."
+    )
 
 
 @router.post("/{queue}/resume", dependencies=admin)
@@ -252,25 +254,25 @@ def resume(request: Request, caller: ByCaller, queue: Word) -> Response:
 def change(request: Request, caller: ByCaller, key: Word, new: Annotated[Change, Form()]) -> Response:
     """Change a limit, on every worker at once."""
     value: Any = live_settings.change_setting.by(caller, key, new.value, reason=new.reason)
-    return done(request, f"{key} is {value if value != '' else 'no limit'} now, on every worker.")
+    return done(request, f"{key} is {value if value != '' else 'no limit'} on every worker now.")
 
 
 @router.post("/settings/{key}/reset", dependencies=admin)
 def reset(request: Request, caller: ByCaller, key: Word) -> Response:
-    """Return a limit to the configured one."""
+    """Return a limit to its configured value."""
     value: Any = live_settings.reset_setting.by(caller, key)
-    return done(request, f"{key} is as configured again: {value if value != '' else 'no limit'}.")
+    return done(request, f"{key} is back to its configured value: {value if value != '' else 'no limit'}.")
 
 
 @router.post("/breakers/{breaker}/open", dependencies=admin)
 def open_breaker(request: Request, caller: ByCaller, breaker: Word, how: Annotated[Opening, Form()]) -> Response:
     """Stop all queues of a provider's capability."""
     left_s = control.open_breaker.by(caller, breaker, (how.minutes or 0) * 60, _signed(how.reason, caller))
-    return done(request, f"{breaker} is open: no calls are made; a probe in {duration(left_s)}.")
+    return done(request, f"{breaker} is open: calls are blocked; a probe in {duration(left_s)}.")
 
 
 @router.post("/breakers/{breaker}/close", dependencies=admin)
 def close_breaker(request: Request, caller: ByCaller, breaker: Word) -> Response:
-    """Let calls through again, now."""
+    """Let calls pass again now."""
     control.close_breaker.by(caller, breaker)
-    return done(request, f"{breaker} is closed: calls are made again.")
+    return done(request, f"{breaker} is closed: calls pass again.")

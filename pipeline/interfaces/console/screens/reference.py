@@ -1,4 +1,4 @@
-"""The API reference: every operation, and one with all that it takes and gives."""
+"""The API reference: all operations, and one with its parameters, bodies and answers."""
 
 from itertools import groupby
 from typing import Annotated
@@ -16,37 +16,39 @@ from pipeline.operations.refusal import Refused
 router = APIRouter(prefix="/console/settings/reference", include_in_schema=False, dependencies=reader)
 
 
-class ReferencePage(live.Asked):
-    """What is looked for."""
+class ReferencePage(live.ViewQuery):
+    """The words of a search."""
 
     q: Line = ""
 
 
 @router.get("")
 def list_operations(request: Request, page: Annotated[ReferencePage, Query()]) -> HTMLResponse:
-    """Every operation, by subject, or those with the words that are looked for."""
+    """Show all operations by subject, or those that match a search."""
     known = reference.operations(request.app.state.openapi())
-    found = reference.search(known, page.q)
-    subjects = [(name, list(some)) for name, some in groupby(found, lambda one: one.subject)]
-    return screen(request, "settings/reference.html", subjects=subjects, q=page.q, known=len(known), found=len(found))
+    matches = reference.search(known, page.q)
+    subjects = [(name, list(some)) for name, some in groupby(matches, lambda one: one.subject)]
+    return screen(
+        request, "settings/reference.html", subjects=subjects, q=page.q, known=len(known), matched=len(matches)
+    )
 
 
 @router.get("/{operation_id}")
 def show(request: Request, caller: ByCaller, operation_id: Word) -> HTMLResponse:
-    """One operation."""
+    """Show an operation."""
     document = request.app.state.openapi()
     known = reference.operations(document)
     one = next((one for one in known if one.id == operation_id), None)
     if one is None:
-        raise Refused("there is no such operation", code="not_found")
-    found = reference.answers(document, one)
+        raise Refused("unknown operation", code="not_found")
+    answers = reference.answers(document, one)
     return screen(
         request,
         "settings/operation.html",
         one=one,
         parameters=reference.parameters(document, one),
         bodies=reference.request_bodies(document, one),
-        answers=[answer for answer in found if answer.status < "400"],
-        problems=[answer for answer in found if answer.status >= "400"],
+        answers=[answer for answer in answers if answer.status < "400"],
+        problems=[answer for answer in answers if answer.status >= "400"],
         curl=reference.curl(document, one, server_of(request), key=caller.has_key),
     )

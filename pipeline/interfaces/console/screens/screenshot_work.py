@@ -1,4 +1,4 @@
-"""What keeps screenshots going: what was left out, batches, what was given up, sources, exclusions, deleting."""
+"""The operation of screenshots: left-out frames, batches, dead letters, sources, exclusions, deletion."""
 
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta, tzinfo
@@ -28,16 +28,16 @@ from pipeline.operations.refusal import Refused
 
 router = APIRouter(prefix=ROOT, include_in_schema=False, dependencies=reader)
 LINES, BATCHES, LETTERS = 100, 50, 50
-"""On a page."""
+"""Rows on a page."""
 MOST_FILES = 100
 TimeField = Annotated[str, StringConstraints(max_length=40), CLEAN]
-"""What a browser's field for a date and a time sends, or nothing."""
+"""The text of a browser's date and time field, possibly empty."""
 _SPANS = {"5m": timedelta(minutes=5), "1h": timedelta(hours=1), "24h": timedelta(days=1)}
 
 
 @dataclass(frozen=True)
 class Alike:
-    """Frames that were left out one after another, for the same reason, beside the frame that they looked like."""
+    """Consecutive frames that were left out for the same reason, with the frame that they resemble."""
 
     reason: str
     source: str
@@ -49,17 +49,17 @@ class Alike:
 def list_rejected(
     request: Request, caller: ByCaller, source: Line = "", reason: Reason | Literal[""] = "", cursor: Cursor = None
 ) -> HTMLResponse:
-    """Frames that were not accepted, beside those that they look like."""
+    """Show left-out frames beside the frames that they resemble."""
     asked = {"source": source, "reason": reason}
     (before,) = pages.decode(cursor, int) or (None,)
-    found = screenshots.rejections.by(caller, source=source, reason=reason, limit=LINES + 1, before=before)
-    some = found[:LINES]
+    rows = screenshots.rejections.by(caller, source=source, reason=reason, limit=LINES + 1, before=before)
+    some = rows[:LINES]
     groups = [
         Alike(*key, list(frames))
         for key, frames in groupby(some, lambda one: (one.reason, one.source_key, one.nearest_id))
     ]
     kept = screenshots.screenshots_by_id.by(caller, [one.nearest_id for one in groups if one.nearest_id])
-    more = pages.encode(some[-1].id) if len(found) > LINES else None
+    more = pages.encode(some[-1].id) if len(rows) > LINES else None
     return page(
         request,
         caller,
@@ -78,17 +78,17 @@ def list_rejected(
 def list_batches(
     request: Request, caller: ByCaller, status: WorkStatus | Literal[""] = "", cursor: Cursor = None
 ) -> HTMLResponse:
-    """Frames that are analysed together, the newest first."""
+    """Show batches, newest first."""
     asked = {"status": status}
     (before,) = pages.decode(cursor, int) or (None,)
-    found = screenshots.batches.by(caller, status=status or None, limit=BATCHES + 1, before=before)
-    more = pages.encode(found[BATCHES - 1].id) if len(found) > BATCHES else None
+    rows = screenshots.batches.by(caller, status=status or None, limit=BATCHES + 1, before=before)
+    more = pages.encode(rows[BATCHES - 1].id) if len(rows) > BATCHES else None
     return page(
         request,
         caller,
         "batches.html",
         asked=asked,
-        batches=found[:BATCHES],
+        batches=rows[:BATCHES],
         statuses=list(WorkStatus),
         next_url=following(f"{ROOT}/batches", asked, more),
         first_url=following(f"{ROOT}/batches", asked, "") if cursor else "",
@@ -97,25 +97,25 @@ def list_batches(
 
 @router.get("/batches/{batch_id}")
 def show_batch(request: Request, caller: ByCaller, batch_id: RowId) -> HTMLResponse:
-    """A batch: how it stands and why, its frames."""
+    """Show a batch: its state, the reason, its frames."""
     batch = screenshots.batch.by(caller, batch_id)
-    return page(request, caller, "batch.html", batch=batch, found=screenshots.screenshots_of.by(caller, batch_id))
+    return page(request, caller, "batch.html", batch=batch, frames=screenshots.screenshots_of.by(caller, batch_id))
 
 
 @router.get("/dead-letters")
 def list_dead_letters(
     request: Request, caller: ByCaller, kind: LetterKind | Literal[""] = "", cursor: Cursor = None
 ) -> HTMLResponse:
-    """Work that was given up, with the reasons."""
+    """Show dead letters with their reasons."""
     asked = {"kind": kind}
-    found = screenshots.dead_letters.by(caller, LETTERS + 1, kind=kind, after=pages.decode(cursor, At, LetterKind, int))
-    last = found[LETTERS - 1] if len(found) > LETTERS else None
+    rows = screenshots.dead_letters.by(caller, LETTERS + 1, kind=kind, after=pages.decode(cursor, At, LetterKind, int))
+    last = rows[LETTERS - 1] if len(rows) > LETTERS else None
     return page(
         request,
         caller,
         "letters.html",
         asked=asked,
-        found=found[:LETTERS],
+        rows=rows[:LETTERS],
         kinds=list(LetterKind),
         next_url=following(f"{ROOT}/dead-letters", asked, pages.encode(last.at, last.kind, last.id) if last else None),
         first_url=following(f"{ROOT}/dead-letters", asked, "") if cursor else "",
@@ -129,21 +129,21 @@ def replay(
     letter: Annotated[LetterId | Literal[""], Field()] = "",
     kind: Annotated[LetterKind | Literal["", "all"], Field()] = "",
 ) -> Response:
-    """Try one again, or all of a kind, or all."""
+    """Retry a dead letter, or all of a kind, or all."""
     if not letter and not kind:
-        raise Refused("say what to try again", code="invalid")
+        raise Refused("name what to retry", code="invalid")
     if letter:
         count = screenshots.replay_letters.by(caller, [letter]).done
-        said = "It is tried again." if count else "It was tried again already."
+        message = "It is retried." if count else "It was already retried."
     else:
         count = screenshots.replay_letters.by(caller, kind="" if kind == "all" else kind).done
-        said = f"{plural(count, 'dead letter')} will be tried again." if count else "There are no dead letters."
-    return done(request, said)
+        message = f"{plural(count, 'dead letter')} will be retried." if count else "There are no dead letters."
+    return done(request, message)
 
 
 @router.get("/sources")
 def list_sources(request: Request, caller: ByCaller) -> HTMLResponse:
-    """Where frames come from, and whose are never stored."""
+    """Show the sources of frames, and the exclusions."""
     return page(
         request,
         caller,
@@ -160,9 +160,9 @@ def list_sources(request: Request, caller: ByCaller) -> HTMLResponse:
 def switch_source(
     request: Request, caller: ByCaller, source: Annotated[Line, Field()], active: Annotated[bool, Field()]
 ) -> Response:
-    """Take frames of a source from now on, or refuse them."""
+    """Accept or refuse frames of a source from now on."""
     screenshots.set_active.by(caller, source, active)
-    return done(request, f"Frames of {source} are {'taken' if active else 'refused'} from now on.")
+    return done(request, f"Frames of {source} are {'accepted' if active else 'refused'} from now on.")
 
 
 @router.post("/exclusions", dependencies=admin)
@@ -175,7 +175,7 @@ def exclude(
     """Never store frames of a program or a window's title from now on."""
     if not app and not title:
         raise Refused("name a program or a window's title", code="invalid")
-    # A program's own name may hold signs that have a meaning in patterns: `?` stands for any of them.
+    # `;` separates patterns; a program's name may hold one, and `?` matches it.
     apps, titles = ([one.replace(";", "?")] if one else [] for one in (app, title))
     screenshots.exclude_also.by(caller, apps, titles)
     return done(request, f"Frames of {' and '.join(filter(None, (app, title)))} are not stored from now on.")
@@ -188,7 +188,7 @@ def include(
     app: Annotated[Line, Field()] = "",
     title: Annotated[Line, Field()] = "",
 ) -> Response:
-    """Take an exclusion back."""
+    """Remove an exclusion."""
     screenshots.include_again.by(caller, list(filter(None, [app])), list(filter(None, [title])), strict=False)
     return done(request, f"Frames of {app or title} are stored again.")
 
@@ -201,10 +201,10 @@ def ask_to_delete(
     until: TimeField = "",
     last: Literal["", "5m", "1h", "24h"] = "",
 ) -> HTMLResponse:
-    """What a range of time holds, before it is deleted."""
+    """Show the content of a range of time before its deletion."""
     zone = screenshots.time_zone.by(caller)
     if last:
-        # Also what arrives while somebody reads the question.
+        # The range ends now: frames that arrive later are not deleted.
         end = caller.context.db.now()
         begin = end - _SPANS[last]
     elif since and until:
@@ -228,24 +228,24 @@ def ask_to_delete(
 def delete(
     request: Request, caller: ByCaller, since: Annotated[At, Field()], until: Annotated[At, Field()]
 ) -> Response:
-    """Delete a range of time with all that was derived from it."""
+    """Delete a range of time with everything derived from it."""
     check_range(since, until)
-    gone = screenshots.forget.by(caller, since, until)
-    again = f"; {plural(gone.restored, 'node')} say again what they said before" if gone.restored else ""
-    said = f"{plural(gone.screenshots, 'frame')} and {plural(gone.nodes, 'node')} were deleted{again}."
-    return done(request, said, to=f"{ROOT}/delete")
+    deleted = screenshots.forget.by(caller, since, until)
+    restored = f"; {plural(deleted.restored, 'node')} returned to their earlier text" if deleted.restored else ""
+    message = f"{plural(deleted.screenshots, 'frame')} and {plural(deleted.nodes, 'node')} were deleted{restored}."
+    return done(request, message, to=f"{ROOT}/delete")
 
 
 def moment(text: str, zone: tzinfo) -> datetime:
-    """What a browser's field for a date and a time gives, in the zone that people see. Raises `Refused`."""
+    """Parse a browser's date and time field, in the shown time zone. Raises `Refused`."""
     try:
-        found = datetime.fromisoformat(text)
-        found = (found if found.tzinfo else found.replace(tzinfo=zone)).astimezone(UTC)
+        parsed = datetime.fromisoformat(text)
+        parsed = (parsed if parsed.tzinfo else parsed.replace(tzinfo=zone)).astimezone(UTC)
     except (ValueError, OverflowError):
-        found = None
-    if found is None or not is_fit(found):
+        parsed = None
+    if parsed is None or not is_fit(parsed):
         raise Refused("write times like 2026-11-22T10:00", code="invalid")
-    return found
+    return parsed
 
 
 @router.post("/add", dependencies=[*writer, *spender])
@@ -254,13 +254,15 @@ def add(
     caller: ByCaller,
     form: Annotated[Form, Depends(uploaded(MOST_FILES))],
 ) -> Response:
-    """Take pictures in that a browser sends."""
-    taken = [take(caller, form, file) for file in form.files]
-    if not taken:
+    """Add pictures from a browser."""
+    added = [take(caller, form, file) for file in form.files]
+    if not added:
         raise Refused("choose pictures first", code="invalid")
     by: dict[str, int] = {}
-    for one in taken:
-        word = "taken in" if one.accepted else {"known": "known already"}.get(one.reason, f"left out: {one.reason}")
+    for one in added:
+        word = "added" if one.accepted else {"known": "already here"}.get(one.reason, f"left out: {one.reason}")
         by[word] = by.get(word, 0) + 1
-    said = ", ".join(f"{plural(count, 'picture')} {word}" for word, count in by.items())
-    return done(request, f"{said}.", to=f"{ROOT}/frames" if any(one.accepted for one in taken) else f"{ROOT}/sources")
+    message = ", ".join(f"{plural(count, 'picture')} {word}" for word, count in by.items())
+    return done(
+        request, f"{message}.", to=f"{ROOT}/frames" if any(one.accepted for one in added) else f"{ROOT}/sources"
+    )

@@ -1,4 +1,4 @@
-"""Screenshots: what happened, by day and thread; what was found, with its words on the picture; frames and nodes."""
+"""Screenshots: the timeline by day and thread; search hits with their words on the picture; frames and nodes."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -37,19 +37,19 @@ from pipeline.storage.fusion import spots
 ROOT = "/console/screenshots"
 router = APIRouter(prefix=ROOT, include_in_schema=False, dependencies=reader)
 NODES, FRAMES, HITS, NEAR = 40, 60, 25, 30
-"""On a page; the latest of a thread beside one of its nodes."""
+"""Rows on a page; the last is the number of a thread's latest nodes beside a node."""
 _FRAMES_EACH = 4
 STATES = {
     "succeeded": ("done", "done"),
     "running": ("working", "running"),
     "pending": ("waiting", "waiting"),
-    "failed": ("waiting", "tried again"),
+    "failed": ("waiting", "to be retried"),
     "failed_permanent": ("failed", "given up"),
 }
-"""How a state looks, and how it is said."""
+"""The colour and the words of a state."""
 MADE_BY = {
     "model": "a text model",
-    "direct": "the vision model alone",
+    "direct": "the vision model only",
     "rules": "text recognition and rules",
     "": "",
 }
@@ -58,13 +58,13 @@ SinceWord = Annotated[Literal["", "1h", "24h", "7d", "30d"], Query()]
 Day = Annotated[Annotated[date, Field(ge=date(1970, 1, 2), le=date(2999, 12, 30))] | None, BLANK]
 
 
-class ScreenshotsAsked(live.Asked):
-    """Nothing: there is one status."""
+class ScreenshotsQuery(live.ViewQuery):
+    """No fields: there is one status."""
 
 
 @live.view("screenshots", matches=lambda _: Filter(flow="screenshots"), every_s=5)
-def fragments(context: Context, asked: ScreenshotsAsked) -> dict[str, str]:  # noqa: ARG001
-    """How the flow stands, in a line."""
+def fragments(context: Context, asked: ScreenshotsQuery) -> dict[str, str]:  # noqa: ARG001
+    """Render the state of the flow in a line."""
     return {"shots-status": _status_line(Caller(context))}
 
 
@@ -75,7 +75,7 @@ def _status_line(caller: Caller) -> Markup:
 
 
 def page(request: Request, caller: Caller, template: str, **values: Any) -> HTMLResponse:
-    """A screen of this subject, with what all of them show."""
+    """Render a screen of this subject with the parts that all of them share."""
     letters = screenshots.dead_letter_counts.by(caller)
     return screen(
         request,
@@ -98,11 +98,11 @@ class DayOfHours:
 
 
 def by_day(hours: Iterable[Hour]) -> list[DayOfHours]:
-    """The latest day first, and in it the latest hour."""
-    found: dict[date, DayOfHours] = {}
+    """Group nodes by day and hour, the latest first."""
+    days: dict[date, DayOfHours] = {}
     for hour in sorted(hours, key=lambda hour: (hour.begins_at, hour.nodes[-1].event_time), reverse=True):
-        found.setdefault(hour.begins_at.date(), DayOfHours(hour.begins_at.date(), [])).hours.append(hour)
-    return list(found.values())
+        days.setdefault(hour.begins_at.date(), DayOfHours(hour.begins_at.date(), [])).hours.append(hour)
+    return list(days.values())
 
 
 @router.get("")
@@ -117,11 +117,11 @@ def timeline(
     derived: bool = False,
     cursor: Cursor = None,
 ) -> HTMLResponse:
-    """What happened; with words, where they were found."""
+    """Show the timeline; for a search, its hits."""
     asked = {"q": q.strip(), "since": since, "app": app, "day": day or "", "thread": thread, "derived": derived or ""}
     apps = screenshots.apps.by(caller)
     if q.strip():
-        return _found(request, caller, asked, apps)
+        return _hits(request, caller, asked, apps)
     until = None
     if day:
         begins = datetime.combine(day, time(), screenshots.time_zone.by(caller))
@@ -141,24 +141,24 @@ def timeline(
         named=some[0].thread_title if thread and some else "",
         next_url=following(ROOT, asked, more and pages.encode(*more)),
         first_url=following(ROOT, asked, "") if cursor else "",
-        # Before anything is made of them, frames are there.
+        # Show frames before their first nodes.
         waiting=[] if some or day or thread or cursor else screenshots.screenshots.by(caller, limit=12),
     )
 
 
-def _found(request: Request, caller: Caller, asked: dict[str, Any], apps: list[str]) -> HTMLResponse:
-    asked_here(request)  # with a provider of embeddings, a search costs a small call
+def _hits(request: Request, caller: Caller, asked: dict[str, Any], apps: list[str]) -> HTMLResponse:
+    asked_here(request)  # with an embeddings provider, a search costs a small call
     since = caller.context.db.now() - _SINCE[asked["since"]] if asked["since"] else None
-    found = screenshots.search.by(caller, asked["q"], since, asked["app"], HITS)
-    frames = screenshots.frames_of.by(caller, [hit.node.id for hit in found.hits], 1)
-    pictures = screenshots.screenshots_by_id.by(caller, [hit.shot_id for hit in found.hits if hit.shot_id])
+    result = screenshots.search.by(caller, asked["q"], since, asked["app"], HITS)
+    frames = screenshots.frames_of.by(caller, [hit.node.id for hit in result.hits], 1)
+    pictures = screenshots.screenshots_by_id.by(caller, [hit.shot_id for hit in result.hits if hit.shot_id])
     return page(
         request,
         caller,
         "found.html",
         asked=asked,
         apps=apps,
-        found=found,
+        result=result,
         frames=frames,
         pictures=pictures,
         places=screenshots.known_places.by(caller, pictures, asked["q"]),
@@ -167,7 +167,7 @@ def _found(request: Request, caller: Caller, asked: dict[str, Any], apps: list[s
 
 
 def marked(text: str, words: str) -> Markup:
-    """A text with the words of a query marked."""
+    """Return a text with the words of a query marked."""
     parts, at = [], 0
     for begin, end in spots(text, words):
         parts += [Markup("{}<mark>{}</mark>").format(text[at:begin], text[begin:end])]
@@ -176,12 +176,12 @@ def marked(text: str, words: str) -> Markup:
 
 
 def following(path: str, asked: Mapping[str, Any], cursor: str | None) -> str:
-    """Where a list goes on; empty at its end."""
+    """Return the address of a list's next page; empty at the end."""
     return "" if cursor is None else address(path, {**asked, "cursor": cursor})
 
 
 def address(path: str, asked: Mapping[str, Any]) -> str:
-    """A page of ours with this query."""
+    """Return the address of a path with this query."""
     query = urlencode({name: str(value) for name, value in combined({}, asked).items()})
     return url(f"{path}?{query}" if query else path)
 
@@ -195,9 +195,9 @@ def list_frames(
     status: WorkStatus | Literal[""] = "",
     cursor: Cursor = None,
 ) -> HTMLResponse:
-    """All frames that were taken in."""
+    """Show all frames."""
     asked = {"source": source, "app": app, "status": status}
-    found = screenshots.screenshots.by(
+    rows = screenshots.screenshots.by(
         caller,
         source=source,
         app=app,
@@ -205,13 +205,13 @@ def list_frames(
         limit=FRAMES + 1,
         before=pages.decode(cursor, At, int),
     )
-    more = pages.encode(found[FRAMES - 1].ts, found[FRAMES - 1].id) if len(found) > FRAMES else None
+    more = pages.encode(rows[FRAMES - 1].ts, rows[FRAMES - 1].id) if len(rows) > FRAMES else None
     return page(
         request,
         caller,
         "frames.html",
         asked=asked,
-        shots_list=found[:FRAMES],
+        shots_list=rows[:FRAMES],
         apps=screenshots.apps.by(caller),
         sources=screenshots.sources.by(caller),
         next_url=following(f"{ROOT}/frames", asked, more),
@@ -223,13 +223,13 @@ def list_frames(
 async def show_frame(
     request: Request, caller: ByCaller, shot_id: RowId, q: Line = "", read: bool = False
 ) -> HTMLResponse:
-    """A frame with its text; `read`: where it stands is recognised now, if that is not known."""
+    """Show a frame with its text; `read`: recognise the places of the text now, if unknown."""
     return await run_sync(_frame, request, caller, shot_id, q, await _text(request, caller, shot_id, read=read))
 
 
 @router.get("/frames/{shot_id}/words")
 async def show_words(request: Request, caller: ByCaller, shot_id: RowId, q: Line = "") -> HTMLResponse:
-    """The picture of a frame with the places of its text: for a page that is there already."""
+    """Render the picture of a frame with the places of its text, for the open page."""
     text = await _text(request, caller, shot_id, read=True)
     shot = await run_sync(screenshots.screenshot.by, caller, shot_id)
     words = q.strip()
@@ -240,7 +240,7 @@ async def show_words(request: Request, caller: ByCaller, shot_id: RowId, q: Line
 
 
 async def _text(request: Request, caller: Caller, shot_id: int, *, read: bool) -> bytes | None:
-    """What is known of a frame's text; recognised if it is asked for. None: it is not known where it stands."""
+    """Return the places of a frame's text, recognised on request; None: unknown."""
     shot = await run_sync(screenshots.screenshot.by, caller, shot_id)
     if shot.path is None:
         return None
@@ -251,7 +251,7 @@ async def _text(request: Request, caller: Caller, shot_id: int, *, read: bool) -
 
 @dataclass(frozen=True)
 class Seen:
-    """The lines of a frame, and how many words of a query stand in them."""
+    """The lines of a frame, and the number of query words in them."""
 
     lines: list[TextLine]
     words: int
@@ -286,7 +286,7 @@ def _frame(request: Request, caller: Caller, shot_id: int, q: str, text: bytes |
 
 @router.get("/nodes/{node_id}")
 def show_node(request: Request, caller: ByCaller, node_id: RowId) -> HTMLResponse:
-    """A node with what it rests on."""
+    """Show a node with its frames and calls."""
     detail = screenshots.show.by(caller, node_id)
     node = detail.node
     ends = {end for edge in detail.edges for end in (edge.from_id, edge.to_id)} - {node.id}

@@ -1,4 +1,4 @@
-"""The header's search: documents, knowledge bases and screenshots at once, without asking a provider."""
+"""The header's search: documents, knowledge bases and screenshots at once, without a call to a provider."""
 
 from fastapi import APIRouter, Request
 from fastapi.responses import HTMLResponse
@@ -17,9 +17,9 @@ _SHOWN = {"documents": "Documents", "knowledge": "Knowledge", "screenshots": "Sc
 
 @router.get("")
 def show(request: Request, caller: ByCaller, q: Line = "") -> HTMLResponse:
-    """What is found, by flow."""
+    """Show hits by flow."""
     words = q.strip()
-    found = everything.by(caller, words, each=EACH, by_meaning=False) if words else None
-    hits = found.hits if found else []
+    result = everything.by(caller, words, each=EACH, by_meaning=False) if words else None
+    hits = result.hits if result else []
     groups = [(flow, name, [hit for hit in hits if hit.flow == flow]) for flow, name in _SHOWN.items()]
     return screen(request, "search/index.html", q=words, groups=groups, marked=marked, place_of=place_of_hit, each=EACH)

@@ -1,4 +1,4 @@
-"""Settings: what can be changed while everything runs, keys, and how other programs connect."""
+"""Settings: live settings, keys, and the connection of other programs."""
 
 from collections.abc import Sequence
 from itertools import groupby
@@ -34,8 +34,8 @@ SNIPPETS = (
 )
 
 
-class SettingsPage(live.Asked):
-    """Which live settings."""
+class SettingsPage(live.ViewQuery):
+    """The filter of live settings."""
 
     q: Line = ""
     changed: bool = False
@@ -49,20 +49,20 @@ class KeyForm(BaseModel):
     expires_days: Annotated[LifeDays, BLANK] = None
 
 
-def _groups(found: Sequence[Value]) -> list[tuple[str, list[Value]]]:
-    """By what they are about: the API, a flow, a provider, a queue."""
+def _groups(values: Sequence[Value]) -> list[tuple[str, list[Value]]]:
+    """Group settings by subject: the API, a flow, a provider, a queue."""
 
     def subject(value: Value) -> str:
         first, _, rest = value.key.partition(".")
         if not rest:
-            return "music"  # whose settings have the names that its source gave them
+            return "music"  # whose settings keep the names of their design
         return f"{first} {rest.rpartition('.')[0]}".strip() if first in {"provider", "queue"} else first
 
-    return [(_words(name), list(some)) for name, some in groupby(sorted(found, key=subject), key=subject)]
+    return [(_words(name), list(some)) for name, some in groupby(sorted(values, key=subject), key=subject)]
 
 
 def _words(subject: str) -> str:
-    """A group as people call it."""
+    """Return the label of a group."""
     kind, _, name = subject.partition(" ")
     known = {"provider": f"Provider {name}", "queue": f"Queue {name}", "api": "This server"}
     return known.get(kind, subject.replace("_", " ").capitalize())
@@ -70,10 +70,10 @@ def _words(subject: str) -> str:
 
 @router.get("")
 def list_settings(request: Request, caller: ByCaller, page: Annotated[SettingsPage, Query()]) -> HTMLResponse:
-    """What can be changed while everything runs; for administrators."""
+    """Show live settings to administrators."""
     known = live_settings.list_settings.by(caller) if caller.is_admin else []
     words = page.q.lower().split()
-    found = [
+    values = [
         one
         for one in known
         if all(word in f"{one.key} {one.help}".lower() for word in words)
@@ -84,7 +84,7 @@ def list_settings(request: Request, caller: ByCaller, page: Annotated[SettingsPa
         request,
         "settings/index.html",
         sees=caller.is_admin,
-        groups=_groups(found),
+        groups=_groups(values),
         asked=page,
         known=len(known),
         changed=changed,
@@ -100,49 +100,49 @@ def change(
     value: Annotated[Line, Form()] = "",
     reason: Annotated[Line, Form()] = "",
 ) -> Response:
-    """Change one."""
+    """Change a live setting."""
     now = live_settings.change_setting.by(caller, key, value, reason=reason)
     return done(request, f"{key} is {text_of(now) or 'empty'}, on every worker within two seconds.")
 
 
 @router.post("/live/{key}/reset", dependencies=admin)
 def reset(request: Request, caller: ByCaller, key: Word, reason: Annotated[Line, Form()] = "") -> Response:
-    """Return one to its default."""
+    """Return a live setting to its default."""
     now = live_settings.reset_setting.by(caller, key, reason=reason)
-    return done(request, f"{key} is {text_of(now) or 'empty'} again, as the workers were started with.")
+    return done(request, f"{key} is {text_of(now) or 'empty'} again, its default.")
 
 
 @router.get("/keys", dependencies=seeing)
 def list_keys(request: Request, caller: ByCaller) -> HTMLResponse:
-    """Who may call, for what."""
-    now, found = caller.context.db.now(), access.list_keys.by(caller)
-    keys = sorted(found, key=lambda key: (not key.usable(now), key.name.lower()))
+    """Show the keys."""
+    now, unsorted = caller.context.db.now(), access.list_keys.by(caller)
+    keys = sorted(unsorted, key=lambda key: (not key.usable(now), key.name.lower()))
     return screen(request, "settings/keys.html", keys=keys, scopes=list(Scope))
 
 
 @router.post("/keys", dependencies=admin)
 def create_key(request: Request, caller: ByCaller, form: Annotated[KeyForm, Form()]) -> HTMLResponse:
-    """Make a key. This page is the only one with its secret."""
-    made = access.create.by(caller, **dict(form))
-    return screen(request, "settings/key_made.html", status=201, secret=made.secret, key=made.key)
+    """Create a key. Only this page shows its secret."""
+    created = access.create.by(caller, **dict(form))
+    return screen(request, "settings/key_made.html", status=201, secret=created.secret, key=created.key)
 
 
 @router.post("/keys/{key_id}/revoke", dependencies=admin)
 def revoke_key(request: Request, caller: ByCaller, key_id: HexId) -> Response:
-    """End a key."""
+    """Revoke a key."""
     ended = access.revoke.by(caller, key_id)
-    return done(request, f"The key {ended.name} is revoked: whoever uses it is refused from now on.")
+    return done(request, f"The key {ended.name} is revoked: Penstock refuses it from now on.")
 
 
 def server_of(request: Request) -> str:
-    """Where this server is, as the browser called it."""
+    """Return the address of this server, as the browser called it."""
     by_tls = request.url.scheme == "https" or request.app.state.context.settings.api.tls_by_proxy
     return f"{'https' if by_tls else 'http'}://{request.headers['host']}{url('')}"
 
 
 @router.get("/clients")
 def clients(request: Request, caller: ByCaller) -> HTMLResponse:
-    """How other programs connect, with this server's own address."""
+    """Show how other programs connect, with this server's address."""
     server = server_of(request)
     told = {name: piece(f"settings/snippets/{name}.txt", server=server, key=caller.has_key) for name, _ in SNIPPETS}
     return screen(request, "settings/clients.html", snippets=SNIPPETS, told=told, server=server)

@@ -1,4 +1,4 @@
-"""Songs: listed, shown one by one, and found by words and by mood."""
+"""Songs: list, show, and search by words and mood."""
 
 from typing import Annotated
 
@@ -19,7 +19,7 @@ from pipeline.operations import music
 
 router = APIRouter(prefix="/console/music", include_in_schema=False, dependencies=reader)
 SONGS, SIMILAR = 50, 12
-"""So many on a page."""
+"""Songs on a page."""
 SONG_CSS = {
     SongStatus.PENDING: "waiting",
     SongStatus.PROCESSING: "working",
@@ -37,7 +37,7 @@ MaybeBool = Annotated[bool | None, BLANK]
 
 
 def _length(seconds: int | None) -> str:
-    """`3:07`, as players say it."""
+    """Return a length such as `3:07`."""
     return "–" if seconds is None else f"{seconds // 60}:{seconds % 60:02}"
 
 
@@ -51,12 +51,12 @@ def list_songs(
     run: Annotated[HexId | None, BLANK] = None,
     cursor: Cursor = None,
 ) -> HTMLResponse:
-    """The songs of the library, in the order in which they were added."""
+    """Show the songs of the library, in the order of their addition."""
     (after,) = pages.decode(cursor, int) or (0,)
-    found = music.songs.by(
+    rows = music.songs.by(
         caller, status=status, words=q, run_id=run or "", has_vector=vector, after=after, limit=SONGS + 1
     )
-    some = pages.views(found, SONGS, lambda song: (song.id,))
+    some = pages.views(rows, SONGS, lambda song: (song.id,))
     asked = {"status": status, "vector": "" if vector is None else str(vector).lower(), "q": q, "run": run or ""}
     return screen(
         request,
@@ -74,13 +74,13 @@ def list_songs(
 
 @router.get("/songs/{song_id}")
 def show_song(request: Request, caller: ByCaller, song_id: RowId) -> HTMLResponse:
-    """A song: what its library says, what was found out about it, and songs like it."""
+    """Show a song: its library data, its analysis, and similar songs."""
     song, similar = music.song_by_id.by(caller, song_id), []
     if song.vector_model:
         try:
             similar = music.similar.by(caller, str(song.id), SIMILAR).matches
         except UserError:
-            similar = []  # its vector has gone meanwhile
+            similar = []  # its vector was deleted in between
     return screen(
         request, "music/song.html", song=song, similar=similar, css=SONG_CSS, words=SONG_WORDS, length=_length
     )
@@ -90,12 +90,12 @@ def show_song(request: Request, caller: ByCaller, song_id: RowId) -> HTMLRespons
 def search(
     request: Request, caller: ByCaller, q: Line = "", limit: Annotated[int, Query(ge=1, le=200)] = 20
 ) -> HTMLResponse:
-    """Songs with these words, or for this mood. With a provider of embeddings, that costs one small call."""
-    found, refused = None, ""
+    """Search songs by words or mood. With an embeddings provider, that costs one small call."""
+    result, refused = None, ""
     if q.strip():
         asked_here(request)
         try:
-            found = music.search.by(caller, q, limit)
+            result = music.search.by(caller, q, limit)
         except OverCap:
             raise
         except PenstockError as error:
@@ -105,7 +105,7 @@ def search(
         "music/search.html",
         q=q,
         limit=limit,
-        found=found,
+        result=result,
         refused=refused,
         counts=music.status.by(caller),
         provider=caller.context.settings.music.embeddings_provider,

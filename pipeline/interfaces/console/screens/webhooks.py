@@ -1,4 +1,4 @@
-"""Webhooks: endpoints that events are sent to, and what became of each delivery."""
+"""Webhooks: the endpoints of events, and their deliveries."""
 
 from collections.abc import Sequence
 from datetime import datetime, timedelta
@@ -30,28 +30,28 @@ MAX_HOURS = 24 * 366
 
 
 class EndpointForm(BaseModel):
-    """An endpoint as its form sends it: nothing chosen means every type."""
+    """The form of an endpoint; no choice means every type."""
 
     url: Url
     types: EventTypes = Field(default_factory=list)
     description: Annotated[Line, Field(max_length=200)] = ""
 
 
-class DeliveriesPage(live.Asked):
-    """Which deliveries, from which on."""
+class DeliveriesPage(live.ViewQuery):
+    """The filter of deliveries, and the start of the page."""
 
     endpoint: Annotated[Id | None, BLANK] = None
     status: MaybeStatus = None
     cursor: Annotated[CursorText | None, BLANK] = None
 
     def query(self, **change: str | None) -> dict[str, str]:
-        """The query that asks for them, or for others."""
+        """Return the query of this filter with the given changes."""
         asked = {"endpoint": self.endpoint, "status": self.status, **change}
         return {name: str(value) for name, value in asked.items() if value}
 
 
 def _moves(deliveries: Sequence[DeliveryView], now: datetime) -> bool:
-    """Whether some are under way or about to be, so that the page is worth fetching again soon."""
+    """Return whether some deliveries are under way or due soon, so that the page fetches itself again."""
     soon = now + timedelta(seconds=10)
     return any(
         one.status is DeliveryStatus.SENDING
@@ -61,41 +61,41 @@ def _moves(deliveries: Sequence[DeliveryView], now: datetime) -> bool:
 
 
 def _state(endpoint: EndpointView) -> tuple[str, str, str]:
-    """(css, words, why)."""
+    """Return (css, words, reason)."""
     if not endpoint.active:
         return "paused", "disabled", endpoint.disabled_because or ""
     if endpoint.failures:
-        return "failed", "failing", plural(endpoint.failures, "attempt") + " failed since one succeeded"
+        return "failed", "failing", plural(endpoint.failures, "attempt") + " failed since the last success"
     return "done", "active", ""
 
 
 def _kinds() -> list[tuple[str, list[str]]]:
-    """Every type of event, by what it is about."""
+    """Return all types of events by subject."""
     return [(kind, list(types)) for kind, types in groupby(webhooks.types(), lambda one: one.partition(".")[0])]
 
 
 @router.get("/webhooks")
 def list_endpoints(request: Request, caller: ByCaller) -> HTMLResponse:
-    """The endpoints, and how they do."""
+    """Show the endpoints and their state."""
     counts = webhooks.delivery_counts.by(caller)
     return screen(request, "events/webhooks.html", endpoints=webhooks.endpoints.by(caller), state=_state, counts=counts)
 
 
 @router.get("/webhooks/new", dependencies=admin)
 def ask(request: Request) -> HTMLResponse:
-    """The form for a new endpoint."""
+    """Show the form of a new endpoint."""
     return screen(request, "events/endpoint_new.html", kinds=_kinds())
 
 
 @router.post("/webhooks", dependencies=admin)
 def create(request: Request, caller: ByCaller, form: Annotated[EndpointForm, Form()]) -> HTMLResponse:
-    """Add an endpoint. This page is the only one with its secret."""
+    """Add an endpoint. Only this page shows its secret."""
     return screen(request, "events/endpoint_made.html", status=201, made=webhooks.create.by(caller, **dict(form)))
 
 
 @router.get("/webhooks/{endpoint_id}")
 def show(request: Request, caller: ByCaller, endpoint_id: Id) -> HTMLResponse:
-    """One endpoint, with its newest deliveries."""
+    """Show an endpoint with its newest deliveries."""
     endpoint = webhooks.endpoint.by(caller, endpoint_id)
     newest = webhooks.deliveries.by(caller, endpoint_id, limit=20)
     return screen(
@@ -113,61 +113,61 @@ def show(request: Request, caller: ByCaller, endpoint_id: Id) -> HTMLResponse:
 
 @router.post("/webhooks/{endpoint_id}", dependencies=admin)
 def change(request: Request, caller: ByCaller, endpoint_id: Id, form: Annotated[EndpointForm, Form()]) -> Response:
-    """Change where it is and what it gets."""
+    """Change an endpoint's address, description and types."""
     webhooks.change.by(caller, endpoint_id, **dict(form))
-    return done(request, "The endpoint is changed. What waits for it goes to its new address.")
+    return done(request, "The endpoint is changed. Waiting deliveries go to its new address.")
 
 
 @router.post("/webhooks/{endpoint_id}/enable", dependencies=admin)
 def enable(request: Request, caller: ByCaller, endpoint_id: Id) -> Response:
-    """Send it events from now on."""
+    """Enable an endpoint: send it events from now on."""
     webhooks.change.by(caller, endpoint_id, active=True)
-    return done(request, "The endpoint gets events from now on. “Send again” brings it those that it missed.")
+    return done(request, "The endpoint receives events from now on. Use “Resend” for the events that it missed.")
 
 
 @router.post("/webhooks/{endpoint_id}/disable", dependencies=admin)
 def disable(request: Request, caller: ByCaller, endpoint_id: Id) -> Response:
-    """Send it nothing more."""
+    """Disable an endpoint."""
     webhooks.change.by(caller, endpoint_id, active=False)
-    return done(request, "The endpoint gets nothing more until it is enabled.")
+    return done(request, "The endpoint receives nothing until you enable it.")
 
 
 @router.post("/webhooks/{endpoint_id}/delete", dependencies=admin)
 def delete(request: Request, caller: ByCaller, endpoint_id: Id) -> Response:
-    """Delete it with its deliveries."""
+    """Delete an endpoint with its deliveries."""
     webhooks.remove.by(caller, endpoint_id)
     return done(request, f"The endpoint {endpoint_id} is deleted.", to="/console/events/webhooks")
 
 
 @router.post("/webhooks/{endpoint_id}/test", dependencies=writer)
 def test(request: Request, caller: ByCaller, endpoint_id: Id) -> Response:
-    """Send it a test."""
-    made = webhooks.test.by(caller, endpoint_id)
-    return done(request, f"A test is on its way: delivery {made.id} says how it went.")
+    """Send a test to an endpoint."""
+    delivery = webhooks.test.by(caller, endpoint_id)
+    return done(request, f"A test is on its way: delivery {delivery.id} shows its outcome.")
 
 
 @router.post("/webhooks/{endpoint_id}/replay", dependencies=writer)
 def replay_time(
     request: Request, caller: ByCaller, endpoint_id: Id, hours: Annotated[float, Form(gt=0, le=MAX_HOURS)]
 ) -> Response:
-    """Send it the events of the last hours again."""
+    """Send an endpoint the events of the last hours again."""
     since = caller.context.db.now() - timedelta(hours=hours)
     return done(request, f"{plural(webhooks.replay_range.by(caller, endpoint_id, since), 'event')} will be sent again.")
 
 
 @router.get("/deliveries")
 def list_deliveries(request: Request, caller: ByCaller, page: Annotated[DeliveriesPage, Query()]) -> HTMLResponse:
-    """Deliveries, the newest first."""
+    """Show deliveries, newest first."""
     (before,) = pages.decode(page.cursor, int) or (None,)
-    found = webhooks.deliveries.by(caller, page.endpoint, page.status, before=before, limit=ROWS + 1)
-    shown = pages.views(found, ROWS, lambda one: (one.id,))
+    rows = webhooks.deliveries.by(caller, page.endpoint, page.status, before=before, limit=ROWS + 1)
+    shown = pages.views(rows, ROWS, lambda one: (one.id,))
     return screen(
         request,
         "events/deliveries.html",
         asked=page,
         endpoints=webhooks.endpoints.by(caller),
         css=DELIVERY_CSS,
-        found=shown,
+        page=shown,
         counts=webhooks.delivery_counts.by(caller, page.endpoint),
         moves=not page.cursor and _moves(shown.items, caller.context.db.now()),
     )
@@ -177,29 +177,31 @@ def list_deliveries(request: Request, caller: ByCaller, page: Annotated[Deliveri
 def replay_failed(
     request: Request, caller: ByCaller, endpoint: Annotated[Annotated[Id | None, BLANK], Form()] = None
 ) -> Response:
-    """Send all that failed again."""
-    again = webhooks.replay_failed.by(caller, endpoint)
-    words = plural(again, "delivery", "deliveries")
-    return done(request, f"{words} will be sent again." if again else "No delivery to an active endpoint has failed.")
+    """Send all failed deliveries again."""
+    deliveries = webhooks.replay_failed.by(caller, endpoint)
+    words = plural(deliveries, "delivery", "deliveries")
+    return done(
+        request, f"{words} will be sent again." if deliveries else "No delivery to an active endpoint has failed."
+    )
 
 
 @router.get("/deliveries/{delivery_id}")
 def show_delivery(request: Request, caller: ByCaller, delivery_id: RowId) -> HTMLResponse:
-    """One delivery with all its attempts."""
-    found = webhooks.delivery.by(caller, delivery_id)
+    """Show a delivery with all its attempts."""
+    view = webhooks.delivery.by(caller, delivery_id)
     return screen(
         request,
         "events/delivery.html",
-        delivery=found,
+        delivery=view,
         attempts=webhooks.attempts.by(caller, delivery_id),
         css=DELIVERY_CSS,
-        endpoint=webhooks.endpoint.by(caller, found.endpoint_id),
-        moves=_moves([found], caller.context.db.now()),
+        endpoint=webhooks.endpoint.by(caller, view.endpoint_id),
+        moves=_moves([view], caller.context.db.now()),
     )
 
 
 @router.post("/deliveries/{delivery_id}/replay", dependencies=writer)
 def replay(request: Request, caller: ByCaller, delivery_id: RowId) -> Response:
-    """Send one again."""
+    """Send a delivery again."""
     webhooks.replay.by(caller, delivery_id)
     return done(request, f"Delivery {delivery_id} is sent again.")

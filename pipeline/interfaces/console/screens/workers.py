@@ -1,4 +1,4 @@
-"""Workers and inference nodes: who works, on what, and what an operator does about nodes, jobs and dead letters."""
+"""Workers and inference nodes: their work, and an operator's actions on nodes, jobs and dead letters."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -35,22 +35,22 @@ router = APIRouter(prefix="/console/workers", include_in_schema=False, dependenc
 JOBS, LETTERS, PATIENCE_S = 25, 50, 3.0
 NODE_CSS = {NodeStatus.CONNECTED: "done", NodeStatus.DRAINING: "waiting", NodeStatus.GONE: "paused"}
 _NONE = Filter(types=("none",))
-"""Time changes workers: they are looked at every few seconds."""
+"""Render workers every few seconds: time changes them, without an event."""
 Found = TypeVar("Found")
 TokenId = Annotated[str, Path(pattern=r"^[0-9a-f]{1,32}$")]
 
 
-class WorkersAsked(live.Asked):
-    """Nothing: all workers."""
+class WorkersQuery(live.ViewQuery):
+    """No fields: all workers."""
 
 
-class NodesAsked(live.Asked):
-    """Nothing: all nodes."""
+class NodesQuery(live.ViewQuery):
+    """No fields: all nodes."""
 
 
 @dataclass(frozen=True)
 class Gateway:
-    """What the gateway for inference nodes knows; `problem`: why it knows nothing now."""
+    """The gateway's view of its nodes and jobs; `problem`: the reason for an unknown state."""
 
     status: GatewayView | None = None
     nodes: tuple[NodeView, ...] = ()
@@ -59,15 +59,15 @@ class Gateway:
 
 
 def scope_page(job: Job) -> str:
-    """Where the document, run, batch or item of a worker's job can be seen; empty: nowhere."""
-    if job.flow == "screenshots" and not job.scope.isdecimal():  # a thread, or all vectors
+    """Return the address of the document, run, batch or item of a worker's job; empty without one."""
+    if job.flow == "screenshots" and not job.scope.isdecimal():  # the job of a thread, or of all vectors
         return ""
-    found = place_of_call(job.flow, job.scope, "")
-    return url(found) if found else ""
+    address = place_of_call(job.flow, job.scope, "")
+    return url(address) if address else ""
 
 
 def job_css(job: JobView) -> str:
-    """The colour of a job's state."""
+    """Return the colour of a job's state."""
     if job.state not in DONE:
         return "working" if job.state is JobState.RUNNING else "waiting"
     return {"ok": "done", "error": "failed"}.get(job.outcome, "paused")
@@ -78,8 +78,8 @@ def _workers(fleet: Fleet | None) -> dict[str, str]:
 
 
 @live.view("workers", matches=lambda _: _NONE, every_s=3)
-def all_workers(context: Context, asked: WorkersAsked) -> dict[str, str]:  # noqa: ARG001
-    """The workers."""
+def all_workers(context: Context, asked: WorkersQuery) -> dict[str, str]:  # noqa: ARG001
+    """Render the workers."""
     return _workers(overview.fleet(context))
 
 
@@ -92,19 +92,19 @@ def _gateway(context: Context) -> Gateway:
         return Gateway(problem=str(error) or "The gateway's Redis does not answer.")
 
 
-def _nodes(found: Gateway) -> dict[str, str]:
-    return {"nodes": piece("workers/_nodes.html", found=found, node_css=NODE_CSS, job_css=job_css)}
+def _nodes(view: Gateway) -> dict[str, str]:
+    return {"nodes": piece("workers/_nodes.html", view=view, node_css=NODE_CSS, job_css=job_css)}
 
 
 @live.view("nodes", matches=lambda _: _NONE, every_s=3)
-def all_nodes(context: Context, asked: NodesAsked) -> dict[str, str]:  # noqa: ARG001
-    """The gateway, its nodes and the newest jobs."""
+def all_nodes(context: Context, asked: NodesQuery) -> dict[str, str]:  # noqa: ARG001
+    """Render the gateway, its nodes and the newest jobs."""
     return _nodes(_gateway(context))
 
 
 @router.get("")
 def show(request: Request, context: InContext, caller: ByCaller) -> HTMLResponse:
-    """Workers; and, where somebody ever made a token, inference nodes, jobs and dead letters."""
+    """Show workers and, once a token exists, inference nodes, jobs and dead letters."""
     used, knows = service.is_used(context), caller.is_admin
     shown = _workers(overview.fleet(context)) | (_nodes(_gateway(context)) if used else {})
     return screen(
@@ -123,7 +123,7 @@ def _if_there(look: Callable[[], list[DeadLetterView]]) -> list[DeadLetterView]:
     try:
         return look()
     except (RedisError, UserError):
-        return []  # why is said beside the nodes
+        return []  # the nodes' part shows the problem
 
 
 def _tokens(caller: Caller) -> list[tuple[TokenView, bool]]:
@@ -133,25 +133,25 @@ def _tokens(caller: Caller) -> list[tuple[TokenView, bool]]:
 
 @router.get("/nodes/{node_id}")
 def show_node(request: Request, caller: ByCaller, node_id: GivenId) -> HTMLResponse:
-    """A node, and the jobs that hold its slots."""
+    """Show a node and the jobs that hold its slots."""
     return screen(request, "workers/node.html", node=inference.node.by(caller, node_id), node_css=NODE_CSS)
 
 
 @router.get("/jobs/{job_id}")
 def show_job(request: Request, caller: ByCaller, job_id: GivenId) -> HTMLResponse:
-    """A job of an inference node."""
+    """Show a job of an inference node."""
     job = inference.job.by(caller, job_id)
     return screen(request, "workers/job.html", job=job, job_css=job_css, is_open=job.state not in DONE)
 
 
 class Draining(BaseModel):
-    """Why a node is drained."""
+    """The reason of a drain."""
 
     reason: Line = ""
 
 
 class NewToken(BaseModel):
-    """Whom a token is for."""
+    """The form of a token."""
 
     name: Annotated[Line, StringConstraints(min_length=1, max_length=100)]
     kind: TokenKind = TokenKind.NODE
@@ -160,27 +160,29 @@ class NewToken(BaseModel):
 
 @router.post("/nodes/{node_id}/drain", dependencies=admin)
 def drain(request: Request, caller: ByCaller, node_id: GivenId, how: Annotated[Draining, Form()]) -> Response:
-    """Ask a node to finish what it has, and to end."""
+    """Ask a node to finish its jobs and end."""
     inference.drain.by(caller, node_id, how.reason)
-    return done(request, f"{node_id} finishes what it has, takes no more, and ends.")
+    return done(request, f"{node_id} finishes its jobs, takes no more, and ends.")
 
 
 @router.post("/nodes/{node_id}/revoke", dependencies=admin)
 def revoke(request: Request, caller: ByCaller, node_id: GivenId) -> Response:
-    """Close a node's connection, and revoke what is its alone."""
-    found = inference.revoke.by(caller, node_id)
-    shared = found.shared_token
-    said = (
-        f" The token “{shared.name}” is others', too: revoke it as well if the node must not return." if shared else ""
+    """Close a node's connection, and revoke the tokens that only it uses."""
+    revoked = inference.revoke.by(caller, node_id)
+    shared = revoked.shared_token
+    message = (
+        f" The token “{shared.name}” also serves other nodes: revoke it too if the node must not return."
+        if shared
+        else ""
     )
-    return done(request, f"{node_id} is cut off; its jobs go to others.{said}", to="/console/workers")
+    return done(request, f"{node_id} is disconnected; other nodes take its jobs.{message}", to="/console/workers")
 
 
 @router.post("/jobs/{job_id}/cancel", dependencies=admin)
 def cancel(request: Request, caller: ByCaller, job_id: GivenId) -> Response:
-    """Cancel a job, also if sessions wait for it."""
+    """Cancel a job, even if sessions wait for it."""
     inference.cancel_job.by(caller, job_id)
-    return done(request, "The job is ending: whoever waits for it gets the error “cancelled”.")
+    return done(request, "The job is ending: the sessions that wait for it get the error “cancelled”.")
 
 
 @router.post("/dlq/{instance_id}/{letter_id}/replay", dependencies=admin)
@@ -199,13 +201,13 @@ def drop(request: Request, caller: ByCaller, instance_id: GivenId, letter_id: De
 
 @router.post("/tokens", dependencies=admin)
 def create_token(request: Request, caller: ByCaller, new: Annotated[NewToken, Form()]) -> HTMLResponse:
-    """Make a token. The answer alone has its secret."""
-    made = inference.create_token.by(caller, new.name, new.kind, expires_days=new.days)
-    return screen(request, "workers/token.html", token=made.token, secret=made.secret)
+    """Create a token. Only the answer holds its secret."""
+    created = inference.create_token.by(caller, new.name, new.kind, expires_days=new.days)
+    return screen(request, "workers/token.html", token=created.token, secret=created.secret)
 
 
 @router.post("/tokens/{token_id}/revoke", dependencies=admin)
 def revoke_token(request: Request, caller: ByCaller, token_id: TokenId) -> Response:
-    """End a token, and every connection with it."""
+    """Revoke a token, and end its connections."""
     ended = inference.revoke_token.by(caller, token_id)
-    return done(request, f"The token “{ended.name}” is revoked: connections with it end.")
+    return done(request, f"The token “{ended.name}” is revoked: its connections end.")

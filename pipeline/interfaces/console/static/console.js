@@ -1,4 +1,4 @@
-// What every screen needs: times that stay relative, dialogs that ask, keys, and the word that says whether it is live.
+// Scripts for every screen: relative times, confirmation dialogs, keys, and the label that shows whether it is live.
 
 const LIVE = document.getElementById("live");
 const STEPS = [[31536000, "y"], [86400, "d"], [3600, "h"], [60, "min"]];
@@ -24,11 +24,11 @@ export function tellTimes(root = document) {
 }
 
 tellTimes();
-// Every second: what waits for a provider goes on “in 7 s”.
+// Every second, because waits of seconds are shown, such as “in 7 s”.
 setInterval(() => { if (!document.hidden) tellTimes(); }, 1000);
 document.addEventListener("htmx:after:swap", () => tellTimes());
 
-// Whether changes arrive.
+// The label shows whether changes arrive.
 function say(words, lost) {
   if (!LIVE) return;
   LIVE.hidden = false;
@@ -51,7 +51,7 @@ document.addEventListener("submit", (event) => {
   event.preventDefault();
   event.stopImmediatePropagation();
   document.getElementById("ask-words").textContent = words;
-  document.getElementById("ask-yes").textContent = event.submitter?.textContent?.trim() || "Go on";
+  document.getElementById("ask-yes").textContent = event.submitter?.textContent?.trim() || "Continue";
   const { submitter } = event;
   ask.returnValue = "no";
   ask.showModal();
@@ -63,7 +63,7 @@ document.addEventListener("submit", (event) => {
   }, { once: true });
 }, true);
 
-// What an action said can be dismissed, and goes by itself unless it is an error.
+// The message of an action can be dismissed, and disappears after a while unless it is an error.
 document.addEventListener("click", (event) => {
   if (event.target.closest("[data-dismiss]")) event.target.closest("p").remove();
   const opens = event.target.closest("[data-opens]");
@@ -82,7 +82,7 @@ new MutationObserver(() => {
   fading = setTimeout(() => document.querySelector("#said .ok")?.remove(), 8000);
 }).observe(document.getElementById("said"), { childList: true });
 
-// Keys: elements with `data-key` are focused or clicked by that key. Not while somebody types.
+// Keys focus or click the element with that `data-key`, except during typing.
 export function isTyping(event) {
   return event.target.closest("input:not([type=checkbox], [type=radio]), textarea, select, [contenteditable], dialog[open]") !== null;
 }
@@ -100,7 +100,7 @@ document.addEventListener("keydown", (event) => {
   else found.click();
 });
 
-// Filters take effect as they are chosen; without scripts, their button does it.
+// Filters apply when they change; without scripts, their button applies them.
 document.addEventListener("change", (event) => {
   const form = event.target.form;
   if (form?.matches("[data-submits]") && event.target.matches("select, [type=checkbox], [type=radio], [type=date]")) form.requestSubmit();

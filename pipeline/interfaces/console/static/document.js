@@ -1,5 +1,5 @@
-// One document: a block on the picture and its text mark each other; pictures that fail are asked for again; the page
-// is fetched again when it has another text.
+// One document: a block on the picture and its text mark each other; failed pictures are fetched again; so is the page
+// when its text changes.
 
 const TRIES = 5;
 
@@ -12,7 +12,7 @@ function mark(name, id) {
   if (id) for (const one of both(id)) one.classList.add(name);
 }
 
-// Within its own column: the window stays where it is.
+// Scroll only the element's own column, not the window.
 function reveal(element) {
   const column = element?.closest(".paper, .text, .strip");
   if (!column) return;
@@ -52,7 +52,7 @@ document.addEventListener("keydown", (event) => {
   if (event.key === "Escape" && !document.querySelector("dialog[open], details.menu[open]")) mark("on", "");
 });
 
-// Pictures: too many at once is no reason for a hole.
+// The server refuses pictures when too many are requested at once: fetch those later.
 document.addEventListener("error", (event) => {
   const picture = event.target;
   if (!(picture instanceof HTMLImageElement) || !picture.closest(".desk")) return;
@@ -71,8 +71,8 @@ document.addEventListener("error", (event) => {
   }
 }, true);
 
-// Another text of the shown page, or another thing that can be done: what is pushed is the same for all who look, so the
-// rest is fetched. Not while somebody chooses something.
+// The page's text or the possible actions changed. The server pushes only what is the same for all callers, so fetch the
+// rest, but not while a menu or dialog is open.
 let asked = 0;
 let waiting = null;
 function isBusy() {
@@ -101,7 +101,7 @@ document.addEventListener("toggle", (event) => {
   if (event.target.matches?.("details.menu") && event.target.open) event.target.querySelector("select, div > a, button")?.focus();
 }, true);
 
-// The strip shows where one is. Who is faster than the pages come goes on from where they will be.
+// Mark the chosen page in the strip at once, so that the next key press continues from it even before it is loaded.
 function stand(page) {
   for (const cell of document.querySelectorAll(".strip li")) {
     const here = cell.id === `cell-${page}`;
@@ -125,7 +125,7 @@ document.addEventListener("click", (event) => {
   }
 });
 
-// After a swap: another page is read from its top.
+// After a swap, show another page from its top.
 let shown = document.getElementById("text")?.dataset.page;
 function settle() {
   const page = document.getElementById("text")?.dataset.page;

@@ -6,7 +6,7 @@ const form = () => document.getElementById("some");
 const boxes = () => [...document.querySelectorAll('.documents tbody input[name="id"]')];
 const links = () => [...document.querySelectorAll(".documents tbody .name a")];
 
-function tellSelected() {
+function showSelected() {
   const chosen = boxes().filter((box) => box.checked).length;
   const words = document.getElementById("selected-count");
   if (words) words.textContent = `${chosen} selected:`;
@@ -27,16 +27,16 @@ document.addEventListener("click", (event) => {
     for (const one of all.slice(from, to + 1)) one.checked = box.checked;
   }
   last = box;
-  tellSelected();
+  showSelected();
 });
 document.addEventListener("change", (event) => {
   if (event.target.id === "all") for (const box of boxes()) box.checked = event.target.checked;
-  if (event.target.matches("#all, .documents input")) tellSelected();
+  if (event.target.matches("#all, .documents input")) showSelected();
 });
 document.addEventListener("reset", (event) => {
-  if (event.target === form()) setTimeout(tellSelected);
+  if (event.target === form()) setTimeout(showSelected);
 });
-document.addEventListener("htmx:after:swap", tellSelected);
+document.addEventListener("htmx:after:swap", showSelected);
 
 document.addEventListener("keydown", (event) => {
   if (event.ctrlKey || event.metaKey || event.altKey) return;
@@ -48,7 +48,7 @@ document.addEventListener("keydown", (event) => {
   if (event.key === "x") {
     const box = boxes()[Math.max(0, at)];
     box.checked = !box.checked;
-    tellSelected();
+    showSelected();
     return;
   }
   const next = event.key === "j" ? Math.min(at + 1, all.length - 1) : Math.max(at - 1, 0);
@@ -56,4 +56,4 @@ document.addEventListener("keydown", (event) => {
   all[next].closest("tr").scrollIntoView({ block: "nearest" });
 });
 
-tellSelected();
+showSelected();

@@ -1,4 +1,4 @@
-// The log stands still while somebody reads in it: no stream, so nothing moves; then it shows all there is by then.
+// The log pauses while its details are open: it drops the stream. On “Continue” it shows all events since.
 
 const button = document.getElementById("flow-stops");
 const says = document.getElementById("flow-says");

@@ -1,4 +1,4 @@
-// Files can be dropped, a folder gives its name, an upload shows how far it is; beside chunks stands the page that they are on.
+// Dropped files, folder names, upload progress, and the picture of the page beside its chunks.
 
 for (const form of document.querySelectorAll("form[enctype]")) {
   const input = form.querySelector("input[type=file]");
@@ -29,7 +29,7 @@ for (const form of document.querySelectorAll("form[enctype]")) {
       if (said) document.getElementById("said").replaceChildren(said);
     };
     request.open("POST", form.action);
-    request.setRequestHeader("HX-Request", "true"); // the answer is where to go, or a sentence
+    request.setRequestHeader("HX-Request", "true"); // answer with an address to go to, or a message
     button.disabled = true;
     request.send(new FormData(form));
   });
@@ -44,7 +44,7 @@ if (page) {
     shown.textContent = number;
     const image = page.querySelector("img");
     image.src = `${page.dataset.at}${number}/picture?width=1000`;
-    image.alt = `Page ${number} as it is in the file`;
+    image.alt = `Page ${number} of the file`;
   };
   const settle = () => {
     const chunks = [...document.querySelectorAll(".chunk[data-page]")];

@@ -1,4 +1,4 @@
-// Lines of text and their places on the picture, linked both ways; pictures that are asked for again.
+// Links between lines of text and their places on the picture; retries of refused pictures.
 
 function mark(from, on) {
   const seen = from.closest(".seen");
@@ -20,7 +20,7 @@ document.addEventListener("click", (event) => {
   from.closest(".seen").querySelector(`${selector}[data-line="${from.dataset.line}"]`)?.scrollIntoView({ block: "nearest" });
 });
 
-// The first line with a word that was looked for is in sight. Only its list scrolls.
+// Scroll the list of lines to the first matching word; the window stays.
 function show() {
   const first = document.querySelector(".lines li.has");
   if (first) first.parentElement.scrollTop = first.offsetTop - first.parentElement.offsetTop - 40;
@@ -28,7 +28,7 @@ function show() {
 show();
 document.addEventListener("htmx:after:swap", show);
 
-// While many pictures are made at once, some are refused: they are asked for again.
+// The server refuses pictures when too many are requested at once: fetch those later.
 document.addEventListener("error", (event) => {
   const picture = event.target;
   if (!picture.matches?.(".thumb img, .picture img")) return;

@@ -1,6 +1,6 @@
-// Files are sent one by one, a few at the same time; each says how far it is and what became of it.
+// Upload each file in a request of its own, a few at a time, and show the progress and outcome of each.
 
-// Where they go and what they may be stands on the form `#drop`: `data-to`, `data-shows`, `data-suffixes`, `data-times`.
+// The form `#drop` holds the address and the accepted types: `data-to`, `data-shows`, `data-suffixes`, `data-times`.
 
 const AT_ONCE = 3;
 const TRIES = 5;
@@ -22,7 +22,7 @@ function files(count) {
   return `${count.toLocaleString("en")} ${count === 1 ? "file" : "files"}`;
 }
 
-// One line of the board. Names are text, never markup.
+// One line of the list. Names are text, never markup.
 function line(item) {
   const row = document.createElement("li");
   const name = document.createElement("span");
@@ -64,7 +64,7 @@ function end(item, state, words) {
 
 function cancel(item) {
   if (item.state !== "waiting" && item.state !== "sending") return;
-  clearTimeout(item.again);
+  clearTimeout(item.retry);
   const at = waiting.indexOf(item);
   if (at >= 0) waiting.splice(at, 1);
   item.request?.abort();
@@ -88,7 +88,7 @@ function tell() {
   id("uploads-close").hidden = left > 0;
 }
 
-// The list shows what was added; not for each of a hundred files.
+// Refresh the page's list after uploads, but not after each of a hundred files.
 function refresh() {
   clearTimeout(refreshing);
   refreshing = setTimeout(() => document.body.dispatchEvent(new CustomEvent("changed")), active.size || waiting.length ? 1500 : 150);
@@ -105,15 +105,15 @@ function problem(request, name) {
   try {
     const words = JSON.parse(request.responseText).detail;
     if (words) return words.startsWith(name) ? words : words[0].toUpperCase() + words.slice(1);
-  } catch { /* not from us */ }
-  return request.status ? `The server answered with ${request.status}.` : "The server cannot be reached.";
+  } catch { /* the answer is not Penstock's */ }
+  return request.status ? `The server answered with ${request.status}.` : "The server does not answer.";
 }
 
 function send(item) {
   const most = Number(drop().dataset.mostMb);
   item.state = "sending";
   active.add(item);
-  if (item.file.size > most * 1e6) return end(item, "failed", `It has ${size(item.file.size)}; the most is ${most} MB.`);
+  if (item.file.size > most * 1e6) return end(item, "failed", `The file has ${size(item.file.size)}; the limit is ${most} MB.`);
   if (!item.file.size) return end(item, "failed", "The file is empty.");
   const body = new FormData();
   for (const [name, value] of item.options) body.append(name, value);
@@ -125,7 +125,7 @@ function send(item) {
   request.upload.addEventListener("progress", (event) => {
     item.share = event.lengthComputable && event.total ? event.loaded / event.total : 0;
     item.bar.value = item.share;
-    say(item, item.share < 1 ? `${Math.round(item.share * 100)} %` : "is being looked at");
+    say(item, item.share < 1 ? `${Math.round(item.share * 100)} %` : "is being checked");
     tell();
   });
   request.addEventListener("load", () => {
@@ -136,19 +136,19 @@ function send(item) {
   });
   request.addEventListener("error", () => {
     if (item.tries < TRIES) return later(item, 2 * item.tries, "The connection was lost");
-    end(item, "failed", "The server cannot be reached.");
+    end(item, "failed", "The server does not answer.");
   });
   request.open("POST", drop().dataset.to);
   request.setRequestHeader("Accept", "application/json");
   request.send(body);
-  say(item, "begins");
+  say(item, "starting");
 }
 
 function later(item, seconds, why) {
   item.share = 0;
   item.bar.value = 0;
-  say(item, `${why}: again in ${seconds} s`);
-  item.again = setTimeout(() => send(item), seconds * 1000);
+  say(item, `${why}: retry in ${seconds} s`);
+  item.retry = setTimeout(() => send(item), seconds * 1000);
 }
 
 function accepted(item, found) {
@@ -164,11 +164,11 @@ function accepted(item, found) {
   refresh();
 }
 
-// What became of a document, or of a frame of a screen.
+// The outcome for a document or frame, in words.
 function outcome(found) {
-  if (found.status === "COMPLETED") return "was converted before";
+  if (found.status === "COMPLETED") return "already converted";
   if (found.outcome === "duplicate") return `left out: ${found.distance || "none"} of 256 bits differ from frame ${found.nearest_id}`;
-  return { known: "was known", excluded: "left out: excluded", inactive: "left out: its source is off" }[found.outcome] ?? "sent";
+  return { known: "already here", excluded: "left out: excluded", inactive: "left out: its source is off" }[found.outcome] ?? "sent";
 }
 
 function next() {
@@ -192,14 +192,14 @@ function add(found, others) {
     if (all.length <= SHOWN) id("uploads-list").append(row);
   }
   const names = passed.slice(0, 5).join(", ") + (passed.length > 5 ? ` and ${(passed.length - 5).toLocaleString("en")} more` : "");
-  const beyond = all.length > SHOWN ? ` ${files(all.length - SHOWN)} more are sent without a line of their own.` : "";
-  id("uploads-passed").textContent = (passed.length ? `Passed over, since their type is not one of these: ${names}.` : "") + beyond;
+  const beyond = all.length > SHOWN ? ` ${files(all.length - SHOWN)} more are sent but not listed.` : "";
+  id("uploads-passed").textContent = (passed.length ? `Skipped, because of their types: ${names}.` : "") + beyond;
   id("uploads-passed").hidden = !passed.length && !beyond;
   id("uploads").hidden = !all.length && !passed.length;
   next();
 }
 
-// Of a folder, only files that can be converted, as `penstock convert` does; a file that somebody chose is always sent.
+// From a folder, send only files that Penstock can convert, as `penstock convert` does; always send a file chosen itself.
 function sorted(list, inFolder) {
   const suffixes = new RegExp(`\\.(${drop().dataset.suffixes})$`, "i");
   const found = [];
@@ -269,7 +269,7 @@ document.addEventListener("change", (event) => {
   add(...sorted(chosen, event.target.id === "folder"));
 });
 document.addEventListener("submit", (event) => {
-  if (event.target.id === "drop") event.preventDefault(); // Enter in an option: files are sent when they are chosen
+  if (event.target.id === "drop") event.preventDefault(); // Enter in an option submits nothing: choosing files sends them
 });
 window.addEventListener("beforeunload", (event) => {
   if (active.size || waiting.length) event.preventDefault();

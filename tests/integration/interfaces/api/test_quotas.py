@@ -253,7 +253,7 @@ async def unsent(_: Message) -> None:
 def test_many_who_ask_whether_it_is_ready_have_one_of_them_look(
     connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    looks, go, really = 0, Event(), health._look
+    looks, go, really = 0, Event(), health._check
 
     def look(context: Context) -> health.Readiness:
         nonlocal looks
@@ -261,7 +261,7 @@ def test_many_who_ask_whether_it_is_ready_have_one_of_them_look(
         go.wait(60)
         return really(context)
 
-    monkeypatch.setattr(health, "_look", look)
+    monkeypatch.setattr(health, "_check", look)
     client = connect(host="0.0.0.0")
     with ThreadPoolExecutor(6) as pool:
         asked = [pool.submit(client.get, "/readyz") for _ in range(6)]

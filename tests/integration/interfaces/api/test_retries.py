@@ -71,7 +71,7 @@ def _console(client: TestClient, verb: str, document_id: str) -> str:
 def _console_bulk(client: TestClient, verb: str, document_id: str) -> str:
     answer = client.post(f"{CONSOLE}/actions/{verb}", data={"id": [document_id], "total": "1"}, headers=PARTIAL)
     words = unquote(answer.headers["set-cookie"])
-    return DONE if "1 document is" in words else _of_words(words.partition("One stayed as it was")[2])
+    return DONE if "1 document is" in words else _of_words(words.partition("One is unchanged")[2])
 
 
 def _assistant(client: TestClient, verb: str, document_id: str) -> str:

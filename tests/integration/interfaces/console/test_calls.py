@@ -23,7 +23,7 @@ def make(context: Context, count: int = 1, **values: object) -> None:
     context.db.run(lambda session: session.execute(insert(CALLS), rows))
 
 
-def test_without_any_call_the_page_says_when_there_will_be_one(api: TestClient) -> None:
+def test_without_calls_the_page_says_when_calls_are_made(api: TestClient) -> None:
     answer = api.get(CALLS_AT, headers=PAGE)
     assert answer.status_code == 200
     assert "No calls yet" in answer.text
@@ -48,7 +48,7 @@ def test_calls_are_drawn_summed_up_by_model_and_listed(context: Context, api: Te
     assert text.count('id="call-') == 4 + len(("figures", "list"))
 
 
-def test_filters_come_from_the_query_and_empty_ones_of_a_form_mean_nothing(context: Context, api: TestClient) -> None:
+def test_filters_come_from_the_query_and_empty_form_fields_are_ignored(context: Context, api: TestClient) -> None:
     make(context, 2, model="small")
     make(context, status="permanent", model="large", flow="music", scope_id="7")
     empty = {"flow": "", "provider": "", "model": "", "status": "", "scope_id": ""}
@@ -74,7 +74,7 @@ def test_pages_follow_one_another(context: Context, api: TestClient) -> None:
     assert "hx-sse:connect" not in second, "older calls do not change"
 
 
-def test_what_the_model_said_is_for_administrators(context: Context, connect: Connect) -> None:
+def test_only_administrators_see_a_models_answer(context: Context, connect: Connect) -> None:
     make(context, preview=f"the secret answer {HOSTILE}", error=None)
     with context.db.read() as session:
         call_id = session.execute(CALLS.select()).one().id
@@ -90,13 +90,13 @@ def test_a_call_for_a_search_leads_nowhere(context: Context, api: TestClient) ->
     assert "/console/music/runs" not in api.get(CALLS_AT, headers=PAGE).text
 
 
-def test_a_call_that_is_not_there_is_a_page_that_says_so(api: TestClient) -> None:
+def test_an_unknown_call_is_a_page_that_says_so(api: TestClient) -> None:
     answer = api.get(f"{CALLS_AT}/17", headers=PAGE)
     assert answer.status_code == 404
     assert "here is no call 17" in answer.text
 
 
-def test_a_call_names_the_file_that_it_was_for(context: Context, api: TestClient) -> None:
+def test_a_call_names_the_file_of_its_document(context: Context, api: TestClient) -> None:
     document = insert_document(context, filename=f"{HOSTILE}.pdf")
     make(context, 2, scope_id=document)
     listed = api.get(CALLS_AT, headers=PAGE).text

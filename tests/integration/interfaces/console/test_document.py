@@ -1,4 +1,4 @@
-"""The screen of one document: its pages, a page beside its text, its attempts, and what can be done with it."""
+"""The screen of one document: its pages, a page beside its text, its attempts, and its actions."""
 
 import re
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ from starlette.testclient import TestClient
 from pipeline.flows.documents.models import ATTEMPTS, DOCUMENTS, LAYOUTS, PAGES
 from pipeline.flows.documents.states import DocumentStatus, PageStatus
 from pipeline.interfaces.console.page_text import MOST_BLOCKS
-from pipeline.interfaces.console.screens.document import AROUND, DocumentAsked, fragments
+from pipeline.interfaces.console.screens.document import AROUND, DocumentQuery, fragments
 from pipeline.storage.api_keys import Scope
 from pipeline.storage.context import Context
 from tests.integration.interfaces.api.conftest import Connect
@@ -89,7 +89,7 @@ def test_boxes_lie_on_the_picture_and_lead_to_their_sections(api: TestClient, co
     assert "<h1>&lt;img src=x" in page
 
 
-def test_words_that_were_searched_for_are_marked(api: TestClient, context: Context) -> None:
+def test_searched_words_are_marked(api: TestClient, context: Context) -> None:
     mine = insert_document(context, D.COMPLETED, [C])
     with_layout(context, mine)
     page = shown(api, mine, q="valve")
@@ -150,21 +150,21 @@ def test_a_long_document_shows_a_part_of_its_strip(api: TestClient, context: Con
     assert f'failed: <a href="/console/documents/{mine}?page=151">151</a>' in shown(api, mine)
 
 
-def test_pages_say_how_they_are_and_why(api: TestClient, context: Context) -> None:
+def test_pages_show_their_state_and_its_reason(api: TestClient, context: Context) -> None:
     mine = insert_document(context, D.PROCESSING, [C, F, P.PENDING, P.PROCESSING, P.RETRYING])
     assert "This page failed" in shown(api, mine, page=2)
     assert "it failed" in shown(api, mine, page=2)
-    assert "This page waits" in shown(api, mine, page=3)
+    assert "This page is waiting" in shown(api, mine, page=3)
     assert "No worker is running" in shown(api, insert_document(context, D.PROCESSING, [P.PENDING]))
     assert "This page is being converted" in shown(api, mine, page=4)
-    assert "Below is its text from before" in shown(api, mine, page=5)
+    assert "Its previous text is below" in shown(api, mine, page=5)
     assert "No pages yet" in shown(api, insert_document(context, D.PENDING, []))
     answer = api.get(at("0123456789abcdef"), headers={"accept": "text/html"})
     assert answer.status_code == 404
     assert "there is no document" in unescape(answer.text).lower()
 
 
-def test_attempts_are_compared_and_one_is_taken(api: TestClient, context: Context) -> None:
+def test_attempts_are_compared_and_one_is_promoted(api: TestClient, context: Context) -> None:
     mine = insert_document(context, D.COMPLETED, [C])
     other = try_page(context, mine, "text of page one", cost=0.0042, input_tokens=1400, output_tokens=300)
     lost = try_page(context, mine, "", status="transient", error="the connection was lost", effective=False)
@@ -172,8 +172,8 @@ def test_attempts_are_compared_and_one_is_taken(api: TestClient, context: Contex
     page = shown(api, mine, tab="attempts")
     assert "<del>1</del>" in page
     assert "<ins>one</ins>" in page
-    assert "Take this one" in page
-    for words in ("1,400 + 300 tokens", "$0.0042", "the connection was lost", "It came too late", "text of the page"):
+    assert "Use this text" in page
+    for words in ("1,400 + 300 tokens", "$0.0042", "the connection was lost", "It came too late", "current text"):
         assert words in page, words
     assert f"attempt={lost}" not in page
     assert f"Attempt {same} is the page" in shown(api, mine, tab="attempts", attempt=same)
@@ -186,7 +186,7 @@ def test_attempts_are_compared_and_one_is_taken(api: TestClient, context: Contex
     assert post(api, mine, f"pages/1/attempts/{lost}/promote").status_code == 404
 
 
-def test_pages_are_converted_again_by_whom_one_chooses(api: TestClient, context: Context) -> None:
+def test_pages_are_retried_with_the_chosen_provider(api: TestClient, context: Context) -> None:
     mine = insert_document(context, D.PARTIAL_FAILED, [C, F], provider="openai")
     page = shown(api, mine)
     assert '<option value="local|">' in page
@@ -205,7 +205,7 @@ def test_pages_are_converted_again_by_whom_one_chooses(api: TestClient, context:
     assert document(context, done).status == D.PENDING
 
 
-def test_what_can_be_done_asks_and_says_what_it_touches(api: TestClient, context: Context) -> None:
+def test_actions_ask_first_and_name_what_they_change(api: TestClient, context: Context) -> None:
     mine = insert_document(context, D.PROCESSING, [C, P.PENDING], filename='a "b".pdf')
     page = unescape(shown(api, mine))
     assert "1 page not converted yet" in page
@@ -213,7 +213,7 @@ def test_what_can_be_done_asks_and_says_what_it_touches(api: TestClient, context
     assert "is paused" in post(api, mine, "pause").text
     page = shown(api, mine)
     assert f'action="/console/documents/{mine}/resume"' in page
-    assert "goes on" in post(api, mine, "resume").text
+    assert "continues" in post(api, mine, "resume").text
     assert "is cancelled" in post(api, mine, "cancel").text
     assert "Merge without 1 page" in shown(api, mine)
     assert post(api, mine, "remerge").status_code == 409
@@ -238,9 +238,9 @@ def test_readers_see_everything_and_change_nothing(connect: Connect, context: Co
     assert '<input name="model"' in shown(connect(Scope.ADMIN), mine)
 
 
-def test_what_is_pushed_is_the_same_for_all_who_look(context: Context) -> None:
+def test_pushed_fragments_are_the_same_for_all_callers(context: Context) -> None:
     mine = insert_document(context, D.PARTIAL_FAILED, [C, F])
-    found = fragments(context, DocumentAsked(id=mine))
+    found = fragments(context, DocumentQuery(id=mine))
     assert list(found) == ["facts", "cell-1", "cell-2"]
     for name, html in found.items():
         assert re.match(rf'<\w+ [^>]*id="{name}"', html.strip()), html[:80]
@@ -249,6 +249,6 @@ def test_what_is_pushed_is_the_same_for_all_who_look(context: Context) -> None:
     assert "1 page failed" in found["facts"]
     with context.db.transaction() as session:
         session.execute(update(PAGES).where(PAGES.c.page == 2).values(status=P.RETRYING))
-    again = fragments(context, DocumentAsked(id=mine))
+    again = fragments(context, DocumentQuery(id=mine))
     assert found["cell-1"] == again["cell-1"]
     assert found["cell-2"] != again["cell-2"]

@@ -1,4 +1,4 @@
-"""The screen of documents: the list, what is found, files sent by a plain form, and the same done with many."""
+"""The screen of documents: the list, searches, files from a plain form, and bulk actions."""
 
 import re
 from datetime import timedelta
@@ -29,7 +29,7 @@ HOSTILE = "<img src=x onerror=alert(1)>\"'{{7*7}}.pdf"
 
 @pytest.fixture
 def small_pages(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two rows on a page, two documents a request."""
+    """Show two rows on a page, and act on two documents per request."""
     monkeypatch.setattr(documents, "ROWS", 2)
     monkeypatch.setattr(document_bulk, "AT_ONCE", 2)
 
@@ -45,7 +45,7 @@ def names(page: str) -> list[str]:
 
 
 def link(page: str, words: str) -> str:
-    """Where the link with these words leads."""
+    """Return the target of the link with these words."""
     found = re.search(rf'<a [^>]*href="([^"]*)"[^>]*>{re.escape(words)}', page)
     assert found, f"no link “{words}”"
     return unescape(found[1])
@@ -58,7 +58,7 @@ def test_an_empty_list_says_what_to_do_first(api: TestClient) -> None:
     assert 'enctype="multipart/form-data"' in page
 
 
-def test_a_row_says_how_a_document_stands_and_why(api: TestClient, context: Context) -> None:
+def test_a_row_shows_the_state_of_a_document_and_its_reason(api: TestClient, context: Context) -> None:
     insert_document(context, D.COMPLETED, [P.COMPLETED, P.COMPLETED], filename="done.pdf", cost=0.42)
     insert_document(context, D.PARTIAL_FAILED, [P.COMPLETED, P.FAILED], filename="partly.pdf", model_name="gpt-4o")
     insert_document(context, D.PROCESSING, filename="waits.pdf")
@@ -121,7 +121,7 @@ def test_words_are_found_in_texts_and_lead_to_the_page(api: TestClient, context:
     assert not names(everything)
 
 
-def test_what_files_say_is_shown_and_does_nothing(api: TestClient, context: Context) -> None:
+def test_hostile_names_and_errors_are_escaped(api: TestClient, context: Context) -> None:
     insert_document(context, D.FAILED, [], filename=HOSTILE, error="<script>alert(1)</script>", model_name="<b>m</b>")
     for page in (shown(api), shown(api, f"{SCREEN}?q={HOSTILE}"), shown(api, f"{SCREEN}/actions/delete?q=%3Cimg")):
         assert "<img" not in page
@@ -144,10 +144,10 @@ def test_files_are_sent_by_a_plain_form(api: TestClient, context: Context, tmp_p
     assert api.post(SCREEN, files=[("file", ("", b""))], headers=PAGE).status_code == 422
     refused = api.post(SCREEN, files=[("file", ("b.txt", b"hello"))], headers=PAGE)
     assert refused.status_code == 415
-    assert "That did not work" in refused.text
+    assert "The request failed" in refused.text
 
 
-def test_one_sees_what_an_action_will_touch_before_it_does(api: TestClient, context: Context) -> None:
+def test_a_bulk_action_first_names_the_documents_that_it_changes(api: TestClient, context: Context) -> None:
     ids = [insert_document(context, filename=f"w{n}.pdf") for n in range(7)]
     other = insert_document(context, D.COMPLETED, [], filename="w-done.pdf")
     page = shown(api, f"{SCREEN}/actions/pause?q=w")
@@ -166,12 +166,12 @@ def test_one_sees_what_an_action_will_touch_before_it_does(api: TestClient, cont
     answer = api.post(f"{SCREEN}/actions/cancel", data={"id": ids[:2]}, headers=PAGE)
     assert "2 documents are cancelled." in answer.text
     assert [document(context, one).status for one in ids[:3]] == [D.CANCELLED, D.CANCELLED, D.PAUSED]
-    assert "there is nothing to do" in shown(api, f"{SCREEN}/actions/resume?q=nothing")
+    assert "nothing to do" in shown(api, f"{SCREEN}/actions/resume?q=nothing")
     assert api.get(f"{SCREEN}/actions/explode", headers=PAGE).status_code == 404
 
 
 @pytest.mark.usefixtures("small_pages")
-def test_many_are_gone_through_some_at_a_time(api: TestClient, context: Context) -> None:
+def test_many_documents_are_changed_in_portions(api: TestClient, context: Context) -> None:
     for n in range(5):
         insert_document(context, D.FAILED, [], filename=f"{n}.pdf")
     kept = insert_document(context, D.COMPLETED, [])
@@ -187,7 +187,7 @@ def test_many_are_gone_through_some_at_a_time(api: TestClient, context: Context)
     assert re.findall(r'id="d-([0-9a-f]+)"', shown(api)) == [kept]
 
 
-def test_who_may_only_read_sees_no_actions(connect: Connect, context: Context) -> None:
+def test_a_reader_sees_no_actions(connect: Connect, context: Context) -> None:
     insert_document(context)
     api = connect(Scope.READ)
     page = shown(api)
@@ -198,7 +198,7 @@ def test_who_may_only_read_sees_no_actions(connect: Connect, context: Context) -
     assert api.post(SCREEN, files=[("file", ("a.pdf", b"x"))], headers=PAGE).status_code == 403
 
 
-def test_the_rows_that_are_shown_follow_and_new_ones_are_announced(api: TestClient, context: Context) -> None:
+def test_shown_rows_follow_changes_and_new_ones_are_announced(api: TestClient, context: Context) -> None:
     mine = insert_document(context, D.PROCESSING)
     gone = insert_document(context, D.PROCESSING)
     page = shown(api)

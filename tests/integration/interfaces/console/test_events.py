@@ -1,4 +1,4 @@
-"""The log of events, and webhooks with their deliveries, as people use them."""
+"""The log of events, and webhooks with their deliveries, through their pages."""
 
 from sqlalchemy import update
 from starlette.testclient import TestClient
@@ -8,7 +8,7 @@ from pipeline.flows.webhooks import plan
 from pipeline.flows.webhooks.models import DELIVERIES
 from pipeline.flows.webhooks.states import DeliveryStatus
 from pipeline.interfaces.console import live
-from pipeline.interfaces.console.screens.events import EventsAsked
+from pipeline.interfaces.console.screens.events import EventsQuery
 from pipeline.storage.api_keys import Scope
 from pipeline.storage.context import Context
 from tasks import documents, webhooks
@@ -28,13 +28,13 @@ def paused(context: Context, filename: str = "report.pdf") -> str:
 
 
 def sent(client: TestClient, path: str, **fields: object) -> str:
-    """What an action says."""
+    """Return the message of an action."""
     answer = client.post(path, data=fields, headers={**PAGE, "hx-request": "true"})
     assert answer.status_code == 200, answer.text
     return answer.text
 
 
-def test_the_log_is_newest_first_filtered_and_free_of_what_names_say(context: Context, api: TestClient) -> None:
+def test_the_log_is_newest_first_filtered_and_escaped(context: Context, api: TestClient) -> None:
     assert "No events yet" in api.get(LOG, headers=PAGE).text
     first, second = paused(context), paused(context, HOSTILE)
     documents.cancel(first)
@@ -52,7 +52,7 @@ def test_the_log_is_newest_first_filtered_and_free_of_what_names_say(context: Co
 
 
 def test_the_log_moves_with_the_events_that_match(context: Context) -> None:
-    view, asked = live.VIEWS["events"], EventsAsked(type="document.paused")
+    view, asked = live.VIEWS["events"], EventsQuery(type="document.paused")
     assert view.matches(asked).types == ("document.paused",)
     paused(context)
     assert 'id="event-1"' in view.fragments(context, asked)["event-list"]
@@ -90,7 +90,7 @@ def test_an_endpoint_is_changed_tested_disabled_and_deleted(context: Context, ap
     page = api.get(at, headers=PAGE).text
     assert 'value="document.failed" checked' in page
     assert "is on its way" in sent(api, f"{at}/test")
-    assert "nothing more" in sent(api, f"{at}/disable")
+    assert "receives nothing" in sent(api, f"{at}/disable")
     assert "disabled" in api.get(HOOKS, headers=PAGE).text
     assert "from now on" in sent(api, f"{at}/enable")
     assert "0 events" in sent(api, f"{at}/replay", hours=24)
@@ -100,7 +100,7 @@ def test_an_endpoint_is_changed_tested_disabled_and_deleted(context: Context, ap
 
 
 def test_deliveries_are_listed_with_their_attempts_and_sent_again(context: Context, api: TestClient) -> None:
-    assert "Nothing was sent yet" in api.get(SENT, headers=PAGE).text
+    assert "No deliveries yet" in api.get(SENT, headers=PAGE).text
     endpoint = webhooks.create(URL).endpoint.id
     for _ in range(3):
         paused(context)
@@ -112,7 +112,7 @@ def test_deliveries_are_listed_with_their_attempts_and_sent_again(context: Conte
     assert HOSTILE not in page
     assert 'id="delivery-1"' not in api.get(SENT, params={"status": "failed", "endpoint": ""}, headers=PAGE).text
     waiting = api.get(f"{SENT}/1", headers=PAGE).text
-    assert "Nothing was tried yet" in waiting
+    assert "No attempt yet" in waiting
     assert "every 3s" in waiting
     assert "every 3s" not in api.get(f"{SENT}/2", headers=PAGE).text, "it has ended"
     assert "sent again" in sent(api, f"{SENT}/2/replay")
@@ -120,10 +120,10 @@ def test_deliveries_are_listed_with_their_attempts_and_sent_again(context: Conte
     assert "No delivery" in sent(api, f"{SENT}/replay", endpoint="")
 
 
-def test_what_a_key_may_not_do_is_not_offered(context: Context, connect: Connect) -> None:
+def test_actions_beyond_a_keys_scope_are_not_offered(context: Context, connect: Connect) -> None:
     endpoint = webhooks.create(URL).endpoint.id
     reads, writes = connect(Scope.READ), connect(Scope.WRITE)
     page = reads.get(f"{HOOKS}/{endpoint}", headers=PAGE).text
-    for offered in ("Send a test", "Delete", "Change it"):
+    for offered in ("Send a test", "Delete", "Edit"):
         assert offered not in page
     assert "Send a test" in writes.get(f"{HOOKS}/{endpoint}", headers=PAGE).text

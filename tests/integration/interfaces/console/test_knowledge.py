@@ -1,4 +1,4 @@
-"""The screens of knowledge: bases, items, chunks, what is added, and the search playground."""
+"""The screens of knowledge: bases, items, chunks, additions, and the search playground."""
 
 import re
 from collections.abc import Iterator
@@ -11,8 +11,8 @@ from starlette.testclient import TestClient
 from pipeline.flows.knowledge.models import BASES, CHUNKS, ITEMS
 from pipeline.flows.knowledge.states import ItemStatus
 from pipeline.interfaces.console import live
-from pipeline.interfaces.console.screens.knowledge_bases import BaseAsked, QueueAsked, one_base, one_queue
-from pipeline.interfaces.console.screens.knowledge_items import ItemAsked, one_item
+from pipeline.interfaces.console.screens.knowledge_bases import BaseQuery, QueueQuery, one_base, one_queue
+from pipeline.interfaces.console.screens.knowledge_items import ItemQuery, one_item
 from pipeline.storage.api_keys import Scope
 from pipeline.storage.context import Context
 from tasks import knowledge as flow
@@ -39,14 +39,14 @@ def page(client: TestClient, path: str = "", **query: Any) -> str:
 
 
 def press(client: TestClient, path: str, code: int = 200, **fields: Any) -> str:
-    """The page that a form leads to, with what was said."""
+    """Return the page after a form, with its message."""
     came = {"referer": f"http://127.0.0.1{KNOWLEDGE}"}
     answer = client.post(f"{KNOWLEDGE}/{path}", data=fields, headers={**BROWSER, **came})
     assert answer.status_code == code, answer.text
     return answer.text
 
 
-def test_a_base_is_made_changed_and_deleted(api: TestClient, context: Context) -> None:
+def test_a_base_is_created_changed_and_deleted(api: TestClient, context: Context) -> None:
     assert "No knowledge base yet" in page(api)
     assert "as the settings say: local" in page(api, "/new")
     made = press(api, "bases", name="manuals", description="of pumps\r\nand valves", provider="", chunk_tokens="256")
@@ -63,10 +63,10 @@ def test_a_base_is_made_changed_and_deleted(api: TestClient, context: Context) -
     assert "0 items with 0 chunks" in shown
     assert "handbooks is being deleted." in press(api, f"{at}/delete")
     assert api.get(f"{KNOWLEDGE}/{at}", headers=PAGE).status_code == 404
-    assert "This base is gone" in one_base(context, BaseAsked(base=view.id))["kb-states"]
+    assert "This base is deleted" in one_base(context, BaseQuery(base=view.id))["kb-states"]
 
 
-def test_files_addresses_and_notes_are_added_and_what_cannot_be_is_told(api: TestClient, base: str) -> None:
+def test_files_addresses_and_notes_are_added_and_failures_are_reported(api: TestClient, base: str) -> None:
     files = [("files", ("pump.md", b"# Pumps\n\nChange the filter.")), ("files", ("", b""))]
     at = f"{KNOWLEDGE}/bases/{base}"
     added = api.post(f"{at}/files", files=files, data={"groupName": ""}, headers=BROWSER)
@@ -91,7 +91,7 @@ def test_files_addresses_and_notes_are_added_and_what_cannot_be_is_told(api: Tes
     assert flow.tally(base).total == 6
 
 
-def test_items_are_filtered_and_all_that_match_are_acted_on(api: TestClient, context: Context, base: str) -> None:
+def test_items_are_filtered_and_actions_cover_all_that_match(api: TestClient, context: Context, base: str) -> None:
     for name in ("pump.pdf", "valve.pdf"):
         add_item(context, base, ItemStatus.FAILED, name=name, error="no text was found in it")
     done = add_item(context, base, ItemStatus.COMPLETED, name="pump.md", progress=100, generation=1)
@@ -101,7 +101,7 @@ def test_items_are_filtered_and_all_that_match_are_acted_on(api: TestClient, con
     failed = page(api, f"/bases/{base}", status="failed", q="pump", type="")
     assert "valve.pdf" not in failed
     assert "All 1 item that match" in failed
-    assert "No item is like that" in page(api, f"/bases/{base}", q="zebra")
+    assert "No item matches" in page(api, f"/bases/{base}", q="zebra")
     assert "1 item is being read again." in press(api, f"bases/{base}/items/reprocess", status="failed", q="pump")
     assert {item.name for item in flow.items(base, status=["failed"])} == {"valve.pdf"}
     assert "2 others left alone" in press(api, f"bases/{base}/items/cancel")
@@ -121,22 +121,20 @@ def test_chunks_are_paged_with_their_places_and_words_are_marked(api: TestClient
     assert 'id="chunk-25"' in later
     assert 'id="chunk-19"' not in later
     assert "at=40" in later
-    assert "No chunk is there" in page(api, f"/items/{item}", at=4000)
+    assert "No chunk here" in page(api, f"/items/{item}", at=4000)
     text = page(api, f"/items/{item}/text")
     assert "<h1>Pumps</h1>" in text
     file = api.get(f"{KNOWLEDGE}/items/{item}/file")
     assert file.headers["content-disposition"].startswith("attachment")
-    assert "is read again" in press(api, f"items/{item}/reprocess")
-    assert 'id="kb-item"' in one_item(context, ItemAsked(item=item))["kb-item"]
-    assert "It was stopped." in press(api, f"items/{item}/cancel")
+    assert "is being read again" in press(api, f"items/{item}/reprocess")
+    assert 'id="kb-item"' in one_item(context, ItemQuery(item=item))["kb-item"]
+    assert "The item is stopped." in press(api, f"items/{item}/cancel")
     assert "is being deleted." in press(api, f"items/{item}/delete")
-    assert "This item is gone" in one_item(context, ItemAsked(item="0123"))["kb-item"]
+    assert "This item is deleted" in one_item(context, ItemQuery(item="0123"))["kb-item"]
 
 
-def test_a_base_says_at_its_top_that_nobody_is_at_some_of_its_items_and_follows(
-    api: TestClient, context: Context, base: str
-) -> None:
-    asked, queue = BaseAsked(base=base), QueueAsked(base=base)
+def test_a_base_shows_a_live_banner_of_its_orphans(api: TestClient, context: Context, base: str) -> None:
+    asked, queue = BaseQuery(base=base), QueueQuery(base=base)
     assert 'id="kb-orphans" role="status" hidden' in page(api, f"/bases/{base}")
     add_item(context, base, ItemStatus.PREPROCESSING, admitted_at=context.db.now(), name="lost.pdf")
     for path in (f"/bases/{base}", f"/bases/{base}/queue"):
@@ -145,37 +143,37 @@ def test_a_base_says_at_its_top_that_nobody_is_at_some_of_its_items_and_follows(
         assert f'action="{KNOWLEDGE}/bases/{base}/queue/recover"' in shown
         assert f'action="{KNOWLEDGE}/bases/{base}/queue/dismiss"' in shown
         view = "knowledge-queue" if path.endswith("queue") else "knowledge-base"
-        assert f"view={view}" in shown, "a stream brings what comes later"
+        assert f"view={view}" in shown, "a stream brings later orphans"
     for fragments in (one_base(context, asked), one_queue(context, queue)):
-        assert "nobody is at" in fragments["kb-orphans"]
+        assert "no worker and no message" in fragments["kb-orphans"]
     assert "lost.pdf" in one_queue(context, queue)["kb-queue"]
     assert "1 item given up." in press(api, f"bases/{base}/queue/dismiss")
-    assert "There was nothing to recover." in press(api, f"bases/{base}/queue/recover")
+    assert "No orphans to recover." in press(api, f"bases/{base}/queue/recover")
     for fragments in (one_base(context, asked), one_queue(context, queue)):
         assert "hidden" in fragments["kb-orphans"]
-    assert "Nothing is in line" in one_queue(context, queue)["kb-queue"]
+    assert "Nothing waits" in one_queue(context, queue)["kb-queue"]
     assert live.VIEWS["knowledge-queue"].matches(queue).flow == "knowledge"
 
 
-def test_hits_say_why_they_were_found_and_open_where_they_stand(api: TestClient, context: Context, base: str) -> None:
+def test_hits_show_their_ranks_and_open_at_their_chunk(api: TestClient, context: Context, base: str) -> None:
     other = add_base(context, "others")
     driver = Driver(context)
     item = driver.completed(base, long_text("filter", 25))
     driver.completed(other, "A zebra stands by the pump.")
-    assert "Costs nothing" in page(api, "/search")
+    assert "Searches are free" in page(api, "/search")
     found = page(api, "/search", q="filter 22", base=base, limit=5)
     assert f'href="{KNOWLEDGE}/items/{item}?at=22&amp;q=filter+22#chunk-22"' in found
     assert re.search(r"words: \d", found)
     assert 'method="get"' in found
     assert page(api, "/search", q="zebra").count('class="sheet hit"') == 1
-    assert "Nothing found" in page(api, "/search", q="zebra", base=base, meaning="false")
-    assert "Nothing found" in page(api, "/search", q="zebra", type="file", threshold="")
+    assert "No hits" in page(api, "/search", q="zebra", base=base, meaning="false")
+    assert "No hits" in page(api, "/search", q="zebra", type="file", threshold="")
     for wrong in ({"limit": 0}, {"threshold": 2}, {"q": "x" * 4001}, {"base": "nonsense"}):
         assert api.get(f"{KNOWLEDGE}/search", params=wrong, headers=PAGE).status_code == 422
     assert api.get(f"{KNOWLEDGE}/search", params={"q": "a", "base": "0123"}, headers=PAGE).status_code == 404
 
 
-def test_what_users_files_say_is_text(api: TestClient, context: Context, base: str) -> None:
+def test_texts_of_users_files_are_escaped(api: TestClient, context: Context, base: str) -> None:
     item = Driver(context).completed(base, f"Pumps {HOSTILE} [a](javascript:alert(1)) <script>alert(2)</script>")
 
     def spoil(session: Any) -> None:
@@ -194,7 +192,7 @@ def test_what_users_files_say_is_text(api: TestClient, context: Context, base: s
         assert 'href="javascript' not in shown, path
 
 
-def test_who_may_only_read_sees_all_and_changes_nothing(connect: Connect, context: Context, base: str) -> None:
+def test_a_reader_sees_all_and_changes_nothing(connect: Connect, context: Context, base: str) -> None:
     item = add_item(context, base, name="pump.pdf")
     reads = connect(Scope.READ)
     shown = page(reads, f"/bases/{base}") + page(reads, f"/items/{item}") + page(reads, f"/bases/{base}/settings")
@@ -217,21 +215,21 @@ class TestWithAProvider:
             "PENSTOCK_KNOWLEDGE__EMBEDDINGS_PROVIDER": "emb",
         }
 
-    def test_what_was_paid_for_is_kept_for_back_and_is_not_asked_again_by_looking(
+    def test_a_paid_answer_is_kept_for_back_and_not_paid_twice(
         self, connect: Connect, context: Context, base: str, provider: ProviderServer
     ) -> None:
         Driver(context).completed(base, "The filter of the pump is changed monthly.")
         paid = len(provider.records)
         client, other = connect(Scope.READ), connect(Scope.READ)
         assert 'method="post"' in page(client, "/search")
-        assert "not kept any more" in page(client, "/search", q="filter")
+        assert "has expired" in page(client, "/search", q="filter")
         assert len(provider.records) == paid, "a link costs nothing"
         answer = client.post(f"{KNOWLEDGE}/search", data={"q": "filter", "base": base}, headers=BROWSER)
         assert 'class="sheet hit"' in answer.text
         assert len(provider.records) == paid + 1
         address = str(answer.url).removeprefix("http://127.0.0.1")
         assert 'class="sheet hit"' in client.get(address, headers=PAGE).text
-        assert 'class="sheet hit"' not in other.get(address, headers=PAGE).text, "it is another's"
+        assert 'class="sheet hit"' not in other.get(address, headers=PAGE).text, "another caller paid for it"
         by_words = client.post(f"{KNOWLEDGE}/search", data={"q": "filter", "meaning": "false"}, headers=BROWSER)
         assert 'class="sheet hit"' in by_words.text
         assert "kept=" not in str(by_words.url)

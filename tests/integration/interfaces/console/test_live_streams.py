@@ -1,4 +1,4 @@
-"""Consoles on one view, over a real server: they share its renderings, and each of them shows how it ended."""
+"""Consoles on one view, over a real server: they share its renderings, and each shows the last state."""
 
 import re
 from collections import Counter
@@ -23,7 +23,7 @@ from tests.support.waiting import wait_until
 
 __all__ = ["server"]
 CONSOLES = 8
-"""Of each view."""
+"""Consoles of each view."""
 CHANGES = 300
 _PARTIAL = re.compile(r'<hx-partial hx-target="#([^"]+)" hx-swap="outerMorph">(.*?)</hx-partial>', re.DOTALL)
 E = DocumentEvent
@@ -36,7 +36,7 @@ def settings_env() -> dict[str, str]:
 
 @pytest.fixture
 def rendered(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
-    """How often each view was rendered."""
+    """Count the renderings of each view."""
     found: Counter[str] = Counter()
 
     def counted(view: live.View) -> live.View:
@@ -52,7 +52,7 @@ def rendered(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
 
 
 class Console:
-    """What somebody sees who looks at a view: the last fragment of each element."""
+    """A console with a view: the last fragment of each element."""
 
     def __init__(self, url: str, view: str, element: str) -> None:
         self.view, self._element = view, element
@@ -83,7 +83,7 @@ class Console:
 
 @contextmanager
 def consoles(server: Server, document_id: str, count: int = CONSOLES) -> Iterator[list[Console]]:
-    """So many for each view, all of which show something."""
+    """Open consoles of each view, and wait until all show something."""
     base = server.url.replace("/api/v1/events", "/console/live?view=")
     asked = [
         ("document", f"&id={document_id}&first=1", "facts"),
@@ -99,7 +99,7 @@ def consoles(server: Server, document_id: str, count: int = CONSOLES) -> Iterato
 
 
 def mover(context: Context, document_id: str) -> Callable[[DocumentEvent], None]:
-    """Moves the document by an event, each time in a transaction of its own."""
+    """Changes the document by an event, each time in its own transaction."""
     mine = DOCUMENTS.c.id == document_id
 
     def move(event: DocumentEvent) -> None:
@@ -109,14 +109,14 @@ def mover(context: Context, document_id: str) -> Callable[[DocumentEvent], None]
     return move
 
 
-def test_all_consoles_show_the_end_of_many_events_which_were_few_renderings(
+def test_many_events_cause_few_renderings_and_all_consoles_show_the_last_state(
     context: Context, server: Server, rendered: Counter[str]
 ) -> None:
     document_id = insert_document(context, DocumentStatus.PENDING)
     move = mover(context, document_id)
     with consoles(server, document_id) as looking:
         opened = Counter(rendered)
-        assert opened == {"document": 1, "documents": 1}, "they share the first ones, too"
+        assert opened == {"document": 1, "documents": 1}, "they share the first renderings, too"
         for number in range(CHANGES):
             move(E.RESUME_SPLIT if number % 2 else E.PAUSE)
             progress.publish(context.redis, "documents", "document", document=document_id, progress=number)
@@ -124,24 +124,26 @@ def test_all_consoles_show_the_end_of_many_events_which_were_few_renderings(
         wait_until(
             lambda: all(one.says("cancelled") for one in looking),
             60,
-            "all consoles show the end",
+            "all consoles show the last state",
             last=lambda: Counter(one.view for one in looking if not one.says("cancelled")),
         )
         for view in opened:
             made = rendered[view] - opened[view]
             assert 0 < made < CHANGES / 2, "far fewer than events, whatever the number of consoles"
             sent = [one.messages for one in looking if one.view == view]
-            assert max(sent) <= rendered[view], "no console is sent more than was rendered"
+            assert max(sent) <= rendered[view], "no console receives more than was rendered"
 
 
-def test_a_console_that_comes_after_the_end_shows_it(context: Context, server: Server, rendered: Counter[str]) -> None:
+def test_a_console_that_connects_late_shows_the_last_state(
+    context: Context, server: Server, rendered: Counter[str]
+) -> None:
     document_id = insert_document(context, DocumentStatus.PENDING)
     mover(context, document_id)(E.CANCEL)
     with consoles(server, document_id, 1) as looking:
         assert all(one.says("cancelled") for one in looking)
 
 
-def test_what_others_do_renders_nothing_for_those_who_look_at_one_document(
+def test_events_of_other_documents_render_nothing_on_a_document_page(
     context: Context, server: Server, rendered: Counter[str]
 ) -> None:
     mine, other = (insert_document(context, DocumentStatus.PENDING) for _ in range(2))
@@ -153,5 +155,5 @@ def test_what_others_do_renders_nothing_for_those_who_look_at_one_document(
         for number in range(20):
             mover(context, other)(E.PAUSE if number % 2 else E.RESUME_SPLIT)
         mover(context, mine)(E.CANCEL)
-        wait_until(lambda: all(one.says("cancelled") for one in looking), 60, "all consoles show the end")
-        assert rendered["document"] == now + 1, "by the last event alone"
+        wait_until(lambda: all(one.says("cancelled") for one in looking), 60, "all consoles show the last state")
+        assert rendered["document"] == now + 1, "only by the last event"

@@ -1,4 +1,4 @@
-"""The screens of music: what they show, what their buttons do, and who may press them."""
+"""The screens of music: their content, their buttons, and the rights to press them."""
 
 import re
 from collections.abc import Iterator
@@ -10,7 +10,7 @@ from starlette.testclient import TestClient
 
 from pipeline.flows.music.models import BATCHES, SONGS
 from pipeline.flows.music.states import PipelineState
-from pipeline.interfaces.console.screens.music import MusicAsked, RunAsked, library, one_run
+from pipeline.interfaces.console.screens.music import MusicQuery, RunQuery, library, one_run
 from pipeline.storage.api_keys import Scope
 from pipeline.storage.context import Context
 from tests.integration.interfaces.api.conftest import Connect
@@ -50,7 +50,7 @@ def page(client: TestClient, path: str = "", **query: Any) -> str:
 
 
 def press(client: TestClient, path: str, **fields: Any) -> str:
-    """The page that a form leads to, with what was said."""
+    """Return the page after a form, with its message."""
     answer = client.post(f"{MUSIC}/{path}", data=fields, headers={**BROWSER, "referer": f"http://127.0.0.1{MUSIC}"})
     assert answer.status_code == 200, answer.text
     return answer.text
@@ -62,7 +62,7 @@ def text(html: str) -> str:
 
 def test_an_empty_library_says_how_to_begin(api: TestClient) -> None:
     assert "Read the library first" in page(api)
-    assert "read from your music library" in page(api, "/songs")
+    assert "from your music library" in page(api, "/songs")
     assert "No songs yet" in page(api, "/search")
     said = press(api, "sync")
     assert "3 songs read: 3 new, 0 changed." in said
@@ -78,14 +78,14 @@ def test_a_run_is_estimated_before_it_starts_and_can_be_paused_resumed_and_stopp
     assert re.search(r'name="limit" value="2"', asked)
     assert page(api, "/start", limit="").count("<dt>Songs</dt>") == 1
     assert not provider.records
-    assert "The run has begun." in press(api, "runs", mode="metadata", limit="2", skip_sync="false", failed="true")
+    assert "The run has started." in press(api, "runs", mode="metadata", limit="2", skip_sync="false", failed="true")
     assert "paused" in press(api, "pause")
     assert "Resume" in page(api)
-    assert "The run goes on." in press(api, "resume")
+    assert "The run continues." in press(api, "resume")
     refused = api.post(f"{MUSIC}/runs", data={"mode": "full"}, headers=BROWSER)
     assert refused.status_code == 409
-    assert "That did not work" in refused.text
-    assert "What was paid for is kept" in press(api, "stop")
+    assert "The request failed" in refused.text
+    assert "Paid results are kept" in press(api, "stop")
     assert "stopped" in page(api)
 
 
@@ -97,7 +97,7 @@ def test_a_run_shows_its_songs_batches_and_cost(api: TestClient, context: Contex
     shown = text(page(api, f"/runs/{run}"))
     assert "20 of 20 songs done 0 failed" in shown
     assert "spent in 2 calls" in shown
-    assert "No batch is like that" in page(api, f"/runs/{run}", status="FAILED")
+    assert "No batch matches" in page(api, f"/runs/{run}", status="FAILED")
     assert api.get(f"{MUSIC}/runs/abc", headers=PAGE).status_code == 404
     overview = text(page(api))
     assert "20 of 25" in overview
@@ -108,14 +108,14 @@ def test_a_run_shows_its_songs_batches_and_cost(api: TestClient, context: Contex
     detail = text(api.get(song[1], headers=PAGE).text)
     assert "Song 3 Ann" in detail
     assert "Sound of Song 3." in detail
-    assert detail.count("Songs like this one") == 1
+    assert detail.count("Similar songs") == 1
     assert len(re.findall(r'<li class="sheet">', api.get(song[1], headers=PAGE).text)) == 12
     found = page(api, "/search", q="sound of song 2")
     assert "best first by words and by mood" in found
     assert "Song 2" in found
-    assert "Nothing found" in page(api, "/search", q="zzzz", limit=10) or "best first" in found
-    assert set(library(context, MusicAsked())) == {"music-figures", "music-run"}
-    assert set(one_run(context, RunAsked(run=run))) == {"music-run", "music-batches"}
+    assert "No hits" in page(api, "/search", q="zzzz", limit=10) or "best first" in found
+    assert set(library(context, MusicQuery())) == {"music-figures", "music-run"}
+    assert set(one_run(context, RunQuery(run=run))) == {"music-run", "music-batches"}
 
 
 def test_batches_are_paged_and_replies_are_for_administrators(connect: Connect, context: Context) -> None:
@@ -133,7 +133,7 @@ def test_batches_are_paged_and_replies_are_for_administrators(connect: Connect, 
     assert "<pre>&lt;img" in page(admin, f"/runs/{run}", status="FAILED")
 
 
-def test_who_may_only_read_has_no_buttons_that_would_be_refused(connect: Connect, context: Context) -> None:
+def test_a_reader_has_no_buttons_that_would_be_refused(connect: Connect, context: Context) -> None:
     add_run(context, PipelineState.RUNNING, songs=1)
     reads = connect(Scope.READ)
     shown = page(reads)
@@ -141,7 +141,7 @@ def test_who_may_only_read_has_no_buttons_that_would_be_refused(connect: Connect
     assert 'class="may-write"' not in shown
 
 
-def test_what_a_library_or_a_model_says_is_text(api: TestClient, context: Context) -> None:
+def test_texts_of_a_library_or_a_model_are_escaped(api: TestClient, context: Context) -> None:
     add_songs(context, 1)
     evil = {
         "title": HOSTILE,
@@ -172,5 +172,5 @@ class TestWithoutALibrary:
     def test_the_page_says_what_to_set(self, api: TestClient) -> None:
         assert "PENSTOCK_MUSIC__FOLDER" in page(api)
         start = page(api, "/start")
-        assert "A run cannot be started like this" in start
+        assert "These options cannot start a run" in start
         assert "<code>penstock music sync</code>" in start

@@ -1,4 +1,4 @@
-"""The first screen: what it shows of work, reasons, workers and failures, and what it leaves to others."""
+"""The overview: work, reasons for waiting, workers and failures."""
 
 import json
 import re
@@ -11,7 +11,7 @@ from starlette.testclient import TestClient
 from pipeline.engine.presence import Presence, sweep_ended
 from pipeline.flows.documents.models import ATTEMPTS
 from pipeline.flows.documents.states import DocumentStatus, PageStatus
-from pipeline.interfaces.console.screens.overview import OverviewAsked, fragments
+from pipeline.interfaces.console.screens.overview import OverviewQuery, fragments
 from pipeline.providers import queue_control
 from pipeline.storage.api_keys import Scope
 from pipeline.storage.context import Context
@@ -37,24 +37,24 @@ def page(client: TestClient) -> str:
 
 
 def words(html: str) -> str:
-    """What somebody reads."""
+    """Return the text of a page."""
     return " ".join(re.sub(r"<[^>]*>", " ", html).split())
 
 
-def test_a_new_installation_is_told_what_to_do_first(api: TestClient) -> None:
+def test_a_new_installation_shows_the_first_steps(api: TestClient) -> None:
     shown = page(api)
     assert "Drop a PDF" in shown
     assert "Add files" in shown
     assert "No page was converted." in shown
-    assert "Nothing has failed" in shown
+    assert "No failures" in shown
 
 
-def test_whoever_may_only_read_is_not_offered_to_add_files(connect: Connect) -> None:
+def test_a_reader_is_not_offered_to_add_files(connect: Connect) -> None:
     reader = connect(Scope.READ, host="0.0.0.0")
     assert "Add files" not in page(reader)
 
 
-def test_what_waits_is_told_with_its_reason_and_when_it_goes_on(api: TestClient, context: Context) -> None:
+def test_waiting_work_is_shown_with_its_reason_and_its_end(api: TestClient, context: Context) -> None:
     insert_document(context, pages=[WAITING, WAITING, DONE], provider="openai")
     insert_document(context, pages=[WAITING])
     queue_control.pause(context, "vision.openai", 600, "invoices first")
@@ -93,10 +93,10 @@ def test_figures_failures_and_lists_are_links_and_hostile_names_are_text(api: Te
     assert 'href="/console/documents?state=' in shown
     assert "2 pages" in words(shown)
     assert re.search(r"<title>\d\d:\d\d UTC: 2 pages, 1 failed</title>", shown)
-    assert "1 failed for good in the last hour." in words(shown)
+    assert "1 failed permanently in the last hour." in words(shown)
 
 
-def test_what_calls_of_a_model_without_a_price_cost_is_unknown(api: TestClient, context: Context) -> None:
+def test_the_cost_of_calls_without_a_price_is_unknown(api: TestClient, context: Context) -> None:
     shown = words(page(api).partition('id="overview-spending"')[2].partition("</article>")[0])
     assert "unknown of $5.00" in shown
     assert "its model has no price" in shown
@@ -109,16 +109,16 @@ def test_failures_raise_an_alarm_for_an_hour(api: TestClient, context: Context) 
     assert 'role="alert"' not in page(api)
     insert_document(context, DocumentStatus.FAILED, [FAILED], filename=HOSTILE, updated_at=context.db.now())
     alarm = page(api).partition('role="alert"')[2].partition("</p>")[0]
-    assert "1 failed for good in the last hour" in alarm
+    assert "1 failed permanently in the last hour" in alarm
     assert "&lt;img" in alarm
 
 
-def test_only_parts_that_changed_differ_and_none_depends_on_who_looks(api: TestClient, context: Context) -> None:
+def test_only_changed_parts_differ_and_none_depends_on_the_caller(api: TestClient, context: Context) -> None:
     page(api)
-    before = fragments(context, OverviewAsked())
+    before = fragments(context, OverviewQuery())
     assert all(f'id="{name}"' in html for name, html in before.items())
     insert_document(context, pages=[WAITING])
-    after = fragments(context, OverviewAsked())
+    after = fragments(context, OverviewQuery())
     assert {name for name in after if after[name] != before[name]} >= {"overview-waiting", "overview-flows"}
     assert after["overview-failures"] == before["overview-failures"]
     assert not any("<form" in html or "<button" in html for html in after.values())

@@ -1,4 +1,4 @@
-"""Providers and their keys are added, changed and tested in the console, by administrators alone."""
+"""Providers and their keys are added, changed and tested in the console, by administrators only."""
 
 import logging
 import stat
@@ -36,7 +36,7 @@ def file(context: Context) -> Path:
 
 
 def sent(client: TestClient, path: str = PROVIDERS, code: int = 200, **fields: Any) -> str:
-    """The text that an action returns."""
+    """Return the message of an action."""
     answer = client.post(path, data=fields, headers={**PAGE, "hx-request": "true"})
     assert answer.status_code == code, answer.text
     assert SECRET not in f"{answer.text} {answer.headers}"
@@ -63,7 +63,7 @@ def test_a_provider_is_added_tested_and_shown_without_its_key(
         assert "ai: " in sent(api, f"{PROVIDERS}/ai/test")
         sent(api, name="ai", model="vision-2")
         assert tomllib.loads(file.read_text())["providers"]["ai"]["api_key"] == SECRET, "an empty key keeps the old one"
-    assert "cannot be used" in sent(api, f"{PROVIDERS}/ai/test", 422), "nobody listens there any more"
+    assert "cannot be used" in sent(api, f"{PROVIDERS}/ai/test", 422), "no server listens there"
     assert SECRET not in caplog.text
     told = ("/console/events", "/console/settings", "/console/settings/about", "/api/v1/settings", "/api/v1/about")
     assert SECRET not in str([api.get(path, headers=PAGE).text for path in told])
@@ -85,7 +85,7 @@ def test_a_provider_is_added_tested_and_shown_without_its_key(
         ({"kind": "nodes", "base_url": "http://127.0.0.1"}, "gateway"),
     ],
 )
-def test_what_cannot_work_is_refused_and_nothing_is_written(
+def test_an_unusable_provider_is_refused_and_not_written(
     api: TestClient, file: Path, wrong: dict[str, str], said: str
 ) -> None:
     before = file.read_bytes()
@@ -110,10 +110,10 @@ def test_only_administrators_see_and_change_providers(connect: Connect, file: Pa
     assert file.read_bytes() == before
 
 
-def test_workers_are_restarted_by_whoever_supervises_them(context: Context, api: TestClient) -> None:
+def test_the_supervisor_restarts_workers(context: Context, api: TestClient) -> None:
     assert "restart them where you started them" in sent(api, f"{PROVIDERS}/restart", 422)
     marker = context.settings.data_dir / "restart"
     assert not marker.exists()
     info_path(context.settings).write_text('{"pid": 1, "mode": "up"}')
-    assert "finished or given back" in sent(api, f"{PROVIDERS}/restart")
+    assert "finish their work or give it back" in sent(api, f"{PROVIDERS}/restart")
     assert marker.exists()

@@ -1,4 +1,4 @@
-"""Queues, breakers, workers and nodes: what their screens show, what their buttons do, and who may press them."""
+"""Queues, breakers, workers and nodes: their screens, their buttons, and the rights to press them."""
 
 import json
 import re
@@ -10,7 +10,7 @@ from starlette.testclient import TestClient
 from pipeline.engine.presence import Presence, sweep_ended
 from pipeline.flows.documents.states import PageStatus
 from pipeline.interfaces.console.screens import workers
-from pipeline.interfaces.console.screens.queues import QueueAsked, QueuesAsked, all_queues, one_queue
+from pipeline.interfaces.console.screens.queues import QueueQuery, QueuesQuery, all_queues, one_queue
 from pipeline.nodes import tokens
 from pipeline.providers import gates, queue_control
 from pipeline.storage.api_keys import Scope
@@ -43,7 +43,7 @@ def words(html: str) -> str:
 
 
 def press(client: TestClient, path: str, **fields: Any) -> str:
-    """What the page says after a button was pressed."""
+    """Press a button, and return the message of the page."""
     answer = client.post(path, data=fields, headers=BROWSER, follow_redirects=True)
     assert answer.status_code == 200, answer.text
     found = re.search(r'<div id="said".*?</div>', answer.text, re.DOTALL)
@@ -52,8 +52,8 @@ def press(client: TestClient, path: str, **fields: Any) -> str:
 
 
 def state(context: Context) -> str:
-    """How the queue stands, as it is pushed to every console."""
-    return words(all_queues(context, QueuesAsked())["queue-vision-openai-state"])
+    """Return the state of the queue that every console receives."""
+    return words(all_queues(context, QueuesQuery())["queue-vision-openai-state"])
 
 
 def test_a_queue_is_paused_for_a_time_and_the_reason_is_shown_until_it_is_resumed(
@@ -69,18 +69,20 @@ def test_a_queue_is_paused_for_a_time_and_the_reason_is_shown_until_it_is_resume
     assert HOSTILE not in page(api)
     assert "1 closed" in words(page(api))
     assert "no longer paused" in press(api, f"{QUEUE}/resume")
-    assert "until somebody resumes it" in press(api, f"{QUEUE}/pause", minutes="", reason="")
+    assert "until it is resumed" in press(api, f"{QUEUE}/pause", minutes="", reason="")
     assert state(context) == "paused by an operator until it is resumed: “by testclient”"
     assert "is drained and paused" in press(api, f"{QUEUE}/drain")
     assert state(context).endswith("“drained (by testclient)”")
 
 
-def test_windows_fill_and_a_queue_at_its_limit_says_when_the_next_goes(api: TestClient, context: Context) -> None:
+def test_windows_fill_and_a_queue_at_its_limit_shows_the_time_of_the_next_call(
+    api: TestClient, context: Context
+) -> None:
     insert_document(context, pages=[PageStatus.PENDING] * 5, provider="openai")
     gate = gates.gate(context, "vision.openai")
     queue_control.change_setting(context, "queue.vision.openai.concurrency", "4")
     assert [gate.stamp(str(number), 1, 100).granted for number in range(3)] == [True] * 3
-    shown = one_queue(context, QueueAsked(queue="vision.openai"))
+    shown = one_queue(context, QueueQuery(queue="vision.openai"))
     assert "at its limit openai: 3/min is used up; next in" in words(shown["queue-vision-openai-state"])
     assert '<progress class="bar waiting" value="3" max="3"' in shown["queue-vision-openai-windows"]
     assert "300 of 5,000 tokens/min · all of openai" in words(shown["queue-vision-openai-windows"])
@@ -91,14 +93,14 @@ def test_windows_fill_and_a_queue_at_its_limit_says_when_the_next_goes(api: Test
 
 def test_a_breaker_is_closed_and_opened_by_hand_and_its_history_is_kept(api: TestClient, context: Context) -> None:
     queue_control.open_breaker(context, "openai:vision", 41, "5 failures in a row: 503")
-    assert re.fullmatch(r"closed by its breaker 5 failures in a row: 503; a probe in (40|41) s", state(context)), state(
+    assert re.fullmatch(r"closed by breaker 5 failures in a row: 503; a probe in (40|41) s", state(context)), state(
         context
     )
     shown = words(page(api, QUEUE))
-    assert "open: no calls are made 5 failures in a row: 503; a probe in" in shown
-    assert "is closed: calls are made again" in press(api, f"{QUEUES}/breakers/openai:vision/close")
+    assert "open: calls are blocked 5 failures in a row: 503; a probe in" in shown
+    assert "is closed: calls pass again" in press(api, f"{QUEUES}/breakers/openai:vision/close")
     assert "is open" in press(api, f"{QUEUES}/breakers/openai:vision/open", minutes="1", reason="invoice unpaid")
-    history = words(one_queue(context, QueueAsked(queue="vision.openai"))["breaker-history"])
+    history = words(one_queue(context, QueueQuery(queue="vision.openai"))["breaker-history"])
     assert (
         '<select name="minutes">'
         in page(api, QUEUE).partition('action="/console/queues/breakers/openai:vision/open"')[2]
@@ -108,9 +110,7 @@ def test_a_breaker_is_closed_and_opened_by_hand_and_its_history_is_kept(api: Tes
     )
 
 
-def test_limits_are_changed_in_place_say_who_did_and_return_to_what_is_configured(
-    api: TestClient, context: Context
-) -> None:
+def test_limits_are_changed_with_an_author_and_reset_to_the_configured_value(api: TestClient, context: Context) -> None:
     shown = words(page(api, QUEUE))
     assert "Limits of all queues of openai" in shown
     assert "as configured" in shown
@@ -122,11 +122,11 @@ def test_limits_are_changed_in_place_say_who_did_and_return_to_what_is_configure
     refused = api.post(key, data={"value": "lots"}, headers=BROWSER)
     assert refused.status_code == 422
     assert "is not a limit: write it like 10/s" in refused.text
-    assert "as configured again: 3/min" in press(api, f"{key}/reset")
+    assert "is back to its configured value: 3/min" in press(api, f"{key}/reset")
     assert len(control.queue("vision.openai").limits) == 2
 
 
-def test_who_may_only_read_sees_everything_but_limits_and_no_buttons(connect: Connect, context: Context) -> None:
+def test_a_reader_sees_everything_but_limits_and_buttons(connect: Connect, context: Context) -> None:
     reader = connect(Scope.READ, host="0.0.0.0")
     for path in (QUEUES, QUEUE):
         shown = page(reader, path)
@@ -134,17 +134,17 @@ def test_who_may_only_read_sees_everything_but_limits_and_no_buttons(connect: Co
         assert f"{path}/pause" not in shown
         assert '<dialog id="pause' not in shown
     assert "Limits of all queues" not in page(reader, QUEUE)
-    shown_to_all = all_queues(context, QueuesAsked())
+    shown_to_all = all_queues(context, QueuesQuery())
     assert not any("<form" in html or "<button" in html for html in shown_to_all.values())
 
 
-def test_what_does_not_exist_is_a_page_that_names_what_does(api: TestClient) -> None:
+def test_an_unknown_queue_is_a_page_that_names_the_known_queues(api: TestClient) -> None:
     answer = api.get(f"{QUEUES}/nobody", headers=PAGE)
     assert answer.status_code == 404
     assert "vision.openai" in answer.text
 
 
-def test_workers_are_listed_with_what_they_do_and_lost_beat_is_noticed(api: TestClient, context: Context) -> None:
+def test_workers_are_listed_with_their_work_and_a_dead_beat_is_noticed(api: TestClient, context: Context) -> None:
     assert "No worker is alive" in page(api, "/console/workers")
     Presence(context.redis).renew(
         "cpu@desk:42:1f09ab", 60, facts={"slots": 4, "queues": ["cpu"], "since_ms": 1_795_341_600_000}
@@ -153,13 +153,13 @@ def test_workers_are_listed_with_what_they_do_and_lost_beat_is_noticed(api: Test
     sweep_ended(context.redis)
     document = insert_document(context, pages=[PageStatus.PENDING])
     shown = words(page(api, "/console/workers"))
-    assert "cpu desk · process 42 cpu 0 of 4 waits for work" in shown
+    assert "cpu desk · process 42 cpu 0 of 4 idle" in shown
     assert "beat is alive" in shown
     assert document not in shown
-    assert "No inference node was ever let in" in shown
+    assert "No inference nodes yet" in shown
 
 
-def test_nodes_are_shown_to_all_and_tokens_to_administrators_alone(
+def test_nodes_are_shown_to_all_and_tokens_to_administrators_only(
     api: TestClient, connect: Connect, context: Context
 ) -> None:
     made = api.post("/console/workers/tokens", data={"name": "desk", "kind": "node", "days": "90"}, headers=BROWSER)
@@ -184,4 +184,4 @@ def test_an_unknown_node_job_or_letter_is_a_page_that_says_so(api: TestClient, c
         assert (answer.status_code, path.partition("/")[2] in answer.text) == (404, True)
     gone = api.post("/console/workers/dlq/host-1/1795341600000-0/replay", headers=BROWSER)
     assert gone.status_code == 404
-    assert "No node is connected" in workers.all_nodes(context, workers.NodesAsked())["nodes"]
+    assert "No node is connected" in workers.all_nodes(context, workers.NodesQuery())["nodes"]

@@ -1,4 +1,4 @@
-"""The console's screenshots: what happened, what was found and where it stands, and all that people can do about it."""
+"""The console's screenshots: the timeline, hits with their places, and all actions."""
 
 import re
 from datetime import timedelta
@@ -57,27 +57,27 @@ def words_of(html: str) -> str:
 
 
 def act(client: TestClient, path: str, **fields: Any) -> str:
-    """What an action says."""
+    """Return the message of an action."""
     answer = client.post(f"{SHOTS_AT}{path}", data=fields, headers={"hx-request": "true"})
     said = answer.text or answer.headers.get("set-cookie", "")
     assert answer.status_code == 200, said
     return words_of(said)
 
 
-def test_who_has_nothing_yet_is_told_how_to_begin(api: TestClient) -> None:
+def test_without_frames_the_page_says_how_to_start(api: TestClient) -> None:
     told = words_of(page(api))
     for way in ("penstock screenshots add", "screenshots watch", "screenshots capture", "CAPTURE_SOURCES"):
         assert way in told
-    assert "No frame was taken in yet." in told
+    assert "No frames yet." in told
     for path in ("/frames", "/rejected", "/batches", "/dead-letters", "/sources", "/delete"):
         assert '<div class="empty">' in page(api, path) or path == "/delete"
-    assert "Nothing was found for “cat”" in words_of(page(api, q="cat"))
+    assert "No hits for “cat”" in words_of(page(api, q="cat"))
 
 
-def test_frames_are_shown_before_anything_is_made_of_them(api: TestClient, hand: Hand) -> None:
+def test_frames_are_shown_before_their_first_nodes(api: TestClient, hand: Hand) -> None:
     shot = hand.add(app="Firefox").shot_id
     html = page(api)
-    assert "Nothing is understood yet" in html
+    assert "No events yet" in html
     assert f'href="{SHOTS_AT}/frames/{shot}"' in html
     assert "1 in the buffer" in words_of(html)
 
@@ -98,7 +98,7 @@ def test_the_timeline_goes_by_day_and_thread_with_pictures(
     assert "Writing to Ann" not in only
     assert "How invoices are checked" in only
     assert "Writing to Ann" not in page(api, day="2026-03-01")
-    assert "Nothing happened up to then" in page(api, day="2026-02-01")
+    assert "No events up to that day" in page(api, day="2026-02-01")
     assert page(api, day="", cursor="", q="", app="")
     monkeypatch.setattr(shown, "NODES", 1)
     first = page(api)
@@ -109,7 +109,7 @@ def test_the_timeline_goes_by_day_and_thread_with_pictures(
     assert len(nodes) == 3
 
 
-def test_what_is_found_leads_to_the_frame_with_the_words_boxed(
+def test_a_hit_opens_its_frame_with_the_words_boxed(
     api: TestClient, context: Context, story: tuple[list[int], list[int]]
 ) -> None:
     _, shots = story
@@ -120,7 +120,7 @@ def test_what_is_found_leads_to_the_frame_with_the_words_boxed(
     assert "Paying bills" in html
     assert "Invoice <mark>4711</mark> of March" in html
     assert f'{SHOTS_AT}/frames/{shots[1]}?q=4711"' in html
-    assert html.count('<rect class="word"') == 2, "on the pictures of both nodes that rest on it"
+    assert html.count('<rect class="word"') == 2, "on the pictures of both of its nodes"
     assert 'value="4711"' in html, "the query stays, and is in the address"
     frame = page(api, f"/frames/{shots[1]}", q="4711 march")
     assert frame.count('<rect class="word"') == 2
@@ -133,7 +133,7 @@ def test_what_is_found_leads_to_the_frame_with_the_words_boxed(
     assert f'href="{SHOTS_AT}/frames/{shots[2]}?q=4711+march" data-key="j"' in frame
 
 
-def test_words_whose_places_are_not_known_are_looked_for_when_somebody_wants_them(
+def test_unknown_places_of_words_are_recognised_on_request(
     api: TestClient, story: tuple[list[int], list[int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _, shots = story
@@ -153,7 +153,7 @@ def test_words_whose_places_are_not_known_are_looked_for_when_somebody_wants_the
     assert page(api, f"/frames/{shots[1]}", read=1).count('<rect class="line"') == 1
 
 
-def test_a_frame_whose_picture_is_gone_keeps_its_text(
+def test_a_frame_whose_picture_was_deleted_keeps_its_text(
     api: TestClient, context: Context, story: tuple[list[int], list[int]]
 ) -> None:
     _, shots = story
@@ -163,20 +163,20 @@ def test_a_frame_whose_picture_is_gone_keeps_its_text(
     assert "deleted after its retention time" in frame
     assert "Invoice 4711 of March" in frame
     assert "/picture" not in frame
-    assert "picture not kept" in page(api)
+    assert "picture not stored" in page(api)
     assert api.get(f"{SHOTS_AT}/frames/{shots[1]}/words").status_code == 200
     missing = api.get(f"{SHOTS_AT}/frames/999")
     assert (missing.status_code, "There is no screenshot 999." in missing.text) == (404, True)
 
 
-def test_a_node_shows_what_it_rests_on(api: TestClient, story: tuple[list[int], list[int]]) -> None:
+def test_a_node_shows_its_frames_and_calls(api: TestClient, story: tuple[list[int], list[int]]) -> None:
     nodes, shots = story
     html = page(api, f"/nodes/{nodes[0]}")
     told = words_of(html)
     assert "Checked the invoice." in told
     for shot in shots[:3]:
         assert f'{SHOTS_AT}/frames/{shot}"' in html
-    assert "looking at frames" in told
+    assert "analysing frames" in told
     assert "p m" in told, "the call's provider and model"
     assert "How invoices are checked" in told
     assert "importance 5, confidence 5, of 10" in told
@@ -185,7 +185,7 @@ def test_a_node_shows_what_it_rests_on(api: TestClient, story: tuple[list[int], 
     assert "derived from Paying bills" in derived
 
 
-def test_frames_that_were_left_out_stand_beside_the_one_they_look_like(api: TestClient, hand: Hand) -> None:
+def test_left_out_frames_are_shown_beside_the_frame_that_they_resemble(api: TestClient, hand: Hand) -> None:
     first = hand.add("one")
     for _ in range(5):
         hand.add("one")
@@ -200,10 +200,10 @@ def test_frames_that_were_left_out_stand_beside_the_one_they_look_like(api: Test
     assert f"/api/v1/screenshots/{first.shot_id}/picture?size=small" in html
     only = words_of(page(api, "/rejected", reason="excluded", source=""))
     assert ("its program is excluded" in only, "look like" in only) == (True, False)
-    assert "Left out because they look like it" in page(api, f"/frames/{first.shot_id}")
+    assert "Left out as duplicates of this frame" in page(api, f"/frames/{first.shot_id}")
 
 
-def test_what_was_given_up_is_tried_again_one_by_one_or_all(
+def test_dead_letters_are_retried_one_by_one_or_all(
     api: TestClient, context: Context, hand: Hand, story: tuple[list[int], list[int]]
 ) -> None:
     nodes, _ = story
@@ -216,18 +216,18 @@ def test_what_was_given_up_is_tried_again_one_by_one_or_all(
     told = words_of(html)
     assert f"batch {batch}" in told
     assert "no key" in told
-    assert "4 dead letters are tried again" in html, "what the button asks before it acts"
+    assert "4 dead letters are tried again" in html, "the question of the button"
     assert "3 dead letters are tried again" in page(api, "/dead-letters", kind="merge")
-    assert "Try again" in page(api, f"/batches/{batch}")
-    assert "It is tried again." in act(api, "/dead-letters/replay", letter=f"batch:{batch}")
-    assert "It was tried again already." in act(api, "/dead-letters/replay", letter=f"batch:{batch}")
+    assert "Retry" in page(api, f"/batches/{batch}")
+    assert "It is retried." in act(api, "/dead-letters/replay", letter=f"batch:{batch}")
+    assert "It was already retried." in act(api, "/dead-letters/replay", letter=f"batch:{batch}")
     assert "3 dead letters will be tried again." in act(api, "/dead-letters/replay", kind="all")
-    assert "Nothing was given up" in page(api, "/dead-letters")
+    assert "No dead letters" in page(api, "/dead-letters")
     assert api.post(f"{SHOTS_AT}/dead-letters/replay", data={"letter": "cat:1"}).status_code == 422
     assert api.post(f"{SHOTS_AT}/dead-letters/replay").status_code == 422
 
 
-def test_a_range_is_deleted_after_it_said_what_it_holds(
+def test_a_range_shows_its_content_before_its_deletion(
     api: TestClient, context: Context, story: tuple[list[int], list[int]]
 ) -> None:
     _, shots = story
@@ -263,7 +263,7 @@ def test_sources_are_switched_and_programs_excluded(api: TestClient, context: Co
         assert api.post(f"{SHOTS_AT}/exclusions", data=bad).status_code == 422
 
 
-def test_pictures_are_taken_in_from_the_browser(api: TestClient, context: Context) -> None:
+def test_pictures_are_added_from_the_browser(api: TestClient, context: Context) -> None:
     sent = [("file", (f"{name}.png", encoded(noise(name)), "image/png")) for name in ("a", "b", "a")]
     answer = api.post(
         f"{SHOTS_AT}/add",
@@ -276,14 +276,14 @@ def test_pictures_are_taken_in_from_the_browser(api: TestClient, context: Contex
     assert api.post(f"{SHOTS_AT}/add", data={"source": "x"}, files={"x": b""}).status_code >= 400
 
 
-def test_batches_say_how_they_stand(api: TestClient, hand: Hand) -> None:
+def test_batches_show_their_state(api: TestClient, hand: Hand) -> None:
     batch, shots = hand.batch()
     hand.analyse_shards(batch)
     html = page(api, "/batches")
     assert f'href="{SHOTS_AT}/batches/{batch}"' in html
     assert "No batch is in this state" in page(api, "/batches", status="failed")
     one = page(api, f"/batches/{batch}")
-    assert "nodes are made of what was seen" in one
+    assert "making nodes" in one
     assert all(f'{SHOTS_AT}/frames/{shot}"' in one for shot in shots)
 
 
@@ -299,11 +299,11 @@ def test_all_frames_are_listed_and_filtered(api: TestClient, hand: Hand, monkeyp
 
 
 @pytest.mark.parametrize("scope", [Scope.READ, Scope.WRITE, Scope.ADMIN])
-def test_who_may_only_read_sees_no_buttons_and_gets_nowhere(
+def test_a_reader_sees_no_buttons_and_is_refused(
     connect: Connect, context: Context, story: tuple[list[int], list[int]], scope: Scope
 ) -> None:
     nodes, shots = story
-    client = connect(scope, host="0.0.0.0")  # where keys are needed
+    client = connect(scope, host="0.0.0.0")  # with required keys
     may, governs = scope is not Scope.READ, scope is Scope.ADMIN
     for path in (f"/frames/{shots[0]}", "/sources", "/delete?last=24h", f"/nodes/{nodes[0]}", ""):
         main = client.get(f"{SHOTS_AT}{path}").text.partition("<main")[2]
@@ -314,7 +314,7 @@ def test_who_may_only_read_sees_no_buttons_and_gets_nowhere(
     assert connect(host="0.0.0.0").get(SHOTS_AT, follow_redirects=False).status_code == 303
 
 
-def test_whatever_a_screen_said_is_shown_as_text(api: TestClient, context: Context, hand: Hand, tmp_path: Path) -> None:
+def test_texts_of_screens_are_escaped(api: TestClient, context: Context, hand: Hand, tmp_path: Path) -> None:
     batch, shots = hand.batch(app=EVIL)
     hand.analyse(batch, [draft(EVIL, summary=EVIL, thread=EVIL[:60])], {shots[0]: Evidence(EVIL, [EVIL], [EVIL])})
     frame = Frame("screen:1", BEGIN + timedelta(days=3), EVIL, EVIL)
@@ -348,9 +348,9 @@ def test_whatever_a_screen_said_is_shown_as_text(api: TestClient, context: Conte
         assert "unsafe" not in answer.headers["content-security-policy"]
 
 
-def test_the_line_of_how_it_stands_is_a_live_fragment(api: TestClient, context: Context, hand: Hand) -> None:
+def test_the_status_line_is_a_live_fragment(api: TestClient, context: Context, hand: Hand) -> None:
     hand.add()
-    found = shown.fragments(context, shown.ScreenshotsAsked())
+    found = shown.fragments(context, shown.ScreenshotsQuery())
     assert list(found) == ["shots-status"]
     assert found["shots-status"].startswith('<p class="facts" id="shots-status">')
     assert 'id="shots-status"' in page(api)

@@ -1,4 +1,4 @@
-"""Live settings, keys, and how other programs connect, as people use them."""
+"""Live settings, keys, and the connection of other programs."""
 
 import re
 from html import unescape
@@ -30,7 +30,7 @@ def settings_env() -> dict[str, str]:
 
 
 def sent(client: TestClient, path: str, code: int = 200, **fields: object) -> str:
-    """What an action says."""
+    """Return the message of an action."""
     answer = client.post(path, data=fields, headers={**PAGE, "hx-request": "true"})
     assert answer.status_code == code, answer.text
     return unescape(answer.text)
@@ -55,9 +55,9 @@ def test_a_setting_is_changed_with_a_reason_and_reset(context: Context, api: Tes
     assert "no live setting" in sent(api, f"{SETTINGS}/live/colour", 404, value="red")
 
 
-def test_a_key_is_made_shown_once_and_revoked(context: Context, api: TestClient) -> None:
+def test_a_key_is_created_shown_once_and_revoked(context: Context, api: TestClient) -> None:
     empty = api.get(KEYS, headers=PAGE).text
-    assert "Nobody is asked for a key here" in empty
+    assert "This server asks for no key" in empty
     assert "No keys yet" in empty
     made = api.post(KEYS, data={"name": HOSTILE, "scope": "read", "expires_days": ""}, headers=PAGE)
     assert (made.status_code, made.headers["cache-control"]) == (201, "no-store")
@@ -80,11 +80,11 @@ def test_only_administrators_see_settings_and_keys(connect: Connect) -> None:
     assert LIMITS not in writes.get(SETTINGS, headers=PAGE).text
     assert writes.get(KEYS, headers=PAGE).status_code == 403
     page = administers.get(KEYS, headers=PAGE).text
-    assert "Nobody is asked" not in page
-    assert "the one you use" in page
+    assert "asks for no key" not in page
+    assert "in use by you" in page
 
 
-def test_snippets_name_this_server_and_how_it_wants_to_be_called(connect: Connect) -> None:
+def test_snippets_name_this_server_and_its_authentication(connect: Connect) -> None:
     text = unescape(connect().get(CLIENTS, headers=PAGE).text)
     assert "curl -F file=@report.pdf 'http://127.0.0.1/api/v1/documents?wait=60'" in text
     assert "Bearer $PENSTOCK_KEY" not in text
@@ -97,7 +97,7 @@ class TestInReadOnlyMode:
     def settings_env(self) -> dict[str, str]:
         return {"PENSTOCK_API__READ_ONLY": "true", "PENSTOCK_API__PREFIX": "/penstock"}
 
-    def test_everything_is_seen_and_nothing_offered(self, api: TestClient) -> None:
+    def test_everything_is_shown_and_no_change_is_offered(self, api: TestClient) -> None:
         for path in (SETTINGS, KEYS):
             page = api.get(f"/penstock{path}", headers=PAGE).text
             assert ">read-only</span>" in page
@@ -120,18 +120,18 @@ def test_the_reference_has_a_page_for_every_operation(api: TestClient) -> None:
     found = api.get(REFERENCE, params={"q": "webhooks replay"}, headers=PAGE).text
     assert "webhooks_replay_failed" in found
     assert "documents_submit" not in found
-    assert "Nothing has these words" in api.get(REFERENCE, params={"q": HOSTILE}, headers=PAGE).text
+    assert "No operation matches" in api.get(REFERENCE, params={"q": HOSTILE}, headers=PAGE).text
     assert api.get(f"{REFERENCE}/nothing", headers=PAGE).status_code == 404
 
 
-def test_how_it_is_doing_is_for_administrators(context: Context, connect: Connect) -> None:
+def test_only_administrators_see_its_health(context: Context, connect: Connect) -> None:
     reads, administers = connect(Scope.READ), connect(Scope.ADMIN)
     assert str(context.settings.data_dir) not in reads.get(ABOUT, headers=PAGE).text
     page = administers.get(ABOUT, headers=PAGE).text
     assert str(context.settings.data_dir) in page
-    assert "Is it well?" in page
+    assert "Health" in page
     told = administers.get("/api/v1/about").json()
     assert told["folder"]["files"] > 0
     assert {one["name"] for one in told["checks"]} > {"disk", "database", "workers"}
-    assert not any(one["name"].startswith("provider ") for one in told["checks"]), "nobody is asked"
+    assert not any(one["name"].startswith("provider ") for one in told["checks"]), "no provider is called"
     assert reads.get("/api/v1/about").status_code == 403

@@ -1,4 +1,4 @@
-"""What all pages have in common: rights, headers, errors, what an action says."""
+"""Common parts of all pages: rights, headers, errors, messages of actions."""
 
 import re
 from datetime import timedelta
@@ -35,7 +35,7 @@ def test_every_page_has_a_policy_under_which_nothing_inline_runs(api: TestClient
     assert not re.search(r"<script(?![^>]*src=)|<style| style=| on[a-z]+=", answer.text)
 
 
-def test_files_are_kept_by_browsers_for_as_long_as_they_do_not_change(api: TestClient) -> None:
+def test_browsers_cache_static_files_until_they_change(api: TestClient) -> None:
     page = api.get("/console/", headers=PAGE).text
     for address in re.findall(r'(?:src|href)="(/console/static/[^"]+)"', page):
         answer = api.get(address)
@@ -50,7 +50,7 @@ def test_pages_are_compressed_and_streams_are_not(api: TestClient) -> None:
     assert "content-encoding" not in api.get("/api/v1/status").headers
 
 
-def test_without_a_key_where_one_is_needed_there_is_only_the_login(context: Context, connect: Connect) -> None:
+def test_without_a_required_key_only_the_login_is_shown(context: Context, connect: Connect) -> None:
     client = connect(host="192.0.2.1")
     answer = client.get("/console/?q=a", headers=PAGE, follow_redirects=False)
     assert answer.status_code == 303
@@ -65,33 +65,33 @@ def test_without_a_key_where_one_is_needed_there_is_only_the_login(context: Cont
     assert client.get("/console/", headers=PAGE, follow_redirects=False).status_code == 303
 
 
-def test_the_cookie_is_for_browsers_alone(context: Context, connect: Connect) -> None:
+def test_the_session_cookie_works_for_browsers_only(context: Context, connect: Connect) -> None:
     client = connect(host="192.0.2.1")
     secret, _ = api_keys.create(context, "desk", Scope.ADMIN)
     answer = client.post("/console/login", data={"key": secret}, headers=BROWSER, follow_redirects=False)
     said = answer.headers["set-cookie"].lower()
     assert "httponly" in said
     assert "samesite=lax" in said
-    assert client.post("/console/logout", headers=PAGE).status_code == 403  # which page sends this, nobody says
+    assert client.post("/console/logout", headers=PAGE).status_code == 403  # no header names the page of this form
     assert client.post("/api/v1/documents/actions/pause", json={"ids": []}).status_code == 403
     assert client.post("/api/v1/documents/actions/pause", json={"ids": []}, headers=BROWSER).status_code == 200
     evil = {**BROWSER, "origin": "http://evil.example", "sec-fetch-site": "cross-site"}
     assert client.post("/console/logout", headers=evil).status_code == 403
     ended = client.post("/console/logout", headers=BROWSER, follow_redirects=False)
-    assert ended.headers["clear-site-data"] == '"cache"', "pictures of pages are kept by the browser"
+    assert ended.headers["clear-site-data"] == '"cache"', "the browser caches pictures of pages"
     assert client.get("/console/", headers=PAGE, follow_redirects=False).status_code == 303
 
 
-def test_a_wrong_key_is_said_to_be_wrong_and_few_can_be_tried(connect: Connect) -> None:
+def test_a_wrong_key_is_refused_and_attempts_are_limited(connect: Connect) -> None:
     client = connect(host="192.0.2.1")
     answer = client.post("/console/login", data={"key": "pstk_wrong"}, headers=BROWSER)
     assert answer.status_code == 401
-    assert "This key is not valid" in answer.text
+    assert "Invalid key" in answer.text
     found = {client.post("/console/login", data={"key": f"no{n}"}, headers=BROWSER).status_code for n in range(40)}
     assert 429 in found
 
 
-def test_login_leads_to_pages_of_ours_alone(context: Context, connect: Connect) -> None:
+def test_login_redirects_to_console_pages_only(context: Context, connect: Connect) -> None:
     secret, _ = api_keys.create(context, "desk", Scope.READ)
     for to in ("https://evil.example", "//evil.example", "/\\evil.example"):
         log_in(connect(host="192.0.2.1"), secret, to)
@@ -108,15 +108,15 @@ def test_errors_are_pages_for_people_and_problems_for_programs(api: TestClient) 
     assert partial.text.startswith('<hx-partial hx-target="#said"')
 
 
-def test_views_take_what_they_know(api: TestClient) -> None:
+def test_views_refuse_unknown_fields(api: TestClient) -> None:
     assert api.get("/console/live?view=overview&evil=1", headers=PAGE).status_code == 422
 
 
-def test_a_session_does_not_stand_in_addresses(api: TestClient) -> None:
+def test_a_session_in_an_address_is_refused(api: TestClient) -> None:
     assert api.get(f"/console/?a=pstw_{'a' * 30}").status_code == 400
 
 
-def test_an_origin_that_is_allowed_has_no_use_of_somebodys_cookie(context: Context, connect: Connect) -> None:
+def test_an_allowed_origin_cannot_use_a_session_cookie(context: Context, connect: Connect) -> None:
     context.settings.api.allowed_origins.append("http://other:3000")
     client = connect(host="192.0.2.1")
     secret, _ = api_keys.create(context, "desk", Scope.ADMIN)
@@ -127,18 +127,18 @@ def test_an_origin_that_is_allowed_has_no_use_of_somebodys_cookie(context: Conte
     assert [key.name for key in api_keys.list_keys(context)] == ["desk"]
 
 
-def test_a_header_that_is_no_address_breaks_nothing(api: TestClient) -> None:
+def test_an_invalid_referer_is_ignored(api: TestClient) -> None:
     assert api.get("/console/nothing", headers={**PAGE, "referer": "http://["}).status_code == 404
 
 
-def test_a_form_takes_no_more_than_a_form_whatever_it_says_of_itself(connect: Connect) -> None:
+def test_a_form_of_many_parts_has_a_size_limit(connect: Connect) -> None:
     client = connect(host="192.0.2.1")
     parts = {f"f{number}": (None, "a" * 1_000_000) for number in range(6)}
     assert client.post("/console/login", files=parts, headers=BROWSER).status_code == 413
     assert client.post("/mcp", files=parts, headers=BROWSER).status_code == 401
 
 
-def test_a_session_that_is_over_keeps_no_stream(context: Context) -> None:
+def test_an_ended_session_ends_its_stream(context: Context) -> None:
     _, key = api_keys.create(context, "desk", Scope.READ)
     secret = api_sessions.begin(context, key, timedelta(days=1))
     found = api_sessions.authenticate(context, secret)

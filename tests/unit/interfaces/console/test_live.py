@@ -12,7 +12,7 @@ from anyio import CapacityLimiter
 
 from pipeline.engine.errors import UserError
 from pipeline.interfaces.console import live
-from pipeline.interfaces.console.live import Asked, Topic, View
+from pipeline.interfaces.console.live import Topic, View, ViewQuery
 from tasks.events import Event, Filter
 
 
@@ -46,7 +46,7 @@ class Stream:
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(live, "LEAST_S", 0.01)
     monkeypatch.setattr(live, "SHARE", 1.0)
-    monkeypatch.setattr(live, "AGAIN_S", 0.01)
+    monkeypatch.setattr(live, "RETRY_S", 0.01)
 
 
 def looked_at(
@@ -55,8 +55,8 @@ def looked_at(
     """Run `body` while a client watches the page that `render` returns."""
 
     async def run() -> Topic:
-        view = View("v", Asked, lambda _, __: render(), lambda _: Filter("", (kind,) if kind else ()), None)
-        topic = Topic(view, Asked(), None, feed, CapacityLimiter(1), readers=1)  # type: ignore[arg-type]
+        view = View("v", ViewQuery, lambda _, __: render(), lambda _: Filter("", (kind,) if kind else ()), None)
+        topic = Topic(view, ViewQuery(), None, feed, CapacityLimiter(1), readers=1)  # type: ignore[arg-type]
         following = asyncio.create_task(topic.follow())
         await body(topic)
         topic.readers = 0

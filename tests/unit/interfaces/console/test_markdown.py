@@ -65,7 +65,7 @@ def test_a_caller_whose_texts_are_being_rendered_gets_further_ones_as_they_were_
     text = fresh("*a* " * 500)
     with RENDERINGS.one(CALLER), RENDERINGS.one(CALLER):
         shown = html([text], CALLER)
-        assert "Load this page again" in shown.note
+        assert "Reload the page" in shown.note
         assert "*a* *a*" in shown.parts[0]
         assert tasks == []
         assert "<em>a</em>" in html([text], "key-2").parts[0]
