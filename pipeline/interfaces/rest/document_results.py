@@ -12,7 +12,7 @@ from pydantic import StringConstraints
 
 from pipeline.engine.views import view_of
 from pipeline.engine.wire import ByName
-from pipeline.flows.documents.page_pictures import MAX_DPI, MAX_WIDTH, MIN_DPI, MIN_WIDTH, Encoding, Look
+from pipeline.flows.documents.page_pictures import MAX_DPI, MAX_WIDTH, MIN_DPI, MIN_WIDTH, Encoding, Rendering
 from pipeline.flows.documents.states import PageStatus
 from pipeline.flows.documents.views import AttemptView, PageView, PageWithText
 from pipeline.interfaces.http import pages
