@@ -176,7 +176,7 @@ def test_attempts_are_compared_and_one_is_promoted(api: TestClient, context: Con
     for words in ("1,400 + 300 tokens", "$0.0042", "the connection was lost", "It came too late", "current text"):
         assert words in page, words
     assert f"attempt={lost}" not in page
-    assert f"Attempt {same} is the page" in shown(api, mine, tab="attempts", attempt=same)
+    assert f"Attempt {same} has the page" in shown(api, mine, tab="attempts", attempt=same)
     taken = post(api, mine, f"pages/1/attempts/{other}/promote")
     assert "has the text of attempt" in taken.text
     assert taken.headers["hx-trigger"] == "changed"
@@ -208,7 +208,7 @@ def test_pages_are_retried_with_the_chosen_provider(api: TestClient, context: Co
 def test_actions_ask_first_and_name_what_they_change(api: TestClient, context: Context) -> None:
     mine = insert_document(context, D.PROCESSING, [C, P.PENDING], filename='a "b".pdf')
     page = unescape(shown(api, mine))
-    assert "1 page not converted yet" in page
+    assert "1 page will not be converted" in page
     assert 'Delete a "b".pdf? Its 2 pages, all their attempts' in page
     assert "is paused" in post(api, mine, "pause").text
     page = shown(api, mine)

@@ -153,7 +153,7 @@ def test_a_bulk_action_first_names_the_documents_that_it_changes(api: TestClient
     page = shown(api, f"{SCREEN}/actions/pause?q=w")
     assert "Pause 7 documents?" in page
     assert "and 2 more" in page
-    assert "1 other that is so" in page
+    assert "state of 1 other document" in page
     assert {document(context, one).status for one in ids} == {D.PROCESSING}
     answer = api.post(f"{SCREEN}/actions/pause", data={"q": "w", "total": "7"}, headers=PAGE)
     assert "7 documents are paused." in answer.text

@@ -48,9 +48,9 @@ def press(client: TestClient, path: str, code: int = 200, **fields: Any) -> str:
 
 def test_a_base_is_created_changed_and_deleted(api: TestClient, context: Context) -> None:
     assert "No knowledge base yet" in page(api)
-    assert "as the settings say: local" in page(api, "/new")
+    assert "default: local" in page(api, "/new")
     made = press(api, "bases", name="manuals", description="of pumps\r\nand valves", provider="", chunk_tokens="256")
-    assert "manuals is there: add something to it." in made
+    assert "manuals is created: add something to it." in made
     [view] = flow.bases()
     assert (view.description, view.chunk_tokens, view.provider) == ("of pumps\nand valves", 256, "local")
     assert "already" in press(api, "bases", 409, name="manuals")
@@ -104,7 +104,7 @@ def test_items_are_filtered_and_actions_cover_all_that_match(api: TestClient, co
     assert "No item matches" in page(api, f"/bases/{base}", q="zebra")
     assert "1 item is being read again." in press(api, f"bases/{base}/items/reprocess", status="failed", q="pump")
     assert {item.name for item in flow.items(base, status=["failed"])} == {"valve.pdf"}
-    assert "2 others left alone" in press(api, f"bases/{base}/items/cancel")
+    assert "2 others unchanged" in press(api, f"bases/{base}/items/cancel")
     assert "3 items are being deleted" in press(api, f"bases/{base}/items/delete")
     assert "being deleted" in page(api, f"/items/{done}")
 
@@ -139,7 +139,7 @@ def test_a_base_shows_a_live_banner_of_its_orphans(api: TestClient, context: Con
     add_item(context, base, ItemStatus.PREPROCESSING, admitted_at=context.db.now(), name="lost.pdf")
     for path in (f"/bases/{base}", f"/bases/{base}/queue"):
         shown = page(api, path)
-        assert shown.index("1 unfinished item was found that nobody is at. Recover it?") < shown.index("<h1>")
+        assert shown.index("1 unfinished item has no worker and no message. Recover it?") < shown.index("<h1>")
         assert f'action="{KNOWLEDGE}/bases/{base}/queue/recover"' in shown
         assert f'action="{KNOWLEDGE}/bases/{base}/queue/dismiss"' in shown
         view = "knowledge-queue" if path.endswith("queue") else "knowledge-base"

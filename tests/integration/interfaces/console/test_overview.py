@@ -64,7 +64,7 @@ def test_waiting_work_is_shown_with_its_reason_and_its_end(api: TestClient, cont
     sweep_ended(context.redis)
     shown = words(page(api))
     assert "Waiting 3 units" in shown
-    assert "2 pages vision.openai is paused by an operator: “invoices first” goes on in 9 min" in shown
+    assert "2 pages vision.openai is paused by an operator: “invoices first” resumes in 9 min" in shown
     assert "1 page for a free worker" in shown
     assert "1 alive 1 cpu · 0 of 4 busy" in shown
     assert "Swept less than a minute ago" in shown

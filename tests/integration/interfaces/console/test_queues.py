@@ -64,7 +64,7 @@ def test_a_queue_is_paused_for_a_time_and_the_reason_is_shown_until_it_is_resume
     said = press(api, f"{QUEUE}/pause", minutes="10", reason=f"invoices first {HOSTILE}")
     assert said.startswith("vision.openai is paused for 10 min. Calls in flight finish; nothing is lost.")
     assert state(context) == (
-        "paused by an operator, goes on in 9 min : “invoices first &lt;img src=x onerror=alert(1)&gt; (by testclient)”"
+        "paused by an operator, resumes in 9 min : “invoices first &lt;img src=x onerror=alert(1)&gt; (by testclient)”"
     )
     assert HOSTILE not in page(api)
     assert "1 closed" in words(page(api))

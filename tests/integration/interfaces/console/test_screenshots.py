@@ -216,12 +216,12 @@ def test_dead_letters_are_retried_one_by_one_or_all(
     told = words_of(html)
     assert f"batch {batch}" in told
     assert "no key" in told
-    assert "4 dead letters are tried again" in html, "the question of the button"
-    assert "3 dead letters are tried again" in page(api, "/dead-letters", kind="merge")
+    assert "Retry 4 dead letters" in html, "the question of the button"
+    assert "Retry 3 dead letters" in page(api, "/dead-letters", kind="merge")
     assert "Retry" in page(api, f"/batches/{batch}")
     assert "It is retried." in act(api, "/dead-letters/replay", letter=f"batch:{batch}")
     assert "It was already retried." in act(api, "/dead-letters/replay", letter=f"batch:{batch}")
-    assert "3 dead letters will be tried again." in act(api, "/dead-letters/replay", kind="all")
+    assert "3 dead letters will be retried." in act(api, "/dead-letters/replay", kind="all")
     assert "No dead letters" in page(api, "/dead-letters")
     assert api.post(f"{SHOTS_AT}/dead-letters/replay", data={"letter": "cat:1"}).status_code == 422
     assert api.post(f"{SHOTS_AT}/dead-letters/replay").status_code == 422
@@ -232,8 +232,8 @@ def test_a_range_shows_its_content_before_its_deletion(
 ) -> None:
     _, shots = story
     asked = page(api, "/delete", since="2026-03-01T00:00", until="2026-03-02T00:00")
-    assert "5 frames, 3 nodes that rest on them, and 0 lines" in words_of(asked)
-    assert 'data-confirm="Delete 5 frames, 3 nodes that rest on them' in asked
+    assert "5 frames, 3 nodes based on them, and 0 records" in words_of(asked)
+    assert 'data-confirm="Delete 5 frames, 3 nodes based on them' in asked
     [since] = re.findall(r'name="since" value="([^"]+\+00:00)"', unescape(asked))
     [until] = re.findall(r'name="until" value="([^"]+\+00:00)"', unescape(asked))
     act(api, "/delete", since=since, until=until)
@@ -271,7 +271,7 @@ def test_pictures_are_added_from_the_browser(api: TestClient, context: Context) 
         data={"source": "screen:3", "app": "Firefox", "title": ""},
         follow_redirects=True,
     )
-    assert "2 pictures taken in, 1 picture left out: duplicate." in words_of(answer.text)
+    assert "2 pictures added, 1 picture left out: duplicate." in words_of(answer.text)
     assert [(shot.app, shot.source_key) for shot in queries.screenshots(context)] == [("Firefox", "screen:3")] * 2
     assert api.post(f"{SHOTS_AT}/add", data={"source": "x"}, files={"x": b""}).status_code >= 400
 

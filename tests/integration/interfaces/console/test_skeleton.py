@@ -100,7 +100,7 @@ def test_login_redirects_to_console_pages_only(context: Context, connect: Connec
 def test_errors_are_pages_for_people_and_problems_for_programs(api: TestClient) -> None:
     answer = api.get("/console/nothing", headers=PAGE)
     assert answer.status_code == 404
-    assert "<h1>There is nothing here</h1>" in answer.text
+    assert "<h1>Not found</h1>" in answer.text
     assert all(f'class="button" href="/console/{to}"' in answer.text for to in ("", "documents", "search"))
     assert api.get("/console/nothing", headers={"accept": "application/json"}).json()["code"] == "not_found"
     partial = api.get("/console/live?view=nothing", headers={**PAGE, "hx-request": "true"})
