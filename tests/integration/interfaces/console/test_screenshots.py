@@ -251,7 +251,7 @@ def test_sources_are_switched_and_programs_excluded(api: TestClient, context: Co
     )
     assert hand.add("two", source="screen:7").reason == "inactive"
     assert "its frames are refused" in page(api, "/sources")
-    assert "taken from now on" in act(api, "/sources/switch", source="screen:7", active="true")
+    assert "accepted from now on" in act(api, "/sources/switch", source="screen:7", active="true")
     assert "are not stored from now on" in act(api, "/exclusions", app="Signal", title="")
     act(api, "/exclusions", title="a;b*")
     found = service.exclusions(context)
