@@ -171,7 +171,7 @@ def test_refusals_are_sentences(writer: Assistant) -> None:
     assert "Use search" in writer.refused("retry", id="abc")
     assert "limit" in writer.refused("get_markdown", document_id="abc", limit=10**9)
     said = writer.refused("convert_document", path="/etc/passwd")
-    assert ("supported type" if writer.by == "stdio" else "nobody reads") in said
+    assert ("supported type" if writer.by == "stdio" else "does not read") in said
 
 
 def test_without_the_flag_there_is_nothing_that_writes(server: Server, tmp_path: Path) -> None:
