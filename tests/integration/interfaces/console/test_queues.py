@@ -60,7 +60,7 @@ def test_a_queue_is_paused_for_a_time_and_the_reason_is_shown_until_it_is_resume
     api: TestClient, context: Context
 ) -> None:
     assert "vision.openai" in page(api)
-    assert state(context) == "flowing nothing to do"
+    assert state(context) == "flowing idle"
     said = press(api, f"{QUEUE}/pause", minutes="10", reason=f"invoices first {HOSTILE}")
     assert said.startswith("vision.openai is paused for 10 min. Calls in flight finish; nothing is lost.")
     assert state(context) == (
@@ -115,7 +115,7 @@ def test_limits_are_changed_with_an_author_and_reset_to_the_configured_value(api
     assert "Limits of all queues of openai" in shown
     assert "as configured" in shown
     key = f"{QUEUES}/settings/provider.openai.limits"
-    assert "is 9/min now" in press(api, key, value=" 9/min ", reason="a better plan")
+    assert "is 9/min on every worker now" in press(api, key, value=" 9/min ", reason="a better plan")
     assert control.queue("vision.openai").limits[0].limit == "9/min"
     shown = words(page(api, QUEUE))
     assert "“a better plan” · configured: 3/min, 5000 tokens/min" in shown

@@ -225,7 +225,7 @@ def test_frames_without_files_are_not_sent_and_a_shard_without_files_costs_no_ca
     assert [[one["screenshot_id"] for one in told(record)["screenshots"]] for record in provider.records] == [
         shots[1:3]
     ]
-    assert "deleted or damaged before they were analysed: 1 of 3 screenshots" in batch_row(context).notes
+    assert "deleted or damaged before the analysis: 1 of 3 screenshots" in batch_row(context).notes
     assert [json.loads(call.shot_ids) for call in used_calls(context)] == [shots[1:3]]
     states = [queries.screenshot(context, shot).status for shot in shots]
     assert states == ["failed_permanent", "succeeded", "succeeded", "failed_permanent", "failed_permanent"]
