@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
-from playwright.sync_api import expect
+from playwright.sync_api import Route, expect
 
 from tests.browser.site import Site, screen_picture
 from tests.support.browser import Visit
@@ -53,8 +53,18 @@ def test_a_page_is_retried_with_another_provider_and_its_attempts_are_compared(o
     form.get_by_role("button").click()
     expect(page.locator("#said")).to_contain_text("again")
     expect(page.locator("#text")).to_contain_text("Minutes of the pump house", timeout=SOON)
+    refreshes: list[Route] = []
+    page.route(re.compile(r"\?page=1$"), lambda route: refreshes.append(route))
+    page.evaluate("document.body.dispatchEvent(new CustomEvent('changed'))")
     page.get_by_role("link", name="Attempts 2").click()
-    expect(page.get_by_role("button", name=re.compile("Use this text", re.IGNORECASE)).first).to_be_visible()
+    used = page.get_by_role("button", name=re.compile("Use this text", re.IGNORECASE)).first
+    expect(used).to_be_visible()
+    assert refreshes, "no refresh was under way"
+    for refresh in refreshes:
+        refresh.continue_()
+    for _ in range(3):  # The refresh was sent before these.
+        page.evaluate("fetch(location.href).then((answer) => answer.text())")
+    expect(used).to_be_visible()
 
 
 def test_a_paused_queue_is_shown_there_and_on_the_waiting_document(open_page: Open, site: Site, tmp_path: Path) -> None:
