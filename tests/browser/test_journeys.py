@@ -54,7 +54,7 @@ def test_a_page_is_retried_with_another_provider_and_its_attempts_are_compared(o
     expect(page.locator("#said")).to_contain_text("again")
     expect(page.locator("#text")).to_contain_text("Minutes of the pump house", timeout=SOON)
     refreshes: list[Route] = []
-    page.route(re.compile(r"\?page=1$"), lambda route: refreshes.append(route))
+    page.route(re.compile(r"\?page=1$"), lambda route: refreshes.append(route))  # noqa: PLW0108  # its parameters count
     page.evaluate("document.body.dispatchEvent(new CustomEvent('changed'))")
     page.get_by_role("link", name="Attempts 2").click()
     used = page.get_by_role("button", name=re.compile("Use this text", re.IGNORECASE)).first

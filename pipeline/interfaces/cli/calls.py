@@ -50,9 +50,9 @@ def _filter(
     return CallFilter(flow, scope, provider, model, capability, status, begin, end)
 
 
-def _one_of(option: str, said: str, known: Iterable[str]) -> None:
-    if said and said not in (known := list(known)):
-        raise typer.BadParameter(f"{said!r} is not one of {', '.join(known)}", param_hint=option)
+def _one_of(option: str, value: str, known: Iterable[str]) -> None:
+    if value and value not in (known := list(known)):
+        raise typer.BadParameter(f"{value!r} is not one of {', '.join(known)}", param_hint=option)
 
 
 @app.command("list")
@@ -76,7 +76,7 @@ def list_(
 
     which = _filter(flow, scope, provider, model, capability, status, since, until)
     ready()
-    found = calls.list_calls(which, limit=limit)
+    matches = calls.list_calls(which, limit=limit)
 
     def row(call: "CallView") -> list[str]:
         about = f"{call.scope_id} {call.unit}".strip()
@@ -110,7 +110,7 @@ def list_(
         "COST>?",
         "ERROR~?",
     )
-    print_list(found, columns, row, as_json=as_json, none="" if found or as_json else _none())
+    print_list(matches, columns, row, as_json=as_json, none="" if matches or as_json else _none())
 
 
 @app.command()
@@ -173,20 +173,20 @@ def stats(
     which = _filter(flow, scope, provider, model, capability, status, since, until)
     _one_of("--by", by, By)
     ready()
-    found = calls.summary(which, By(by))
+    summary = calls.summary(which, By(by))
     if as_json:
-        print_json(found)
+        print_json(summary)
         return
 
-    def row(one: "CallStats") -> list[str]:
-        times = ("" if ms is None else f"{ms:,.0f}" for ms in (one.mean_ms, one.p50_ms, one.p95_ms))
-        name = one_line(one.group) if one in found.groups else "[bold]all[/bold]"
-        failed = f"{one.failed:,} ({one.failure_rate:.1%})" if one.failed else "0"
-        tokens = (f"{one.input_tokens:,}", f"{one.output_tokens:,}")
-        return [name, f"{one.calls:,}", failed, *times, *tokens, _cost(one.cost)]
+    def row(group: "CallStats") -> list[str]:
+        times = ("" if ms is None else f"{ms:,.0f}" for ms in (group.mean_ms, group.p50_ms, group.p95_ms))
+        name = one_line(group.group) if group in summary.groups else "[bold]all[/bold]"
+        failed = f"{group.failed:,} ({group.failure_rate:.1%})" if group.failed else "0"
+        tokens = (f"{group.input_tokens:,}", f"{group.output_tokens:,}")
+        return [name, f"{group.calls:,}", failed, *times, *tokens, _cost(group.cost)]
 
     columns = (by.upper(), "CALLS>", "FAILED>", "MEAN MS>?", "P50 MS>", "P95 MS>", "TOKENS IN>?", "OUT>?", "COST>")
-    rows = [*found.groups, *([found.total] if found.total and len(found.groups) > 1 else [])]
+    rows = [*summary.groups, *([summary.total] if summary.total and len(summary.groups) > 1 else [])]
     print_list(rows, columns, row, as_json=False, none="" if rows else _none())
 
 
@@ -210,5 +210,5 @@ def _none() -> str:
             "local conversion "
             "makes none."
         )
-    providers = ", ".join(f"{one.group} ({one.calls:,})" for one in known)
+    providers = ", ".join(f"{group.group} ({group.calls:,})" for group in known)
     return f"No call matches. On record are calls of {one_line(providers)}."

@@ -145,9 +145,9 @@ class Commands(TyperGroup):
             self.commands[name] = _command(name)
         return super().resolve_command(ctx, args)
 
-    def make_context(self, *given: Any, **options: Any) -> Any:
+    def make_context(self, *arguments: Any, **options: Any) -> Any:
         with _printable_errors():
-            return super().make_context(*given, **options)
+            return super().make_context(*arguments, **options)
 
     def invoke(self, ctx: Any) -> Any:
         with _printable_errors():
@@ -173,13 +173,13 @@ def add_commands(app: typer.Typer) -> None:
 def _command(name: str) -> Any:
     """Import a command, with its options and subcommands."""
     module, _, attribute = COMMANDS[name][0].partition(":")
-    found = getattr(import_module(f"pipeline.interfaces.cli.{module}"), attribute)
+    command = getattr(import_module(f"pipeline.interfaces.cli.{module}"), attribute)
     alone = typer.Typer(rich_markup_mode="rich", pretty_exceptions_enable=False)
     alone.callback()(lambda: None)  # else a single command would be the whole program
-    if isinstance(found, typer.Typer):
-        alone.add_typer(found, name=name)
+    if isinstance(command, typer.Typer):
+        alone.add_typer(command, name=name)
     else:
         settings = _PASSED_ON if name in _OF_CELERY else None
-        text = help_of(found) if name in _FILLED else None
-        alone.command(name, help=text, context_settings=settings)(found)
+        text = help_of(command) if name in _FILLED else None
+        alone.command(name, help=text, context_settings=settings)(command)
     return typer.main.get_group(alone).commands[name]

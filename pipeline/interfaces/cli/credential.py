@@ -37,21 +37,21 @@ def life_days(expires: str, noun: str) -> float | None:
     return seconds / 86_400 or None
 
 
-def show_once(secret: str, made: "CredentialView", noun: str, good_for: str, *, as_json: bool) -> None:
+def show_once(secret: str, credential: "CredentialView", noun: str, good_for: str, *, as_json: bool) -> None:
     """Print a new credential: only the secret goes to standard output."""
     if as_json:
         from pipeline.engine.views import plain
 
-        print_json({**plain(made), "secret": secret})
+        print_json({**plain(credential), "secret": secret})
         return
-    until = f", until {made.expires_at:%Y-%m-%d %H:%M} UTC" if made.expires_at else ""
-    said = f"{noun.capitalize()} {made.id} ({one_line(made.name)}, {good_for}{until}). Penstock does not show it again:"
-    err.print(said, soft_wrap=True)
+    until = f", until {credential.expires_at:%Y-%m-%d %H:%M} UTC" if credential.expires_at else ""
+    label = f"{noun.capitalize()} {credential.id} ({one_line(credential.name)}, {good_for}{until})"
+    err.print(f"{label}. Penstock does not show it again:", soft_wrap=True)
     print_text(f"{secret}\n")
 
 
-def state_cells(one: "CredentialView", now: "datetime") -> list[str]:
+def state_cells(credential: "CredentialView", now: "datetime") -> list[str]:
     """Cells for `STATE_COLUMNS`."""
-    state = "revoked" if one.revoked_at else "[green]usable[/green]" if one.usable(now) else "expired"
-    used = ago(one.last_used_at) if one.last_used_at else "never"
-    return [state, used, f"{one.expires_at:%Y-%m-%d}" if one.expires_at else ""]
+    state = "revoked" if credential.revoked_at else "[green]usable[/green]" if credential.usable(now) else "expired"
+    used = ago(credential.last_used_at) if credential.last_used_at else "never"
+    return [state, used, f"{credential.expires_at:%Y-%m-%d}" if credential.expires_at else ""]

@@ -11,7 +11,7 @@ COLUMNS = "name,state,result,received,runtime,worker,uuid"
 """The columns of Flower's page of tasks. They include the result, which names a failed page of a successful message."""
 
 
-def flower_arguments(given: Sequence[str]) -> list[str]:
+def flower_arguments(flower_options: Sequence[str]) -> list[str]:
     """Flower's options, made safe: by default it listens on this machine's loopback address.
 
     Raises `UserError` where it would listen elsewhere without a login, and for unknown options.
@@ -20,9 +20,9 @@ def flower_arguments(given: Sequence[str]) -> list[str]:
     from flower.options import options
     from tornado.options import Error
 
-    asked = "FLOWER_CONF" in os.environ or any(argument.startswith("--conf") for argument in given)
+    configured = "FLOWER_CONF" in os.environ or any(argument.startswith("--conf") for argument in flower_options)
     # Flower would run a flowerconfig.py from the current folder.
-    arguments = [*([] if asked else [f"--conf={os.devnull}"]), *given]
+    arguments = [*([] if configured else [f"--conf={os.devnull}"]), *flower_options]
     options.address, options.tasks_columns = LOOPBACK, COLUMNS
     try:
         # In Flower's order: variables, its file, the command line.

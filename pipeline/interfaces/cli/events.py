@@ -41,9 +41,9 @@ def events(
             else:
                 out.print(one_line("  ".join(_cells(event)), 500), soft_wrap=True)
         return
-    found = record.newest(record.Filter(flow, tuple(types or ()), scope), limit=limit)
+    newest = record.newest(record.Filter(flow, tuple(types or ()), scope), limit=limit)
     none = "No event matches." if flow or types or scope else "No events yet: `penstock convert FILE` makes the first."
-    print_list(found, ("SEQ>", "WHEN", "TYPE", "ABOUT", "NAME~?"), _cells, as_json=as_json, none=none)
+    print_list(newest, ("SEQ>", "WHEN", "TYPE", "ABOUT", "NAME~?"), _cells, as_json=as_json, none=none)
 
 
 def _cells(event: "Event") -> list[str]:

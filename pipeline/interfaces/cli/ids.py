@@ -24,7 +24,7 @@ def _whole(find: Callable[["Context", str], str | None]) -> Callback:
         context = ready_context()
         if isinstance(value, str):
             return find(context, value) or value
-        return [find(context, one) or one for one in value]
+        return [find(context, start) or start for start in value]
 
     return callback
 
@@ -32,53 +32,53 @@ def _whole(find: Callable[["Context", str], str | None]) -> Callback:
 def whole(flow: str, noun: str) -> Callback:
     """Completes ids of a flow's rows, by their kind in `Flow.ids`."""
     return _whole(
-        lambda context, given: import_module(f"pipeline.flows.{flow}.flow").FLOW.resolve(context, noun, given)
+        lambda context, start: import_module(f"pipeline.flows.{flow}.flow").FLOW.resolve(context, noun, start)
     )
 
 
-def _scope(context: "Context", given: str) -> str | None:
+def _scope(context: "Context", start: str) -> str | None:
     scopes = (("documents", "documents"), ("knowledge", "items"), ("music", "runs"))
-    found = (import_module(f"pipeline.flows.{flow}.flow").FLOW.resolve(context, noun, given) for flow, noun in scopes)
-    return next((one for one in found if one), None)
+    matches = (import_module(f"pipeline.flows.{flow}.flow").FLOW.resolve(context, noun, start) for flow, noun in scopes)
+    return next((match for match in matches if match), None)
 
 
-def _base(context: "Context", given: str) -> str | None:
+def _base(context: "Context", start: str) -> str | None:
     from pipeline.flows.knowledge import queries
     from pipeline.storage.short_ids import LEAST_BESIDE_NAMES, one_of
 
     known = queries.bases(context)
-    named = len(given) < LEAST_BESIDE_NAMES or any(base.name == given for base in known)
-    return None if named else one_of((base.id for base in known), given, "knowledge bases")
+    named = len(start) < LEAST_BESIDE_NAMES or any(base.name == start for base in known)
+    return None if named else one_of((base.id for base in known), start, "knowledge bases")
 
 
-def _node(context: "Context", given: str) -> str | None:
+def _node(context: "Context", start: str) -> str | None:
     from pipeline.nodes import names, service, tokens
     from pipeline.storage.short_ids import one_of
 
     own = (token.node_id for token in tokens.list_tokens(context))
     known = {*own, *names.all_names(context), *(node.node_id for node in service.nodes(context))}
-    return one_of(known, given, "nodes")
+    return one_of(known, start, "nodes")
 
 
-def _job(context: "Context", given: str) -> str | None:
+def _job(context: "Context", start: str) -> str | None:
     from pipeline.nodes import service
     from pipeline.storage.short_ids import one_of
 
-    return one_of((job.job_id for job in service.jobs(context, limit=MOST_LISTED)), given, "jobs")
+    return one_of((job.job_id for job in service.jobs(context, limit=MOST_LISTED)), start, "jobs")
 
 
-def _instance(context: "Context", given: str) -> str | None:
+def _instance(context: "Context", start: str) -> str | None:
     from pipeline.nodes import service
     from pipeline.storage.short_ids import one_of
 
-    return one_of((letter.instance_id for letter in service.dlq(context, MOST_LISTED)), given, "instances")
+    return one_of((letter.instance_id for letter in service.dlq(context, MOST_LISTED)), start, "instances")
 
 
-def _letter(context: "Context", given: str) -> str | None:
+def _letter(context: "Context", start: str) -> str | None:
     from pipeline.nodes import service
     from pipeline.storage.short_ids import one_of
 
-    return one_of((letter.id for letter in service.dlq(context, MOST_LISTED)), given, "dead letters")
+    return one_of((letter.id for letter in service.dlq(context, MOST_LISTED)), start, "dead letters")
 
 
 MOST_LISTED = 10_000

@@ -30,8 +30,8 @@ def create(
     if scope not in set(Scope):
         raise UserError(f"unknown scope '{scope}': choose from {', '.join(Scope)}", code="usage")
     ready()
-    made = keys.create(name, Scope(scope), life_days(expires, "key"))
-    show_once(made.secret, made.key, "key", str(made.key.scope), as_json=as_json)
+    created = keys.create(name, Scope(scope), life_days(expires, "key"))
+    show_once(created.secret, created.key, "key", str(created.key.scope), as_json=as_json)
 
 
 @app.command("list")
@@ -59,23 +59,23 @@ def show(
     from pipeline.operations import keys
     from pipeline.storage import api_keys
 
-    found = api_keys.find(ready_context(), key)
-    account = keys.account(found.id, limit=limit)
+    view = api_keys.find(ready_context(), key)
+    account = keys.account(view.id, limit=limit)
     if as_json:
-        print_json({"key": found, "account": account})
+        print_json({"key": view, "account": account})
         return
     cap = f" of {account.cap:g}" if account.cap else ", without a cap (api.spend_per_day)"
     print_pairs(
         [
-            ("Key", f"{found.id} {one_line(found.name)}"),
-            ("Scope", str(found.scope)),
+            ("Key", f"{view.id} {one_line(view.name)}"),
+            ("Scope", str(view.scope)),
             ("Spent today", f"{account.spent:.4g}{cap}"),
             ("Reserved", f"{account.reserved:.4g}"),
         ]
     )
     zone = zone_of_here()
-    for one in account.reservations:
-        out.print(f"  {one.flow} {one_line(one.item_id)} {one.unit}: {one.charged:.4g} of {one.amount:.4g}")
+    for held in account.reservations:
+        out.print(f"  {held.flow} {one_line(held.item_id)} {held.unit}: {held.charged:.4g} of {held.amount:.4g}")
     print_list(
         account.charges,
         ("AT", "COST>", "FLOW", "FOR~", "UNIT?", "OPERATION?", "PROVIDER?", "MODEL~"),

@@ -97,10 +97,10 @@ def start(
         _show_estimate(music.estimate(options), as_json=as_json)
     elif wait:
         with using_stack(settings) as stack:
-            found = _follow(stack, music.start(options), quiet=as_json)
+            snapshot = _follow(stack, music.start(options), quiet=as_json)
         if as_json:
-            print_json(found.contract())
-        _tell_end(found)
+            print_json(snapshot.contract())
+        _tell_end(snapshot)
     else:
         _tell(music.start(options), "started", as_json=as_json)
 
@@ -116,9 +116,9 @@ def _follow(stack: "Stack", run: "RunView", *, quiet: bool) -> "MusicStatus":
 
     def looks(keep: Callable[[], None]) -> "Iterator[MusicStatus]":
         while True:
-            found = music.status()
-            yield found
-            if found.run is None or found.run.id != run.id or found.run.outcome is not None:
+            snapshot = music.status()
+            yield snapshot
+            if snapshot.run is None or snapshot.run.id != run.id or snapshot.run.outcome is not None:
                 return
             keep()
             time.sleep(_LOOK_S)
@@ -127,50 +127,50 @@ def _follow(stack: "Stack", run: "RunView", *, quiet: bool) -> "MusicStatus":
         return progress.follow(looks(progress.keep), _bar)
 
 
-def _bar(found: "MusicStatus") -> "Bar":
-    done = found.completed_jobs + found.failed_jobs
-    total = done + found.active_jobs + found.waiting_jobs + found.delayed_jobs
+def _bar(snapshot: "MusicStatus") -> "Bar":
+    done = snapshot.completed_jobs + snapshot.failed_jobs
+    total = done + snapshot.active_jobs + snapshot.waiting_jobs + snapshot.delayed_jobs
     figures = f"{done:,}/{count(total, 'batch')}"
-    figures += f", {found.failed_jobs:,} failed" if found.failed_jobs else ""
-    figures += f", {one_line(found.stand_in)} stands in" if found.stand_in else ""
-    figures += f" ({one_line(found.reason)})" if found.reason else ""
-    return Bar(found.pipeline_state.value, done, total or None, figures, busy=bool(found.active_jobs))
+    figures += f", {snapshot.failed_jobs:,} failed" if snapshot.failed_jobs else ""
+    figures += f", {one_line(snapshot.stand_in)} stands in" if snapshot.stand_in else ""
+    figures += f" ({one_line(snapshot.reason)})" if snapshot.reason else ""
+    return Bar(snapshot.pipeline_state.value, done, total or None, figures, busy=bool(snapshot.active_jobs))
 
 
-def _tell_end(found: "MusicStatus") -> None:
+def _tell_end(snapshot: "MusicStatus") -> None:
     """Report how a run ended, and exit: 0 done, 1 failed or stopped, 3 some songs failed."""
-    run = found.run
+    run = snapshot.run
     if run is not None and run.outcome in {"failed", "stopped"}:
         how = f"failed: {run.error}" if run.outcome == "failed" else "was stopped; `penstock music start` continues."
         err.print(f"penstock: the run {how}", soft_wrap=True, markup=False)
         raise typer.Exit(FAILED)
-    if found.failed_songs or found.failed_jobs:
+    if snapshot.failed_songs or snapshot.failed_jobs:
         err.print(
-            f"{count(found.failed_songs, 'song')} failed: `penstock music show --status failed` says why, "
+            f"{count(snapshot.failed_songs, 'song')} failed: `penstock music show --status failed` says why, "
             "`penstock music start --failed` tries again.",
             soft_wrap=True,
         )
         raise typer.Exit(PARTIAL)
-    err.print(f"Done: {count(found.songs.get('COMPLETED', 0), 'song')} of {found.total_songs:,} are described.")
+    err.print(f"Done: {count(snapshot.songs.get('COMPLETED', 0), 'song')} of {snapshot.total_songs:,} are described.")
 
 
-def _show_estimate(found: "Estimate", *, as_json: bool) -> None:
+def _show_estimate(estimate: "Estimate", *, as_json: bool) -> None:
     if as_json:
-        print_json(found)
+        print_json(estimate)
         return
-    unpriced = f"no prices configured for {', '.join(found.unpriced)} (PENSTOCK_PROVIDERS__<NAME>__PRICES)"
-    if found.cost is None:
+    unpriced = f"no prices configured for {', '.join(estimate.unpriced)} (PENSTOCK_PROVIDERS__<NAME>__PRICES)"
+    if estimate.cost is None:
         cost = f"unknown: {unpriced}"
     else:
-        cost = f"about {found.cost:,.4f}" + (f"; {unpriced}" if found.unpriced else "")
+        cost = f"about {estimate.cost:,.4f}" + (f"; {unpriced}" if estimate.unpriced else "")
     print_pairs(
         [
-            ("songs", f"{found.songs:,}" + (f", {found.new_songs:,} of them new" if found.new_songs else "")),
-            ("batches", f"{found.batches:,}"),
-            ("calls", f"{found.metadata_calls:,} for metadata, {found.embedding_calls:,} for vectors"),
-            ("time", f"{span(found.seconds)} at least"),
-            *(("limit", f"{name}: {limits or 'none'}") for name, limits in found.limits.items()),
-            ("tokens", f"about {found.input_tokens:,} in, {found.output_tokens:,} out"),
+            ("songs", f"{estimate.songs:,}" + (f", {estimate.new_songs:,} of them new" if estimate.new_songs else "")),
+            ("batches", f"{estimate.batches:,}"),
+            ("calls", f"{estimate.metadata_calls:,} for metadata, {estimate.embedding_calls:,} for vectors"),
+            ("time", f"{span(estimate.seconds)} at least"),
+            *(("limit", f"{name}: {limits or 'none'}") for name, limits in estimate.limits.items()),
+            ("tokens", f"about {estimate.input_tokens:,} in, {estimate.output_tokens:,} out"),
             ("cost", cost),
         ]
     )
@@ -219,37 +219,39 @@ def status(as_json: Json = False) -> None:
     from pipeline.operations import music
 
     settings = ready()
-    found = music.status()
+    snapshot = music.status()
     if as_json:
-        print_json(found.contract())
+        print_json(snapshot.contract())
     else:
-        _show_status(found, settings.music.provider)
+        _show_status(snapshot, settings.music.provider)
 
 
-def _show_status(found: "MusicStatus", provider: str) -> None:
+def _show_status(snapshot: "MusicStatus", provider: str) -> None:
 
-    songs = "  ".join(f"{name} {count}" for name, count in found.songs.items()) or "none: `penstock music sync`"
+    songs = "  ".join(f"{name} {count}" for name, count in snapshot.songs.items()) or "none: `penstock music sync`"
     batches = (
-        f"{found.active_jobs} in progress, {found.waiting_jobs} waiting, {found.delayed_jobs} delayed, "
-        f"{found.completed_jobs} done, {found.failed_jobs} failed"
+        f"{snapshot.active_jobs} in progress, {snapshot.waiting_jobs} waiting, {snapshot.delayed_jobs} delayed, "
+        f"{snapshot.completed_jobs} done, {snapshot.failed_jobs} failed"
     )
     rows = [
-        ("state", found.pipeline_state.value + (f" ({escape(found.reason)})" if found.reason else "")),
-        ("songs", songs + (f"  missing {found.missing_songs}" if found.missing_songs else "")),
-        ("vectors", f"{found.songs_with_vector} songs have one"),
+        ("state", snapshot.pipeline_state.value + (f" ({escape(snapshot.reason)})" if snapshot.reason else "")),
+        ("songs", songs + (f"  missing {snapshot.missing_songs}" if snapshot.missing_songs else "")),
+        ("vectors", f"{snapshot.songs_with_vector} songs have one"),
         ("batches", batches),
     ]
     if not provider:
         rows.append(("provider", "none: search matches songs by words; `penstock music start` makes vectors"))
-    if found.stand_in:
-        rows.append(("stand-in", f"{escape(found.stand_in)} writes metadata: the provider's breaker is open"))
-    rows.append(("workers", "running" if found.is_worker_running else "none running: `penstock up` starts them"))
-    if found.run is not None:
-        ended = found.run.outcome or "active"
-        failed = f", {found.failed_songs} failed" if found.failed_songs else ""
-        rows.append(("run", f"{found.run.id[:8]} {found.run.mode.value}, {found.run.enqueued} songs{failed}, {ended}"))
-        if found.run.error:
-            rows.append(("error", escape(found.run.error)))
+    if snapshot.stand_in:
+        rows.append(("stand-in", f"{escape(snapshot.stand_in)} writes metadata: the provider's breaker is open"))
+    rows.append(("workers", "running" if snapshot.is_worker_running else "none running: `penstock up` starts them"))
+    if snapshot.run is not None:
+        ended = snapshot.run.outcome or "active"
+        failed = f", {snapshot.failed_songs} failed" if snapshot.failed_songs else ""
+        rows.append(
+            ("run", f"{snapshot.run.id[:8]} {snapshot.run.mode.value}, {snapshot.run.enqueued} songs{failed}, {ended}")
+        )
+        if snapshot.run.error:
+            rows.append(("error", escape(snapshot.run.error)))
     print_pairs(rows)
 
 
@@ -276,17 +278,17 @@ def search(
         raise typer.BadParameter("give either words, or a song with --like", param_hint="WORDS")
     settings = ready()
     if like:
-        found = music.similar(like, limit)
+        result = music.similar(like, limit)
     elif settings.music.embeddings_provider and music.searchable():
         # The call goes through the gate, which needs the stack.
         with using_stack(settings):
-            found = music.search(words, limit)
+            result = music.search(words, limit)
     else:
-        found = music.search(words, limit)
+        result = music.search(words, limit)
     if as_json:
-        print_json(found)
+        print_json(result)
         return
-    for note in _notes(found, has_provider=bool(settings.music.provider)):
+    for note in _notes(result, has_provider=bool(settings.music.provider)):
         err.print(f"[dim]{note}[/dim]", soft_wrap=True)
 
     def row(match: "Match") -> list[str]:
@@ -300,20 +302,20 @@ def search(
             one_line(", ".join(song.tags or [song.genre]), 60),
         ]
 
-    none = "Nothing found." if found.songs else "No songs: `penstock music sync` reads them."
+    none = "Nothing found." if result.songs else "No songs: `penstock music sync` reads them."
     columns = ("SCORE>", "ID>", "SONG", "ALBUM?", "MOOD?", "TAGS?")
-    print_list(found.matches, columns, row, as_json=False, none=none)
+    print_list(result.matches, columns, row, as_json=False, none=none)
 
 
-def _notes(found: "Found", *, has_provider: bool) -> Iterator[str]:
+def _notes(result: "Found", *, has_provider: bool) -> Iterator[str]:
     """The limits of a search, as sentences."""
-    if found.songs and not found.searched:
+    if result.songs and not result.searched:
         how = "`penstock music start`" if has_provider else "`penstock music start` says what it takes"
         yield f"By names, albums, genres and years alone, not by mood: no song is described yet ({how})."
-    elif found.songs and found.lexical:
+    elif result.songs and result.lexical:
         setting = "PENSTOCK_MUSIC__EMBEDDINGS_PROVIDER"
         yield f"By words alone, not by meaning: set an embeddings provider ({setting})."
-    if found.any_word and found.matches:
+    if result.any_word and result.matches:
         yield "No song has all the words: matches by words have some of them."
 
 
@@ -365,20 +367,20 @@ def _called(song: "SongView") -> str:
     return one_line(" - ".join(filter(None, (song.artist, song.title))), 60)
 
 
-def _list_songs(found: "list[SongView]", *, as_json: bool) -> None:
+def _list_songs(songs: "list[SongView]", *, as_json: bool) -> None:
     def row(view: "SongView") -> list[str]:
-        gone = " (missing)" if view.missing_since else ""
+        missing = " (missing)" if view.missing_since else ""
         return [
             str(view.id),
             _called(view),
-            state(view.status.value) + gone,
+            state(view.status.value) + missing,
             one_line(view.mood, 20),
             "yes" if view.vector_model else "",
             one_line(view.error, 80),
         ]
 
     print_list(
-        found,
+        songs,
         ("ID>", "SONG", "STATE", "MOOD", "VECTOR", "ERROR"),
         row,
         as_json=as_json,
@@ -386,7 +388,7 @@ def _list_songs(found: "list[SongView]", *, as_json: bool) -> None:
     )
 
 
-def _list_batches(found: "list[BatchView]", *, as_json: bool) -> None:
+def _list_batches(batches: "list[BatchView]", *, as_json: bool) -> None:
     def row(view: "BatchView") -> list[str]:
         return [
             str(view.id),
@@ -402,4 +404,4 @@ def _list_batches(found: "list[BatchView]", *, as_json: bool) -> None:
         ]
 
     columns = ("ID>", "MODE", "STEP", "STATE", "SONGS>", "SAVED>", "LEFT OUT>", "IGNORED>", "RETRIES>", "ERROR")
-    print_list(found, columns, row, as_json=as_json, none="No batches.")
+    print_list(batches, columns, row, as_json=as_json, none="No batches.")

@@ -48,26 +48,26 @@ def runs(
 def _show(run_id: str, *, as_json: bool) -> None:
     from pipeline.operations import music
 
-    view, found = music.run(run_id), music.figures(run_id)
+    view, figures = music.run(run_id), music.figures(run_id)
     if as_json:
-        print_json({**plain(view), "figures": plain(found)})
+        print_json({**plain(view), "figures": plain(figures)})
         return
-    failed = f", {found.failed_calls:,} of them failed" if found.failed_calls else ""
-    later = f", {found.delayed:,} of them tried again later" if found.delayed else ""
+    failed = f", {figures.failed_calls:,} of them failed" if figures.failed_calls else ""
+    later = f", {figures.delayed:,} of them tried again later" if figures.delayed else ""
     rows = [
         ("run", view.id),
         ("state", state(view.outcome or view.status.value)),
         ("error", one_line(view.error)),
         ("mode", view.mode.value),
-        ("songs", _counted(found.songs) or f"{view.enqueued:,}"),
-        ("batches", _counted(found.batches) + later),
-        ("calls", f"{found.calls:,}{failed}, {found.input_tokens:,} tokens in, {found.output_tokens:,} out"),
-        ("cost", money(found.cost)),
+        ("songs", _counted(figures.songs) or f"{view.enqueued:,}"),
+        ("batches", _counted(figures.batches) + later),
+        ("calls", f"{figures.calls:,}{failed}, {figures.input_tokens:,} tokens in, {figures.output_tokens:,} out"),
+        ("cost", money(figures.cost)),
         ("started", ago(view.created_at)),
         ("ended", ago(view.finished_at) if view.finished_at else ""),
     ]
     print_pairs([(name, value) for name, value in rows if value])
 
 
-def _counted(found: dict[str, int]) -> str:
-    return "  ".join(f"{name} {count:,}" for name, count in found.items())
+def _counted(counts: dict[str, int]) -> str:
+    return "  ".join(f"{name} {count:,}" for name, count in counts.items())

@@ -159,16 +159,16 @@ class Table:
 
 
 def print_list(
-    found: Sequence[Item], columns: Sequence[str], row: Callable[[Item], Sequence[str]], *, as_json: bool, none: str
+    items: Sequence[Item], columns: Sequence[str], row: Callable[[Item], Sequence[str]], *, as_json: bool, none: str
 ) -> None:
     """Print `found` as JSON, or as a table with a `row` (markup) for each; `none`: the sentence for an empty list."""
     if as_json:
-        print_json(found)
-    elif not found:
+        print_json(items)
+    elif not items:
         err.print(none)
     else:
         table = Table(*columns)
-        for item in found:
+        for item in items:
             table.add(*row(item))
         table.print()
 

@@ -46,7 +46,7 @@ def list_queues(command: typer.Context, as_json: Json = False) -> None:
     from pipeline.operations import queues as control
 
     ready_context()
-    found = [_row(queue) for queue in control.list_queues()]
+    rows = [_row(queue) for queue in control.list_queues()]
 
     def cells(row: dict[str, Any]) -> list[str]:
         limits = ", ".join(f"{limit['limit']} ({limit['used']})" for limit in row["limits"])
@@ -55,7 +55,7 @@ def list_queues(command: typer.Context, as_json: Json = False) -> None:
         return [name, str(row["waiting"]), flight, limits, row["gate"], reason, row["resumes"]]
 
     columns = ("QUEUE", "WAITING>", "IN FLIGHT>", "LIMITS (USED)", "GATE", "REASON?", "RESUMES?")
-    print_list(found, columns, cells, as_json=as_json, none="No queues.")
+    print_list(rows, columns, cells, as_json=as_json, none="No queues.")
 
 
 def _row(queue: "QueueView") -> dict[str, Any]:

@@ -68,15 +68,15 @@ def sourceless(folder: Path, sources: Sequence[Path], known: Collection[Path]) -
         for name in names
         if name.endswith(MANIFEST_SUFFIX) and (path := parent / name) not in at_hand
     )
-    found = []
+    orphans = []
     for manifest in manifests:
         names = _read(manifest).get(_RECORDS)
         for path in [manifest.with_name(name) for name in names or () if name == Path(name).name]:
             record = Record.of(path) if path.is_file() else None
             source = Path(os.path.normpath(path.parent.resolve() / record.source)) if record else None
             if source and not source.exists() and any(source.is_relative_to(root) for root in roots):
-                found.append(path)
-    return found
+                orphans.append(path)
+    return orphans
 
 
 def predates_records(path: Path) -> bool:
@@ -102,10 +102,10 @@ def pictures_in_the_way(document: "Document", path: Path, form: Format) -> str:
         return ""
     if beside.is_symlink() or not beside.is_dir():
         return f"{beside} {_NOT_OURS}"
-    ours = _read(manifest_path(path)).get(_PICTURES)
+    recorded = _read(manifest_path(path)).get(_PICTURES)
     for picture in sorted(folder.iterdir()):
         there = beside / picture.name
-        known = {sha256(picture), ours.get(picture.name) if isinstance(ours, dict) else None}
+        known = {sha256(picture), recorded.get(picture.name) if isinstance(recorded, dict) else None}
         if os.path.lexists(there) and (there.is_symlink() or not there.is_file() or sha256(there) not in known):
             return f"{there} {_NOT_OURS}"
     return ""
@@ -125,8 +125,8 @@ def text_of(document: "Document", form: Format, pictures: str = "") -> str:
     Raises `UserError` while the document has no result."""
     text = document.read_text()
     if form is not Format.MD:
-        made = document.layout() if form is Format.JSON else document.docling()
-        return json.dumps(made, indent=2, ensure_ascii=False) + "\n"
+        content = document.layout() if form is Format.JSON else document.docling()
+        return json.dumps(content, indent=2, ensure_ascii=False) + "\n"
     return text.replace(f"]({PICTURES}/", f"]({quote(pictures)}/") if pictures else text
 
 
@@ -172,14 +172,14 @@ def sha256(path: Path) -> str:
 
 def _records(path: Path) -> dict[str, Any]:
     """The records of the other results that share the manifest of the one at `path`."""
-    found = {name: record for name, record in _recorded(path).items() if name == Path(name).name != path.name}
-    return {name: record for name, record in found.items() if path.with_name(name).exists()}
+    records = {name: record for name, record in _recorded(path).items() if name == Path(name).name != path.name}
+    return {name: record for name, record in records.items() if path.with_name(name).exists()}
 
 
 def _recorded(path: Path) -> dict[str, Any]:
     """The records in the manifest of the result at `path`, by name."""
-    found = _read(manifest_path(path)).get(_RECORDS)
-    return found if isinstance(found, dict) else {}
+    records = _read(manifest_path(path)).get(_RECORDS)
+    return records if isinstance(records, dict) else {}
 
 
 def _read(manifest: Path | None) -> dict[str, Any]:
@@ -189,7 +189,7 @@ def _read(manifest: Path | None) -> dict[str, Any]:
     try:
         with open_file(manifest) as file:
             text = file.read(_MOST_BYTES + 1)
-        found = json.loads(text) if len(text) <= _MOST_BYTES else {}
+        content = json.loads(text) if len(text) <= _MOST_BYTES else {}
     except (OSError, ValueError, RecursionError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return content if isinstance(content, dict) else {}

@@ -27,15 +27,15 @@ def prune(
     """
     from pipeline.operations import retention
 
-    found = retention.prune(ready_context(), dry_run=dry_run)
+    parts = retention.prune(ready_context(), dry_run=dry_run)
 
-    def row(one: "Pruned") -> list[str]:
-        went = f"[red]{one_line(one.error, 200)}[/red]" if one.error else f"{one.removed:,}"
-        return [one.name, one.flow or "all", one.kept, went]
+    def row(part: "Pruned") -> list[str]:
+        went = f"[red]{one_line(part.error, 200)}[/red]" if part.error else f"{part.removed:,}"
+        return [part.name, part.flow or "all", part.kept, went]
 
     columns = ("WHAT", "FLOW", "KEPT", "WOULD GO" if dry_run else "WENT")
-    print_list(found, columns, row, as_json=as_json, none="Nothing to list.")
+    print_list(parts, columns, row, as_json=as_json, none="Nothing to list.")
     if not as_json and dry_run:
         err.print("This removed nothing. `penstock prune` removes these; docs/reference/settings.md has the settings.")
-    if any(one.error for one in found):
+    if any(part.error for part in parts):
         raise typer.Exit(1)

@@ -36,15 +36,15 @@ def search(
     settings = ready()
     paid = not no_vectors and (knowledge.asks(None) or settings.screenshots.embeddings_provider)
     with using_stack(settings) if paid else nullcontext():
-        found = everything(" ".join(words), each=limit, by_meaning=not no_vectors)
+        result = everything(" ".join(words), each=limit, by_meaning=not no_vectors)
     if as_json:
-        print_json(found)
+        print_json(result)
         return
 
     def row(hit: "Hit") -> list[str]:
         subject = ids.node(hit.number) if hit.flow == "screenshots" else hit.subject
         return [hit.flow, subject, one_line(hit.title, 60), one_line(hit.excerpt)]
 
-    print_list(found.hits, ("IN", "ID?", "WHERE~", "TEXT"), row, as_json=False, none="Nothing found.")
-    for note in found.notes:
+    print_list(result.hits, ("IN", "ID?", "WHERE~", "TEXT"), row, as_json=False, none="Nothing found.")
+    for note in result.notes:
         err.print(f"[yellow]Note:[/yellow] {one_line(note)}", soft_wrap=True)

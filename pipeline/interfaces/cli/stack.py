@@ -110,10 +110,10 @@ def status(as_json: Json = False) -> None:
     from pipeline.operations.overview import overview
 
     context = ready_context()
-    found = overview(context)
-    kinds = {kind: by_state for counted in found.counted.values() for kind, by_state in counted.items()}
-    hour, queues = found.last_hour, found.fleet.queues if found.fleet else None
-    workers = [worker.id for worker in found.fleet.workers] if found.fleet else []
+    snapshot = overview(context)
+    kinds = {kind: by_state for counted in snapshot.counted.values() for kind, by_state in counted.items()}
+    hour, queues = snapshot.last_hour, snapshot.fleet.queues if snapshot.fleet else None
+    workers = [worker.id for worker in snapshot.fleet.workers] if snapshot.fleet else []
     if as_json:
         print_json(
             {
@@ -121,27 +121,27 @@ def status(as_json: Json = False) -> None:
                 "last_hour": asdict(hour) | {"failure_rate": round(hour.failure_rate, 4)},
                 "queues": queues,
                 "workers": workers,
-                "last_sweep_s": found.fleet.last_sweep_s if found.fleet else None,
-                "sweep_problem": found.fleet.sweep_problem if found.fleet else "",
-                "spending": plain(found.spending),
-                "waiting": [plain(one) | {"count": one.count} for one in found.waiting],
-                "minutes": plain(found.minutes),
-                "failures": plain(found.failures),
+                "last_sweep_s": snapshot.fleet.last_sweep_s if snapshot.fleet else None,
+                "sweep_problem": snapshot.fleet.sweep_problem if snapshot.fleet else "",
+                "spending": plain(snapshot.spending),
+                "waiting": [plain(wait) | {"count": wait.count} for wait in snapshot.waiting],
+                "minutes": plain(snapshot.minutes),
+                "failures": plain(snapshot.failures),
                 "data_dir": context.settings.data_dir,
             }
         )
     else:
-        _show_status(kinds, found, queues, workers, context)
+        _show_status(kinds, snapshot, queues, workers, context)
 
 
 def _show_status(
     kinds: dict[str, dict[str, int]],
-    found: "Overview",
+    snapshot: "Overview",
     queues: dict[str, int] | None,
     workers: list[str],
     context: "Context",
 ) -> None:
-    hour = found.last_hour
+    hour = snapshot.last_hour
     counted = [
         (kind.replace("_", " "), "  ".join(f"{state(name)} {number:,}" for name, number in by_state.items()) or "none")
         for kind, by_state in kinds.items()
@@ -152,21 +152,21 @@ def _show_status(
     )
     waiting = "  ".join(f"{name} {number:,}" for name, number in (queues or {}).items())
     away = "Redis is not reachable" if context.online and queues is None else "not running"
-    closed = found.fleet.closed if found.fleet else []
+    closed = snapshot.fleet.closed if snapshot.fleet else []
     idle = "none; `penstock up` starts them, `penstock convert` for as long as it needs them"
     if context.settings.redis_url:
-        idle = "none; start some with `penstock worker`, or `penstock up`" if found.fleet else "not known"
+        idle = "none; start some with `penstock worker`, or `penstock up`" if snapshot.fleet else "not known"
     print_pairs(
         [
             *counted,
             ("last hour", throughput if hour.finished else "no attempts"),
             ("queues", waiting or away),
             *([("closed", "\n".join(map(one_line, closed)))] if closed else []),
-            *([("waiting", "\n".join(map(_waits, found.waiting)))] if found.waiting else []),
-            *([("failed last", "\n".join(map(_failed, found.failures)))] if found.failures else []),
+            *([("waiting", "\n".join(map(_waits, snapshot.waiting)))] if snapshot.waiting else []),
+            *([("failed last", "\n".join(map(_failed, snapshot.failures)))] if snapshot.failures else []),
             ("workers", "\n".join(map(one_line, workers)) or idle),
-            *([("sweeper", found.fleet.sweep_problem)] if found.fleet and found.fleet.sweep_problem else []),
-            *([("spent today", "\n".join(map(_spent, found.spending)))] if found.spending else []),
+            *([("sweeper", snapshot.fleet.sweep_problem)] if snapshot.fleet and snapshot.fleet.sweep_problem else []),
+            *([("spent today", "\n".join(map(_spent, snapshot.spending)))] if snapshot.spending else []),
             ("data", one_line(str(context.settings.data_dir))),
         ]
     )
@@ -181,8 +181,8 @@ def _waits(why: "Reason") -> str:
     return f"{units}: {one_line(why.words)}{until}"
 
 
-def _failed(what: "Failure") -> str:
-    return f"{one_line(what.name)}: {one_line(what.words)}"
+def _failed(failure: "Failure") -> str:
+    return f"{one_line(failure.name)}: {one_line(failure.words)}"
 
 
 def _spent(on: "Spending") -> str:
@@ -199,8 +199,8 @@ def workers(as_json: Json = False) -> None:
     from pipeline.interfaces.cli.times import local, zone_of_here
     from pipeline.operations.overview import fleet
 
-    found = fleet(ready_context())
-    if found is None:
+    live = fleet(ready_context())
+    if live is None:
         raise UserError("Redis is down, so workers are unknown: `penstock up` starts it", code="offline")
     from pipeline.engine.presence import NoWorker
 
@@ -212,7 +212,7 @@ def workers(as_json: Json = False) -> None:
         return [one_line(worker.name), str(worker.process), local(worker.since, zone), busy, jobs]
 
     columns = ("WORKER", "PROCESS>", "SINCE", "BUSY>", "DOES?")
-    print_list(found.workers, columns, cells, as_json=as_json, none=NoWorker().reason)
+    print_list(live.workers, columns, cells, as_json=as_json, none=NoWorker().reason)
 
 
 def doctor(as_json: Json = False) -> None:
@@ -220,17 +220,17 @@ def doctor(as_json: Json = False) -> None:
     from pipeline.operations.providers import FAIL
     from pipeline.standalone.doctor import checks
 
-    found = checks(all_settings())
+    results = checks(all_settings())
     if as_json:
-        print_json(found)
+        print_json(results)
     else:
         marks = {"ok": "[green]ok  [/green]", "warn": "[yellow]warn[/yellow]", "fail": "[red]FAIL[/red]"}
-        width = max(len(check.name) for check in found)
-        for check in found:
+        width = max(len(check.name) for check in results)
+        for check in results:
             out.print(f"{marks[check.result]}  {check.name:<{width}}  {escape(check.found)}", soft_wrap=True)
             if check.advice:
                 out.print(f"      {'':<{width}}  → {escape(check.advice)}", soft_wrap=True)
-    if any(check.result == FAIL for check in found):
+    if any(check.result == FAIL for check in results):
         raise typer.Exit(1)
 
 
@@ -310,13 +310,13 @@ def _refuse_to_detach(arguments: list[str]) -> None:
 
 def _queues(arguments: list[str]) -> list[str]:
     """The queues that `-Q` names."""
-    found: list[str] = []
+    names: list[str] = []
     for argument, following in zip(arguments, [*arguments, ""][1:], strict=True):
         if argument in {"-Q", "--queues"}:
-            found += following.split(",")
+            names += following.split(",")
         elif argument.startswith(("-Q", "--queues=")):
-            found += argument.removeprefix("-Q").removeprefix("--queues=").split(",")
-    return [name.strip() for name in found if name.strip()]
+            names += argument.removeprefix("-Q").removeprefix("--queues=").split(",")
+    return [name.strip() for name in names if name.strip()]
 
 
 def _check_queues(names: list[str]) -> None:

@@ -23,12 +23,12 @@ def moment(words: str, zone: tzinfo, option: str = "--since", now: datetime | No
 
     Raises `typer.BadParameter` for any other text.
     """
-    said = words.strip()
+    stripped = words.strip()
     now = (now or datetime.now(UTC)).astimezone(zone)
-    if not said:
+    if not stripped:
         return None
     try:
-        match said.lower():
+        match stripped.lower():
             case "now":
                 return now
             case "today" | "yesterday" as day:
@@ -37,11 +37,11 @@ def moment(words: str, zone: tzinfo, option: str = "--since", now: datetime | No
             case text if _AGO.fullmatch(text):
                 ago = timedelta(seconds=sum(int(n) * _UNITS[unit] for n, unit in _PART.findall(text)))
                 return now.astimezone(UTC) - ago  # in UTC, where no clock change adds or removes an hour
-        found = datetime.fromisoformat(said)
+        parsed = datetime.fromisoformat(stripped)
         # Converting to UTC also refuses instants near the calendar's ends, which a zone would overflow.
-        return (found if found.tzinfo else found.replace(tzinfo=zone)).astimezone(UTC)
+        return (parsed if parsed.tzinfo else parsed.replace(tzinfo=zone)).astimezone(UTC)
     except (ValueError, OverflowError):
-        raise typer.BadParameter(f"{said!r} is not a time: {HOW}", param_hint=option) from None
+        raise typer.BadParameter(f"{stripped!r} is not a time: {HOW}", param_hint=option) from None
 
 
 def zone_of_here() -> tzinfo:
@@ -53,10 +53,10 @@ def duration_s(text: str) -> float | None:
     """A duration such as `90s`, `10m`, `2h` in seconds; None for an empty text. Raises `UserError`."""
     if not text:
         return None
-    found = _DURATION.fullmatch(text.strip())
-    if not found or float(found[1]) <= 0:
+    match = _DURATION.fullmatch(text.strip())
+    if not match or float(match[1]) <= 0:
         raise UserError(f"'{text}' is not a duration: write it like 90s, 10m, 2h or 90d", code="usage")
-    return float(found[1]) * _UNITS[found[2] or "s"]
+    return float(match[1]) * _UNITS[match[2] or "s"]
 
 
 def local(at: datetime | None, zone: tzinfo) -> str:

@@ -41,12 +41,12 @@ def create(
     from pipeline.operations import webhooks
 
     ready()
-    made = webhooks.create(url, types or [], description)
+    created = webhooks.create(url, types or [], description)
     if as_json:
-        print_json(made)
+        print_json(created)
         return
-    err.print(f"Endpoint {made.endpoint.id} is added. Its secret, which Penstock does not show again:")
-    out.print(made.secret, markup=False, soft_wrap=True)
+    err.print(f"Endpoint {created.endpoint.id} is added. Its secret, which Penstock does not show again:")
+    out.print(created.secret, markup=False, soft_wrap=True)
     tell_if_nothing_runs()
 
 
@@ -97,14 +97,14 @@ def secret(endpoint: Endpoint, as_json: Json = False) -> None:
     from pipeline.operations import webhooks
 
     ready()
-    made = webhooks.exchange_secret(endpoint)
+    exchanged = webhooks.exchange_secret(endpoint)
     if as_json:
-        print_json(made)
+        print_json(exchanged)
         return
     err.print(
         f"The new secret of {endpoint}, which Penstock does not show again; the former one signs for one more day:"
     )
-    out.print(made.secret, markup=False, soft_wrap=True)
+    out.print(exchanged.secret, markup=False, soft_wrap=True)
 
 
 @app.command("test")
@@ -148,7 +148,7 @@ def deliveries(
         return
     if status and status not in set(DeliveryStatus):
         raise typer.BadParameter(f"choose from {', '.join(DeliveryStatus)}", param_hint="--status")
-    found = webhooks.deliveries(endpoint or None, DeliveryStatus(status) if status else None, limit=limit)
+    rows = webhooks.deliveries(endpoint or None, DeliveryStatus(status) if status else None, limit=limit)
 
     def row(view: "DeliveryView") -> list[str]:
         return [
@@ -163,7 +163,7 @@ def deliveries(
         ]
 
     columns = ("ID>", "ENDPOINT", "TYPE", "STATE", "TRIES>", "STATUS>", "CREATED?", "ERROR")
-    print_list(found, columns, row, as_json=as_json, none="No deliveries.")
+    print_list(rows, columns, row, as_json=as_json, none="No deliveries.")
 
 
 def _show(view: "DeliveryView", attempts: "list[AttemptView]", *, as_json: bool) -> None:
@@ -179,10 +179,10 @@ def _show(view: "DeliveryView", attempts: "list[AttemptView]", *, as_json: bool)
             *(
                 (
                     f"attempt {number}",
-                    f"{one.response_status or 'no answer'}, {one.latency_ms:,} ms, {ago(one.created_at)}"
-                    + (f": {one_line(one.error or one.preview)}" if one.error or one.preview else ""),
+                    f"{attempt.response_status or 'no answer'}, {attempt.latency_ms:,} ms, {ago(attempt.created_at)}"
+                    + (f": {one_line(attempt.error or attempt.preview)}" if attempt.error or attempt.preview else ""),
                 )
-                for number, one in enumerate(attempts, start=1)
+                for number, attempt in enumerate(attempts, start=1)
             ),
         ]
     )
@@ -223,15 +223,15 @@ def replay(
     begin = moment(since, zone)
     if begin is None:
         raise typer.BadParameter("give a time to start from, such as 2h", param_hint="--since")
-    again = webhooks.replay_range(endpoint, begin, moment(until, zone, "--until"))
-    _tell_count(again, "event", as_json=as_json)
+    queued = webhooks.replay_range(endpoint, begin, moment(until, zone, "--until"))
+    _tell_count(queued, "event", as_json=as_json)
 
 
-def _tell_count(again: int, noun: str, *, as_json: bool) -> None:
+def _tell_count(queued: int, noun: str, *, as_json: bool) -> None:
     if as_json:
-        print_json({"replayed": again})
+        print_json({"replayed": queued})
     else:
-        err.print(f"{count(again, noun)} will be sent again.")
+        err.print(f"{count(queued, noun)} will be sent again.")
 
 
 def _tell(view: "DeliveryView", *, as_json: bool) -> None:

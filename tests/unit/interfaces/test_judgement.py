@@ -148,7 +148,7 @@ def test_result_with_gaps_is_converted_again_and_one_asked_for_afresh_too(folder
     folder.make(complete=False)
     assert folder.judge()[0] is Verdict.CONVERT
     folder.make()
-    assert folder.judge(again=True)[0] is Verdict.CONVERT
+    assert folder.judge(redo=True)[0] is Verdict.CONVERT
 
 
 def test_result_of_another_file_is_kept_unless_that_is_the_same(folder: Folder) -> None:

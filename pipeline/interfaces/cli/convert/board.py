@@ -51,9 +51,9 @@ class Board:
         waiting = [job.document for job in self._jobs if job.document and not job.document.settled]
         self._closed = closed({document.provider for document in waiting})
         begin = [document for document in waiting if _has_not_begun(document)]
-        ours = {document.id for document in waiting}
+        waiting_ids = {document.id for document in waiting}
         providers = {document.provider for document in begin}
-        self._others = {provider: load_beside(ours, provider) for provider in providers}
+        self._others = {provider: load_beside(waiting_ids, provider) for provider in providers}
         waits = retries([document.id for document in begin])
         self._retries = {key: reason.words for key, reason in waits.items()}
         self._slow = {document.id: _slow_pages(document) for document in waiting[:_MOST_ASKED] if document.pages}
@@ -104,10 +104,10 @@ class Board:
             return why
         if why := self._retries.get(document.id):
             return why
-        what = "waits to be split" if document.status.name == "PENDING" else ""
+        split = "waits to be split" if document.status.name == "PENDING" else ""
         others = self._others.get(document.provider)
         behind = f"behind {_words(others)}" if others and others.documents else ""
-        return ", ".join(part for part in (what, behind) if part)
+        return ", ".join(part for part in (split, behind) if part)
 
 
 def _slow_pages(document: "Document") -> str:
@@ -130,8 +130,8 @@ def closed(providers: Collection[str]) -> dict[str, str]:
     from pipeline.process import get_context
     from pipeline.providers.gates import closed_because
 
-    found = {name: closed_because(get_context(), queue_name("vision", name)) for name in sorted(providers)}
-    return {name: why for name, why in found.items() if why}
+    reasons = {name: closed_because(get_context(), queue_name("vision", name)) for name in sorted(providers)}
+    return {name: why for name, why in reasons.items() if why}
 
 
 def reasons(closed: Mapping[str, str]) -> list[str]:

@@ -212,7 +212,7 @@ def _look(job: Job, wish: given.Wish, *, several: bool) -> None:
             job.origin = wish.origin(job.target.source)
         except OSError:
             return  # the job then reports why the file cannot be read
-        job.judgement = judge(job.target, job.origin, keep=wish.keep, again=wish.again)
+        job.judgement = judge(job.target, job.origin, keep=wish.keep, redo=wish.redo)
         if not job.is_wanted and job.problem and several:
             err.print(line(job), soft_wrap=True)
 

@@ -61,7 +61,7 @@ def watch(
     def concerns(path: Path) -> bool:
         return not is_temporary(path) and (is_input_below(path, root) or is_other_below(path, root))
 
-    found = poll(root, concerns, Event(), existing=True, below=True)
+    batches = poll(root, concerns, Event(), existing=True, below=True)
     with using_stack(get_settings()) as stack:
         ended = "\nEnded. The same command, or `penstock up`, continues work under way."
         err.print(f"Watching {one_line(str(folder))} for files to convert. Ctrl-C ends it.", soft_wrap=True)
@@ -72,7 +72,7 @@ def watch(
         try:
             with Progress(stack, interrupted=ended, patience_s=0) as progress:
                 inbox = Inbox(folder, Path(output), wish, progress, left_out)
-                for paths in found:
+                for paths in batches:
                     inbox.turn(folder / path.relative_to(root) for path in paths if concerns(path))
         except KeyboardInterrupt:
             pass
@@ -165,9 +165,9 @@ class Inbox:
                 job.error, job.document = "", document
                 if document.settled:
                     finish(job, document, self._wish)
-            said = job.error or (job.status if job.ended and document and document.settled else "")
-            if said and self._told.get(path) != said:
-                self._told[path] = said
+            message = job.error or (job.status if job.ended and document and document.settled else "")
+            if message and self._told.get(path) != message:
+                self._told[path] = message
                 self._progress.note(line(job))
             if job.written or document is None or not job.is_wanted:
                 del self._open[path]

@@ -87,8 +87,8 @@ def line(job: Job) -> str:
     """How a job ended, as one line."""
     pages = f" [dim]({count(job.document.pages, 'page')})[/dim]" if job.document and job.document.pages else ""
     if job.document and job.document.doubtful_count and job.written:
-        look = f"`penstock documents pages {job.document.id} --doubtful`"
-        pages += f", [yellow]{job.document.doubtful_count:,} doubtful[/yellow] ({look})"
+        command = f"`penstock documents pages {job.document.id} --doubtful`"
+        pages += f", [yellow]{job.document.doubtful_count:,} doubtful[/yellow] ({command})"
     written = f" → [bold]{one_line(str(job.written))}[/bold]" if job.written else ""
     ended = f": {state(job.status)}" if not (job.written and job.status == "COMPLETED") else ""
     why = f": {one_line(job.problem)}" if job.problem else ""

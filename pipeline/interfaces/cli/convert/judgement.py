@@ -30,10 +30,10 @@ class Judgement:
     behind: bool = False
 
 
-def judge(target: "Target", origin: "Origin", *, keep: bool = False, again: bool = False) -> Judgement:
+def judge(target: "Target", origin: "Origin", *, keep: bool = False, redo: bool = False) -> Judgement:
     """Compare the result at `target` with the source and options that a new conversion would use.
 
-    `keep`: replace no result. `again`: treat no result as up to date.
+    `keep`: replace no result. `redo`: treat no result as up to date.
     """
     from pipeline.interfaces.cli.results import Record, manifest_in_the_way, sha256
 
@@ -45,15 +45,15 @@ def judge(target: "Target", origin: "Origin", *, keep: bool = False, again: bool
         return _kept(other, behind=not keep) if other else Judgement(Verdict.CONVERT)
     record = Record.of(path) if path.is_file() else None
     text = sha256(path) if record else ""
-    news = _news(record, origin, again=again)
+    news = _news(record, origin, redo=redo)
     if record and text == record.sha256 and not news:
         return Judgement(Verdict.UP_TO_DATE)
     foreign = _foreign(path, record, text, origin)
     if not foreign and not keep:
         return Judgement(Verdict.CONVERT)
-    kept = f"{path} {foreign}, and is kept" if foreign else f"{path} is kept"
+    but_kept = f"{path} {foreign}, and is kept" if foreign else f"{path} is kept"
     but = f", but {news}" if news else "; its source has not changed" if record else ""
-    return _kept(kept + but, behind=not keep and bool(news or not record))
+    return _kept(but_kept + but, behind=not keep and bool(news or not record))
 
 
 def judge_pictures(document: "Document", path: Path, form: "Format") -> Judgement:
@@ -82,7 +82,7 @@ def _foreign(path: Path, record: "Record | None", text: str, origin: "Origin") -
     return "" if is_same else f"is the result of {Path(os.path.normpath(path.parent / record.source))}"
 
 
-def _news(record: "Record | None", origin: "Origin", *, again: bool) -> str:
+def _news(record: "Record | None", origin: "Origin", *, redo: bool) -> str:
     """Why to convert the source again; empty if nothing has changed."""
     if record is None:
         return ""
@@ -91,4 +91,4 @@ def _news(record: "Record | None", origin: "Origin", *, again: bool) -> str:
     if record.options != origin.options:
         changed = [name for name, value in origin.options.items() if record.options.get(name) != value]
         return f"it was made with other options ({', '.join(changed)})"
-    return "you asked to convert it again" if again else "" if record.complete else "pages are missing from it"
+    return "you asked to convert it again" if redo else "" if record.complete else "pages are missing from it"

@@ -51,7 +51,7 @@ class Wish:
             raise error if self.options.provider else UserError(str(error), code="settings") from error
 
     @property
-    def again(self) -> bool:
+    def redo(self) -> bool:
         """Whether to convert files whose results are up to date."""
         return self.options.fresh or not self.options.use_cache
 

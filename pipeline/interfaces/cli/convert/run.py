@@ -27,8 +27,8 @@ def run(jobs: Sequence[Job], wish: Wish, demanded: "Demand") -> None:
     from pipeline.settings import get_settings
     from pipeline.standalone.stack import using_stack
 
-    again = "`penstock up` continues it" if wish.options.fresh else "run the same command again to continue"
-    interrupted = f"Interrupted. Nothing is lost: {again}. `penstock documents` lists, cancels and deletes documents."
+    advice = "`penstock up` continues it" if wish.options.fresh else "run the same command again to continue"
+    interrupted = f"Interrupted. Nothing is lost: {advice}. `penstock documents` lists, cancels and deletes documents."
     with ExitStack() as held:
         with err.status("Starting …"):
             stack = held.enter_context(using_stack(get_settings(), demanded))
@@ -87,11 +87,11 @@ def finish(job: Job, document: "Document", wish: Wish) -> None:
             job.text = text_of(document, wish.form, str(document.pictures_folder or ""))
             return
         if job.origin and not wish.force:
-            found = judge(job.target, job.origin, keep=wish.keep)
-            if found.verdict is not Verdict.KEPT:
-                found = judge_pictures(document, job.target.path, wish.form)
-            if found.verdict is Verdict.KEPT:
-                job.judgement = found
+            judgement = judge(job.target, job.origin, keep=wish.keep)
+            if judgement.verdict is not Verdict.KEPT:
+                judgement = judge_pictures(document, job.target.path, wish.form)
+            if judgement.verdict is Verdict.KEPT:
+                job.judgement = judgement
                 return
         write(document, job.target.path, wish.form, job.origin)
         job.written = job.target.path

@@ -30,21 +30,21 @@ def plan(inputs: Sequence[Path], output: str, suffix: str = ".md") -> list[Targe
     """A target for each file that `inputs` name; `output` is a file, a folder, `-`, or empty.
 
     Raises `UserError` for paths that the command cannot read or write."""
-    found: dict[Path, tuple[Path, Path]] = {}
-    for given in inputs:
-        for source in discover([given]):
+    sources_below: dict[Path, tuple[Path, Path]] = {}
+    for input_path in inputs:
+        for source in discover([input_path]):
             # Files from an input folder keep their relative place below the result folder.
-            below = source.parent.relative_to(given) if given.is_dir() else Path()
+            below = source.parent.relative_to(input_path) if input_path.is_dir() else Path()
             # Convert a file that is named twice only once.
-            found.setdefault(Path(os.path.abspath(source)), (source, below))  # noqa: PTH100  # drops ..
-    sources = list(found.values())
+            sources_below.setdefault(Path(os.path.abspath(source)), (source, below))  # noqa: PTH100  # drops ..
+    sources = list(sources_below.values())
     if output == STDOUT:
         if len(sources) != 1:
             raise UserError(f"-o - takes one file, not {len(sources)}: name a folder with -o", code="usage")
         return [Target(sources[0][0], None)]
     folder = Path(output)
     # The files of a folder go to a folder, even if there is only one.
-    to_file = len(sources) == 1 and not any(given.is_dir() for given in inputs)
+    to_file = len(sources) == 1 and not any(input_path.is_dir() for input_path in inputs)
     if output and to_file and not folder.is_dir() and not output.endswith(os.sep):
         check_writable(folder.parent)
         return [Target(sources[0][0], folder)]
@@ -73,16 +73,16 @@ def check_folder(output: str) -> None:
 
 def _check_distinct(targets: Iterable[Target], *, folds_case: bool) -> None:
     """Raise `UserError` for two inputs with one target: numbers would depend on which other files exist."""
-    taken: dict[str, Path] = {}
+    source_of: dict[str, Path] = {}
     for target in targets:
         name = str(target.path).casefold() if folds_case else str(target.path)
-        if name in taken:
+        if name in source_of:
             raise UserError(
-                f"{taken[name]} and {target.source} would both become {target.path}: convert them in two commands, "
+                f"{source_of[name]} and {target.source} would both become {target.path}: convert them in two commands, "
                 "each with a folder of its own (-o)",
                 code="usage",
             )
-        taken[name] = target.source
+        source_of[name] = target.source
 
 
 def _folds_case(folder: Path) -> bool:

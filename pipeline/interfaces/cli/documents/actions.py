@@ -15,24 +15,24 @@ def cancel(document_id: Id) -> None:
     """Cancel a document. Penstock discards the results of pages in progress."""
     from pipeline.operations.documents import cancel as act
 
-    found = resolved(document_id)
-    carry_out(lambda: act(found), "cancelled")
+    full_id = resolved(document_id)
+    carry_out(lambda: act(full_id), "cancelled")
 
 
 def pause(document_id: Id) -> None:
     """Let pages in progress finish, and start no others until `resume`."""
     from pipeline.operations.documents import pause as act
 
-    found = resolved(document_id)
-    carry_out(lambda: act(found), "paused")
+    full_id = resolved(document_id)
+    carry_out(lambda: act(full_id), "paused")
 
 
 def resume(document_id: Id, wait: Wait = False) -> None:
     """Continue a paused document."""
     from pipeline.operations.documents import resume as act
 
-    found = resolved(document_id)
-    carry_out(lambda: act(found), "resumed", wait=wait)
+    full_id = resolved(document_id)
+    carry_out(lambda: act(full_id), "resumed", wait=wait)
 
 
 def retry(
@@ -44,33 +44,33 @@ def retry(
     wait: Wait = False,
 ) -> None:
     """Convert a document again, or its failed pages."""
-    from pipeline.operations.documents import retry as again
+    from pipeline.operations.documents import retry as act
     from pipeline.operations.documents import retry_failed, status
 
-    found = resolved(document_id)
+    full_id = resolved(document_id)
     if not failed:
         done = "will be converted again"
-        carry_out(lambda: again(found, provider=provider, model=model, fresh=fresh), done, wait=wait)
+        carry_out(lambda: act(full_id, provider=provider, model=model, fresh=fresh), done, wait=wait)
         return
-    begun = status(found).failed_count > 0
-    done = "failed pages will be converted again" if begun else "no page has failed, nothing to do"
-    carry_out(lambda: retry_failed(found, provider=provider, model=model), done, wait=wait and begun)
+    any_failed = status(full_id).failed_count > 0
+    done = "failed pages will be converted again" if any_failed else "no page has failed, nothing to do"
+    carry_out(lambda: retry_failed(full_id, provider=provider, model=model), done, wait=wait and any_failed)
 
 
 def retry_page(document_id: Id, page: int, provider: Provider = "", model: Model = "", wait: Wait = False) -> None:
     """Convert one page again. It keeps its old text until the new one is ready."""
     from pipeline.operations.documents import retry_page as act
 
-    found, done = resolved(document_id), f"page {page} will be converted again"
-    carry_out(lambda: act(found, page, provider=provider, model=model), done, wait=wait)
+    full_id, done = resolved(document_id), f"page {page} will be converted again"
+    carry_out(lambda: act(full_id, page, provider=provider, model=model), done, wait=wait)
 
 
 def promote(document_id: Id, page: int, attempt: int, wait: Wait = False) -> None:
     """Make the text of an older attempt the page's text (see `attempts`)."""
     from pipeline.operations.documents import promote as act
 
-    found, done = resolved(document_id), f"page {page} has the text of attempt {attempt}"
-    carry_out(lambda: act(found, page, attempt), done, wait=wait)
+    full_id, done = resolved(document_id), f"page {page} has the text of attempt {attempt}"
+    carry_out(lambda: act(full_id, page, attempt), done, wait=wait)
 
 
 def remerge(
@@ -81,8 +81,8 @@ def remerge(
     """Merge a document's pages into its Markdown again."""
     from pipeline.operations.documents import remerge as act
 
-    found = resolved(document_id)
-    carry_out(lambda: act(found, allow_partial=allow_partial), "will be merged again", wait=wait)
+    full_id = resolved(document_id)
+    carry_out(lambda: act(full_id, allow_partial=allow_partial), "will be merged again", wait=wait)
 
 
 def delete(

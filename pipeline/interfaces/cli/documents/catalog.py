@@ -41,10 +41,10 @@ def list_(status: States = None, name: Name = "", limit: Limit = 50, as_json: Js
     from pipeline.operations.documents import list_documents
 
     ready()
-    found = list_documents(which=Filter(frozenset(map(_state, status or ())), name), limit=limit)
+    documents = list_documents(which=Filter(frozenset(map(_state, status or ())), name), limit=limit)
     # Leave out empty columns: the room goes to columns that distinguish files of the same name.
-    ranges, folders = any(one.page_range for one in found), any(one.source_path for one in found)
-    costs = any(one.cost for one in found)
+    ranges, folders = any(each.page_range for each in documents), any(each.source_path for each in documents)
+    costs = any(each.cost for each in documents)
 
     def row(document: "Document") -> list[str]:
         pages = f"{document.completed_count:,}/{document.pages:,}" if document.pages else ""
@@ -63,7 +63,7 @@ def list_(status: States = None, name: Name = "", limit: Limit = 50, as_json: Js
         ]
 
     print_list(
-        found,
+        documents,
         (
             "ID",
             "FILE~",
@@ -82,14 +82,14 @@ def list_(status: States = None, name: Name = "", limit: Limit = 50, as_json: Js
     )
 
 
-def _state(given: str) -> "DocumentStatus":
+def _state(name: str) -> "DocumentStatus":
     from pipeline.engine.errors import UserError
     from pipeline.flows.documents.states import DocumentStatus
 
-    if given.upper() not in DocumentStatus.__members__:
+    if name.upper() not in DocumentStatus.__members__:
         known = ", ".join(DocumentStatus.__members__)
-        raise UserError(f"unknown state '{given}'; choose from {known}", code="usage")
-    return DocumentStatus[given.upper()]
+        raise UserError(f"unknown state '{name}'; choose from {known}", code="usage")
+    return DocumentStatus[name.upper()]
 
 
 def _folder(document: "Document") -> str:

@@ -46,16 +46,18 @@ def show(document_id: Id, as_json: Json = False) -> None:
 
 def _cost(document: "Document", paid: list["CostView"]) -> str:
     """A document's cost, with its providers, or the reason for 0."""
-    services = [one for one in paid if one.cost]
-    whom = ", ".join(
-        f"{one.provider} {one.model}: {money(one.cost)} for {one.input_tokens:,}+{one.output_tokens:,} tokens"
-        for one in services
+    services = [cost for cost in paid if cost.cost]
+    costs = ", ".join(
+        f"{cost.provider} {cost.model}: {money(cost.cost)} for {cost.input_tokens:,}+{cost.output_tokens:,} tokens"
+        for cost in services
     )
     if document.cost:
-        return f"{money(document.cost)} ({whom})" if whom else money(document.cost)
-    asked = sorted({one.provider for one in paid if one.attempts > one.cached and one.input_tokens + one.output_tokens})
-    unpriced = ", ".join(f"PENSTOCK_PROVIDERS__{name.upper()}__PRICES" for name in asked)
-    return f"0: no price is set for its models ({unpriced})" if asked else "0"
+        return f"{money(document.cost)} ({costs})" if costs else money(document.cost)
+    unpriced_providers = sorted(
+        {cost.provider for cost in paid if cost.attempts > cost.cached and cost.input_tokens + cost.output_tokens}
+    )
+    unpriced = ", ".join(f"PENSTOCK_PROVIDERS__{name.upper()}__PRICES" for name in unpriced_providers)
+    return f"0: no price is set for its models ({unpriced})" if unpriced_providers else "0"
 
 
 def pages(

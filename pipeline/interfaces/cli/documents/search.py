@@ -32,20 +32,20 @@ def search(
 
     ready()
     only = resolved(document) if document else ""
-    found = documents.search(" ".join(words), Filter(name=name), document_id=only, limit=limit)
+    result = documents.search(" ".join(words), Filter(name=name), document_id=only, limit=limit)
     if as_json:
-        print_json(found)
+        print_json(result)
         return
 
     def row(hit: "Hit") -> list[str]:
         return [hit.document_id, one_line(hit.filename), str(hit.page_source), _shown(hit)]
 
-    print_list(found.hits, ("ID?", "FILE~", "PAGE>", "TEXT"), row, as_json=False, none="Nothing found.")
-    if found.any_word:
+    print_list(result.hits, ("ID?", "FILE~", "PAGE>", "TEXT"), row, as_json=False, none="Nothing found.")
+    if result.any_word:
         err.print("[dim]No page has all the words: these pages have some of them.[/dim]", soft_wrap=True)
-    if found.unindexed:
+    if result.unindexed:
         err.print(
-            f"[yellow]Note:[/yellow] the text of {count(found.unindexed, 'document')} is not indexed yet: "
+            f"[yellow]Note:[/yellow] the text of {count(result.unindexed, 'document')} is not indexed yet: "
             "`penstock up`, or beat and a worker, does it within minutes.",
             soft_wrap=True,
         )

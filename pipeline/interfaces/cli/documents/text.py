@@ -24,9 +24,9 @@ def text(document_id: Id, format_: AsFormat = Format.MD) -> None:
     elif format_ is Format.DOCLING:
         print_json(document.docling())
     else:
-        found = document.read_text()
+        markdown = document.read_text()
         _tell_if_outdated(document)
-        print_text(found)
+        print_text(markdown)
 
 
 def _tell_if_outdated(document: "Document") -> None:
@@ -65,15 +65,15 @@ def export(
 
     if output and to:
         raise UserError("give either OUTPUT or -o", code="usage")
-    given = to or output or "."
+    destination = to or output or "."
     if as_zip:
-        _export_archive(document_id, Path(given), force=force)
+        _export_archive(document_id, Path(destination), force=force)
         return
-    if given == STDOUT:
+    if destination == STDOUT:
         text(document_id, format_)
         return
-    document, target = status(resolved(document_id)), Path(given)
-    if target.is_dir() or given.endswith(os.sep):
+    document, target = status(resolved(document_id)), Path(destination)
+    if target.is_dir() or destination.endswith(os.sep):
         target /= result_name(document.filename, format_.suffix)
     if not force:
         in_the_way = f"{target} exists and is kept" if target.exists() else manifest_in_the_way(target)

@@ -43,7 +43,7 @@ def create(
     from pipeline.operations import knowledge
 
     ready()
-    made = knowledge.create_base(
+    created = knowledge.create_base(
         name,
         description=description,
         provider=provider,
@@ -52,9 +52,9 @@ def create(
         chunk_overlap=chunk_overlap,
     )
     if as_json:
-        print_json(made)
+        print_json(created)
     else:
-        err.print(f"{made.id} {one_line(made.name)}: created. `penstock kb add` fills it.", soft_wrap=True)
+        err.print(f"{created.id} {one_line(created.name)}: created. `penstock kb add` fills it.", soft_wrap=True)
 
 
 def list_(as_json: Json = False) -> None:
@@ -62,9 +62,9 @@ def list_(as_json: Json = False) -> None:
     from pipeline.operations import knowledge
 
     ready()
-    counts, found = knowledge.counts(), knowledge.bases()
+    counts, bases = knowledge.counts(), knowledge.bases()
     if as_json:
-        print_json([{**vars(base), "items": counts.get(base.id, {})} for base in found])
+        print_json([{**vars(base), "items": counts.get(base.id, {})} for base in bases])
         return
 
     def row(base: "BaseView") -> list[str]:
@@ -72,7 +72,7 @@ def list_(as_json: Json = False) -> None:
         return [base.id, name, by_state(counts.get(base.id, {})), vectors(base), ago(base.updated_at)]
 
     print_list(
-        found,
+        bases,
         ("ID", "NAME~", "ITEMS", "VECTORS?", "CHANGED"),
         row,
         as_json=False,
@@ -97,22 +97,22 @@ def show(base: Base, as_json: Json = False) -> None:
     from pipeline.operations import knowledge
 
     ready()
-    found = knowledge.base(base)
-    counts, queue = knowledge.counts().get(found.id, {}), knowledge.queue(found.id)
+    view = knowledge.base(base)
+    counts, queue = knowledge.counts().get(view.id, {}), knowledge.queue(view.id)
     if as_json:
-        print_json({**vars(found), "items": counts, "queue": vars(queue)})
+        print_json({**vars(view), "items": counts, "queue": vars(queue)})
         return
     orphans = f", {count(len(queue.orphan_item_ids), 'orphan')}" if queue.orphan_item_ids else ""
     rows = [
-        ("id", found.id),
-        ("name", one_line(found.name)),
-        ("about", one_line(found.description)),
-        ("vectors", vectors(found)),
-        ("chunks", f"{found.chunk_tokens:,} tokens at most, {found.chunk_overlap:,} of them repeated"),
+        ("id", view.id),
+        ("name", one_line(view.name)),
+        ("about", one_line(view.description)),
+        ("vectors", vectors(view)),
+        ("chunks", f"{view.chunk_tokens:,} tokens at most, {view.chunk_overlap:,} of them repeated"),
         ("items", by_state(counts)),
         ("queue", f"{queue.queue_size:,} in line, {queue.processing_count:,} under way{orphans}"),
-        ("created", ago(found.created_at)),
-        ("changed", ago(found.updated_at)),
+        ("created", ago(view.created_at)),
+        ("changed", ago(view.updated_at)),
     ]
     print_pairs([(name, value) for name, value in rows if value])
 
@@ -163,10 +163,10 @@ def delete(base: Base, yes: Yes = False) -> None:
     from pipeline.operations import knowledge
 
     ready()
-    found = knowledge.base(base)
-    items = sum(knowledge.counts().get(found.id, {}).values())
+    view = knowledge.base(base)
+    items = sum(knowledge.counts().get(view.id, {}).values())
     if not yes:
-        confirm(f"Delete {found.name} with {count(items, 'item')}?")
-    knowledge.delete_base(found.id)
-    err.print(f"{found.id} {one_line(found.name)}: is being deleted", soft_wrap=True)
+        confirm(f"Delete {view.name} with {count(items, 'item')}?")
+    knowledge.delete_base(view.id)
+    err.print(f"{view.id} {one_line(view.name)}: is being deleted", soft_wrap=True)
     tell_if_nothing_runs()

@@ -45,8 +45,8 @@ class _Outcome:
 
     def take(self, added: "Added") -> None:
         self.created += added.created
-        self.there += [one for one in added.failed if one.code == _THERE]
-        self.failed += [one for one in added.failed if one.code != _THERE]
+        self.there += [failure for failure in added.failed if failure.code == _THERE]
+        self.failed += [failure for failure in added.failed if failure.code != _THERE]
         self.warnings += added.warnings
         for name in ("changed", "gone", "unchanged", "ignored"):
             setattr(self, name, getattr(self, name) + getattr(added, name, type(getattr(self, name))()))
@@ -54,7 +54,7 @@ class _Outcome:
     @property
     def ids(self) -> list[str]:
         """The items to wait for."""
-        there = [one.item_id for one in self.there if one.item_id]
+        there = [failure.item_id for failure in self.there if failure.item_id]
         return list(dict.fromkeys([*(item.id for item in [*self.created, *self.changed]), *there]))
 
 
@@ -95,22 +95,22 @@ def add(
     from pipeline.standalone.stack import using_stack
 
     settings = ready()
-    found = knowledge.base(base)
+    view = knowledge.base(base)
     single, folders = _sources(sources or [], note or [], sitemap=sitemap, name=name)
     outcome, tally = _Outcome(), None
     if wait:
         with using_stack(settings) as stack:
-            _add(found.id, single, folders, outcome, keep_gone=keep_gone, quiet=as_json)
+            _add(view.id, single, folders, outcome, keep_gone=keep_gone, quiet=as_json)
             if outcome.ids:
-                tally = _follow(stack, found.id, outcome.ids, quiet=as_json)
+                tally = _follow(stack, view.id, outcome.ids, quiet=as_json)
     else:
-        _add(found.id, single, folders, outcome, keep_gone=keep_gone, quiet=as_json)
+        _add(view.id, single, folders, outcome, keep_gone=keep_gone, quiet=as_json)
     if as_json:
         print_json({**vars(outcome), "items": tally.states if tally else None})
     else:
         _tell(outcome)
         if tally is not None:
-            _tell_end(found.id, tally)
+            _tell_end(view.id, tally)
         elif outcome.ids or outcome.gone:
             tell_if_nothing_runs()
     raise typer.Exit(_code(outcome, tally))
@@ -167,17 +167,17 @@ def _add(
     columns = (Words(), bars.BarColumn(), bars.MofNCompleteColumn())
     with bars.Progress(*columns, console=err, disable=quiet or not err.is_terminal) as shown:
 
-        def told(what: str) -> Callable[[int, int], object]:
-            task = shown.add_task(what, total=None)
+        def progress_of(label: str) -> Callable[[int, int], object]:
+            task = shown.add_task(label, total=None)
             return lambda seen, total: shown.update(task, completed=seen, total=total)
 
         if single:
-            outcome.take(knowledge.add(base_id, single, told("adding")))
+            outcome.take(knowledge.add(base_id, single, progress_of("adding")))
         for folder in folders:
             try:
                 outcome.take(
                     knowledge.add_directory(
-                        base_id, folder, keep_gone=keep_gone, progress=told(one_line(folder.name, 40))
+                        base_id, folder, keep_gone=keep_gone, progress=progress_of(one_line(folder.name, 40))
                     )
                 )
             except UserError as error:
@@ -198,7 +198,7 @@ def _tell(outcome: _Outcome) -> None:
         "there already": len(outcome.there),
         "hidden: left out": outcome.ignored,
     }
-    parts += [f"{number:,} {what}" for what, number in figures.items() if number]
+    parts += [f"{number:,} {label}" for label, number in figures.items() if number]
     parts += [f"[red]{len(outcome.failed):,} not added[/red]"] if outcome.failed else []
     err.print(", ".join(parts) + ".", soft_wrap=True)
 
@@ -225,15 +225,15 @@ def wait(
     from pipeline.standalone.stack import using_stack
 
     patience_s, settings = duration_s(timeout), ready()
-    found = knowledge.base(base)
-    tally = knowledge.tally(found.id)
+    view = knowledge.base(base)
+    tally = knowledge.tally(view.id)
     if tally.open:
         with using_stack(settings) as stack:
-            tally = _follow(stack, found.id, None, quiet=as_json, timeout_s=patience_s)
+            tally = _follow(stack, view.id, None, quiet=as_json, timeout_s=patience_s)
     if as_json:
         print_json(tally)
     else:
-        _tell_end(found.id, tally)
+        _tell_end(view.id, tally)
     if tally.open:
         raise UserError(f"{count(tally.open, 'item')} are still open after {timeout}", code="timeout")
     failed = tally.states.get("failed", 0)

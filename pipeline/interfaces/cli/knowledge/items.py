@@ -66,8 +66,8 @@ def items(
     states = _one_of(ItemStatus, status, "--status")
     types = _one_of(ItemType, type_, "--type")
     ready()
-    found = knowledge.items(base, status=states, types=types, group_id=group, words=match, limit=limit)
-    folders = any(view.group_name for view in found)
+    views = knowledge.items(base, status=states, types=types, group_id=group, words=match, limit=limit)
+    folders = any(view.group_name for view in views)
 
     def row(view: "ItemView") -> list[str]:
         cells = [
@@ -84,14 +84,14 @@ def items(
     columns = ["ID", "STATE", "PROGRESS>?", "TYPE?", "NAME~", *(["FOLDER~?"] if folders else []), "CHUNKS>?", "ERROR"]
     filtered = states or types or group or match
     none = "No item matches." if filtered else "No items. `penstock kb add` adds some."
-    print_list(found, columns, row, as_json=as_json, none=none)
+    print_list(views, columns, row, as_json=as_json, none=none)
 
 
-def _one_of(kind: type[StrEnum], said: Sequence[str] | None, option: str) -> list[str]:
-    found = [one.lower() for one in said or ()]
-    if any(one not in set(kind) for one in found):
+def _one_of(kind: type[StrEnum], values: Sequence[str] | None, option: str) -> list[str]:
+    names = [value.lower() for value in values or ()]
+    if any(value not in set(kind) for value in names):
         raise typer.BadParameter(f"choose from {', '.join(kind)}", param_hint=option)
-    return found
+    return names
 
 
 def shown_state(view: "ItemView") -> str:
@@ -173,9 +173,9 @@ def _print_text(item_id: str) -> None:
 
 def activity(standing: "Standing") -> str:
     """An item's current step, in words."""
-    what = _WORDS[standing.activity.value]
+    words = _WORDS[standing.activity.value]
     place = f", number {standing.place:,} of its base" if standing.place else ""
-    return what + place + (f": {one_line(standing.reason)}" if standing.reason else "")
+    return words + place + (f": {one_line(standing.reason)}" if standing.reason else "")
 
 
 def cancel(item_ids: Items) -> None:

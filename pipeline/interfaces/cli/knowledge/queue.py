@@ -22,19 +22,19 @@ def status(as_json: Json = False) -> None:
     from pipeline.operations import knowledge
 
     ready()
-    found = knowledge.get_status()
+    totals = knowledge.get_status()
     if as_json:
-        print_json(found)
+        print_json(totals)
         return
-    print_pairs([("in line", f"{found.queue_size:,}"), ("under way", f"{found.processing_count:,}")])
-    waiting = [base for base in knowledge.bases() if found.per_base_queue.get(base.id)]
+    print_pairs([("in line", f"{totals.queue_size:,}"), ("under way", f"{totals.processing_count:,}")])
+    waiting = [base for base in knowledge.bases() if totals.per_base_queue.get(base.id)]
 
     def row(base: "BaseView") -> list[str]:
-        return [base.id, one_line(base.name), f"{found.per_base_queue[base.id]:,}"]
+        return [base.id, one_line(base.name), f"{totals.per_base_queue[base.id]:,}"]
 
     if waiting:
         print_list(waiting, ("BASE", "NAME~", "IN LINE>"), row, as_json=False, none="")
-    if found.queue_size or found.processing_count:
+    if totals.queue_size or totals.processing_count:
         tell_if_nothing_runs()
 
 
@@ -47,22 +47,24 @@ def queue(base: Base, as_json: Json = False) -> None:
     from pipeline.operations import knowledge
 
     ready()
-    found = knowledge.queue(base)
-    busy = knowledge.standings([*found.active_item_ids, *found.orphan_item_ids])
+    view = knowledge.queue(base)
+    busy = knowledge.standings([*view.active_item_ids, *view.orphan_item_ids])
     if as_json:
-        print_json({**vars(found), "standings": plain(busy)})
+        print_json({**vars(view), "standings": plain(busy)})
         return
     print_pairs(
         [
-            ("in line", f"{found.queue_size:,}"),
-            ("under way", f"{found.processing_count:,}"),
-            ("orphans", f"{len(found.orphan_item_ids):,}"),
+            ("in line", f"{view.queue_size:,}"),
+            ("under way", f"{view.processing_count:,}"),
+            ("orphans", f"{len(view.orphan_item_ids):,}"),
         ]
     )
     if busy:
         rows = list(busy.values())
-        print_list(rows, ("ITEM", "NOW"), lambda one: [one.item_id, activity(one)], as_json=False, none="")
-    if found.orphan_item_ids:
+        print_list(
+            rows, ("ITEM", "NOW"), lambda standing: [standing.item_id, activity(standing)], as_json=False, none=""
+        )
+    if view.orphan_item_ids:
         err.print(
             "`penstock kb recover BASE` continues orphans, `penstock kb dismiss BASE` fails them.",
             soft_wrap=True,
@@ -75,12 +77,12 @@ def recover(base: Base, as_json: Json = False) -> None:
     from pipeline.operations import knowledge
 
     ready()
-    found = knowledge.recover(base)
+    recovered = knowledge.recover(base)
     if as_json:
-        print_json(found)
+        print_json(recovered)
     else:
-        err.print(f"{count(len(found), 'item')} recovered." if found else "No orphans.")
-    if found:
+        err.print(f"{count(len(recovered), 'item')} recovered." if recovered else "No orphans.")
+    if recovered:
         tell_if_nothing_runs()
 
 
@@ -110,15 +112,15 @@ def check(as_json: Json = False) -> None:
     from pipeline.operations import knowledge
 
     ready()
-    found = knowledge.check()
+    report = knowledge.check()
     if as_json:
-        print_json(found)
+        print_json(report)
     else:
-        print_pairs([(name.replace("_", " "), f"{number:,}") for name, number in vars(found).items()])
+        print_pairs([(name.replace("_", " "), f"{number:,}") for name, number in vars(report).items()])
         err.print(
             "Complete: nothing is left over or missing."
-            if found.sound
+            if report.sound
             else "[red]Something is left over or missing.[/red]"
         )
-    if not found.sound:
+    if not report.sound:
         raise typer.Exit(_UNSOUND)

@@ -53,7 +53,7 @@ def search(
     begin = moment(since, zone_of_here())
     # A call passes the gate, which needs the stack.
     with using_stack(settings) if not no_vectors and knowledge.has_providers() else nullcontext():
-        found = knowledge.search(
+        result = knowledge.search(
             bases or None,
             words,
             limit=limit,
@@ -65,12 +65,12 @@ def search(
             by_meaning=not no_vectors,
         )
     if as_json:
-        print_json(found)
+        print_json(result)
     else:
-        _show(found, by_meaning=not no_vectors)
+        _show(result, by_meaning=not no_vectors)
 
 
-def _show(found: "Hits", *, by_meaning: bool) -> None:
+def _show(result: "Hits", *, by_meaning: bool) -> None:
     def row(hit: "Hit") -> list[str]:
         place = [*([f"page {hit.page}"] if hit.page else []), *([" > ".join(hit.heading)] if hit.heading else [])]
         return [
@@ -82,11 +82,11 @@ def _show(found: "Hits", *, by_meaning: bool) -> None:
         ]
 
     print_list(
-        found.hits, ("SCORE>", "BASE?~", "SOURCE~", "WHERE?~", "TEXT"), row, as_json=False, none="Nothing found."
+        result.hits, ("SCORE>", "BASE?~", "SOURCE~", "WHERE?~", "TEXT"), row, as_json=False, none="Nothing found."
     )
-    if found.note:
-        err.print(f"[yellow]Note:[/yellow] {one_line(found.note)}", soft_wrap=True)
-    elif found.lexical and by_meaning:
+    if result.note:
+        err.print(f"[yellow]Note:[/yellow] {one_line(result.note)}", soft_wrap=True)
+    elif result.lexical and by_meaning:
         err.print(
             "[dim]Some vectors are lexical: they match words and parts of words, not meaning "
             "(PENSTOCK_KNOWLEDGE__EMBEDDINGS_PROVIDER).[/dim]",

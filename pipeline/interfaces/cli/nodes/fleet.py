@@ -40,25 +40,25 @@ def show(node: NodeId, as_json: Json = False) -> None:
     from pipeline.operations import nodes as inference
 
     ready()
-    found = inference.node(node)
+    view = inference.node(node)
     if as_json:
-        print_json(found)
+        print_json(view)
         return
-    offers = [(f"offers {one.capability}", one_line(", ".join(one.models) or "no model")) for one in found.offers]
-    took = [(f"{capability} takes", f"{ms:,.0f} ms") for capability, ms in found.latency_ms.items()]
+    offers = [(f"offers {offer.capability}", one_line(", ".join(offer.models) or "no model")) for offer in view.offers]
+    took = [(f"{capability} takes", f"{ms:,.0f} ms") for capability, ms in view.latency_ms.items()]
     print_pairs(
         [
-            ("node", one_line(f"{found.node_id} {found.name}")),
-            ("state", _status(found)),
-            ("seen", ago(found.last_seen_at)),
-            ("connected", ago(found.connected_at)),
-            ("at", one_line(found.instance_id)),
-            ("token", one_line(f"{found.token} ({found.token_id})" if found.token else found.token_id)),
-            ("software", one_line(found.software)),
-            ("busy", f"{found.used} of {count(found.slots, 'slot')}"),
+            ("node", one_line(f"{view.node_id} {view.name}")),
+            ("state", _status(view)),
+            ("seen", ago(view.last_seen_at)),
+            ("connected", ago(view.connected_at)),
+            ("at", one_line(view.instance_id)),
+            ("token", one_line(f"{view.token} ({view.token_id})" if view.token else view.token_id)),
+            ("software", one_line(view.software)),
+            ("busy", f"{view.used} of {count(view.slots, 'slot')}"),
             *offers,
             *took,
-            *((f"slot {number}", one) for number, one in enumerate(found.jobs, start=1)),
+            *((f"slot {number}", job) for number, job in enumerate(view.jobs, start=1)),
         ]
     )
 
@@ -72,11 +72,11 @@ def drain(
     from pipeline.operations import nodes as inference
 
     ready()
-    found = inference.drain(node, reason)
+    view = inference.drain(node, reason)
     if as_json:
-        print_json(found)
+        print_json(view)
         return
-    err.print(f"{found.node_id}: will stop after its {count(len(found.jobs), 'job')}", soft_wrap=True)
+    err.print(f"{view.node_id}: will stop after its {count(len(view.jobs), 'job')}", soft_wrap=True)
 
 
 def revoke(node: NodeId, as_json: Json = False) -> None:
@@ -96,8 +96,8 @@ def revoke(node: NodeId, as_json: Json = False) -> None:
         err.print(f"Its token {token.id} ({one_line(token.name)}) is revoked.", soft_wrap=True)
     if done.shared_token:
         name, token_id = one_line(done.shared_token.name), done.shared_token.id
-        said = f"Its token {token_id} ({name}) is not for this node alone, and still good. To revoke it:"
-        err.print(f"{said} `penstock nodes tokens revoke {token_id}`", soft_wrap=True)
+        message = f"Its token {token_id} ({name}) is not for this node alone, and still good. To revoke it:"
+        err.print(f"{message} `penstock nodes tokens revoke {token_id}`", soft_wrap=True)
 
 
 def free(node: NodeId) -> None:
@@ -119,28 +119,28 @@ def status(as_json: Json = False) -> None:
     from pipeline.operations import nodes as inference
 
     ready()
-    found = inference.status()
+    gateway = inference.status()
     if as_json:
-        print_json(found)
+        print_json(gateway)
     else:
-        _show_status(found)
+        _show_status(gateway)
 
 
-def _show_status(found: "GatewayView") -> None:
-    def instance(one: "InstanceView") -> str:
-        here = f"{count(one.nodes, 'node')}, {count(one.sessions, 'session')}"
-        how = here if one.alive else f"[red]gone[/red] {ago(one.last_seen_at)}"
-        return f"{one_line(one.instance_id)}: {how}, {count(one.messages, 'message')} to read"
+def _show_status(gateway: "GatewayView") -> None:
+    def instance(view: "InstanceView") -> str:
+        here = f"{count(view.nodes, 'node')}, {count(view.sessions, 'session')}"
+        how = here if view.alive else f"[red]gone[/red] {ago(view.last_seen_at)}"
+        return f"{one_line(view.instance_id)}: {how}, {count(view.messages, 'message')} to read"
 
-    jobs = "  ".join(f"{state(name)} {number:,}" for name, number in found.jobs.items() if number)
-    waiting = "  ".join(f"{one_line(pool.rstrip(':'))} {number:,}" for pool, number in found.waiting.items())
-    letters = f"{found.dead_letters:,}; `penstock dlq list` shows them" if found.dead_letters else "none"
+    jobs = "  ".join(f"{state(name)} {number:,}" for name, number in gateway.jobs.items() if number)
+    waiting = "  ".join(f"{one_line(pool.rstrip(':'))} {number:,}" for pool, number in gateway.waiting.items())
+    letters = f"{gateway.dead_letters:,}; `penstock dlq list` shows them" if gateway.dead_letters else "none"
     print_pairs(
         [
-            ("instances", "\n".join(map(instance, found.instances)) or "none; `penstock gateway` runs one"),
-            ("nodes", "  ".join(f"{name} {number:,}" for name, number in found.nodes.items())),
-            ("slots", f"{found.used:,} of {found.slots:,} busy"),
-            ("sessions", f"{found.sessions:,}"),
+            ("instances", "\n".join(map(instance, gateway.instances)) or "none; `penstock gateway` runs one"),
+            ("nodes", "  ".join(f"{name} {number:,}" for name, number in gateway.nodes.items())),
+            ("slots", f"{gateway.used:,} of {gateway.slots:,} busy"),
+            ("sessions", f"{gateway.sessions:,}"),
             ("jobs", jobs or "none"),
             ("in line", waiting or "none"),
             ("dead letters", letters),

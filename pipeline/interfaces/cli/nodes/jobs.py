@@ -42,14 +42,14 @@ def list_(
         raise typer.BadParameter(f"choose from {', '.join(JobState).lower()}", param_hint="--state")
 
     def row(job: "JobView") -> list[str]:
-        what = one_line(f"{job.capability} {job.model}", 40)
+        model = one_line(f"{job.capability} {job.model}", 40)
         tries = f"{job.attempt}/{job.max_attempts}"
-        return [job.job_id, _how(job), what, tries, job.node_id, one_line(job.token), ago(job.created_at)]
+        return [job.job_id, _how(job), model, tries, job.node_id, one_line(job.token), ago(job.created_at)]
 
     columns = ("ID", "STATE", "WHAT~", "TRIES>", "NODE", "FOR?", "CREATED")
     ready()
-    found = inference.jobs(JobState(in_state.upper()) if in_state else None, limit)
-    print_list(found, columns, row, as_json=as_json, none="No jobs.")
+    jobs = inference.jobs(JobState(in_state.upper()) if in_state else None, limit)
+    print_list(jobs, columns, row, as_json=as_json, none="No jobs.")
 
 
 @app.command()
@@ -71,31 +71,31 @@ def cancel(job: JobId, as_json: Json = False) -> None:
     from pipeline.operations import nodes as inference
 
     ready()
-    found = inference.cancel_job(job)
+    view = inference.cancel_job(job)
     if as_json:
-        print_json(found)
-    elif found.state not in DONE:
-        err.print(f"{found.job_id}: its gateway will cancel it")
+        print_json(view)
+    elif view.state not in DONE:
+        err.print(f"{view.job_id}: its gateway will cancel it")
     else:
-        err.print(f"{found.job_id}: {'cancelled' if found.outcome == 'cancelled' else 'it had already ended'}")
+        err.print(f"{view.job_id}: {'cancelled' if view.outcome == 'cancelled' else 'it had already ended'}")
 
 
-def _show(found: "JobView", *, as_json: bool) -> None:
+def _show(job: "JobView", *, as_json: bool) -> None:
     if as_json:
-        print_json(found)
+        print_json(job)
         return
-    error = f"{found.error_code}: {found.error}" if found.error_code else ""
+    error = f"{job.error_code}: {job.error}" if job.error_code else ""
     print_pairs(
         [
-            ("job", found.job_id),
-            ("state", _how(found)),
-            ("what", one_line(f"{found.capability} {found.model}")),
-            ("attempt", f"{found.attempt} of {found.max_attempts}"),
-            ("node", found.node_id or "none yet"),
-            ("for", one_line(f"{found.token} ({found.token_id})")),
-            ("scheduled by", one_line(found.instance_id)),
-            ("created", ago(found.created_at)),
-            ("finished", ago(found.finished_at)),
+            ("job", job.job_id),
+            ("state", _how(job)),
+            ("what", one_line(f"{job.capability} {job.model}")),
+            ("attempt", f"{job.attempt} of {job.max_attempts}"),
+            ("node", job.node_id or "none yet"),
+            ("for", one_line(f"{job.token} ({job.token_id})")),
+            ("scheduled by", one_line(job.instance_id)),
+            ("created", ago(job.created_at)),
+            ("finished", ago(job.finished_at)),
             *([("error", one_line(error))] if error else []),
         ]
     )

@@ -41,8 +41,8 @@ def create(
     if node and (kind != TokenKind.NODE or not re.fullmatch("[A-Za-z0-9_.-]{1,64}", node)):
         raise UserError("--node is the id of a node, for a token of the kind node", code="usage")
     ready()
-    made = inference.create_token(name, TokenKind(kind), node, life_days(expires, "token"))
-    show_once(made.secret, made.token, "token", f"{kind} {node}".strip(), as_json=as_json)
+    created = inference.create_token(name, TokenKind(kind), node, life_days(expires, "token"))
+    show_once(created.secret, created.token, "token", f"{kind} {node}".strip(), as_json=as_json)
 
 
 @app.command("list")

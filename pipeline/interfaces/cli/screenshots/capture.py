@@ -129,19 +129,19 @@ def _capture(capturer: "Capturer", stack: "Stack", sources: Sequence[str], inter
     try:
         with err.status("Capturing …") as shown:
             while True:
-                begun = time.monotonic()
-                found = capturer.capture(sources)
-                if interval_s is None and not found:
+                started = time.monotonic()
+                frames = capturer.capture(sources)
+                if interval_s is None and not frames:
                     raise UserError(f"no such source now: {', '.join(sources)}", code="not_found")
-                _take(found, by)
-                absent, before = missing(sources, found), absent
+                _take(frames, by)
+                absent, before = missing(sources, frames), absent
                 for source in sorted({*absent} - {*before}):
                     err.print(f"[yellow]{one_line(source)}[/yellow] is not there, or not shown.", soft_wrap=True)
                 if interval_s is None:
                     return
                 stack.ensure()
                 shown.update(f"Capturing: {_counted(by)}. Ctrl-C ends it.")
-                time.sleep(max(0.0, begun + interval_s - time.monotonic()))
+                time.sleep(max(0.0, started + interval_s - time.monotonic()))
     except KeyboardInterrupt:
         err.print()
     finally:
@@ -159,14 +159,14 @@ def _take(frames: "Sequence[Captured]", by: Counter[str]) -> None:
             by["excluded"] += 1
             continue
         try:
-            taken = screenshots.ingest(
+            intake = screenshots.ingest(
                 captured.data, source=frame.source, app=frame.app, window_title=frame.window_title, at=frame.ts
             )
         except PenstockError as error:
             by["refused"] += 1
             err.print(f"[yellow]{one_line(frame.source)}[/yellow]: {one_line(str(error))}", soft_wrap=True)
         else:
-            by[taken.reason or "accepted"] += 1
+            by[intake.reason or "accepted"] += 1
 
 
 def _counted(by: Counter[str]) -> str:

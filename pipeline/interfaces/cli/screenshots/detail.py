@@ -33,23 +33,23 @@ def show(
 
     kind, number = ids.parse(reference)
     ready()
-    found: Any
+    view: Any
     frames: Sequence[ScreenshotView]
-    tell: Callable[[Any], None]
+    render: Callable[[Any], None]
     match kind:
         case Named.FRAME:
-            found = screenshots.screenshot(number)
-            frames, tell = [found], _show_screenshot
+            view = screenshots.screenshot(number)
+            frames, render = [view], _show_screenshot
         case Named.BATCH:
-            found = screenshots.batch(number)
-            frames, tell = screenshots.screenshots_of(number) if open_it else [], _show_batch
+            view = screenshots.batch(number)
+            frames, render = screenshots.screenshots_of(number) if open_it else [], _show_batch
         case Named.NODE:
-            found = screenshots.show(number)
-            frames, tell = found.screenshots, _show_node
+            view = screenshots.show(number)
+            frames, render = view.screenshots, _show_node
     if as_json:
-        print_json(found)
+        print_json(view)
     else:
-        tell(found)
+        render(view)
     if open_it:
         picture.show(frames)
 
@@ -99,13 +99,13 @@ def _show_batch(view: "BatchView") -> None:
 
     zone = screenshots.time_zone()
     times = f"{span(view.run_ms / 1000)}: looking {span(view.vlm_ms / 1000)}, making nodes {span(view.text_ms / 1000)}"
-    again = f"again {local(view.next_run_at, zone)}" if view.next_run_at else ""
+    retry = f"again {local(view.next_run_at, zone)}" if view.next_run_at else ""
     rows = [
         ("batch", f"{ids.batch(view.id)} {one_line(view.correlation_id)}"),
         ("source", one_line(view.source_key)),
         ("captured", f"{local(view.ts_start, zone)} to {local(view.ts_end, zone)}"),
         ("frames", ", ".join(ids.frame(number) for number in view.shot_ids)),
-        ("state", ", ".join(filter(None, [state(view.status.value), "" if view.finished_at else view.step, again]))),
+        ("state", ", ".join(filter(None, [state(view.status.value), "" if view.finished_at else view.step, retry]))),
         ("attempts", str(view.total_attempts)),
         ("why", one_line(view.error)),
         ("took", times if view.started_at else ""),
@@ -138,7 +138,10 @@ def _show_node(detail: "NodeDetail") -> None:
         ("made by", MADE_BY[node.made_by.value]),
         ("merge", _with_reason(node.status, node.error)),
         ("vector", _with_reason(detail.vector, detail.vector_error)),
-        *(("merged", f"{ids.node(one.id)} {one_line(one.title, 100)}") for one in detail.merged),
+        *(
+            ("merged", f"{ids.node(merged_node.id)} {one_line(merged_node.title, 100)}")
+            for merged_node in detail.merged
+        ),
         *(("related", edge) for edge in edges),
     ]
     print_pairs([(name, value) for name, value in [*rows, *_origin(detail)] if value])
@@ -160,14 +163,14 @@ def _origin(detail: "NodeDetail") -> list[tuple[str, str]]:
             if act.act == "merged"
             else f"made from {ids.batch(act.batch_id)}"
         )
-        whom = f"{act.method.value} {one_line(act.model)}".strip()
-        rows.append(("origin", f"{of} by {whom}, {local(act.created_at, zone)}"))
+        author = f"{act.method.value} {one_line(act.model)}".strip()
+        rows.append(("origin", f"{of} by {author}, {local(act.created_at, zone)}"))
     for call in detail.calls:
         frames = ", ".join(ids.frame(number) for number in call.screenshot_ids)
         repair = " (repairing an unusable reply)" if call.ask.value == "repair" else ""
-        who = one_line(" ".join(filter(None, (call.provider, call.model)))) or "no model"
+        model = one_line(" ".join(filter(None, (call.provider, call.model)))) or "no model"
         prompt = f", prompt {call.prompt_hash[:12]}" if call.prompt_hash else ""
-        rows.append(("call", f"{call.operation.value}{repair}: {who}{prompt}, attempt {call.attempt} → {frames}"))
+        rows.append(("call", f"{call.operation.value}{repair}: {model}{prompt}, attempt {call.attempt} → {frames}"))
     if not detail.calls:
         rows.append(("call", "none: no model took part"))
     for shot in detail.screenshots:

@@ -33,11 +33,11 @@ def list_exclusions(context: typer.Context, as_json: Json = False) -> None:
     if context.invoked_subcommand is not None:
         return
     ready()
-    found = screenshots.exclusions()
+    listed = screenshots.exclusions()
     if as_json:
-        print_json(found)
+        print_json(listed)
     else:
-        _show(found)
+        _show(listed)
 
 
 @exclusions.command()
@@ -70,12 +70,12 @@ def _named(app: Sequence[str] | None, title: Sequence[str] | None) -> None:
         raise typer.BadParameter("name a program or a window's title", param_hint="--app, --title")
 
 
-def _show(found: "Exclusions") -> None:
+def _show(exclusions: "Exclusions") -> None:
     rows = [
-        *(("program", one, "settings") for one in found.fixed_apps),
-        *(("program", one, "") for one in found.apps),
-        *(("title", one, "settings") for one in found.fixed_titles),
-        *(("title", one, "") for one in found.titles),
+        *(("program", entry, "settings") for entry in exclusions.fixed_apps),
+        *(("program", entry, "") for entry in exclusions.apps),
+        *(("title", entry, "settings") for entry in exclusions.fixed_titles),
+        *(("title", entry, "") for entry in exclusions.titles),
     ]
     print_list(
         rows,

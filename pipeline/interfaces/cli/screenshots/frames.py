@@ -45,11 +45,11 @@ def frames(
             one_line(shot.window_title or " ".join((shot.ocr_text or "").split()), 120),
         ]
 
-    found = screenshots.screenshots(
+    views = screenshots.screenshots(
         since=moment(since, zone), until=moment(until, zone, "--until"), source=source, app=app, limit=limit
     )
     print_list(
-        found,
+        views,
         ("ID", "CAPTURED", "SOURCE?", "STATE", "BATCH?", "APP~?", "WINDOW~?"),
         row,
         as_json=as_json,

@@ -34,15 +34,15 @@ def node(number: int | None) -> str:
     return f"{Named.NODE}{number}" if number is not None else ""
 
 
-def parse(said: str, param_hint: str = "ID") -> tuple[Named, int]:
+def parse(text: str, param_hint: str = "ID") -> tuple[Named, int]:
     """The kind and number of a typed id. Raises `typer.BadParameter` for any other text."""
-    older, colon, digits = said.strip().rpartition(":")
+    older, colon, digits = text.strip().rpartition(":")
     kind = _OLDER.get(older) if colon else None
     if not colon and digits[:1].lower() in set(Named):
         kind, digits = Named(digits[0].lower()), digits[1:]
     if not digits.isascii() or not digits.isdigit() or len(digits) > _MOST_DIGITS:
-        raise typer.BadParameter(f"{said!r} is not an id: write {HOW}", param_hint=param_hint)
+        raise typer.BadParameter(f"{text!r} is not an id: write {HOW}", param_hint=param_hint)
     if kind is None:
         choices = f"{frame(int(digits))} (a frame), {batch(int(digits))} (a batch) or {node(int(digits))} (a node)"
-        raise typer.BadParameter(f"{said!r} may be {choices}", param_hint=param_hint)
+        raise typer.BadParameter(f"{text!r} may be {choices}", param_hint=param_hint)
     return kind, int(digits)

@@ -109,7 +109,7 @@ def add(
     raise typer.Exit(DONE if not problems else FAILED if problems == len(jobs) else PARTIAL)
 
 
-def _pictures(given: Sequence[Path]) -> list[Path]:
+def _pictures(inputs: Sequence[Path]) -> list[Path]:
     """The files named, and the pictures in the folders named, oldest first within a folder.
 
     A file that the user names may have any suffix; from a folder, take only pictures, and no links out of it.
@@ -117,15 +117,15 @@ def _pictures(given: Sequence[Path]) -> list[Path]:
     from pipeline.flows.screenshots.frames.files import is_picture
     from pipeline.reading.files.user_file import is_file_below
 
-    found: dict[Path, None] = {}
-    for path in given:
+    pictures: dict[Path, None] = {}
+    for path in inputs:
         if path.is_dir():
             root = path.resolve()
-            inside = [one for one in path.iterdir() if is_picture(one) and is_file_below(one, root)]
-            found |= dict.fromkeys(sorted(inside, key=lambda one: (one.stat().st_mtime, one.name)))
+            inside = [child for child in path.iterdir() if is_picture(child) and is_file_below(child, root)]
+            pictures |= dict.fromkeys(sorted(inside, key=lambda child: (child.stat().st_mtime, child.name)))
         else:
-            found[path] = None
-    return list(found)
+            pictures[path] = None
+    return list(pictures)
 
 
 def _take(jobs: Sequence[Job], frame: dict[str, str], at: "datetime | None", *, quiet: bool) -> None:
@@ -148,16 +148,16 @@ def take(job: Job, frame: dict[str, str], at: "datetime | None" = None) -> None:
 def line(job: Job) -> str:
     """The outcome of a file, as one line."""
     name = one_line(str(job.path))
-    taken = job.taken
+    intake = job.taken
     match job.outcome:
-        case "accepted" if taken:
-            return f"{name} → [bold]{ids.frame(taken.shot_id)}[/bold]"
-        case "known" if taken:
-            return f"{name}: already known as {ids.frame(taken.shot_id)}"
-        case "duplicate" if taken:
+        case "accepted" if intake:
+            return f"{name} → [bold]{ids.frame(intake.shot_id)}[/bold]"
+        case "known" if intake:
+            return f"{name}: already known as {ids.frame(intake.shot_id)}"
+        case "duplicate" if intake:
             return (
-                f"{name}: [yellow]duplicate[/yellow] of {ids.frame(taken.nearest_id)} "
-                f"({taken.distance} of 256 bits differ, up to {taken.threshold} count as the same)"
+                f"{name}: [yellow]duplicate[/yellow] of {ids.frame(intake.nearest_id)} "
+                f"({intake.distance} of 256 bits differ, up to {intake.threshold} count as the same)"
             )
         case "inactive":
             return (
@@ -165,13 +165,13 @@ def line(job: Job) -> str:
             )
         case "excluded":
             return f"{name}: left out: its program or title is excluded (`penstock screenshots exclusions`)"
-    why = (job.error or str(getattr(taken, "detail", ""))).removeprefix(f"{job.path}").removeprefix(": ").strip()
+    why = (job.error or str(getattr(intake, "detail", ""))).removeprefix(f"{job.path}").removeprefix(": ").strip()
     return f"{name}: [red]refused[/red]" + (f": {one_line(why)}" if why else "")
 
 
-def _tell_given_up(jobs: Sequence[Job], found: "dict[int, WorkStatus]", *, quiet: bool) -> None:
+def _tell_given_up(jobs: Sequence[Job], states: "dict[int, WorkStatus]", *, quiet: bool) -> None:
     for job in jobs:
-        job.state = found.get(job.shot_id) if job.shot_id is not None else None
+        job.state = states.get(job.shot_id) if job.shot_id is not None else None
         if job.is_given_up and job.shot_id is not None:
             job.error = _why(job.shot_id)
             if not quiet:
@@ -188,7 +188,7 @@ def _follow(stack: "Stack", shot_ids: Sequence[int], *, quiet: bool) -> None:
     )
     with Progress(stack, interrupted=interrupted, quiet=quiet) as progress:
         states = screenshots.follow(shot_ids, idle=lambda: keep(progress))
-        progress.follow(states, lambda found: _bar(found, len(shot_ids)))
+        progress.follow(states, lambda states: _bar(states, len(shot_ids)))
 
 
 def keep(progress: "Progress") -> None:
@@ -205,14 +205,14 @@ def keep(progress: "Progress") -> None:
     )
 
 
-def _bar(found: "dict[int, WorkStatus]", total: int) -> "Bar":
-    by = Counter(state.value for state in found.values())
-    given_up, gone = by["failed_permanent"], total - len(found)
+def _bar(states: "dict[int, WorkStatus]", total: int) -> "Bar":
+    by = Counter(state.value for state in states.values())
+    given_up, deleted = by["failed_permanent"], total - len(states)
     figures = f"{by['succeeded']:,}/{count(total, 'screenshot')}"
     figures += f", {given_up:,} failed" if given_up else ""
     figures += f", {by['failed']:,} will be tried again" if by["failed"] else ""
-    figures += f", {gone:,} deleted meanwhile" if gone else ""
-    return Bar("analysing", by["succeeded"] + given_up + gone, total, figures)
+    figures += f", {deleted:,} deleted meanwhile" if deleted else ""
+    return Bar("analysing", by["succeeded"] + given_up + deleted, total, figures)
 
 
 def _why(shot_id: int) -> str:
@@ -247,13 +247,13 @@ def left_out(by: "Counter[str]") -> list[str]:
 
 
 def _as_json(job: Job) -> dict[str, Any]:
-    taken = job.taken
+    intake = job.taken
     return {
         "input": str(job.path),
         "outcome": job.outcome,
         "id": job.shot_id,
         "status": job.state.value if job.state else None,
-        "distance": taken.distance if taken else None,
-        "nearest": taken.nearest_id if taken else None,
+        "distance": intake.distance if intake else None,
+        "nearest": intake.nearest_id if intake else None,
         "error": job.error or None,
     }

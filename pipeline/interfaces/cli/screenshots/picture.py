@@ -43,5 +43,5 @@ def _open(path: Path) -> None:
             f"{opener}, which opens pictures, is not installed here: open {path}", code="no_viewer"
         ) from None
     if done.returncode:
-        said = f" ({done.stderr.strip()[:200]})" if done.stderr.strip() else ""
-        raise UserError(f"{opener} found no program for the picture{said}: open {path}", code="no_viewer")
+        reason = f" ({done.stderr.strip()[:200]})" if done.stderr.strip() else ""
+        raise UserError(f"{opener} found no program for the picture{reason}: open {path}", code="no_viewer")

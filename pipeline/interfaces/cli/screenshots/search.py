@@ -40,41 +40,41 @@ def search(
     if settings.screenshots.embeddings_provider:
         # The call passes the gate, which needs the stack.
         with using_stack(settings):
-            found = screenshots.search(sought, begin, app, limit)
+            result = screenshots.search(sought, begin, app, limit)
     else:
-        found = screenshots.search(sought, begin, app, limit)
+        result = screenshots.search(sought, begin, app, limit)
     if as_json:
-        print_json(found)
+        print_json(result)
     else:
-        _show_found(found)
+        _show_found(result)
 
 
-def _show_found(found: "Found") -> None:
+def _show_found(result: "Found") -> None:
     from pipeline.operations import screenshots
 
     zone = screenshots.time_zone()
 
     def row(hit: "Hit") -> list[str]:
         frame = " ".join(filter(None, (ids.frame(hit.shot_id), Path(hit.original_path).name)))
-        said = f"({frame}) {hit.excerpt}" if hit.excerpt else hit.node.summary
+        text = f"({frame}) {hit.excerpt}" if hit.excerpt else hit.node.summary
         return [
             ids.node(hit.node.id),
             local(hit.node.event_time, zone)[:16],
             hit.node.kind.value,
             one_line(", ".join(hit.apps), 40),
-            one_line(hit.node.title + (f" — {said}" if said else ""), 200),
+            one_line(hit.node.title + (f" — {text}" if text else ""), 200),
         ]
 
-    print_list(found.hits, ("ID", "WHEN", "KIND?", "APP~?", "WHAT"), row, as_json=False, none="Nothing found.")
-    shots, vectors = found.screenshots, found.vectors
+    print_list(result.hits, ("ID", "WHEN", "KIND?", "APP~?", "WHAT"), row, as_json=False, none="Nothing found.")
+    shots, vectors = result.screenshots, result.vectors
     err.print(
         f"[dim]Indexed: {count(shots.done, 'screenshot')} ({shots.waiting:,} waiting, {shots.failed:,} failed); "
         f"vectors of {count(vectors.done, 'node')} ({vectors.waiting:,} waiting, {vectors.failed:,} failed).[/dim]",
         soft_wrap=True,
     )
-    if found.note:
-        err.print(f"[yellow]Note:[/yellow] {one_line(found.note)}", soft_wrap=True)
-    elif found.lexical:
+    if result.note:
+        err.print(f"[yellow]Note:[/yellow] {one_line(result.note)}", soft_wrap=True)
+    elif result.lexical:
         err.print(
             "[dim]Vectors are lexical only: no embeddings provider is configured, so search knows words and parts of "
             "words but not their meaning (PENSTOCK_SCREENSHOTS__EMBEDDINGS_PROVIDER).[/dim]",
@@ -110,11 +110,11 @@ def timeline(
         return
     if not hours:
         err.print("Nothing on record for that time. `penstock screenshots status` shows waiting frames.")
-    begun = None
+    current_hour = None
     for hour in hours:
-        if hour.begins_at != begun:
-            begun = hour.begins_at
-            out.print(f"[bold]{begun.strftime('%Y-%m-%d %H:00')}[/bold]")
+        if hour.begins_at != current_hour:
+            current_hour = hour.begins_at
+            out.print(f"[bold]{current_hour.strftime('%Y-%m-%d %H:00')}[/bold]")
         name = one_line(hour.thread_title, 80) or "no thread"
         out.print(f"  [bold]{name}[/bold]  [dim]{one_line(hour.thread_id or '')}[/dim]", soft_wrap=True)
         for node in hour.nodes:

@@ -21,16 +21,16 @@ sources = typer.Typer(
 Key = Annotated[str, typer.Argument(metavar="SOURCE", help="screen:ID or window:ID.")]
 
 
-def source_key(said: str, where: str = "--source") -> str:
+def source_key(key: str, where: str = "--source") -> str:
     """A typed source. Raises `typer.BadParameter` for any other text."""
     from pipeline.flows.screenshots.rules.batches import MAX_SOURCE_KEY, is_source_key
 
-    if not is_source_key(said):
+    if not is_source_key(key):
         rule = f"an ID holds no colon, slash or blank, and the whole has at most {MAX_SOURCE_KEY} characters"
         raise typer.BadParameter(
-            f"{said!r} is not a source: screen:ID or window:ID, such as screen:0; {rule}", param_hint=where
+            f"{key!r} is not a source: screen:ID or window:ID, such as screen:0; {rule}", param_hint=where
         )
-    return said
+    return key
 
 
 @sources.callback()
@@ -45,9 +45,16 @@ def list_sources(context: typer.Context, as_json: Json = False) -> None:
         return
     ready()
 
-    def row(one: "SourceView") -> list[str]:
-        active = "yes" if one.active else "[yellow]no[/yellow]"
-        return [one_line(one.key), active, f"{one.frames:,}", f"{one.rejected:,}", str(one.pressure), ago(one.seen_at)]
+    def row(source: "SourceView") -> list[str]:
+        active = "yes" if source.active else "[yellow]no[/yellow]"
+        return [
+            one_line(source.key),
+            active,
+            f"{source.frames:,}",
+            f"{source.rejected:,}",
+            str(source.pressure),
+            ago(source.seen_at),
+        ]
 
     print_list(
         screenshots.sources(),
@@ -75,7 +82,7 @@ def _switch(key: str, *, active: bool) -> None:
 
     source_key(key, "SOURCE")
     ready()
-    seen = any(one.key == key and one.frames + one.rejected for one in screenshots.sources())
+    seen = any(source.key == key and source.frames + source.rejected for source in screenshots.sources())
     screenshots.set_active(key, active)
     never = "" if seen else " No frame ever came from it; `penstock screenshots sources` lists the known ones."
     err.print(f"{one_line(key)}: its frames are {'taken' if active else 'refused'} from now on.{never}", soft_wrap=True)
@@ -120,7 +127,7 @@ def delete(
         print_json(done)
         return
     restored = f"; {count(done.restored, 'node')} will be merged again" if done.restored else ""
-    gone = f"{count(done.screenshots, 'screenshot')}, {count(done.nodes, 'node')}"
-    err.print(f"Deleted: {gone}{restored}.", soft_wrap=True)
+    deleted = f"{count(done.screenshots, 'screenshot')}, {count(done.nodes, 'node')}"
+    err.print(f"Deleted: {deleted}{restored}.", soft_wrap=True)
     if done.restored:
         tell_if_nothing_runs()

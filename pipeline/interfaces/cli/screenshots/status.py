@@ -35,52 +35,52 @@ def status(as_json: Json = False) -> None:
     from pipeline.operations import screenshots
 
     ready()
-    found = screenshots.status()
+    snapshot = screenshots.status()
     if as_json:
-        print_json(found)
+        print_json(snapshot)
     else:
-        _show_status(found)
+        _show_status(snapshot)
 
 
-def _show_status(found: "Status") -> None:
-    buffered = f"{found.buffered:,} waiting for a batch" if found.buffered else ""
-    if found.buffered and found.next_batch_in_s is not None:
-        buffered += f", the next batch in {span(found.next_batch_in_s)}"
-    oldest = found.oldest_waiting_s
+def _show_status(snapshot: "Status") -> None:
+    buffered = f"{snapshot.buffered:,} waiting for a batch" if snapshot.buffered else ""
+    if snapshot.buffered and snapshot.next_batch_in_s is not None:
+        buffered += f", the next batch in {span(snapshot.next_batch_in_s)}"
+    oldest = snapshot.oldest_waiting_s
     waiting = f"  (the oldest has waited {span(oldest)})" if oldest is not None else ""
-    longer = ", and batches are longer" if found.pressure > 1 else ""
-    behind = f"analysis is behind: a wider threshold for duplicates applies{longer}" if found.pressure else ""
-    dead = ", ".join(f"{count:,} {kind}" for kind, count in found.dead_letters.items())
+    longer = ", and batches are longer" if snapshot.pressure > 1 else ""
+    behind = f"analysis is behind: a wider threshold for duplicates applies{longer}" if snapshot.pressure else ""
+    dead = ", ".join(f"{count:,} {kind}" for kind, count in snapshot.dead_letters.items())
     rows = [
-        ("screenshots", _counts(found.screenshots) or "none: `penstock screenshots add FILE` ingests one"),
+        ("screenshots", _counts(snapshot.screenshots) or "none: `penstock screenshots add FILE` ingests one"),
         ("buffer", buffered),
-        ("batches", _counts(found.batches) + waiting),
-        ("nodes", ", ".join(f"{n:,} by {MADE_BY[by].partition(':')[0]}" for by, n in found.made_by.items())),
-        ("merges", _counts(found.merges)),
-        ("vectors", "  ".join(f"{name} {count:,}" for name, count in sorted(found.vectors.items()))),
-        ("rejected", "  ".join(f"{name} {count:,}" for name, count in sorted(found.rejected.items()))),
+        ("batches", _counts(snapshot.batches) + waiting),
+        ("nodes", ", ".join(f"{n:,} by {MADE_BY[by].partition(':')[0]}" for by, n in snapshot.made_by.items())),
+        ("merges", _counts(snapshot.merges)),
+        ("vectors", "  ".join(f"{name} {count:,}" for name, count in sorted(snapshot.vectors.items()))),
+        ("rejected", "  ".join(f"{name} {count:,}" for name, count in sorted(snapshot.rejected.items()))),
         ("pressure", behind),
-        *(("again", one_line(retry_line(retry))) for retry in found.retries),
+        *(("again", one_line(retry_line(retry))) for retry in snapshot.retries),
         ("dead letters", f"{dead}: `penstock screenshots dead-letters` says why" if dead else ""),
-        *(("closed", one_line(reason)) for reason in found.closed),
-        ("capture", one_line(_capture(found.capture)) if found.capture else ""),
-        ("workers", "running" if found.is_worker_running else "none running: `penstock up` starts them"),
-        *(("note", one_line(note)) for note in found.notes),
+        *(("closed", one_line(reason)) for reason in snapshot.closed),
+        ("capture", one_line(_capture(snapshot.capture)) if snapshot.capture else ""),
+        ("workers", "running" if snapshot.is_worker_running else "none running: `penstock up` starts them"),
+        *(("note", one_line(note)) for note in snapshot.notes),
     ]
     print_pairs([(name, value) for name, value in rows if value])
 
 
-def _capture(found: "CaptureView") -> str:
+def _capture(capture: "CaptureView") -> str:
     """`screen:1, window:Firefox every 5 s, last 3 s ago; not there: window:Firefox`."""
-    what = f"{', '.join(found.sources)} every {found.every_s:g} s"
-    if found.last_s is None or found.last_s > 3 * found.every_s + CAPTURES_WITHIN_S:
-        since = "" if found.last_s is None else f" for {span(found.last_s)}"
+    schedule = f"{', '.join(capture.sources)} every {capture.every_s:g} s"
+    if capture.last_s is None or capture.last_s > 3 * capture.every_s + CAPTURES_WITHIN_S:
+        since = "" if capture.last_s is None else f" for {span(capture.last_s)}"
         starts = "`penstock up` or `penstock worker --role capture` in the desktop session does"
-        return f"{what}: nobody captures{since}; {starts}"
-    if found.error:
-        return f"{what}: {found.error}"
-    return f"{what}, last {span(found.last_s)} ago" + (
-        f"; not there: {', '.join(found.missing)}" if found.missing else ""
+        return f"{schedule}: nobody captures{since}; {starts}"
+    if capture.error:
+        return f"{schedule}: {capture.error}"
+    return f"{schedule}, last {span(capture.last_s)} ago" + (
+        f"; not there: {', '.join(capture.missing)}" if capture.missing else ""
     )
 
 
@@ -93,10 +93,10 @@ def _counts(by_state: dict[str, int]) -> str:
 def retry_line(retry: "Retry") -> str:
     """`2 batches wait for another try, the next in 53 s: the service cannot be reached`."""
     several = retry.count != 1
-    left = f"in {span(retry.next_in_s)}" if retry.next_in_s >= 1 else "at once"
+    wait = f"in {span(retry.next_in_s)}" if retry.next_in_s >= 1 else "at once"
     return (
         f"{count(retry.count, retry.kind)} {'wait' if several else 'waits'} for another try, "
-        f"{'the next ' if several else ''}{left}" + (f": {retry.reason}" if retry.reason else "")
+        f"{'the next ' if several else ''}{wait}" + (f": {retry.reason}" if retry.reason else "")
     )
 
 
@@ -111,7 +111,7 @@ def batches(
 
     ready()
     wanted = (WorkStatus.FAILED, WorkStatus.FAILED_PERMANENT) if failed else (None,)
-    found = [batch for status in wanted for batch in screenshots.batches(status=status, limit=limit)]
+    views = [batch for status in wanted for batch in screenshots.batches(status=status, limit=limit)]
     zone = screenshots.time_zone()
 
     def row(batch: "BatchView") -> list[str]:
@@ -129,7 +129,7 @@ def batches(
         ]
 
     print_list(
-        sorted(found, key=lambda batch: -batch.id)[:limit],
+        sorted(views, key=lambda batch: -batch.id)[:limit],
         ("ID", "SOURCE", "FRAMES>?", "FROM?", "STATE", "TRIES>?", "NODES BY?", "VLM MS>?", "TEXT MS>?", "NOTES~"),
         row,
         as_json=as_json,
@@ -156,16 +156,16 @@ def rejected(
     ready()
     zone = screenshots.time_zone()
 
-    def row(one: "RejectionView") -> list[str]:
-        differs = "" if one.distance is None else str(one.distance)
-        differs += f" of {one.threshold}" if differs and one.threshold is not None else ""
+    def row(rejection: "RejectionView") -> list[str]:
+        differs = "" if rejection.distance is None else str(rejection.distance)
+        differs += f" of {rejection.threshold}" if differs and rejection.threshold is not None else ""
         return [
-            one_line(one.source_key, 30),
-            local(one.ts, zone),
-            one.reason,
+            one_line(rejection.source_key, 30),
+            local(rejection.ts, zone),
+            rejection.reason,
             differs,
-            ids.frame(one.nearest_id),
-            one_line(one.detail, 160),
+            ids.frame(rejection.nearest_id),
+            one_line(rejection.detail, 160),
         ]
 
     print_list(
@@ -214,12 +214,12 @@ def replay(
         raise typer.BadParameter("name dead letters, or --all", param_hint="ID")
     if kind and kind not in KINDS:
         raise typer.BadParameter(f"choose from {', '.join(KINDS)}", param_hint="--kind")
-    named = [_named(said, kind) for said in letters or []]
+    named = [_named(letter, kind) for letter in letters or []]
     ready()
     if everything:
         done = screenshots.replay_letters(kind=kind).done
     else:
-        done = sum(len(screenshots.replay(one, numbers)) for one, numbers in _given_up(named).items())
+        done = sum(len(screenshots.replay(letter_kinds, numbers)) for letter_kinds, numbers in _given_up(named).items())
     err.print(f"{count(done, 'dead letter')} will be tried again." if done else "No dead letters.")
     if done:
         tell_if_nothing_runs()
@@ -230,17 +230,17 @@ def letter_id(letter: "DeadLetter") -> str:
     return ids.batch(letter.id) if letter.kind == "batch" else ids.node(letter.id)
 
 
-def _named(said: str, kind: str) -> tuple[tuple[str, ...], int]:
+def _named(text: str, kind: str) -> tuple[tuple[str, ...], int]:
     """(the possible kinds of a dead letter with this id, its number)."""
-    older, colon, digits = said.rpartition(":")
+    older, colon, digits = text.rpartition(":")
     if kind and not colon and digits.isascii() and digits.isdigit():
         return (kind,), int(digits)
-    named, number = ids.parse(said)
+    named, number = ids.parse(text)
     of_kind = {ids.Named.BATCH: ("batch",), ids.Named.NODE: ("merge", "vector")}
-    meant = (older,) if colon else of_kind.get(named, ())
-    kinds = tuple(one for one in meant if one in KINDS and kind in ("", one))
+    named_kinds = (older,) if colon else of_kind.get(named, ())
+    kinds = tuple(each_kind for each_kind in named_kinds if each_kind in KINDS and kind in ("", each_kind))
     if not kinds:
-        raise typer.BadParameter(f"{said!r} is not a dead letter: write b4 or n17", param_hint="ID")
+        raise typer.BadParameter(f"{text!r} is not a dead letter: write b4 or n17", param_hint="ID")
     return kinds, number
 
 
@@ -249,13 +249,13 @@ def _given_up(named: list[tuple[tuple[str, ...], int]]) -> dict[str, list[int]]:
     from pipeline.operations import screenshots
 
     there = {(letter.kind, letter.id) for letter in screenshots.dead_letters(MOST_LETTERS)}
-    found: dict[str, list[int]] = {}
+    numbers_of: dict[str, list[int]] = {}
     none = []
     for kinds, number in named:
-        mine = [kind for kind in kinds if (kind, number) in there]
-        none += [] if mine else [ids.batch(number) if kinds == ("batch",) else ids.node(number)]
-        for kind in mine:
-            found.setdefault(kind, []).append(number)
+        failed_kinds = [kind for kind in kinds if (kind, number) in there]
+        none += [] if failed_kinds else [ids.batch(number) if kinds == ("batch",) else ids.node(number)]
+        for kind in failed_kinds:
+            numbers_of.setdefault(kind, []).append(number)
     if none:
         raise UserError(f"not dead letters: {', '.join(none)}", code="unknown_dead_letter")
-    return found
+    return numbers_of
