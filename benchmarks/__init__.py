@@ -1,1 +1,1 @@
-"""Programs that measure, each printing a table; never timed tests. `python -m benchmarks.documents`."""
+"""Programs that measure Penstock and print a table, such as `python -m benchmarks.documents`. No test checks times."""

@@ -1,8 +1,9 @@
-"""Assertions about the Markdown of a page: what must be there, what must not, in which order, and in which shape.
+"""Assertions about the Markdown of a page: texts that must or must not occur, their order and their shape.
 
-One JSON object a line, in `benchmarks/assertions/*.jsonl`: `pdf` (in the corpus), `page` (from 1) and `kind`, which
-names a class below, whose fields are the other keys. Texts are compared as `reading.plain` leaves them. `max_errors` is
-how many characters may differ, for text that only a picture shows. Written from rendered pages, never from an output.
+Each line of `benchmarks/assertions/*.jsonl` is a JSON object: `pdf` (in the corpus), `page` (from 1) and `kind`, the
+name of a class below, whose fields are the other keys. Texts are compared as `reading.plain` leaves them. `max_errors`
+is the number of characters that may differ, for text that only a picture shows. We wrote the assertions from rendered
+pages, never from a converter's output.
 """
 
 import json
@@ -18,7 +19,7 @@ from benchmarks.reading import Cell, Grid, Heading, Reading, plain
 FOLDER = Path(__file__).with_suffix("")
 OWN = "own"
 WHOLE_DOCUMENT = 0
-"""As a page: the pages of the document, one after the other."""
+"""As a page number: all pages of the document, joined in their order."""
 
 Direction = Literal["left", "right", "up", "down"]
 _STEPS: dict[Direction, tuple[int, int]] = {"left": (0, -1), "right": (0, 1), "up": (-1, 0), "down": (1, 0)}
@@ -26,7 +27,7 @@ _STEPS: dict[Direction, tuple[int, int]] = {"left": (0, -1), "right": (0, 1), "u
 
 @dataclass(frozen=True, kw_only=True)
 class Assertion(ABC):
-    """One claim about one page. `source`: where it is written, as FILE:LINE."""
+    """A claim about one page. `source`: the FILE:LINE that states it."""
 
     kind: ClassVar[str]
     pdf: str
@@ -37,7 +38,7 @@ class Assertion(ABC):
 
     @abstractmethod
     def holds(self, page: Reading) -> bool:
-        """Whether it is true of what a converter made of the page."""
+        """Whether a converter's output for the page fulfils the assertion."""
 
     def __str__(self) -> str:
         hidden = {"pdf", "page", "group", "source"}
@@ -47,7 +48,7 @@ class Assertion(ABC):
 
 @dataclass(frozen=True, kw_only=True)
 class Present(Assertion):
-    """`text` occurs, as whole words and in one piece."""
+    """`text` occurs without a break, as whole words."""
 
     kind = "present"
     text: str
@@ -61,8 +62,8 @@ class Present(Assertion):
 
 @dataclass(frozen=True, kw_only=True)
 class Absent(Assertion):
-    """`text` does not occur: nowhere, or in no heading or table (`within`), or not as a word that begins in the first
-    or ends in the last `edges` characters, where page numbers would be."""
+    """`text` does not occur on the page; with `within`, in no heading or table; with `edges`, not as a word that begins
+    in the first or ends in the last `edges` characters, the place of page numbers."""
 
     kind = "absent"
     text: str
@@ -88,7 +89,7 @@ class Absent(Assertion):
 
 @dataclass(frozen=True, kw_only=True)
 class Order(Assertion):
-    """Both texts occur, and `before` ends where `after` begins or earlier; of several, the outermost count."""
+    """Both texts occur, and `before` ends before `after` begins. Of several occurrences the outermost count."""
 
     kind = "order"
     before: str
@@ -104,8 +105,8 @@ class Order(Assertion):
 
 @dataclass(frozen=True, kw_only=True)
 class Table(Assertion):
-    """A table has `cell`, with these cells as its next ones in a direction, empty ones left out; `top_heading` is
-    anywhere above it in its column, `left_heading` anywhere before it in its row."""
+    """A table has `cell`, and the next cell with text in each given direction has the given text. `top_heading` is
+    anywhere above the cell in its column, `left_heading` anywhere before it in its row."""
 
     kind = "table"
     cell: str
@@ -136,13 +137,13 @@ class Table(Assertion):
             if wanted
         )
 
-    def _is(self, found: str, wanted: str) -> bool:
-        return same(found, plain(wanted), self.max_errors)
+    def _is(self, text: str, wanted: str) -> bool:
+        return same(text, plain(wanted), self.max_errors)
 
 
 @dataclass(frozen=True, kw_only=True)
 class HeadingIs(Assertion):
-    """`text` is a heading, or with `prefix` the beginning of one; `deeper_than` is another one, of a higher level."""
+    """`text` is a heading, or with `prefix` begins a heading. `deeper_than` is another heading, of a higher level."""
 
     kind = "heading"
     text: str
@@ -157,15 +158,15 @@ class HeadingIs(Assertion):
         )
 
     def _is(self, heading: Heading, text: str) -> bool:
-        found, wanted = heading.text.casefold().rstrip(" :"), _folded(text).rstrip(" :")
-        if self.prefix and _squeezed(found).startswith(_squeezed(wanted)):
+        title, wanted = heading.text.casefold().rstrip(" :"), _folded(text).rstrip(" :")
+        if self.prefix and _squeezed(title).startswith(_squeezed(wanted)):
             return True
-        return same(found, wanted, self.max_errors)
+        return same(title, wanted, self.max_errors)
 
 
 @dataclass(frozen=True, kw_only=True)
 class ListItem(Assertion):
-    """An item of a list begins with `text`; `ordered`: of a numbered one."""
+    """An item of a list begins with `text`. `ordered`: the list is numbered."""
 
     kind = "list"
     text: str
@@ -184,7 +185,7 @@ KINDS: dict[str, type[Assertion]] = {each.kind: each for each in (Present, Absen
 
 
 def load(folder: Path = FOLDER) -> list[Assertion]:
-    """Our own assertions. Raises `TypeError` or `KeyError` for a line that is none."""
+    """Read our own assertions. Raises `TypeError` or `KeyError` for a line that is not an assertion."""
     return [
         parse(json.loads(line), f"{path.name}:{number}")
         for path in sorted(folder.glob("*.jsonl"))
@@ -198,26 +199,26 @@ def parse(fields: dict[str, Any], source: str = "") -> Assertion:
 
 
 def ends_of(needle: str, text: str, max_errors: int = 0) -> list[int]:
-    """Where occurrences of `needle` end; without errors whole ones only, next to which no letter or digit goes on."""
+    """Return the ends of all occurrences of `needle`. Without errors only whole words and numbers count."""
     if max_errors:
         return [end for end, errors in enumerate(_errors(needle, text, anywhere=True), 1) if errors <= max_errors]
     before, after = (
         r"[^\W\d_]" if edge.isalpha() else r"\d" if edge.isdigit() else r"(?!)" for edge in (needle[0], needle[-1])
     )
-    return [found.end() for found in re.finditer(rf"(?<!{before}){re.escape(needle)}(?!{after})", text)]
+    return [match.end() for match in re.finditer(rf"(?<!{before}){re.escape(needle)}(?!{after})", text)]
 
 
-def same(found: str, wanted: str, max_errors: int = 0) -> bool:
-    """Whether two texts are the same, spaces aside."""
-    found, wanted = _squeezed(found), _squeezed(wanted)
-    if found == wanted or not max_errors or not found or not wanted or abs(len(found) - len(wanted)) > max_errors:
-        return found == wanted
-    return list(_errors(wanted, found, anywhere=False))[-1] <= max_errors
+def same(text: str, wanted: str, max_errors: int = 0) -> bool:
+    """Whether two texts differ in spaces only, or in at most `max_errors` characters."""
+    text, wanted = _squeezed(text), _squeezed(wanted)
+    if text == wanted or not max_errors or not text or not wanted or abs(len(text) - len(wanted)) > max_errors:
+        return text == wanted
+    return list(_errors(wanted, text, anywhere=False))[-1] <= max_errors
 
 
 def _errors(needle: str, text: str, *, anywhere: bool) -> Iterator[int]:
-    """After each character of `text`: in how many characters what ends there differs from `needle`. `anywhere`: what
-    ends there may begin anywhere. Myers' bit vectors: a column of the table of distances is one number."""
+    """Yield for each character of `text` the edit distance between `needle` and the text that ends there. `anywhere`:
+    that text may begin anywhere. Uses Myers' bit vectors: a column of the table of distances is one number."""
     full, high = (1 << len(needle)) - 1, 1 << (len(needle) - 1)
     masks: dict[str, int] = {}
     for place, character in enumerate(needle):
@@ -235,7 +236,7 @@ def _errors(needle: str, text: str, *, anywhere: bool) -> Iterator[int]:
 
 
 def _walk(grid: Grid, y: int, x: int, direction: Direction) -> Iterator[Cell]:
-    """The cells with text in a direction, nearest first."""
+    """Yield the cells with text in a direction, nearest first."""
     down, right = _STEPS[direction]
     seen = {grid[y][x].origin}
     while 0 <= (y := y + down) < len(grid) and 0 <= (x := x + right) < len(grid[y]):

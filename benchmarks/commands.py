@@ -1,7 +1,6 @@
 """The wait at the shell: `penstock convert` beside markitdown's command line, `--help` and `status`.
 
-Both convert the same page, which has a text layer, in turns; each time it is a new file, so that no stored answer is
-used again.
+Both convert the same page with a text layer, in turns. Each turn gets a new file, so that the cache has no answer.
 """
 
 import os
@@ -32,18 +31,18 @@ from pipeline.settings import get_settings
 LIMIT_S = 90.0
 END_S = 60.0
 AT_ONCE_GONE = {"PENSTOCK_STACK_LINGER_S": "0"}
-"""The stack of a command ends with it, so that the next one is cold, too."""
+"""The stack of a command ends with the command, so that the next command starts cold, too."""
 
 
 class Turn(NamedTuple):
-    """Seconds that each took with a page."""
+    """Seconds that each command took for a page."""
 
     ours_s: float
     markitdown_s: float
 
 
 def cold(rounds: int = 3) -> Figures:
-    """cold_convert_s, convert_vs_markitdown_cold: with an empty data folder and no stack."""
+    """Measure cold_convert_s and convert_vs_markitdown_cold: an empty data folder and no stack."""
     turns = _cold_turns([new_folder(f"cold-{number}") for number in range(rounds)])
     return {
         "cold_convert_s": round(median(turn.ours_s for turn in turns), 3),
@@ -53,7 +52,7 @@ def cold(rounds: int = 3) -> Figures:
 
 
 def warm(rounds: int = 5) -> Figures:
-    """warm_convert_s, convert_vs_markitdown_warm: beside `penstock up`."""
+    """Measure warm_convert_s and convert_vs_markitdown_warm: beside `penstock up`."""
     with stack(api=True):
         turns = _warm_turns(rounds)
     return {
@@ -64,7 +63,7 @@ def warm(rounds: int = 5) -> Figures:
 
 
 def first_and_cold(firsts: int = 3, rounds: int = 7) -> Figures:
-    """first_vs_markitdown, cold_vs_markitdown: with an empty data folder, then with a used one."""
+    """Measure first_vs_markitdown with an empty data folder, then cold_vs_markitdown with a used one."""
     folders = [new_folder(f"folder-{number}") for number in range(firsts)]
     first = _cold_turns(folders)
     used = _cold_turns([folders[number % firsts] for number in range(rounds)])
@@ -77,7 +76,7 @@ def first_and_cold(firsts: int = 3, rounds: int = 7) -> Figures:
 
 
 def beside_stack(rounds: int = 7) -> Figures:
-    """warm_vs_markitdown, status_s and help_s: beside `penstock up`, in turns."""
+    """Measure warm_vs_markitdown, status_s and help_s in turns, beside `penstock up`."""
     with stack(api=True):
         turns = _warm_turns(rounds)
         progress("penstock --help, penstock status")
@@ -96,7 +95,7 @@ def beside_stack(rounds: int = 7) -> Figures:
 
 
 def _cold_turns(folders: Sequence[Path]) -> list[Turn]:
-    """A turn in each of these data folders, in none of which a stack runs."""
+    """Take a turn in each of these data folders. No stack runs in them."""
     turns = []
     for number, folder in enumerate(folders):
         progress(f"cold, {number + 1} of {len(folders)}")
@@ -110,7 +109,7 @@ def is_unused(folder: Path) -> bool:
 
 
 def _warm_turns(rounds: int) -> list[Turn]:
-    """Turns beside the stack that runs, after one that warms up both."""
+    """Take turns beside the running stack, after one turn that warms up both commands."""
     folder = get_settings().data_dir
     progress(f"beside penstock up, {rounds} times")
     return [_turn(f"warm-{number}", folder) for number in range(rounds + 1)][1:]
@@ -120,23 +119,23 @@ def _turn(name: str, data_dir: Path, env: dict[str, str] | None = None) -> Turn:
     if not all(map(find_spec, ("markitdown", "pdfminer", "pdfplumber"))):
         raise BenchmarkError(f"markitdown is not installed: {sys.executable} -m pip install 'markitdown[pdf]'")
     source = text_document(name, 1)
-    ours, theirs = source.with_suffix(".md"), source.with_suffix(".markitdown.md")
+    penstock_md, markitdown_md = source.with_suffix(".md"), source.with_suffix(".markitdown.md")
     own = {"PENSTOCK_DATA_DIR": str(data_dir), **(env or {})}
-    ours_s = shell_s([*penstock(), "convert", str(source), "-o", str(ours)], own)
-    markitdown_s = shell_s([sys.executable, "-m", "markitdown", str(source), "-o", str(theirs)])
-    for result in (ours, theirs):
+    ours_s = shell_s([*penstock(), "convert", str(source), "-o", str(penstock_md)], own)
+    markitdown_s = shell_s([sys.executable, "-m", "markitdown", str(source), "-o", str(markitdown_md)])
+    for result in (penstock_md, markitdown_md):
         if not result.exists() or "text layer" not in result.read_text():
             raise BenchmarkError(f"the page's text is not in {result}")
     return Turn(ours_s, markitdown_s)
 
 
 def shell_s(command: Sequence[str], env: dict[str, str] | None = None) -> float:
-    """Seconds that a command takes. Raises `BenchmarkError` if it fails."""
-    begun = time.monotonic()
+    """Run a command and return its seconds. Raises `BenchmarkError` if the command fails."""
+    started = time.monotonic()
     ended = subprocess.run(
         list(command), env={**os.environ, **(env or {})}, check=False, capture_output=True, text=True, timeout=LIMIT_S
     )
-    taken_s = time.monotonic() - begun
+    taken_s = time.monotonic() - started
     if ended.returncode != 0:
         raise BenchmarkError(f"{' '.join(command)} ended with {ended.returncode}: {ended.stderr[-1000:]}")
     return taken_s

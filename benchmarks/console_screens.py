@@ -1,4 +1,4 @@
-"""Screens of the console over 100,000 documents, what their first load transfers, and how soon a change is shown."""
+"""Screens of the console over 100,000 documents: their times, the size of a first load, and the delay of a change."""
 
 import gzip
 import http.client
@@ -29,7 +29,7 @@ Ask = Callable[[str], bytes]
 
 
 def measure(documents: int = 100_000, rounds: int = 20, changes: int = 30) -> Figures:
-    """documents_100k_p95_ms, document_page_p95_ms, first_page_kb, events_lag_p95_ms."""
+    """Measure documents_100k_p95_ms, document_page_p95_ms, first_page_kb and events_lag_p95_ms."""
     from tasks import documents as flow
 
     with running_api() as port:
@@ -53,8 +53,10 @@ def measure(documents: int = 100_000, rounds: int = 20, changes: int = 30) -> Fi
         "document_page_p95_ms": round(percentile(pages, 0.95) * 1000, 1),
         "first_page_kb": round(max(sizes.values()) / 1000, 1),
         "events_lag_p95_ms": round(percentile(lags, 0.95) * 1000, 1),
-        **{f"median of {what}, ms": round(percentile(took, 0.5) * 1000, 1) for what, took in each.items()},
-        "processor time of a list, of a page, ms": f"{(listed_s - begun_s) / len(lists) * 1000:.0f}, "
+        **{
+            f"median of {filter_name}, ms": round(percentile(took, 0.5) * 1000, 1) for filter_name, took in each.items()
+        },
+        "CPU time of a list, of a page, ms": f"{(listed_s - begun_s) / len(lists) * 1000:.0f}, "
         f"{(paged_s - listed_s) / len(pages) * 1000:.0f}",
         "p50 page, p50 lag, ms": f"{percentile(pages, 0.5) * 1000:.1f}, {percentile(lags, 0.5) * 1000:.1f}",
         **{f"first load of {screen}, kB": round(size / 1000, 1) for screen, size in sizes.items()},
@@ -62,7 +64,7 @@ def measure(documents: int = 100_000, rounds: int = 20, changes: int = 30) -> Fi
 
 
 def insert_documents(context: Context, count: int) -> None:
-    """Documents of two years, most of them completed."""
+    """Insert the documents of two years, most of them completed."""
     dice, now = random.Random(7), context.db.now()
     ended = [DocumentStatus.COMPLETED] * 90 + [DocumentStatus.PARTIAL_FAILED] * 4 + [DocumentStatus.FAILED] * 6
     for first in range(0, count, AT_ONCE):
@@ -95,33 +97,35 @@ def insert_documents(context: Context, count: int) -> None:
 
 
 def _lists(port: int, rounds: int) -> tuple[list[float], dict[str, list[float]]]:
-    """How long lists took, in seconds: all of them, and by what was asked."""
-    asked = {
+    """Return the seconds of all lists, and the same by filter."""
+    queries = {
         "all": "",
         "completed": "?state=done",
         "needs you": "?state=attention",
         "a name": "?q=harbour-lease",
-        "a name nobody has": "?q=zanzibar",
+        "a name without documents": "?q=zanzibar",
         "needs you, with a name": "?state=attention&q=survey",
     }
-    each = {what: _timed(port, [f"/console/documents{query}"] * rounds) for what, query in asked.items()}
+    each = {
+        filter_name: _timed(port, [f"/console/documents{query}"] * rounds) for filter_name, query in queries.items()
+    }
     return [took for all_of in each.values() for took in all_of], each
 
 
 def _timed(port: int, paths: list[str]) -> list[float]:
-    """How long each took, on one connection, after the first, which warms up."""
+    """Return the seconds of each request on one connection, after one that warms up."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
     took = []
     for path in [paths[0], *paths]:
-        begun = time.monotonic()
+        started = time.monotonic()
         _get(connection, path)
-        took.append(time.monotonic() - begun)
+        took.append(time.monotonic() - started)
     connection.close()
     return took[1:]
 
 
 def _get(connection: http.client.HTTPConnection, path: str) -> bytes:
-    """The body as it is sent, compressed."""
+    """Return the compressed body as the server sends it."""
     connection.request("GET", path, headers={"accept": "text/html,*/*", "accept-encoding": "gzip"})
     answer = connection.getresponse()
     body = answer.read()
@@ -131,17 +135,17 @@ def _get(connection: http.client.HTTPConnection, path: str) -> bytes:
 
 
 def _first_load(port: int, screen: str) -> int:
-    """Bytes of the page and of all that it loads."""
+    """Return the bytes of the page and of all its assets."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
     page = _get(connection, screen)
-    found = dict.fromkeys(_ASSET.findall(gzip.decompress(page).decode()))
-    size = len(page) + sum(len(_get(connection, path)) for path in found)
+    assets = dict.fromkeys(_ASSET.findall(gzip.decompress(page).decode()))
+    size = len(page) + sum(len(_get(connection, path)) for path in assets)
     connection.close()
     return size
 
 
 def _lags(context: Context, port: int, changes: int) -> list[float]:
-    """Seconds from the commit of a document that is cancelled until its row comes along a stream of the list."""
+    """Cancel a document; return the seconds from the commit until a stream of the list has its row."""
     from tasks import documents as flow
 
     ids = [insert_document(context, DocumentStatus.PAUSED, [PageStatus.PENDING] * 3) for _ in range(changes)]
@@ -166,7 +170,7 @@ def _lags(context: Context, port: int, changes: int) -> list[float]:
     time.sleep(2)
     lags = []
     for key, at in committed.items():
-        # Its row may be on its way before `cancel` has returned.
+        # The stream may send the row before `cancel` returns.
         shown = [when for when, line in list(lines) if f'hx-target="#d-{key}"' in line and when > at - 0.2]
         if not shown:
             raise BenchmarkError(f"the row of document {key} did not come")

@@ -1,6 +1,6 @@
 """Open consoles while pages finish: their cost to the workers, and whether each shows the end.
 
-The consoles are streams that one process reads, so that they take as little of the two cores as they can.
+The consoles are streams. One process reads them all, so that they use as little of the two cores as possible.
 """
 
 import asyncio
@@ -31,37 +31,37 @@ _PARTIAL = re.compile(r'<hx-partial hx-target="#([^"]+)" hx-swap="\w+">(.*?)</hx
 
 
 def measure(consoles: int = 50, pages: int = 2000) -> Figures:
-    """consoles_50_workers_lose, consoles_50_memory_mb_growth, missed_final_states."""
+    """Measure consoles_50_workers_lose, consoles_50_memory_mb_growth and missed_final_states."""
     with provider_server("--latency", str(LATENCY_S), "--max-concurrent", "64") as url:
         use_provider(url)
-        # The shared document of each run is another; what is measured alone is measured before and after.
+        # Documents alone are measured before and after, so that a machine that slows down does not favour either.
         with running_api(PENSTOCK_API__STREAMS_PER_KEY=str(2 * consoles)) as port:
             completed(_submitted("warm-up", 20), DONE_S)
             progress(f"{pages // 2} pages alone")
             before = _rate(pages // 2)
-            document = pause(_submitted("looked at", pages).id)
+            document = pause(_submitted("watched", pages).id)
             process = api_process()
-            with _consoles(port, document.id, consoles) as looking:
-                time.sleep(2)  # calls that were under way are done
+            with _consoles(port, document.id, consoles) as streams:
+                time.sleep(2)  # calls under way end
                 held, already = process.memory_info().rss, status(document.id).completed_count
                 progress(f"{pages} pages beside {consoles} consoles")
-                used_s, begun = processor_s(), time.monotonic()
+                used_s, started = processor_s(), time.monotonic()
                 completed(resume(document.id), DONE_S)
-                took_s, used_s = time.monotonic() - begun, processor_s() - used_s
+                took_s, used_s = time.monotonic() - started, processor_s() - used_s
                 beside = (pages - already) / took_s
                 grown = process.memory_info().rss - held
                 time.sleep(3)
-                said, _ = looking.communicate("end\n", timeout=30)
+                output, _ = streams.communicate("end\n", timeout=30)
             progress(f"{pages // 2} pages alone, again")
             after = _rate(pages // 2)
-    ends: list[bool] = json.loads(said)
+    ends: list[bool] = json.loads(output)
     alone = (before + after) / 2
     return {
         "consoles_50_workers_lose": round(max(0.0, 1 - beside / alone), 3),
         "consoles_50_memory_mb_growth": round(grown / 1e6, 1),
         "missed_final_states": ends.count(False),
         "consoles that must show the end": len(ends),
-        "of one core that the API took, beside": round(used_s / took_s, 3),
+        "the API's share of one core, beside": round(used_s / took_s, 3),
         "pages/s alone, beside, alone": f"{before:.1f}, {beside:.1f}, {after:.1f}",
     }
 
@@ -71,27 +71,27 @@ def _submitted(name: str, pages: int) -> Document:
 
 
 def _rate(pages: int) -> float:
-    begun = time.monotonic()
+    started = time.monotonic()
     completed(_submitted("alone", pages), DONE_S)
-    return pages / (time.monotonic() - begun)
+    return pages / (time.monotonic() - started)
 
 
 @contextmanager
 def _consoles(port: int, document_id: str, count: int) -> Iterator["subprocess.Popen[str]"]:
-    """Those who look at the document, at the list with it, and at the overview; all connected."""
+    """Open consoles that show the document, the list with it, and the overview; wait until all are connected."""
     command = [sys.executable, "-m", "benchmarks.console_streams", str(port), document_id, str(count)]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as looking:
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as streams:
         try:
-            assert looking.stdout
-            if looking.stdout.readline().strip() != "connected":
+            assert streams.stdout
+            if streams.stdout.readline().strip() != "connected":
                 raise BenchmarkError("the consoles could not connect")
-            yield looking
+            yield streams
         finally:
-            looking.kill()
+            streams.kill()
 
 
-async def _look(port: int, path: str, shown: dict[str, str], connected: asyncio.Event) -> None:
-    """Keep the last fragment of each element."""
+async def _read_stream(port: int, path: str, shown: dict[str, str], connected: asyncio.Event) -> None:
+    """Read a stream and keep the last fragment of each element."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=1 << 24)
     # HTTP/1.0: the body comes without chunks.
     writer.write(f"GET {path} HTTP/1.0\r\nHost: 127.0.0.1:{port}\r\nAccept: text/event-stream\r\n\r\n".encode())
@@ -108,14 +108,14 @@ async def _look(port: int, path: str, shown: dict[str, str], connected: asyncio.
             connected.set()
 
 
-async def _look_all(port: int, document_id: str, count: int) -> list[bool]:
-    """Whether each that looks at the document or its row saw it completed."""
+async def _read_all(port: int, document_id: str, count: int) -> list[bool]:
+    """Return for each console that shows the document or its row whether it showed the document completed."""
     views = [f"document&id={document_id}&first=1", f"documents&rows={document_id}", "overview"]
     shares = [views[number % 5 // 2] for number in range(count)]
     shown: list[dict[str, str]] = [{} for _ in shares]
     connected = [asyncio.Event() for _ in shares]
     tasks = [
-        asyncio.create_task(_look(port, f"/console/live?view={view}", seen, event))
+        asyncio.create_task(_read_stream(port, f"/console/live?view={view}", seen, event))
         for view, seen, event in zip(shares, shown, connected, strict=True)
     ]
     await asyncio.wait_for(asyncio.gather(*(event.wait() for event in connected)), 30)
@@ -130,4 +130,4 @@ async def _look_all(port: int, document_id: str, count: int) -> list[bool]:
 
 
 if __name__ == "__main__":
-    print(json.dumps(asyncio.run(_look_all(int(sys.argv[1]), sys.argv[2], int(sys.argv[3])))))
+    print(json.dumps(asyncio.run(_read_all(int(sys.argv[1]), sys.argv[2], int(sys.argv[3])))))

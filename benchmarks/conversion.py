@@ -1,12 +1,12 @@
 """Quality of local conversion, counted: `python -m benchmarks.conversion [--quick] [--failures] [--only NAME …]`.
 
-Converts the pages that assertions are about with Penstock, markitdown and PDFium, and prints how many assertions each
-of them passes, by kind; then how fast Penstock is on pages with a text layer, on one core. The last line is one JSON
-object. Reads the corpus, beside this repository or where PENSTOCK_CORPUS says. An empty output is shown too: what it
-passes is not a merit.
+Converts the pages of all assertions with Penstock, markitdown and PDFium, and prints how many assertions each of them
+passes, by kind; then the speed of Penstock on pages with a text layer, on one core. The last line is one JSON object.
+Reads the corpus, beside this repository or in PENSTOCK_CORPUS. The table has an empty output too, since an assertion
+that an empty output passes is not a merit.
 
-Documents that nobody prepared for are counted apart (`benchmarks.unseen`), and what fails there is never shown: what
-somebody has looked at is not unseen.
+Documents that played no part in the development are counted apart (`benchmarks.unseen`). Their failures are never
+shown: a document whose failures a developer has read is no longer unseen.
 """
 
 import argparse
@@ -33,20 +33,20 @@ from pipeline.engine.logs import configure
 NAME_WIDTH = 22
 GROUPS = (OWN, expected.KEYWORDS, expected.EXPECTED)
 QUICK = "documents/header-test-doc.pdf"
-"""The document of a try."""
+"""The document of `--quick`."""
 
 Readings = dict[tuple[str, int], Reading]
-"""By PDF and page."""
+"""Readings by PDF and page."""
 
 Outcome = dict[str, list[bool]]
-"""By converter: whether each assertion holds, in their order."""
+"""By converter: whether each assertion holds, in the order of the assertions."""
 
 
 def main() -> int:
-    """Exit codes: 0 all was measured, however good; 1 something could not be."""
+    """Exit codes: 0 everything was measured, good or bad; 1 something could not be measured."""
     arguments = _arguments()
     for name in [name for name in os.environ if name.startswith("PENSTOCK_")]:
-        del os.environ[name]  # Nobody's own settings: they would be measured instead.
+        del os.environ[name]  # The caller's settings would change the results.
     _quietly()
     try:
         return _measure(arguments)
@@ -62,7 +62,9 @@ def _quietly() -> None:
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.conversion", description="Quality of local conversion.")
     parser.add_argument("--quick", action="store_true", help="one document and ten pages: a try, not a measurement")
-    parser.add_argument("--failures", action="store_true", help="print what Penstock fails, with what it wrote there")
+    parser.add_argument(
+        "--failures", action="store_true", help="print the assertions that Penstock fails, with its output there"
+    )
     parser.add_argument(
         "--only",
         action="append",
@@ -75,14 +77,14 @@ def _arguments() -> argparse.Namespace:
 
 
 def _measure(arguments: argparse.Namespace) -> int:
-    begun = time.monotonic()
+    started = time.monotonic()
     figures = {} if arguments.only else _speed(quick=arguments.quick)
     assertions = [each for each in [*load(), *expected.load(CORPUS), *unseen.load()] if _wanted(each, arguments.only)]
     if arguments.quick:
         assertions = [each for each in assertions if each.pdf == QUICK]
     absent = _fetch(assertions)
     texts = _texts(tuple(converters.available()), assertions)
-    outcome = {name: [_check(each, found) for each in assertions] for name, found in texts.items()}
+    outcome = {name: [_check(each, readings) for each in assertions] for name, readings in texts.items()}
     print("\n".join(_table(assertions, outcome)))
     if arguments.failures:
         print("\n".join(_failures(assertions, outcome[converters.PENSTOCK], texts[converters.PENSTOCK])))
@@ -92,14 +94,14 @@ def _measure(arguments: argparse.Namespace) -> int:
             f"{figures['model_pages_per_s']:g} with the layout model, peak {figures['peak_mb']:g} MB"
         )
     for name, reason in sorted(absent.items()):
-        print(f"absent, so that all that is asserted about it fails: {name}: {reason}")
-    sys.stderr.write(f"{time.monotonic() - begun:.0f} s in all\n")
+        print(f"absent, so that all assertions about it fail: {name}: {reason}")
+    sys.stderr.write(f"{time.monotonic() - started:.0f} s in all\n")
     print(json.dumps({**_counts(assertions, outcome), **figures}))
     return 0 if converters.MARKITDOWN in outcome and not absent else 1
 
 
 def _fetch(assertions: Sequence[Assertion]) -> dict[str, str]:
-    """Why documents are absent that assertions of the unseen group are about, by their names."""
+    """Fetch the documents of the unseen group; return the reasons of those that are absent, by name."""
     needed = {unseen.path_of(each.pdf).name for each in assertions if each.group == unseen.GROUP}
     sources = {source.name: source for source in unseen.sources()}
     unlisted = dict.fromkeys(needed - sources.keys(), "no list of sources names it")
@@ -107,7 +109,7 @@ def _fetch(assertions: Sequence[Assertion]) -> dict[str, str]:
 
 
 def _counts(assertions: Sequence[Assertion], outcome: Outcome) -> dict[str, int | None]:
-    """The number of assertions that each converter passes; None for a converter that is not installed."""
+    """Count the assertions that each converter passes; None for a converter that is not installed."""
 
     def passed(name: str, *, new: bool) -> int | None:
         chosen = [(each.group == unseen.GROUP) is new for each in assertions]
@@ -136,30 +138,30 @@ def _wanted(assertion: Assertion, only: Sequence[str]) -> bool:
 
 
 def _texts(names: Sequence[str], assertions: Iterable[Assertion]) -> dict[str, Readings]:
-    """What each converter makes of each page, and of whole documents, that an assertion is about.
+    """Convert each page and each whole document of an assertion with each converter.
 
-    As many documents at a time as there are cores, each by a process that converts its pages one by one."""
+    A process per core takes one document at a time and converts its pages one by one."""
     pages: dict[str, set[int]] = defaultdict(set)
     for assertion in assertions:
         pages[assertion.pdf].add(assertion.page)
     sources = {pdf: source for pdf in pages if (source := _source(pdf))}
-    # The longest first, as far as sizes tell: the last one is converted alone.
+    # The largest files first: no other core has work while the last document is converted.
     order = sorted(sources, key=lambda pdf: -sources[pdf].stat().st_size)
-    found: dict[str, Readings] = {name: {} for name in names}
+    readings: dict[str, Readings] = {name: {} for name in names}
     with ProcessPoolExecutor(os.cpu_count(), get_context("spawn"), _quietly) as pool:
         jobs = {(name, pdf): pool.submit(_converted, name, sources[pdf], pages[pdf]) for name in names for pdf in order}
         for name in names:
             took_s = 0.0
             for pdf in order:
                 texts, job_s = jobs[name, pdf].result()
-                found[name] |= {(pdf, number): Reading(text) for number, text in texts.items()}
+                readings[name] |= {(pdf, number): Reading(text) for number, text in texts.items()}
                 took_s += job_s
             progress(f"{name}: {took_s:.1f} s of one core")
-    return found
+    return readings
 
 
 def _source(pdf: str) -> Path | None:
-    """The document; None for an unseen one that could not be fetched."""
+    """Return the document's path; None for an unseen document that could not be fetched."""
     new = pdf.startswith(f"{unseen.GROUP}/")
     source = unseen.path_of(pdf) if new else CORPUS / pdf
     if source.is_file():
@@ -170,12 +172,12 @@ def _source(pdf: str) -> Path | None:
 
 
 def _converted(name: str, source: Path, numbers: set[int]) -> tuple[dict[int, str], float]:
-    """(texts by page, seconds it took): as asked, in a process of its own."""
-    begun = time.monotonic()
+    """Convert these pages in a process of its own; return (texts by page, seconds)."""
+    started = time.monotonic()
     whole = range(1, _count(source) + 1) if WHOLE_DOCUMENT in numbers else ()
     texts = converters.available()[name](source, sorted({*whole, *numbers} - {WHOLE_DOCUMENT}))
     joined = "\n\n".join(texts[number] for number in whole)
-    return {**texts, WHOLE_DOCUMENT: joined}, time.monotonic() - begun
+    return {**texts, WHOLE_DOCUMENT: joined}, time.monotonic() - started
 
 
 def _count(source: Path) -> int:
@@ -189,7 +191,7 @@ def _check(assertion: Assertion, texts: Readings) -> bool:
 
 
 def _table(assertions: Sequence[Assertion], outcome: Outcome) -> list[str]:
-    """Passed of all, by kind for our own assertions, by group, in total, and those about unseen pages apart."""
+    """Render the passed share: by kind for our own assertions, by group, in total, and apart for unseen pages."""
     rows = [(f"  {kind}", [each.kind == kind and each.group == OWN for each in assertions]) for kind in KINDS]
     rows += [(group, [each.group == group for each in assertions]) for group in GROUPS]
     rows.append(("total", [each.group != unseen.GROUP for each in assertions]))
@@ -211,14 +213,14 @@ def _failures(assertions: Sequence[Assertion], held: Sequence[bool], texts: Read
 
 
 def _snippet(assertion: Assertion, page: Reading) -> str:
-    """What was written where the text should be, as far as its first words tell."""
+    """Return the output around the first words of the text; the page's beginning if they do not occur."""
     wanted = next(str(getattr(assertion, name)) for name in ("text", "cell", "before") if hasattr(assertion, name))
     words = wanted.casefold().split()
     for length in range(len(words), 0, -1):
         place = page.folded.find(" ".join(words[:length]))
         if place >= 0:
             return f"… {page.text[max(0, place - 20) : place + len(wanted) + 60]} …"
-    return f"(nothing like it) {page.text[:100]} …"
+    return f"(the text does not occur) {page.text[:100]} …"
 
 
 def _speed(*, quick: bool) -> dict[str, float]:

@@ -1,4 +1,4 @@
-"""What is compared: each converter turns pages of a PDF, given by number from 1, into Markdown by number."""
+"""The converters that we compare. Each turns pages of a PDF, given by number from 1, into Markdown by number."""
 
 import io
 import logging
@@ -18,7 +18,7 @@ PENSTOCK, MARKITDOWN, PDFIUM, EMPTY = "penstock", "markitdown", "pdfium", "empty
 
 
 def penstock(source: Path, numbers: Iterable[int]) -> dict[int, str]:
-    """Our local converter, as the workers call it: the survey of the split stage, then page by page."""
+    """Convert with our local converter as the workers do: the survey of the split stage, then page by page."""
     return page_by_page(registry.page_converter(get_settings(), LOCAL), source, numbers)
 
 
@@ -30,18 +30,18 @@ def page_by_page(converter: PageConverter, source: Path, numbers: Iterable[int])
 
 
 def pdfium(source: Path, numbers: Iterable[int]) -> dict[int, str]:
-    """The text layer as PDFium gives it."""
+    """Return the text layer that PDFium extracts."""
     with pypdfium2.PdfDocument(source) as document:
         return {number: document[number - 1].get_textpage().get_text_range() for number in numbers}
 
 
 def markitdown(source: Path, numbers: Iterable[int]) -> dict[int, str]:
-    """Microsoft's converter; each page is a document of its own, since it does not tell pages apart."""
+    """Convert with Microsoft's converter, each page as a document, since markitdown does not separate pages."""
     from markitdown import MarkItDown, StreamInfo
 
     logging.getLogger("pdfminer").setLevel(logging.ERROR)
     converter = MarkItDown()
-    found = {}
+    texts = {}
     with pypdfium2.PdfDocument(source) as document:
         for number in numbers:
             stream = io.BytesIO()
@@ -49,18 +49,18 @@ def markitdown(source: Path, numbers: Iterable[int]) -> dict[int, str]:
                 single.import_pages(document, [number - 1])
                 single.save(stream)
             stream.seek(0)
-            found[number] = converter.convert_stream(stream, stream_info=StreamInfo(extension=".pdf")).markdown
-    return found
+            texts[number] = converter.convert_stream(stream, stream_info=StreamInfo(extension=".pdf")).markdown
+    return texts
 
 
 def empty(_source: Path, numbers: Iterable[int]) -> dict[int, str]:
-    """Nothing at all: what it passes costs nothing."""
+    """Return empty texts: the assertions that they pass are worth nothing."""
     return dict.fromkeys(numbers, "")
 
 
 def available() -> dict[str, Converter]:
-    """The converters by name; `markitdown` is left out where it or its part for PDF is not installed."""
-    found: dict[str, Converter] = {PENSTOCK: penstock, MARKITDOWN: markitdown, PDFIUM: pdfium, EMPTY: empty}
+    """Return the converters by name, without `markitdown` if it or its extra for PDF is not installed."""
+    converters: dict[str, Converter] = {PENSTOCK: penstock, MARKITDOWN: markitdown, PDFIUM: pdfium, EMPTY: empty}
     if not all(map(find_spec, ("markitdown", "pdfminer", "pdfplumber"))):
-        del found[MARKITDOWN]
-    return found
+        del converters[MARKITDOWN]
+    return converters

@@ -1,7 +1,7 @@
-"""A Celery application with Penstock's own lanes over pages that cost nothing, and a plain chord to compare with.
+"""A Celery application with Penstock's own lanes over pages without work, and a plain chord as the yardstick.
 
-`celery -A benchmarks.empty_tasks worker`: `documents.lane` is production's own task; only the conversion of a page is
-replaced, in this process alone, by one that returns at once.
+`celery -A benchmarks.empty_tasks worker`: `documents.lane` is production's own task. In this process a conversion that
+returns at once replaces the conversion of a page.
 """
 
 from unittest.mock import patch
@@ -18,7 +18,7 @@ _NOTHING = Answer(text="", model=LOCAL)
 
 
 class NoConversion(PageConversion):
-    """Returns at once."""
+    """Converts a page to nothing at once."""
 
     def convert(self, unit: PageUnit) -> Attempt:
         return Attempt(unit, _NOTHING, model=LOCAL)
@@ -29,11 +29,11 @@ patch.object(page_lane, "PageConversion", NoConversion).start()
 
 @app.task(name="benchmark.unit")
 def unit(number: int) -> int:
-    """A unit of a plain chord: one message, no state."""
+    """Do nothing: a unit of a plain chord is one message without state."""
     return number
 
 
 @app.task(name="benchmark.done", ignore_result=True)
 def done(token: str) -> None:
-    """The body of a chord: all units have ended."""
+    """Announce that all units of the chord have ended."""
     get_context().redis.rpush(f"benchmark:{token}", 1)

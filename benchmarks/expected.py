@@ -1,6 +1,6 @@
-"""What the corpus itself expects, as assertions: zerox's keywords of each page, markitdown's expected Markdown.
+"""The corpus' own expectations as assertions: zerox's keywords of each page, markitdown's expected Markdown.
 
-The latter is what markitdown makes of those two documents: it is bound to pass that group.
+The latter is markitdown's own output for those two documents, so markitdown always passes that group.
 """
 
 import json
@@ -13,22 +13,24 @@ KEYWORDS = "keywords"
 EXPECTED = "expected"
 
 MISPRINTS = {"throught": "through", "$11.631.26": "$11,631.26", "Bmark%": "Bmark (%)", "25% - 35%": "25%-35%"}
-"""Keywords that are not on their page, with what a look at the page shows instead."""
+"""Keywords that do not occur on their page, with the text that the rendered page shows instead."""
 
 SIDE_BY_SIDE = {"Year", "Make", "Model", "Trim", "VIN", "Color", "Odometer", "Estimator"}
-"""Labels that begin a second table on the right: what is left of them there is no matter of theirs."""
+"""Labels that begin a second table on the right. The cell on their left belongs to the first table."""
 
 TITLES = {"Customer Information", "Vehicle Information", "Customer Information Vehicle Information"}
-"""Titles of two boxes side by side: rather headings than cells, and one line only in the text layer."""
+"""Titles of two boxes side by side: headings rather than cells, which form one line only in the text layer."""
 
 
 def load(corpus: Path) -> list[Assertion]:
     folder = corpus / "documents"
     keywords = folder / "zerox-keywords.json"
-    found: list[Assertion] = _keywords(keywords) if keywords.is_file() else []
+    assertions: list[Assertion] = _keywords(keywords) if keywords.is_file() else []
     for path in sorted(folder.glob("*.expected.md")):
-        found += _expected(path.read_text("utf-8"), f"documents/{path.name.replace('.expected.md', '.pdf')}", path.name)
-    return found
+        assertions += _expected(
+            path.read_text("utf-8"), f"documents/{path.name.replace('.expected.md', '.pdf')}", path.name
+        )
+    return assertions
 
 
 def _keywords(path: Path) -> list[Assertion]:
@@ -48,21 +50,21 @@ def _keywords(path: Path) -> list[Assertion]:
 
 
 def _expected(markdown: str, pdf: str, source: str) -> list[Assertion]:
-    """Every line of text, and every cell of a table with the next one on its left: pages are not told apart there."""
+    """Expect each line of text, and each cell with its left neighbour, in the whole document: the file has no pages."""
     lines = (line for line in markdown.splitlines() if line.strip() and not line.startswith("|"))
-    found: dict[Assertion, None] = {}
+    assertions: dict[Assertion, None] = {}
     for line in lines:
         if line not in TITLES:
-            found[Present(pdf=pdf, page=WHOLE_DOCUMENT, text=line, group=EXPECTED, source=source)] = None
+            assertions[Present(pdf=pdf, page=WHOLE_DOCUMENT, text=line, group=EXPECTED, source=source)] = None
     rows = [row for grid in Reading(markdown).tables for row in grid]
     for cell, left in (pair for row in rows for pair in _pairs(row)):
         if cell in TITLES:
             continue
-        found[Table(pdf=pdf, page=WHOLE_DOCUMENT, cell=cell, left=left, group=EXPECTED, source=source)] = None
-    return list(found)
+        assertions[Table(pdf=pdf, page=WHOLE_DOCUMENT, cell=cell, left=left, group=EXPECTED, source=source)] = None
+    return list(assertions)
 
 
 def _pairs(row: list[Cell]) -> list[tuple[str, str]]:
-    """(cell, the next on its left or nothing) of the cells with text."""
+    """Pair each cell with text with its left neighbour or an empty text."""
     texts = [plain(cell.text) for cell in row if cell.text]
     return [(text, "" if text in SIDE_BY_SIDE else left) for text, left in zip(texts, ["", *texts[:-1]], strict=True)]

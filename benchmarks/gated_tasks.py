@@ -1,4 +1,4 @@
-"""A task that makes one call through a gate and keeps nothing else: for what is measured of the gates alone."""
+"""A task that makes one call through a gate and stores nothing, for measurements of the gates alone."""
 
 from dataclasses import astuple
 from typing import Any
@@ -31,7 +31,7 @@ app.conf.update(
 
 @app.task(bind=True, ignore_result=True, shared=False, name="gated.call")
 def call(self: Any, number: int) -> None:
-    """One call, whose prompt is the number. Where the gate closed meanwhile, at the tail again, as lanes do."""
+    """Make one call with the number as its prompt. If the gate has closed, queue at the tail again, as lanes do."""
     context = get_context()
     guarded = gates.guarded_call(context, QUEUE, holder_of(self.request.id))
     assert guarded is not None

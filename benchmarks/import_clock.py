@@ -1,7 +1,7 @@
 """`penstock` with a clock on its imports: `python -m benchmarks.import_clock FILE ARGUMENTS…`.
 
-FILE gets a line for each import of the main thread that no other import made: when it began and when it ended, in
-monotonic seconds. Nothing else is imported before the clock runs, so this is a module of its own.
+FILE gets a line for each outermost import of the main thread: its start and its end in monotonic seconds. This module
+imports nothing else before the clock runs, so it is a module of its own.
 """
 
 import importlib
@@ -23,19 +23,19 @@ def main() -> None:
 
 
 def _start_clock(log: int) -> None:
-    bootstrap: Any = importlib._bootstrap  # where every import passes
+    bootstrap: Any = importlib._bootstrap  # every import calls it
     load, depth = bootstrap._find_and_load, 0
 
     def timed(*arguments: Any) -> Any:
         nonlocal depth
         if depth or threading.current_thread() is not threading.main_thread():
             return load(*arguments)
-        depth, begun = 1, time.monotonic()
+        depth, started = 1, time.monotonic()
         try:
             return load(*arguments)
         finally:
             depth = 0
-            os.write(log, f"{begun} {time.monotonic()}\n".encode())
+            os.write(log, f"{started} {time.monotonic()}\n".encode())
 
     bootstrap._find_and_load = timed
 

@@ -1,9 +1,9 @@
-"""Gates: how much of a quota is used, in which order, and what waiting costs.
+"""Gates: the use of a quota, the order of calls, and the cost of waiting.
 
-`measure_order` sends numbered messages to one queue and looks at the order in which their calls reach the provider.
-With room for `c` calls at once, a message may be overtaken by those that are under way beside it, never by more: a call
-is a violation if, when it arrives, `c` or more messages that were sent before it have not arrived. The part runs with
-`c` = 1, two workers and a gate that is full most of the time, so any call out of order counts.
+`measure_order` sends numbered messages to one queue and inspects the order in which their calls reach the provider.
+With room for `c` calls at once, the calls under way beside a message may overtake it, but no others: a call is a
+violation if `c` or more messages sent before it have not arrived when it arrives. The part runs with `c` = 1, two
+workers and a gate that is full most of the time, so any call out of order counts.
 """
 
 import time
@@ -28,7 +28,7 @@ from pipeline.storage.schema import migrate
 
 
 def measure_order(messages: int = 300) -> Figures:
-    """fifo_violations: calls that overtook, of messages sent in order to two workers, one call at a time."""
+    """Measure fifo_violations: calls that overtake when two workers take messages in order, one call at a time."""
     with embedded_redis(), provider_server("--latency", "0.01") as url, _workers(url, 2, concurrency=1) as call:
         progress(f"{messages} messages, one call at a time")
         for number in range(messages):
@@ -45,17 +45,17 @@ def measure_order(messages: int = 300) -> Figures:
 
 
 def violations(arrived: Sequence[int], at_once: int) -> int:
-    """How many of these numbers came while `at_once` or more smaller ones were still to come."""
+    """Count the numbers that arrived before `at_once` or more smaller numbers."""
     waiting = sorted(arrived)
-    found = 0
+    overtakes = 0
     for number in arrived:
-        found += waiting.index(number) >= at_once
+        overtakes += waiting.index(number) >= at_once
         waiting.remove(number)
-    return found
+    return overtakes
 
 
 def measure_waiting(window_s: float = 10.0) -> Figures:
-    """redis_commands_per_s of a worker whose gate is full, while nothing else happens; the worse of two ways."""
+    """Measure redis_commands_per_s of an otherwise idle worker whose gate is full; the worse of two ways to be full."""
     with embedded_redis(), provider_server() as url, _workers(url, 1, concurrency=1, limits="10/h") as call:
         gate = gates.gate(get_context(), f"vision.{PROVIDER}")
         wait_until("the gate", lambda: gate.admit("elsewhere").granted, 10)
@@ -73,21 +73,21 @@ def measure_waiting(window_s: float = 10.0) -> Figures:
 
 
 def _commands_per_s(window_s: float) -> float:
-    """Commands of Redis, those that scripts run among them."""
+    """Return the commands of Redis a second, including the commands of scripts."""
     redis = get_context().redis
 
     def count() -> int:
         return sum(int(stat["calls"]) for stat in redis.info("commandstats").values())
 
     time.sleep(1.5)  # until the worker waits
-    before, begun = count(), time.monotonic()
+    before, started = count(), time.monotonic()
     time.sleep(window_s)
-    return (count() - before) / (time.monotonic() - begun)
+    return (count() - before) / (time.monotonic() - started)
 
 
 @contextmanager
 def _workers(url: str, count: int, *, limits: str = "", concurrency: int = 0) -> Iterator[Any]:
-    """Workers of `benchmarks.gated_tasks`, which call the provider at `url` within these limits; their task."""
+    """Run workers of `benchmarks.gated_tasks` that call the provider at `url` within these limits; yield their task."""
     use_provider(url, limits=limits)
     migrate(get_context().db)
     queue_control.change_setting(get_context(), f"provider.{PROVIDER}.concurrency", str(concurrency))

@@ -1,4 +1,4 @@
-"""What claims and sweeps cost with a million pages, and how many messages a closed gate gathers."""
+"""The cost of claims and sweeps with a million pages, and the messages that gather before a closed gate."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -30,19 +30,19 @@ SWEEP_S = 5.0
 
 
 def measure_claims(claims: int = 300, long: int = 20_000, documents: int = 10_000) -> Figures:
-    """claim_p95_ratio, claim_late_ratio."""
+    """Measure claim_p95_ratio and claim_late_ratio."""
     with _rows() as context:
-        found = {}
+        p95_ms = {}
         few, many = _shape(100), _shape(documents)
         fill(context.db, few)
-        for number, (rows, what) in enumerate(((few, "few rows"), (many, "many rows"))):
+        for number, (rows, label) in enumerate(((few, "few rows"), (many, "many rows"))):
             if rows is many:
                 progress(f"{many.documents * many.pages:,} pages")
                 _empty(context)
                 fill(context.db, many)
             document = _document(context, f"r{number}", claims)
-            progress(f"{claims} claims with {what}")
-            found[what] = _p95_ms(_claim_each(context, document, claims))
+            progress(f"{claims} claims with {label}")
+            p95_ms[label] = _p95_ms(_claim_each(context, document, claims))
         _empty(context)
         document = _document(context, "long", long)
         progress(f"the first and the last tenth of {long} pages")
@@ -50,17 +50,17 @@ def measure_claims(claims: int = 300, long: int = 20_000, documents: int = 10_00
         _done_until(context, document, long - long // 10)
         last = _claim_each(context, document, long // 10)
     return {
-        "claim_p95_ratio": round(found["many rows"] / found["few rows"], 2),
+        "claim_p95_ratio": round(p95_ms["many rows"] / p95_ms["few rows"], 2),
         "claim_late_ratio": round(mean(last) / mean(first), 2),
-        **{f"p95 of a claim with {what}, ms": value for what, value in found.items()},
+        **{f"p95 of a claim with {label}, ms": value for label, value in p95_ms.items()},
         "mean claim, first tenth, ms": round(mean(first), 2),
         "mean claim, last tenth, ms": round(mean(last), 2),
     }
 
 
 def measure_sweep(sweeps: int = 7, documents: int = 10_000) -> Figures:
-    """sweep_ms_1m, sweeps_to_find_lost."""
-    from tasks.maintenance import sweep  # reads the settings when it is imported
+    """Measure sweep_ms_1m and sweeps_to_find_lost."""
+    from tasks.maintenance import sweep  # its import reads the settings
 
     with _rows() as context:
         shape = _shape(documents)
@@ -83,7 +83,7 @@ def measure_sweep(sweeps: int = 7, documents: int = 10_000) -> Figures:
 
 
 def _sweeps_until_sent(context: Context, sweep: Callable[[], int]) -> int:
-    """Sweeps after which the one runnable document, whose message is lost, has one again."""
+    """Count sweeps until the one runnable document, whose message is lost, has a message."""
     from tasks.documents.canvas import TASKS
 
     TASKS.launch("lost")
@@ -94,11 +94,11 @@ def _sweeps_until_sent(context: Context, sweep: Callable[[], int]) -> int:
         sweep()
         if queue_depths(context.redis, ["cpu"])["cpu"]:
             return number
-    raise BenchmarkError("the document whose message was lost was not found in nine sweeps")
+    raise BenchmarkError("nine sweeps did not find the document whose message was lost")
 
 
 def measure_messages(documents: int = 100, sweeps: int = 120) -> Figures:
-    """messages_max: the most messages while a gate stays closed for ten minutes of sweeps."""
+    """Measure messages_max: the most messages during ten minutes of sweeps before a closed gate."""
     from tasks.documents.canvas import TASKS
     from tasks.maintenance import sweep
 
@@ -123,7 +123,7 @@ def measure_messages(documents: int = 100, sweeps: int = 120) -> Figures:
 
 @contextmanager
 def _rows() -> Iterator[Context]:
-    """A database and a Redis without workers, and a provider with a gate."""
+    """Yield a database and a Redis without workers, and a provider with a gate."""
     use_provider("http://127.0.0.1:9", concurrency=LANES)
     with embedded_redis():
         context = get_context()
@@ -132,12 +132,12 @@ def _rows() -> Iterator[Context]:
 
 
 def _shape(documents: int) -> Shape:
-    """So many documents, of which three in ten wait before the provider's gate."""
+    """Describe this many documents. Three in ten wait before the provider's gate."""
     return Shape(documents, waiting=documents * 3 // 10, provider=PROVIDER)
 
 
 def _document(context: Context, name: str, pages: int, provider: str = LOCAL) -> str:
-    """A document whose pages all wait to be converted."""
+    """Insert a document whose pages all wait for their conversion."""
     now = context.db.now()
     row = {
         "id": name,
@@ -169,7 +169,7 @@ def _document(context: Context, name: str, pages: int, provider: str = LOCAL) ->
 
 
 def _claim_each(context: Context, document: str, count: int) -> list[float]:
-    """Milliseconds of each of so many claims of one page, each in a transaction of its own."""
+    """Claim this many pages, each in a transaction of its own; return the milliseconds of each claim."""
     owner = Owner("benchmark:1:a", "message")
 
     def claim(tx: Tx) -> None:
@@ -185,9 +185,9 @@ def _done_until(context: Context, document: str, page: int) -> None:
 
 
 def _timed(act: Callable[[], object]) -> float:
-    begun = time.perf_counter()
+    started = time.perf_counter()
     act()
-    return (time.perf_counter() - begun) * 1000
+    return (time.perf_counter() - started) * 1000
 
 
 def _p95_ms(values: list[float]) -> float:
@@ -206,13 +206,13 @@ def _empty(context: Context) -> None:
 
 
 def _forget_tick(context: Context) -> None:
-    """The next sweep may begin at once."""
+    """Let the next sweep begin at once."""
     for key in context.redis.scan_iter("penstock:leases:*tick*"):
         context.redis.delete(key)
 
 
 def _pass(context: Context, seconds: float) -> None:
-    """So much time passes for the places that wait, and for the sweep's tick."""
+    """Let this much time pass for the places that wait and for the sweep's tick."""
     _forget_tick(context)
     with context.redis.pipeline(transaction=False) as pipe:
         for key in context.redis.scan_iter("penstock:places:*:*"):

@@ -1,7 +1,6 @@
-"""The REST API of a running stack: reads of an item's status, alone and while workers are busy; a large upload.
+"""The REST API of a running stack: reads of an item's status, alone and beside busy workers, and a large upload.
 
-Readers are processes of their own with connections that stay open, so that they take as little of the two cores as they
-can.
+Readers are processes of their own with open connections, so that they use as little of the two cores as possible.
 """
 
 import http.client
@@ -28,7 +27,8 @@ BUSY_RATE = 50
 
 
 def measure_reads(seconds: float = 8.0, files: int = 150) -> Figures:
-    """api_rps: reads of an item's status that one API process answers; api_p99_ms: beside busy workers."""
+    """Measure api_rps, reads of an item's status that one API process answers a second, and api_p99_ms, the time of a
+    read beside busy workers."""
     from tempfile import TemporaryDirectory
 
     from tasks import knowledge
@@ -38,7 +38,7 @@ def measure_reads(seconds: float = 8.0, files: int = 150) -> Figures:
         item = knowledge.add_notes(base.id, ["A note."]).created[0]
         path = f"/api/v1/knowledge-items/{item.id}"
         _read(port, path, 1.0, 0)
-        progress("reads, as many as there can be")
+        progress("reads, as many as possible")
         alone = _readers(port, path, seconds, rate=0)
         progress("reads while workers are busy")
         for number in range(AT_ONCE):
@@ -58,7 +58,7 @@ def measure_reads(seconds: float = 8.0, files: int = 150) -> Figures:
 
 
 def measure_upload(megabytes: int = 500) -> Figures:
-    """upload_peak_mb: how much the API's memory grows while one file of this size is uploaded to a base."""
+    """Measure upload_peak_mb: the growth of the API's memory during an upload of one file of this size to a base."""
     from tasks import knowledge
 
     size = megabytes * 1_000_000
@@ -76,7 +76,7 @@ def measure_upload(megabytes: int = 500) -> Figures:
         sender.endheaders(head)
         piece = os.urandom(1 << 20)
         sent = 0
-        begun = time.monotonic()
+        started = time.monotonic()
         while sent < size:
             some = piece[: min(len(piece), size - sent)]
             sender.send(some)
@@ -84,13 +84,13 @@ def measure_upload(megabytes: int = 500) -> Figures:
             peak = max(peak, process.memory_info().rss)
         sender.send(tail)
         answer = sender.getresponse()
-        said = json.loads(answer.read())
+        reply = json.loads(answer.read())
         peak = max(peak, process.memory_info().rss)
         if answer.status >= 400:
-            raise BenchmarkError(f"the upload was refused: {answer.status} {said}")
+            raise BenchmarkError(f"the upload was refused: {answer.status} {reply}")
     return {
         "upload_peak_mb": round((peak - before) / 1e6, 1),
-        "seconds for the upload": round(time.monotonic() - begun, 1),
+        "seconds for the upload": round(time.monotonic() - started, 1),
     }
 
 
@@ -101,7 +101,7 @@ def _multipart(name: str) -> tuple[bytes, bytes]:
 
 @contextmanager
 def running_api(**settings: str) -> Iterator[int]:
-    """A stack with the API; its port."""
+    """Run a stack with the API; yield its port."""
     port = free_port()
     own = {"PENSTOCK_API__PORT": str(port), "PENSTOCK_API__REQUESTS_PER_MIN": "0"}
     with running(api=True, **own, **settings):
@@ -110,21 +110,21 @@ def running_api(**settings: str) -> Iterator[int]:
 
 
 def api_process() -> psutil.Process:
-    """The API of this part's stack."""
-    found = [one for one in users_of(get_settings().data_dir) if one.name() == "api"]
-    if len(found) != 1:
-        raise BenchmarkError(f"{len(found)} processes look like the API")
-    return found[0]
+    """Return the API process of this part's stack."""
+    processes = [process for process in users_of(get_settings().data_dir) if process.name() == "api"]
+    if len(processes) != 1:
+        raise BenchmarkError(f"{len(processes)} processes look like the API")
+    return processes[0]
 
 
 def processor_s() -> float:
-    """Of the API, until now: it says more than a clock does where the machine is busy."""
+    """Return the API's CPU seconds so far. On a busy machine they say more than a clock."""
     used = api_process().cpu_times()
     return float(used.user + used.system)
 
 
 def _readers(port: int, path: str, seconds: float, rate: float) -> list[float]:
-    """How long each read took, in seconds. `rate`: reads a second of all readers; 0: as many as there can be."""
+    """Return the seconds of each read. `rate`: reads a second of all readers; 0: as many as possible."""
     command = [sys.executable, "-m", "benchmarks.knowledge_api", str(port), path, str(seconds), str(rate / READERS)]
     readers = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(READERS)]
     return [took for reader in readers for took in json.loads(reader.communicate()[0])]
@@ -133,8 +133,8 @@ def _readers(port: int, path: str, seconds: float, rate: float) -> list[float]:
 def _read(port: int, path: str, seconds: float, rate: float) -> list[float]:
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
     took: list[float] = []
-    begun = time.monotonic()
-    while (now := time.monotonic()) < begun + seconds:
+    started = time.monotonic()
+    while (now := time.monotonic()) < started + seconds:
         connection.request("GET", path)
         answer = connection.getresponse()
         answer.read()
@@ -142,7 +142,7 @@ def _read(port: int, path: str, seconds: float, rate: float) -> list[float]:
             raise BenchmarkError(f"a read was answered with {answer.status}")
         took.append(time.monotonic() - now)
         if rate:
-            time.sleep(max(0.0, begun + len(took) / rate - time.monotonic()))
+            time.sleep(max(0.0, started + len(took) / rate - time.monotonic()))
     return took
 
 

@@ -1,6 +1,6 @@
 """Knowledge bases on a running stack (SQLite, the embedded Redis), with a provider that takes 0.3 s a call.
 
-`measure_items`: items/s and chunks/s beside a bare loop of the same parts. `measure_fairness`: ten equal bases, and a
+`measure_items`: items/s and chunks/s beside a bare loop over the same parts. `measure_fairness`: ten equal bases, and a
 small base that comes after a large one.
 """
 
@@ -38,7 +38,7 @@ PARAGRAPH = (
 
 
 def html(number: int, sections: int) -> str:
-    """A page with a unique text."""
+    """Return an HTML page with a unique text."""
     parts = [
         f"<h2>Section {section}</h2>" + f"<p>{PARAGRAPH.format(number=number, section=section) * 6}</p>" * 2
         for section in range(sections)
@@ -50,7 +50,7 @@ def html(number: int, sections: int) -> str:
 
 @contextmanager
 def running(*, api: bool = False, **settings: str) -> Iterator[str]:
-    """A stack, and the provider; its address."""
+    """Run a stack and the provider; yield the provider's address."""
     with provider_server("--latency", str(LATENCY_S)) as url:
         use_provider(url, concurrency=64)
         use_settings(**{"PENSTOCK_KNOWLEDGE__EMBEDDINGS_PROVIDER": PROVIDER, **settings})
@@ -59,25 +59,25 @@ def running(*, api: bool = False, **settings: str) -> Iterator[str]:
 
 
 def measure_items(count: int = 120) -> Figures:
-    """items_ratio: items a second from adding them to the last one's completion, of a bare loop over the same parts."""
+    """Measure items_ratio: items a second from their addition to the last completion, of a bare loop's."""
     from tasks import knowledge
 
     with running(), TemporaryDirectory() as name:
         files = _files(Path(name), count + AT_ONCE, sections=8)
         bases = [knowledge.create_base(f"base {number}") for number in range(AT_ONCE)]
-        progress("warming up: the processes that read, and connections")
+        progress("warming up: processes that read, and connections")
         for base, path in zip(bases, files, strict=False):
             knowledge.add_files(base.id, [path])
         _wait(bases, 60)
         bare_s = _bare_loop(Path(name), files[AT_ONCE:])
         progress(f"{count} items of {files[-1].stat().st_size // 1000} kB, {bare_s:.0f} s in a bare loop")
-        begun = time.monotonic()
+        started = time.monotonic()
         for number, base in enumerate(bases):
             added = knowledge.add_files(base.id, files[AT_ONCE + number :: AT_ONCE])
             if added.failed:
                 raise BenchmarkError(f"not added: {added.failed[:3]}")
         _wait(bases, 200)
-        took_s = time.monotonic() - begun
+        took_s = time.monotonic() - started
         chunks = sum(item.chunk_count for base in bases for item in knowledge.items(base.id, limit=5000))
     return {
         "items_ratio": round(bare_s / took_s, 2),
@@ -88,7 +88,7 @@ def measure_items(count: int = 120) -> Figures:
 
 
 def measure_fairness(bases: int = 10, each: int = 12, large: int = 500) -> Figures:
-    """jain and small_base_ratio: who is served when, by the order in which items were begun."""
+    """Measure jain and small_base_ratio: how fairly bases share the workers, by the order in which items start."""
     from pipeline.flows.knowledge import intake, queries
     from pipeline.flows.knowledge.states import ItemType
     from tasks import knowledge
@@ -102,32 +102,32 @@ def measure_fairness(bases: int = 10, each: int = 12, large: int = 500) -> Figur
         equal = [knowledge.create_base(f"equal {number}") for number in range(bases)]
         sources = [knowledge.Source(ItemType.NOTE, text=f"Note {number}.") for number in range(each)]
         for base in equal:
-            intake.add(get_context(), base.id, sources)  # in line, and nobody is told: all of them begin together
+            intake.add(get_context(), base.id, sources)  # without a message: all bases start together
         knowledge.add_notes(first.id, ["five"])
         _wait(equal, 120)
         ids = [base.id for base in equal]
-        begun, completed = _lowest_jain(ids, "started_at"), _lowest_jain(ids, "finished_at")
+        jain_started, completed = _lowest_jain(ids, "started_at"), _lowest_jain(ids, "finished_at")
         alone_s = _small_base("alone")
         progress(f"5 notes beside {large}")
         huge = knowledge.create_base("huge")
         knowledge.add_notes(huge.id, [f"Note {number} of many." for number in range(large)])
         time.sleep(2)
         beside_s = _small_base("beside")
-        left = large - queries.counts(get_context(), [huge.id])[huge.id].get("completed", 0)
-    if not left:
-        raise BenchmarkError("the large base was done before the small one: nothing was in its way")
+        remaining = large - queries.counts(get_context(), [huge.id])[huge.id].get("completed", 0)
+    if not remaining:
+        raise BenchmarkError("the large base was done before the small one, so it did not delay the small one")
     return {
-        "jain": round(begun, 3),
+        "jain": round(jain_started, 3),
         "small_base_ratio": round(beside_s / alone_s, 2),
         "Jain index of items completed": round(completed, 3),
         "5 notes alone, s": round(alone_s, 2),
         "the same beside the large base, s": round(beside_s, 2),
-        "items that the large base still had": left,
+        "items that the large base still had": remaining,
     }
 
 
 def measure_memory(count: int = 2000) -> Figures:
-    """How much the workers' memory grows while notes are read and embedded here; and what an item costs by itself."""
+    """Measure the growth of the workers' memory while they embed notes on this machine, and the notes a second."""
     from tasks import knowledge
 
     with running(PENSTOCK_KNOWLEDGE__EMBEDDINGS_PROVIDER=""):
@@ -136,11 +136,11 @@ def measure_memory(count: int = 2000) -> Figures:
             knowledge.add_notes(base.id, [f"Warm note {number} {each}." for each in range(25)])
         _wait(bases, 120)
         before_mb = _workers_mb()
-        begun = time.monotonic()
+        started = time.monotonic()
         for number, base in enumerate(bases):
             knowledge.add_notes(base.id, [f"Note {number} {each}." for each in range(count // AT_ONCE)])
         _wait(bases, 250)
-        took_s, after_mb = time.monotonic() - begun, _workers_mb()
+        took_s, after_mb = time.monotonic() - started, _workers_mb()
     return {
         "workers' memory after 100 notes, MB": round(before_mb),
         f"the same after {count} more, MB": round(after_mb),
@@ -149,26 +149,26 @@ def measure_memory(count: int = 2000) -> Figures:
 
 
 def _workers_mb() -> float:
-    found = [one for one in users_of(get_settings().data_dir) if "redis" not in one.name()]
-    return sum(one.memory_full_info().uss for one in found) / 1e6
+    workers = [worker for worker in users_of(get_settings().data_dir) if "redis" not in worker.name()]
+    return sum(worker.memory_full_info().uss for worker in workers) / 1e6
 
 
 def _small_base(name: str) -> float:
-    """Seconds from the items' addition to the last one's completion."""
+    """Add five items to a new base; return the seconds until the last is completed."""
     from tasks import knowledge
 
     base = knowledge.create_base(name)
-    begun = time.monotonic()
+    started = time.monotonic()
     knowledge.add_notes(base.id, [f"Small note {number} of {name}." for number in range(5)])
     _wait([base], 120)
-    return time.monotonic() - begun
+    return time.monotonic() - started
 
 
 def _lowest_jain(base_ids: Sequence[str], moment: str) -> float:
-    """Of the items begun (`started_at`) or completed (`finished_at`) for each base, at any moment from when each
-    has had three until the first has had all.
+    """Return the lowest Jain index over the items of each base that have started (`started_at`) or completed
+    (`finished_at`), from the moment when each base has had three items until the first base has had all.
 
-    Before, whole items are too coarse a measure: with one served twice and nine once, the index is 0.93.
+    Earlier, whole items are too coarse: if one base has had two items and nine bases one, the index is 0.93.
     """
     from sqlalchemy import select
 
@@ -213,7 +213,7 @@ def _wait(bases: Sequence[Any], timeout_s: float) -> None:
 
 
 def _bare_loop(folder: Path, files: Sequence[Path]) -> float:
-    """Seconds that the same parts take without anything that keeps, shares or recovers work: four threads."""
+    """Return the seconds that four threads take with the same parts, without a queue, fairness or recovery."""
     from pipeline.flows.knowledge.settings import own
     from pipeline.flows.knowledge.work.content import limits_of
     from pipeline.providers import registry
@@ -222,27 +222,27 @@ def _bare_loop(folder: Path, files: Sequence[Path]) -> float:
     from pipeline.storage.schema import migrate
 
     settings = get_settings().model_copy(update={"data_dir": folder, "database_url": ""})
-    context, found = new_context(settings), own(settings)
+    context, own_settings = new_context(settings), own(settings)
     migrate(context.db)
     maker = registry.embeddings(settings, PROVIDER)
     base_id = _base_row(context)
 
-    def one(path: Path) -> None:
-        reading = read_file(path, path.name, limits_of(found, settings.reading), lambda: True)
-        chunks = split(reading, found.chunk_tokens, found.chunk_overlap)
+    def add_file(path: Path) -> None:
+        reading = read_file(path, path.name, limits_of(own_settings, settings.reading), lambda: True)
+        chunks = split(reading, own_settings.chunk_tokens, own_settings.chunk_overlap)
         texts = [chunk.text for chunk in chunks]
-        made = [
+        embedded = [
             vector
-            for start in range(0, len(texts), found.batch_size)
-            for vector in maker.embed(texts[start : start + found.batch_size]).vectors
+            for start in range(0, len(texts), own_settings.batch_size)
+            for vector in maker.embed(texts[start : start + own_settings.batch_size]).vectors
         ]
-        _write(context, base_id, path.name, chunks, made)
+        _write(context, base_id, path.name, chunks, embedded)
 
-    one(files[0])
-    begun = time.monotonic()
+    add_file(files[0])
+    started = time.monotonic()
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        list(pool.map(one, files))
-    took_s = time.monotonic() - begun
+        list(pool.map(add_file, files))
+    took_s = time.monotonic() - started
     context.db.dispose()
     return took_s
 
@@ -253,8 +253,8 @@ def _base_row(context: Context) -> str:
     return add_base(context)
 
 
-def _write(context: Context, base_id: str, name: str, chunks: Sequence[Any], made: Sequence[Any]) -> None:
-    """An item, its chunks, their texts and vectors in one transaction."""
+def _write(context: Context, base_id: str, name: str, chunks: Sequence[Any], embedded: Sequence[Any]) -> None:
+    """Write an item, its chunks, their texts and vectors in one transaction."""
     from sqlalchemy import insert, select
 
     from pipeline.flows.knowledge.models import CHUNKS, FULL_TEXT
@@ -287,7 +287,7 @@ def _write(context: Context, base_id: str, name: str, chunks: Sequence[Any], mad
         ids = session.execute(
             select(CHUNKS.c.id).where(CHUNKS.c.item_id == item_id).order_by(CHUNKS.c.number)
         ).scalars()
-        stored = list(zip(ids, made, strict=True))
+        stored = list(zip(ids, embedded, strict=True))
         vectors.upsert(session, kind_of(base_id), "bare", stored)
         texts = [
             Text(chunk_id, head=name, apps=base_id, body=chunk.text)

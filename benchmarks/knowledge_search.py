@@ -1,7 +1,7 @@
-"""How long a search over knowledge bases takes: words and vectors fused, in one large base and over 200 small ones.
+"""The time of a search over knowledge bases: words and vectors fused, in one large base and over 200 small ones.
 
-Each fills a database and asks it a hundred different things: common and rare words, questions, English and Chinese,
-with and without filters, between changes, and first in a new process.
+Each measurement fills a database and runs a hundred different queries: common and rare words, questions, English and
+Chinese, with and without filters, after changes, and as the first query of a new process.
 """
 
 import json
@@ -44,24 +44,24 @@ _QUESTIONS = ("how is the {} changed", "what does the report say about {} and {}
 
 
 def measure_one_base(chunks: int = CHUNKS_COUNT, database_url: str = "") -> Figures:
-    """`search_p95_ms` and others: one base with so many chunks, alone in its database."""
-    found = _measured([chunks], 1, database_url)
-    return {f"search_{name}": value for name, value in found.items()}
+    """Measure `search_p95_ms` and others: one base with this many chunks, alone in its database."""
+    figures = _measured([chunks], 1, database_url)
+    return {f"search_{name}": value for name, value in figures.items()}
 
 
 def measure_many_bases(bases: int = BASES_COUNT, chunks: int = CHUNKS_COUNT, database_url: str = "") -> Figures:
-    """`search_200_bases_p95_ms` and others: so many bases with so many chunks together; then three in four of them."""
-    found = _measured([chunks // bases] * bases, bases, database_url)
-    return {f"search_{bases}_bases_{name}": value for name, value in found.items()}
+    """Measure `search_200_bases_p95_ms` and others: `bases` bases with `chunks` chunks in all, then three in four."""
+    figures = _measured([chunks // bases] * bases, bases, database_url)
+    return {f"search_{bases}_bases_{name}": value for name, value in figures.items()}
 
 
-def _measured(sizes: Sequence[int], asked: int, database_url: str) -> Figures:
+def _measured(sizes: Sequence[int], bases: int, database_url: str) -> Figures:
     with tempfile.TemporaryDirectory(prefix="penstock-kb-search-") as folder, _context(folder, database_url) as context:
-        begun = time.perf_counter()
+        started = time.perf_counter()
         fill(context, sizes)
-        built_s = round(time.perf_counter() - begun, 1)
-        ids = [base_id(number) for number in range(asked)]
-        return {**_warm(context, ids), **_cold(folder, database_url, asked), "build_s": built_s}
+        built_s = round(time.perf_counter() - started, 1)
+        ids = [base_id(number) for number in range(bases)]
+        return {**_warm(context, ids), **_cold(folder, database_url, bases), "build_s": built_s}
 
 
 @contextmanager
@@ -78,22 +78,22 @@ def base_id(number: int) -> str:
 
 
 def fill(context: Context, sizes: Sequence[int]) -> None:
-    """A database with a base for each of these numbers of chunks, published with full text and lexical vectors."""
+    """Publish a base for each of these numbers of chunks, with full text and lexical vectors."""
     migrate(context.db)
-    hashed, made, first = HashedWords(), screenshot_texts.nodes(sum(sizes)), 1
+    hashed, made_up, first = HashedWords(), screenshot_texts.nodes(sum(sizes)), 1
     for number, size in enumerate(sizes):
         base = {"id": base_id(number), "name": f"base {number}", "provider": "local", "chunk_tokens": 512}
         row = {**base, "chunk_overlap": 64, "created_at": NOW, "updated_at": NOW}
         context.db.run(lambda session, row=row: session.execute(insert(BASES).values(**row)))  # type: ignore[misc]
-        left = size
-        while left and (portion := list(islice(made, min(left, _PORTION)))):
+        remaining = size
+        while remaining and (portion := list(islice(made_up, min(remaining, _PORTION)))):
             _publish(context, base_id(number), range(first, first + len(portion)), portion, hashed)
             first += len(portion)
-            left -= len(portion)
+            remaining -= len(portion)
 
 
 def _publish(context: Context, base: str, ids: range, portion: Sequence[MadeUp], hashed: HashedWords) -> None:
-    """Items of `CHUNKS_AN_ITEM` chunks each; every fifth is a web page."""
+    """Publish items of `CHUNKS_AN_ITEM` chunks each; every fifth is a web page."""
     items, chunks, texts = [], [], []
     for at, (chunk_id, node) in enumerate(zip(ids, portion, strict=True)):
         number = at % CHUNKS_AN_ITEM
@@ -144,36 +144,36 @@ def _publish(context: Context, base: str, ids: range, portion: Sequence[MadeUp],
         vectors.upsert(session, kind_of(base), SPACE, list(zip(ids, map(hashed.vector, portion), strict=True)))
 
 
-def asked_for(count: int) -> Iterator[tuple[str, dict[str, Any]]]:
-    """(words, filters): a third are questions; of five, one has a filter."""
+def query_filters(count: int) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield (query, filters). One query in three is a question, one in five has a filter."""
     filters: Sequence[dict[str, Any]] = ({}, {}, {"types": ["url"]}, {}, {})
     for number, words in enumerate(screenshot_texts.queries(count)):
-        asked = words
+        query = words
         if number % 3 == 0:
             first, second = (words.split() * 2)[:2]
-            asked = _QUESTIONS[number // 3 % len(_QUESTIONS)].format(first, second)
-        yield asked, filters[number % len(filters)]
+            query = _QUESTIONS[number // 3 % len(_QUESTIONS)].format(first, second)
+        yield query, filters[number % len(filters)]
 
 
 def _warm(context: Context, bases: Sequence[str]) -> Figures:
-    took, cpu, hits = _asked(context, bases)
-    some = _asked(context, bases[: len(bases) * 3 // 4])[0] if len(bases) > 1 else []
+    took, cpu, hits = _query_times(context, bases)
+    some = _query_times(context, bases[: len(bases) * 3 // 4])[0] if len(bases) > 1 else []
     after_change = []
     for number, words in enumerate(screenshot_texts.queries(_CHANGES, seed=9)):
-        # An item is read again: its vectors take the place of others.
+        # A repeated read of an item replaces vectors.
         node = next(screenshot_texts.nodes(1, seed=number))
         with context.db.transaction() as session:
             kind = kind_of(bases[number % len(bases)])
             vectors.remove(session, kind, [10**9 + number - 1])
             vectors.upsert(session, kind, SPACE, [(10**9 + number, HashedWords().vector(node))])
-        begun = time.perf_counter()
+        started = time.perf_counter()
         search(context, bases, words)
-        after_change.append((time.perf_counter() - begun) * 1000)
+        after_change.append((time.perf_counter() - started) * 1000)
     return {
         "p95_ms": _ms(took, 0.95),
         "median_ms": _ms(took, 0.5),
         "worst_ms": _ms(took, 1),
-        # What it takes of the processors: on a machine that others use as well, this says more.
+        # CPU time says more on a machine that others use as well.
         "p95_cpu_ms": _ms(cpu, 0.95),
         "after_change_p95_ms": _ms(after_change, 0.95),
         "mean_hits": round(hits / _QUERIES, 1),
@@ -181,31 +181,31 @@ def _warm(context: Context, bases: Sequence[str]) -> Figures:
     }
 
 
-def _asked(context: Context, bases: Sequence[str]) -> tuple[list[float], list[float], int]:
-    """What each of the queries takes, in ms, by the clock and of the processors; and how many hits there were."""
+def _query_times(context: Context, bases: Sequence[str]) -> tuple[list[float], list[float], int]:
+    """Return the milliseconds of each query by the clock and of CPU time, and the number of hits."""
     search(context, bases, "warm up")
     took, cpu, hits = [], [], 0
-    for words, filters in asked_for(_QUERIES):
-        begun, cpu_begun = time.perf_counter(), time.process_time()
+    for words, filters in query_filters(_QUERIES):
+        started, cpu_started = time.perf_counter(), time.process_time()
         hits += len(search(context, bases, words, **filters).hits)
-        cpu.append((time.process_time() - cpu_begun) * 1000)
-        took.append((time.perf_counter() - begun) * 1000)
+        cpu.append((time.process_time() - cpu_started) * 1000)
+        took.append((time.perf_counter() - started) * 1000)
     return took, cpu, hits
 
 
 def _cold(folder: str, database_url: str, bases: int) -> Figures:
-    """The first search of a new process, without its imports; and the most memory that it took."""
+    """Measure the first search of a new process, without its imports, and its peak memory."""
     command = [sys.executable, "-m", "benchmarks.knowledge_search", folder, database_url, str(bases)]
     done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, timeout=_COLD_LIMIT_S, check=True)
-    found: Figures = json.loads(done.stdout.splitlines()[-1])
-    return found
+    figures: Figures = json.loads(done.stdout.splitlines()[-1])
+    return figures
 
 
 def _once(folder: str, database_url: str, bases: int) -> Figures:
     with _context(folder, database_url) as context:
-        before, begun = peak_mb(), time.perf_counter()
+        before, started = peak_mb(), time.perf_counter()
         search(context, [base_id(number) for number in range(bases)], "数据库 review")
-        return {"cold_ms": round((time.perf_counter() - begun) * 1000, 1), "memory_mb": round(peak_mb() - before, 1)}
+        return {"cold_ms": round((time.perf_counter() - started) * 1000, 1), "memory_mb": round(peak_mb() - before, 1)}
 
 
 def _ms(values: Sequence[float], share: float) -> float:

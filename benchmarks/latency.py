@@ -1,4 +1,4 @@
-"""How long a document waits: for its first page, and a small one beside a big one."""
+"""The wait of a document: until its first page, and of a small document beside a big one."""
 
 import multiprocessing
 import time
@@ -15,11 +15,11 @@ from pipeline.settings import LOCAL
 
 QUANTUM_S = 1.0
 BIG_AT_ONCE = 2
-"""Big documents under way at any time: with one, there would be moments between two without any."""
+"""Big documents under way at any time. With one, there would be a gap between two documents."""
 
 
 def start(documents: int = 10) -> Figures:
-    """submit_to_start_ms: from the call of `submit` to the moment at which the first page's converter is called."""
+    """Measure submit_to_start_ms: from the call of `submit` to the call of the first page's converter."""
     from tasks.documents import attempts, submit
 
     waits, submits, splits = [], [], []
@@ -28,16 +28,16 @@ def start(documents: int = 10) -> Figures:
         progress(f"{documents} documents of one page")
         for number in range(documents):
             source = text_document(f"start-{number}", 1)
-            time.sleep(0.2)  # idle again: what followed the last document has ended
-            begun = datetime.now(UTC)
+            time.sleep(0.2)  # the work after the last document has ended
+            submitted = datetime.now(UTC)
             document = submit(source, provider=LOCAL)
-            submits.append(_ms(begun, datetime.now(UTC)))
+            submits.append(_ms(submitted, datetime.now(UTC)))
             done = document.wait(30)
             page = attempts(document.id)[0]
-            # The ledger's row is written when the page is committed, which for a single page is when it ends.
-            waits.append(_ms(begun, page.created_at - timedelta(milliseconds=page.latency_ms)))
+            # The commit of the page writes the ledger's row. For a single page that is its end.
+            waits.append(_ms(submitted, page.created_at - timedelta(milliseconds=page.latency_ms)))
             assert done.started_at
-            splits.append(_ms(begun, done.started_at))
+            splits.append(_ms(submitted, done.started_at))
     return {
         "submit_to_start_ms": round(median(waits)),
         "all": spread(waits, "ms", 0),
@@ -46,12 +46,12 @@ def start(documents: int = 10) -> Figures:
     }
 
 
-def _ms(begun: datetime, ended: datetime) -> float:
-    return (ended - begun).total_seconds() * 1000
+def _ms(start: datetime, ended: datetime) -> float:
+    return (ended - start).total_seconds() * 1000
 
 
 def small(rounds: int = 7) -> Figures:
-    """small_document_ratio."""
+    """Measure small_document_ratio."""
     big = big_document()
     with stack():
         small_s("warm-up")
@@ -73,26 +73,26 @@ def small(rounds: int = 7) -> Figures:
 
 
 def small_s(name: str) -> float:
-    """Seconds from submitting three pages to their text."""
+    """Return the seconds from the submission of three pages to their text."""
     from tasks.documents import submit
 
     source = text_document(name, 3)
-    begun = time.monotonic()
+    started = time.monotonic()
     completed(submit(source, provider=LOCAL), 60)
-    return time.monotonic() - begun
+    return time.monotonic() - started
 
 
 def _is_busy() -> bool:
-    """A big document has most of its pages before it, and both places of the worker."""
+    """Whether a big document holds both slots of the worker and is not half done."""
     from tasks.documents import DocumentStatus, list_documents
 
-    found = list_documents(status=DocumentStatus.PROCESSING, limit=10)
-    return any(20 < document.completed_count < document.pages / 2 for document in found if document.pages > 100)
+    processing = list_documents(status=DocumentStatus.PROCESSING, limit=10)
+    return any(20 < document.completed_count < document.pages / 2 for document in processing if document.pages > 100)
 
 
 @contextmanager
 def busy(source: Path) -> Iterator[None]:
-    """Big documents, one after the other, as long as the `with` block lasts. By a process of its own."""
+    """Convert big documents one after the other during the `with` block. A process of its own submits them."""
     context = multiprocessing.get_context("spawn")
     enough = context.Event()
     feeder = context.Process(target=_feed, args=(source, enough), daemon=True)

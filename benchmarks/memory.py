@@ -14,14 +14,14 @@ INTERVAL_S = 0.05
 
 @dataclass(frozen=True)
 class Memory:
-    """What processes hold, MB. PSS divides what is shared among those who share it; RSS counts it each time."""
+    """Memory of processes in MB. PSS divides a shared page among its processes; RSS counts it for each of them."""
 
     pss: float
     rss: float
 
 
 def family_of(pid: int, name: str) -> psutil.Process:
-    """The child of `pid` that is called `name`."""
+    """Return the child of `pid` with this name."""
     for child in psutil.Process(pid).children():
         if child.name() == name:
             return child
@@ -29,20 +29,20 @@ def family_of(pid: int, name: str) -> psutil.Process:
 
 
 def memory_of(main: psutil.Process) -> tuple[Memory, int]:
-    """Memory of a process and its children now, and how many processes that were."""
-    pss = rss = found = 0
+    """Return the memory of a process and its children, and the number of these processes."""
+    pss = rss = count = 0
     for member in [main, *main.children(recursive=True)]:
         try:
             lines = Path(f"/proc/{member.pid}/smaps_rollup").read_text().splitlines()
         except OSError:
             continue  # it has ended
         values = {line.split(":")[0]: int(line.split()[1]) for line in lines if line.endswith(" kB")}
-        pss, rss, found = pss + values["Pss"], rss + values["Rss"], found + 1
-    return Memory(pss * 1024 / 1e6, rss * 1024 / 1e6), found
+        pss, rss, count = pss + values["Pss"], rss + values["Rss"], count + 1
+    return Memory(pss * 1024 / 1e6, rss * 1024 / 1e6), count
 
 
 class MemorySampler:
-    """Looks about 20 times a second, as long as its `with` block lasts."""
+    """Samples memory about 20 times a second during its `with` block."""
 
     def __init__(self, main: psutil.Process) -> None:
         self._main = main
@@ -52,7 +52,7 @@ class MemorySampler:
         self.processes = 0
 
     def __enter__(self) -> "MemorySampler":
-        self._look()
+        self._sample()
         self._thread.start()
         return self
 
@@ -61,15 +61,15 @@ class MemorySampler:
     ) -> None:
         self._stop.set()
         self._thread.join()
-        self._look()
+        self._sample()
 
     def _watch(self) -> None:
         while not self._stop.wait(INTERVAL_S):
-            self._look()
+            self._sample()
 
-    def _look(self) -> None:
-        found, processes = memory_of(self._main)
-        self._seen.append(found)
+    def _sample(self) -> None:
+        memory, processes = memory_of(self._main)
+        self._seen.append(memory)
         self.processes = max(self.processes, processes)
 
     @property

@@ -1,7 +1,7 @@
 """How far a request moves through the code: `python -m benchmarks.moves [--quick] [--only NAME …]`.
 
-A move is a call of a function in another file of `pipeline` or `tasks`, in any thread; a coroutine that goes on is not
-called again. Each path runs twice and the second run counts, since the first one makes what a process makes once.
+A move is a call of a function in another file of `pipeline` or `tasks`, in any thread. A resumed coroutine is not a
+call. Each path runs twice and the second run counts, since the first run creates what a process creates once.
 Prints a table, and as its last line one JSON object with the keys of `AIMS`.
 """
 
@@ -20,41 +20,41 @@ from benchmarks.support import ROOT, BenchmarkError, embedded_redis, progress
 
 AIMS = {
     "post_document": Aim("moves of POST /documents", 114),
-    "post_document_files": Aim("files that POST /documents comes by"),
+    "post_document_files": Aim("files that POST /documents passes"),
     "api_retry": Aim("moves of a retry by the API", 86),
-    "api_retry_files": Aim("files that a retry by the API comes by"),
+    "api_retry_files": Aim("files that a retry by the API passes"),
     "console_retry": Aim("moves of a retry in the console", 87),
-    "console_retry_files": Aim("files that a retry in the console comes by"),
+    "console_retry_files": Aim("files that a retry in the console passes"),
     "python_submit": Aim("moves of tasks.documents.submit"),
-    "python_submit_files": Aim("files that tasks.documents.submit comes by"),
+    "python_submit_files": Aim("files that tasks.documents.submit passes"),
 }
 """The keys of the last line, in its order. The aims are half of what was traced before operations."""
 
-_GOES_ON = CO_COROUTINE | CO_GENERATOR | CO_ASYNC_GENERATOR
-_HOUSE = tuple(f"{ROOT / name}/" for name in ("pipeline", "tasks"))
+_RESUMABLE = CO_COROUTINE | CO_GENERATOR | CO_ASYNC_GENERATOR
+_FOLDERS = tuple(f"{ROOT / name}/" for name in ("pipeline", "tasks"))
 
 
 @dataclass
 class Moves:
-    """Moves between files, as a profile function sees them."""
+    """Counts moves between files as a profile function."""
 
     count: int = 0
     files: set[str] = field(default_factory=set)
     _at: dict[int, list[str]] = field(default_factory=dict)
-    """By thread: the files of the house that it is in, outermost first."""
-    _begun: set[FrameType] = field(default_factory=set)
+    """By thread: the stack of its files of `pipeline` and `tasks`, outermost first."""
+    _started: set[FrameType] = field(default_factory=set)
 
     def see(self, frame: FrameType, event: str, _: Any) -> None:
         name = frame.f_code.co_filename
-        if event not in {"call", "return"} or not name.startswith(_HOUSE):
+        if event not in {"call", "return"} or not name.startswith(_FOLDERS):
             return
         inside = self._at.setdefault(threading.get_ident(), [""])
         if event == "call":
             self.files.add(name)
-            self.count += name != inside[-1] and frame not in self._begun
+            self.count += name != inside[-1] and frame not in self._started
             inside.append(name)
-            if frame.f_code.co_flags & _GOES_ON:
-                self._begun.add(frame)
+            if frame.f_code.co_flags & _RESUMABLE:
+                self._started.add(frame)
         elif len(inside) > 1:
             inside.pop()
 
@@ -72,7 +72,7 @@ def _traced() -> Iterator[Moves]:
 
 
 def measure() -> Figures:
-    """The paths of the documents flow, over the embedded Redis and SQLite, without workers."""
+    """Measure the paths of the documents flow, over the embedded Redis and SQLite, without workers."""
     from starlette.testclient import TestClient
 
     from pipeline.interfaces.api.app import create_app
@@ -81,14 +81,14 @@ def measure() -> Figures:
     from tasks import documents
     from tests.support.cli import new_pdf
 
-    found: Figures = {}
+    figures: Figures = {}
     with embedded_redis():
         context = get_context()
         migrate(context.db)
         folder = Path(context.settings.data_dir)
 
         def client() -> Any:
-            # Its threads begin inside, so that they are traced.
+            # Created inside, so that its threads are traced.
             return TestClient(create_app(context), base_url="http://127.0.0.1", headers={"origin": "http://127.0.0.1"})
 
         def cancelled() -> str:
@@ -112,9 +112,9 @@ def measure() -> Figures:
                 _checked(ask(api, first))
                 moves.count, moves.files = 0, set()
                 _checked(ask(api, second))
-                found |= {name: moves.count, f"{name}_files": len(moves.files)}
-        found |= _python(lambda: documents.submit(new_pdf(folder / "c.pdf"), fresh=True))
-    return found
+                figures |= {name: moves.count, f"{name}_files": len(moves.files)}
+        figures |= _python(lambda: documents.submit(new_pdf(folder / "c.pdf"), fresh=True))
+    return figures
 
 
 def _checked(answer: Any) -> None:

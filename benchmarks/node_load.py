@@ -1,4 +1,4 @@
-"""Instances of the gateway under load: how long a job takes, how many there can be, what idle nodes cost, a death."""
+"""Instances of the gateway under load: the time of a job, jobs a second, the cost of idle nodes, and recovery."""
 
 import asyncio
 import json
@@ -55,7 +55,7 @@ class Fleet:
     _numbers: Iterator[int] = field(default_factory=count)
 
     def instance(self, name: str) -> str:
-        """Start one; its address."""
+        """Start an instance; return its address."""
         port = free_port()
         env = {"PENSTOCK_GATEWAY__INSTANCE_ID": name}
         command = [*penstock(), "gateway", "--port", str(port)]
@@ -85,7 +85,7 @@ class Fleet:
 
 @contextmanager
 def fleet() -> Iterator[Fleet]:
-    """A Redis, a database with tokens, and no instance yet."""
+    """Run a Redis and a database with tokens, without an instance so far."""
     folder = get_settings().data_dir
     with RedisServer(folder / "redis") as server, ExitStack() as running:
         server.start()
@@ -97,7 +97,7 @@ def fleet() -> Iterator[Fleet]:
 
 
 def measure_latency(jobs: int = 400) -> Figures:
-    """How long a job of an idle fleet takes, one after another; its node answers at once."""
+    """Measure the time of a job in an idle fleet, one job after another. The node answers at once."""
     with fleet() as there:
         a, b = there.instance("a"), there.instance("b")
         there.node([a])
@@ -112,27 +112,27 @@ def measure_latency(jobs: int = 400) -> Figures:
 
 
 def measure_throughput(seconds: float = 8.0) -> Figures:
-    """How many jobs a second go through, and bare round trips by Redis Streams beside them."""
+    """Measure jobs a second, beside bare round trips by Redis Streams."""
     with fleet() as there:
         a, b = there.instance("a"), there.instance("b")
         there.node([a])
         progress("one instance")
-        one = asyncio.run(_at_once([there.session(a)], seconds))
+        rate = asyncio.run(_at_once([there.session(a)], seconds))
         there.node([b])
         progress("two instances")
         two = asyncio.run(_at_once([there.session(a), there.session(b)], seconds))
         progress("bare Redis Streams")
         bare = _streams(there, seconds)
     return {
-        "jobs_per_s_1": round(one),
+        "jobs_per_s_1": round(rate),
         "jobs_per_s_2": round(two),
-        "streams_ratio": round(one / bare, 3),
+        "streams_ratio": round(rate / bare, 3),
         "bare round trips a second": round(bare),
     }
 
 
 def measure_idle_nodes(nodes: int = 1000, settled_s: float = 10.0) -> Figures:
-    """What an instance takes with many nodes that have nothing to do."""
+    """Measure the memory and CPU of an instance with many idle nodes."""
     with fleet() as there:
         a = there.instance("a")
         instance = psutil.Process(there.instances["a"][1].pid)
@@ -140,7 +140,7 @@ def measure_idle_nodes(nodes: int = 1000, settled_s: float = 10.0) -> Figures:
         there.node([a], nodes)
         progress(f"{nodes} nodes connect")
         wait_until("all nodes are connected", lambda: _connected(a) == nodes, 50, every_s=0.5)
-        time.sleep(settled_s)  # several rounds of all that is done again and again
+        time.sleep(settled_s)  # several rounds of all periodic work
         if (connected := _connected(a)) != nodes:
             raise BenchmarkError(f"{connected} of {nodes} nodes are still connected")
         cpu = instance.cpu_percent(3.0)
@@ -148,30 +148,33 @@ def measure_idle_nodes(nodes: int = 1000, settled_s: float = 10.0) -> Figures:
     return {
         "gateway_1000_nodes_mb": round(after / 1e6, 1),
         "the same without nodes, MB": round(before / 1e6, 1),
-        "processor meanwhile, % of a core": round(cpu, 1),
+        "CPU with 1,000 idle nodes, % of a core": round(cpu, 1),
     }
 
 
 def measure_recovery(kills: int = 3) -> Figures:
-    """The instance of both node and session is killed: how long until a job is answered again."""
+    """Kill the instance of both node and session; measure the time until the next answer."""
     with fleet() as there:
-        found = []
+        recoveries_s = []
         for number in range(kills):
             progress(f"death {number + 1} of {kills}")
             a, b = there.instance(f"a{number}"), there.instance(f"b{number}")
             there.node([a, b])
-            found.append(asyncio.run(_after_death(there, f"a{number}", a, b)))
+            recoveries_s.append(asyncio.run(_after_death(there, f"a{number}", a, b)))
             there.instances[f"b{number}"][1].kill()
-    return {"recovery_s": round(max(found), 2), "each, s": " ".join(f"{one:.2f}" for one in found)}
+    return {
+        "recovery_s": round(max(recoveries_s), 2),
+        "each, s": " ".join(f"{recovery_s:.2f}" for recovery_s in recoveries_s),
+    }
 
 
 async def _after_death(there: Fleet, name: str, *urls: str) -> float:
     async with there.session(*urls) as session:
         await _job(session)
         there.instances[name][1].send_signal(signal.SIGKILL)
-        begun = time.monotonic()
+        started = time.monotonic()
         await _job(session)
-        return time.monotonic() - begun
+        return time.monotonic() - started
 
 
 async def _job(session: Session) -> None:
@@ -184,9 +187,9 @@ async def _one_by_one(session: Session, jobs: int) -> list[float]:
         for _ in range(20):
             await _job(session)
         for _ in range(jobs):
-            begun = time.monotonic()
+            started = time.monotonic()
             await _job(session)
-            took.append(time.monotonic() - begun)
+            took.append(time.monotonic() - started)
     return took
 
 
@@ -201,17 +204,17 @@ async def _at_once(sessions: Sequence[Session], seconds: float) -> float:
 
     for session in sessions:
         await _job(session)
-    begun = time.monotonic()
+    started = time.monotonic()
     each = AT_ONCE // len(sessions)
-    await asyncio.gather(*(ask(session, begun + seconds) for session in sessions for _ in range(each)))
-    rate = done / (time.monotonic() - begun)
+    await asyncio.gather(*(ask(session, started + seconds) for session in sessions for _ in range(each)))
+    rate = done / (time.monotonic() - started)
     for session in sessions:
         await session.close()
     return rate
 
 
 def _streams(there: Fleet, seconds: float) -> float:
-    """Requests by one stream, answers by another: what any gateway over Redis Streams would pay at least."""
+    """Exchange requests and answers by two streams: the least that any gateway over Redis Streams would pay."""
     command = [sys.executable, "-m", "benchmarks.node_peer", "--streams", there.redis_url]
     with process(command, there.folder / "streams.log"):
         return asyncio.run(_round_trips(there.redis_url, seconds))
@@ -225,8 +228,8 @@ async def _round_trips(url: str, seconds: float) -> float:
     async def read() -> None:
         last: bytes | str = "0"
         while not over:
-            found = await redis.xread({"answers": last}, count=AT_ONCE, block=200)
-            for _, entries in cast("Entries", found or []):
+            entries_by_stream = await redis.xread({"answers": last}, count=AT_ONCE, block=200)
+            for _, entries in cast("Entries", entries_by_stream or []):
                 for entry, fields in entries:
                     last = entry
                     answered.pop(fields[b"id"]).set()
@@ -244,9 +247,9 @@ async def _round_trips(url: str, seconds: float) -> float:
 
     reader = asyncio.create_task(read())
     await redis.ping()
-    begun = time.monotonic()
-    await asyncio.gather(*(ask(number, begun + seconds) for number in range(AT_ONCE)))
-    rate = done / (time.monotonic() - begun)
+    started = time.monotonic()
+    await asyncio.gather(*(ask(number, started + seconds) for number in range(AT_ONCE)))
+    rate = done / (time.monotonic() - started)
     over = True
     await reader
     await redis.aclose()

@@ -25,11 +25,11 @@ from pipeline.nodes.protocol import (
 )
 
 Entries = Sequence[tuple[bytes, Sequence[tuple[bytes, dict[bytes, bytes]]]]]
-"""What is read of streams, by their names; the client's types allow for other forms."""
+"""Entries read from streams, by stream name. The client's types allow for other forms."""
 
 
 async def node(urls: tuple[str, ...], node_id: str, slots: int, secret: str) -> None:
-    """One node, for ever."""
+    """Run one node until the process ends."""
     back_off = BackOff()
     turn = 0
     while True:
@@ -68,19 +68,19 @@ async def _beat(link: "Link[ToNode]", every_s: float) -> None:
 
 
 async def nodes(urls: str, name: str, number: int, slots: int) -> None:
-    """All of them."""
+    """Run all nodes."""
     secret = os.environ["PENSTOCK_NODE_TOKEN"]
     addresses = endpoints(urls, NODE_PATH)
     await asyncio.gather(*(node(addresses, f"{name}-{each}", slots, secret) for each in range(number)))
 
 
 async def streams(url: str) -> None:
-    """Answer each entry of `requests` by one of `answers`."""
+    """Answer each entry of `requests` with an entry of `answers`."""
     redis = connect_async(url)
     await redis.xgroup_create("requests", "workers", "0", mkstream=True)
     while True:
-        found = await redis.xreadgroup("workers", "one", {"requests": ">"}, count=64, block=1000)
-        for _, entries in cast("Entries", found or []):
+        batch = await redis.xreadgroup("workers", "one", {"requests": ">"}, count=64, block=1000)
+        for _, entries in cast("Entries", batch or []):
             pipe = redis.pipeline(transaction=False)
             for entry, fields in entries:
                 pipe.xadd("answers", {"id": fields[b"id"]}, maxlen=10_000)

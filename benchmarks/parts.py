@@ -13,11 +13,11 @@ from typing import NoReturn
 from benchmarks.support import CORPUS, ROOT, BenchmarkError, end_all
 
 GRACE_S = 20.0
-"""How long a part may take to end its processes after a signal."""
+"""Time for a part to end its processes after a signal."""
 
 
 class _Ended(BaseException):
-    """We were told to stop."""
+    """A signal asks this process to stop."""
 
 
 def _end(_number: int, _frame: object) -> NoReturn:
@@ -25,8 +25,8 @@ def _end(_number: int, _frame: object) -> NoReturn:
 
 
 def ended_by_signal(work: Callable[[], int]) -> int:
-    """What `work` gives; 1 where it was told to stop, after whatever it started has ended."""
-    before = signal.signal(signal.SIGTERM, _end)  # as an exception, for that
+    """Return the exit code of `work`; 1 after a signal, when all processes of `work` have ended."""
+    before = signal.signal(signal.SIGTERM, _end)  # the exception runs all `finally` blocks
     try:
         return work()
     except _Ended:
@@ -36,14 +36,14 @@ def ended_by_signal(work: Callable[[], int]) -> int:
 
 
 def inside(work: Callable[[], int]) -> NoReturn:
-    """End this process, a part's own, with the code that `work` gives."""
+    """End this process of a part with the exit code of `work`."""
     code = ended_by_signal(work)
     sys.stdout.flush()
     os._exit(code)  # at once: results that Celery still holds would ask a Redis that has ended
 
 
 def measured(module: str, name: str, limit_s: float, *, quick: bool, env: Mapping[str, str]) -> str:
-    """The last line of `python -m MODULE --part NAME`. Raises `BenchmarkError`; leaves nothing behind."""
+    """Return the last line of `python -m MODULE --part NAME`. Raises `BenchmarkError`; leaves no process or folder."""
     folder = Path(tempfile.mkdtemp(prefix="ps-", dir="/tmp"))
     try:
         return _output(module, name, folder, limit_s, quick=quick, env=env)
@@ -56,7 +56,7 @@ def measured(module: str, name: str, limit_s: float, *, quick: bool, env: Mappin
 def _output(module: str, name: str, folder: Path, limit_s: float, *, quick: bool, env: Mapping[str, str]) -> str:
     sys.stderr.write(f"{name}\n")
     command = [sys.executable, "-m", module, "--part", name, *(["--quick"] if quick else [])]
-    # Nobody's own settings: they would be measured instead.
+    # Without the caller's settings, which would change the results.
     inherited = {key: value for key, value in os.environ.items() if not key.startswith("PENSTOCK_")}
     own = {**inherited, "PENSTOCK_DATA_DIR": str(folder), "PENSTOCK_CORPUS": str(CORPUS), **env}
     with subprocess.Popen(command, cwd=ROOT, env=own, stdout=subprocess.PIPE, text=True) as running:
@@ -68,10 +68,10 @@ def _output(module: str, name: str, folder: Path, limit_s: float, *, quick: bool
             if isinstance(error, subprocess.TimeoutExpired):
                 raise BenchmarkError(f"not done after {limit_s:.0f} s: give each part more with --limit-s") from error
             raise
-    said = output.strip().splitlines()
-    if running.returncode != 0 or not said:
-        raise BenchmarkError("\n    ".join(said) or f"ended with {running.returncode}; see above")
-    return said[-1]
+    lines = output.strip().splitlines()
+    if running.returncode != 0 or not lines:
+        raise BenchmarkError("\n    ".join(lines) or f"ended with {running.returncode}; see above")
+    return lines[-1]
 
 
 def _wait_or_kill(running: "subprocess.Popen[str]") -> None:

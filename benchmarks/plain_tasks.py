@@ -1,4 +1,4 @@
-"""What one would write without Penstock: a task that calls, and tries again with back-off when told 429."""
+"""The alternative without Penstock: a task that makes a call, and retries with back-off after a 429."""
 
 import json
 import os
@@ -18,14 +18,14 @@ app.conf.update(
 
 
 class RateLimitedError(Exception):
-    """The provider said 429."""
+    """The provider answered 429."""
 
 
 @app.task(
     autoretry_for=(RateLimitedError,), retry_backoff=True, retry_backoff_max=60, retry_jitter=True, max_retries=50
 )
 def call(number: int) -> int:
-    """One call."""
+    """Make one call."""
     body = {"model": "m", "messages": [{"role": "user", "content": str(number)}]}
     request = urllib.request.Request(
         f"{os.environ['PLAIN_PROVIDER']}/v1/chat/completions",

@@ -1,4 +1,4 @@
-"""What is paid for messages when a document of 2,000 pages is launched, beside a plain chord of 2,000 messages."""
+"""The cost of messages at the launch of a document of 2,000 pages, beside a plain chord of 2,000 messages."""
 
 import time
 from collections.abc import Callable
@@ -19,57 +19,57 @@ QUEUE = f"vision.{PROVIDER}"
 
 
 def measure(pages: int = 2000) -> Figures:
-    """publish_2000_s. No worker runs: messages stay where they were sent."""
+    """Measure publish_2000_s. No worker runs, so messages stay in their queues."""
     use_provider("http://127.0.0.1:9", concurrency=WIDTH)  # never called
     with embedded_redis():
         migrate(get_context().db)
-        _publish(split_document(1, PROVIDER))  # connections are made, modules are loaded
+        _publish(split_document(1, PROVIDER))  # connects and loads modules
         insert_s: list[float] = []
         progress(f"{pages} pages: split")
-        begun = time.monotonic()
+        started = time.monotonic()
         document_id = _noting_insert(insert_s, lambda: split_document(pages, PROVIDER))
-        split_s = time.monotonic() - begun
+        split_s = time.monotonic() - started
         progress("publishing")
-        taken = [_publish(document_id) for _ in range(5)]
+        launch_s = [_publish(document_id) for _ in range(5)]
         plain_s = _plain_chord_s(pages)
     return {
-        "publish_2000_s": round(median(taken), 3),
-        f"launch, {WIDTH} lanes": spread(taken, "s", 3),
+        "publish_2000_s": round(median(launch_s), 3),
+        f"launch, {WIDTH} lanes": spread(launch_s, "s", 3),
         f"a plain chord of {pages} messages, s": round(plain_s, 2),
         f"inserting {pages} page rows, s": round(insert_s[0], 3),
-        "submit and split in all, pictures made, s": round(split_s, 2),
+        "submit and split in all, with pictures, s": round(split_s, 2),
     }
 
 
-def _noting_insert(taken: list[float], work: Callable[[], str]) -> str:
-    """`work`, with the time noted that its page rows take."""
+def _noting_insert(insert_s: list[float], work: Callable[[], str]) -> str:
+    """Run `work` and note the seconds of its insertion of page rows."""
     from pipeline.flows.documents.work import split
 
     commit = split.insert_pages
 
     def timed(*args: Any) -> None:
-        begun = time.monotonic()
+        started = time.monotonic()
         commit(*args)
-        taken.append(time.monotonic() - begun)
+        insert_s.append(time.monotonic() - started)
 
     with patch.object(split, "insert_pages", timed):
         return work()
 
 
 def _publish(document_id: str) -> float:
-    """Seconds of `launch`, which sends the chord of the document's lanes."""
+    """Return the seconds of `launch`, which sends the chord of the document's lanes."""
     from pipeline.engine.metrics import queue_depths
     from tasks.documents.canvas import TASKS
 
     redis = get_context().redis
     redis.delete(QUEUE, f"penstock:places:documents:{document_id}")
-    begun = time.monotonic()
+    started = time.monotonic()
     TASKS.launch(document_id)
     ended = time.monotonic()
     sent = queue_depths(redis, [QUEUE])[QUEUE]
     if not 1 <= sent <= min(WIDTH, get_settings().providers[PROVIDER].concurrency):
         raise BenchmarkError(f"messages that were sent: {sent}")
-    return ended - begun
+    return ended - started
 
 
 def _plain_chord_s(messages: int) -> float:
@@ -77,6 +77,6 @@ def _plain_chord_s(messages: int) -> float:
 
     from benchmarks.empty_tasks import done, unit
 
-    begun = time.monotonic()
+    started = time.monotonic()
     chord(group(unit.si(n).set(queue=QUEUE) for n in range(messages)), done.si("plain")).apply_async()
-    return time.monotonic() - begun
+    return time.monotonic() - started

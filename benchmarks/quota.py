@@ -1,7 +1,7 @@
-"""A rate-limited provider: Penstock's gates beside plain Celery tasks that try again with back-off.
+"""A rate-limited provider: Penstock's gates beside plain Celery tasks that retry with back-off.
 
-Calls at a provider that allows ten a second and takes 0.3 s for each, by two threads workers; small jobs of 3 calls
-come when the large one is under way.
+Two workers with thread pools call a provider that allows ten calls a second and takes 0.3 s for each. Small jobs of 3
+calls come while the large job is under way.
 """
 
 import os
@@ -46,7 +46,7 @@ TIMEOUT_S = 240
 
 @dataclass(frozen=True)
 class Outcome:
-    """How one of the two did."""
+    """The figures of Penstock or of plain Celery."""
 
     quota_used: float
     rejections: int
@@ -54,43 +54,43 @@ class Outcome:
 
 
 def measure_gates(calls: int = 300, jobs: int = 1) -> Figures:
-    """quota_used, rejections, small_job_s: one long document, with small ones beside it, one after the other."""
+    """Measure quota_used, rejections and small_job_s: a long document, and small documents beside it in sequence."""
     progress(f"{calls} calls through a gate, {jobs} small jobs among them")
     with embedded_redis(), _provider() as url:
-        found = _penstock(url, calls, jobs)
-    times = found.small_jobs_s
+        outcome = _penstock(url, calls, jobs)
+    times = outcome.small_jobs_s
     return {
-        "quota_used": round(found.quota_used, 3),
-        "rejections": found.rejections,
+        "quota_used": round(outcome.quota_used, 3),
+        "rejections": outcome.rejections,
         "small_job_s": round(percentile(times, 0.95), 2),
         "small jobs, fastest, median, slowest, s": f"{min(times):.2f} {percentile(times, 0.5):.2f} {max(times):.2f}",
     }
 
 
 def measure_plain(calls: int = 300) -> Figures:
-    """plain_quota_used, plain_rejections, plain_small_job_s."""
+    """Measure plain_quota_used, plain_rejections and plain_small_job_s."""
     progress(f"{calls} calls by plain Celery tasks")
     with embedded_redis(), _provider() as url:
-        found = _plain(url, calls)
+        outcome = _plain(url, calls)
     return {
-        "plain_quota_used": round(found.quota_used, 3),
-        "plain_rejections": found.rejections,
-        "plain_small_job_s": round(found.small_jobs_s[0], 2),
+        "plain_quota_used": round(outcome.quota_used, 3),
+        "plain_rejections": outcome.rejections,
+        "plain_small_job_s": round(outcome.small_jobs_s[0], 2),
     }
 
 
 def measure_admissions(window: int = 100_000, times: int = 1000, at_once: Sequence[int] = (2, 4, 8)) -> Figures:
-    """admission_ms: an admission with its stamp and finish, by the window's size and by workers asking at once."""
+    """Measure admission_ms: an admission with its stamp and finish, by size of the window and number of workers."""
     with embedded_redis():
         costs = {f"1 worker, window of {size:,}": _admission_ms(size, times) for size in (10, 1_000, window)}
         for workers in at_once:
             costs[f"{workers} workers, window of {window:,}"] = _admission_ms_at_once(workers, times)
-    return {"admission_ms": costs["1 worker, window of 1,000"], **{f"{what}, ms": ms for what, ms in costs.items()}}
+    return {"admission_ms": costs["1 worker, window of 1,000"], **{f"{label}, ms": ms for label, ms in costs.items()}}
 
 
 @contextmanager
 def _provider() -> Iterator[str]:
-    """A provider that allows `RATE` calls a second and takes `LATENCY_S` for each; its address."""
+    """Run a provider that allows `RATE` calls a second and takes `LATENCY_S` for each; yield its address."""
     with provider_server("--latency", str(LATENCY_S), "--limit-per-s", str(RATE)) as url:
         yield url
 
@@ -99,27 +99,27 @@ def _outcome(url: str, calls: int, small_jobs_s: list[float]) -> Outcome:
     records = ask(url, "__stats")["records"]
     good = sorted(record["time"] for record in records if record["status"] == 200)
     assert len(good) == calls, f"{len(good)} of {calls} calls were answered"
-    # The first window is full at once: n calls need at least (n - 10) / 10 s.
+    # The calls of the first window need no wait: n calls need at least (n - 10) / 10 s.
     ideal_s = (calls - RATE) / RATE
     return Outcome(min(1.0, ideal_s / (good[-1] - good[0])), len(records) - len(good), small_jobs_s)
 
 
 def _timed_beside(large: Callable[[], None], small: Callable[[], None], times: int = 1) -> list[float]:
-    """Seconds of each small job, one after the other; the first begins some seconds after the large one."""
+    """Run small jobs in sequence, some seconds after the start of the large job; return the seconds of each."""
     thread = threading.Thread(target=large)
     thread.start()
     time.sleep(SMALL_AFTER_S)
     took_s = []
     for _ in range(times):
-        begun = time.monotonic()
+        started = time.monotonic()
         small()
-        took_s.append(time.monotonic() - begun)
+        took_s.append(time.monotonic() - started)
     thread.join()
     return took_s
 
 
 def _penstock(url: str, calls: int, jobs: int) -> Outcome:
-    """So many calls by the documents flow, those of the small jobs among them."""
+    """Make this many calls through the documents flow, including the calls of the small jobs."""
     use_provider(url, limits=f"{RATE}/s", concurrency=CONCURRENCY)
     migrate(get_context().db)
     from tasks.documents import submit
@@ -160,46 +160,46 @@ def _gate() -> Gate:
 
 
 def _admission_ms(window: int, times: int) -> float:
-    """Milliseconds of an admission to a window that is nearly full."""
+    """Return the milliseconds of an admission to a window that is nearly full."""
     progress(f"admissions to a window of {window:,}")
     own = _gate()
     own.own.configure([Window(window, 3600)], None)
     own.shared.configure([], None)
     for _ in range(window - 1 - own.look().windows[0].used):
         own.stamp("fill")
-    begun = time.perf_counter()
+    started = time.perf_counter()
     for number in range(times):
         own.admit(str(number % 7))
-    return round((time.perf_counter() - begun) * 1000 / times, 3)
+    return round((time.perf_counter() - started) * 1000 / times, 3)
 
 
 def _admission_ms_at_once(workers: int, times: int) -> float:
-    """The same, by processes that ask at once."""
+    """Return the same for processes that ask at once."""
     command = [sys.executable, "-m", "benchmarks.quota", str(times)]
     running = [
         subprocess.Popen([*command, str(number)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         for number in range(workers)
     ]
-    for one in running:
-        assert one.stdout
-        one.stdout.readline()
-    for one in running:
-        assert one.stdin
-        one.stdin.write("\n")
-        one.stdin.flush()
-    return round(sum(float(one.communicate(timeout=60)[0]) for one in running) / workers, 3)
+    for child in running:
+        assert child.stdout
+        child.stdout.readline()
+    for child in running:
+        assert child.stdin
+        child.stdin.write("\n")
+        child.stdin.flush()
+    return round(sum(float(child.communicate(timeout=60)[0]) for child in running) / workers, 3)
 
 
 def _admit(times: int, name: str) -> None:
-    """A process that says when it is ready, waits for a line, asks the gate so often, and prints what that took."""
+    """Print `ready`, wait for a line, ask the gate this many times, and print the milliseconds of an admission."""
     own = _gate()
     own.admit("warm-up")
     print("ready", flush=True)
     sys.stdin.readline()
-    begun = time.perf_counter()
+    started = time.perf_counter()
     for number in range(times):
         own.admit(f"{name}-{number % 7}")
-    print((time.perf_counter() - begun) * 1000 / times)
+    print((time.perf_counter() - started) * 1000 / times)
 
 
 if __name__ == "__main__":

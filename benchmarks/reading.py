@@ -1,4 +1,4 @@
-"""What a reader takes from Markdown: its words without marks, headings, list items, and tables as grids of cells."""
+"""The content of Markdown for a reader: words without marks, headings, list items, and tables as grids of cells."""
 
 import html
 import re
@@ -52,14 +52,14 @@ class Item(NamedTuple):
 
 
 class Cell(NamedTuple):
-    """A cell; one that spans rows or columns is in each of their places, with the same `origin`."""
+    """A cell. A cell that spans rows or columns is in each of their places, with the same `origin`."""
 
     text: str
     origin: tuple[int, int]
 
 
 Grid = list[list[Cell]]
-"""Rows of a table, filled up to the same length."""
+"""Rows of a table, padded to the same length."""
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,7 @@ class Reading:
 
 
 def plain(text: str) -> str:
-    """The text as it reads: no Markdown marks and HTML tags, one kind of quotes, dashes and spaces, NFKC."""
+    """Return the text without Markdown marks and HTML tags, with one kind of quotes, dashes and spaces, in NFKC."""
     text = _AUTOLINK.sub(r"\1", text)
     text = html.unescape(_TAG.sub(" ", _INLINE.sub("", text)))
     text = _FOOTNOTE.sub(r"\1", _LINK.sub(r"\1", text))
@@ -108,25 +108,25 @@ def plain(text: str) -> str:
 def _headings(markdown: str) -> Iterator[Heading]:
     before = ""
     for line in markdown.splitlines():
-        if found := _HEADING.match(line):
-            yield Heading(len(found[1]), plain(found[2]))
-        elif (found := _UNDERLINE.match(line)) and before.strip() and "|" not in before and not _HEADING.match(before):
-            yield Heading(1 if found[1][0] == "=" else 2, plain(before))
+        if mark := _HEADING.match(line):
+            yield Heading(len(mark[1]), plain(mark[2]))
+        elif (mark := _UNDERLINE.match(line)) and before.strip() and "|" not in before and not _HEADING.match(before):
+            yield Heading(1 if mark[1][0] == "=" else 2, plain(before))
         before = line
     for level, text in _HTML_HEADING.findall(markdown):
         yield Heading(int(level), plain(text))
 
 
 def _items(lines: list[str]) -> Iterator[Item]:
-    """List items, with the lines that continue them."""
+    """Yield list items, with the lines that continue them."""
     ordered, parts = False, list[str]()
     for line in [*lines, ""]:
-        found = _ITEM.match(line)
-        if parts and (found or not line.strip() or _HEADING.match(line) or line.lstrip().startswith("|")):
+        marker = _ITEM.match(line)
+        if parts and (marker or not line.strip() or _HEADING.match(line) or line.lstrip().startswith("|")):
             yield Item(ordered, plain(" ".join(parts)))
             parts = []
-        if found and not _RULE.match(line):
-            ordered, parts = found[1] is not None, [found[2]]
+        if marker and not _RULE.match(line):
+            ordered, parts = marker[1] is not None, [marker[2]]
         elif parts:
             parts.append(line.strip())
 
@@ -158,7 +158,7 @@ def _pipe_row(line: str) -> list[str]:
 
 
 class _HtmlTables(HTMLParser):
-    """Collects the grids of HTML tables, spans filled. A table within a cell is text of that cell."""
+    """Collects the grids of HTML tables and fills spans. A table within a cell is text of that cell."""
 
     def __init__(self) -> None:
         super().__init__(convert_charrefs=True)
@@ -179,8 +179,8 @@ class _HtmlTables(HTMLParser):
             self._row += 1
         elif self._depth == 1 and tag in {"td", "th"}:
             self._end_cell()
-            found = dict(attrs)
-            self._cell, self._span = [], (_count(found.get("rowspan")), _count(found.get("colspan")))
+            attributes = dict(attrs)
+            self._cell, self._span = [], (_count(attributes.get("rowspan")), _count(attributes.get("colspan")))
         elif self._cell is not None and tag in {"br", "p", "div", "li"}:
             self._cell.append(" ")
 

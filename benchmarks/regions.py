@@ -1,7 +1,7 @@
-"""What the layout model sees on a page: `python -m benchmarks.regions PDF PAGE [PNG]`.
+"""The layout model's regions of a page: `python -m benchmarks.regions PDF PAGE [PNG]`.
 
-Prints each region, the surest first, and whether `auto` would have asked. Draws them over the page, if a file for that
-is named.
+Prints each region, the highest score first, and whether `auto` would call the model. With a PNG file, draws the regions
+over the page.
 """
 
 import argparse
@@ -38,12 +38,12 @@ def main() -> None:
     parser.add_argument("page", type=int)
     parser.add_argument("png", type=Path, nargs="?")
     arguments = parser.parse_args()
-    content, picture = _look(arguments.pdf, arguments.page)
+    content, picture = _read_page(arguments.pdf, arguments.page)
     survey = conversion.survey(arguments.pdf, [arguments.page], Options(), lambda: None)
     profile = DocumentProfile.from_dict(json.loads(survey))
     fit = layout.cleaned(content, profile)
-    asked = doubt.wants_regions(fit, layout.profile_for(fit, profile))
-    print("`auto` asks" if asked else "`auto` does not ask")
+    requested = doubt.wants_regions(fit, layout.profile_for(fit, profile))
+    print("`auto` calls the model" if requested else "`auto` does not call the model")
     draw = ImageDraw.Draw(picture)
     scale = picture.width / content.width
     regions = cleaned(layout_model.regions(picture, content, 1), content.width, content.height)
@@ -56,8 +56,8 @@ def main() -> None:
         picture.save(arguments.png)
 
 
-def _look(source: Path, number: int) -> tuple[PageContent, Image.Image]:
-    """The text layer's lines, and a picture of the page."""
+def _read_page(source: Path, number: int) -> tuple[PageContent, Image.Image]:
+    """Return the lines of the text layer and a picture of the page."""
     with pdfium.open_document(source) as document, document.page(number) as page:
         lines = text_layer.read(page).lines
         return PageContent(*page.size, tuple(lines)), page.render(150, layout_model.PIXELS)

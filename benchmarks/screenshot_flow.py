@@ -1,7 +1,7 @@
 """Screenshots on a running stack (SQLite, the embedded Redis), with a provider that takes half a second a call.
 
-`measure_use`: 1,000 frames in 200 batches; how much of four calls at once is used. `measure_realtime`: how long batches
-take that come now and then while 2,000 frames wait to be recovered, beside the same on an idle stack.
+`measure_use`: the use of four calls at once by 1,000 frames in 200 batches. `measure_realtime`: the time of new batches
+while 2,000 frames wait for recovery, beside the same on an idle stack.
 """
 
 import hashlib
@@ -42,20 +42,20 @@ PROVIDER_OPTIONS = (
     "tests.support.screenshot_model:answer",
 )
 OLD = timedelta(minutes=10)
-"""Recovery begins at five."""
+"""Age of the backlog. Recovery takes batches from an age of five minutes."""
 _numbers = itertools.count(1)
 
 
 def measure_use(shots: int = 1000) -> Figures:
-    """provider_utilisation: seconds of calls, of those that four calls at once would have had."""
+    """Measure provider_utilisation: seconds of calls, of the seconds of four calls at once."""
     with _running() as url:
         progress(f"{shots} frames, {2 * shots / BATCH / PLACES * LATENCY_S:.0f} s at best")
         batches = fill(get_context(), shots, datetime.now(UTC))
-        begun = time.monotonic()
+        started = time.monotonic()
         _launch()
         wait_until("all batches", partial(_all_done, batches), 120, every_s=0.1)
-        total_s = time.monotonic() - begun
-        # What follows a batch's nodes makes no calls here: each batch is a thread of its own.
+        total_s = time.monotonic() - started
+        # The stages after a batch's nodes make no calls here: each batch is a thread of its own.
         seen = ask(url, "__stats?records=0")
     calls = 2 * shots // BATCH
     if seen["by_status"] != {"200": calls} or seen["max_concurrent"] > PLACES:
@@ -70,29 +70,29 @@ def measure_use(shots: int = 1000) -> Figures:
 
 
 def measure_realtime(backlog: int = 2000, samples: int = 20, every_s: float = 2.0) -> Figures:
-    """realtime_p95_ratio: a new batch from its making to its nodes, beside a backlog, of the same on an idle stack."""
+    """Measure realtime_p95_ratio: a batch from creation to nodes beside a backlog, of the same on an idle stack."""
     with _running():
         progress("new batches on an idle stack")
         _one_after_another(2)
         idle = _seconds(_one_after_another(samples))
-        progress(f"new batches while {backlog} frames wait to be recovered")
+        progress(f"new batches while {backlog} frames wait for recovery")
         waiting = fill(get_context(), backlog, datetime.now(UTC) - OLD)
         _launch()
-        wait_until("the backlog to be at work", lambda: _done(waiting) >= PLACES, 60)
+        wait_until("the first batches of the backlog", lambda: _done(waiting) >= PLACES, 60)
         busy = _seconds(_now_and_then(samples, every_s))
-        left = len(waiting) - _done(waiting)
-    if not left:
-        raise BenchmarkError("the backlog was done before the last new batch: nothing was in its way")
+        remaining = len(waiting) - _done(waiting)
+    if not remaining:
+        raise BenchmarkError("the backlog was done before the last new batch, so it did not delay that batch")
     return {
         "realtime_p95_ratio": round(percentile(busy, 0.95) / percentile(idle, 0.95), 2),
         "new batch, idle: median, p95, s": f"{percentile(idle, 0.5):.2f}, {percentile(idle, 0.95):.2f}",
         "new batch, beside the backlog: median, p95, s": f"{percentile(busy, 0.5):.2f}, {percentile(busy, 0.95):.2f}",
-        "backlog, batches done meanwhile": len(waiting) - left,
+        "batches of the backlog done beside them": len(waiting) - remaining,
     }
 
 
 def fill(context: Context, count: int, at: datetime, source: str = "screen:1") -> list[int]:
-    """Frames in batches of five that came at `at`, without a message to anybody; the batches' ids."""
+    """Insert frames of the time `at` in batches of five without a message; return the ids of the batches."""
     from sqlalchemy import insert
 
     from pipeline.engine.tables import insert_if_absent
@@ -105,14 +105,14 @@ def fill(context: Context, count: int, at: datetime, source: str = "screen:1") -
     def work(session: Any) -> list[int]:
         insert_if_absent(session, SOURCES, {"key": source, "active": True, "created_at": at, "seen_at": at})
         buffer.lock_source(session, source)
-        made = []
+        batches = []
         for start in range(0, len(rows), BATCH):
             some = [
                 session.execute(insert(SHOTS).values(row).returning(SHOTS)).one() for row in rows[start : start + BATCH]
             ]
             shots, times = [shot_of(row) for row in some], [row.ts for row in some]
-            made.append(buffer.make(session, source, shots, times, context.settings.screenshots))
-        return [batch for batch in made if batch is not None]
+            batches.append(buffer.make(session, source, shots, times, context.settings.screenshots))
+        return [batch for batch in batches if batch is not None]
 
     return context.db.run(work)
 
@@ -121,7 +121,7 @@ _pictures: dict[int, bytes] = {}
 
 
 def _stored(context: Context, source: str, at: datetime, number: int) -> dict[str, Any]:
-    """A frame's row, and its file. Forty pictures in turn: what they show is nobody's concern here."""
+    """Write a frame's file and return its row. Forty pictures take turns, since their content does not matter here."""
     from tests.support.screenshot_model import frame_bytes
 
     kind = number % 40
@@ -146,23 +146,23 @@ def _stored(context: Context, source: str, at: datetime, number: int) -> dict[st
 
 
 def _one_after_another(count: int) -> list[int]:
-    made = []
+    batches = []
     for _ in range(count):
-        one = fill(get_context(), BATCH, datetime.now(UTC), "screen:2")
+        batch = fill(get_context(), BATCH, datetime.now(UTC), "screen:2")
         _launch()
-        wait_until("a new batch", partial(_all_done, one), 60)
-        made += one
-    return made
+        wait_until("a new batch", partial(_all_done, batch), 60)
+        batches += batch
+    return batches
 
 
 def _now_and_then(count: int, every_s: float) -> list[int]:
-    made = []
+    batches = []
     for _ in range(count):
-        made += fill(get_context(), BATCH, datetime.now(UTC), "screen:2")
+        batches += fill(get_context(), BATCH, datetime.now(UTC), "screen:2")
         _launch()
         time.sleep(every_s)
-    wait_until("the new batches", lambda: _done(made) == count, 60)
-    return made
+    wait_until("the new batches", lambda: _done(batches) == count, 60)
+    return batches
 
 
 def _launch() -> None:
@@ -177,7 +177,7 @@ def _all_done(batches: Sequence[int]) -> bool:
 
 
 def _done(batches: Sequence[int]) -> int:
-    """How many of these batches have become nodes."""
+    """Count the finished batches among these."""
     from sqlalchemy import func, select
 
     from pipeline.flows.screenshots.models import BATCHES
@@ -188,7 +188,7 @@ def _done(batches: Sequence[int]) -> int:
 
 
 def _seconds(batches: Sequence[int]) -> list[float]:
-    """From each batch's making to its nodes."""
+    """Return the seconds of each batch from its creation to its nodes."""
     from sqlalchemy import select
 
     from pipeline.flows.screenshots.models import BATCHES
@@ -200,7 +200,7 @@ def _seconds(batches: Sequence[int]) -> list[float]:
 
 @contextmanager
 def _running() -> Iterator[str]:
-    """A stack and a provider, both warm; the provider's address."""
+    """Run a stack and a provider and warm them up; yield the provider's address."""
     with provider_server(*PROVIDER_OPTIONS) as url:
         use_provider(url)
         use_settings(PENSTOCK_SCREENSHOTS__VISION_PROVIDER=PROVIDER, PENSTOCK_SCREENSHOTS__TEXT_PROVIDER=PROVIDER)

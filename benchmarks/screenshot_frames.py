@@ -1,8 +1,8 @@
-"""What taking a screenshot in costs.
+"""The cost of a screenshot's intake.
 
-`png_ratio`: frames hashed and judged in a second, as a part of what `imagehash` alone does with the same files. 1 is as
-fast. `jpeg_draft_speedup`: the same for JPEG, which is decoded at a smaller size. Both by processor time, which is the
-same on a busy machine. `bytes_per_1000`: disk for 1,000 accepted 1080p frames, files and rows.
+`png_ratio`: frames hashed and judged in a second, of those that `imagehash` alone hashes; 1 is as fast.
+`jpeg_draft_speedup`: the same for JPEG, which we decode at a smaller size. Both use CPU time, which other processes do
+not change. `bytes_per_1000`: disk for 1,000 accepted 1080p frames, files and rows.
 """
 
 import random
@@ -36,7 +36,7 @@ JPEG_QUALITY = 85
 
 @dataclass(frozen=True)
 class Speed:
-    """Milliseconds of processor time: the median over the rounds, summed over all pictures."""
+    """Milliseconds of CPU time: the median over the rounds, summed over all pictures."""
 
     bare_ms: float
     ours_ms: float
@@ -47,12 +47,12 @@ class Speed:
 
 
 def measure_hashing(rounds: int = 7, stored: int = 60) -> dict[str, Any]:
-    """Both ratios, `bytes_per_1000`, and the figures that they come from."""
+    """Measure both ratios, `bytes_per_1000`, and the figures behind them."""
     pictures = screens()
     progress(f"{len(pictures)} screens, {rounds} rounds each as PNG and as JPEG")
     png = compare([encoded(image) for image in pictures], rounds)
     jpeg = compare([encoded(image, "JPEG", quality=JPEG_QUALITY) for image in pictures], rounds)
-    progress(f"{stored} frames taken in")
+    progress(f"intake of {stored} frames")
     return {
         "png_ratio": round(png.ratio, 3),
         "jpeg_draft_speedup": round(jpeg.ratio, 2),
@@ -66,26 +66,31 @@ def measure_hashing(rounds: int = 7, stored: int = 60) -> dict[str, Any]:
 
 
 def screens() -> list[Image.Image]:
-    """The corpus' screenshots where they are at hand, and drawn ones."""
-    found = sorted((CORPUS / "screenshots").glob("*.png"))
+    """Return drawn screens, after the screenshots of the corpus if it is there."""
+    paths = sorted((CORPUS / "screenshots").glob("*.png"))
     drawn = [Desktop(), Desktop(seed=1, dark=True, lines=36), Desktop(seed=2, typed=TYPED), Desktop(dialog="Save?")]
     real = []
-    for path in found:
+    for path in paths:
         with Image.open(path) as opened:
             real.append(opened.convert("RGB"))
     return real + [draw(desktop) for desktop in drawn]
 
 
 def compare(files: Sequence[bytes], rounds: int) -> Speed:
-    """imagehash alone, and our reading and judging, of each file in turn: what disturbs the machine disturbs both."""
+    """Time imagehash alone and our intake in turns with each file, so that other load affects both."""
     rules, now = ScreenshotSettings(), datetime.now(UTC)
     seen = [read_frame(data) for data in files]
-    frames = [Seen(number, one.phash, now) for number, one in enumerate(seen)]
+    frames = [Seen(number, fingerprint.phash, now) for number, fingerprint in enumerate(seen)]
 
     def ours(data: bytes) -> None:
-        one = read_frame(data)
-        # Each is a duplicate of itself: the closer look is part of it.
-        judge(one.phash, frames[-rules.dedup_frames :], rules.dedup_threshold, lambda frame: _same(one, seen[frame.id]))
+        fingerprint = read_frame(data)
+        # Each frame is a duplicate of itself, so the time includes the comparison of sketches.
+        judge(
+            fingerprint.phash,
+            frames[-rules.dedup_frames :],
+            rules.dedup_threshold,
+            lambda frame: _same(fingerprint, seen[frame.id]),
+        )
 
     took: list[tuple[list[float], list[float]]] = [([], []) for _ in files]
     for number in range(rounds):
@@ -93,20 +98,20 @@ def compare(files: Sequence[bytes], rounds: int) -> Speed:
             turns: list[tuple[Callable[[bytes], None], list[float]]] = [(bare, bare_ms), (ours, ours_ms)]
             for work, times in turns if number % 2 else turns[::-1]:
                 times.append(_took_ms(work, data))
-    return Speed(sum(median(one) for one, _ in took), sum(median(other) for _, other in took))
+    return Speed(sum(median(fingerprint) for fingerprint, _ in took), sum(median(other) for _, other in took))
 
 
 def bare(data: bytes) -> None:
-    """The same without Penstock."""
+    """Hash the same file without Penstock."""
     with Image.open(BytesIO(data)) as image:
         imagehash.phash(image, hash_size=16)
 
 
 def measure_storage(frames: int) -> dict[str, float]:
-    """Bytes on disk for 1,000 accepted frames (SQLite), and how many a second are taken in, duplicates or not."""
+    """Measure bytes on disk for 1,000 accepted frames (SQLite), and the intake of new and duplicate frames a second."""
     folder = Path(tempfile.mkdtemp(prefix="penstock-frames-"))
     try:
-        # A line of log for each frame would hide the table.
+        # The log has a line for each frame and would hide the table.
         with capture_logs():
             return _stored(folder, frames)
     finally:
@@ -117,20 +122,20 @@ def _stored(folder: Path, count: int) -> dict[str, float]:
     context = new_context(Settings(data_dir=folder, database_url=f"sqlite:///{folder / 'penstock.db'}"))
     migrate(context.db)
     empty = _bytes_in(folder)
-    begun = datetime.now(UTC)
+    started = datetime.now(UTC)
     frames = [_captured(number) for number in range(count)]
     try:
         accepted, took_s = 0, 0.0
         for number, data in enumerate(frames):
             before = time.perf_counter()
             accepted += ingest(
-                context, data, Frame("screen:1", begun + timedelta(seconds=number), "editor", "report")
+                context, data, Frame("screen:1", started + timedelta(seconds=number), "editor", "report")
             ).accepted
             took_s += time.perf_counter() - before
         used = _bytes_in(folder) - empty
         before = time.perf_counter()
         for number, data in enumerate(frames[-5:]):
-            ingest(context, data, Frame("screen:1", begun + timedelta(hours=1, seconds=number)))
+            ingest(context, data, Frame("screen:1", started + timedelta(hours=1, seconds=number)))
         again_s = (time.perf_counter() - before) / 5
     finally:
         context.db.dispose()
@@ -144,7 +149,7 @@ def _stored(folder: Path, count: int) -> dict[str, float]:
 
 
 def _captured(number: int) -> bytes:
-    """A screen of its own, as `capture` encodes it."""
+    """Draw a screen for this number and encode it as `capture` does."""
     picker = random.Random(number)
     screen = Desktop(seed=number, lines=picker.randint(15, 36), dark=number % 3 == 0)
     return encoded(draw(screen), compress_level=PNG_LEVEL)
@@ -154,11 +159,11 @@ def _bytes_in(folder: Path) -> int:
     return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
 
 
-def _same(one: Fingerprint, other: Fingerprint) -> bool:
-    return not differs(one.sketch, other.sketch)
+def _same(first: Fingerprint, second: Fingerprint) -> bool:
+    return not differs(first.sketch, second.sketch)
 
 
 def _took_ms(work: Callable[[bytes], None], data: bytes) -> float:
-    begun = time.thread_time()
+    started = time.thread_time()
     work(data)
-    return (time.thread_time() - begun) * 1000
+    return (time.thread_time() - started) * 1000

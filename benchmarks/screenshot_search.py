@@ -1,6 +1,6 @@
-"""How long a search over many nodes takes: full text and vectors fused, in one process and in a new one.
+"""The time of a search over many nodes: full text and vectors fused, in a warm process and in a new one.
 
-A database is filled and asked some hundred different things: common and rare words, English and Chinese, with and
+Fills a database and runs about a hundred different queries: common and rare words, English and Chinese, with and
 without filters, before and between changes.
 """
 
@@ -53,13 +53,13 @@ NOW = datetime(2026, 6, 1, tzinfo=UTC)
 
 
 def measure_search(nodes: int = NODES_COUNT, database_url: str = "") -> Figures:
-    """The figures by name, `search_p95_ms` above all. Without a URL: an SQLite file, which is removed afterwards."""
+    """Measure `search_p95_ms` and the figures behind it, by default with a temporary SQLite file."""
     with tempfile.TemporaryDirectory(prefix="penstock-search-") as folder:
         context = context_for(Path(folder), database_url)
         try:
-            begun = time.perf_counter()
+            started = time.perf_counter()
             fill(context, nodes)
-            built_s = time.perf_counter() - begun
+            built_s = time.perf_counter() - started
             cold = _cold(Path(folder), database_url)
             return {**_warm(context, nodes), **cold, "recall_at_10": recall(context), "build_s": round(built_s, 1)}
         finally:
@@ -72,15 +72,15 @@ def context_for(folder: Path, database_url: str = "") -> Context:
 
 
 def fill(context: Context, count: int) -> None:
-    """A database with so many analysed frames, a node for each, full text and vectors."""
+    """Insert this many analysed frames with a node for each, its full text and its vector."""
     migrate(context.db)
     hashed = HashedWords()
-    made = screenshot_texts.nodes(count)
+    made_up = screenshot_texts.nodes(count)
     with context.db.transaction() as session:
         row = {"key": "screen:1", "active": True, "pressure": 0, "created_at": NOW, "seen_at": NOW}
         session.execute(insert(SOURCES).values(**row))
     first = 1
-    while portion := list(islice(made, _PORTION)):
+    while portion := list(islice(made_up, _PORTION)):
         ids = range(first, first + len(portion))
         first += len(portion)
         with context.db.transaction() as session:
@@ -139,7 +139,7 @@ def _text(number: int, node: MadeUp) -> Text:
 
 
 class HashedWords:
-    """The lexical vectors of many texts: each word's share is computed once. The same vectors, but for rounding."""
+    """Lexical vectors of many texts: computes each word's share once. The vectors are the same but for rounding."""
 
     def __init__(self) -> None:
         self._known: dict[str, tuple[NDArray[np.int64], NDArray[np.float64]]] = {}
@@ -156,14 +156,14 @@ class HashedWords:
 
     def _shares(self, word: str) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
         if word not in self._known:
-            found = [(zlib.crc32(feature.encode()), weight) for feature, weight in lexical._features(word)]
-            places = np.array([code % lexical.DIMS for code, _ in found])
-            self._known[word] = places, np.array([w if code & 0x8000_0000 else -w for code, w in found])
+            weights = [(zlib.crc32(feature.encode()), weight) for feature, weight in lexical._features(word)]
+            places = np.array([code % lexical.DIMS for code, _ in weights])
+            self._known[word] = places, np.array([w if code & 0x8000_0000 else -w for code, w in weights])
         return self._known[word]
 
 
-def asked(count: int) -> Iterator[tuple[str, dict[str, Any]]]:
-    """(words, filters): three in five without a filter; else a time, short or long, an app, or both."""
+def query_filters(count: int) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield (query, filters). Three in five have no filter; others have a short or long time, an app, or both."""
     newest = BEGIN + timedelta(minutes=count)
     day, week, month = ({"since": newest - timedelta(days=days)} for days in (1, 7, 30))
     filters: Sequence[dict[str, Any]] = (
@@ -179,12 +179,12 @@ def asked(count: int) -> Iterator[tuple[str, dict[str, Any]]]:
         {**week, "app": "微信"},
     )
     for number, words in enumerate(screenshot_texts.queries(QUERIES)):
-        # Seven kinds of words, ten of filters: each meets each.
+        # Seven kinds of queries and ten of filters: each kind meets each.
         yield words, filters[number % len(filters)]
 
 
 def ask(context: Context, words: str, **filters: Any) -> Found:
-    """One search as the CLI makes it: the query's vector is made here, too."""
+    """Search once as the CLI does, including the vector of the query."""
     values = LexicalEmbeddings().embed([words]).vectors[0]
     return search.search(context, words, vector=QueryVector(MODEL, values), **filters)
 
@@ -195,23 +195,23 @@ def _warm(context: Context, count: int) -> Figures:
     filtered: list[float] = []
     after_change: list[float] = []
     cpu: list[float] = []
-    for words, filters in asked(count):
-        begun, cpu_begun = time.perf_counter(), time.process_time()
+    for words, filters in query_filters(count):
+        started, cpu_started = time.perf_counter(), time.process_time()
         ask(context, words, **filters)
-        cpu.append((time.process_time() - cpu_begun) * 1000)
-        (filtered if filters else plain).append(_ms_since(begun))
+        cpu.append((time.process_time() - cpu_started) * 1000)
+        (filtered if filters else plain).append(_ms_since(started))
     for words in screenshot_texts.queries(40, seed=9):
         with context.db.transaction() as session:
             node = next(screenshot_texts.nodes(1, seed=len(after_change)))
             vectors.upsert(session, nodes.KIND, MODEL, [(1, HashedWords().vector(node))])
-        begun = time.perf_counter()
+        started = time.perf_counter()
         ask(context, words)
-        after_change.append(_ms_since(begun))
+        after_change.append(_ms_since(started))
     both = [*plain, *filtered]
     return {
         "search_p95_ms": _ms(both, 0.95),
         "search_median_ms": _ms(both, 0.5),
-        # What it takes of the processors: on a machine that others use as well, this says more.
+        # CPU time says more on a machine that others use as well.
         "search_p95_cpu_ms": _ms(cpu, 0.95),
         "search_worst_ms": _ms(both, 1),
         "plain_p95_ms": _ms(plain, 0.95),
@@ -221,27 +221,27 @@ def _warm(context: Context, count: int) -> Figures:
 
 
 def _cold(folder: Path, database_url: str) -> Figures:
-    """The first search of a new process, without its imports; and the most memory that the process had."""
+    """Measure the first search of a new process, without its imports, and its peak memory."""
     command = [sys.executable, "-m", "benchmarks.screenshot_search", str(folder), database_url]
     done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, timeout=_COLD_LIMIT_S, check=True)
-    found: Figures = json.loads(done.stdout.splitlines()[-1])
-    return found
+    figures: Figures = json.loads(done.stdout.splitlines()[-1])
+    return figures
 
 
 def _once(folder: Path, database_url: str) -> Figures:
     context = context_for(folder, database_url)
     before = peak_mb()
-    begun = time.perf_counter()
+    started = time.perf_counter()
     ask(context, "数据库 review")
-    first = _ms_since(begun)
+    first = _ms_since(started)
     context.db.dispose()
     return {"cold_ms": round(first, 1), "memory_mb": round(peak_mb() - before, 1)}
 
 
 def recall(context: Context, queries: int = 100) -> float:
-    """Share of the ten best by vector alone that is found; what scores like the tenth counts as well."""
-    asked_for = screenshot_texts.queries(queries, seed=10)
-    wanted = np.array(LexicalEmbeddings().embed(asked_for).vectors, np.float32)
+    """Return the share of the ten best hits by vector alone that the search returns. Ties with the tenth count."""
+    texts = screenshot_texts.queries(queries, seed=10)
+    wanted = np.array(LexicalEmbeddings().embed(texts).vectors, np.float32)
     with context.db.read() as session:
         query = select(VECTORS.c.data).where(VECTORS.c.kind == nodes.KIND).execution_options(yield_per=_PORTION)
         exact = [
@@ -257,8 +257,8 @@ def recall(context: Context, queries: int = 100) -> float:
     return round(float(np.mean(shares)), 4)
 
 
-def _ms_since(begun: float) -> float:
-    return (time.perf_counter() - begun) * 1000
+def _ms_since(started: float) -> float:
+    return (time.perf_counter() - started) * 1000
 
 
 def _ms(values: Sequence[float], share: float) -> float:

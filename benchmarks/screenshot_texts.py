@@ -1,7 +1,7 @@
-"""Made-up nodes for benchmarks: what somebody does at a screen, in English and Chinese, the same for the same seed.
+"""Made-up nodes for benchmarks: texts of work at a screen, in English and Chinese, the same for the same seed.
 
-Words are as uneven as real ones: a few are in a tenth of all nodes, most are rare (Zipf). English ones are compounds of
-real stems, so that they share letter groups like real ones; each node is about one subject of its own.
+Words are as uneven as real ones: a few are in a tenth of all nodes, most are rare (Zipf). English words are compounds
+of real stems, so that they share letter groups like real words. Each node has a subject of its own.
 """
 
 from collections.abc import Iterator, Sequence
@@ -44,7 +44,7 @@ _CHINESE = _listed(
 
 @dataclass(frozen=True)
 class MadeUp:
-    """A node's text, and the frame that it rests on."""
+    """The text of a node and of its frame."""
 
     title: str
     summary: str
@@ -56,7 +56,7 @@ class MadeUp:
 
 
 def nodes(count: int, seed: int = 7) -> Iterator[MadeUp]:
-    """One node a minute."""
+    """Yield a node for each minute."""
     random = np.random.default_rng(seed)
     words = Words(random)
     for number in range(count):
@@ -79,31 +79,31 @@ def nodes(count: int, seed: int = 7) -> Iterator[MadeUp]:
 
 
 def queries(count: int, seed: int = 8) -> list[str]:
-    """What is looked for: one to five words, common ones, rare ones, a mixture, or the name of one node."""
+    """Return queries of one to five words: common, rare, or mixed words, or the name of one node."""
     random = np.random.default_rng(seed)
     words = Words(random)
-    found = []
+    texts = []
     for number in range(count):
         chinese = number % 5 in {1, 3}
         kind = number % 7
         if kind == 0:
-            asked: Sequence[str] = words.common(1 + number % 3, chinese=chinese)
+            terms: Sequence[str] = words.common(1 + number % 3, chinese=chinese)
         elif kind == 1:
-            asked = [f"PEN-{int(random.integers(0, 1000))}", *words.common(1, chinese=chinese)]
+            terms = [f"PEN-{int(random.integers(0, 1000))}", *words.common(1, chinese=chinese)]
         elif kind in {2, 3}:
-            asked = [*words.common(1, chinese=chinese), *words.some(1 + number % 2, chinese=chinese)]
+            terms = [*words.common(1, chinese=chinese), *words.some(1 + number % 2, chinese=chinese)]
         else:
-            asked = words.some(1 + number % 5, chinese=chinese)
-        found.append(" ".join(asked))
-    return found
+            terms = words.some(1 + number % 5, chinese=chinese)
+        texts.append(" ".join(terms))
+    return texts
 
 
 class Words:
-    """Draws words: the n-th most frequent one is n times as rare as the first."""
+    """Draws words. The n-th most frequent word is n times as rare as the first."""
 
     def __init__(self, random: Generator) -> None:
         self._random = random
-        # The order of frequency is the same for every seed: queries and nodes speak one language.
+        # The order of frequency is the same for every seed, so that queries and nodes share their words.
         order = np.random.default_rng(1)
         english = [f"{before}{stem}{after}" for before in _BEFORE for stem in _STEMS for after in _AFTER]
         chinese = [first + second for first in _CHINESE for second in _CHINESE if first != second]
@@ -120,7 +120,7 @@ class Words:
 
 
 def _zipf(count: int) -> "np.ndarray[tuple[int], np.dtype[np.float64]]":
-    """Cumulative shares. Flattened at the top: words that are everywhere are `COMMON`."""
+    """Return cumulative shares of words. The top is flat, since `COMMON` has the words of every node."""
     shares = 1 / (np.arange(count) + 20)
     return np.asarray(np.cumsum(shares / shares.sum()))
 

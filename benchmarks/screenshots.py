@@ -1,7 +1,7 @@
 """The screenshots flow, measured: `python -m benchmarks.screenshots [--quick] [--only NAME …]`.
 
-Prints a table as it goes (what it is doing goes to standard error), and as its last line one JSON object with the keys
-of `AIMS`. Each part runs in a process and a data folder of its own, which end with it.
+Prints progress to standard error, a table, and as its last line one JSON object with the keys of `AIMS`. Each part
+runs in a process and a data folder of its own, which end with it.
 """
 
 import sys

@@ -1,8 +1,8 @@
 """Speed and memory of local conversion, in a process of its own: `python -m benchmarks.speed PDF [--quick]`.
 
-Prints one JSON object. `pages_per_s`: of pages with a text layer on one core, the best of some rounds;
-`model_pages_per_s`: the same where the layout model looks at each page; `peak_mb`: the most memory (RSS) that the
-process had, with that of the child that reads for it.
+Prints one JSON object. `pages_per_s`: pages with a text layer on one core, the best of several rounds;
+`model_pages_per_s`: the same with the layout model on each page; `peak_mb`: the peak memory (RSS) of the process and of
+the child that reads for it.
 """
 
 import json
@@ -29,7 +29,7 @@ ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_
 
 
 def measure_apart(source: Path, *, quick: bool) -> dict[str, float]:
-    """The figures by name, from a process of its own. Raises `subprocess.SubprocessError`."""
+    """Measure in a process of its own and return the figures by name. Raises `subprocess.SubprocessError`."""
     done = subprocess.run(
         [sys.executable, "-m", "benchmarks.speed", str(source), *(["--quick"] if quick else [])],
         cwd=ROOT,
@@ -50,27 +50,27 @@ def measure(source: Path, *, quick: bool) -> dict[str, float]:
     usual = LocalConverter(Settings())
     page_by_page(usual, source, PAGES[:10])  # imports, fonts
     rates = {"pages_per_s": _rate(usual, source, pages, rounds)}
-    looking = LocalConverter(Settings(reading={"layout": "model"}))
-    page_by_page(looking, source, PAGES[:1])  # loads the model
-    rates["model_pages_per_s"] = _rate(looking, source, model_pages, min(rounds, 2))
+    with_model = LocalConverter(Settings(reading={"layout": "model"}))
+    page_by_page(with_model, source, PAGES[:1])  # loads the model
+    rates["model_pages_per_s"] = _rate(with_model, source, model_pages, min(rounds, 2))
     readers = psutil.Process().children(recursive=True)
     return {**rates, "peak_mb": round(peak_mb() + sum(peak_mb(str(reader.pid)) for reader in readers), 1)}
 
 
 def _rate(converter: LocalConverter, source: Path, pages: range, rounds: int) -> float:
-    """Pages a second, in the best of some rounds."""
+    """Return the pages a second of the best round."""
     best_s = math.inf
     for _ in range(rounds):
-        begun = time.perf_counter()
+        started = time.perf_counter()
         page_by_page(converter, source, pages)
-        best_s = min(best_s, time.perf_counter() - begun)
+        best_s = min(best_s, time.perf_counter() - started)
     return round(len(pages) / best_s, 1)
 
 
 def peak_mb(process: str = "self") -> float:
     status = Path("/proc", process, "status")
     if status.is_file():
-        # Of this program alone: `ru_maxrss` has the peak of the process that started it as well.
+        # This program alone: `ru_maxrss` also has the peak of the parent process.
         line = next(line for line in status.read_text().splitlines() if line.startswith("VmHWM"))
         return int(line.split()[1]) / 1024
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

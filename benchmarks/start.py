@@ -1,4 +1,4 @@
-"""What a stranger meets first, measured: `python -m benchmarks.start [--quick] [--setup] [--only NAME …]`.
+"""A new user's first commands, measured: `python -m benchmarks.start [--quick] [--setup] [--only NAME …]`.
 
 Prints progress to standard error, a table, and as its last line one JSON object with the keys of `AIMS`. Each part
 runs in a process and a data folder of its own, which end with it. Yardsticks run in turns with Penstock. The extra
@@ -35,7 +35,7 @@ PARTS = {
     "setup": Part("installation.measure", ("setup_uv_s", "setup_pip_s"), 900, {}, by_default=False),
 }
 
-SUITE = Suite("benchmarks.start", "What a stranger meets first, measured.", AIMS, PARTS)
+SUITE = Suite("benchmarks.start", "A new user's first commands, measured.", AIMS, PARTS)
 
 if __name__ == "__main__":
     sys.exit(SUITE.main())

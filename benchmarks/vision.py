@@ -1,4 +1,4 @@
-"""A provider with 32 places, each call 1 s: how much of it one worker uses."""
+"""One worker's use of a provider with 32 places and calls of 1 s."""
 
 import time
 from pathlib import Path
@@ -22,7 +22,7 @@ LATENCY_S = 1.0
 
 
 def measure(pages: int = 320) -> Figures:
-    """provider_utilisation."""
+    """Measure provider_utilisation."""
     with provider_server("--latency", str(LATENCY_S), "--max-concurrent", str(PLACES)) as url:
         use_provider(url, concurrency=PLACES)
         with stack():
@@ -57,6 +57,6 @@ def _use(stats: dict[str, Any], pages: int) -> Figures:
 def _convert(source: Path) -> float:
     from tasks.documents import submit
 
-    begun = time.monotonic()
+    started = time.monotonic()
     completed(submit(source, fresh=True, provider=PROVIDER), 60)
-    return time.monotonic() - begun
+    return time.monotonic() - started
