@@ -115,7 +115,7 @@ SECONDS ?= 600
 fuzz: setup ## Hostile inputs for all that reads files, replies and words: SECONDS=3600, ARGS="pdf markdown" for these alone
 	$(BIN)/python -m tests.fuzz --seconds $(SECONDS) $(ARGS)
 
-reference: setup ## Write the pages of docs/reference that the code makes: commands, endpoints, events
+reference: setup ## Write the pages of docs/reference that the code makes: commands, endpoints, events, settings and metrics
 	$(BIN)/python -m tests.support.reference
 
 docs: setup ## Build the documentation as a site in site/; a link that leads nowhere fails

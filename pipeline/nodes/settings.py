@@ -17,11 +17,13 @@ class GatewayRedisSettings(BaseModel):
     """The Redis for the gateway's state. Unlike Celery's broker, it may be a cluster."""
 
     mode: Literal["single", "cluster"] = "single"
+    """`single` or `cluster`."""
     url: str = Field(default="", repr=False, exclude=True)
-    """For `single`. Empty: Penstock's own Redis."""
+    """For `single`: a Redis of the gateway's own. Empty: `PENSTOCK_REDIS_URL`."""
     cluster_urls: tuple[str, ...] = Field(default=(), repr=False, exclude=True)
-    """For `cluster`: some of its servers, from which the client discovers the rest."""
+    """For `cluster`: some of its servers, such as `["redis://a:6379", "redis://b:6379"]`. They name the others."""
     key_prefix: str = Field(default="penstock:gateway", pattern=r"^[A-Za-z0-9_.:-]{1,64}$")
+    """The prefix of all keys."""
 
     @field_validator("url")
     @classmethod
@@ -43,11 +45,13 @@ class NodeSnapshotSettings(BaseModel):
     """What each instance knows of nodes that are connected to other instances."""
 
     enabled: bool = True
+    """Whether instances tell each other about their nodes."""
     presence_ttl_seconds: float = Field(default=15, ge=1, le=3600)
-    """A node without a sign of life for this long counts as gone, and its jobs go to other nodes."""
+    """A node that reports nothing for this long counts as gone, and the gateway gives its jobs to other nodes."""
     refresh_interval_ms: int = Field(default=1000, ge=50, le=60_000)
+    """How often an instance publishes its nodes and reads the nodes of the others."""
     remove_stale_after_seconds: float = Field(default=3600, ge=1)
-    """How long lists show a node after it has gone."""
+    """How long a node that counts as gone stays in lists."""
 
 
 class GatewaySettings(BaseModel):
@@ -56,52 +60,71 @@ class GatewaySettings(BaseModel):
     enabled: bool = False
     """Whether `penstock up` runs a gateway. `penstock gateway` runs one in any case."""
     instance_id: str = Field(default="auto", pattern=r"^[A-Za-z0-9_.-]{1,64}$")
-    """`auto`: host name, process and a random part."""
+    """The name of this instance. `auto`: host name, process and a random part. Give each instance its own name."""
     redis: GatewayRedisSettings = Field(default_factory=GatewayRedisSettings)
     owner_ttl_seconds: float = Field(default=15, ge=1, le=3600)
-    """How long an instance's presence and ownerships last. The instance renews them at a third of this time."""
+    """How long after its last sign of life an instance counts as dead. It renews its presence, and its bindings to
+    nodes and sessions, three times in that time."""
     stream_group: str = Field(default="gateway", pattern=r"^[A-Za-z0-9_.-]{1,64}$")
+    """The consumer group of the inboxes."""
     stream_block_ms: int = Field(default=1000, ge=10, le=60_000)
+    """How long one read of an inbox waits for messages."""
     stream_count: int = Field(default=64, ge=1, le=10_000)
+    """Messages that one read takes at most."""
     stream_maxlen: int = Field(default=10_000, ge=100)
+    """About how many messages an inbox holds; beyond it, the oldest go."""
     dlq_enabled: bool = True
+    """Whether the gateway stores messages that keep failing as dead letters."""
     dlq_maxlen: int = Field(default=10_000, ge=1)
+    """About how many dead letters an instance keeps."""
     dlq_max_deliveries: int = Field(default=5, ge=1)
+    """How many deliveries a message has before it becomes a dead letter."""
     dlq_min_idle_ms: int = Field(default=30_000, ge=1)
+    """How long such a message must be idle before it becomes a dead letter."""
     dlq_scan_interval_ms: int = Field(default=10_000, ge=100)
+    """How often beat looks for such messages, stale nodes, and orphaned jobs and slots."""
     dlq_scan_count: int = Field(default=100, ge=1)
+    """Messages of an inbox that beat reads each time."""
     node_snapshot: NodeSnapshotSettings = Field(default_factory=NodeSnapshotSettings)
 
     host: str = "127.0.0.1"
+    """The address to listen on. Beyond this machine, the gateway does not start before there is a token (`penstock
+    nodes tokens create`)."""
     port: int = Field(default=8485, ge=0, le=65_535)
+    """The gateway's port."""
     tls_certificate: str = ""
-    """A PEM file with the certificate and its chain. Empty: plain `ws://`, for this machine or behind a proxy."""
+    """PEM file with the certificate and its chain: the gateway then speaks `wss://`. Empty: `ws://`, for this machine
+    or behind a proxy."""
     tls_key: str = ""
+    """PEM file with the certificate's key."""
     tls_by_proxy: bool = False
-    """A proxy in front of the gateway speaks TLS, so the gateway may listen beyond this machine without it."""
+    """A proxy before the gateway speaks TLS, so the gateway itself may listen beyond this machine without TLS. No
+    request may bypass that proxy."""
     max_nodes: int = Field(default=10_000, ge=1)
+    """Most nodes connected to one instance."""
     max_sessions: int = Field(default=1000, ge=1)
-    """Connections to one instance, like `max_nodes`."""
+    """Most sessions connected to one instance."""
     max_message_bytes: int = Field(default=16 * 2**20, ge=64 * 2**10)
-    """The size limit of a text frame."""
+    """The longest message without its attachments."""
     max_attachment_bytes: int = Field(default=32 * 2**20, ge=2**10)
-    """The size limit of all binary frames of one message together."""
+    """All attachments of a message together, such as pictures."""
     max_session_jobs: int = Field(default=256, ge=1)
-    """Unfinished jobs of one session. The gateway refuses further requests with `too_many_jobs`."""
+    """Most jobs of one session at once; the gateway refuses further requests with `too_many_jobs`."""
     max_token_jobs: int = Field(default=4096, ge=1)
-    """The same limit for one token at one instance, over its sessions, closed ones included."""
+    """The same for all sessions of one token at one instance, including jobs of sessions that have ended."""
     max_outbox_bytes: int = Field(default=64 * 2**20, ge=2**20)
-    """Bytes that may wait for a connection that reads slowly. Beyond them the gateway closes the connection."""
+    """Most bytes that wait for a slow connection; beyond it, the gateway closes the connection."""
     heartbeat_ms: int = Field(default=3000, ge=100, le=60_000)
-    """How often a node sends a heartbeat. After three intervals of silence it counts as gone."""
+    """How often a node sends a heartbeat. After three silent intervals it counts as gone."""
     attempt_timeout_ms: int = Field(default=120_000, ge=100)
-    """How long one node may take for a job, unless the request sets its own limit."""
+    """How long one node may take for a job, unless the session sets another time."""
     max_attempts: int = Field(default=3, ge=1, le=100)
-    """How many attempts a job gets before it fails."""
+    """How many attempts a job has before it fails."""
     result_ttl_ms: int = Field(default=600_000, ge=1000)
-    """How long the gateway remembers a request id and keeps its result."""
+    """How long the gateway keeps a request id and its result."""
     cool_down_ms: int = Field(default=5000, ge=1)
-    """How long a node gets no jobs after it dropped one, or none for a model that it lacks. Doubles, up to 64 times."""
+    """How long a node that dropped a job, or lacks an offered model, gets no jobs; doubled each time, up to 64 times
+    this."""
 
     @model_validator(mode="after")
     def _tls_is_whole(self) -> Self:

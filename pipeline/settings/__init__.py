@@ -126,16 +126,24 @@ class Settings(_Sources):
     """All settings. `penstock doctor` shows the values in force."""
 
     data_dir: Path = Field(default_factory=lambda: user_data_path("penstock"))
+    """The folder of stored files and, without the two URLs below, of the embedded database and Redis. Workers on
+    several hosts must share it. A data folder belongs to one database: see
+    docs/how-to/operations.md#which-database-which-data-folder."""
     # Both may contain a password, so they are in no dump.
     database_url: str = Field(default="", repr=False, exclude=True)
-    """SQLAlchemy URL. Empty: an SQLite file in the data folder."""
+    """SQLAlchemy URL, such as `postgresql://user:password@host/penstock`. Empty: an SQLite file in the data folder."""
     redis_url: str = Field(default="", repr=False, exclude=True)
-    """Empty: a private redis-server on a unix socket in the data folder."""
+    """`redis://`, `rediss://`, `unix://` or `sentinel://`, such as `redis://:password@host:6379/0`: see
+    docs/reference/settings.md#redis. Also Celery's broker and result backend. Empty: a private redis-server on a unix
+    socket; only the embedded stack starts it."""
     provider: str = LOCAL
-    """The provider that converts pages unless another is named."""
+    """The default provider for pages. `local` is this machine: text layer and text recognition."""
     keyless: bool = False
-    """This process calls no provider and gets no keys, so a missing key is not an error here."""
+    """This process calls no provider and has no keys, like `worker-cpu` of the Compose file: a missing key is not an
+    error here."""
     providers: dict[str, ProviderProfile] = Field(default_factory=dict)
+    """The named services, as JSON. Usually you set single fields, as below; `<NAME>` is a name of your choice, used in
+    lower case everywhere else."""
     reading: ReadingSettings = Field(default_factory=ReadingSettings)
     documents: DocumentSettings = Field(default_factory=DocumentSettings)
     music: MusicSettings = Field(default_factory=MusicSettings)
@@ -143,20 +151,27 @@ class Settings(_Sources):
     api: ApiSettings = Field(default_factory=ApiSettings)
     retention: RetentionSettings = Field(default_factory=RetentionSettings)
     sweep_interval_s: float = Field(default=5, gt=0)
-    """[healthCheckInterval: 1 min; here 5 s, so that a killed worker's pages move again within 30 s]."""
+    """Seconds between two sweeps, which give back the units of dead workers and send missing messages."""
     watchdog_interval_s: float = Field(default=15, gt=0)
-    """60 s in docs/sources/music.md#settings. Here a breaker's first cool-down. Gates open without the watchdog, but
-    only it opens a breaker if no worker survives that saw its provider fail."""
+    """Seconds between two checks of the calls on record by the watchdog: see
+    docs/explanation/limits.md#who-does-what."""
     presence_interval_s: float = Field(default=3, gt=0)
+    """Seconds between two signs of life of a worker."""
     presence_ttl_s: float = Field(default=15, gt=0)
+    """Seconds after its last sign of life at which a worker counts as absent. Two sweeps in a row must find it
+    absent."""
     ai_concurrency: int = Field(default=32, ge=1, le=1024)
-    """Threads of the worker that calls AI services."""
+    """Threads of the worker that calls AI services (if you start that worker yourself: `-c`), and size of each
+    process's pool of database connections."""
     stack_linger_s: float = Field(default=3, ge=0)
-    """How long an embedded stack started by a command stays up for the next command."""
+    """How many seconds an embedded stack that a command started waits for the next command."""
     worker_events: bool = False
-    """Whether workers send the events and heartbeats that monitors such as Flower show."""
+    """Workers send heartbeats and an event for each step of each task, for monitors such as Flower. Docker Compose sets
+    it."""
     log_level: str = "INFO"
+    """The log level of workers, beat and `penstock up`."""
     log_json: bool = False
+    """Log one JSON object a line instead of text."""
     _sections: dict[str, BaseModel] = PrivateAttr(default_factory=dict)
 
     @classmethod

@@ -12,23 +12,30 @@ class MusicSettings(BaseModel):
     server_url: str = ""
     """A Subsonic or OpenSubsonic server, such as Navidrome: `https://music.example.org`."""
     user: str = ""
+    """The user on that server."""
     password: SecretStr = SecretStr("")
+    """The password, which Penstock sends only as a salted token and never logs or stores."""
     folder: Path | None = None
-    """A folder of audio files, for people without a server; their tags are read."""
+    """A folder of audio files, read from their tags, for people without a server."""
     provider: str = ""
-    """The provider that writes the metadata. Empty: songs are synced, but not analysed."""
+    """The provider that writes the metadata. Empty: Penstock syncs songs and finds them by names, albums and genres,
+    but does not describe them."""
     model: str = ""
+    """Its model, if not the provider's own."""
     embeddings_provider: str = ""
-    """The provider that makes the vectors. Empty: lexical vectors from this machine, which match words, not meaning."""
+    """The provider that makes the vectors. Empty: lexical vectors, made on this machine, which know words but not their
+    meaning."""
     embeddings_model: str = ""
+    """Its model."""
     page_size: int = Field(default=500, ge=1, le=500)
-    """Songs per request to the server, which allows at most 500."""
+    """How many songs one call asks the server for."""
     timeout_s: float = Field(default=30, gt=0, le=600)
-    """Hard limit of one call to the music server."""
+    """Hard limit of one call to the music server, in seconds."""
     lease_s: float = Field(default=300, gt=0)
-    """How long a batch's claim lasts; longer if the provider's time-out is longer."""
+    """Seconds after which a claim on a batch ends even if its worker seems alive; at least the providers' `TIMEOUT_S` +
+    60."""
     backoff_s: list[float] = Field(default=[5.0, 10.0], max_length=20)
-    """Waits before the second, third … attempt of a batch's step: exponential from 5 s.
+    """Waits before the second and third attempt of a batch's step, in seconds.
 
     Rule: docs/sources/music.md#batches.
     """

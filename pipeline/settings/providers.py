@@ -37,38 +37,54 @@ class ProviderProfile(BaseModel):
     """A named AI service with the OpenAI API, or the inference nodes behind a gateway."""
 
     kind: Literal["openai_compatible", "nodes"] = "openai_compatible"
+    """The kind of provider: a service that speaks the OpenAI API, or `nodes`: docs/how-to/nodes.md behind a gateway."""
     base_url: str = Field(default=PUBLIC_SERVICE, validate_default=True)
-    """For `nodes`: the addresses of gateways, separated by commas."""
+    """The address of the API, up to and including `/v1`. For `nodes`: the `ws://` or `wss://` addresses of gateways,
+    separated by commas; if one is unreachable, the client uses the next."""
     api_key: SecretStr = SecretStr("")
+    """The key, which Penstock sends as a bearer token and never logs or stores. For `nodes`: a token of the kind
+    session."""
     model: str = ""
+    """The default model. For `nodes` it may stay empty: the node chooses. Name a model for vectors, since searches
+    compare only vectors of the same model."""
     timeout_s: float = Field(default=120, gt=0, le=3600)
-    """Hard limit of one call, from connect to the last byte. `pageTimeout` of docs/sources/documents.md#settings."""
+    """Hard limit of one call in seconds, from connecting to the last byte. Keep it below
+    `PENSTOCK_DOCUMENTS__LEASE_S`."""
     concurrency: int = Field(default=8, ge=1, le=1024)
-    """Concurrent calls of one document."""
+    """How many calls one document may have under way at once."""
     max_tokens: int = Field(default=8192, ge=1)
+    """The longest answer in tokens. A page whose answer is cut there fails with that reason. For `nodes`, the node's
+    own setting counts."""
     temperature: float = Field(default=0.0, ge=0, le=2)
+    """The temperature that each call sends. For `nodes`, the node's own setting counts."""
     fallback: str = ""
-    """Another provider (or `local`) that takes over while this one's breaker is open."""
+    """Another provider, or `local`, that does this one's work while its breaker is open."""
     limits: str = ""
-    """The service's limits, such as `10/s, 500/min, 100000 tokens/min`; can be changed live. Empty: no limit."""
+    """The limits of the service, such as `10/s, 500/min, 100000 tokens/min`; at most four. To change them live:
+    `penstock queues limit`."""
     estimated_tokens: int = Field(default=0, ge=0)
-    """Tokens that a call is assumed to use until it reports them; needed for limits in tokens."""
+    """How many tokens to assume for a call until the service reports its use. Limits in tokens need it."""
     prices: dict[str, Price] = Field(default_factory=dict)
-    """By model, with or without the date at the end of its name; `*` for all others."""
+    """Cost of a million tokens by model, with or without the date at the end of its name (`*`: all others): `{"*":
+    {"input": 0.4, "output": 1.6}}`."""
     daily_spend_cap: float = Field(default=0, ge=0)
-    """When a day's spending (from `quota_reset`) reaches this, its queues close until the next; 0: no cap."""
+    """Once this much is spent in a day, the provider's queues close until the next day; `0`: no cap. Can be changed
+    live."""
     quota_reset: str = "16:30"
-    """Time of day at which a daily quota resets, in `quota_zone`. Rule: docs/sources/music.md#breaker."""
+    """Time of day at which a daily quota, and the day of the spend cap, begin."""
     quota_zone: str = "UTC+8"
+    """The time zone of that time of day: a name such as `America/Los_Angeles`, or an offset."""
     breaker_fail_max: int = Field(default=5, ge=1)
-    """Transient failures in a row that open the breaker."""
+    """How many transient failures in a row open the breaker."""
     breaker_cool_down_s: float = Field(default=15.0, gt=0)
-    """The breaker's first pause; each further pause is twice as long, up to `breaker_longest_s`."""
+    """The first pause after that; each further pause is twice as long."""
     breaker_longest_s: float = Field(default=900.0, gt=0)
+    """The longest such pause."""
     image_dpi: int = Field(default=150, ge=36, le=600)
-    """The resolution of the pictures of pages. For nodes the default is `NODE_DPI`."""
+    """Resolution of PDF pages for the model; the default for the kind `nodes` is 200."""
     when_no_node: Literal["wait", "error"] = "error"
-    """What a call does while no node offers its capability: wait until `timeout_s`, or pause the queue."""
+    """For `nodes`, what a call does while no node offers its capability and model: `error` pauses the queue for a while
+    and uses no attempt; `wait` waits at the gateway until `TIMEOUT_S`."""
 
     @property
     def lacks_key(self) -> bool:

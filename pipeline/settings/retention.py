@@ -12,27 +12,35 @@ class RetentionSettings(BaseModel):
     """0: no limit. Rows beyond either limit are removed, within the hour or with `penstock prune`."""
 
     documents_days: Days = 0
-    """Finished documents with their pages, attempts and files, by their end."""
+    """Days after its end that a finished document is kept, with its pages, attempts and files."""
     documents_count: Count = 0
+    """How many finished documents are kept."""
     attempts_days: Days = 90
-    """The ledger of attempts, which is also the cache."""
+    """Days that attempts are kept. They are the cache as well: Penstock converts a page again, and pays again, when its
+    attempt is gone. At least 2."""
     attempts_count: Count = 0
+    """How many attempts are kept, besides those of the last two days."""
     calls_days: Days = 90
-    """The record of calls to AI services."""
+    """Days that calls to AI services stay on record. At least 2."""
     calls_count: Count = 0
+    """How many calls stay on record, besides those of the last two days."""
     runs_days: Days = 90
-    """Finished runs of the music pipeline, with any remaining batches. The last run stays."""
+    """Days after its end that a run of the music pipeline is kept. The last one stays, and so do all songs."""
     runs_count: Count = 0
+    """How many runs that have ended are kept."""
     batches_days: Days = 1
-    """Done or cancelled batches of the music pipeline, except those of the last run, which counts them."""
+    """Days after their end that Penstock keeps finished and cancelled batches of songs, of all runs but the last. Songs
+    keep their results."""
     batches_count: Count = 0
+    """How many of these are kept."""
     failed_batches_days: Days = 0
-    """Failed batches, with the reason and the reply, for investigation."""
+    """Days that failed batches of songs are kept, with the reason and the reply."""
     failed_batches_count: Count = 1000
+    """How many of these are kept."""
     events_days: Days = 90
-    """Events for followers of the work, and the progress that commands show; of the latter, Redis never holds more than
-    about 10,000."""
+    """Days that events are kept for clients that follow the work."""
     events_count: Count = 0
+    """How many events are kept."""
 
     @model_validator(mode="after")
     def _two_days_of_ledgers(self) -> Self:

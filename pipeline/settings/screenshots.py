@@ -16,72 +16,80 @@ class ScreenshotSettings(BaseModel):
     vision_provider: str = ""
     """The provider that analyses screenshots. Empty: text recognition, window titles and rules make the segments."""
     vision_model: str = ""
+    """Its model, if not the provider's own."""
     text_provider: str = ""
     """The provider that expands segments into nodes and merges nodes. Empty: rules do both."""
     text_model: str = ""
+    """Its model."""
     embeddings_provider: str = ""
-    """The provider that makes the nodes' vectors. Empty: lexical vectors, which match words, not meaning."""
+    """The provider that makes the nodes' vectors. Empty: lexical vectors, made on this machine, which know words but
+    not their meaning."""
     embeddings_model: str = ""
+    """Its model."""
     time_zone: str = "UTC"
-    """The zone of times that people and models read: `Europe/Berlin`."""
+    """The time zone of times that users and models see: a name such as `Europe/Berlin`."""
     batch_size: int = Field(default=5, ge=1, le=100)
-    """Screenshots in a batch [batchSize: 5]."""
+    """How many frames of one source make a batch [batchSize]."""
     batch_timeout_s: float = Field(default=30, gt=0, le=3600)
-    """How long after its first screenshot a smaller batch is ready [batchTimeoutMs: 30000]."""
+    """Seconds after its first frame at which a smaller batch closes [batchTimeoutMs]."""
     shard_size: int = Field(default=5, ge=1, le=50)
-    """Screenshots in one call [vlmShardSize: 5]."""
+    """How many frames one call analyses [vlmShardSize]."""
     vision_concurrency: int = Field(default=4, ge=1, le=256)
-    """Concurrent calls to the vision model [vlmGlobalConcurrency: 4]."""
+    """How many calls to the vision model may be under way at once [vlmGlobalConcurrency]; live as
+    `queue.screenshot-vision.concurrency`. Half as many batches, 1 to 4, run at once."""
     text_concurrency: int = Field(default=4, ge=1, le=256)
-    """Concurrent calls to the text model [textGlobalConcurrency: 4]."""
+    """How many calls to the text model may be under way at once [textGlobalConcurrency]; live as
+    `queue.screenshot-text.concurrency`."""
     max_segments_per_batch: int = Field(default=10, ge=1, le=100)
-    """The most segments of a batch; further ones are merged into a neighbour [maxSegmentsPerBatch: the design
-    gives no value]."""
+    """Most segments of a batch; beyond that, the least important join a neighbour [maxSegmentsPerBatch]."""
     backoff_s: list[float] = Field(default=[5.0, 15.0, 60.0, 300.0, 600.0], max_length=20)
-    """Waits before the second, third … attempt [backoffSchedule]. Attempts exceed waits by one, so that
-    the last wait is used too [maxAttempts: 5]."""
+    """Waits before the second, third … attempt, in seconds [backoffSchedule]. There is one more attempt than there are
+    waits."""
     jitter_s: float = Field(default=10, ge=0, le=3600)
-    """The largest random addition to each wait [jitterMs: 10000]."""
+    """Up to this many seconds are added to each wait at random [jitterMs]."""
     stale_running_s: float = Field(default=300, gt=0)
-    """How long a claim lasts even if its worker seems alive [staleRunningThresholdMs: 5 min]."""
+    """Seconds after which a claim ends even if its worker seems alive [staleRunningThresholdMs]."""
     recovery_age_s: float = Field(default=300, gt=0)
-    """Age at which a batch goes to the recovery track [laneRecoveryAgeMs: 5 min]."""
+    """Batches older than this many seconds go into the recovery lane [laneRecoveryAgeMs]."""
     realtime_weight: int = Field(default=3, ge=1, le=100)
+    """Turns of the realtime lane while both lanes have work."""
     recovery_weight: int = Field(default=1, ge=1, le=100)
-    """Turns of the two tracks while both have work. Rule: docs/sources/screenshots.md#tracks."""
+    """Turns of the recovery lane."""
     dedup_threshold: int = Field(default=10, ge=0, le=64)
-    """Bits of 256 in which a frame may differ from a recent one and still be a duplicate. Measured on 1080p windows:
-    clock 2, cursor 0 to 10, one typed line 6 to 28; a closer comparison distinguishes changed text from a cursor."""
+    """In how many of 256 bits a frame may differ from a recent one and still count as the same, unless a closer look
+    finds changed text. On 1080p windows a clock changes 2 bits, a cursor 0 to 10, a typed line 6 to 28."""
     dedup_threshold_pressed: int = Field(default=16, ge=0, le=64)
-    """The same while the vision queue is behind."""
+    """The same while analysis is behind."""
     dedup_frames: int = Field(default=8, ge=1, le=100)
-    """How many accepted frames of its source are compared with a new frame."""
+    """How many accepted frames of its source a frame is compared with."""
     dedup_window_s: float = Field(default=600, gt=0)
-    """Older frames are not compared, so an unchanged screen is stored again after this time."""
+    """Penstock compares no older frames, so it accepts an unchanged picture again after this many seconds."""
     pressure_batches: int = Field(default=8, ge=1)
-    """So many waiting batches widen the threshold; twice as many also make batches longer."""
+    """This many waiting batches widen the threshold; twice as many also make batches longer."""
     pressed_batch_factor: int = Field(default=2, ge=1, le=10)
-    """The factor by which batches then grow in size and time."""
+    """By how much the size and time of batches grow then."""
     history_threads: int = Field(default=3, ge=0, le=20)
+    """How many threads of activity the prompt contains."""
     history_minutes: float = Field(default=15, ge=0, le=_LONGEST_DAYS * 1440)
+    """How many minutes of segments the prompt contains."""
     history_entities: int = Field(default=10, ge=0, le=100)
-    """The history in the model's prompt: threads, open segments of the last minutes, entities.
+    """How many names the prompt contains: the latest ones.
 
     Rule: docs/sources/screenshots.md#history.
     """
     retention_days: float = Field(default=7, ge=0, le=_LONGEST_DAYS)
     """Days to keep original frames after their analysis; 0: delete them at once. Texts are kept."""
     ledger_days: float = Field(default=30, gt=0, le=_LONGEST_DAYS)
-    """Days to keep the record of rejected frames: an idle screen adds 17,000 lines a day."""
+    """Days to keep the record of rejected frames."""
     max_image_mb: int = Field(default=50, ge=1, le=200)
-    """The largest accepted frame."""
+    """The largest file. Whatever its size, a picture may have at most 89 megapixels and, as JPEG, 500 scans."""
     capture_sources: list[str] = Field(default_factory=list, max_length=50)
-    """Sources of workers of the role `capture`: `screen:1`, `screen:*` (every screen), `window:Firefox` (a program's
-    foremost window), `window:0x2a00007`. Empty: nothing."""
+    """Sources that a worker of the role `capture` captures at each interval: a JSON list of `screen:1`, `screen:*`
+    (every screen), `window:Firefox` (a program's foremost window), `window:0x2a00007`."""
     capture_interval_s: float = Field(default=5, ge=0.2)
-    """The interval of these workers and of `penstock screenshots capture`."""
+    """Seconds between two captures, of that worker and of `penstock screenshots capture`."""
     excluded_apps: list[str] = Field(default_factory=list)
-    """Programs whose frames are never stored: patterns such as `*KeePass*`, in any case."""
+    """Programs whose frames are never stored: a JSON list of patterns such as `*KeePass*`, in any case."""
     excluded_titles: list[str] = Field(default_factory=list)
     """The same for window titles: `*private browsing*`."""
 

@@ -6,7 +6,6 @@ from typing import Any
 from unittest.mock import patch
 
 from pydantic import BaseModel
-from pydantic.fields import FieldInfo
 
 from pipeline.flows.knowledge.settings import KnowledgeSettings
 from pipeline.flows.webhooks.settings import WebhookSettings
@@ -22,16 +21,18 @@ class Everything(Settings):
     gateway: GatewaySettings = GatewaySettings()
 
 
-def fields(model: type[BaseModel] = Everything, prefix: str = "PENSTOCK_") -> Iterator[tuple[str, FieldInfo]]:
-    """(variable, field) of every setting, `<NAME>` standing for a provider's name."""
+def described(
+    model: type[BaseModel] = Everything, prefix: str = "PENSTOCK_"
+) -> Iterator[tuple[str, type[BaseModel], str]]:
+    """(variable, model, field) of every setting, `<NAME>` standing for a provider's name."""
     for name, field in model.model_fields.items():
         variable = prefix + name.upper()
         if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
-            yield from fields(field.annotation, f"{variable}__")
+            yield from described(field.annotation, f"{variable}__")
             continue
-        yield variable, field
+        yield variable, model, name
         if field.annotation == dict[str, ProviderProfile]:
-            yield from fields(ProviderProfile, f"{variable}__<NAME>__")
+            yield from described(ProviderProfile, f"{variable}__<NAME>__")
 
 
 def by_default(folder: str, **given: Any) -> Settings:

@@ -1,8 +1,19 @@
 """The pages of docs/reference that the code makes: `python -m tests.support.reference` writes them."""
 
-from collections.abc import Callable, Iterator
-from typing import Any
+import ast
+import inspect
+import json
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from fnmatch import fnmatch
+from functools import cache
+from itertools import pairwise
+from pathlib import Path
+from textwrap import dedent
+from typing import Any, cast
 
+from pydantic import BaseModel, SecretStr
 from rich.text import Text
 from typer.main import get_command
 
@@ -10,8 +21,10 @@ from pipeline.engine import announced
 from pipeline.flows import FLOWS, flows
 from pipeline.interfaces.cli.main import app
 from tests.support import endpoints
+from tests.support.all_settings import described
 
 FOLDER = endpoints.PAGE.parent
+ROOT = FOLDER.parents[1]
 _CLI = """# Commands
 
 `make reference` writes this page from the program. `penstock COMMAND --help` prints the same on a terminal.
@@ -89,7 +102,122 @@ def events() -> str:
     return "\n".join(lines)
 
 
-PAGES: dict[str, Callable[[], str]] = {"rest.md": endpoints.page, "cli.md": cli, "events.md": events}
+_SETTINGS = re.compile(r"(<!-- settings: (.+) -->\n)(?:\|.*\n)*")
+_METRICS = re.compile(r"(<!-- metrics: (.+) -->\n)(?:\|.*\n)*")
+_PAGE = re.compile(r"docs/([\w/-]+)\.md(#[\w-]+)?")
+_COMPUTED = {
+    "PENSTOCK_DATA_DIR": "the user's data folder",
+    "PENSTOCK_DOCUMENTS__CONVERTER_COUNT": "the number of cores, at least 2",
+}
+"""The defaults that depend on the machine."""
+_KINDS = {"Gauge": "gauge", "Counter": "counter", "Histogram": "histogram", "HistogramMetricFamily": "histogram"}
+
+
+def settings() -> str:
+    """The page with its tables of settings written anew: each has the settings whose names match its marker.
+
+    Raises `ValueError` for a setting in no table, or in two.
+    """
+    rows = {variable: _row(variable, model, name) for variable, model, name in described()}
+    placed: Counter[str] = Counter()
+
+    def table(marker: re.Match[str]) -> str:
+        names = [name for name in rows if any(fnmatch(name, pattern) for pattern in marker[2].split())]
+        placed.update(names)
+        return "\n".join(
+            [f"{marker[1]}| setting | default | meaning |", "|---|---|---|", *(rows[n] for n in names), ""]
+        )
+
+    page = _SETTINGS.sub(table, (FOLDER / "settings.md").read_text(encoding="utf-8"))
+    if misplaced := [name for name in rows if placed[name] != 1]:
+        raise ValueError(f"docs/reference/settings.md needs one marker for each of {', '.join(misplaced)}")
+    return page
+
+
+def _row(variable: str, model: type[BaseModel], name: str) -> str:
+    field = model.model_fields[name]
+    default = _COMPUTED.get(variable) or _default(field.get_default(call_default_factory=True, validated_data={}))
+    meaning = _linked(_docstrings(model)[name].split("\n\n")[0])
+    return f"| `{variable}` | {default} | {meaning} |"
+
+
+def _default(value: Any) -> str:
+    if isinstance(value, SecretStr):
+        value = value.get_secret_value()
+    return "empty" if value == "" else f"`{value if isinstance(value, str) else json.dumps(value)}`"
+
+
+@cache
+def _docstrings(model: type[BaseModel]) -> dict[str, str]:
+    """The docstring below each field of a model, also of the models that it extends."""
+    texts: dict[str, str] = {}
+    for owner in reversed(model.__mro__[: model.__mro__.index(BaseModel)]):
+        body = cast("ast.ClassDef", ast.parse(dedent(inspect.getsource(owner))).body[0]).body
+        for field, after in pairwise(body):
+            match field, after:
+                case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(text))):
+                    texts[name] = inspect.cleandoc(text)
+    return texts
+
+
+def _linked(text: str) -> str:
+    """One line of Markdown, in which `docs/how-to/api.md#limits` is a link from a page of this folder."""
+    line = _PAGE.sub(
+        lambda page: f"[{page[1].rpartition('/')[2]}](../{page[1]}.md{page[2] or ''})", " ".join(text.split())
+    )
+    return line.replace("|", "\\|")
+
+
+def metrics() -> str:
+    """The page with its tables of metrics written anew: each has the metrics of the file or folder of its marker."""
+
+    def table(marker: re.Match[str]) -> str:
+        place = ROOT / marker[2]
+        files = sorted(place.rglob("*.py")) if place.is_dir() else [place]
+        rows = sorted(row for file in files for row in _metrics(file))
+        return "\n".join([f"{marker[1]}| metric | type | labels | meaning |", "|---|---|---|---|", *rows, ""])
+
+    return _METRICS.sub(table, (FOLDER / "metrics.md").read_text(encoding="utf-8"))
+
+
+def _metrics(file: Path) -> Iterator[str]:
+    """A row for each metric that a function of this file creates, with the labels that it names."""
+    functions = [n for n in ast.walk(ast.parse(file.read_text(encoding="utf-8"))) if isinstance(n, ast.FunctionDef)]
+    for function in functions:
+        lists = {
+            ast.unparse(node.targets[0]): node.value
+            for node in ast.walk(function)
+            if isinstance(node, ast.Assign) and isinstance(node.value, ast.List)
+        }
+        for call in ast.walk(function):
+            match call:
+                case ast.Call(
+                    func=ast.Name(id=kind), args=[ast.Constant(value=str(name)), ast.Constant(value=text), *more]
+                ):
+                    given = [*more, *(word.value for word in call.keywords if word.arg == "labels")]
+                    labels = ", ".join(label for of in given for label in _labels(of, lists))
+                    full = f"{name}_total" if kind == "Counter" else name
+                    yield f"| `{full}` | {_KINDS[kind]} | {labels} | {_linked(str(text))} |"
+
+
+def _labels(value: ast.expr, lists: Mapping[str, ast.expr]) -> Iterator[str]:
+    match value:
+        case ast.List(elts=parts):
+            for part in parts:
+                yield from _labels(part, lists)
+        case ast.Constant(value=text):
+            yield str(text)
+        case ast.Starred(value=ast.Name(id=name)) | ast.Name(id=name):
+            yield from _labels(lists[name], lists)
+
+
+PAGES: dict[str, Callable[[], str]] = {
+    "rest.md": endpoints.page,
+    "cli.md": cli,
+    "events.md": events,
+    "settings.md": settings,
+    "metrics.md": metrics,
+}
 
 
 if __name__ == "__main__":

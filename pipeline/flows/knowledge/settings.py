@@ -16,17 +16,18 @@ class KnowledgeSettings(BaseModel):
     """`PENSTOCK_KNOWLEDGE__…`, and the table `[knowledge]`."""
 
     embeddings_provider: str = ""
-    """The provider of vectors for new bases. Empty: lexical vectors from this machine, which match words, not
+    """The provider that makes the vectors of new bases. Empty: lexical ones, made here, which match words, not
     meaning."""
     embeddings_model: str = ""
+    """Its model, if not the provider's own."""
     further_providers: list[str] = Field(default_factory=list)
-    """Other providers of vectors that bases may name."""
+    """Other providers that bases may name."""
     chunk_tokens: int = Field(default=512, ge=32, le=8192)
-    """The most tokens of a chunk, for new bases."""
+    """Tokens of a chunk at most, for new bases."""
     chunk_overlap: int = Field(default=64, ge=0, le=4096)
-    """Tokens that a chunk repeats from the chunk before, for new bases."""
+    """Tokens that a chunk repeats from the previous chunk, for new bases."""
     batch_size: int = Field(default=100, ge=1, le=200)
-    """Chunks that are embedded in one call [100-200]."""
+    """Chunks of one call for vectors [100-200]."""
     global_concurrency: int = Field(default=4, ge=1, le=1024)
     """Items under way at once, over all bases [globalConcurrency: 4]."""
     per_base_concurrency: int = Field(default=2, ge=1, le=256)
@@ -36,39 +37,39 @@ class KnowledgeSettings(BaseModel):
     embed_concurrency: int = Field(default=4, ge=1, le=256)
     """Calls for vectors at once, for each provider [embeddingConcurrency: 2-4]."""
     write_concurrency: int = Field(default=2, ge=1, le=64)
-    """Items whose vectors are written at once [writeConcurrency: 2]."""
+    """Items that write their vectors at once [writeConcurrency: 2]."""
     max_queue_size: int = Field(default=100_000, ge=1)
-    """Items that may wait in line over all bases; Penstock refuses further items [maxQueueSize]."""
+    """Most waiting items over all bases; beyond it, Penstock refuses new items [maxQueueSize]."""
     large_mb: float = Field(default=20, gt=0)
-    """From this workload on an item is large; at most half of the items under way may be large."""
+    """Items of at least this workload are large: at most half of the items under way may be large."""
     warn_file_mb: float = Field(default=50, gt=0)
-    """From this size on, Penstock warns that a file will take long."""
+    """From this size on, Penstock warns that a file takes long."""
     max_file_mb: int = Field(default=500, ge=1, le=10_000)
     """The largest accepted file."""
     read_weight: int = Field(default=60, ge=0, le=100)
-    """The percentage of progress for reading and chunking; embedding and writing are the rest."""
+    """Percent of the progress for reading and chunking; embedding and writing are the rest."""
     backoff_s: list[float] = Field(default=[0.5, 1.0], max_length=10)
     """Waits before the second, third … call for vectors [500 ms, factor 2, 2-3 attempts]."""
     longest_wait_s: float = Field(default=10, gt=0)
-    """The longest wait of `backoff_s`; a wait that a server asks for may be longer [max: 10 s]."""
+    """The longest of these waits; a wait that a server requests may be longer [max: 10 s]."""
     write_backoff_s: list[float] = Field(default=[0.5], max_length=10)
-    """Waits before the second, third … attempt to write [2 attempts]."""
+    """Waits before further attempts to write [2 attempts]."""
     read_timeout_s: float = Field(default=300, gt=0, le=7200)
-    """The longest time for reading one file."""
+    """How long reading one file may take."""
     read_memory_mb: int = Field(default=1500, ge=128)
-    """Memory of the child process that reads a file."""
+    """Memory of the process that reads a file."""
     max_chars: int = Field(default=20_000_000, ge=1000)
-    """The most characters of an item's text."""
+    """Most characters of an item's text."""
     fetch_timeout_s: float = Field(default=30, gt=0, le=600)
-    """The longest time for fetching one address."""
+    """How long fetching one address may take."""
     fetch_mb: int = Field(default=50, ge=1, le=2000)
-    """The largest page that Penstock fetches."""
+    """The largest page to fetch."""
     sitemap_pages: int = Field(default=500, ge=1, le=50_000)
-    """The most pages that are read of a sitemap."""
+    """Most pages of a sitemap."""
     sitemap_timeout_s: float = Field(default=3600, gt=0)
-    """The longest time for reading all pages of a sitemap."""
+    """How long reading all pages of a sitemap may take."""
     allow_private_addresses: list[IPv4Network | IPv6Network] = Field(default_factory=list)
-    """Private networks from which Penstock may fetch, such as `10.1.0.0/16`."""
+    """Networks of private addresses from which Penstock may fetch, such as `10.1.0.0/16`."""
 
     @field_validator("backoff_s", "write_backoff_s")
     @classmethod

@@ -79,6 +79,7 @@ def create_app(context: Context | None = None, host: str | None = None) -> FastA
         lifespan=_lifespan,
         docs_url=None,
         redoc_url=None,  # both load scripts from elsewhere
+        openapi_external_docs={"url": settings.docs_url} if settings.docs_url else None,
         generate_unique_id_function=_operation_id,
         redirect_slashes=False,
         telemetry=traced,

@@ -39,7 +39,7 @@ def _queues(context: Context) -> Iterator[Metric]:
     depth = Gauge("penstock_queue_messages", "Messages that wait in a queue.", labels=["queue"])
     oldest = Gauge(
         "penstock_queue_oldest_message_age_seconds",
-        "Age of the message that is next in a queue; 0 if none waits.",
+        "Age of the message at the head of a queue; 0 if none waits.",
         labels=["queue"],
     )
     names = context.gates.names
@@ -52,10 +52,16 @@ def _queues(context: Context) -> Iterator[Metric]:
 
 def _gates(context: Context, queues: list[GatedQueue]) -> Iterator[Metric]:
     closed = Gauge(
-        "penstock_gate_closed", "1 if a queue's gate lets nothing through for this reason.", labels=["queue", "reason"]
+        "penstock_gate_closed",
+        "1 if `operator`, `spend` or `breaker` closed the queue's gate.",
+        labels=["queue", "reason"],
     )
     scope = ["scope", "name"]
-    flight = Gauge("penstock_gate_in_flight", "Messages that a gate admitted and that are not done.", labels=scope)
+    flight = Gauge(
+        "penstock_gate_in_flight",
+        "Admitted messages under way, of a `queue` and of all queues of a `provider`.",
+        labels=scope,
+    )
     window = [*scope, "unit", "window_seconds"]
     limit = Gauge("penstock_gate_window_limit", "Requests or tokens allowed in a sliding window.", labels=window)
     used = Gauge("penstock_gate_window_used", "Requests or tokens used in a sliding window.", labels=window)
@@ -79,7 +85,9 @@ def _gates(context: Context, queues: list[GatedQueue]) -> Iterator[Metric]:
 
 def _breakers(context: Context) -> Iterator[Metric]:
     by = ["provider", "capability"]
-    state = Gauge("penstock_breaker_state", "1 for the state that a breaker is in, else 0.", labels=[*by, "state"])
+    state = Gauge(
+        "penstock_breaker_state", "1 for the breaker's state: `closed`, `open` or `half-open`.", labels=[*by, "state"]
+    )
     failures = Gauge("penstock_breaker_failures", "Failures in a row that a closed breaker counts.", labels=by)
     for name in context.gates.breakers:
         breaker = gates.breaker(context, name).look()
@@ -100,7 +108,7 @@ def _spent(context: Context, queues: list[GatedQueue]) -> Iterator[Metric]:
 
 
 def _workers(context: Context) -> Iterator[Metric]:
-    alive = Gauge("penstock_workers", "Live workers, by role: the part of their names before the @.", labels=["role"])
+    alive = Gauge("penstock_workers", "Live workers, by role: the part of their names before the `@`.", labels=["role"])
     counted = dict.fromkeys(needed(context.settings), 0)
     for worker in sorted(Presence(context.redis).alive()):
         role, at, _ = worker.partition("@")

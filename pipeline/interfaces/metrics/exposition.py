@@ -57,7 +57,11 @@ class Exposition(Collector):
     def collect(self) -> Iterator[Metric]:
         """All metrics, for the registry. Omits a part that cannot be read; `penstock_up` says so."""
         deadline = time.monotonic() + self._patience_s
-        up = Gauge("penstock_up", "1 if this part could be read, else 0.", labels=["part"])
+        up = Gauge(
+            "penstock_up",
+            "1 if the API could read `database`, `redis` or `gateway`: the gateway's Redis.",
+            labels=["part"],
+        )
         took = Gauge("penstock_scrape_duration_seconds", "Duration of this part's last read.", labels=["part"])
         for part in self._parts:
             part.begin()
@@ -70,7 +74,9 @@ class Exposition(Collector):
 
     def _local(self) -> Iterator[Metric]:
         build = Gauge(
-            "penstock_build_info", "Always 1; its labels describe the build.", labels=["version", "python", "database"]
+            "penstock_build_info",
+            "Always 1; its labels are the versions and the kind of the database.",
+            labels=["version", "python", "database"],
         )
         kind = "sqlite" if self._context.db.is_sqlite else "postgresql"
         build.put((version("penstock"), python_version(), kind), 1)

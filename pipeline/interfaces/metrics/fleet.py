@@ -15,18 +15,25 @@ def families(context: Context) -> list[Metric]:
     if not service.is_used(context):
         return []
     fleet = service.status(context, _PATIENCE_S)
-    instances = Gauge("penstock_gateway_instances", "Live instances of the gateway.")
+    instances = Gauge(
+        "penstock_gateway_instances",
+        "Live instances of the gateway. The metrics of the gateway exist once a token exists.",
+    )
     instances.put((), sum(instance.alive for instance in fleet.instances))
     sessions = Gauge("penstock_gateway_sessions", "Connected sessions.")
     sessions.put((), fleet.sessions)
-    nodes = Gauge("penstock_gateway_nodes", "Inference nodes, by state.", labels=["state"])
+    nodes = Gauge("penstock_gateway_nodes", "Inference nodes: `connected`, `draining` or `gone`.", labels=["state"])
     for status, count in fleet.nodes.items():
         nodes.put((status,), count)
     slots = Gauge("penstock_gateway_slots", "Jobs that the connected nodes can run at once.")
     slots.put((), fleet.slots)
     used = Gauge("penstock_gateway_slots_used", "Jobs that the connected nodes run.")
     used.put((), fleet.used)
-    jobs = Gauge("penstock_gateway_jobs", "Known jobs of inference nodes, by state.", labels=["state"])
+    jobs = Gauge(
+        "penstock_gateway_jobs",
+        "Jobs of inference nodes, by state: docs/how-to/nodes.md#how-a-job-moves.",
+        labels=["state"],
+    )
     for state, count in fleet.jobs.items():
         jobs.put((state,), count)
     waiting = Gauge("penstock_gateway_waiting", "Jobs that wait in line for a slot.", labels=["capability"])

@@ -25,7 +25,7 @@ class RequestMetrics:
         by = ["method", "route"]
         self._total = Counter(
             "penstock_api_requests",
-            "Requests to the API, by route and class of status.",
+            "Requests by route template and class of status, since the API's process began.",
             [*by, "status"],
             registry=registry,
         )
@@ -38,7 +38,7 @@ class RequestMetrics:
         )
         self._open = Gauge(
             "penstock_api_requests_in_progress",
-            "Requests to the API under way, event streams included.",
+            "Requests and event streams in progress.",
             registry=registry,
         )
 

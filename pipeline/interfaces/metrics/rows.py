@@ -24,7 +24,7 @@ def families(context: Context) -> list[Metric]:
 
 def _units(context: Context) -> Metric:
     units = Gauge(
-        "penstock_units", "Rows that people follow, by flow, kind and state.", labels=["flow", "kind", "state"]
+        "penstock_units", "Documents, pages, songs and other rows, by state.", labels=["flow", "kind", "state"]
     )
     for flow in flows():
         for kind, counted in flow.figures(context, also_none=True).items():
@@ -35,8 +35,12 @@ def _units(context: Context) -> Metric:
 
 def _calls(all_calls: list[Total]) -> Iterator[Metric]:
     by = ["flow", "provider", "capability"]
-    calls = Counter("penstock_ai_calls", "Calls to AI services, by how they ended.", labels=[*by, "status"])
-    tokens = Counter("penstock_ai_tokens", "Tokens of calls to AI services.", labels=[*by, "direction"])
+    calls = Counter(
+        "penstock_ai_calls", "Calls to AI services, by `ok` or the kind of the error.", labels=[*by, "status"]
+    )
+    tokens = Counter(
+        "penstock_ai_tokens", "Tokens of calls to AI services, `input` and `output`.", labels=[*by, "direction"]
+    )
     cost = Counter("penstock_ai_cost", "Cost of calls by the providers' price lists, in their currency.", labels=by)
     for key, group in _grouped(all_calls, lambda total: (total.flow, total.provider, total.capability, total.status)):
         calls.put(key, sum(total.calls for total in group))

@@ -19,7 +19,7 @@ def dispatch_histogram() -> Histogram:
     """Create the histogram of the time from a request's arrival until its job was sent to a node."""
     return Histogram(
         "penstock_gateway_dispatch_seconds",
-        "Time from a request's arrival until a node was given its job.",
+        "Time from a request's arrival until the gateway gave its job to a node.",
         buckets=_EDGES_S,
         registry=None,
     )
@@ -45,17 +45,21 @@ class _Once(Collector):
     def collect(self) -> Iterator[Metric]:
         ops = Counter(
             "penstock_gateway_redis_op",
-            "Operations of this instance on Redis, by outcome.",
+            "Operations of this instance on Redis, by `ok` or `error`.",
             labels=["op", "result"],
         )
         for (op, result), count in sorted(self._facts.redis_ops.items()):
             ops.put((op, result), count)
-        connections = Gauge("penstock_gateway_connections", "Connections to this instance.", labels=["kind"])
+        connections = Gauge(
+            "penstock_gateway_connections", "Connections of nodes and sessions to this instance.", labels=["kind"]
+        )
         connections.put(("node",), self._facts.nodes)
         connections.put(("session",), self._facts.sessions)
         yield from (ops, connections)
         if self._facts.inbox_pending >= 0:
-            pending = Gauge("penstock_gateway_inbox_pending", "Messages in the inbox of this instance.")
+            pending = Gauge(
+                "penstock_gateway_inbox_pending", "Messages in the inbox of this instance that it has not processed."
+            )
             pending.put((), self._facts.inbox_pending)
             yield pending
         yield from self._facts.dispatch.collect()

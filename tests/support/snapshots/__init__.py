@@ -28,8 +28,8 @@ def _settings() -> Iterator[str]:
     schema = all_settings.Everything.model_json_schema()
     made = {
         name: field.default_factory() if field.default_factory in {list, dict} else "made at the start"
-        for name, field in all_settings.fields()
-        if field.default_factory is not None
+        for name, model, key in all_settings.described()
+        if (field := model.model_fields[key]).default_factory is not None
     }
     _, *lines = Fields(schema).lines(schema)
     for line in lines:

@@ -1,25 +1,20 @@
 """The documentation says what the code does: settings, states' diagrams, and the places in the code that it names."""
 
-import json
 import re
 from enum import IntEnum, StrEnum
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import pytest
-from pydantic import SecretStr
-from pydantic_core import PydanticUndefined
 
 from pipeline.engine.states import Machine
 from pipeline.flows.documents.states import DOCUMENT, PAGE, DocumentStatus, PageStatus
 from pipeline.flows.screenshots.states import BATCH, NODE, SCREENSHOT, SHARD
 from pipeline.nodes.job import JOB
 from tests.support import reference
-from tests.support.all_settings import fields
+from tests.support.all_settings import described
 
 ROOT = Path(__file__).resolve().parents[3]
-SETTINGS_PAGE = ROOT / "docs/reference/settings.md"
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
 CONFIG = "PENSTOCK_CONFIG"
 """The one variable that is read before there are settings."""
@@ -28,7 +23,6 @@ NODE_TOKEN = "PENSTOCK_NODE_TOKEN"
 OF_TESTS = re.compile(r"PENSTOCK_(CORPUS|UNSEEN|FAULTS_\w+|TEST_\w+)")
 """What tests and benchmarks run on, and for how long: no business of the program's."""
 
-_ROW = re.compile(r"^\| `(PENSTOCK_[^`]+)` \| (.+?) \| (.+) \|$", re.MULTILINE)
 _DIAGRAM = re.compile(r"```mermaid\nstateDiagram-v2\n(.*?)```", re.DOTALL)
 _TRANSITION = re.compile(r"^\s*(\w+) --> (\w+): (\w+)$", re.MULTILINE)
 _INITIAL = re.compile(r"^\s*\[\*\] --> (\w+)$", re.MULTILINE)
@@ -42,35 +36,12 @@ CODE = sorted(file for folder in ("pipeline", "tasks", "tests") for file in (ROO
 
 def unknown_variables(text: str) -> set[str]:
     """The `PENSTOCK_…` names in `text` without a setting."""
-    known = "|".join(re.escape(name).replace("<NAME>", "(?:[A-Z0-9]+|<NAME>)") for name, _ in fields())
+    known = "|".join(re.escape(name).replace("<NAME>", "(?:[A-Z0-9]+|<NAME>)") for name, _, _ in described())
     return {
         name
-        for name in re.findall(r"PENSTOCK_[A-Z0-9<>_]*[A-Z0-9>](?![A-Z0-9<>]|__…)", text)
+        for name in re.findall(r"PENSTOCK_[A-Z0-9<>_]*[A-Z0-9>](?![A-Z0-9<>]|__[…*])", text)
         if name not in {CONFIG, NODE_TOKEN} and not OF_TESTS.fullmatch(name) and not re.fullmatch(known, name)
     }
-
-
-def documented() -> dict[str, str]:
-    """Each variable in the tables of docs/reference/settings.md, with its default as it stands there."""
-    rows = _ROW.findall(SETTINGS_PAGE.read_text(encoding="utf-8"))
-    assert len(rows) == len({row[0] for row in rows}), "a setting is documented twice"
-    return {name: default.strip("`") for name, default, _ in rows}
-
-
-def shown(default: Any) -> str:
-    if isinstance(default, SecretStr):
-        default = default.get_secret_value()
-    return "empty" if default == "" else default if isinstance(default, str) else json.dumps(default)
-
-
-def test_every_setting_is_documented_and_every_documented_one_exists() -> None:
-    assert set(documented()) == {name for name, _ in fields()} | {CONFIG, NODE_TOKEN}
-
-
-def test_documented_defaults_are_the_ones_in_force() -> None:
-    page = documented()
-    fixed = {name: field.default for name, field in fields() if field.default is not PydanticUndefined}
-    assert {name: page[name] for name in fixed} == {name: shown(default) for name, default in fixed.items()}
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))

@@ -29,7 +29,13 @@ def list_operations(request: Request, page: Annotated[ReferencePage, Query()]) -
     matches = reference.search(known, page.q)
     subjects = [(name, list(some)) for name, some in groupby(matches, lambda one: one.subject)]
     return screen(
-        request, "settings/reference.html", subjects=subjects, q=page.q, known=len(known), matched=len(matches)
+        request,
+        "settings/reference.html",
+        subjects=subjects,
+        q=page.q,
+        known=len(known),
+        matched=len(matches),
+        docs_url=request.app.state.context.settings.api.docs_url,
     )
 
 

@@ -124,6 +124,16 @@ def test_the_reference_has_a_page_for_every_operation(api: TestClient) -> None:
     assert api.get(f"{REFERENCE}/nothing", headers=PAGE).status_code == 404
 
 
+class TestWithDocumentation:
+    @pytest.fixture
+    def settings_env(self) -> dict[str, str]:
+        return {"PENSTOCK_API__DOCS_URL": "https://docs.example.org/penstock/"}
+
+    def test_the_reference_and_the_openapi_description_link_to_it(self, api: TestClient) -> None:
+        assert 'href="https://docs.example.org/penstock/"' in api.get(REFERENCE, headers=PAGE).text
+        assert api.get("/openapi.json").json()["externalDocs"] == {"url": "https://docs.example.org/penstock/"}
+
+
 def test_only_administrators_see_its_health(context: Context, connect: Connect) -> None:
     reads, administers = connect(Scope.READ), connect(Scope.ADMIN)
     assert str(context.settings.data_dir) not in reads.get(ABOUT, headers=PAGE).text
