@@ -34,7 +34,7 @@ def redis(redis_server: RedisServer, redis_url: str) -> Iterator["Redis"]:
 @pytest.fixture
 def app(redis: "Redis", redis_url: str, monkeypatch: pytest.MonkeyPatch) -> Celery:
     """An application with production's result backend, whose lanes make hops as production's do."""
-    monkeypatch.setattr(identity, "begin", lambda _hostname: None)  # production's worker, which says that it lives
+    monkeypatch.setattr(identity, "begin", lambda *_: None)  # the worker announces no presence
     app = Celery("hops", broker=redis_url, backend=redis_url, set_as_current=False)
     app.loader.override_backends = {"redis": "tasks.celery_internals.results:ChordCounter"}
     app.conf.update(

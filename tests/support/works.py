@@ -25,7 +25,7 @@ from tests.support.documents import insert_document
 
 
 @dataclass(frozen=True)
-class Made:
+class Units:
     """A scope with units that can be claimed now, and the columns that a unit needs to be done."""
 
     scope: Any
@@ -33,7 +33,7 @@ class Made:
     done: dict[str, Any] = field(default_factory=dict)
 
 
-Factory = Callable[[Context, int], Made]
+Factory = Callable[[Context, int], Units]
 """Makes a scope with up to so many units: those of some kinds are scopes of their own."""
 FACTORIES: dict[str, Factory] = {}
 """By flow and kind: `documents.page`."""
@@ -55,29 +55,29 @@ def works() -> dict[str, Work]:
 
 
 @factory("documents.split")
-def _split(context: Context, _: int) -> Made:
-    return Made(insert_document(context, DocumentStatus.PENDING, []), 1, {"pages": 3, "attempts": 0})
+def _split(context: Context, _: int) -> Units:
+    return Units(insert_document(context, DocumentStatus.PENDING, []), 1, {"pages": 3, "attempts": 0})
 
 
 @factory("documents.page")
-def _pages(context: Context, count: int) -> Made:
-    return Made(insert_document(context, pages=[PageStatus.PENDING] * count), count, {"content": "text"})
+def _pages(context: Context, count: int) -> Units:
+    return Units(insert_document(context, pages=[PageStatus.PENDING] * count), count, {"content": "text"})
 
 
 @factory("documents.merge")
-def _merge(context: Context, _: int) -> Made:
+def _merge(context: Context, _: int) -> Units:
     document_id = insert_document(context, DocumentStatus.READY_TO_MERGE, [PageStatus.COMPLETED])
-    return Made(document_id, 1, {"merged_path": "report.md", "attempts": 0})
+    return Units(document_id, 1, {"merged_path": "report.md", "attempts": 0})
 
 
 @factory("music.sync")
-def _sync(context: Context, _count: int) -> Made:
-    return Made(music.add_run(context, PipelineState.SYNCING), 1, {"synced": True})
+def _sync(context: Context, _count: int) -> Units:
+    return Units(music.add_run(context, PipelineState.SYNCING), 1, {"synced": True})
 
 
 @factory("music.batch")
-def _batches(context: Context, count: int) -> Made:
-    return Made(music.add_run(context, PipelineState.RUNNING, count), count)
+def _batches(context: Context, count: int) -> Units:
+    return Units(music.add_run(context, PipelineState.RUNNING, count), count)
 
 
 def _screenshots(context: Context, shards: int, nodes: int = 0, thread: str | None = None) -> int:
@@ -121,26 +121,26 @@ def _screenshots(context: Context, shards: int, nodes: int = 0, thread: str | No
 
 
 @factory("screenshots.shard")
-def _shards(context: Context, count: int) -> Made:
-    return Made(_screenshots(context, count), count, {"result": "{}"})
+def _shards(context: Context, count: int) -> Units:
+    return Units(_screenshots(context, count), count, {"result": "{}"})
 
 
 @factory("screenshots.batch")
-def _analysed(context: Context, _: int) -> Made:
+def _analysed(context: Context, _: int) -> Units:
     batch_id = _screenshots(context, 0)
     ready = update(Batch).values(status=WorkStatus.PENDING, step=Step.EXPAND)
     context.db.run(lambda session: session.execute(ready))
-    return Made(batch_id, 1)
+    return Units(batch_id, 1)
 
 
 @factory("screenshots.merge")
-def _merges(context: Context, count: int) -> Made:
+def _merges(context: Context, count: int) -> Units:
     _screenshots(context, 0, count, "thread")
-    return Made("thread", count)
+    return Units("thread", count)
 
 
 @factory("webhooks.delivery")
-def _deliveries(context: Context, count: int) -> Made:
+def _deliveries(context: Context, count: int) -> Units:
     now = context.db.now()
     rows = [{"endpoint_id": "ep_1", "type": "document.completed", "created_at": now, "updated_at": now}] * count
     endpoint = {"id": "ep_1", "url": "http://127.0.0.1:9/", "secret": "whsec_AAAA", "cursor": 0}
@@ -150,31 +150,31 @@ def _deliveries(context: Context, count: int) -> Made:
         session.execute(insert(Delivery), rows)
 
     context.db.run(act)
-    return Made("ep_1", count, {"response_status": 204})
+    return Units("ep_1", count, {"response_status": 204})
 
 
 @factory("screenshots.vector")
-def _vectors(context: Context, count: int) -> Made:
+def _vectors(context: Context, count: int) -> Units:
     _screenshots(context, 0, count)
-    return Made(embedding.SCOPE, count)
+    return Units(embedding.SCOPE, count)
 
 
 @factory("knowledge.read")
-def _unread(context: Context, _: int) -> Made:
+def _unread(context: Context, _: int) -> Units:
     item_id = knowledge.add_item(context, knowledge.add_base(context), admitted_at=context.db.now())
-    return Made(item_id, 1, {"attempts": 0, "batches": 1, "batches_left": 1})
+    return Units(item_id, 1, {"attempts": 0, "batches": 1, "batches_left": 1})
 
 
 @factory("knowledge.batch")
-def _chunk_batches(context: Context, count: int) -> Made:
+def _chunk_batches(context: Context, count: int) -> Units:
     base_id, now = knowledge.add_base(context), context.db.now()
     item_id = knowledge.add_item(context, base_id, ItemStatus.EMBEDDING, admitted_at=now)
     knowledge.add_batches(context, item_id, count)
-    return Made(item_id, count, {"vectors": b"\0\0\0\0"})
+    return Units(item_id, count, {"vectors": b"\0\0\0\0"})
 
 
 @factory("knowledge.write")
-def _unwritten(context: Context, _: int) -> Made:
+def _unwritten(context: Context, _: int) -> Units:
     base_id, now = knowledge.add_base(context), context.db.now()
     item_id = knowledge.add_item(context, base_id, ItemStatus.EMBEDDING, admitted_at=now, batches=1)
-    return Made(item_id, 1, {"attempts": 0, "batches": 0})
+    return Units(item_id, 1, {"attempts": 0, "batches": 0})

@@ -1,4 +1,4 @@
-"""What claims promise on either database, on a small table of the test's own."""
+"""Claims on both databases, on a small table of the test's own."""
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -51,7 +51,7 @@ MACHINE = Machine(
 
 
 class _Base(DeclarativeBase):
-    """Not the pipeline's base: this table is no part of its schema."""
+    """A base of its own, because this table is not part of the pipeline's schema."""
 
 
 class Job(ClaimColumns, _Base):
@@ -80,7 +80,7 @@ def db(database_url: str) -> Iterator[Database]:
 
 
 def add(db: Database, count: int, **values: Any) -> list[int]:
-    """Jobs whose places run against their ids; their ids in the order of their places."""
+    """Insert jobs whose places descend as their ids ascend; return the ids in the order of the places."""
     rows = [{"place": -number, **values} for number in range(count)]
     with db.transaction() as session:
         session.connection().execute(insert(JOBS), rows)
@@ -116,15 +116,15 @@ def job(db: Database, job_id: int) -> Any:
 
 
 def in_threads(count: int, act: Callable[[int], Any]) -> list[Any]:
-    """`act(0)`, `act(1)` … all begun at once."""
+    """Start `act(0)`, `act(1)` … at the same time, and return their results."""
     barrier = Barrier(count)
 
-    def one(number: int) -> Any:
+    def act_together(number: int) -> Any:
         barrier.wait(60)
         return act(number)
 
     with ThreadPoolExecutor(count) as pool:
-        return list(pool.map(one, range(count)))
+        return list(pool.map(act_together, range(count)))
 
 
 @pytest.mark.parametrize("limit", [1, 3])
@@ -132,18 +132,18 @@ def test_many_sessions_never_claim_the_same_row_and_miss_none(db: Database, limi
     ids = add(db, 60)
 
     def drain(number: int) -> list[int]:
-        mine: list[int] = []
+        job_ids: list[int] = []
         while rows := take(db, limit, worker=f"w{number}")[0]:
-            mine += [row.id for row in rows]
-        return mine
+            job_ids += [row.id for row in rows]
+        return job_ids
 
-    claimed = [job_id for mine in in_threads(6, drain) for job_id in mine]
+    claimed = [job_id for job_ids in in_threads(6, drain) for job_id in job_ids]
     assert sorted(claimed) == sorted(ids)
     with db.read() as session:
         assert session.execute(select(func.count()).where(JOBS.c.attempts == 1)).scalar() == 60
 
 
-def test_of_many_sessions_after_one_row_one_gets_it_and_none_waits_in_vain(db: Database) -> None:
+def test_one_of_many_sessions_claims_a_single_row_and_no_session_blocks(db: Database) -> None:
     add(db, 1)
     claimed = in_threads(8, lambda number: take(db, 1, worker=f"w{number}")[0])
     assert sorted(map(len, claimed)) == [0] * 7 + [1]
@@ -158,7 +158,7 @@ def test_a_claim_names_its_worker_delivery_fence_and_end(db: Database) -> None:
     assert job(db, job_id) == row
 
 
-def test_rows_are_claimed_in_order_and_no_more_than_asked_for(db: Database) -> None:
+def test_rows_are_claimed_in_order_up_to_the_limit(db: Database) -> None:
     ids = add(db, 10)
     for expected in (ids[:4], ids[4:8], ids[8:], []):
         assert sorted(row.id for row in take(db, 4)[0]) == sorted(expected)
@@ -167,7 +167,7 @@ def test_rows_are_claimed_in_order_and_no_more_than_asked_for(db: Database) -> N
 @pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
 def test_the_limit_holds_whatever_plan_the_server_chooses(db: Database) -> None:
     add(db, 50)
-    # With these, a plain subquery is run once for each row of the table: 50 rows are claimed instead of 3.
+    # Under such a plan, PostgreSQL runs a plain subquery once for each row, and claims 50 rows instead of 3.
     for plans in (["hashjoin", "material", "hashagg", "sort"], ["mergejoin", "hashjoin"], ["nestloop"]):
         with db.transaction() as session:
             for plan in plans:
@@ -186,12 +186,12 @@ def test_only_rows_of_the_scope_are_claimed(db: Database) -> None:
 def test_only_rows_that_may_take_the_event_are_claimed(db: Database) -> None:
     add(db, 1, status=S.DONE)
     add(db, 1, status=S.RUNNING)
-    again = add(db, 1, status=S.AGAIN)
-    assert {row.id for row in take(db, 5)[0]} <= set(again)
+    claimable = add(db, 1, status=S.AGAIN)
+    assert {row.id for row in take(db, 5)[0]} <= set(claimable)
     assert take(db, 5)[0] == []
 
 
-def test_a_finished_result_whose_claim_was_lost_changes_nothing(db: Database) -> None:
+def test_a_result_under_a_lost_claim_changes_nothing(db: Database) -> None:
     add(db, 1)
     (row,), stale = take(db, worker="slow")
     give_back(db, JOBS.c.id == row.id)
@@ -202,7 +202,7 @@ def test_a_finished_result_whose_claim_was_lost_changes_nothing(db: Database) ->
     assert (job(db, row.id).result, job(db, row.id).status) == ("good", S.DONE)
 
 
-def test_a_result_is_taken_once(db: Database) -> None:
+def test_a_result_is_accepted_once(db: Database) -> None:
     add(db, 1)
     (row,), claim = take(db)
     assert [finish(db, row, claim, "first"), finish(db, row, claim, "second")] == [1, 0]
@@ -210,7 +210,7 @@ def test_a_result_is_taken_once(db: Database) -> None:
     assert job(db, row.id).claim_id is None
 
 
-def test_of_a_result_and_a_giving_back_at_once_exactly_one_wins(db: Database) -> None:
+def test_either_a_result_or_a_simultaneous_release_wins(db: Database) -> None:
     for _ in range(10):
         add(db, 1)
         (row,), claim = take(db)
@@ -223,7 +223,7 @@ def test_of_a_result_and_a_giving_back_at_once_exactly_one_wins(db: Database) ->
         take(db)
 
 
-def test_two_claims_of_one_worker_are_told_apart(db: Database) -> None:
+def test_two_claims_of_one_worker_are_distinguished(db: Database) -> None:
     add(db, 2)
     (row, _), _ = take(db, 2)
     other = new_claim(Owner("w1", "w1-request"), NOW, LEASE_S)
@@ -255,7 +255,7 @@ def test_every_claim_counts_as_an_attempt_until_it_is_released(db: Database) -> 
     assert job(db, job_id).attempts == 3
 
 
-def test_a_claim_that_is_rolled_back_never_was(db: Database) -> None:
+def test_a_claim_that_is_rolled_back_leaves_no_trace(db: Database) -> None:
     (job_id,) = add(db, 1)
 
     def claim_and_break() -> None:
@@ -270,11 +270,13 @@ def test_a_claim_that_is_rolled_back_never_was(db: Database) -> None:
 
 
 def claim_in_a_run(db: Database, limit: int = 1) -> tuple[list[Any], Claim]:
-    """As flows do: the claim is made in what is repeated if the database was away."""
+    """Claim like a flow, inside the function that `run` repeats after a lost connection."""
 
     def work(session: Session) -> tuple[list[Any], Claim]:
         claim = new_claim(Owner("w", "r"), NOW, LEASE_S)
-        assert claims.left_behind(session, JOBS, claim.owner) == [], "its own claim is no earlier delivery's"
+        assert claims.left_behind(session, JOBS, claim.owner) == [], (
+            "its own claim does not count as an earlier delivery's"
+        )
         order: dict[str, Any] = {"order_by": JOBS.c.place, "limit": limit, "now": NOW}
         untried = claims.take(session, JOBS, MACHINE, E.CLAIM, JOBS.c.attempts == 0, claim=claim, **order)
         return untried or claims.take(session, JOBS, MACHINE, E.CLAIM, claim=claim, **order), claim
@@ -287,19 +289,17 @@ def test_a_commit_whose_answer_is_lost_leaves_no_claim_behind(
     db: Database, monkeypatch: pytest.MonkeyPatch, times: int
 ) -> None:
     ids = add(db, 5)
-    made = lose_answers(monkeypatch, db, times)
+    commits = lose_answers(monkeypatch, db, times)
     rows, claim = claim_in_a_run(db, 2)
-    assert len(made) == times + 1
+    assert len(commits) == times + 1
     held = [job(db, job_id) for job_id in ids if job(db, job_id).claim_id]
-    assert [row.id for row in held] == ids[:2], "what was claimed at first, and nothing further"
+    assert [row.id for row in held] == ids[:2], "only the first commit's claim remains"
     assert {(row.claim_id, row.attempts) for row in held} == {(claim.id, 1)}
     assert sorted(row.id for row in rows) == sorted(ids[:2])
     assert finish(db, rows[0], claim, "r") == 1
 
 
-def test_a_commit_that_was_not_made_is_repeated_as_if_nothing_had_been(
-    db: Database, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_failed_commit_is_repeated_from_the_same_state(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     first, second = add(db, 2)
     lose_answers(monkeypatch, db, committed=False)
     rows, claim = claim_in_a_run(db)
@@ -307,13 +307,15 @@ def test_a_commit_that_was_not_made_is_repeated_as_if_nothing_had_been(
     assert (job(db, first).claim_id, job(db, first).attempts, job(db, second).claim_id) == (claim.id, 1, None)
 
 
-def test_what_another_took_meanwhile_stays_with_them(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_repeated_claim_leaves_rows_that_another_worker_has_claimed(
+    db: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
     first, second = add(db, 2)
     lose_answers(monkeypatch, db)
     repeated = iter([False, True])
 
     def work(session: Session) -> list[Any]:
-        if next(repeated):  # the sweeper took it for lost, and another worker claimed it
+        if next(repeated):  # the sweeper has freed the lost claim, and another worker holds the row
             other = new_claim(Owner("other", "r"), NOW, LEASE_S)
             session.execute(update(JOBS).where(JOBS.c.id == first).values(**other.columns))
         claim = new_claim(Owner("w", "r"), NOW, LEASE_S)
@@ -333,7 +335,7 @@ def test_many_rows_move_at_once_each_with_its_own_values(db: Database) -> None:
     assert [(job(db, job_id).status, job(db, job_id).result) for job_id in ids] == [(S.DONE, f"r{i}") for i in ids]
 
 
-def test_if_one_of_many_claims_was_taken_away_none_of_them_moves(db: Database) -> None:
+def test_rows_move_only_if_all_their_claims_still_hold(db: Database) -> None:
     add(db, 3)
     rows, claim = take(db, 3)
     give_back(db, JOBS.c.id == rows[1].id)
@@ -348,7 +350,7 @@ def test_if_one_of_many_claims_was_taken_away_none_of_them_moves(db: Database) -
     assert {job(db, row.id).result for row in rows} == {""}
 
 
-def test_an_event_that_no_table_has_is_refused_before_anything_is_written(db: Database) -> None:
+def test_an_undefined_event_is_refused_before_the_first_write(db: Database) -> None:
     add(db, 1)
     with db.transaction() as session, pytest.raises(IllegalTransition, match="unknown"):
         MACHINE.move(session, JOBS, E.UNKNOWN)

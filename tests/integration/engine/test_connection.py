@@ -1,4 +1,4 @@
-"""How everything connects to Redis: over TLS, with passwords, and through sentinels; also Celery, both its ways."""
+"""Connections to Redis over TLS, with passwords and through sentinels, by Penstock, Celery's broker and its backend."""
 
 import asyncio
 import runpy
@@ -44,22 +44,22 @@ def secured(server: RedisServer, files: tuple[Path, Path]) -> Iterator[TlsProxy]
 
 @pytest.fixture(scope="module")
 def sentinel(secured: TlsProxy) -> Iterator[Sentinel]:
-    """It knows the master by the port where TLS is spoken."""
+    """A sentinel that names the master's TLS port."""
     with Sentinel(short_folder(), secured.port) as sentinel:
         yield sentinel
 
 
 @pytest.fixture
 def over(monkeypatch: pytest.MonkeyPatch) -> Iterator[AppOver]:
-    """Makes an application with production's configuration and backends for a URL."""
+    """Return a function that builds an application with production's configuration and backends for a URL."""
 
     def make(url: str) -> Celery:
         monkeypatch.setenv("PENSTOCK_REDIS_URL", url)
         get_settings.cache_clear()
-        found = runpy.run_path(str(ROOT / "celeryconfig.py"))
+        config = runpy.run_path(str(ROOT / "celeryconfig.py"))
         app = type(production)("connected", set_as_current=False)
         app.loader.override_backends = production.loader.override_backends
-        app.config_from_object(SimpleNamespace(**{name: found[name] for name in found if not name.startswith("_")}))
+        app.config_from_object(SimpleNamespace(**{name: config[name] for name in config if not name.startswith("_")}))
         return app
 
     yield make
@@ -77,7 +77,7 @@ def refusal(url: str) -> str:
 
 
 def assert_celery_works(app: Celery) -> None:
-    """A message goes through the broker, and the backend counts a part of a chord, by its place in it."""
+    """Send a message through the broker, and let the backend count a chord's part by its position."""
     with app.connection_for_write() as connection, connection.SimpleQueue("connected") as queue:
         queue.put({"number": 7})
         message = queue.get(timeout=60)
@@ -151,7 +151,7 @@ def test_clients_for_asyncio_speak_tls_to_the_same_servers(
 
 
 @pytest.mark.parametrize("urls", [[], ["unix:///x"], ["redis://a", "sentinel://b?master=m"], ["redis://a/1"]])
-def test_what_is_no_server_of_a_cluster_is_refused(urls: list[str]) -> None:
+def test_a_server_outside_a_cluster_is_refused(urls: list[str]) -> None:
     with pytest.raises(RedisUrlError, match="servers of a cluster"):
         connect_cluster(urls)
 
@@ -213,7 +213,7 @@ def test_over_tls_a_command_that_the_old_master_never_answers_goes_to_the_new_on
             assert itself.get("which") == "new"
 
 
-def test_a_client_for_asyncio_rides_over_a_restart(tmp_path: Path) -> None:
+def test_a_client_for_asyncio_retries_during_a_restart(tmp_path: Path) -> None:
     async def act(own: RedisServer) -> list[object]:
         async with connect_async(own.url) as client:
             await client.ping()
@@ -224,26 +224,26 @@ def test_a_client_for_asyncio_rides_over_a_restart(tmp_path: Path) -> None:
         assert asyncio.run(act(own)) == [1, None]
 
 
-def test_wrong_passwords_are_told_without_them(server: RedisServer, sentinel: Sentinel) -> None:
+def test_errors_about_wrong_passwords_do_not_contain_them(server: RedisServer, sentinel: Sentinel) -> None:
     url = f"redis://:{quote(PASSWORD, safe='')}x@127.0.0.1:{server.port}"
     assert "invalid username-password pair" in refusal(url)
     away = free_port()
     wrong = sentinel_url(sentinel.port, away).replace("sentinel_password=", "sentinel_password=x")
-    said = refusal(wrong)
-    assert NAME in said
-    assert not [secret for secret in (PASSWORD, SENTINEL_PASSWORD) if secret in said + refusal(url)]
+    message = refusal(wrong)
+    assert NAME in message
+    assert not [secret for secret in (PASSWORD, SENTINEL_PASSWORD) if secret in message + refusal(url)]
     views = ask_sentinels(wrong)
     assert "password" in views[0].problem
     assert views[1] == SentinelView(f"127.0.0.1:{away}", problem=views[1].problem)
     assert "refused" in views[1].problem
 
 
-def test_a_sentinel_that_knows_another_master_only(sentinel: Sentinel) -> None:
+def test_a_sentinel_without_the_named_master_is_reported(sentinel: Sentinel) -> None:
     (view,) = ask_sentinels(sentinel_url(sentinel.port).replace(NAME, "other"))
     assert view.problem == "knows no master 'other'"
 
 
-def test_what_was_configured_is_shown_to_nobody(over: AppOver, sentinel: Sentinel) -> None:
+def test_the_configured_passwords_are_not_shown(over: AppOver, sentinel: Sentinel) -> None:
     app = over(sentinel_url(sentinel.port, sentinel.port))
     shown = [
         repr(app.connection_for_write()),

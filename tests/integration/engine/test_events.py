@@ -64,7 +64,7 @@ def test_a_reader_that_waits_is_woken_by_the_first_event(redis: "Redis", redis_u
         assert reading.result(10) == ["woken"]
 
 
-def test_a_reader_does_not_wait_for_ever(redis: "Redis") -> None:
+def test_a_reader_stops_waiting_after_its_time_limit(redis: "Redis") -> None:
     for block_s in (0, 0.01):
         assert list(events.read(redis, "$", block_s)) == []
 
@@ -72,11 +72,11 @@ def test_a_reader_does_not_wait_for_ever(redis: "Redis") -> None:
 def test_the_stream_stays_small(redis: "Redis", monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(events, "MAX_EVENTS", 200)
     publish(redis, *(f"e{number}" for number in range(1000)))
-    kept = names(redis, "0-0")
-    assert 200 <= len(kept) < 500
-    assert kept[-1] == "e999"
+    remaining = names(redis, "0-0")
+    assert 200 <= len(remaining) < 500
+    assert remaining[-1] == "e999"
 
 
-def test_publishing_while_redis_is_away_harms_nobody() -> None:
+def test_publishing_while_redis_is_away_raises_no_error() -> None:
     with Redis(port=free_port(), retry=Retry(NoBackoff(), 0)) as away:
         publish(away, "lost")

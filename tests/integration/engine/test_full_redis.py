@@ -1,4 +1,4 @@
-"""A Redis at its memory limit, as its clients see it."""
+"""Clients of a Redis that has reached its memory limit."""
 
 import asyncio
 from collections.abc import Iterator
@@ -21,7 +21,7 @@ def full(tmp_path: Path) -> Iterator[RedisServer]:
         yield server
 
 
-def test_a_full_redis_is_one_that_is_away_for_every_client(full: RedisServer) -> None:
+def test_every_client_treats_a_full_redis_as_unreachable(full: RedisServer) -> None:
     with pytest.raises(RedisFull):
         connect(full.url, retries=0).set("key", "value")
     with pytest.raises(RedisFull):
@@ -36,9 +36,7 @@ def test_a_full_redis_is_one_that_is_away_for_every_client(full: RedisServer) ->
         broker.default_channel.client.pipeline().set("key", "value").execute()
 
 
-def test_a_client_rides_over_a_redis_that_is_full_for_a_moment(
-    full: RedisServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_client_retries_while_redis_is_briefly_full(full: RedisServer, monkeypatch: pytest.MonkeyPatch) -> None:
     pauses: list[float] = []
 
     def memory_is_freed(seconds: float) -> None:
@@ -50,7 +48,7 @@ def test_a_client_rides_over_a_redis_that_is_full_for_a_moment(
     assert len(pauses) == 1
 
 
-def test_nothing_else_that_redis_refuses_counts_as_away(full: RedisServer) -> None:
+def test_other_refusals_of_redis_do_not_count_as_unreachable(full: RedisServer) -> None:
     with pytest.raises(RedisError) as refused:
         connect(full.url, retries=0).execute_command("NONSENSE")
     assert not isinstance(refused.value, RedisFull)

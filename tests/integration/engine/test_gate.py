@@ -25,10 +25,10 @@ def redis(redis_url: str) -> Iterator["Redis"]:
 
 @pytest.fixture
 def gate(redis: "Redis") -> Gate:
-    made = Gate(redis, "vision.p", "p:vision", slot_ttl_s=60)
-    made.own.configure([], None)
-    made.shared.configure([], None)
-    return made
+    new_gate = Gate(redis, "vision.p", "p:vision", slot_ttl_s=60)
+    new_gate.own.configure([], None)
+    new_gate.shared.configure([], None)
+    return new_gate
 
 
 def _through(gate: Gate, holder: str, tokens: int = 0) -> bool:
@@ -38,7 +38,7 @@ def _through(gate: Gate, holder: str, tokens: int = 0) -> bool:
     return True
 
 
-def test_a_gate_whose_limits_are_unknown_lets_nothing_through(redis: "Redis") -> None:
+def test_a_gate_with_unknown_limits_admits_no_call(redis: "Redis") -> None:
     unset = Gate(redis, "vision.q", "q:vision", slot_ttl_s=60)
     assert unset.admit("a").reason == "unready"
     assert unset.stamp("a").reason == "unready"
@@ -48,7 +48,7 @@ def test_a_gate_whose_limits_are_unknown_lets_nothing_through(redis: "Redis") ->
     assert unset.admit("a").granted
 
 
-def test_a_window_lets_its_limit_through_and_says_when_to_come_again(gate: Gate) -> None:
+def test_a_window_admits_its_limit_and_says_how_long_to_wait(gate: Gate) -> None:
     gate.own.configure([Window(3, 60)], None)
     assert [_through(gate, str(n)) for n in range(4)] == [True, True, True, False]
     refused = gate.admit("late")
@@ -68,7 +68,7 @@ def test_reservations_count_until_they_are_given_back(gate: Gate) -> None:
     assert gate.look().windows[0].used == 0
 
 
-def test_asking_again_with_the_same_holder_takes_no_second_place(gate: Gate) -> None:
+def test_a_repeated_admission_of_a_holder_takes_no_second_slot(gate: Gate) -> None:
     gate.own.configure([Window(1, 60)], 1)
     assert gate.admit("a").granted
     assert gate.admit("a").granted
@@ -87,7 +87,7 @@ def test_a_call_that_is_early_waits_for_its_stamp(gate: Gate, redis: "Redis") ->
     wait_until(lambda: gate.admit("second").granted, 60, "its stamp is near")
     admitted = now()
     assert gate.stamp("second").granted
-    assert now() - stamped > 0.499, "no sooner than the window allows, a millisecond of rounding aside"
+    assert now() - stamped > 0.499, "the window has room, give or take a millisecond of rounding"
     assert admitted < now()
     assert gate.admit("third").reason == "limit"
 
@@ -96,19 +96,19 @@ def test_a_call_leaves_its_window_by_the_time_when_it_was_sent(gate: Gate) -> No
     gate.own.configure([Window(1, 1)], None)
     assert gate.admit("slow").granted
     assert gate.stamp("slow").granted
-    time.sleep(1.5)  # more than a window: connecting took that long
-    assert gate.admit("next").reason == "limit", "the provider has not seen the first"
+    time.sleep(1.5)  # connecting takes longer than the window
+    assert gate.admit("next").reason == "limit", "the provider has not seen the first call"
     gate.sent("slow")
     assert gate.look().windows[0].used == 1
     assert gate.admit("next").reason == "limit"
-    wait_until(lambda: gate.admit("next").granted, 60, "it leaves its window")
+    wait_until(lambda: gate.admit("next").granted, 60, "the sent call leaves its window")
 
 
 def test_a_call_that_the_provider_may_have_seen_late_leaves_its_window_later(gate: Gate, redis: "Redis") -> None:
     gate.own.configure([Window(9, 60)], None)
 
     def moved_ms(holder: str, took_s: float) -> float:
-        """By how much its answer moves a call that took so long."""
+        """Return how far the answer moves a call that took `took_s` seconds, in milliseconds."""
         assert gate.admit(holder).granted
         stamp = gate.stamp(holder).stamp
         gate.sent(holder)
@@ -126,13 +126,11 @@ def test_a_call_that_the_provider_may_have_seen_late_leaves_its_window_later(gat
     assert gate.look().windows[0].used == len(took_s)
 
 
-def test_a_call_whose_message_came_again_before_it_was_sent_leaves_its_window_by_its_sending(
-    gate: Gate, redis: "Redis"
-) -> None:
+def test_a_redelivered_message_s_call_leaves_its_window_by_its_sending(gate: Gate, redis: "Redis") -> None:
     gate.own.configure([Window(9, 60)], None)
     assert gate.admit("slow").granted
     stamp = gate.stamp("slow").stamp
-    assert gate.admit("slow").granted, "its message has come again"
+    assert gate.admit("slow").granted, "its message was redelivered"
     key, member = gate.own.keys[3], f"{stamp}:1"
     too_early = redis.zscore(key, member)
     assert too_early is not None
@@ -146,7 +144,7 @@ def test_a_call_whose_message_came_again_before_it_was_sent_leaves_its_window_by
     assert (redis.zscore(key, member) or 0) > too_early
 
 
-def test_a_call_of_which_nobody_says_that_it_was_sent_counts(gate: Gate) -> None:
+def test_a_stamped_call_counts_without_a_report_that_it_was_sent(gate: Gate) -> None:
     gate.own.configure([Window(2, 60)], None)
     for holder in ("a", "b"):
         assert gate.admit(holder).granted
@@ -210,7 +208,7 @@ def test_estimated_tokens_are_corrected_by_what_was_used(gate: Gate) -> None:
     assert not gate.admit("c", tokens=1).granted
 
 
-def test_what_is_larger_than_the_window_has_it_to_itself(gate: Gate) -> None:
+def test_a_call_larger_than_the_window_has_it_to_itself(gate: Gate) -> None:
     gate.own.configure([Window(100, 60, Unit.TOKENS)], None)
     assert _through(gate, "a", tokens=5000)
     assert not gate.admit("b", tokens=1).granted
@@ -225,7 +223,7 @@ def test_queues_of_one_provider_share_its_windows_and_slots(gate: Gate, redis: "
     assert gate.admit("c").reason == "concurrency"
     gate.finish("a", extra_tokens=5)
     assert gate.admit("c").granted
-    assert other.admit("d").reason == "limit", "one stamped and two reserved, of three"
+    assert other.admit("d").reason == "limit", "three calls allowed: one is stamped, two are reserved"
     other.finish("b")
     assert _through(other, "d", tokens=50)
     assert [window.used for window in other.look().provider.windows] == [2, 65]
@@ -233,7 +231,7 @@ def test_queues_of_one_provider_share_its_windows_and_slots(gate: Gate, redis: "
     assert (gate.look().in_flight, other.look().provider.in_flight) == (1, 2)
 
 
-def test_a_window_that_counts_something_else_from_now_on_begins_anew(gate: Gate) -> None:
+def test_a_window_with_a_new_unit_starts_empty(gate: Gate) -> None:
     gate.own.configure([Window(100_000, 3600, Unit.TOKENS)], None)
     assert _through(gate, "a", tokens=5000)
     gate.own.configure([Window(10, 3600)], None)
@@ -250,7 +248,7 @@ def test_concurrency_counts_until_finish_and_ends_with_its_time(redis: "Redis") 
     wait_until(lambda: gate.admit("next").granted, 60, "the slot of a killed worker is free")
 
 
-def test_the_limit_holds_in_every_sliding_window_however_many_ask(gate: Gate, redis_url: str) -> None:
+def test_the_limit_holds_in_every_sliding_window_for_many_callers(gate: Gate, redis_url: str) -> None:
     gate.own.configure([Window(20, 0.5)], None)
     granted: list[float] = []
     ends = time.monotonic() + 60
@@ -273,13 +271,13 @@ def test_the_limit_holds_in_every_sliding_window_however_many_ask(gate: Gate, re
         thread.start()
     for thread in threads:
         thread.join()
-    # Stamps are made before `time` is read: a window of the limit's length cannot hold more.
+    # Each stamp precedes its reading of `time`, so no window of the limit's length holds more.
     granted.sort()
     assert len(granted) > 60
     assert all(later - first > 0.48 for first, later in zip(granted, granted[20:], strict=False))
 
 
-def test_an_operators_pause_and_a_breaker_are_ended_apart(gate: Gate, redis: "Redis") -> None:
+def test_an_operators_pause_and_a_breaker_end_separately(gate: Gate, redis: "Redis") -> None:
     breaker = Breaker(redis, "p:vision", BreakerPolicy())
     gate.own.close("operator", FOR_EVER, "maintenance")
     breaker.open(60, "rate limit")
@@ -305,7 +303,7 @@ def test_a_gate_that_closed_after_the_admission_refuses_the_call(gate: Gate) -> 
     assert gate.look().in_flight == 0
 
 
-def test_half_open_lets_exactly_one_probe_through(gate: Gate, redis: "Redis") -> None:
+def test_a_half_open_breaker_admits_exactly_one_probe(gate: Gate, redis: "Redis") -> None:
     breaker = Breaker(redis, "p:vision", BreakerPolicy())
     breaker.open(0.01, "down")
     wait_until(lambda: breaker.look().state == "half-open", 60, "its time is over")
@@ -314,7 +312,7 @@ def test_half_open_lets_exactly_one_probe_through(gate: Gate, redis: "Redis") ->
     assert not breaker.half_open_if_due()
 
 
-def test_a_probe_that_was_given_back_lets_another_one_through(gate: Gate, redis: "Redis") -> None:
+def test_a_released_probe_admits_the_next(gate: Gate, redis: "Redis") -> None:
     Breaker(redis, "p:vision", BreakerPolicy()).open(0.001, "down")
     wait_until(lambda: gate.admit("a").granted, 60, "its time is over")
     assert gate.admit("b").reason == "probe"
@@ -335,7 +333,7 @@ def test_failures_in_a_row_open_the_breaker_for_longer_and_longer(redis: "Redis"
     assert breaker.failed(_transient(), lambda now: now) == 25.0
 
 
-def test_a_success_begins_the_count_anew(redis: "Redis") -> None:
+def test_a_success_resets_the_count_of_failures(redis: "Redis") -> None:
     breaker = Breaker(redis, "p:vision", BreakerPolicy(fail_max=2))
     breaker.failed(_transient(), lambda now: now)
     breaker.succeeded()
@@ -350,7 +348,7 @@ def test_a_call_under_way_when_it_opened_does_not_close_it(redis: "Redis") -> No
     assert breaker.look().state == "open"
 
 
-def test_a_success_is_no_error_if_another_process_opens_it_at_that_moment(
+def test_a_success_raises_no_error_while_another_process_opens_the_breaker(
     redis: "Redis", monkeypatch: pytest.MonkeyPatch
 ) -> None:
     breaker, other = (Breaker(redis, "p:vision", BreakerPolicy(fail_max=2)) for _ in range(2))
@@ -360,11 +358,11 @@ def test_a_success_is_no_error_if_another_process_opens_it_at_that_moment(
     def opened_once_read(source: str) -> object:
         act = register(source)
 
-        def run(**given: Any) -> object:
-            found = act(**given)
+        def run(**arguments: Any) -> object:
+            result = act(**arguments)
             if "has just succeeded" in source:
                 other.open(30, "rate limit")
-            return found
+            return result
 
         return run
 
@@ -373,20 +371,18 @@ def test_a_success_is_no_error_if_another_process_opens_it_at_that_moment(
     assert breaker.look().state == "open"
 
 
-def test_the_day_of_a_quota_ends_by_redis_clock_and_not_by_the_hosts(
-    redis: "Redis", monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_quota_s_day_ends_by_the_clock_of_redis(redis: "Redis", monkeypatch: pytest.MonkeyPatch) -> None:
     breaker = Breaker(redis, "p:vision", BreakerPolicy())
     seconds, micros = redis.time()
-    asked: list[datetime] = []
+    reset_times: list[datetime] = []
 
     def reset(now: datetime) -> datetime:
-        asked.append(now)
+        reset_times.append(now)
         return now + timedelta(minutes=30)
 
     monkeypatch.setattr(redis, "time", lambda: (seconds + 3600, micros))
     breaker.failed(UnitError("no more today", kind=ErrorKind.QUOTA), reset)
-    assert [now.timestamp() for now in asked] == [pytest.approx(seconds + 3600 + micros / 1e6)]
+    assert [now.timestamp() for now in reset_times] == [pytest.approx(seconds + 3600 + micros / 1e6)]
 
 
 def test_a_rate_limit_that_names_no_wait_opens_for_two_minutes(redis: "Redis") -> None:
@@ -395,13 +391,13 @@ def test_a_rate_limit_that_names_no_wait_opens_for_two_minutes(redis: "Redis") -
     assert breaker.look().reason == "rate limit"
 
 
-def test_a_refusal_of_another_name_than_rate_limit_is_called_by_it(redis: "Redis") -> None:
+def test_a_refusal_with_its_own_code_is_named_by_it(redis: "Redis") -> None:
     breaker = Breaker(redis, "p:vision", BreakerPolicy())
     breaker.failed(UnitError("no node", kind=ErrorKind.RATE_LIMITED, code="no_node"), lambda now: now)
     assert breaker.look().reason == "no node"
 
 
-def test_a_bad_request_says_nothing_against_the_provider(redis: "Redis") -> None:
+def test_a_bad_request_does_not_count_against_the_provider(redis: "Redis") -> None:
     breaker = Breaker(redis, "p:vision", BreakerPolicy(fail_max=1))
     assert breaker.failed(UnitError("bad", kind=ErrorKind.PERMANENT), lambda now: now) == 0.0
     assert breaker.look().state == "closed"

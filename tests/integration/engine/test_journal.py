@@ -1,4 +1,4 @@
-"""What the log says of claims, of states that change, and of what the sweeper gives back."""
+"""Log lines about claims, changed states and work that the sweeper gives back."""
 
 import logging
 from collections.abc import Iterator
@@ -27,7 +27,7 @@ def level() -> str:
 
 
 class Written(logging.Handler):
-    """The lines logged since the last call."""
+    """A log handler; `lines` returns the lines since its last call."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -37,38 +37,36 @@ class Written(logging.Handler):
         self._lines.append(cast("dict[str, object]", record.msg))
 
     def lines(self) -> list[dict[str, object]]:
-        found, self._lines = self._lines, []
-        assert {line["worker"] for line in found} <= {ONE.worker_id}
-        return [{name: value for name, value in line.items() if name not in {"timestamp", "worker"}} for line in found]
+        lines, self._lines = self._lines, []
+        assert {line["worker"] for line in lines} <= {ONE.worker_id}
+        return [{name: value for name, value in line.items() if name not in {"timestamp", "worker"}} for line in lines]
 
 
 @pytest.fixture
 def journal(level: str) -> Iterator[Written]:
-    root, ours = logging.getLogger(), logging.getLogger("pipeline")
-    before, configured = (root.handlers[:], root.level, ours.level), structlog.get_config()
+    root, own = logging.getLogger(), logging.getLogger("pipeline")
+    before, configured = (root.handlers[:], root.level, own.level), structlog.get_config()
     configure("WARNING", as_json=True)
     written = Written()
-    ours.addHandler(written)
-    ours.setLevel(level)
+    own.addHandler(written)
+    own.setLevel(level)
     sign(lambda: {"worker": ONE.worker_id})
     yield written
     sign(dict)
-    ours.removeHandler(written)
+    own.removeHandler(written)
     root.handlers[:] = before[0]
     root.setLevel(before[1])
-    ours.setLevel(before[2])
+    own.setLevel(before[2])
     structlog.configure(**configured)
 
 
-def test_claims_and_what_the_sweeper_gives_back_are_told_once_they_are_committed(
-    context: Context, journal: Written
-) -> None:
-    made = FACTORIES["documents.page"](context, 3)
+def test_claims_and_freed_claims_are_logged_after_their_commit(context: Context, journal: Written) -> None:
+    units = FACTORIES["documents.page"](context, 3)
 
     def claim(tx: Tx) -> list[str]:
-        found = kernel.claim(tx, WORK, WORK.lock(tx, made.scope), ONE, limit=2)
-        assert not journal.lines(), "told before the commit"
-        return [str(row.id) for row in found]
+        rows = kernel.claim(tx, WORK, WORK.lock(tx, units.scope), ONE, limit=2)
+        assert not journal.lines(), "logged before the commit"
+        return [str(row.id) for row in rows]
 
     journal.lines()
     ids = context.db.run(claim)
@@ -84,33 +82,33 @@ def test_claims_and_what_the_sweeper_gives_back_are_told_once_they_are_committed
         "event": "unit.claimed",
         "level": "debug",
         "work": "page",
-        "scope": made.scope,
+        "scope": units.scope,
         "page": [1, 2],
         "ids": ids,
         "count": 2,
     }
     assert FLOW.free_lost(context, {ONE.worker_id}) == 1
-    *_, told = journal.lines()
-    assert told == {
+    *_, given_back = journal.lines()
+    assert given_back == {
         "event": "claims.given_back",
         "level": "warning",
         "flow": "documents",
         "work": "page",
         "stuck": {"PROCESSING": 2},
-        "scopes": [made.scope],
+        "scopes": [units.scope],
     }
 
 
 @pytest.mark.parametrize("level", ["INFO"])
-def test_at_info_only_what_people_follow_is_told(context: Context, journal: Written) -> None:
+def test_the_level_info_logs_only_followed_rows(context: Context, journal: Written) -> None:
     works_ = {name: work for name, work in works().items() if name in {"documents.page", "documents.split"}}
     for name, work in works_.items():
-        made = FACTORIES[name](context, 1)
+        units = FACTORIES[name](context, 1)
         journal.lines()
 
-        def claim(tx: Tx, work: kernel.Work = work, scope: str = made.scope) -> object:
+        def claim(tx: Tx, work: kernel.Work = work, scope: str = units.scope) -> object:
             return kernel.claim(tx, work, work.lock(tx, scope), ONE)
 
         context.db.run(claim)
-        told = [(line["kind"], line["from"], line["to"], line["id"]) for line in journal.lines()]
-        assert told == ([] if name == "documents.page" else [("document", "PENDING", "SPLITTING", made.scope)])
+        changes = [(line["kind"], line["from"], line["to"], line["id"]) for line in journal.lines()]
+        assert changes == ([] if name == "documents.page" else [("document", "PENDING", "SPLITTING", units.scope)])

@@ -1,4 +1,4 @@
-"""Places of messages: who may send, and when a message counts as lost."""
+"""Places of messages: which messages a launch may send, and when a message counts as lost."""
 
 from collections.abc import Iterator, Sequence
 
@@ -25,7 +25,7 @@ def places(redis: "Redis") -> Places:
 
 
 class Sent:
-    """Publishes into a real list, as kombu does."""
+    """A sender that publishes into a real Redis list, as kombu does."""
 
     def __init__(self, redis: "Redis", wanted: list[Wanted]) -> None:
         self.redis, self.wanted = redis, wanted
@@ -49,12 +49,12 @@ def _deliver(places: Places, redis: "Redis", holder: str) -> str:
 
 
 def test_a_scope_never_has_more_messages_than_places(places: Places, redis: "Redis") -> None:
-    asked = Wanted("documents:a", QUEUE, 3)
-    assert _launch(places, redis, asked) == [("documents:a", 0), ("documents:a", 1), ("documents:a", 2)]
-    assert _launch(places, redis, asked, Wanted("documents:b", QUEUE, 1)) == [("documents:b", 0)]
+    wanted = Wanted("documents:a", QUEUE, 3)
+    assert _launch(places, redis, wanted) == [("documents:a", 0), ("documents:a", 1), ("documents:a", 2)]
+    assert _launch(places, redis, wanted, Wanted("documents:b", QUEUE, 1)) == [("documents:b", 0)]
 
 
-def test_a_message_whose_place_a_living_other_has_is_one_too_many(places: Places, redis: "Redis") -> None:
+def test_a_message_is_surplus_if_a_living_process_holds_its_place(places: Places, redis: "Redis") -> None:
     Presence(redis).renew("w:1:a", 60)
     assert places.begin(ONE, "w:1:a/m1", 60) == ""
     assert places.begin(ONE, "w:2:b/m2", 60) == "w:1:a/m1"
@@ -76,40 +76,42 @@ def test_a_waiting_message_is_lost_when_its_queue_has_turned_over_without_it(pla
     redis.lpop(QUEUE)  # its message is lost
     _launch(places, redis, *others[3:])
     for n in range(4):
-        assert _launch(places, redis, Wanted("documents:lost", QUEUE)) == [], "it may still be in there"
+        assert _launch(places, redis, Wanted("documents:lost", QUEUE)) == [], "the message may still be in its queue"
         assert _deliver(places, redis, f"w:1:a/{n}") == ""
-    assert _launch(places, redis, Wanted("documents:lost", QUEUE)) == [], "that may have been itself"
+    assert _launch(places, redis, Wanted("documents:lost", QUEUE)) == [], (
+        "the last delivered message may have been the missing one"
+    )
     assert _deliver(places, redis, "w:1:a/5") == ""
     redis.lpush(QUEUE, "documents:x|0")
     assert _launch(places, redis, Wanted("documents:lost", QUEUE)) == [("documents:lost", 0)]
 
 
-def test_nothing_is_lost_before_a_gate_that_lets_nothing_through(places: Places, redis: "Redis") -> None:
-    asked = Wanted("documents:a", QUEUE, 2)
-    _launch(places, redis, asked)
+def test_messages_before_a_closed_gate_do_not_count_as_lost(places: Places, redis: "Redis") -> None:
+    wanted = Wanted("documents:a", QUEUE, 2)
+    _launch(places, redis, wanted)
     _age(redis)
-    assert _launch(places, redis, asked) == [], "its queue is not empty, and has not turned over"
+    assert _launch(places, redis, wanted) == [], "the queue still holds the messages that were in it"
 
 
-def test_in_an_empty_queue_a_message_that_waits_is_lost_after_a_while(places: Places, redis: "Redis") -> None:
-    asked = Wanted("documents:a", QUEUE)
-    _launch(places, redis, asked)
+def test_a_message_missing_from_an_empty_queue_is_lost_after_a_while(places: Places, redis: "Redis") -> None:
+    wanted = Wanted("documents:a", QUEUE)
+    _launch(places, redis, wanted)
     redis.delete(QUEUE)
-    assert _launch(places, redis, asked) == [], "it may be on its way to a worker"
+    assert _launch(places, redis, wanted) == [], "the message may be on its way to a worker"
     _age(redis)
-    assert _launch(places, redis, asked) == [("documents:a", 0)]
+    assert _launch(places, redis, wanted) == [("documents:a", 0)]
 
 
-def test_a_lane_that_queues_up_again_keeps_its_place(places: Places, redis: "Redis") -> None:
-    asked = Wanted("documents:a", QUEUE)
-    _launch(places, redis, asked)
+def test_a_requeued_lane_keeps_its_place(places: Places, redis: "Redis") -> None:
+    wanted = Wanted("documents:a", QUEUE)
+    _launch(places, redis, wanted)
     assert _deliver(places, redis, "w:1:a/m1") == ""
     assert places.wait(ONE, "w:1:a/m1")
     redis.lpush(QUEUE, "documents:a|0")
-    assert _launch(places, redis, asked) == []
+    assert _launch(places, redis, wanted) == []
     assert _deliver(places, redis, "w:1:a/m2") == ""
     places.leave(ONE, "w:1:a/m2")
-    assert _launch(places, redis, asked) == [("documents:a", 0)]
+    assert _launch(places, redis, wanted) == [("documents:a", 0)]
 
 
 def test_messages_of_another_priority_are_another_queue(places: Places, redis: "Redis") -> None:
@@ -120,39 +122,39 @@ def test_messages_of_another_priority_are_another_queue(places: Places, redis: "
         _launch(places, redis, Wanted(f"documents:{n}", QUEUE))
         assert _deliver(places, redis, f"w:1:a/{n}") == ""
     _age(redis)
-    assert places.reserve([late]) == [[]], "nothing of its priority has passed it"
+    assert places.reserve([late]) == [[]], "no message of its priority has passed it"
 
 
 def test_an_emptied_redis_forgets_messages_and_places_alike(places: Places, redis: "Redis") -> None:
-    asked = Wanted("documents:a", QUEUE)
-    _launch(places, redis, asked)
+    wanted = Wanted("documents:a", QUEUE)
+    _launch(places, redis, wanted)
     redis.flushall()
-    assert _launch(places, redis, asked) == [("documents:a", 0)]
+    assert _launch(places, redis, wanted) == [("documents:a", 0)]
 
 
 def _age(redis: "Redis") -> None:
-    """All waiting places began to wait a minute ago."""
+    """Set the start of every place's wait back by a minute."""
     for key in redis.scan_iter("penstock:places:*:*"):
         for field, place in redis.hgetall(key).items():
             kind, mark, since, priority = str(place).split()
             redis.hset(key, field, f"{kind} {mark} {int(since) - 60_000} {priority}")
 
 
-def test_a_message_that_comes_again_and_again_passes_nobody(places: Places, redis: "Redis") -> None:
+def test_repeated_deliveries_of_a_message_count_once(places: Places, redis: "Redis") -> None:
     deadly, patient = Wanted("documents:deadly", QUEUE), Wanted("documents:patient", QUEUE)
     _launch(places, redis, deadly, patient)
     for n in range(9):  # each time, its process dies
         assert places.begin(Place("documents:deadly", QUEUE), f"w:{n}:a/m1", 60) == ""
         redis.hset("penstock:places:documents:deadly", f"{QUEUE}|0", f"b w:{n}:a/m1 0 99999999999999")
-    assert _launch(places, redis, patient) == [], "it has waited all the while"
+    assert _launch(places, redis, patient) == [], "the place has waited since the first launch"
 
 
-def test_each_worker_may_let_some_pass_that_its_gate_refuses(places: Places, redis: "Redis") -> None:
+def test_messages_that_workers_hold_do_not_count_as_lost(places: Places, redis: "Redis") -> None:
     Presence(redis).renew("w:1:a", 60)
     others = [Wanted(f"documents:{n}", QUEUE) for n in range(4)]
     _launch(places, redis, Wanted("documents:patient", QUEUE), *others)
     patient = redis.rpop(QUEUE)
     for n in range(3):
         assert _deliver(places, redis, f"w:1:a/m{n}") == ""
-        assert _launch(places, redis, Wanted("documents:patient", QUEUE)) == [], "a worker has it in its hands"
+        assert _launch(places, redis, Wanted("documents:patient", QUEUE)) == [], "a worker holds the message"
     redis.rpush(QUEUE, str(patient))

@@ -27,14 +27,14 @@ def at_once(count: int, act: Callable[[int], bool]) -> list[bool]:
         return list(pool.map(one, range(count)))
 
 
-def test_there_are_never_more_holders_than_leases_however_many_ask_at_once(redis: "Redis") -> None:
+def test_simultaneous_requests_never_get_more_leases_than_the_limit(redis: "Redis") -> None:
     leases = Leases(redis, "s", limit=3)
     granted = at_once(24, lambda number: leases.acquire(f"h{number}", 60))
     assert sum(granted) == 3
     assert leases.holders() == {f"h{number}" for number, got in enumerate(granted) if got}
 
 
-def test_who_holds_a_lease_may_renew_it_when_all_are_taken(redis: "Redis") -> None:
+def test_a_holder_may_renew_its_lease_when_all_are_held(redis: "Redis") -> None:
     leases = Leases(redis, "s", limit=1)
     assert leases.acquire("a", 60)
     assert not leases.acquire("b", 60)
@@ -49,7 +49,7 @@ def test_a_released_lease_is_free_for_others(redis: "Redis") -> None:
     assert leases.acquire("b", 60)
 
 
-def test_releasing_what_one_does_not_hold_is_harmless(redis: "Redis") -> None:
+def test_releasing_another_s_lease_is_harmless(redis: "Redis") -> None:
     leases = Leases(redis, "s", limit=2)
     leases.acquire("a", 60)
     leases.release("b")
@@ -67,7 +67,7 @@ def test_several_leases_are_released_at_once(redis: "Redis") -> None:
     assert leases.holders() == {"b"}
 
 
-def test_a_lease_ends_by_itself_and_others_stay(redis: "Redis") -> None:
+def test_an_expired_lease_ends_and_others_stay(redis: "Redis") -> None:
     leases = Leases(redis, "s", limit=2)
     leases.acquire("short", 0.05)
     leases.acquire("long", 60)
@@ -93,7 +93,7 @@ def test_a_short_lease_does_not_end_the_scope_of_a_long_one(redis: "Redis") -> N
     wait_until(lambda: leases.holders() == {"long"}, 60, "the short lease ended")
 
 
-def test_scopes_have_nothing_to_do_with_each_other(redis: "Redis") -> None:
+def test_scopes_are_independent(redis: "Redis") -> None:
     assert Leases(redis, "s1", limit=1).acquire("a", 60)
     assert Leases(redis, "s2", limit=1).acquire("a", 60)
     Leases(redis, "s1").clear()
@@ -101,7 +101,7 @@ def test_scopes_have_nothing_to_do_with_each_other(redis: "Redis") -> None:
     assert Leases(redis, "s2").holders() == {"a"}
 
 
-def test_a_lower_limit_takes_nothing_from_those_who_hold_but_admits_no_one_else(redis: "Redis") -> None:
+def test_a_lowered_limit_keeps_held_leases_and_grants_no_further_lease(redis: "Redis") -> None:
     for holder in "abc":
         Leases(redis, "s", limit=3).acquire(holder, 60)
     fewer = Leases(redis, "s", limit=1)
@@ -111,14 +111,14 @@ def test_a_lower_limit_takes_nothing_from_those_who_hold_but_admits_no_one_else(
     assert fewer.acquire("d", 60)
 
 
-def test_nothing_is_left_in_redis_when_the_last_lease_has_ended(redis: "Redis") -> None:
+def test_redis_keeps_no_keys_after_the_last_lease_has_ended(redis: "Redis") -> None:
     Leases(redis, "s").acquire("a", 0.05)
     Leases(redis, "t").acquire("a", 60)
     Leases(redis, "t").release("a")
-    wait_until(lambda: not redis.keys("*"), 60, "the keys are gone")
+    wait_until(lambda: not redis.keys("*"), 60, "Redis has expired the keys")
 
 
-def test_leases_go_on_when_redis_has_forgotten_the_scripts(redis: "Redis") -> None:
+def test_leases_work_after_redis_has_forgotten_the_scripts(redis: "Redis") -> None:
     leases = Leases(redis, "s", limit=1)
     leases.acquire("a", 60)
     redis.script_flush()

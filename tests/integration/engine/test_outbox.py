@@ -1,4 +1,4 @@
-"""Each change of a row with events gets its event, in order, in the same transaction; on both databases."""
+"""Each change of a followed row writes its event in the same transaction and in order, on both databases."""
 
 import json
 import random
@@ -40,34 +40,36 @@ WRITERS, EACH = 6, 12
 FOLLOWED_WORKS = {name: work for name, work in works().items() if announced.of(work.table)}
 
 
-def told(context: Context, after: int = 0) -> list[Event]:
+def stored_events(context: Context, after: int = 0) -> list[Event]:
     with context.db.read() as session:
         return outbox.after(session, after, 10_000)
 
 
-def types(context: Context, after: int = 0) -> list[str]:
-    return [one.type for one in told(context, after)]
+def event_types(context: Context, after: int = 0) -> list[str]:
+    return [stored.type for stored in stored_events(context, after)]
 
 
 def move(context: Context, *events: DocumentEvent, which: str) -> None:
-    for one in events:
-        context.db.run(lambda session, one=one: DOCUMENT.move(session, DOCUMENTS, one, DOCUMENTS.c.id == which))
+    for change in events:
+        context.db.run(
+            lambda session, change=change: DOCUMENT.move(session, DOCUMENTS, change, DOCUMENTS.c.id == which)
+        )
 
 
-def test_every_flow_has_rows_that_people_follow() -> None:
-    # But for the one that sends them: events of deliveries would make deliveries.
-    assert {one.flow for one in announced.KINDS.values()} == {flow.name for flow in flows()} - {"webhooks"}
-    for kind, one in announced.KINDS.items():
+def test_every_flow_has_followed_rows() -> None:
+    # Webhooks deliver the events: an event of a delivery would cause another delivery.
+    assert {followed.flow for followed in announced.KINDS.values()} == {flow.name for flow in flows()} - {"webhooks"}
+    for kind, followed in announced.KINDS.items():
         assert len(kind) <= 40
-        assert all(len(name) <= 80 for name in one.types)
+        assert all(len(name) <= 80 for name in followed.types)
 
 
-def test_a_change_is_told_with_its_row_as_it_was_then(context: Context) -> None:
+def test_an_event_contains_its_row_at_the_time_of_the_change(context: Context) -> None:
     document_id = insert_document(context, DocumentStatus.PENDING, filename="报告 ü.pdf")
     before = datetime.now(UTC).replace(microsecond=0)
     service.pause(context, document_id)
     service.cancel(context, document_id)
-    paused, cancelled = told(context)
+    paused, cancelled = stored_events(context)
     assert (paused.seq, paused.flow, paused.kind, paused.scope_id) == (1, "documents", "document", document_id)
     assert (paused.type, paused.status) == ("document.paused", "paused")
     assert paused.data["filename"] == "报告 ü.pdf"
@@ -75,32 +77,34 @@ def test_a_change_is_told_with_its_row_as_it_was_then(context: Context) -> None:
     assert before.timestamp() - 60 <= paused.created_at.timestamp() <= cancelled.created_at.timestamp()
 
 
-def test_a_new_document_and_its_end_are_told(context: Context, tmp_path: Path) -> None:
+def test_a_new_and_a_deleted_document_write_events(context: Context, tmp_path: Path) -> None:
     (tmp_path / "a.png").write_bytes(Path("examples/scanned-page.png").read_bytes())
-    made = submission.submit(context, tmp_path / "a.png", submission.Options())
-    again = submission.submit(context, tmp_path / "a.png", submission.Options())
-    assert made.id == again.id
-    assert types(context) == ["document.pending"]
-    service.remove(context, made.id)
-    assert types(context) == ["document.pending", "document.deleted"]
-    assert [one.data for one in told(context)] == [{}, {}], "a deleted document's events keep no word of it"
+    document = submission.submit(context, tmp_path / "a.png", submission.Options())
+    resubmitted = submission.submit(context, tmp_path / "a.png", submission.Options())
+    assert document.id == resubmitted.id
+    assert event_types(context) == ["document.pending"]
+    service.remove(context, document.id)
+    assert event_types(context) == ["document.pending", "document.deleted"]
+    assert [stored.data for stored in stored_events(context)] == [{}, {}], (
+        "a deleted document's events keep no data of it"
+    )
 
 
-def test_a_run_is_told_by_its_outcome(context: Context) -> None:
+def test_events_of_a_run_name_its_outcome(context: Context) -> None:
     music.start(context, music.StartOptions(skip_sync=True, mode=Mode.EMBEDDING))
     music.pause(context)
     music.stop(context)
-    assert types(context) == ["music_run.enqueuing", "music_run.paused", "music_run.stopped"]
+    assert event_types(context) == ["music_run.enqueuing", "music_run.paused", "music_run.stopped"]
 
 
-def test_a_batch_that_is_taken_apart_is_told_and_its_words_go(context: Context) -> None:
+def test_a_dissolved_batch_writes_an_event_and_its_events_lose_their_data(context: Context) -> None:
     batch_id = FACTORIES["screenshots.batch"](context, 1).scope
     work = works()["screenshots.batch"]
     kernel_claim(context, work, batch_id)
     now = context.db.now()
     context.db.run(lambda session: deletion_of(session, batch_id, now))
-    assert types(context) == ["screenshot_batch.running", "screenshot_batch.deleted"]
-    assert {json.dumps(one.data) for one in told(context)} == {"{}"}
+    assert event_types(context) == ["screenshot_batch.running", "screenshot_batch.deleted"]
+    assert {json.dumps(stored.data) for stored in stored_events(context)} == {"{}"}
 
 
 def deletion_of(session: Tx, batch_id: int, now: datetime) -> None:
@@ -127,34 +131,35 @@ def kernel_claim(context: Context, work: Work, scope: Any) -> list[Any]:
 
 
 @pytest.mark.parametrize("name", sorted(FOLLOWED_WORKS))
-def test_whatever_claims_settles_or_frees_a_followed_row_tells_it(context: Context, name: str) -> None:
+def test_claiming_and_freeing_a_followed_row_writes_events(context: Context, name: str) -> None:
     work = FOLLOWED_WORKS[name]
-    made = FACTORIES[name](context, 1)
-    standing = announced.of(work.table)
-    assert standing is not None
+    units = FACTORIES[name](context, 1)
+    followed = announced.of(work.table)
+    assert followed is not None
 
     def status() -> str:
         with context.db.read() as session:
-            return standing.status(session.execute(select(work.table)).one())
+            return followed.status(session.execute(select(work.table)).one())
 
-    said, last = [status()], 0
+    statuses, last = [status()], 0
     for _ in range(2):
-        (row,) = kernel_claim(context, work, made.scope)
-        said.append(status())
+        (row,) = kernel_claim(context, work, units.scope)
+        statuses.append(status())
         kernel.free_lost(context.db, work, {"w:1:a"})
-        said.append(status())
+        statuses.append(status())
         last = row.id
-    changes = [after for before, after in pairwise(said) if before != after]
-    assert [(one.status, one.scope_id) for one in told(context)] == [(one, str(last)) for one in changes]
+    changes = [after for before, after in pairwise(statuses) if before != after]
+    expected = [(new_status, str(last)) for new_status in changes]
+    assert [(stored.status, stored.scope_id) for stored in stored_events(context)] == expected
 
 
-def test_what_nobody_follows_costs_nothing(context: Context) -> None:
+def test_changes_of_other_rows_write_no_events(context: Context) -> None:
     insert_document(context, DocumentStatus.PROCESSING, [PageStatus.PENDING] * 2)
     context.db.run(lambda session: PAGE.move(session, PAGES, PageEvent.CLAIM))
-    assert told(context) == []
+    assert stored_events(context) == []
 
 
-def test_what_is_rolled_back_is_not_told_and_uses_no_number(context: Context) -> None:
+def test_a_rolled_back_change_writes_no_event_and_uses_no_number(context: Context) -> None:
     document_id = insert_document(context, DocumentStatus.PENDING)
 
     def breaks(session: Session) -> None:
@@ -164,21 +169,19 @@ def test_what_is_rolled_back_is_not_told_and_uses_no_number(context: Context) ->
     with pytest.raises(ZeroDivisionError):
         context.db.run(breaks)
     move(context, DocumentEvent.CANCEL, which=document_id)
-    assert [(one.seq, one.type) for one in told(context)] == [(1, "document.cancelled")]
+    assert [(stored.seq, stored.type) for stored in stored_events(context)] == [(1, "document.cancelled")]
 
 
-def test_a_commit_that_fails_tells_nothing_and_the_next_try_tells_it_once(
-    context: Context, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_retried_commit_writes_its_event_once(context: Context, monkeypatch: pytest.MonkeyPatch) -> None:
     from tests.support.commits import lose_answers
 
     document_id = insert_document(context, DocumentStatus.PENDING)
     lose_answers(monkeypatch, context.db, committed=False)
     service.pause(context, document_id)
-    assert types(context) == ["document.paused"]
+    assert event_types(context) == ["document.paused"]
 
 
-def test_several_changes_of_a_row_in_one_transaction_are_told_as_the_row_is_left(context: Context) -> None:
+def test_several_changes_of_a_row_in_a_transaction_write_one_event_of_its_last_state(context: Context) -> None:
     insert_document(context, DocumentStatus.PENDING)
 
     def act(session: Session) -> None:
@@ -187,14 +190,14 @@ def test_several_changes_of_a_row_in_one_transaction_are_told_as_the_row_is_left
         DOCUMENT.move(session, DOCUMENTS, DocumentEvent.CANCEL)
 
     context.db.run(act)
-    assert types(context) == ["document.cancelled"]
+    assert event_types(context) == ["document.cancelled"]
 
 
 def test_a_reader_by_number_misses_none_of_many_writers(context: Context) -> None:
-    """They change several rows each, in any order, and vectors as well: none waits for another for ever."""
+    """Each writer changes several rows and vectors in random order, and no transaction deadlocks."""
     own = [[insert_document(context, DocumentStatus.PENDING) for _ in range(2)] for _ in range(WRITERS)]
     done = threading.Event()
-    # Between number and commit: else another order than that of the numbers is rarely seen.
+    # A pause between the number and its commit makes commits out of order likely.
     event.listen(context.db.engine, "commit", lambda _: time.sleep(random.random() / 100))
 
     def write(number: int) -> None:
@@ -208,8 +211,8 @@ def test_a_reader_by_number_misses_none_of_many_writers(context: Context) -> Non
                     lambda: vectors.upsert(session, rng.choice("ab"), "m", [(number, [1.0, 0.5])]),
                 ]
                 rng.shuffle(acts)
-                for one in acts:
-                    one()
+                for change_row in acts:
+                    change_row()
 
             context.db.run(act)
 
@@ -217,34 +220,34 @@ def test_a_reader_by_number_misses_none_of_many_writers(context: Context) -> Non
         seen: list[int] = []
         while True:
             ending = done.is_set()
-            found = [one.seq for one in told(context, seen[-1] if seen else 0)]
-            seen += found
-            if ending and not found:
+            seqs = [stored.seq for stored in stored_events(context, seen[-1] if seen else 0)]
+            seen += seqs
+            if ending and not seqs:
                 return seen
 
     with capture_logs() as logs, ThreadPoolExecutor(WRITERS + 1) as pool:
         reader = pool.submit(read)
         writers = [pool.submit(write, number) for number in range(WRITERS)]
-        for one in writers:
-            one.result(120)
+        for writer in writers:
+            writer.result(120)
         done.set()
         seen = reader.result(60)
     assert seen == list(range(1, WRITERS * EACH * 2 + 1))
-    assert [one for one in logs if one["event"] == "database.retry"] == [], "none was in a deadlock"
+    assert [writer for writer in logs if writer["event"] == "database.retry"] == [], "no transaction was in a deadlock"
     with context.db.read() as session:
         assert session.execute(select(func.count()).select_from(EVENTS)).scalar_one() == len(seen)
 
 
-def test_times_never_go_back_though_the_clock_does(context: Context) -> None:
+def test_event_times_never_go_back_when_the_clock_does(context: Context) -> None:
     document_id = insert_document(context, DocumentStatus.PENDING)
     move(context, DocumentEvent.PAUSE, which=document_id)
     ahead = datetime(2100, 1, 1, tzinfo=UTC)
     context.db.run(lambda session: session.execute(update(outbox.COUNTER).values(at=ahead)))
     move(context, DocumentEvent.CANCEL, which=document_id)
-    assert told(context)[-1].created_at == ahead
+    assert stored_events(context)[-1].created_at == ahead
 
 
-def test_the_stamp_of_vectors_comes_before_that_of_events_whoever_is_imported_first(context: Context) -> None:
+def test_the_version_of_vectors_is_written_before_the_event_counter(context: Context) -> None:
     insert_document(context, DocumentStatus.PENDING)
     order: list[str] = []
 

@@ -1,4 +1,4 @@
-"""If the embedded Redis's socket path does not fit into the data folder, Penstock uses no foreign Redis instead."""
+"""The embedded Redis's socket under the temporary folder: Penstock never connects to another user's Redis there."""
 
 import asyncio
 import os
@@ -25,7 +25,7 @@ NOBODY = 65534
 
 @pytest.fixture
 def settings(monkeypatch: pytest.MonkeyPatch) -> Iterator[Settings]:
-    """With a data folder whose path is too long for a socket."""
+    """Settings with a data folder whose path is too long for a socket."""
     temporary = short_folder()
     monkeypatch.setattr("tempfile.tempdir", str(temporary))
     monkeypatch.setenv("PENSTOCK_DATA_DIR", str(temporary / ("d" * MAX_SOCKET_PATH)))
@@ -38,7 +38,7 @@ def settings(monkeypatch: pytest.MonkeyPatch) -> Iterator[Settings]:
 
 @pytest.fixture
 def squatter(settings: Settings) -> Iterator[RedisServer]:
-    """A Redis that listens where ours would, for everybody."""
+    """A world-accessible Redis that listens at the embedded Redis's socket path."""
     folder = settings.redis_socket.parent
     folder.mkdir()
     with RedisServer(
@@ -70,7 +70,7 @@ def connections(server: RedisServer) -> int:
 
 
 @pytest.mark.parametrize("squat", [given_away, open_to_others, linked])
-def test_another_user_s_redis_is_never_spoken_to(
+def test_penstock_never_connects_to_another_user_s_redis(
     settings: Settings, squatter: RedisServer, squat: Callable[[Path], None], over: AppOver
 ) -> None:
     squat(settings.redis_socket.parent)
@@ -90,7 +90,7 @@ def test_another_user_s_redis_is_never_spoken_to(
         connection.clone().default_channel.client.ping()
     with pytest.raises(ForeignSocket):
         app.backend.client.ping()
-    assert connections(squatter) == before + 1  # our own question
+    assert connections(squatter) == before + 1  # the connection of `connections` itself
 
 
 async def ask(url: str) -> object:
@@ -98,7 +98,9 @@ async def ask(url: str) -> object:
         return await client.ping()
 
 
-def test_our_own_folder_is_spoken_to_also_by_celery(settings: Settings, squatter: RedisServer, over: AppOver) -> None:
+def test_penstock_and_celery_connect_through_their_own_folder(
+    settings: Settings, squatter: RedisServer, over: AppOver
+) -> None:
     settings.redis_socket.parent.chmod(0o700)
     assert squatter.running
     with connect(settings.effective_redis_url) as client:
@@ -107,7 +109,7 @@ def test_our_own_folder_is_spoken_to_also_by_celery(settings: Settings, squatter
     assert redis_server.is_up(settings)
     assert new_context(settings).online
     assert_celery_works(over(""))
-    # It is looked at again for each further connection.
+    # Each new connection checks the folder.
     client = connect(settings.effective_redis_url)
     client.connection_pool.disconnect()
     settings.redis_socket.parent.chmod(0o755)

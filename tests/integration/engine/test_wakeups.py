@@ -16,24 +16,24 @@ def redis(redis_url: str) -> Iterator["Redis"]:
         yield client
 
 
-def test_the_first_to_ask_sends_the_message(redis: "Redis") -> None:
+def test_the_first_caller_sends_the_message(redis: "Redis") -> None:
     assert plan_wakeup(redis, "documents", 30)
 
 
-def test_who_is_due_later_relies_on_the_message_under_way(redis: "Redis") -> None:
+def test_a_later_wake_up_relies_on_the_message_under_way(redis: "Redis") -> None:
     plan_wakeup(redis, "documents", 10)
     assert not plan_wakeup(redis, "documents", 10)
     assert not plan_wakeup(redis, "documents", 60)
 
 
-def test_who_is_due_earlier_sends_one_of_its_own(redis: "Redis") -> None:
+def test_an_earlier_wake_up_sends_its_own_message(redis: "Redis") -> None:
     plan_wakeup(redis, "documents", 50)
     assert plan_wakeup(redis, "documents", 20)
     assert not plan_wakeup(redis, "documents", 30)
     assert plan_wakeup(redis, "documents", 1)
 
 
-def test_of_many_that_ask_at_once_one_sends(redis: "Redis") -> None:
+def test_one_of_many_simultaneous_callers_sends(redis: "Redis") -> None:
     barrier = Barrier(16)
 
     def ask(_: int) -> bool:
@@ -41,16 +41,16 @@ def test_of_many_that_ask_at_once_one_sends(redis: "Redis") -> None:
         return plan_wakeup(redis, "documents", 30)
 
     with ThreadPoolExecutor(16) as pool:
-        # Those that ask a millisecond later are due a millisecond later.
+        # A caller that asks a millisecond later is due a millisecond later.
         assert sum(pool.map(ask, range(16))) == 1
 
 
-def test_a_wake_up_that_is_past_holds_nobody_back(redis: "Redis") -> None:
+def test_a_past_wake_up_holds_no_later_one_back(redis: "Redis") -> None:
     plan_wakeup(redis, "documents", 0.05)
-    wait_until(lambda: plan_wakeup(redis, "documents", 30), 60, "the first wake-up is past")
+    wait_until(lambda: plan_wakeup(redis, "documents", 30), 60, "the first wake-up has passed")
 
 
-def test_one_that_is_due_now_is_sent_now(redis: "Redis") -> None:
+def test_a_wake_up_that_is_due_is_sent_at_once(redis: "Redis") -> None:
     assert plan_wakeup(redis, "documents", 0)
     assert plan_wakeup(redis, "other", -5)
 
@@ -58,7 +58,7 @@ def test_one_that_is_due_now_is_sent_now(redis: "Redis") -> None:
 def test_long_waits_are_left_to_the_sweeper(redis: "Redis") -> None:
     assert plan_wakeup(redis, "documents", MAX_DELAY_S)
     assert not plan_wakeup(redis, "other", MAX_DELAY_S + 0.001)
-    assert plan_wakeup(redis, "other", 1), "what was refused is not noted"
+    assert plan_wakeup(redis, "other", 1), "a refused wake-up is not recorded"
 
 
 def test_flows_are_woken_separately(redis: "Redis") -> None:
@@ -73,7 +73,7 @@ def test_an_emptied_redis_costs_at_most_one_message_more(redis: "Redis") -> None
     assert not plan_wakeup(redis, "documents", 30)
 
 
-def test_nothing_is_left_in_redis_afterwards(redis: "Redis") -> None:
+def test_redis_keeps_no_keys_of_past_wake_ups(redis: "Redis") -> None:
     plan_wakeup(redis, "documents", 0.01)
     (key,) = redis.keys("*")
     assert 0 < redis.pttl(key) <= 1010

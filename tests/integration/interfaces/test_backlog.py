@@ -20,7 +20,7 @@ from pipeline.operations.backlog import Reason
 from pipeline.providers import queue_control
 from pipeline.storage.context import Context
 from tests.support.documents import insert_document
-from tests.support.works import FACTORIES, Made, works
+from tests.support.works import FACTORIES, Units, works
 
 pytestmark = pytest.mark.both_databases
 
@@ -44,22 +44,22 @@ def _work(context: Context, *queues: str) -> None:
 
 @pytest.mark.parametrize("name", sorted(ALL))
 def test_what_may_be_claimed_waits_and_what_is_claimed_is_told_by_worker(context: Context, name: str) -> None:
-    made, flow = FACTORIES[name](context, 3), next(flow for flow in flows() if flow.name == name.partition(".")[0])
-    before = sum(one.count for one in flow.waiting(context))
-    assert before >= made.count
-    row = _claim(context, ALL[name], made)
-    assert sum(one.count for one in flow.waiting(context)) == before - 1
-    mine = [one for one in flow.held(context) if one.worker_id == "ai@desk:43:1f09ab"]
-    assert [(one.work, one.units, one.messages) for one in mine] == [(ALL[name].name, 1, 1)]
+    units, flow = FACTORIES[name](context, 3), next(flow for flow in flows() if flow.name == name.partition(".")[0])
+    before = sum(kind.count for kind in flow.waiting(context))
+    assert before >= units.count
+    row = _claim(context, ALL[name], units)
+    assert sum(kind.count for kind in flow.waiting(context)) == before - 1
+    held = [group for group in flow.held(context) if group.worker_id == "ai@desk:43:1f09ab"]
+    assert [(group.work, group.units, group.messages) for group in held] == [(ALL[name].name, 1, 1)]
     with context.db.transaction() as session:
         later = {"next_run_at": context.db.now() + timedelta(minutes=5), "claim_id": None, "worker_id": None}
         session.execute(update(ALL[name].table).where(ALL[name].table.c.id == row.id).values(**later))
 
 
-def _claim(context: Context, work: Work, made: Made) -> Any:
+def _claim(context: Context, work: Work, units: Units) -> Any:
     """One unit for a process of the worker's pool."""
     owner = Owner("ai@desk:43:1f09ab", "m1")
-    return context.db.run(lambda tx: kernel.claim_next(tx, work, work.lock(tx, made.scope), owner))
+    return context.db.run(lambda tx: kernel.claim_next(tx, work, work.lock(tx, units.scope), owner))
 
 
 def test_pages_wait_for_a_worker_then_for_a_free_one_then_for_their_provider(context: Context) -> None:

@@ -1,4 +1,4 @@
-"""What each flow sends, walked through as Celery's signatures, from every state that its rows may have."""
+"""Each flow's canvases as Celery's signatures, from every state that its rows may have."""
 
 import re
 from collections import Counter
@@ -55,7 +55,7 @@ def settings_env() -> dict[str, str]:
 
 
 def shape(signature: Any) -> str:
-    """A canvas in words, by the types of Celery's signatures."""
+    """Return a canvas as text, by the types of Celery's signatures."""
     match signature:
         case chord():
             return f"chord({counted(signature.tasks)}, {shape(signature.body)})"
@@ -71,13 +71,13 @@ def shape(signature: Any) -> str:
 
 
 def counted(tasks: Iterable[Any]) -> str:
-    """Signatures that stand side by side."""
+    """Return parallel signatures as text, with the number of equal ones."""
     return ", ".join(f"{task} × {count}" for task, count in Counter(map(shape, getattr(tasks, "tasks", tasks))).items())
 
 
 def shapes(messages: Iterable[Messages]) -> list[str]:
-    """What is sent for all of these places."""
-    return [shape(one.whole(range(one.wanted.places))) for one in messages]
+    """Return the canvases that these messages send for all their places."""
+    return [shape(message.whole(range(message.wanted.places))) for message in messages]
 
 
 @pytest.mark.parametrize("status", DOCUMENT)
@@ -95,12 +95,12 @@ def test_an_item_s_canvas_from_each_of_its_steps(context: Context, step: Step) -
 
 @pytest.mark.parametrize("action", Action)
 def test_a_batch_s_canvas_from_each_of_its_steps(context: Context, action: Action) -> None:
-    asked = NextStep(1, action, "control", 2 if action is Action.ANALYSE else 1)
-    canvas = screenshots._canvas(context, asked, range(asked.places))
-    assert shape(in_a_row(canvas, screenshots._tail(asked))) == BATCH[action]
+    step = NextStep(1, action, "control", 2 if action is Action.ANALYSE else 1)
+    canvas = screenshots._canvas(context, step, range(step.places))
+    assert shape(in_a_row(canvas, screenshots._tail(step))) == BATCH[action]
 
 
-def test_what_is_on_the_screens_is_captured_and_batched(context: Context) -> None:
+def test_the_screens_are_captured_and_batched(context: Context) -> None:
     assert shapes(screenshots._messages(context, [Scope.CAPTURES])) == [CAPTURE]
 
 
@@ -117,7 +117,7 @@ def test_songs_go_through_a_chain(context: Context) -> None:
 
 
 def drawn() -> str:
-    """The canvases of a document, a batch and an item as Mermaid's flowchart, from what the tests above found."""
+    """Return the canvases of a document, a batch and an item as a Mermaid flowchart."""
     lines = ["flowchart LR"]
     for first, replacement in (
         (DOCUMENT[DocumentStatus.PENDING], DOCUMENT[DocumentStatus.PROCESSING]),
@@ -136,5 +136,5 @@ def test_the_architecture_page_draws_and_names_each_canvas() -> None:
     page = (Path(__file__).parents[3] / "docs/explanation/architecture.md").read_text()
     assert f"```mermaid\n{drawn()}\n```" in page
     canvases = [*DOCUMENT.values(), *ITEM.values(), *BATCH.values(), CAPTURE, MERGES, SONGS]
-    missing = [one for one in canvases if f"`{one.replace(' × 2', ' × n')}`" not in page]
+    missing = [canvas for canvas in canvases if f"`{canvas.replace(' × 2', ' × n')}`" not in page]
     assert not missing

@@ -1,4 +1,4 @@
-"""The gate-aware consumer on a real worker: order of arrival, no polling, woken when there is room."""
+"""The gate-aware consumer on a real worker: it keeps the order of arrival, does not poll, and wakes for a free slot."""
 
 import json
 import time
@@ -33,8 +33,8 @@ def settings_env() -> dict[str, str]:
 
 @pytest.fixture
 def app(context: Context, redis_url: str, monkeypatch: pytest.MonkeyPatch) -> Celery:
-    """An application with production's consumer, whose task makes one call and notes its number."""
-    monkeypatch.setattr(identity, "begin", lambda _hostname: None)
+    """An application with production's consumer, whose task makes one call and records its number."""
+    monkeypatch.setattr(identity, "begin", lambda *_: None)
     app = Celery("gated", broker=redis_url, set_as_current=False)
     app.conf.update(
         worker_consumer="tasks.consumer:GateConsumer",
@@ -66,7 +66,7 @@ def app(context: Context, redis_url: str, monkeypatch: pytest.MonkeyPatch) -> Ce
 
 @pytest.fixture
 def worker(app: Celery) -> Iterator[ExitStack]:
-    """`enter_context` of what `_worker` gives starts it; the test's messages are sent before that, or after."""
+    """A stack that stops a worker after the test: `enter_context(_worker(app))` starts one."""
     with ExitStack() as stack:
         yield stack
 
@@ -84,15 +84,13 @@ def _send(app: Celery, numbers: range, queue: str = GATED, priority: int = 0) ->
         app.tasks["gated"].apply_async((number,), queue=queue, priority=priority)
 
 
-def test_messages_are_worked_on_in_the_order_of_their_arrival_though_they_were_refused(
-    app: Celery, context: Context, worker: ExitStack
-) -> None:
+def test_refused_messages_run_in_the_order_of_their_arrival(app: Celery, context: Context, worker: ExitStack) -> None:
     _send(app, range(20))
     _send(app, range(5), OTHER)
     worker.enter_context(_worker(app))
-    wait_until(lambda: len(_worked(context.redis)) == 20, WITHIN_S, "all were worked on")
+    wait_until(lambda: len(_worked(context.redis)) == 20, WITHIN_S, "all messages have run")
     assert _worked(context.redis) == list(range(20))
-    assert _worked(context.redis, OTHER) == list(range(5)), "another provider's queue has an order of its own"
+    assert _worked(context.redis, OTHER) == list(range(5)), "another provider's queue keeps its own order"
 
 
 def test_a_refused_message_stays_in_its_priority_and_keeps_its_place_there(
@@ -103,59 +101,59 @@ def test_a_refused_message_stays_in_its_priority_and_keeps_its_place_there(
     _send(app, range(6), priority=0)
     worker.enter_context(_worker(app))
     _send(app, range(3), OTHER)
-    wait_until(lambda: len(_worked(context.redis, OTHER)) == 3, WITHIN_S, "an open queue of the same worker flows")
+    wait_until(lambda: len(_worked(context.redis, OTHER)) == 3, WITHIN_S, "the worker's open queue is consumed")
     assert not _worked(context.redis)
     queue_control.resume(context, GATED)
-    wait_until(lambda: len(_worked(context.redis)) == 12, WITHIN_S, "all were worked on")
-    # What a gate holds while it is asked may be overtaken by what was more urgent, never by its equals.
+    wait_until(lambda: len(_worked(context.redis)) == 12, WITHIN_S, "all messages have run")
+    # A message of higher priority may overtake a message whose gate is being asked; one of equal priority may not.
     assert [number for number in _worked(context.redis) if number < 10] == list(range(6))
     assert [number for number in _worked(context.redis) if number >= 10] == list(range(10, 16))
 
 
-def test_a_worker_at_a_full_gate_hardly_asks_and_is_woken_when_a_slot_is_free(
+def test_a_worker_at_a_full_gate_does_not_poll_and_is_woken_by_a_free_slot(
     app: Celery, context: Context, worker: ExitStack
 ) -> None:
     gate = gates.gate(context, GATED)
     assert gate.admit("elsewhere").granted
     worker.enter_context(_worker(app))
     _send(app, range(3))
-    time.sleep(1.5)  # until it is idle before the gate
-    before, begun = _commands(context.redis), time.monotonic()
+    time.sleep(1.5)  # until the worker waits for the gate
+    before, start = _commands(context.redis), time.monotonic()
     time.sleep(3)
-    per_s = (_commands(context.redis) - before) / (time.monotonic() - begun)
+    per_s = (_commands(context.redis) - before) / (time.monotonic() - start)
     assert not _worked(context.redis)
-    assert per_s < 60, "the gate is polled"
-    # Somewhere within the second for which it would wait.
+    assert per_s < 60, "the worker polls the gate"
+    # A slot frees at different points of the second that the worker would wait.
     took_s = []
     for number in range(4):
         gate.finish("elsewhere")
-        begun = time.monotonic()
+        start = time.monotonic()
         wait_until(lambda sent=number: len(_worked(context.redis)) >= sent + 3, WITHIN_S, "woken")
-        took_s.append(time.monotonic() - begun)
-        wait_until(lambda: gate.admit("elsewhere").granted, WITHIN_S, "the slot is taken again")
+        took_s.append(time.monotonic() - start)
+        wait_until(lambda: gate.admit("elsewhere").granted, WITHIN_S, "the slot is held again")
         _send(app, range(number + 3, number + 4))
         time.sleep(0.3 + number * 0.1)
-    assert sorted(took_s)[1] < 0.4, f"waited for the safety net: {took_s}"
+    assert sorted(took_s)[1] < 0.4, f"the worker waited for its next check: {took_s}"
 
 
-def test_a_worker_that_meets_a_gate_without_limits_has_them_brought_back(
+def test_a_worker_at_a_gate_without_limits_restores_them(
     app: Celery, context: Context, worker: ExitStack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    met: list[bool] = []
+    corrected: list[bool] = []
 
     def sync_now() -> None:
-        met.append(gates.sync(context))
+        corrected.append(gates.sync(context))
 
     monkeypatch.setattr("tasks.consumer.sync_now", sync_now)
     context.redis.flushall()
     _send(app, range(3))
     worker.enter_context(_worker(app))
-    wait_until(lambda: len(_worked(context.redis)) == 3, WITHIN_S, "all were worked on")
-    assert met[0]
+    wait_until(lambda: len(_worked(context.redis)) == 3, WITHIN_S, "all messages have run")
+    assert corrected[0]
 
 
 def _commands(redis: "Redis") -> int:
-    """Commands that Redis ran so far, those of scripts among them."""
+    """Return the number of commands that Redis has run, including those of scripts."""
     return sum(int(stat["calls"]) for stat in redis.info("commandstats").values())
 
 
@@ -173,64 +171,58 @@ def test_a_closed_queue_is_not_consumed_from_after_a_start_or_a_reconnect(
     _send(app, range(3))
     running = worker.enter_context(_worker(app))
     _send(app, range(1), OTHER)
-    wait_until(lambda: len(_worked(context.redis, OTHER)) == 1, WITHIN_S, "the other queue flows")
+    wait_until(lambda: _worked(context.redis, OTHER) == [0], WITHIN_S, "the open queue is consumed")
+    # The broker would deliver an unacknowledged message again, and its slot would refuse the next message.
+    wait_until(lambda: not context.redis.hlen("unacked"), WITHIN_S, "the message is acknowledged")
     context.redis.client_kill_filter(_type="normal", skipme=True)
     _send(app, range(1, 2), OTHER)
-    wait_until(lambda: len(_worked(context.redis, OTHER)) == 2, WITHIN_S, "it is connected again")
+    wait_until(lambda: _worked(context.redis, OTHER) == [0, 1], WITHIN_S, "the worker has reconnected")
     assert refused == []
-    said = running.consumer.why_not()
-    assert said == {GATED: "operator: the key is exchanged"}
+    assert running.consumer.why_not() == {GATED: "operator: the key is exchanged"}
     assert [queue.name for queue in running.consumer.consumed()] == [OTHER]
     queue_control.resume(context, GATED)
-    wait_until(lambda: len(_worked(context.redis)) == 3, WITHIN_S, "it flows again")
+    wait_until(lambda: len(_worked(context.redis)) == 3, WITHIN_S, "the resumed queue is consumed")
 
 
-def test_a_worker_is_paused_before_any_message_comes_and_is_resumed_at_once(
-    app: Celery, context: Context, worker: ExitStack
-) -> None:
-    consumer = _consumer(worker.enter_context(_worker(app)))
+def test_a_broadcast_pauses_and_resumes_a_worker_at_once(app: Celery, context: Context, worker: ExitStack) -> None:
+    consumer = worker.enter_context(_worker(app)).consumer
     _send(app, range(1))
-    wait_until(lambda: _worked(context.redis) == [0], WITHIN_S, "it works")
+    wait_until(lambda: _worked(context.redis) == [0], WITHIN_S, "the message has run")
     queues.pause(GATED)
-    wait_until(lambda: not consumer.task_consumer.consuming_from(GATED), WITHIN_S, "told, it consumes no longer")
+    wait_until(lambda: not consumer.task_consumer.consuming_from(GATED), WITHIN_S, "the broadcast stops the consumer")
     assert consumer.task_consumer.consuming_from(OTHER)
     _send(app, range(1, 3))
     _send(app, range(3), OTHER)
-    wait_until(lambda: len(_worked(context.redis, OTHER)) == 3, WITHIN_S, "another provider's queue flows on")
-    _wait_for_looks(consumer, 2)
-    assert queue_depths(context.redis, [GATED])[GATED] == 2, "no message was taken out"
+    wait_until(lambda: len(_worked(context.redis, OTHER)) == 3, WITHIN_S, "another provider's queue is consumed")
+    _wait_for_checks(consumer, 2)
+    assert queue_depths(context.redis, [GATED])[GATED] == 2, "both messages stay in the queue"
     assert not consumer.task_consumer.consuming_from(GATED)
     queues.resume(GATED)
-    wait_until(lambda: _worked(context.redis) == [0, 1, 2], WITHIN_S, "told, it consumes again")
+    wait_until(lambda: _worked(context.redis) == [0, 1, 2], WITHIN_S, "the broadcast resumes the consumer")
 
 
-def test_a_worker_that_nobody_told_stops_by_asking_and_returns_by_looking(
+def test_a_worker_without_the_broadcast_stops_at_a_refusal_and_returns_after_a_check(
     app: Celery, context: Context, worker: ExitStack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Context, "gates_changed", lambda *_: None)
-    consumer = _consumer(worker.enter_context(_worker(app)))
+    consumer = worker.enter_context(_worker(app)).consumer
     queues.pause(GATED)
     assert consumer.task_consumer.consuming_from(GATED)
     _send(app, range(2))
-    wait_until(lambda: not consumer.task_consumer.consuming_from(GATED), WITHIN_S, "refused, it consumes no longer")
-    _wait_for_looks(consumer, 2)  # by then no token is kept for it
+    wait_until(lambda: not consumer.task_consumer.consuming_from(GATED), WITHIN_S, "a refusal stops the consumer")
+    _wait_for_checks(consumer, 2)  # by then no wake-up is kept for it
     queues.resume(GATED)
-    wait_until(lambda: _worked(context.redis) == [0, 1], WITHIN_S, "it looked by itself")
+    wait_until(lambda: _worked(context.redis) == [0, 1], WITHIN_S, "its own check resumes the consumer")
 
 
-def _consumer(started: Any) -> Any:
-    """The consumer of a worker that was started."""
-    return started.consumer
-
-
-def _wait_for_looks(consumer: Any, count: int) -> None:
-    """Wait until a consumer has looked at gates so often from now on."""
-    looks: list[str] = []
+def _wait_for_checks(consumer: Any, count: int) -> None:
+    """Wait until the consumer has checked its gates `count` times from now on."""
+    checks: list[str] = []
     look_at = consumer.look_at
 
     def counted(queue: str) -> None:
         look_at(queue)
-        looks.append(queue)
+        checks.append(queue)
 
     consumer.look_at = counted
-    wait_until(lambda: len(looks) >= count, WITHIN_S, "it looks at the gate of the queue that it left")
+    wait_until(lambda: len(checks) >= count, WITHIN_S, "the consumer checks the gate of the queue that it left")

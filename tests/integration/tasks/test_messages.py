@@ -1,4 +1,4 @@
-"""Messages that are given back, on a real broker, by several who took them at the same time."""
+"""Messages that several workers take at the same time and give back, on a real broker."""
 
 import itertools
 from collections.abc import Iterator, Sequence
@@ -25,7 +25,7 @@ def app(redis_url: str) -> Celery:
 
 @pytest.fixture
 def channels(app: Celery, redis_url: str) -> Iterator[list[Any]]:
-    """As many workers as messages."""
+    """A channel for each message, as if each had its own worker."""
     connections = [Connection(redis_url) for _ in range(COUNT)]
     yield [connection.channel() for connection in connections]
     for connection in connections:
@@ -42,14 +42,14 @@ def _number(message: Any) -> int:
 
 
 @pytest.mark.parametrize("order", list(itertools.permutations(range(3))))
-def test_messages_keep_their_order_in_whichever_order_they_are_given_back(
+def test_returned_messages_keep_their_order_whatever_the_order_of_their_return(
     app: Celery, channels: list[Any], order: tuple[int, ...]
 ) -> None:
     _send(app, range(COUNT))
-    taken = [channel.basic_get(QUEUE) for channel in channels[:3]]
-    assert [_number(message) for message in taken] == [0, 1, 2]
+    messages = [channel.basic_get(QUEUE) for channel in channels[:3]]
+    assert [_number(message) for message in messages] == [0, 1, 2]
     for number in order:
-        give_back(channels[number], taken[number])
+        give_back(channels[number], messages[number])
     assert [_number(channels[3].basic_get(QUEUE)) for _ in range(COUNT)] == [0, 1, 2, 3]
 
 
@@ -64,9 +64,9 @@ def test_a_message_that_a_worker_holds_while_its_gate_refuses_it_is_not_lost(
         name = f"penstock:places:{wanted[0].scope}"
         (field, place), *_ = redis.hgetall(name).items()
         kind, mark, _, step = str(place).split()
-        redis.hset(name, field, f"{kind} {mark} 0 {step}")  # it has waited for long
+        redis.hset(name, field, f"{kind} {mark} 0 {step}")  # it has waited since 1970
         give_back(channels[0], channels[0].basic_get(QUEUE))
-        assert channels[1].basic_get(QUEUE) is not None, "a worker asks the gate for it, and its list is empty"
+        assert channels[1].basic_get(QUEUE) is not None, "a worker holds the message, and its queue is empty"
         assert places.reserve(wanted) == [[]]
 
 

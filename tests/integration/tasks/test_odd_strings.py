@@ -24,7 +24,7 @@ LONG = "Long 100 %_\\ " * 5_000 + "end"
 ODD = (LONG, "caf\udce9.pdf", "half \ud83d", "a\0b", "%", "\\", "' OR 1=1 --", "\x1b[31m\u202e", " ")
 
 
-def test_every_question_is_answered_or_refused(context: Context, tmp_path: Path) -> None:
+def test_every_operation_answers_or_refuses_odd_strings(context: Context, tmp_path: Path) -> None:
     text_pdf(tmp_path / "report.pdf", [["one"]])
     document = documents.submit(tmp_path / "report.pdf").id
     base = knowledge.create_base("manuals").id
@@ -101,7 +101,7 @@ def test_a_title_of_sixty_thousand_characters_is_found(context: Context, tmp_pat
     context.db.run(lambda session: library.store(session, library.FOLDER, tags, now))
     assert music.show("so what").title == music.show("MILES DAVIS - so what").title == "So What"
     assert music.show("Sö What").artist == "Björk"
-    if context.db.is_sqlite:  # a title as an older version kept it; PostgreSQL would not take it
+    if context.db.is_sqlite:  # a title as an older version stored it; PostgreSQL refuses it
         context.db.run(
             lambda session: session.execute(update(SONGS).values(title=LONG).where(SONGS.c.server_id == "b"))
         )
@@ -111,11 +111,11 @@ def test_a_title_of_sixty_thousand_characters_is_found(context: Context, tmp_pat
     assert [song.title for song in songs_with(context, words="DAVIS")] == ["So What"]
 
 
-def test_a_part_of_a_file_s_name_is_found_as_it_is_written(context: Context, tmp_path: Path) -> None:
+def test_a_part_of_a_file_s_name_is_matched_literally(context: Context, tmp_path: Path) -> None:
     text_pdf(tmp_path / "Größe 100%_x.pdf", [["one"]])
     document = documents.submit(tmp_path / "Größe 100%_x.pdf").id
-    for name, found in (("größe", 1), ("GR", 1), ("Größe", 1), ("0%_X", 1), ("0__", 0), ("%", 1), (LONG, 0)):
-        assert len(documents.list_documents(which=documents.Filter(name=name))) == found, name
+    for name, count in (("größe", 1), ("GR", 1), ("Größe", 1), ("0%_X", 1), ("0__", 0), ("%", 1), (LONG, 0)):
+        assert len(documents.list_documents(which=documents.Filter(name=name))) == count, name
     context.db.run(
         lambda session: session.execute(update(DOCUMENTS).values(filename="a").where(DOCUMENTS.c.id == document))
     )

@@ -1,4 +1,4 @@
-"""A message's place during its work."""
+"""A message's place while its task runs."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -37,32 +37,32 @@ def test_a_place_that_could_not_be_left_is_left_when_redis_is_back(
     monkeypatch.setattr(Places, "leave", failing)
     with pytest.raises(error), at_work(_task("m1"), PLACE):
         pass
-    asked = [Wanted(PLACE.scope, PLACE.queue)]
-    wait_until(lambda: Places(context.redis).reserve(asked) == [[0]], 60, "the place is free")
+    wanted = [Wanted(PLACE.scope, PLACE.queue)]
+    wait_until(lambda: Places(context.redis).reserve(wanted) == [[0]], 60, "the place is free")
 
 
-def test_a_place_that_was_taken_without_an_answer_is_left_when_redis_is_back(
+def test_a_place_whose_begin_had_no_answer_is_left_when_redis_is_back(
     context: Context, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tasks.flow, "LEAVE_RETRY_S", 0.01)
     begin = Places.begin
-    taken = []
+    holders = []
 
     def unanswered(self: Places, *args: Any) -> str:
-        taken.append(begin(self, *args))
+        holders.append(begin(self, *args))
         raise RedisConnectionError
 
     monkeypatch.setattr(Places, "begin", unanswered)
     Presence(context.redis).renew(identity.process_id, 60)
     with pytest.raises(RedisConnectionError), at_work(_task("m1"), PLACE):
         pass
-    assert taken == [""]
-    asked = [Wanted(PLACE.scope, PLACE.queue)]
-    wait_until(lambda: Places(context.redis).reserve(asked) == [[0]], 60, "the place is free")
+    assert holders == [""]
+    wanted = [Wanted(PLACE.scope, PLACE.queue)]
+    wait_until(lambda: Places(context.redis).reserve(wanted) == [[0]], 60, "the place is free")
 
 
 @pytest.mark.parametrize("is_sibling", [True, False])
-def test_a_message_too_many_gives_back_its_admission_unless_a_sibling_has_the_same(
+def test_a_surplus_message_gives_back_its_admission_unless_a_sibling_shares_it(
     context: Context, is_sibling: bool
 ) -> None:
     worker, _, nonce = identity.worker_id.rsplit(":", 2)

@@ -1,4 +1,4 @@
-"""A worker's processes: present as long as they run; their claims are given back after their end."""
+"""A worker's processes are present while they run; their claims are given back after their end."""
 
 import os
 import subprocess
@@ -26,7 +26,7 @@ def settings_env() -> dict[str, str]:
 
 @pytest.fixture
 def child() -> Iterator[subprocess.Popen[bytes]]:
-    """A process as one of a pool."""
+    """A child process, as in a pool."""
     with subprocess.Popen(["sleep", "600"]) as process:
         yield process
         process.kill()
@@ -48,17 +48,17 @@ def test_the_process_of_a_pool_of_threads_is_the_worker() -> None:
     assert not identity.has_ended(identity.process_id)
 
 
-def test_a_process_is_gone_when_it_has_ended_and_is_this_worker_s(child: subprocess.Popen[bytes]) -> None:
+def test_only_processes_of_this_worker_are_known_to_have_ended(child: subprocess.Popen[bytes]) -> None:
     identity = Identity()
     process = _of(identity, child)
     stranger = _of(Identity(), child)
     assert not identity.has_ended(process)
     child.kill()
-    # Not yet waited for by its parent, and then without a trace.
-    wait_until(lambda: identity.has_ended(process), WITHIN_S, "its end is seen")
+    # First as a zombie, then after its parent has waited for it.
+    wait_until(lambda: identity.has_ended(process), WITHIN_S, "the zombie counts as ended")
     child.wait()
     assert identity.has_ended(process)
-    assert not identity.has_ended(stranger), "of another worker's it is not known: its pid is of another host, perhaps"
+    assert not identity.has_ended(stranger), "another worker's process may run on another host"
     assert not identity.has_ended("holder")
 
 
@@ -78,18 +78,20 @@ def test_the_main_process_renews_its_pool_and_drops_a_process_that_has_ended(
     monkeypatch.setattr("tasks.presence._children", failing)
     identity.begin("w@here")
     process = _of(identity, child)
-    wait_until(lambda: _lives(presence, process), WITHIN_S, "its presence is renewed, though one round failed")
-    assert presence.alive() == {identity.worker_id}, "a process of its pool is not a worker"
+    wait_until(lambda: _lives(presence, process), WITHIN_S, "its presence is renewed after a failed round")
+    assert presence.alive() == {identity.worker_id}, "a process of the pool does not count as a worker"
     context.redis.flushall()
     wait_until(lambda: _lives(presence, process), WITHIN_S, "its presence is renewed after Redis was emptied")
     child.kill()
-    wait_until(lambda: not _lives(presence, process), WITHIN_S, "it is missed, long before its lease ends")
+    wait_until(
+        lambda: not _lives(presence, process), WITHIN_S, "the killed process is missed long before its lease ends"
+    )
     assert _lives(presence, identity.worker_id)
     identity._end(os.getpid())
     assert presence.alive() == set()
 
 
-def test_a_message_that_comes_again_takes_nothing_from_a_process_that_lives(
+def test_a_redelivered_message_takes_no_claim_from_a_living_process(
     context: Context, child: subprocess.Popen[bytes]
 ) -> None:
     identity = Identity()
@@ -101,16 +103,16 @@ def test_a_message_that_comes_again_takes_nothing_from_a_process_that_lives(
     units = {name: worker.claim()[0] for name, worker in holders.items()}
     own = units[identity.process_id].claim_id
     sibling = units[_of(identity, child)].claim_id
-    again = Owner(identity.process_id, "lane:message", identity.has_ended)
+    redelivered = Owner(identity.process_id, "lane:message", identity.has_ended)
     with context.db.read() as session:
-        assert left_behind(session, PAGES, again) == [own]
+        assert left_behind(session, PAGES, redelivered) == [own]
         child.kill()
         child.wait()
-        assert left_behind(session, PAGES, again) == sorted([own, sibling])
+        assert left_behind(session, PAGES, redelivered) == sorted([own, sibling])
         assert left_behind(session, PAGES, Owner(identity.process_id, "lane:another", identity.has_ended)) == []
 
 
-def test_a_worker_that_ends_gives_back_what_any_of_its_processes_held(
+def test_an_ending_worker_gives_back_the_claims_of_all_its_processes(
     context: Context, child: subprocess.Popen[bytes]
 ) -> None:
     identity, stranger = Identity(), Identity()

@@ -1,4 +1,4 @@
-"""The Python API in the test's own process: its needs of the database and of workers."""
+"""The Python API in the test's own process: its schema, its warning without workers, and its names."""
 
 import dataclasses
 from collections.abc import Callable
@@ -23,9 +23,9 @@ class TestWithoutASchema:
         return False
 
     @pytest.mark.usefixtures("context")
-    def test_server_needs_penstock_migrate_which_every_flow_says(self, tmp_path: Path) -> None:
+    def test_every_flow_asks_for_penstock_migrate(self, tmp_path: Path) -> None:
         text_pdf(tmp_path / "report.pdf", [["one"]])
-        asked: list[Callable[[], object]] = [
+        operations: list[Callable[[], object]] = [
             lambda: documents.submit(tmp_path / "report.pdf"),
             documents.list_documents,
             knowledge.bases,
@@ -35,45 +35,52 @@ class TestWithoutASchema:
             calls.total,
             lambda: queues.pause("vision.local"),
         ]
-        for ask in asked:
+        for operation in operations:
             with pytest.raises(documents.UserError, match="has no schema yet: run `penstock migrate`"):
-                ask()
+                operation()
 
 
 @pytest.mark.usefixtures("context")
-def test_watch_gives_changes_of_a_document_alone_if_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_watch_yields_changes_of_one_document_on_request(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     text_pdf(tmp_path / "report.pdf", [["one"], ["two"]])
     first = documents.submit(tmp_path / "report.pdf")
     split = dataclasses.replace(first, status=documents.DocumentStatus.PROCESSING, pages=2)
     moved = dataclasses.replace(split, completed_count=1)
-    looks = [first, dataclasses.replace(first, progress=3), split, dataclasses.replace(split, progress=9), moved, moved]
-    monkeypatch.setattr("pipeline.operations.watch.watch", lambda *_, **__: iter([look] for look in looks))
+    states = [
+        first,
+        dataclasses.replace(first, progress=3),
+        split,
+        dataclasses.replace(split, progress=9),
+        moved,
+        moved,
+    ]
+    monkeypatch.setattr("pipeline.operations.watch.watch", lambda *_, **__: iter([state] for state in states))
     assert list(documents.watch(first.id, changes_only=True)) == [split, moved]
-    assert len(list(documents.watch(first.id))) == 5, "else as it is at first, and whatever changes"
+    assert len(list(documents.watch(first.id))) == 5, "by default the first state and every later difference"
 
 
-def test_warning_ends_once_a_worker_is_there(context: Context, tmp_path: Path) -> None:
+def test_the_warning_ends_when_a_worker_starts(context: Context, tmp_path: Path) -> None:
     text_pdf(tmp_path / "report.pdf", [["one"]])
     document = documents.submit(tmp_path / "report.pdf")
     seen: list[documents.NoWorker | None] = []
 
     def follow() -> None:
-        for one in documents.watch(document.id, timeout_s=60):
-            seen.append(one.no_worker)
-            if one.no_worker:
+        for state in documents.watch(document.id, timeout_s=60):
+            seen.append(state.no_worker)
+            if state.no_worker:
                 Presence(context.redis).renew("worker", 60)
             elif any(seen):
                 return
 
     with pytest.warns(documents.NoWorkerWarning, match="start some with `penstock worker`") as caught:
         follow()
-    assert [bool(one) for one in seen] == [False, True, False]
+    assert [bool(warning) for warning in seen] == [False, True, False]
     assert len(caught) == 1
-    assert "no_worker" not in plain(document), "it is of the moment, and no part of the document as JSON"
+    assert "no_worker" not in plain(document), "the warning is momentary, and not part of the document's JSON"
 
 
 @pytest.mark.usefixtures("context")
-def test_waiting_for_a_base_says_that_nobody_works() -> None:
+def test_waiting_for_a_base_says_that_no_worker_is_running() -> None:
     base = knowledge.create_base("manuals", chunk_tokens=100)
     knowledge.add_notes(base.id, ["# A note"])
     with (
@@ -84,20 +91,23 @@ def test_waiting_for_a_base_says_that_nobody_works() -> None:
 
 
 @pytest.mark.usefixtures("context")
-def test_one_file_address_or_note_may_be_added_by_itself(tmp_path: Path) -> None:
+def test_a_single_file_address_or_note_may_be_added(tmp_path: Path) -> None:
     (tmp_path / "note.md").write_text("# A note", encoding="utf-8")
     base = knowledge.create_base("manuals", chunk_tokens=100)
     for path in (str(tmp_path / "note.md"), tmp_path / "note.md"):
         added = knowledge.add_files(base.id, path)
-        assert [one.name for one in added.created] + [one.code for one in added.failed] in (["note.md"], ["duplicate"])
-    assert [one.url for one in knowledge.add_urls(base.id, "https://example.com/help").created] == [
+        assert [entry.name for entry in added.created] + [entry.code for entry in added.failed] in (
+            ["note.md"],
+            ["duplicate"],
+        )
+    assert [entry.url for entry in knowledge.add_urls(base.id, "https://example.com/help").created] == [
         "https://example.com/help"
     ]
     assert len(knowledge.add_notes(base.id, "under the mat").created) == 1
 
 
 @pytest.mark.usefixtures("context")
-def test_a_type_that_no_event_has_is_refused_by_all_that_take_types() -> None:
+def test_unknown_event_types_are_refused_everywhere() -> None:
     for ask in (events.after, events.follow):
         with pytest.raises(events.UserError, match="no event has the type document: see"):
             ask(0, types=["document"])
@@ -106,9 +116,9 @@ def test_a_type_that_no_event_has_is_refused_by_all_that_take_types() -> None:
 @pytest.mark.parametrize(
     "name", ["documents", "screenshots", "knowledge", "music", "events", "webhooks", "queues", "calls"]
 )
-def test_all_names_of_an_interface_are_there(name: str) -> None:
+def test_interfaces_define_all_names_that_they_export(name: str) -> None:
     module = import_module(f"tasks.{name}")
-    assert not [one for one in module.__all__ if not hasattr(module, one)]
+    assert not [exported for exported in module.__all__ if not hasattr(module, exported)]
 
 
 @pytest.mark.parametrize(
@@ -116,14 +126,14 @@ def test_all_names_of_an_interface_are_there(name: str) -> None:
     [(music.Choices, music.StartOptions), (calls.Which, CallFilter)],
 )
 def test_keywords_are_the_options(keywords: type, options: type) -> None:
-    assert get_type_hints(keywords) == {one.name: one.type for one in dataclasses.fields(options)}
+    assert get_type_hints(keywords) == {option.name: option.type for option in dataclasses.fields(options)}
 
 
 def test_options_of_submit_are_its_keywords() -> None:
     known = signature(documents.submit, eval_str=True).parameters
-    given = {one.name: one.annotation for one in known.values() if one.kind is Parameter.KEYWORD_ONLY}
-    kept = {one.name: one.type | None for one in dataclasses.fields(documents.Options)}  # type: ignore[operator]
-    assert given == kept | {"pages": str | None}, "and the name of today for the oldest of them"
+    keywords = {field.name: field.annotation for field in known.values() if field.kind is Parameter.KEYWORD_ONLY}
+    options = {field.name: field.type | None for field in dataclasses.fields(documents.Options)}  # type: ignore[operator]
+    assert keywords == options | {"pages": str | None}, "`pages` is the current name of `page_range`"
 
 
 def test_keywords_win_over_options(context: Context, tmp_path: Path) -> None:
@@ -131,6 +141,8 @@ def test_keywords_win_over_options(context: Context, tmp_path: Path) -> None:
     options = documents.Options(page_range="1-2", allow_partial=True)
     document = documents.submit(tmp_path / "report.pdf", options, pages="3")
     assert (document.page_range, document.allow_partial) == ("3", True)
-    assert documents.submit(tmp_path / "report.pdf", options, page_range="3").id == document.id, "its older name"
+    assert documents.submit(tmp_path / "report.pdf", options, page_range="3").id == document.id, (
+        "the older name of `pages`"
+    )
     assert documents.Options(pages="1-2", allow_partial=True) == options
     assert context.settings.provider == document.provider

@@ -1,4 +1,4 @@
-"""What a message's transactions ask for is sent when it has left its place: once, however many they are."""
+"""The launches that a message's transactions request are sent together, when the message has left its place."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -12,13 +12,13 @@ from tasks import flow
 
 @pytest.fixture
 def sent(monkeypatch: pytest.MonkeyPatch) -> list[Dispatch]:
-    found: list[Dispatch] = []
-    tasks = SimpleNamespace(send=lambda _context, dispatch: found.append(dispatch))
+    dispatches: list[Dispatch] = []
+    tasks = SimpleNamespace(send=lambda _context, dispatch: dispatches.append(dispatch))
     monkeypatch.setattr(flow, "flow_tasks", lambda _flow: tasks)
-    return found
+    return dispatches
 
 
-def test_two_transactions_of_a_message_are_one_launch_at_its_end(context: Context, sent: list[Dispatch]) -> None:
+def test_transactions_of_a_message_cause_one_launch_at_its_end(context: Context, sent: list[Dispatch]) -> None:
     @flow.once
     def message(_task: Any) -> None:
         for scope in ("a", "b", "a"):
@@ -26,12 +26,10 @@ def test_two_transactions_of_a_message_are_one_launch_at_its_end(context: Contex
         assert sent == []
 
     message(SimpleNamespace(request=SimpleNamespace(id="m", chain=None)))
-    assert [list(one.launches["documents"]) for one in sent] == [["a", "b"]]
+    assert [list(dispatch.launches["documents"]) for dispatch in sent] == [["a", "b"]]
 
 
-def test_what_was_committed_before_a_message_failed_is_sent_all_the_same(
-    context: Context, sent: list[Dispatch]
-) -> None:
+def test_work_committed_before_a_message_failed_is_sent(context: Context, sent: list[Dispatch]) -> None:
     @flow.once
     def message(_task: Any) -> None:
         context.db.run(lambda tx: tx.launch("documents", "a"))
@@ -42,17 +40,17 @@ def test_what_was_committed_before_a_message_failed_is_sent_all_the_same(
     assert len(sent) == 1
 
 
-def test_one_flow_that_cannot_be_sent_keeps_no_other_from_it(context: Context, monkeypatch: pytest.MonkeyPatch) -> None:
-    found: list[str] = []
+def test_a_flow_that_cannot_be_sent_does_not_block_others(context: Context, monkeypatch: pytest.MonkeyPatch) -> None:
+    sent: list[str] = []
 
     def tasks(name: str) -> Any:
         if name == "music":
             raise RuntimeError
-        return SimpleNamespace(send=lambda _context, _dispatch: found.append(name))
+        return SimpleNamespace(send=lambda _context, _dispatch: sent.append(name))
 
     monkeypatch.setattr(flow, "flow_tasks", tasks)
-    asked = Dispatch()
-    asked.launch("music", ["a"])
-    asked.launch("documents", ["b"])
-    flow.send(context, asked)
-    assert found == ["documents"]
+    dispatch = Dispatch()
+    dispatch.launch("music", ["a"])
+    dispatch.launch("documents", ["b"])
+    flow.send(context, dispatch)
+    assert sent == ["documents"]

@@ -1,4 +1,4 @@
-"""The sweep's tick: one sweeps at a time, and none keeps the others away for long."""
+"""The sweep's tick: one process sweeps at a time, and a dead one does not block the others for long."""
 
 import time
 from types import SimpleNamespace
@@ -29,27 +29,27 @@ def settings_env() -> dict[str, str]:
     }
 
 
-def test_a_sweep_whose_end_is_lost_keeps_others_away_no_longer_than_a_silent_worker(
+def test_a_sweep_without_a_recorded_end_blocks_others_no_longer_than_a_silent_worker(
     context: Context, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     swept: list[int] = []
     with monkeypatch.context() as failover:
 
         def master_is_lost(*_: object) -> int:
-            """The new master has the beginning of the sweep, and not its end."""
+            """Let the new master have the sweep's start without its end."""
             for name in ("acquire", "release"):
                 failover.setattr(Leases, name, lambda *_: None)
             swept.append(1)
             return 0
 
         failover.setattr(maintenance, "_sweep", master_is_lost)
-        begun = time.monotonic()
+        start = time.monotonic()
         maintenance.sweep()
     assert swept == [1]
     monkeypatch.setattr(maintenance, "_sweep", lambda *_: swept.append(1) or 0)
     maintenance.sweep()
-    in_time = time.monotonic() - begun < PRESENCE_TTL_S
-    assert swept == [1] or not in_time, "another one is under way, for all that anybody knows"
+    in_time = time.monotonic() - start < PRESENCE_TTL_S
+    assert swept == [1] or not in_time, "the first sweep may still be under way"
     wait_until(lambda: maintenance.sweep() or len(swept) >= 2, 60, "the next sweep")
 
 
@@ -67,7 +67,7 @@ def test_slots_of_a_killed_worker_are_given_back_when_it_is_missed_twice(
     context: Context, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(maintenance, "uuid4", lambda: SimpleNamespace(hex="the same sweeper"))
-    [gate] = [one for one in gates.all_gates(context) if one.queue == "vision.fake"]
+    [gate] = [candidate for candidate in gates.all_gates(context) if candidate.queue == "vision.fake"]
     gate.own.configure([], 2)
     gate.shared.configure([], 2)
     Presence(context.redis).renew("ai@here:1:abcdef", 600)
@@ -76,22 +76,22 @@ def test_slots_of_a_killed_worker_are_given_back_when_it_is_missed_twice(
     assert gate.stamp("ai@here:2:fedcba/killed").granted
     assert gate.admit("ai@here:1:abcdef/next").reason == "concurrency"
     maintenance.sweep()
-    assert gate.workers() == {"ai@here:1:abcdef", "ai@here:2:fedcba"}, "Redis may just have been emptied"
+    assert gate.workers() == {"ai@here:1:abcdef", "ai@here:2:fedcba"}, (
+        "after one miss, the cause may be an emptied Redis"
+    )
     maintenance.sweep()
     assert gate.workers() == {"ai@here:1:abcdef"}
     assert gate.admit("ai@here:1:abcdef/next").granted
 
 
-def test_a_sweep_where_nothing_is_to_be_done_asks_the_database_once_a_flow(context: Context) -> None:
-    asked: list[str] = []
-    event.listen(context.db.engine, "before_cursor_execute", lambda _c, _cursor, text, *_: asked.append(text))
+def test_an_idle_sweep_queries_the_database_once_for_each_flow(context: Context) -> None:
+    statements: list[str] = []
+    event.listen(context.db.engine, "before_cursor_execute", lambda _c, _cursor, text, *_: statements.append(text))
     assert maintenance.sweep() == 0
-    assert len([text for text in asked if not text.startswith("BEGIN")]) == len(flows())
+    assert len([text for text in statements if not text.startswith("BEGIN")]) == len(flows())
 
 
-def test_a_flow_that_cannot_say_whether_anything_is_to_be_done_is_swept(
-    context: Context, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_flow_is_swept_if_its_check_for_work_fails(context: Context, monkeypatch: pytest.MonkeyPatch) -> None:
     insert_document(context, pages=[PageStatus.PENDING])
 
     def fail(*_: object) -> bool:

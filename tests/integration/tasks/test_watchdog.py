@@ -29,19 +29,19 @@ def settings_env() -> dict[str, str]:
 
 
 @pytest.fixture
-def told(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
-    """What everybody was told, one entry each time."""
+def announcements(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
+    """The announced queues, an entry for each announcement."""
     found: list[list[str]] = []
     monkeypatch.setattr(watchdog, "announce_gates", lambda _, queues: found.append(list(queues)))
     return found
 
 
-def _woken(context: Context) -> int:
+def _wake_ups(context: Context) -> int:
     return queue_depths(context.redis, ["maintenance"])["maintenance"]
 
 
-def test_a_tick_opens_what_the_calls_say_and_tells_of_all_that_is_closed(
-    context: Context, told: list[list[str]]
+def test_a_tick_opens_failing_breakers_and_announces_all_closed_queues(
+    context: Context, announcements: list[list[str]]
 ) -> None:
     row = {
         "flow": "documents",
@@ -57,26 +57,26 @@ def test_a_tick_opens_what_the_calls_say_and_tells_of_all_that_is_closed(
     }
     context.db.run(lambda session: session.execute(insert(AiCall), [row]))
     assert watchdog.watch() == 1
-    assert told == [[QUEUE]]
+    assert announcements == [[QUEUE]]
     assert gates.breaker(context, "p:vision").look().state == "open"
-    assert watchdog.watch() == 0, "another beat's tick"
+    assert watchdog.watch() == 0, "another beat has already run this tick"
     context.redis.delete(*context.redis.scan_iter("*tick:watchdog*"))
-    assert watchdog.watch() == 0, "nothing changed"
-    assert told == [[QUEUE]] * 2, "a worker may have missed it"
+    assert watchdog.watch() == 0, "no breaker has changed"
+    assert announcements == [[QUEUE]] * 2, "the watchdog repeats it for workers that missed it"
 
 
-def test_what_was_not_sent_to_a_closed_gate_is_sent_as_soon_as_it_opens(context: Context) -> None:
+def test_withheld_work_is_sent_when_its_gate_opens(context: Context) -> None:
     queue_control.pause(context, QUEUE, None)
-    assert _woken(context) == 0, "it stays closed"
+    assert _wake_ups(context) == 0, "a pause sends no work"
     document_id = insert_document(context, pages=[PageStatus.PENDING] * 2, provider="p")
     assert TASKS.launch(document_id) == 0
     queue_control.resume(context, QUEUE)
-    assert _woken(context) == 1
+    assert _wake_ups(context) == 1
     assert launch_all() == 2
     assert queue_depths(context.redis, [QUEUE])[QUEUE] == 2
 
 
-def test_when_closed_queues_flow_again_is_in_one_place(context: Context) -> None:
+def test_the_resume_times_of_closed_queues_have_one_source(context: Context) -> None:
     before = context.db.now()
     queue_control.pause(context, QUEUE, 600)
     (at,) = queues.resume_at().values()
@@ -87,14 +87,14 @@ def test_when_closed_queues_flow_again_is_in_one_place(context: Context) -> None
     assert queues.resume_at() == {QUEUE: None}
     context.redis.delete("penstock:queues:resume_at")
     watchdog.watch()
-    assert queues.resume_at() == {QUEUE: None}, "the watchdog says it again"
+    assert queues.resume_at() == {QUEUE: None}, "the watchdog restores the time"
     queue_control.resume(context, QUEUE)
     assert queues.resume_at() == {}
     queue_control.open_breaker(context, "p:vision", 300, "by hand")
     assert list(queues.resume_at()) == [QUEUE]
 
 
-def test_a_queue_flows_or_is_closed_by_what_the_view_says(context: Context) -> None:
+def test_the_view_says_whether_a_queue_is_closed_and_why(context: Context) -> None:
     gate = gates.gate(context, QUEUE)
     assert (queues.queue(QUEUE).gate, queues.queue(QUEUE).closed_by) == ("flowing", "")
     queues.change_setting(f"queue.{QUEUE}.limits", "1/min")
@@ -106,23 +106,23 @@ def test_a_queue_flows_or_is_closed_by_what_the_view_says(context: Context) -> N
     assert (queues.queue(QUEUE).closed_by, queues.queue(QUEUE).reason) == ("breaker", "daily quota")
 
 
-def test_a_pause_of_a_queue_that_is_not_there_any_more_keeps_nobody_from_being_told(context: Context) -> None:
+def test_a_pause_of_a_removed_queue_does_not_block_announcements(context: Context) -> None:
     watchdog.announce_gates(context, ["vision.removed"])
-    assert _woken(context) == 0
+    assert _wake_ups(context) == 0
     watchdog.announce_gates(context, ["vision.removed", QUEUE])
-    assert _woken(context) == 1
+    assert _wake_ups(context) == 1
 
 
 @pytest.mark.parametrize(("seconds", "woken"), [(30, 1), (600, 0)])
-def test_what_waits_for_a_breaker_is_sent_when_that_is_due_if_it_is_soon(
+def test_work_that_waits_for_a_breaker_is_sent_when_the_breaker_is_due_soon(
     context: Context, seconds: float, woken: int
 ) -> None:
     gates.sync(context)
     queue_control.open_breaker(context, "p:vision", seconds, "by hand")
-    assert _woken(context) == woken
+    assert _wake_ups(context) == woken
 
 
-def test_a_broadcast_that_cannot_be_sent_ends_at_once_and_harms_nobody(
+def test_a_broadcast_that_cannot_be_sent_ends_at_once_without_an_error(
     context: Context, redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gates.sync(context)
