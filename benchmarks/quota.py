@@ -165,7 +165,7 @@ def _admission_ms(window: int, times: int) -> float:
     own = _gate()
     own.own.configure([Window(window, 3600)], None)
     own.shared.configure([], None)
-    for _ in range(window - 1 - own.look().windows[0].used):
+    for _ in range(window - 1 - own.inspect().windows[0].used):
         own.stamp("fill")
     started = time.perf_counter()
     for number in range(times):

@@ -31,7 +31,7 @@ from pipeline.flows.screenshots.graph.models import LINKS, NODES
 from pipeline.flows.screenshots.graph.nodes import Content
 from pipeline.flows.screenshots.graph.search import QueryVector
 from pipeline.flows.screenshots.models import SHOTS, SOURCES
-from pipeline.flows.screenshots.views import Found
+from pipeline.flows.screenshots.views import SearchResult
 from pipeline.process import new_context
 from pipeline.providers import lexical
 from pipeline.providers.lexical import LexicalEmbeddings
@@ -183,7 +183,7 @@ def query_filters(count: int) -> Iterator[tuple[str, dict[str, Any]]]:
         yield words, filters[number % len(filters)]
 
 
-def ask(context: Context, words: str, **filters: Any) -> Found:
+def ask(context: Context, words: str, **filters: Any) -> SearchResult:
     """Search once as the CLI does, including the vector of the query."""
     values = LexicalEmbeddings().embed([words]).vectors[0]
     return search.search(context, words, vector=QueryVector(MODEL, values), **filters)

@@ -90,7 +90,7 @@ class GateConsumer(RefusingConsumer):
             return  # a queue of other workers
         gate = gate_of(queue)
         try:
-            closed = gate.look().closed if gate and consumer else None
+            closed = gate.inspect().closed if gate and consumer else None
         except RedisError as error:
             # The next message asks the gate anyway.
             log.warning("gate.unreachable", queue=queue, error=type(error).__name__)
@@ -117,7 +117,7 @@ class GateConsumer(RefusingConsumer):
         reasons = {}
         for queue, left in self._left.items():
             gate = gate_of(queue)
-            closed = gate.look().closed if gate else None
+            closed = gate.inspect().closed if gate else None
             by, left_s, reason = closed or (left.reason, left.wait_s, "")
             until = f", {left_s:.0f} s left" if isfinite(left_s) else ""
             reasons[queue] = f"{by}: {reason}{until}" if reason else f"{by}{until}"

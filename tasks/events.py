@@ -18,7 +18,7 @@ from pipeline.engine.outbox import Event
 from pipeline.operations.events import (
     EventsGone,
     Filter,
-    Kept,
+    KeptRange,
     Subscription,
     UnknownEvent,
     after,
@@ -38,7 +38,7 @@ __all__ = [
     "Event",
     "EventsGone",
     "Filter",
-    "Kept",
+    "KeptRange",
     "Subscription",
     "UnknownEvent",
     "UserError",

@@ -46,7 +46,9 @@ def announce_gates(context: Context, queues: Collection[str]) -> None:
     """
     try:
         # This first shows whether Redis is reachable.
-        closed = {queue: gates.gate(context, queue).look().closed for queue in queues if queue in context.gates.queues}
+        closed = {
+            queue: gates.gate(context, queue).inspect().closed for queue in queues if queue in context.gates.queues
+        }
         resume_at.note(context, {queue: state[1] if (state := closed.get(queue)) else None for queue in queues})
         _broadcast(queues)
     except (OperationalError, RedisError) as error:

@@ -87,7 +87,7 @@ class Breaker:
                     self._record(None)
             return False
         # The call may have started before the breaker opened: it proves nothing about the provider now.
-        if self.look().state != "half-open":
+        if self.inspect().state != "half-open":
             return False
         closing()
         return self.close()
@@ -124,7 +124,7 @@ class Breaker:
             # The probe of a half-open breaker failed, or a call that started before it opened.
             if not answers:
                 return self._opened(0.0, f"still failing: {code}")
-            if self.look().state == "half-open":
+            if self.inspect().state == "half-open":
                 closing()
                 self.close(keeps_streak=True)
             return 0.0
@@ -194,12 +194,12 @@ class Breaker:
 
     def half_open_if_due(self) -> bool:
         """Half-open a breaker whose pause is over, for the watchdog. True if this call did so."""
-        if self._storage.state == pybreaker.STATE_OPEN and self.look().left_s <= 0:
+        if self._storage.state == pybreaker.STATE_OPEN and self.inspect().left_s <= 0:
             self._storage.state = pybreaker.STATE_HALF_OPEN
             return True
         return False
 
-    def look(self) -> BreakerState:
+    def inspect(self) -> BreakerState:
         """The breaker's state. Half-open as soon as its pause is over, also before the watchdog notes that."""
         until, reason = cast("list[str | None]", self._redis.hmget(self._key, "until", "reason"))
         left_s = 0.0

@@ -63,7 +63,7 @@ class Admission:
 
 
 @dataclass(frozen=True)
-class Made:
+class StampedCall:
     """A stamped call: the number of its stamps, the amounts that they count, and their age."""
 
     stamp: int
@@ -222,18 +222,18 @@ class Gate:
         self.finish(holder)
         return replace(admission, reason="limit")
 
-    def sent(self, holder: str, made: Made | None = None) -> None:
+    def sent(self, holder: str, call: StampedCall | None = None) -> None:
         """Note that the holder's request was sent: its stamp ages from now on.
 
-        `made`: the call; restores its stamps if Redis was emptied since its admission."""
-        self._run("gate_sent", holder, *((made.stamp, made.cost, made.tokens) if made else (0, 0, 0)))
+        `call`: the call, to restore its stamps if Redis was emptied since its admission."""
+        self._run("gate_sent", holder, *((call.stamp, call.cost, call.tokens) if call else (0, 0, 0)))
 
-    def finish(self, holder: str, extra_tokens: int = 0, made: Made | None = None) -> None:
+    def finish(self, holder: str, extra_tokens: int = 0, call: StampedCall | None = None) -> None:
         """Give the slot back, after the call or without one. `extra_tokens`: used minus stamped.
 
-        `made`: the call; restores its stamps if Redis was emptied during it."""
-        call = (made.stamp, made.cost, made.tokens, int(made.age_s * 1000)) if made else (0, 0, 0, 0)
-        self._run("gate_finish", holder, extra_tokens, *call)
+        `call`: the call, to restore its stamps if Redis was emptied during it."""
+        stamps = (call.stamp, call.cost, call.tokens, int(call.age_s * 1000)) if call else (0, 0, 0, 0)
+        self._run("gate_finish", holder, extra_tokens, *stamps)
 
     def workers(self) -> set[str]:
         """The workers whose messages have a slot. A holder is `worker/message`."""
@@ -248,7 +248,7 @@ class Gate:
     def _holders(self) -> list[str]:
         return [str(holder) for holder in self._redis.zrange(self.own.keys[1], 0, -1)]
 
-    def look(self) -> GateState:
+    def inspect(self) -> GateState:
         """The state of the gate."""
         now, breaker_until, breaker_reason, *scopes = self._run("gate_look")
         half = len(scopes) // 2

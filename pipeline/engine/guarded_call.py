@@ -14,7 +14,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from pipeline.engine.breaker import Breaker, BreakerState
 from pipeline.engine.errors import ErrorKind, Health, UnitError
-from pipeline.engine.gate import Admission, Gate, Made
+from pipeline.engine.gate import Admission, Gate, StampedCall
 from pipeline.engine.telemetry import span
 
 log = structlog.get_logger(__name__)
@@ -118,10 +118,10 @@ class GuardedCall:
         self.on_change(None)
 
     def _account(self, hooks: "_StampHooks", model: str, input_tokens: int, output_tokens: int) -> None:
-        made = Made(hooks.stamp, self.cost, self.tokens, time.monotonic() - hooks.stamped_at)
+        call = StampedCall(hooks.stamp, self.cost, self.tokens, time.monotonic() - hooks.stamped_at)
         used = input_tokens + output_tokens
         # A service that reports no usage counts as the estimate: every call uses tokens.
-        self._finish(used - self.tokens if self.tokens and used else 0, made)
+        self._finish(used - self.tokens if self.tokens and used else 0, call)
         cost = self.cost_of(model, input_tokens, output_tokens)
         if cost:
             self.on_cost(cost)
@@ -138,15 +138,15 @@ class GuardedCall:
 
     def _failed(self, error: UnitError) -> None:
         if self.breaker.failed(error, self.quota_reset, self._closing):
-            self.on_change(self.breaker.look())
+            self.on_change(self.breaker.inspect())
 
     def leave(self) -> None:
         """Give back slot and reservation; harmless if already done."""
         if self.holds:
             self._finish()
 
-    def _finish(self, extra_tokens: int = 0, made: Made | None = None) -> None:
-        self.gate.finish(self.holder, extra_tokens, made)
+    def _finish(self, extra_tokens: int = 0, call: StampedCall | None = None) -> None:
+        self.gate.finish(self.holder, extra_tokens, call)
         self.holds = False
 
 
@@ -175,4 +175,4 @@ class _StampHooks:
         self.stamped_at = time.monotonic()
         guarded = self._guarded
         with suppress(RedisError):
-            guarded.gate.sent(guarded.holder, Made(self.stamp, guarded.cost, guarded.tokens, 0.0))
+            guarded.gate.sent(guarded.holder, StampedCall(self.stamp, guarded.cost, guarded.tokens, 0.0))

@@ -10,7 +10,7 @@ class Settled:
 
     done: int = 0
     """The number of units (or steps of a unit) whose results this message stored."""
-    again: bool = False
+    requeue: bool = False
     """Whether the scope has more for this message, which should then queue up at the tail."""
     retry_in_s: float | None = None
     """Seconds until a failed or refused unit is due."""

@@ -10,7 +10,7 @@ from pipeline.engine.wire import VIEW
 from pipeline.nodes.job import Job, JobState
 from pipeline.nodes.state.dlq import DlqEntry
 from pipeline.nodes.state.instances import InstanceView as KnownInstance
-from pipeline.nodes.state.snapshots import GoneNode, NodeState
+from pipeline.nodes.state.snapshots import DisconnectedNode, NodeState
 
 
 class NodeStatus(StrEnum):
@@ -59,9 +59,9 @@ class NodeView:
     """The jobs that hold the node's slots. Empty in lists of nodes."""
 
     @classmethod
-    def of(cls, node: NodeState | GoneNode, names: Mapping[str, str], jobs: Sequence[str] = ()) -> "NodeView":
+    def of(cls, node: NodeState | DisconnectedNode, names: Mapping[str, str], jobs: Sequence[str] = ()) -> "NodeView":
         """`names`: the names of tokens, by their ids."""
-        if isinstance(node, GoneNode):
+        if isinstance(node, DisconnectedNode):
             return cls(node.node_id, NodeStatus.GONE, at(node.last_seen_ms), node.name, jobs=list(jobs))
         return cls(
             node.node_id,

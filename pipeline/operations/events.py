@@ -50,7 +50,7 @@ class Filter:
 
 
 @dataclass(frozen=True)
-class Kept:
+class KeptRange:
     """The range of kept events, from `first` to `last`. Without events, `first` is the next number."""
 
     first: int
@@ -60,10 +60,10 @@ class Kept:
 class EventsGone(UserError):
     """Retention deleted some of the requested events. Read the current state, and continue after `kept.last`."""
 
-    def __init__(self, after: int, found: Kept) -> None:
-        message = f"not all events after number {after} are kept: only events {found.first} to {found.last} are"
+    def __init__(self, after: int, kept: KeptRange) -> None:
+        message = f"not all events after number {after} are kept: only events {kept.first} to {kept.last} are"
         super().__init__(message, code="events_gone")
-        self.kept = found
+        self.kept = kept
 
 
 class UnknownEvent(UserError):
@@ -74,10 +74,10 @@ class UnknownEvent(UserError):
 
 
 @operation(Scope.READ)
-def kept(caller: Caller) -> Kept:
+def kept(caller: Caller) -> KeptRange:
     """Return the range of kept events."""
     with caller.context.db.read() as session:
-        return Kept(outbox.first_seq(session), outbox.last_seq(session))
+        return KeptRange(outbox.first_seq(session), outbox.last_seq(session))
 
 
 @operation(Scope.READ)

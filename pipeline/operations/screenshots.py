@@ -31,7 +31,7 @@ AT_REST = (WorkStatus.SUCCEEDED, WorkStatus.FAILED_PERMANENT)
 
 
 @dataclass(frozen=True)
-class Taken(intake.Taken):
+class Intake(intake.Intake):
     """The result of ingesting a frame."""
 
     def wait(self, timeout_s: float | None = None) -> WorkStatus | None:
@@ -56,7 +56,7 @@ def ingest(
     app: str = "",
     window_title: str = "",
     at: datetime | None = None,
-) -> Taken:
+) -> Intake:
     """Ingest a frame: a copy of a file, or bytes. `at`: the time of its capture.
 
     Without `at` it is the file's time, or now for bytes. So a file that is added twice is a duplicate.
@@ -68,20 +68,20 @@ def ingest(
         with suppress(OSError):  # `ingest` reports an unreadable file
             captured = at or datetime.fromtimestamp(frame.stat().st_mtime, UTC)
     known = Frame(source, captured, app, window_title, original)
-    return view_of(Taken, service.ingest(caller.context, frame, known))
+    return view_of(Intake, service.ingest(caller.context, frame, known))
 
 
 @operation(Scope.WRITE, spends=True)
 def ingest_upload(
     caller: Caller, copy: Path, name: str, frame: Frame, *, wanted: Callable[[], bool] = lambda: True
-) -> Taken:
+) -> Intake:
     """Ingest an uploaded file, a private copy, after a child process has inspected it. `name`: its name in errors.
 
     Raises the errors of `ingest`, `Refused` (429, 503) during too many other inspections, or `Unwanted`.
     """
     with a_child(caller):
         taken = service.ingest(caller.context, copy, frame, wanted=lambda: wanted() and caller.goes_on(), name=name)
-    return view_of(Taken, taken)
+    return view_of(Intake, taken)
 
 
 states = reads(queries.states_of)

@@ -272,7 +272,7 @@ def closed_because(context: Context, queue: str) -> str:
     if queue_facts is None:
         return ""
     try:
-        closed = gate(context, queue).look().closed
+        closed = gate(context, queue).inspect().closed
     except RedisError:
         return ""
     if closed is None:
@@ -289,7 +289,7 @@ def closed_because(context: Context, queue: str) -> str:
 def is_open(context: Context, provider: str, capability: str) -> bool:
     """Whether a provider's breaker is open now; False if Redis is down."""
     try:
-        return breaker(context, f"{provider}:{capability}").look().state == "open"
+        return breaker(context, f"{provider}:{capability}").inspect().state == "open"
     except RedisError:
         return False
 

@@ -32,7 +32,7 @@ def open_breaker(context: Context, name: str, seconds: float = 0.0, reason: str 
     """Open a breaker for `seconds`, 0 for its cool-down; return the seconds left. Raises `UserError`."""
     breaker = gates.require_breaker(context, name)
     left_s = breaker.open(seconds, reason)
-    gates.remember_breaker(context, name, breaker.look())
+    gates.remember_breaker(context, name, breaker.inspect())
     context.gates_changed(context.gates.closed_by(name))
     return left_s
 

@@ -106,13 +106,13 @@ def queue(context: Context, name: str) -> QueueView:
 def breakers(context: Context) -> list[BreakerState]:
     """Return all breakers. Raises `UserError` if Redis is down."""
     require_online(context)
-    return [gates.breaker(context, name).look() for name in context.gates.breakers]
+    return [gates.breaker(context, name).inspect() for name in context.gates.breakers]
 
 
 def breaker(context: Context, name: str) -> BreakerState:
     """Return one breaker. Raises `UserError` for an unknown breaker, or if Redis is down."""
     require_online(context)
-    return gates.require_breaker(context, name).look()
+    return gates.require_breaker(context, name).inspect()
 
 
 def breaker_history(context: Context, name: str) -> list[BreakerChange]:
@@ -155,7 +155,7 @@ def _view(context: Context, values: Mapping[str, Value], name: str, waiting: int
     gated = context.gates.queues.get(name)
     if gated is None:
         return QueueView(name, waiting)
-    state = gates.gate(context, name).look()
+    state = gates.gate(context, name).inspect()
     limits = [
         _limit(used, of)
         for of, windows in (("queue", state.queue.windows), (gated.provider, state.provider.windows))

@@ -94,7 +94,7 @@ def check_calls(context: Context) -> list[str]:
 
 
 def _check_breaker(context: Context, name: str) -> bool:
-    state = gates.breaker(context, name).look().state
+    state = gates.breaker(context, name).inspect().state
     if state == "open":
         return False
     with context.db.read() as session:
@@ -144,7 +144,7 @@ def _close(context: Context, name: str, record: BreakerRecord) -> bool:
         return True
 
     breaker = gates.breaker(context, name)
-    if not context.db.run(work) or breaker.look().state != "half-open":
+    if not context.db.run(work) or breaker.inspect().state != "half-open":
         return False
     breaker.close()
     gates.publish_breaker(context, name, "closed")
@@ -200,4 +200,4 @@ def end_expired(context: Context) -> list[str]:
 
 def closed(context: Context) -> list[str]:
     """Return the queues that an operator, a breaker or a spend cap keeps closed now."""
-    return [name for name in context.gates.queues if gates.gate(context, name).look().closed]
+    return [name for name in context.gates.queues if gates.gate(context, name).inspect().closed]

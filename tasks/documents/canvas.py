@@ -119,7 +119,7 @@ def lane(self: Any, document_id: str, queue: str, number: int, batch: int = 1) -
         providers = plan.served_by(context, queue)
         hop = PageLane(context, document_id, queue, providers, owner(self), SoftTimeLimitExceeded, guarded)
         settled = hop.run(plan.quantum_s(context.settings, queue), batch)
-        if settled.again:
+        if settled.requeue:
             work.requeue(lane_signature(context.settings, document_id, queue, number, settled.size))
         elif hop.is_last:
             expect(_place(document_id, Stage.MERGE))

@@ -92,7 +92,7 @@ def embed(self: Any, item_id: str, provider: str, number: int) -> str:
         if work is None:
             return ELSEWHERE
         settled = batch.embed(context, item_id, provider, owner(self), guarded)
-        if settled.again:
+        if settled.requeue:
             work.requeue(_embedding(context.settings, item_id, provider, number))
         elif settled.done and self.request.chord:
             expect(Place(place_of(item_id), CONTROL))

@@ -13,7 +13,7 @@ from pipeline.engine.presence import NoWorker
 from pipeline.flows.music.library.songs import SyncReport
 from pipeline.flows.music.service import AlreadyRunning, StartOptions
 from pipeline.flows.music.states import BatchStatus, Mode, PipelineState, SongStatus
-from pipeline.flows.music.views import BatchView, Estimate, Found, MusicStatus, RunFigures, RunView, SongView
+from pipeline.flows.music.views import BatchView, Estimate, MusicStatus, RunFigures, RunView, SearchResult, SongView
 from pipeline.operations.music import (
     Choices,
     Run,
@@ -42,7 +42,6 @@ __all__ = [
     "BatchView",
     "Choices",
     "Estimate",
-    "Found",
     "Mode",
     "MusicStatus",
     "NoWorker",
@@ -51,6 +50,7 @@ __all__ = [
     "Run",
     "RunFigures",
     "RunView",
+    "SearchResult",
     "SongStatus",
     "SongView",
     "StartOptions",

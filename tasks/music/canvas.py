@@ -123,12 +123,12 @@ def _perform(task: Any, batch_id: int, queue: str, step: Callable[[StepWork], Se
     place, ttl_s = Place(_batch_scope(batch_id), queue), BATCH_WORK.lease_s(context.settings)
     with StepWork(context, batch_id, owner(task), guarded) as work, at_work(task, place, ttl_s, guarded) as turn:
         settled = step(work) if turn else Settled()
-    if not settled.again:
+    if not settled.requeue:
         # The chain ends here: a launch sends the next step from the row.
         task.request.chain = None
     if not turn:
         return ELSEWHERE
-    if settled.again and task.request.chain:
+    if settled.requeue and task.request.chain:
         # Only now: if the next step is in the same queue, it is in the place that was just left.
         expect(Place(place.scope, task.request.chain[-1]["options"]["queue"]))
     if guarded is not None:

@@ -177,7 +177,7 @@ def analyse(self: Any, batch_id: int, queue: str, number: int = 0) -> str:
         if place is None:
             return ELSEWHERE
         settled = message.run()
-        if settled.again:
+        if settled.requeue:
             place.requeue(_analysing(context, batch_id, queue, number, urgency))
         elif settled.changed and self.request.chord:
             expect(Place(_batch(batch_id), CONTROL))
@@ -240,9 +240,9 @@ def expand(self: Any, batch_id: int, queue: str = "") -> str:
         if place is None:
             return ELSEWHERE
         settled = message.run()
-        if settled.again:
+        if settled.requeue:
             place.requeue(expand.si(batch_id, queue).set(queue=queue, priority=urgency))
-    if settled.status is not None and not settled.again:
+    if settled.status is not None and not settled.requeue:
         work.finished(context, batch_id)
     if settled.done and not screenshots_in_force(context).retention_days:
         retention.expire(context)
@@ -297,6 +297,6 @@ def embed(self: Any, queue: str, portion: int = embedding.PORTION) -> str:
         if place is None:
             return ELSEWHERE
         settled = embedding.embed(context, owner(self), guarded, portion)
-        if settled.again:
+        if settled.requeue:
             place.requeue(embed.si(queue, settled.size).set(queue=queue))
     return summary(settled, "node")

@@ -240,7 +240,7 @@ class Observer:
     def nothing_left(self) -> None:
         """Check that no place, reservation or message is left after all work is done."""
         fleet = self.fleet
-        state = fleet.gate.look()
+        state = fleet.gate.inspect()
         if state.queue.in_flight or state.queue.reserved:
             raise Violation(f"the gate has {state.queue.in_flight} slots and {state.queue.reserved} reservations left")
         if left := fleet.broker.depth(QUEUES):

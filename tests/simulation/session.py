@@ -328,7 +328,7 @@ class _Gates:
         if queue != provider.QUEUE:
             return ""
         try:
-            closed = self._session.fleet.gate.look().closed
+            closed = self._session.fleet.gate.inspect().closed
         except RedisError:
             return ""
         return closed[0] if closed else ""

@@ -136,7 +136,7 @@ class Driver:
             if step is Step.EMBED and batch.mode is Mode.METADATA:
                 continue
             queue = batch.queue if step is first else ""
-            if not self.step(batch.id, batch.mode, step, queue=queue).again:
+            if not self.step(batch.id, batch.mode, step, queue=queue).requeue:
                 return
 
     def run(self, run_id: str, launches: int = 100) -> None:

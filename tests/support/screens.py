@@ -164,7 +164,7 @@ class Driver:
         assert begun is not None, "the batch is not due"
         for _ in range(begun.due):
             for _ in range(MAX_MESSAGES):
-                if not self.analyse(batch_id, queue).again:
+                if not self.analyse(batch_id, queue).requeue:
                     break
         return analysis.settle(self.context, batch_id)
 

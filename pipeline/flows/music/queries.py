@@ -241,7 +241,7 @@ def _holdups(context: Context, run: RunView, routes: Routes) -> list[Holdup]:
 def _closed_gates(context: Context, run: RunView, routes: Routes) -> str:
     gates_closed: list[str] = []
     for name in sorted(needed_queues(routes, run.mode) & context.gates.queues.keys()):
-        closed = gates.gate(context, name).look().closed
+        closed = gates.gate(context, name).inspect().closed
         if closed:
             by, left_s, reason = closed
             left = f"{left_s:.0f} s left" if left_s < float("inf") else ""

@@ -62,7 +62,7 @@ def reflect_breakers(context: Context) -> str:
     if active is None or active.status not in LIVE:
         return ""
     try:
-        states = [gates.breaker(context, name).look() for name in breakers_in_use(context, Mode(active.mode))]
+        states = [gates.breaker(context, name).inspect() for name in breakers_in_use(context, Mode(active.mode))]
     except RedisError:
         return ""  # the breakers are unknown, and the run must go on
     reasons = [f"{state.name}: {state.reason}" for state in states if state.state == "open"]

@@ -10,7 +10,7 @@ from pipeline.flows.music import fulltext, queries
 from pipeline.flows.music.live_settings import EMBEDDING_ONLY
 from pipeline.flows.music.models import SONGS
 from pipeline.flows.music.vectors import KIND, embeddings, is_lexical, vector_space
-from pipeline.flows.music.views import Found, Match
+from pipeline.flows.music.views import Match, SearchResult
 from pipeline.providers.query_vector import query_vector
 from pipeline.storage import vectors
 from pipeline.storage.context import Context
@@ -26,7 +26,7 @@ _EXTRA = 50
 """Hits beyond the limit, since the result leaves out missing songs."""
 
 
-def like_song(context: Context, reference: str, limit: int = 10) -> Found:
+def like_song(context: Context, reference: str, limit: int = 10) -> SearchResult:
     """Find songs like this one, best first. Raises `UserError` if it is unknown or has no vector yet."""
     song = queries.song(context, reference)
     with context.db.read() as session:
@@ -40,7 +40,7 @@ def like_song(context: Context, reference: str, limit: int = 10) -> Found:
     return _search(context, model, vector, _within(limit), without=song.id)
 
 
-def for_words(context: Context, words: str, limit: int = 10) -> Found:
+def for_words(context: Context, words: str, limit: int = 10) -> SearchResult:
     """Find songs by names, albums and tags, and for a mood, best first.
 
     Calls the provider of embeddings through its gate, if one is configured and songs have vectors.
@@ -74,7 +74,7 @@ def _within(limit: int) -> int:
 
 def _search(
     context: Context, model: str, vector: "Floats | list[float]", limit: int, *, without: int | None = None
-) -> Found:
+) -> SearchResult:
     hits = _hits(context, model, vector, limit, without=without)
     return _found(context, model, [hit.item_id for hit in hits], hits, limit)
 
@@ -94,13 +94,13 @@ def _found(
     limit: int,
     *,
     any_word: bool = False,
-) -> Found:
+) -> SearchResult:
     scores = {hit.item_id: round(hit.score, 4) for hit in hits}
     songs = queries.songs_by_id(context, list(ids))
     present = [songs[key] for key in ids if key in songs and songs[key].missing_since is None]
     with context.db.read() as session:
         present_count = session.execute(select(func.count()).where(SONGS.c.missing_since.is_(None))).scalar_one()
-    return Found(
+    return SearchResult(
         [Match(song, scores.get(song.id)) for song in present[:limit]],
         lexical=model.startswith("local:"),
         searched=_count(context, model),

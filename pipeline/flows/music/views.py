@@ -227,7 +227,7 @@ class Match:
 
 
 @dataclass(frozen=True)
-class Found:
+class SearchResult:
     """The result of a search."""
 
     __pydantic_config__ = VIEW

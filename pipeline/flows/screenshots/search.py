@@ -14,7 +14,7 @@ from pipeline.flows.screenshots.graph.search import QueryVector
 from pipeline.flows.screenshots.live_settings import SCREENSHOT_EMBEDDINGS
 from pipeline.flows.screenshots.models import SHOTS
 from pipeline.flows.screenshots.scopes import FLOW
-from pipeline.flows.screenshots.views import Found, Hit
+from pipeline.flows.screenshots.views import Hit, SearchResult
 from pipeline.flows.screenshots.work import embedding
 from pipeline.providers import lexical
 from pipeline.providers.query_vector import query_vector
@@ -34,7 +34,7 @@ def find(
     limit: int = 10,
     *,
     by_meaning: bool = True,
-) -> Found:
+) -> SearchResult:
     """Search nodes by text and by vectors; return the best first.
 
     Calls the embeddings provider, if one is configured, unless `by_meaning` is False. Raises `UserError` without words.

@@ -357,7 +357,7 @@ class Hit:
 
 
 @dataclass(frozen=True)
-class Found:
+class SearchResult:
     """Hits, best first, and how much is indexed."""
 
     __pydantic_config__ = VIEW

@@ -16,7 +16,7 @@ from pipeline.interfaces.cli.progress import Bar, Progress
 from pipeline.interfaces.cli.times import span
 
 if TYPE_CHECKING:
-    from pipeline.flows.music.views import BatchView, Estimate, Found, Match, MusicStatus, RunView, SongView
+    from pipeline.flows.music.views import BatchView, Estimate, Match, MusicStatus, RunView, SearchResult, SongView
     from pipeline.standalone.stack import Stack
 
 FAILED, PARTIAL = 1, 3
@@ -307,7 +307,7 @@ def search(
     print_list(result.matches, columns, row, as_json=False, none=none)
 
 
-def _notes(result: "Found", *, has_provider: bool) -> Iterator[str]:
+def _notes(result: "SearchResult", *, has_provider: bool) -> Iterator[str]:
     """The limits of a search, as sentences."""
     if result.songs and not result.searched:
         how = "`penstock music start`" if has_provider else "`penstock music start` says what it takes"

@@ -142,7 +142,7 @@ def drain(queue: Queue, timeout: Annotated[str, typer.Option(help="Give up after
     control.pause(queue, None, "drained")
     deadline = time.monotonic() + (duration_s(timeout) or 0)
     with err.status(marked(f"{one_line(queue)}: waiting for calls in flight")):
-        while in_flight := at.look().in_flight:
+        while in_flight := at.inspect().in_flight:
             if time.monotonic() > deadline:
                 raise UserError(f"{queue}: {in_flight} calls are still in flight after {timeout}", code="timeout")
             time.sleep(0.1)

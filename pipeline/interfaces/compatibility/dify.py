@@ -65,14 +65,14 @@ class Records(BaseModel):
 
 
 @router.post("/retrieval", response_model=Records, responses={404: {"model": Unknown, "description": "Unknown base."}})
-def retrieve(caller: ByCaller, asked: Retrieval) -> Records | JSONResponse:
+def retrieve(caller: ByCaller, retrieval: Retrieval) -> Records | JSONResponse:
     """Search a knowledge base as Dify does."""
-    if asked.metadata_condition and asked.metadata_condition.conditions:
+    if retrieval.metadata_condition and retrieval.metadata_condition.conditions:
         raise Refused("this server does not support metadata_condition: leave it out", code="unsupported_condition")
-    setting = asked.retrieval_setting
+    setting = retrieval.retrieval_setting
     try:
         matches = knowledge.search.by(
-            caller, asked.knowledge_id, asked.query, limit=setting.top_k, min_score=setting.score_threshold
+            caller, retrieval.knowledge_id, retrieval.query, limit=setting.top_k, min_score=setting.score_threshold
         )
     except UnknownBase as error:
         return JSONResponse({"error_code": _UNKNOWN_BASE, "error_msg": str(error), "detail": str(error)}, 404)

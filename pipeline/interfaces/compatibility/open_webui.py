@@ -108,10 +108,10 @@ def _pages(caller: Caller, document: Document, filename: str) -> list[dict[str, 
 
 def _mineru_options(fields: Mapping[str, list[str]]) -> ConvertOptions:
     """The page range, `provider` and `model` (additions of Penstock); other options choose among MinerU's models."""
-    given = {name: values[-1] for name, values in fields.items() if values[-1]}
-    own: dict[str, Any] = {name: given[name] for name in ("provider", "model") if name in given}
+    form_values = {name: values[-1] for name, values in fields.items() if values[-1]}
+    own: dict[str, Any] = {name: form_values[name] for name in ("provider", "model") if name in form_values}
     try:
-        first, last = int(given.get("start_page_id", 0)), int(given.get("end_page_id", _LAST_PAGE))
+        first, last = int(form_values.get("start_page_id", 0)), int(form_values.get("end_page_id", _LAST_PAGE))
         if (first, last) != (0, _LAST_PAGE):
             own["page_range"] = (first + 1, last + 1 if last < _LAST_PAGE else 10**9)
         return ConvertOptions.model_validate(own)

@@ -44,8 +44,8 @@ def problem(problem: ProblemResponse, request: Request) -> Response:
         headers.pop(name, None)
     path = addresses.path_of(request)
     if problem.status_code == 401 and path != addresses.LOGIN:
-        asked = request.method == "GET" and not is_partial(request)
-        to = _with_query(path, request.url.query) if asked else _came_from(request)
+        is_page = request.method == "GET" and not is_partial(request)
+        to = _with_query(path, request.url.query) if is_page else _came_from(request)
         login = addresses.url(f"{addresses.LOGIN}?next={quote(to)}")
         if is_partial(request):
             return Response(status_code=401, headers={**headers, "HX-Redirect": login})

@@ -28,9 +28,9 @@ _YEAR = "public, max-age=31536000, immutable"
 class _Files(StaticFiles):
     """The console's static files. Browsers cache the files whose address holds their version."""
 
-    def file_response(self, *given: Any, **named: Any) -> Response:
-        answer = super().file_response(*given, **named)
-        scope: Scope = given[2] if len(given) > 2 else named["scope"]
+    def file_response(self, *arguments: Any, **named: Any) -> Response:
+        answer = super().file_response(*arguments, **named)
+        scope: Scope = arguments[2] if len(arguments) > 2 else named["scope"]
         answer.headers["Cache-Control"] = _YEAR if scope["query_string"].startswith(b"v=") else "no-cache"
         return answer
 

@@ -31,7 +31,7 @@ class Chart:
 
 def columns(values: Sequence[Sequence[float]], classes: Sequence[str], titles: Sequence[str], summary: str) -> Chart:
     """Return columns of stacked values."""
-    most = max((sum(one) for one in values), default=0)
+    most = max((sum(column) for column in values), default=0)
     drawn = []
     for at, (parts, title) in enumerate(zip(values, titles, strict=True)):
         boxes, top = [], HEIGHT
@@ -48,7 +48,7 @@ def lines(
     values: Sequence[Sequence[float | None]], classes: Sequence[str], titles: Sequence[str], summary: str
 ) -> Chart:
     """Return one line for each class; a moment without a value interrupts it."""
-    most = max((one for some in values for one in some if one is not None), default=0)
+    most = max((point for some in values for point in some if point is not None), default=0)
     slots = [Column(at, title, []) for at, title in enumerate(titles)]
 
     def place(value: float) -> float:

@@ -35,7 +35,7 @@ class Choice:
 def acts(document: DocumentView) -> list[Act]:
     """Return the actions that the state allows, the most common first."""
     name, status = document.filename, document.status
-    left = document.pages - document.completed_count - document.failed_count
+    unfinished = document.pages - document.completed_count - document.failed_count
     actions = []
     if status is DocumentStatus.PAUSED:
         actions.append(Act("resume", "Resume", css="primary"))
@@ -48,11 +48,13 @@ def acts(document: DocumentView) -> list[Act]:
         asks = f"Merge {name} without {gaps}? The result marks the gaps; you can convert those pages later."
         actions.append(Act("remerge", f"Merge without {gaps}", asks, fields={"allow_partial": "true"}))
     if status not in AT_REST:
-        rest = f"{plural(left, 'page')} will not be converted" if document.pages else "No page is converted"
-        kept = f", {plural(document.completed_count, 'converted page')} are kept" if document.completed_count else ""
-        actions.append(Act("cancel", "Cancel", f"Cancel {name} permanently? {rest}{kept}.", "danger"))
-    what = f"Its {plural(document.pages, 'page')}" if document.pages else "Its pages"
-    asks = f"Delete {name}? {what}, all their attempts, its results and the stored file are deleted permanently."
+        rest = f"{plural(unfinished, 'page')} will not be converted" if document.pages else "No page is converted"
+        and_kept = (
+            f", {plural(document.completed_count, 'converted page')} are kept" if document.completed_count else ""
+        )
+        actions.append(Act("cancel", "Cancel", f"Cancel {name} permanently? {rest}{and_kept}.", "danger"))
+    its_pages = f"Its {plural(document.pages, 'page')}" if document.pages else "Its pages"
+    asks = f"Delete {name}? {its_pages}, all their attempts, its results and the stored file are deleted permanently."
     return [*actions, Act("delete", "Delete", asks, "danger")]
 
 

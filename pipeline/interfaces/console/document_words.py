@@ -12,7 +12,7 @@ _JUST = timedelta(seconds=5)
 
 
 @dataclass(frozen=True)
-class Standing:
+class ShownState:
     """A state in a word, with its colour, its reason and its end."""
 
     css: str
@@ -22,7 +22,7 @@ class Standing:
     since: datetime | None = None
 
 
-def standing(document: DocumentView, reason: Reason | None, now: datetime) -> Standing:
+def state_of(document: DocumentView, reason: Reason | None, now: datetime) -> ShownState:
     """Return the state of the document in words."""
     why, until = (reason.words, reason.until) if reason else ("", None)
     at_rest = {
@@ -32,16 +32,16 @@ def standing(document: DocumentView, reason: Reason | None, now: datetime) -> St
         _D.PARTIAL_FAILED: ("failed", f"{plural(document.failed_count, 'page')} failed"),
     }
     if document.status in at_rest:
-        return Standing(*at_rest[document.status], why)
+        return ShownState(*at_rest[document.status], why)
     if document.status is _D.PAUSED:
-        return Standing("paused", "paused", why, since=until)
+        return ShownState("paused", "paused", why, since=until)
     moves = now - document.updated_at < _JUST
     if reason and reason.kind is Kind.CAPACITY and moves and document.completed_count + document.failed_count:
-        return Standing("working", "converting")  # between two pages
+        return ShownState("working", "converting")  # between two pages
     if reason and reason.kind is not Kind.WORKING:
-        return Standing("waiting", "waiting", why, until)
+        return ShownState("waiting", "waiting", why, until)
     steps = {_D.SPLITTING: "splitting", _D.MERGING: "merging", _D.READY_TO_MERGE: "merging"}
-    return Standing("working", steps.get(document.status, "converting"), why, until)
+    return ShownState("working", steps.get(document.status, "converting"), why, until)
 
 
 PAGE: dict[PageStatus, tuple[str, str]] = {

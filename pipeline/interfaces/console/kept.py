@@ -13,7 +13,7 @@ MOST, EACH = 40, 8
 LONGEST_S = 3600.0
 
 
-class Kept:
+class KeptAnswers:
     """Answers by the name in their address, each for its caller only. The oldest is dropped first."""
 
     def __init__(self) -> None:
@@ -27,7 +27,7 @@ class Kept:
             now = time.monotonic()
             self._answers[name] = caller, now, answer
             over = [key for key, (_, since, _) in self._answers.items() if now - since > LONGEST_S]
-            over += [key for key, (whose, _, _) in self._answers.items() if whose == caller][:-EACH]
+            over += [key for key, (owner, _, _) in self._answers.items() if owner == caller][:-EACH]
             for key in over:
                 self._answers.pop(key, None)
             while len(self._answers) > MOST:
@@ -37,14 +37,14 @@ class Kept:
     def get(self, caller: str, name: str) -> Any | None:
         """Return the caller's answer of this name, or None."""
         with self._lock:
-            whose, since, answer = self._answers.get(name, ("", 0.0, None))
-        return answer if whose == caller and time.monotonic() - since < LONGEST_S else None
+            owner, since, answer = self._answers.get(name, ("", 0.0, None))
+        return answer if owner == caller and time.monotonic() - since < LONGEST_S else None
 
 
-def kept(request: Request) -> Kept:
+def kept(request: Request) -> KeptAnswers:
     """Return the application's kept answers."""
     state = request.app.state
     if not hasattr(state, "kept"):
-        state.kept = Kept()
-    kept_answers: Kept = state.kept
+        state.kept = KeptAnswers()
+    kept_answers: KeptAnswers = state.kept
     return kept_answers

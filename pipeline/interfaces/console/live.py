@@ -57,7 +57,7 @@ class View:
     """A part of a page that changes while it is open."""
 
     name: str
-    asked: type[ViewQuery]
+    query: type[ViewQuery]
     fragments: Callable[[Context, Any], Fragments]
     matches: Callable[[Any], Filter]
     """The events that change it."""
@@ -75,7 +75,7 @@ def view(
     """Register a function as a view: it returns HTML by element id, the same for all callers."""
 
     def register(render: Renders) -> Renders:
-        VIEWS[name] = View(name, get_type_hints(render)["asked"], render, matches, every_s)
+        VIEWS[name] = View(name, get_type_hints(render)["query"], render, matches, every_s)
         return render
 
     return register
@@ -86,7 +86,7 @@ class Topic:
     """A view with one query, for all streams that show it."""
 
     view: View
-    asked: ViewQuery
+    query: ViewQuery
     context: Context
     feed: Feed
     threads: CapacityLimiter
@@ -98,7 +98,7 @@ class Topic:
 
     async def follow(self) -> None:
         """Render while the topic has readers."""
-        wanted = self.view.matches(self.asked)
+        wanted = self.view.matches(self.query)
         rest_s = RETRY_S
         while self.readers and not self.feed.ending.is_set():
             seq, moved, began = self.feed.last, self.feed.moved, time.monotonic()
@@ -113,7 +113,7 @@ class Topic:
         until = began + self.view.every_s if self.view.every_s else float("inf")
         while self.readers and not self.feed.ending.is_set() and time.monotonic() < until:
             events = self.feed.since(seq)
-            if events is None or any(wanted.matches(one) for one in events):
+            if events is None or any(wanted.matches(event) for event in events):
                 return
             if any(wanted.matches_progress(fields) for _, fields in self.feed.progress_since(moved)):
                 return
@@ -150,7 +150,7 @@ class Topic:
     def _fragments(self) -> tuple[Fragments, float]:
         # Processor time: wall time would make a cheap view rest for seconds on a busy machine.
         started = time.thread_time()
-        return self.view.fragments(self.context, self.asked), time.thread_time() - started
+        return self.view.fragments(self.context, self.query), time.thread_time() - started
 
     def _publish(self) -> None:
         self.changed.set()
@@ -175,12 +175,12 @@ class Board:
         self._tasks: set[asyncio.Task[None]] = set()
         self._threads = CapacityLimiter(2)
 
-    def topic(self, view: View, asked: ViewQuery) -> Topic:
+    def topic(self, view: View, query: ViewQuery) -> Topic:
         """Return the shared topic of this view and query, with one more reader; start to render it."""
-        key = view.name, asked.model_dump_json()
+        key = view.name, query.model_dump_json()
         shared = self._topics.get(key)
         if shared is None:
-            shared = self._topics[key] = Topic(view, asked, self._context, self._feed, self._threads)
+            shared = self._topics[key] = Topic(view, query, self._context, self._feed, self._threads)
         shared.readers += 1
         if shared.readers == 1:
             task = asyncio.create_task(shared.follow())
@@ -191,7 +191,7 @@ class Board:
     def leave(self, topic: Topic) -> None:
         """Remove a reader of the topic."""
         topic.readers -= 1
-        key = topic.view.name, topic.asked.model_dump_json()
+        key = topic.view.name, topic.query.model_dump_json()
         if not topic.readers and self._topics.get(key) is topic:
             del self._topics[key]  # its task sees that no reader is left, and ends
 
@@ -209,14 +209,14 @@ def _requested_view(request: Request, name: Annotated[Id, Query(alias="view")]) 
     chosen = VIEWS.get(name)
     if chosen is None:
         raise Refused("unknown view", code="not_found")
-    given: dict[str, Any] = {}
+    parameters: dict[str, Any] = {}
     for key in request.query_params.keys() - {"view"}:
         values = request.query_params.getlist(key)
-        given[key] = values if len(values) > 1 else values[0]
+        parameters[key] = values if len(values) > 1 else values[0]
     try:
-        return chosen, chosen.asked.model_validate(given)
+        return chosen, chosen.query.model_validate(parameters)
     except ValidationError as error:
-        raise RequestValidationError([{**one, "loc": ("query", *one["loc"])} for one in error.errors()]) from None
+        raise RequestValidationError([{**fault, "loc": ("query", *fault["loc"])} for fault in error.errors()]) from None
 
 
 @router.get("/live", response_class=EventSourceResponse)

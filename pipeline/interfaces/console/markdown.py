@@ -96,10 +96,10 @@ def _rendered(parts: Sequence[str], caller: str, pictures: str) -> list[str]:
 
 
 def _cut(parts: Sequence[str]) -> list[str]:
-    cut, left = [], MAX_CHARACTERS
+    cut, remaining = [], MAX_CHARACTERS
     for part in parts:
-        cut.append(part[:left])
-        left -= len(cut[-1])
+        cut.append(part[:remaining])
+        remaining -= len(cut[-1])
     return cut
 
 

@@ -79,17 +79,17 @@ def screen(request: Request, template: str, status: int = 200, **values: Any) ->
     """Render a whole page for this caller."""
     caller: Caller | None = getattr(request.state, "caller", None)
     settings = request.app.state.context.settings.api
-    given: dict[str, Any] = {
+    common: dict[str, Any] = {
         "caller": caller,
         "may": may(caller, read_only=settings.read_only) if caller else May(),
         "read_only": settings.read_only,
         "here": addresses.path_of(request),
         "address": _address(request),
-        "said": unquote(request.cookies.get(NOTICE, ""))[:MAX_NOTICE],
+        "notice": unquote(request.cookies.get(NOTICE, ""))[:MAX_NOTICE],
         "now": _now(),
     }
-    answer = HTMLResponse(_TEMPLATES.get_template(template).render(given | values), status, dict(HEADERS))
-    if given["said"]:
+    answer = HTMLResponse(_TEMPLATES.get_template(template).render(common | values), status, dict(HEADERS))
+    if common["notice"]:
         answer.delete_cookie(NOTICE, path="/")
     return answer
 

@@ -53,7 +53,7 @@ class Reading:
     @property
     def boxes(self) -> list[Section]:
         """The sections that can be shown on the picture."""
-        return [one for one in self.sections if one.box]
+        return [section for section in self.sections if section.box]
 
 
 def reading(document_id: str, content: str, layout: Mapping[str, Any] | None, caller: str, words: str = "") -> Reading:
@@ -63,7 +63,9 @@ def reading(document_id: str, content: str, layout: Mapping[str, Any] | None, ca
     parts = sections(content, blocks) if 0 < len(blocks) <= MOST_BLOCKS else None
     if layout is None or parts is None:
         shown = markdown.html([content] if content.strip() else [], caller, pictures)
-        return Reading([Section("b0", "markdown", marked(one, words), "") for one in shown.parts], note=shown.note)
+        return Reading(
+            [Section("b0", "markdown", marked(shown_part, words), "") for shown_part in shown.parts], note=shown.note
+        )
     # The class of a list item gives its depth.
     texts = [part.strip() if block["type"] == "list_item" else part for block, part in zip(blocks, parts, strict=True)]
     shown = markdown.html(texts, caller, pictures)

@@ -59,7 +59,7 @@ class Operation:
     @property
     def text(self) -> str:
         """The text that a search matches."""
-        names = " ".join(str(one.get("name", "")) for one in self.spec.get("parameters", ()))
+        names = " ".join(str(parameter.get("name", "")) for parameter in self.spec.get("parameters", ()))
         return f"{self.method} {self.path} {self.summary} {self.about} {self.subject} {names}".lower()
 
 
@@ -82,26 +82,28 @@ def operations(document: Document) -> list[Operation]:
                         spec,
                     )
                 )
-    return sorted(all_operations, key=lambda one: one.subject)  # stable: paths of a subject keep their order
+    return sorted(
+        all_operations, key=lambda operation: operation.subject
+    )  # stable: paths of a subject keep their order
 
 
 def search(known: list[Operation], words: str) -> list[Operation]:
     """Return the operations with all of these words."""
     wanted = words.lower().split()
-    return [one for one in known if all(word in one.text for word in wanted)]
+    return [operation for operation in known if all(word in operation.text for word in wanted)]
 
 
 def parameters(document: Document, operation: Operation) -> list[Field]:
     """Return the parameters in the path, the query and the headers."""
     return [
         Field(
-            one["name"],
-            _kind(document, one.get("schema", {})).removesuffix(" or null"),
-            one.get("description", ""),
-            one.get("in", ""),
-            bool(one.get("required")),
+            parameter["name"],
+            _kind(document, parameter.get("schema", {})).removesuffix(" or null"),
+            parameter.get("description", ""),
+            parameter.get("in", ""),
+            bool(parameter.get("required")),
         )
-        for one in operation.spec.get("parameters", ())
+        for parameter in operation.spec.get("parameters", ())
     ]
 
 
@@ -113,17 +115,17 @@ def request_bodies(document: Document, operation: Operation) -> list[Body]:
 def answers(document: Document, operation: Operation) -> list[Answer]:
     """Return the possible answers, successes first."""
     return [
-        Answer(status, one.get("description", ""), list(_bodies(document, one)))
-        for status, one in sorted(operation.spec.get("responses", {}).items())
+        Answer(status, answer.get("description", ""), list(_bodies(document, answer)))
+        for status, answer in sorted(operation.spec.get("responses", {}).items())
     ]
 
 
 def curl(document: Document, operation: Operation, server: str, *, key: bool) -> str:
     """Return a curl command that calls the operation."""
     path = operation.path
-    for one in parameters(document, operation):
-        if one.where == "path":
-            path = path.replace("{" + one.name + "}", one.name.upper())
+    for parameter in parameters(document, operation):
+        if parameter.where == "path":
+            path = path.replace("{" + parameter.name + "}", parameter.name.upper())
     words = ["curl"]
     if operation.method != "GET":
         words.append(f"-X {operation.method}")
@@ -135,9 +137,9 @@ def curl(document: Document, operation: Operation, server: str, *, key: bool) ->
             words += [f"-H 'Content-Type: {body.media}'", "-d '" + compact.replace("'", "'\\''") + "'"]
         elif "multipart" in body.media:
             words += [
-                f"-F {one.name}={'@FILE' if 'file' in one.kind else '…'}"
-                for one in body.fields
-                if one.required or "file" in one.kind
+                f"-F {parameter.name}={'@FILE' if 'file' in parameter.kind else '…'}"
+                for parameter in body.fields
+                if parameter.required or "file" in parameter.kind
             ][:3]
     return " ".join([*words, f"'{server}{path}'"])
 
@@ -164,20 +166,20 @@ def _alternatives(document: Document, schema: Document) -> list[Document]:
     """Return the alternatives of a schema, without null."""
     schema = _resolved(document, schema)
     some = schema.get("anyOf") or schema.get("oneOf") or [schema]
-    return [found for one in some if (found := _resolved(document, one)).get("type") != "null"]
+    return [resolved for alternative in some if (resolved := _resolved(document, alternative)).get("type") != "null"]
 
 
 def _kind(document: Document, schema: Document) -> str:
     """Return the type of a schema in words."""
-    kinds = [_kind_of_one(document, one) for one in _alternatives(document, schema)]
+    kinds = [_kind_of_one(document, kind) for kind in _alternatives(document, schema)]
     some = _resolved(document, schema).get("anyOf") or []
-    nullable = any(one.get("type") == "null" for one in some)
-    return " or ".join(dict.fromkeys(one for one in [*kinds, "null" if nullable else ""] if one))
+    nullable = any(kind.get("type") == "null" for kind in some)
+    return " or ".join(dict.fromkeys(kind for kind in [*kinds, "null" if nullable else ""] if kind))
 
 
 def _kind_of_one(document: Document, schema: Document) -> str:
     if "enum" in schema:
-        return " | ".join(str(one) for one in schema["enum"] if one != "")
+        return " | ".join(str(value) for value in schema["enum"] if value != "")
     if "const" in schema:
         return str(schema["const"])
     kind = str(schema.get("type", "anything"))
@@ -196,11 +198,11 @@ def _kind_of_one(document: Document, schema: Document) -> str:
 
 
 def _fields(document: Document, schema: Document, depth: int) -> Iterator[Field]:
-    for one in _alternatives(document, schema):
-        if one.get("type") == "array":
-            yield from _fields(document, one.get("items", {}), depth)
-        required = set(one.get("required", ()))
-        for name, inner in one.get("properties", {}).items():
+    for alternative in _alternatives(document, schema):
+        if alternative.get("type") == "array":
+            yield from _fields(document, alternative.get("items", {}), depth)
+        required = set(alternative.get("required", ()))
+        for name, inner in alternative.get("properties", {}).items():
             about = inner.get("description") or _resolved(document, inner).get("description", "")
             yield Field(name, _kind(document, inner), about, required=name in required, depth=depth)
             if depth < DEEPEST:
@@ -217,14 +219,14 @@ def _sample(document: Document, schema: Document, depth: int) -> Any:
     some = _alternatives(document, schema)
     if not some or depth > DEEPEST:
         return None
-    one = some[0]
-    if one.get("examples"):
-        return one["examples"][0]
-    if "properties" in one:
-        return {name: _sample(document, inner, depth + 1) for name, inner in one["properties"].items()}
-    if one.get("type") == "array":
-        inner = _sample(document, one.get("items", {}), depth + 1)
+    first = some[0]
+    if first.get("examples"):
+        return first["examples"][0]
+    if "properties" in first:
+        return {name: _sample(document, inner, depth + 1) for name, inner in first["properties"].items()}
+    if first.get("type") == "array":
+        inner = _sample(document, first.get("items", {}), depth + 1)
         return [] if inner is None else [inner]
-    if "enum" in one:
-        return one["enum"][0]
-    return one.get("default")
+    if "enum" in first:
+        return first["enum"][0]
+    return first.get("default")

@@ -55,14 +55,14 @@ def exact(moment: datetime) -> str:
     return f"{moment.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
 
 
-def plural(number: float, one: str, many: str = "") -> str:
+def plural(number: float, singular: str, many: str = "") -> str:
     """`1 page`, `1,425 pages`."""
-    return f"{count(number)} {one if number == 1 else many or one + 's'}"
+    return f"{count(number)} {singular if number == 1 else many or singular + 's'}"
 
 
-def combined(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
+def combined(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:
     """Return both mappings as one query, without empty values."""
-    return {name: value for name, value in {**one, **other}.items() if value not in (None, "", [], ())}
+    return {name: value for name, value in {**first, **second}.items() if value not in (None, "", [], ())}
 
 
 def short_hash(value: object) -> str:

@@ -19,7 +19,7 @@ from pipeline.interfaces.http.uploads import File, Form
 from pipeline.operations import screenshots
 from pipeline.operations.caller import Caller
 from pipeline.operations.refusal import Refused
-from pipeline.operations.screenshots import Taken
+from pipeline.operations.screenshots import Intake
 
 LetterId = Annotated[str, StringConstraints(pattern=r"^(batch|merge|vector):[1-9][0-9]{0,14}$")]
 Pattern = Annotated[str, StringConstraints(min_length=1, max_length=200, strip_whitespace=True), CLEAN]
@@ -38,7 +38,7 @@ class FrameFields(Strict):
     )
 
 
-def take(caller: Caller, form: Form, file: File) -> Taken:
+def take(caller: Caller, form: Form, file: File) -> Intake:
     """Have a child process inspect the picture of a form, then ingest it with the form's fields. Blocks."""
     given = {name: values[-1] for name, values in form.fields.items() if name != "wait"}
     try:

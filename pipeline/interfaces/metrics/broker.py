@@ -67,7 +67,7 @@ def _gates(context: Context, queues: list[GatedQueue]) -> Iterator[Metric]:
     used = Gauge("penstock_gate_window_used", "Requests or tokens used in a sliding window.", labels=window)
     providers = set()
     for queue in queues:
-        state = gates.gate(context, queue.name).look()
+        state = gates.gate(context, queue.name).inspect()
         for reason in _CLOSED_BY:
             closed.put((queue.name, reason), state.closed_by == reason)
         loads = [("queue", queue.name, state.queue)]
@@ -90,7 +90,7 @@ def _breakers(context: Context) -> Iterator[Metric]:
     )
     failures = Gauge("penstock_breaker_failures", "Failures in a row that a closed breaker counts.", labels=by)
     for name in context.gates.breakers:
-        breaker = gates.breaker(context, name).look()
+        breaker = gates.breaker(context, name).inspect()
         provider, _, capability = name.partition(":")
         for possible in _STATES:
             state.put((provider, capability, possible), breaker.state == possible)

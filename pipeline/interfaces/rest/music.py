@@ -10,7 +10,7 @@ from pipeline.engine.errors import UnitError, UserError
 from pipeline.flows.music.library.songs import SyncReport
 from pipeline.flows.music.service import StartOptions
 from pipeline.flows.music.states import BatchStatus, Mode, SongStatus
-from pipeline.flows.music.views import BatchView, Estimate, Found, MusicStatus, RunFigures, RunView, SongView
+from pipeline.flows.music.views import BatchView, Estimate, MusicStatus, RunFigures, RunView, SearchResult, SongView
 from pipeline.interfaces.http import pages
 from pipeline.interfaces.http.dependencies import ByCaller, from_here, here, reader, spender, writer
 from pipeline.interfaces.http.errors import RETRY_S, documented
@@ -150,14 +150,14 @@ def show_song(caller: ByCaller, song_id: RowId) -> SongView:
 
 
 @router.get("/songs/{song_id}/similar", dependencies=reader, responses=documented(404))
-def similar(caller: ByCaller, song_id: RowId, limit: Limit = 10) -> Found:
+def similar(caller: ByCaller, song_id: RowId, limit: Limit = 10) -> SearchResult:
     """Find similar songs, best first."""
     song = music.song_by_id.by(caller, song_id)
     return music.similar.by(caller, str(song.id), limit)
 
 
 @router.get("/search", dependencies=[*reader, *from_here], responses=documented(409))
-def search(caller: ByCaller, q: Mood, limit: Limit = 10) -> Found:
+def search(caller: ByCaller, q: Mood, limit: Limit = 10) -> SearchResult:
     """Find songs by words or mood, best first.
 
     With a provider of embeddings, that costs one small call.

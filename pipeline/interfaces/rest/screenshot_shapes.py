@@ -16,7 +16,7 @@ MOST_AT_ONCE = 500
 """The most dead letters in one request."""
 
 
-class TakenShape(Shape):
+class IntakeShape(Shape):
     """The outcome for a sent frame in one word, and the state of its analysis."""
 
     model_config = example(outcome="accepted", id=40, status="pending", distance=31, nearest_id=39, threshold=10)

@@ -13,11 +13,11 @@ from pipeline.flows.screenshots.frames.files import Kind
 from pipeline.flows.screenshots.states import WorkStatus
 from pipeline.flows.screenshots.views import (
     Extent,
-    Found,
     Hour,
     NodeDetail,
     NodeView,
     ScreenshotView,
+    SearchResult,
     Status,
     TextLine,
 )
@@ -32,8 +32,8 @@ from pipeline.interfaces.http.screenshots import FrameFields, hours_of, renditio
 from pipeline.interfaces.http.shapes import started
 from pipeline.interfaces.http.uploads import Form, uploaded
 from pipeline.interfaces.rest.screenshot_shapes import (
+    IntakeShape,
     Size,
-    TakenShape,
 )
 from pipeline.operations import screenshots
 from pipeline.operations.refusal import Refused
@@ -82,7 +82,7 @@ _FORM = {
     openapi_extra={"requestBody": _FORM},
     responses={
         200: {
-            "model": TakenShape,
+            "model": IntakeShape,
             "description": "The frame is left out, already analysed, or analysed during `wait`.",
         },
         202: started("The frame waits for its analysis."),
@@ -91,7 +91,7 @@ _FORM = {
 )
 async def add(
     request: Request, response: Response, caller: ByCaller, form: Annotated[Form, Depends(uploaded())], wait: Wait = 0
-) -> TakenShape:
+) -> IntakeShape:
     """Add a frame. A frame that looks like a recent frame of its source is a `duplicate`, and left out.
 
     Send `multipart/form-data` with a field `file`, and the other values as further fields; or the picture itself as
@@ -113,7 +113,7 @@ async def add(
         response.status_code = 200
     else:
         response.headers["Retry-After"] = str(RETRY_S)
-    return TakenShape(
+    return IntakeShape(
         outcome=taken.reason or "accepted",
         id=taken.shot_id,
         status=state,
@@ -124,7 +124,7 @@ async def add(
 
 
 @router.get("/search", dependencies=[*reader, *from_here])
-def search(caller: ByCaller, q: Words, since: Since = None, app: App = "", limit: Limit = 10) -> Found:
+def search(caller: ByCaller, q: Words, since: Since = None, app: App = "", limit: Limit = 10) -> SearchResult:
     """Find nodes, best first, by words and, with an embeddings provider, by meaning.
 
     A search by meaning costs one small call; if the provider does not answer, the search uses words only: see `note`.

@@ -49,7 +49,7 @@ class NodeState:
 
 
 @dataclass(frozen=True)
-class GoneNode:
+class DisconnectedNode:
     """A node that is not connected any more."""
 
     node_id: str
@@ -111,7 +111,7 @@ class Snapshots:
         """Return the connected nodes."""
         return list((await self._present(await self._names())).values())
 
-    async def listed(self) -> list[NodeState | GoneNode]:
+    async def listed(self) -> list[NodeState | DisconnectedNode]:
         """Return the connected nodes, and the gone ones last seen within `remove_stale_after_seconds`."""
         names = await self._names()
         present = await self._present(names)
@@ -139,11 +139,11 @@ class Snapshots:
             if raw:
                 self._known[name] = (_digest(raw), NodeState.unpack(raw))
 
-    async def _gone(self, names: Sequence[str]) -> dict[str, GoneNode]:
+    async def _gone(self, names: Sequence[str]) -> dict[str, DisconnectedNode]:
         values = await self._store.get_many([self._keys.node_snapshot(name) for name in names])
         seen = await self._store.batch([("ZSCORE", self._keys.nodes_last_seen, name) for name in names], "zscore")
         return {
-            name: GoneNode(name, NodeState.unpack(raw).name if raw else "", int(float(at or 0)))
+            name: DisconnectedNode(name, NodeState.unpack(raw).name if raw else "", int(float(at or 0)))
             for name, raw, at in zip(names, values, seen, strict=True)
         }
 

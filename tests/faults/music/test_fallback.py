@@ -23,7 +23,7 @@ def test_fallback_writes_while_the_breaker_is_open(
     add_songs_here(30)
     breaker = gates.breaker(get_context(), "ai:text")
     breaker.open(600, "by hand")
-    gates.remember_breaker(get_context(), "ai:text", breaker.look())
+    gates.remember_breaker(get_context(), "ai:text", breaker.inspect())
     stack.start("music-1", "beat-1")
     music.start(skip_sync=True)
     wait_until(ended, 90, "the run has ended", last=stand)

@@ -32,7 +32,7 @@ def _calls(flow: Flow) -> int:
 
 def _wait_until_nothing_is_in_flight(flow: Flow) -> None:
     gate = gates.gate(flow.context, QUEUE)
-    wait_until(lambda: not gate.look().in_flight, 90, "nothing is in flight")
+    wait_until(lambda: not gate.inspect().in_flight, 90, "nothing is in flight")
 
 
 @POSTGRESQL
@@ -84,7 +84,7 @@ def test_an_operators_pause_holds_on_workers_that_start_later_and_through_an_emp
     flow.cut_connections()
     gate = gates.gate(flow.context, QUEUE)
     wait_until(gate.own.ready, 90, "a worker put the pause back")
-    assert gate.look().closed_by == "operator"
+    assert gate.inspect().closed_by == "operator"
     wait_until(lambda: stack["ai-2"].says(" ready."), 90, "the later worker is ready")
     assert _calls(flow) == seen, "nobody called while the queue was paused"
     queue_control.resume(flow.context, QUEUE)
@@ -104,16 +104,16 @@ def test_a_provider_that_is_down_is_left_alone_and_probed_once_also_without_beat
     stack.start("cpu-1", "control-1", "ai-1", "ai-2")
     document_id = flow.submit(12)
     breaker = gates.breaker(flow.context, BREAKER)
-    wait_until(lambda: breaker.look().state == "open", 90, "the breaker opened")
+    wait_until(lambda: breaker.inspect().state == "open", 90, "the breaker opened")
     _wait_until_nothing_is_in_flight(flow)
     opened = _calls(flow)
     assert opened <= 3 + 8, "the failures that opened it, and what was in flight"
     wait_until(lambda: _calls(flow) > opened, 90, "a probe")
-    wait_until(lambda: breaker.look().left_s > 1, 90, "the probe failed and it opened for longer")
+    wait_until(lambda: breaker.inspect().left_s > 1, 90, "the probe failed and it opened for longer")
     assert _calls(flow) == opened + 1, "one probe in the whole fleet"
     flow.provider.configure({"always": None})
     flow.wait_for_status(document_id, within_s=180)
-    assert breaker.look().state == "closed"
+    assert breaker.inspect().state == "closed"
 
 
 @SQLITE
@@ -126,7 +126,7 @@ def test_slots_of_a_killed_worker_are_free_when_their_time_is_over(stack: Stack,
     gate = gates.gate(flow.context, QUEUE)
     wait_until(lambda: flow.provider.stats(records=False)["under_way"] == 2, 90, "both slots are taken")
     stack["ai-1"].kill()
-    assert gate.look().in_flight == 2
+    assert gate.inspect().in_flight == 2
     flow.provider.configure({"latency_s": 0})
     stack.start("ai-2")
     flow.wait_for_status(document_id, within_s=2 + gates.SLOT_MARGIN_S + 60)
@@ -151,7 +151,7 @@ for _ in range(processes):
     redis.incr("probers")
     while int(redis.get("probers")) < processes:
         pass
-    while breaker.look().state == "half-open":
+    while breaker.inspect().state == "half-open":
         if gate.admit(holder).granted and gate.stamp(holder).granted:
             httpx2.post(provider_url + "/chat/completions", json=json.loads(sys.argv[4]), timeout=9)
             breaker.open(60, "the probe failed")
@@ -184,17 +184,17 @@ def test_after_a_daily_quota_nothing_is_called_but_what_was_in_flight(stack: Sta
     flow.wait_for_calls(3)
     flow.provider.push(Fault("reply", status=429, body=quota))
     breaker = gates.breaker(flow.context, BREAKER)
-    wait_until(lambda: breaker.look().state == "open", 90, "the breaker opened")
+    wait_until(lambda: breaker.inspect().state == "open", 90, "the breaker opened")
     _wait_until_nothing_is_in_flight(flow)
     refused_at = next(n for n, record in enumerate(flow.provider.records) if record.status == 429)
     assert _calls(flow) <= refused_at + 4, "no call beyond those in flight"
     profile = flow.context.settings.providers["test"]
     left = next_reset(profile, datetime.now(UTC)) - datetime.now(UTC)
-    assert abs(timedelta(seconds=breaker.look().left_s) - left) < timedelta(minutes=1)
+    assert abs(timedelta(seconds=breaker.inspect().left_s) - left) < timedelta(minutes=1)
     stack.kill_all()
     flow.context.redis.flushall()
     stack.start(*FLEET)
-    wait_until(lambda: breaker.look().state == "open", 90, "it is open again after a restart of everything")
+    wait_until(lambda: breaker.inspect().state == "open", 90, "it is open again after a restart of everything")
     assert flow.document(document_id).status is DocumentStatus.PROCESSING
     # The truth first: a worker that starts between the two would open it again.
     gates.remember_breaker(flow.context, BREAKER, None)
@@ -208,7 +208,7 @@ def test_after_a_daily_quota_nothing_is_called_but_what_was_in_flight(stack: Sta
 def test_a_fallback_does_the_work_while_the_breaker_is_open(stack: Stack, flow: Flow) -> None:
     breaker = gates.breaker(flow.context, BREAKER)
     breaker.open(600, "by hand")
-    gates.remember_breaker(flow.context, BREAKER, breaker.look())
+    gates.remember_breaker(flow.context, BREAKER, breaker.inspect())
     stack.start(*FLEET)
     document_id = flow.submit(6)
     flow.wait_for_status(document_id, within_s=180)
@@ -223,7 +223,7 @@ def test_a_spend_cap_stops_the_queue_and_fails_nothing(stack: Stack, flow: Flow)
     stack.start(*FLEET)
     document_id = flow.submit(30)
     gate = gates.gate(flow.context, QUEUE)
-    wait_until(lambda: gate.look().closed_by == "spend", 90, "the cap closed the gate")
+    wait_until(lambda: gate.inspect().closed_by == "spend", 90, "the cap closed the gate")
     _wait_until_nothing_is_in_flight(flow)
     seen = _calls(flow)
     assert seen < 30

@@ -72,7 +72,7 @@ def test_idle_workers_are_paused_and_resumed_whoever_closes_the_gate(
     flow.context.db.run(lambda session: session.execute(insert(AiCall), [row] * 3))
     stack.start("beat-1")
     _wait_until_both_said(stack, PAUSED, 3)
-    assert gates.breaker(flow.context, BREAKER).look().reason == "3 failures in a row on record"
+    assert gates.breaker(flow.context, BREAKER).inspect().reason == "3 failures in a row on record"
     assert _inspected("active_queues") == [{"maintenance"}] * 2, "gone from each worker"
     assert _inspected("gates") == [{QUEUE}] * 2
     _wait_until_both_said(stack, RESUMED, 3)

@@ -39,7 +39,7 @@ def work_off(context: Context) -> None:
 def _analysed(driver: Driver, batch_id: int) -> bool:
     begun = analysis.claim(driver.context, batch_id)
     for _ in range(begun.due if begun is not None else 0):
-        while driver.analyse(batch_id).again:
+        while driver.analyse(batch_id).requeue:
             pass
     return analysis.settle(driver.context, batch_id).status is WorkStatus.PENDING
 

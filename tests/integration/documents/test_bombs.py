@@ -49,7 +49,7 @@ def with_bomb(tmp_path: Path) -> Path:
 def test_a_page_that_is_a_bomb_fails_once_and_the_others_are_converted(context: Context, with_bomb: Path) -> None:
     document_id = submission.submit(context, with_bomb, Options()).id
     assert split.split_document(context, document_id, OWNER)
-    while PageLane(context, document_id, CPU, [LOCAL], OWNER).run(quantum_s=60).again:
+    while PageLane(context, document_id, CPU, [LOCAL], OWNER).run(quantum_s=60).requeue:
         pass
     found = pages(context, document_id)
     assert [page.status for page in found] == [PageStatus.COMPLETED, PageStatus.FAILED, PageStatus.COMPLETED]

@@ -38,7 +38,7 @@ def submit(context: Context, folder: Path, count: int = 4) -> str:
 
 
 def texts(context: Context, document_id: str) -> list[str]:
-    while PageLane(context, document_id, CPU, [LOCAL], OWNER).run(quantum_s=60).again:
+    while PageLane(context, document_id, CPU, [LOCAL], OWNER).run(quantum_s=60).requeue:
         pass  # the submission's message waits in the queue, so a lane yields after each page
     return [page.content for page in pages(context, document_id)]
 

@@ -12,7 +12,7 @@ from redis import Redis
 from pipeline.engine.breaker import Breaker, BreakerPolicy
 from pipeline.engine.connection import connect
 from pipeline.engine.errors import ErrorKind, UnitError
-from pipeline.engine.gate import FOR_EVER, Gate, Made, Unit, Window
+from pipeline.engine.gate import FOR_EVER, Gate, StampedCall, Unit, Window
 from tests.support.waiting import wait_until
 
 
@@ -65,14 +65,14 @@ def test_reservations_count_until_they_are_given_back(gate: Gate) -> None:
     assert gate.admit("c").granted
     gate.finish("b")
     gate.finish("c")
-    assert gate.look().windows[0].used == 0
+    assert gate.inspect().windows[0].used == 0
 
 
 def test_a_repeated_admission_of_a_holder_takes_no_second_slot(gate: Gate) -> None:
     gate.own.configure([Window(1, 60)], 1)
     assert gate.admit("a").granted
     assert gate.admit("a").granted
-    assert gate.look().in_flight == 1
+    assert gate.inspect().in_flight == 1
 
 
 def test_a_call_that_is_early_waits_for_its_stamp(gate: Gate, redis: "Redis") -> None:
@@ -99,7 +99,7 @@ def test_a_call_leaves_its_window_by_the_time_when_it_was_sent(gate: Gate) -> No
     time.sleep(1.5)  # connecting takes longer than the window
     assert gate.admit("next").reason == "limit", "the provider has not seen the first call"
     gate.sent("slow")
-    assert gate.look().windows[0].used == 1
+    assert gate.inspect().windows[0].used == 1
     assert gate.admit("next").reason == "limit"
     wait_until(lambda: gate.admit("next").granted, 60, "the sent call leaves its window")
 
@@ -114,7 +114,7 @@ def test_a_call_that_the_provider_may_have_seen_late_leaves_its_window_later(gat
         gate.sent(holder)
         key, member = gate.own.keys[3], f"{stamp}:1"
         before = redis.zscore(key, member)
-        gate.finish(holder, made=Made(stamp, 1, 0, took_s))
+        gate.finish(holder, call=StampedCall(stamp, 1, 0, took_s))
         after = redis.zscore(key, member)
         assert before is not None
         assert after is not None
@@ -123,7 +123,7 @@ def test_a_call_that_the_provider_may_have_seen_late_leaves_its_window_later(gat
     took_s = [0.3, 0.312, 0.9, 0.25, 0.255, 0.3]
     moved = [moved_ms(str(number), took) for number, took in enumerate(took_s)]
     assert moved == pytest.approx([0, 12, 20, 0, 5, 20], abs=2)
-    assert gate.look().windows[0].used == len(took_s)
+    assert gate.inspect().windows[0].used == len(took_s)
 
 
 def test_a_redelivered_message_s_call_leaves_its_window_by_its_sending(gate: Gate, redis: "Redis") -> None:
@@ -140,7 +140,7 @@ def test_a_redelivered_message_s_call_leaves_its_window_by_its_sending(gate: Gat
         return seconds * 1000 + micros // 1000
 
     wait_until(lambda: now_ms() > too_early, 60, "the clock goes on")
-    gate.sent("slow", Made(stamp, 1, 0, 0.0))
+    gate.sent("slow", StampedCall(stamp, 1, 0, 0.0))
     assert (redis.zscore(key, member) or 0) > too_early
 
 
@@ -150,7 +150,7 @@ def test_a_stamped_call_counts_without_a_report_that_it_was_sent(gate: Gate) -> 
         assert gate.admit(holder).granted
         assert gate.stamp(holder).granted
         gate.finish(holder)
-    assert gate.look().windows[0].used == 2
+    assert gate.inspect().windows[0].used == 2
     assert not gate.admit("c").granted
 
 
@@ -168,7 +168,7 @@ def test_a_call_that_is_sent_after_redis_was_emptied_counts_at_once(
     redis.flushdb()
     if limits_are_back:
         configure()
-    gate.sent("slow", Made(stamp, 1, 0, 0.0))
+    gate.sent("slow", StampedCall(stamp, 1, 0, 0.0))
     configure()
     assert gate.admit("next").reason == "limit", "the call is under way"
 
@@ -178,14 +178,14 @@ def test_stamps_stay_when_the_call_is_done(gate: Gate) -> None:
     assert _through(gate, "a")
     gate.finish("a")
     assert not gate.admit("b").granted
-    assert gate.look().in_flight == 0
+    assert gate.inspect().in_flight == 0
 
 
 def test_a_stamp_without_a_reservation_needs_room(gate: Gate) -> None:
     gate.own.configure([Window(1, 60)], None)
     assert gate.stamp("a").granted
     assert gate.stamp("b").reason == "limit"
-    assert gate.look().in_flight == 1
+    assert gate.inspect().in_flight == 1
 
 
 def test_several_windows_hold_at_once_in_requests_and_tokens(gate: Gate) -> None:
@@ -201,10 +201,10 @@ def test_estimated_tokens_are_corrected_by_what_was_used(gate: Gate) -> None:
     gate.own.configure([Window(100, 60, Unit.TOKENS)], None)
     assert _through(gate, "a", tokens=80)
     gate.finish("a", extra_tokens=-70)
-    assert gate.look().windows[0].used == 10
+    assert gate.inspect().windows[0].used == 10
     assert _through(gate, "b", tokens=80)
     gate.finish("b", extra_tokens=40)
-    assert gate.look().windows[0].used == 130
+    assert gate.inspect().windows[0].used == 130
     assert not gate.admit("c", tokens=1).granted
 
 
@@ -226,9 +226,9 @@ def test_queues_of_one_provider_share_its_windows_and_slots(gate: Gate, redis: "
     assert other.admit("d").reason == "limit", "three calls allowed: one is stamped, two are reserved"
     other.finish("b")
     assert _through(other, "d", tokens=50)
-    assert [window.used for window in other.look().provider.windows] == [2, 65]
-    assert [window.used for window in other.look().queue.windows] == [1]
-    assert (gate.look().in_flight, other.look().provider.in_flight) == (1, 2)
+    assert [window.used for window in other.inspect().provider.windows] == [2, 65]
+    assert [window.used for window in other.inspect().queue.windows] == [1]
+    assert (gate.inspect().in_flight, other.inspect().provider.in_flight) == (1, 2)
 
 
 def test_a_window_with_a_new_unit_starts_empty(gate: Gate) -> None:
@@ -236,7 +236,7 @@ def test_a_window_with_a_new_unit_starts_empty(gate: Gate) -> None:
     assert _through(gate, "a", tokens=5000)
     gate.own.configure([Window(10, 3600)], None)
     assert _through(gate, "b")
-    assert gate.look().windows[0].used == 1
+    assert gate.inspect().windows[0].used == 1
 
 
 def test_concurrency_counts_until_finish_and_ends_with_its_time(redis: "Redis") -> None:
@@ -300,13 +300,13 @@ def test_a_gate_that_closed_after_the_admission_refuses_the_call(gate: Gate) -> 
     assert gate.admit("a").granted
     gate.own.close("operator", FOR_EVER)
     assert gate.stamp("a").reason == "operator"
-    assert gate.look().in_flight == 0
+    assert gate.inspect().in_flight == 0
 
 
 def test_a_half_open_breaker_admits_exactly_one_probe(gate: Gate, redis: "Redis") -> None:
     breaker = Breaker(redis, "p:vision", BreakerPolicy())
     breaker.open(0.01, "down")
-    wait_until(lambda: breaker.look().state == "half-open", 60, "its time is over")
+    wait_until(lambda: breaker.inspect().state == "half-open", 60, "its time is over")
     assert sum(gate.admit(f"holder-{n}").granted for n in range(20)) == 1
     assert breaker.half_open_if_due()
     assert not breaker.half_open_if_due()
@@ -338,14 +338,14 @@ def test_a_success_resets_the_count_of_failures(redis: "Redis") -> None:
     breaker.failed(_transient(), lambda now: now)
     breaker.succeeded()
     assert breaker.failed(_transient(), lambda now: now) == 0.0
-    assert breaker.look().state == "closed"
+    assert breaker.inspect().state == "closed"
 
 
 def test_a_call_under_way_when_it_opened_does_not_close_it(redis: "Redis") -> None:
     breaker = Breaker(redis, "p:vision", BreakerPolicy())
     breaker.failed(UnitError("slow down", kind=ErrorKind.RATE_LIMITED, retry_after_s=30), lambda now: now)
     assert not breaker.succeeded()
-    assert breaker.look().state == "open"
+    assert breaker.inspect().state == "open"
 
 
 def test_a_success_raises_no_error_while_another_process_opens_the_breaker(
@@ -368,7 +368,7 @@ def test_a_success_raises_no_error_while_another_process_opens_the_breaker(
 
     monkeypatch.setattr(redis, "register_script", opened_once_read)
     assert not breaker.succeeded()
-    assert breaker.look().state == "open"
+    assert breaker.inspect().state == "open"
 
 
 def test_a_quota_s_day_ends_by_the_clock_of_redis(redis: "Redis", monkeypatch: pytest.MonkeyPatch) -> None:
@@ -388,16 +388,16 @@ def test_a_quota_s_day_ends_by_the_clock_of_redis(redis: "Redis", monkeypatch: p
 def test_a_rate_limit_that_names_no_wait_opens_for_two_minutes(redis: "Redis") -> None:
     breaker = Breaker(redis, "p:vision", BreakerPolicy())
     assert breaker.failed(UnitError("429", kind=ErrorKind.RATE_LIMITED), lambda now: now) == pytest.approx(120)
-    assert breaker.look().reason == "rate limit"
+    assert breaker.inspect().reason == "rate limit"
 
 
 def test_a_refusal_with_its_own_code_is_named_by_it(redis: "Redis") -> None:
     breaker = Breaker(redis, "p:vision", BreakerPolicy())
     breaker.failed(UnitError("no node", kind=ErrorKind.RATE_LIMITED, code="no_node"), lambda now: now)
-    assert breaker.look().reason == "no node"
+    assert breaker.inspect().reason == "no node"
 
 
 def test_a_bad_request_does_not_count_against_the_provider(redis: "Redis") -> None:
     breaker = Breaker(redis, "p:vision", BreakerPolicy(fail_max=1))
     assert breaker.failed(UnitError("bad", kind=ErrorKind.PERMANENT), lambda now: now) == 0.0
-    assert breaker.look().state == "closed"
+    assert breaker.inspect().state == "closed"

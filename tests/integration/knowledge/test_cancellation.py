@@ -86,7 +86,7 @@ def embedding(context: Context, driver: Driver, item_id: str) -> Finish:
         made = batch._vectors(context, tracer, claimed)
         outcome = Outcome(claimed.row, values={"vectors": made})
         settled = batch._settle(context, outcome, tracer)
-        assert (settled.done, settled.again) == (0, False)
+        assert (settled.done, settled.requeue) == (0, False)
 
     return finish
 
@@ -94,7 +94,7 @@ def embedding(context: Context, driver: Driver, item_id: str) -> Finish:
 def writing(context: Context, driver: Driver, item_id: str) -> Finish:
     plan.due_steps(context, [LINE])
     driver.read(item_id)
-    while driver.embed(item_id).again:
+    while driver.embed(item_id).requeue:
         pass
     row = context.db.run(lambda session: publication._claim(session, item_id, driver.owner()))
     assert row is not None

@@ -116,7 +116,7 @@ def test_killed_worker_s_batch_resumes_at_its_step(driver: Driver, provider: Pro
     run_id = driver.start()
     driver.run(run_id, launches=1)
     (batch,) = plan.plan(driver.context, run_id).batches
-    assert driver.step(batch.id, batch.mode, Step.METADATA).again
+    assert driver.step(batch.id, batch.mode, Step.METADATA).requeue
     assert claim(driver.context, batch.id, (Step.EMBED,), Owner("dead", "r:0")) is not None
     driver.lose_worker("dead")
     driver.run(run_id)

@@ -43,7 +43,7 @@ def test_pause_holds_resume_continues_and_stop_keeps_paid_results(driver: Driver
     run_id = driver.start()
     driver.run(run_id, launches=1)
     (batch,) = plan.plan(driver.context, run_id).batches
-    assert driver.step(batch.id, batch.mode, Step.METADATA).again
+    assert driver.step(batch.id, batch.mode, Step.METADATA).requeue
     service.pause(driver.context)
     assert not driver.step(batch.id, batch.mode, Step.EMBED).done
     assert plan.plan(driver.context, run_id).batches == []
@@ -69,7 +69,7 @@ def test_stop_while_a_call_is_under_way_keeps_its_result(driver: Driver, provide
         return songs.answer(record)
 
     provider.script.answer = stopped_meanwhile
-    assert not driver.step(batch.id, batch.mode, Step.METADATA).again
+    assert not driver.step(batch.id, batch.mode, Step.METADATA).requeue
     found = queries.songs(driver.context)
     assert {song.status for song in found} == {"PENDING"}
     assert all(song.vector_text for song in found)
@@ -131,7 +131,7 @@ def test_metadata_queues_follow_the_rate_setting_unless_they_have_limits_of_thei
     change(context, "queue_rate_limit_max", "7")
     change(context, "queue.metadata-only.limits", "3/s")
     assert (limit("metadata-generation"), limit("metadata-only")) == ("7/min", "3/s")
-    window = gates.gate(context, "metadata-generation").look().windows[0]
+    window = gates.gate(context, "metadata-generation").inspect().windows[0]
     assert (window.window.limit, window.window.window_s) == (7, 60)
 
 

@@ -101,7 +101,7 @@ def test_a_message_without_a_call_gives_back_its_slot_once(context: Context, mon
         guarded.leave()
         guarded.leave()
     assert found == {"redis": 1}
-    assert guarded.gate.look().in_flight == 0
+    assert guarded.gate.inspect().in_flight == 0
 
 
 def test_absurd_usage_loses_no_answer_trips_no_cap_and_is_told_on_the_calls_row(context: Context) -> None:

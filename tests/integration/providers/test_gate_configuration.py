@@ -30,7 +30,7 @@ def _gate(context: Context) -> Gate:
 
 
 def _used(context: Context) -> list[tuple[int, int]]:
-    return [(state.window.limit, state.used) for state in _gate(context).look().windows]
+    return [(state.window.limit, state.used) for state in _gate(context).inspect().windows]
 
 
 def _record(
@@ -141,7 +141,7 @@ def test_a_call_that_ends_before_the_windows_are_back_is_counted_then(context: C
     assert guarded.call(ask, lambda _: ("m", 70, 10)) == "answer"
     guarded.leave()
     assert _gate(context).admit("too early").reason == "unready"
-    _gate(context).look()
+    _gate(context).inspect()
     gates.sync(context)
     assert _used(context) == [(9, 1), (1000, 80), (20, 1)]
 
@@ -167,7 +167,7 @@ def test_limits_that_change_forget_no_usage(context: Context) -> None:
         granted += sum(_through(context, f"{turn}-{number}") for number in range(5))
     assert granted == 5, "five in ten seconds, wherever their window stands"
     gate.own.configure([Window(9, 5), Window(7, 3600)], None)
-    assert [state.used for state in gate.look().queue.windows] == [5, 5]
+    assert [state.used for state in gate.inspect().queue.windows] == [5, 5]
 
 
 def test_processes_whose_settings_differ_agree_on_those_of_the_last_worker_that_started(context: Context) -> None:

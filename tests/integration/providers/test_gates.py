@@ -35,7 +35,7 @@ def _gate(context: Context, queue: str = "vision.p") -> Gate:
 
 
 def _used(context: Context) -> list[tuple[int, int]]:
-    return [(state.window.limit, state.used) for state in _gate(context).look().windows]
+    return [(state.window.limit, state.used) for state in _gate(context).inspect().windows]
 
 
 def test_a_profiles_limits_are_in_force_from_the_first_sync(context: Context) -> None:
@@ -91,14 +91,14 @@ def test_pauses_limits_and_breakers_come_back_when_redis_was_emptied(context: Co
     queue_control.pause(context, "vision.p", None, "maintenance")
     breaker = gates.breaker(context, "q:vision")
     breaker.open(600, "rate limit")
-    gates.remember_breaker(context, "q:vision", breaker.look())
+    gates.remember_breaker(context, "q:vision", breaker.inspect())
     context.redis.flushdb()
     assert _gate(context).admit("a").reason == "unready"
     assert gates.sync(context)
     assert _gate(context).admit("a").reason == "operator"
     assert _used(context) == [(7, 0)]
     assert _gate(context, "vision.q").admit("a").reason == "breaker"
-    assert 500 < gates.breaker(context, "q:vision").look().left_s <= 600
+    assert 500 < gates.breaker(context, "q:vision").inspect().left_s <= 600
 
 
 def test_a_pause_ends_when_resumed_and_by_its_time(context: Context) -> None:
@@ -115,7 +115,7 @@ def test_a_pause_ends_when_resumed_and_by_its_time(context: Context) -> None:
 def test_the_watchdog_never_ends_an_operators_pause(context: Context) -> None:
     queue_control.pause(context, "vision.p", None)
     gates.breaker(context, "p:vision").open(0.001, "down")
-    while gates.breaker(context, "p:vision").look().state == "open":
+    while gates.breaker(context, "p:vision").inspect().state == "open":
         pass
     assert watchdog.end_expired(context) == ["vision.p"]
     assert _gate(context).admit("a").reason == "operator"
@@ -171,7 +171,7 @@ def test_a_guarded_call_that_finds_the_gate_closed_makes_no_call(context: Contex
         guarded.call(ask, lambda _: ("m", 0, 0))
     assert caught.value.code == "gate_closed"
     assert caught.value.kind is ErrorKind.RATE_LIMITED
-    assert _gate(context).look().in_flight == 0
+    assert _gate(context).inspect().in_flight == 0
 
 
 def test_a_queues_own_limit_holds_beside_its_providers(context: Context) -> None:
@@ -221,7 +221,7 @@ def test_many_who_remember_one_breaker_at_once_do_not_trip_over_each_other(conte
     breaker = gates.breaker(context, "p:vision")
     breaker.open(60, "down")
     with ThreadPoolExecutor(8) as threads:
-        list(threads.map(lambda _: gates.remember_breaker(context, "p:vision", breaker.look()), range(40)))
+        list(threads.map(lambda _: gates.remember_breaker(context, "p:vision", breaker.inspect()), range(40)))
     with context.db.read() as session:
         assert [key for key in live_settings.stored(session) if key.startswith("breaker.")] == ["breaker.p:vision"]
 
@@ -229,7 +229,7 @@ def test_many_who_remember_one_breaker_at_once_do_not_trip_over_each_other(conte
 def test_an_answer_is_kept_when_what_follows_cannot_be_written(context: Context) -> None:
     gates.sync(context)
     gates.breaker(context, "p:vision").open(0.001, "down")
-    while gates.breaker(context, "p:vision").look().state != "half-open":
+    while gates.breaker(context, "p:vision").inspect().state != "half-open":
         pass
     guarded = gates.guarded_call(context, "vision.p", "holder")
     assert guarded is not None

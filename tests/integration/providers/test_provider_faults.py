@@ -67,7 +67,7 @@ class Lane:
         """One message, once its wait and that of the breaker are over."""
         with self.context.db.transaction() as session:
             session.execute(PAGES.update().values(next_run_at=None))
-        while gates.breaker(self.context, BREAKER).look().state == "open":
+        while gates.breaker(self.context, BREAKER).inspect().state == "open":
             time.sleep(0.005)
         guarded = gates.guarded_call(self.context, QUEUE, uuid4().hex)
         owner = Owner("w:1:a", uuid4().hex)
@@ -152,7 +152,7 @@ def test_pages_at_fault_do_not_keep_the_breaker_open_while_the_provider_answers(
     cool_down_s = context.settings.providers["ai"].breaker_cool_down_s
     for _ in range(60):
         work.hop()
-        assert gates.breaker(context, BREAKER).look().left_s <= cool_down_s * 2**breaker.STUBBORN
+        assert gates.breaker(context, BREAKER).inspect().left_s <= cool_down_s * 2**breaker.STUBBORN
     assert {row.status for row in work.rows} == {PageStatus.FAILED}
 
 
@@ -195,7 +195,7 @@ def test_no_credit_is_no_daily_quota(context: Context, lane: Callable[[int], Lan
     provider.push(Fault(status=429, body={"error": {"message": "You exceeded it", "code": "insufficient_quota"}}))
     work.hop()
     assert "no credit" in gates.closed_because(context, QUEUE)
-    assert gates.breaker(context, BREAKER).look().left_s <= 600, "not until the day's reset"
+    assert gates.breaker(context, BREAKER).inspect().left_s <= 600, "not until the day's reset"
     assert work.rows[0].attempts == 0
 
 

@@ -67,20 +67,20 @@ def _record(context: Context, *statuses: str, queue: str = QUEUE, ended_s: float
 
 
 def _state(context: Context) -> str:
-    return gates.breaker(context, NAME).look().state
+    return gates.breaker(context, NAME).inspect().state
 
 
 def _half_open(context: Context) -> None:
     breaker = gates.breaker(context, NAME)
     breaker.open(0.001, "down")
-    gates.remember_breaker(context, NAME, breaker.look())
+    gates.remember_breaker(context, NAME, breaker.inspect())
     wait_until(lambda: _state(context) == "half-open", 60, "its time is over")
 
 
 def test_failures_that_no_worker_noted_open_the_breaker_in_redis_and_in_the_database(context: Context) -> None:
     _record(context, "ok", "transient", "transient", "transient")
     assert watchdog.check_calls(context) == [NAME]
-    looked = gates.breaker(context, NAME).look()
+    looked = gates.breaker(context, NAME).inspect()
     assert (looked.state, looked.reason) == ("open", "3 failures in a row on record")
     assert 10 < looked.left_s <= 15
     assert watchdog.closed(context) == [QUEUE]
@@ -101,7 +101,7 @@ def test_what_is_open_already_is_left_alone(context: Context) -> None:
 def test_a_refusal_that_no_worker_noted_opens_it_for_what_is_left(context: Context, status: str, least_s: int) -> None:
     _record(context, "ok", status, ended_s=2)
     assert watchdog.check_calls(context) == [NAME]
-    left_s = gates.breaker(context, NAME).look().left_s
+    left_s = gates.breaker(context, NAME).inspect().left_s
     assert least_s < left_s <= (118 if status == "rate_limited" else 86400)
 
 
@@ -158,7 +158,7 @@ def test_what_the_database_says_for_longer_is_not_cut_short_where_redis_forgot_i
     assert not watchdog.check_calls(context)
     context.redis.flushall()
     gates.sync(context)
-    assert gates.breaker(context, NAME).look().left_s > 500
+    assert gates.breaker(context, NAME).inspect().left_s > 500
 
 
 def test_of_many_watchdogs_at_once_one_opens_it(context: Context, monkeypatch: pytest.MonkeyPatch) -> None:

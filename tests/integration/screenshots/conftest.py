@@ -13,7 +13,7 @@ from sqlalchemy import Table, select
 from pipeline.engine.claims import Owner
 from pipeline.engine.transaction import Dispatch
 from pipeline.flows.screenshots.frames import buffer, intake
-from pipeline.flows.screenshots.frames.intake import Frame, Taken
+from pipeline.flows.screenshots.frames.intake import Frame, Intake
 from pipeline.flows.screenshots.graph.nodes import Content
 from pipeline.flows.screenshots.rules.expansion import Expansion, PendingEdge, PendingNode
 from pipeline.flows.screenshots.rules.provenance import Operation
@@ -119,7 +119,7 @@ class Hand:
 
     def add(
         self, text: str = "", *, source: str = "screen:1", ts: datetime | None = None, app: str = "", title: str = ""
-    ) -> Taken:
+    ) -> Intake:
         path = self.file(text)
         at = ts or BEGIN + timedelta(seconds=next(self.numbers))
         return intake.ingest(self.context, path, Frame(source, at, app, title))

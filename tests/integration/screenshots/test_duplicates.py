@@ -16,7 +16,7 @@ from pipeline.engine import live_settings as live
 from pipeline.engine.errors import UserError
 from pipeline.flows.screenshots import queries, service
 from pipeline.flows.screenshots.frames import files, intake, retention
-from pipeline.flows.screenshots.frames.intake import Frame, Taken
+from pipeline.flows.screenshots.frames.intake import Frame, Intake
 from pipeline.flows.screenshots.live_settings import live_settings
 from pipeline.flows.screenshots.models import REJECTIONS, SHOTS, SOURCES
 from pipeline.flows.screenshots.rules.duplicates import distance
@@ -29,7 +29,7 @@ from tests.support.frames import TYPED, Desktop, draw, encoded, noise
 EDITOR = Desktop(lines=12)
 
 
-def take(context: Context, picture: Image.Image | bytes | Path, second: int = 0, **named: str) -> Taken:
+def take(context: Context, picture: Image.Image | bytes | Path, second: int = 0, **named: str) -> Intake:
     data = encoded(picture) if isinstance(picture, Image.Image) else picture
     source = named.pop("source", "screen:1")
     return intake.ingest(context, data, Frame(source, BEGIN + timedelta(seconds=second), **named))
@@ -295,7 +295,7 @@ def test_one_of_several_simultaneous_intakes_of_the_same_picture_is_accepted(con
     barrier = threading.Barrier(4)
     data = encoded(draw(EDITOR))
 
-    def add(number: int) -> Taken:
+    def add(number: int) -> Intake:
         barrier.wait(60)
         return take(context, data, number * apart_s)
 

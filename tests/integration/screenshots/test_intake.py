@@ -258,4 +258,4 @@ def test_a_handle_waits_for_its_frame(context: Context, tmp_path: Path) -> None:
     with context.db.transaction() as session:
         session.execute(update(SHOTS).values(status=WorkStatus.FAILED_PERMANENT))
     assert taken.wait(timeout_s=30) is WorkStatus.FAILED_PERMANENT
-    assert screenshots.Taken(accepted=False, reason="excluded").wait() is None
+    assert screenshots.Intake(accepted=False, reason="excluded").wait() is None

@@ -80,7 +80,9 @@ def analysing(context: Context, hand: Hand, batch: int) -> None:
     ).done
     broken = shard.claim(context, batch, ME)
     assert broken is not None
-    assert shard.release(context, broken, f"{SECRET} and broken", trace("b", f"{SECRET} reply", broken.batch_id)).again
+    assert shard.release(
+        context, broken, f"{SECRET} and broken", trace("b", f"{SECRET} reply", broken.batch_id)
+    ).requeue
     assert shard.claim(context, batch, ME) is not None
 
 

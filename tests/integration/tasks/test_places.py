@@ -85,7 +85,7 @@ def test_a_surplus_message_gives_back_its_admission_unless_a_sibling_shares_it(
     with at_work(_task("m1"), PLACE, guarded=guarded) as work:
         assert work is None
     guarded.leave()
-    assert gate.look().in_flight == (1 if is_sibling else 0)
+    assert gate.inspect().in_flight == (1 if is_sibling else 0)
 
 
 def _task(message: str) -> Any:

@@ -58,7 +58,7 @@ def test_a_tick_opens_failing_breakers_and_announces_all_closed_queues(
     context.db.run(lambda session: session.execute(insert(AiCall), [row]))
     assert watchdog.watch() == 1
     assert announcements == [[QUEUE]]
-    assert gates.breaker(context, "p:vision").look().state == "open"
+    assert gates.breaker(context, "p:vision").inspect().state == "open"
     assert watchdog.watch() == 0, "another beat has already run this tick"
     context.redis.delete(*context.redis.scan_iter("*tick:watchdog*"))
     assert watchdog.watch() == 0, "no breaker has changed"

@@ -137,7 +137,7 @@ def console() -> Iterator[str]:
     for name, view in live.VIEWS.items():
         if not view.fragments.__module__.startswith("pipeline."):
             continue  # a test's
-        asked = view.asked.model_json_schema()
+        asked = view.query.model_json_schema()
         yield from (f"VIEW {name} {line}" for line in Fields(asked).lines(asked))
     for template in _TEMPLATES.rglob("*.html"):
         for action, form in _FORM.findall(template.read_text(encoding="utf-8")):

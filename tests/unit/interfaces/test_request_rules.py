@@ -41,7 +41,7 @@ ROUTES = [
     for route in router.routes
     if isinstance(route, APIRoute)
 ]
-VIEWS = [view.asked for view in live.VIEWS.values() if view.asked.model_fields]
+VIEWS = [view.query for view in live.VIEWS.values() if view.query.model_fields]
 FORMS = [SubmitOptions, FrameFields, ItemData, ConvertOptions, *VIEWS]
 """What fields of multipart forms, and queries beside a file as the body, are validated by."""
 CONTENT = {"message.text", "message.result", "message.body"}

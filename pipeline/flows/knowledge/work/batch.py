@@ -180,7 +180,7 @@ def _settle(context: Context, ended: Outcome, tracer: Tracer) -> Settled:
         tx.wake_in(FLOW, changes.retry_in_s)
         return Settled(
             len(changes.done),
-            again=left > 0 and not changes.failed,
+            requeue=left > 0 and not changes.failed,
             retry_in_s=changes.retry_in_s,
             status=ItemStatus.FAILED if changes.failed else ItemStatus.EMBEDDING,
         )

@@ -111,7 +111,7 @@ def settle(
 ) -> Settled:
     """Store a step's result, and move the batch to its next step, `after`; None: save all results to the songs.
 
-    `Settled.again`: the chain continues with that step.
+    `Settled.requeue`: the chain continues with that step.
     """
 
     def ended(run: Any) -> Outcome:

@@ -86,7 +86,7 @@ class StepWork:
             what = f"unexpected {type(error).__name__}: {message_of(error)}"
             settled = self._fail(unit, UnitError(what, kind=ErrorKind.PERMANENT))
         held = settled.status is not None
-        log.info("music.step", batch=unit.id, step=unit.step.value, held=held, go_on=settled.again)
+        log.info("music.step", batch=unit.id, step=unit.step.value, held=held, go_on=settled.requeue)
         return settled
 
     def _fail(self, unit: BatchUnit, error: UnitError, **values: Any) -> Settled:

@@ -51,7 +51,7 @@ class Frame:
 
 
 @dataclass(frozen=True)
-class Taken:
+class Intake:
     """The outcome of an intake. Penstock stores a known frame only once."""
 
     accepted: bool
@@ -84,7 +84,7 @@ def excluded_by(app: str, window_title: str, rules: ScreenshotSettings) -> str:
 
 def ingest(
     context: Context, picture: Path | bytes, frame: Frame, *, wanted: Wanted = lambda: True, name: str = ""
-) -> Taken:
+) -> Intake:
     """Store a copy of a frame if its source is active and the frame is not excluded, known or a duplicate.
 
     Only a child process decodes the picture. `name`: replaces the path in errors.
@@ -102,7 +102,7 @@ def ingest(
     if rule := excluded_by(frame.app, frame.window_title, screenshots_in_force(context)):
         # Do not even read the picture: a stored hash would reveal whether two pictures were equal.
         context.db.run(lambda tx: note_rejection(tx, frame.source, frame.ts, "excluded", detail=rule))
-        taken = Taken(False, reason="excluded")
+        taken = Intake(False, reason="excluded")
     else:
         taken = _judged(context, picture, frame, wanted, name)
     # Log duplicates as debug: they are most frames of a screen, and the ledger has them.
@@ -116,7 +116,7 @@ def leave_out(context: Context, frame: Frame) -> None:
     context.db.run(lambda tx: note_rejection(tx, frame.source, frame.ts, "excluded"))
 
 
-def _judged(context: Context, picture: Path | bytes, frame: Frame, wanted: Wanted, name: str) -> Taken:
+def _judged(context: Context, picture: Path | bytes, frame: Frame, wanted: Wanted, name: str) -> Intake:
     settings, sha256 = context.settings, ""
     try:
         installation.check(context.db, settings)
@@ -199,7 +199,7 @@ class Candidate:
     seen: Fingerprint
     wanted: Wanted
 
-    def take(self) -> Taken:
+    def take(self) -> Intake:
         settings, db = self.context.settings, self.context.db
         file = files.place(self.copy, self.seen.format) if self._seems_new() else ""
         taken = db.run(lambda tx: self._decide(tx, file))
@@ -226,7 +226,7 @@ class Candidate:
             pressed = buffer.pressure_on(session, source, self.rules)
             return self._judge(session, pressed).verdict is Verdict.ACCEPTED
 
-    def _decide(self, tx: Tx, file: str) -> Taken | None:
+    def _decide(self, tx: Tx, file: str) -> Intake | None:
         """Accept or reject the frame under the source's lock. None: acceptable, but its file is still missing.
 
         An accepted frame joins a batch now, or at the buffer's timeout.
@@ -240,16 +240,16 @@ class Candidate:
             if frame.original_path:  # the file may have moved
                 tx.execute(update(SHOTS).where(SHOTS.c.id == known.id).values(original_path=frame.original_path))
             tx.launch(FLOW, buffer_of(frame.source), Scope.BATCHES)
-            return Taken(is_own, known.id, "" if is_own else "known", ready=True)
+            return Intake(is_own, known.id, "" if is_own else "known", ready=True)
         pressed = buffer.pressure_on(tx, source, self.rules)
         tx.execute(update(SOURCES).where(SOURCES.c.key == source.key).values(seen_at=tx.now, pressure=pressed.level))
         if not source.active:
             self._reject(tx, "inactive", None)
-            return Taken(False, reason="inactive")
+            return Intake(False, reason="inactive")
         judged = self._judge(tx, pressed)
         if judged.verdict is Verdict.DUPLICATE:
             self._reject(tx, judged.verdict, judged)
-            return Taken(False, None, "duplicate", judged.distance, judged.nearest, judged.threshold)
+            return Intake(False, None, "duplicate", judged.distance, judged.nearest, judged.threshold)
         if not file:
             return None
         row = {
@@ -270,7 +270,7 @@ class Candidate:
             wanted = {costs.frame(shot_id): costs.of_frames(tx, 1)}
             accounts.admit(tx, FLOW, wanted)
         ready = buffer.ask_for_batch(tx, frame.source, pressed)
-        return Taken(True, shot_id, "", judged.distance, judged.nearest, judged.threshold, ready)
+        return Intake(True, shot_id, "", judged.distance, judged.nearest, judged.threshold, ready)
 
     def _known(self, session: Session) -> Any:
         same = select(SHOTS.c.id, SHOTS.c.file).where(

@@ -14,7 +14,7 @@ from pipeline.flows.screenshots.graph import nodes
 from pipeline.flows.screenshots.graph.models import EMBEDDINGS, LINKS, NODES
 from pipeline.flows.screenshots.models import SHOTS
 from pipeline.flows.screenshots.states import WorkStatus
-from pipeline.flows.screenshots.views import Found, Hit, NodeView, Progress
+from pipeline.flows.screenshots.views import Hit, NodeView, Progress, SearchResult
 from pipeline.storage.context import Context
 from pipeline.storage.fusion import fuse, ranks
 
@@ -52,7 +52,7 @@ def search(
     since: datetime | None = None,
     app: str = "",
     limit: int = 10,
-) -> Found:
+) -> SearchResult:
     """Search nodes; return the best first. Without a vector, full text alone. Raises `UserError` without words."""
     if not words.strip():
         raise UserError("the query is empty", code="empty_query")
@@ -72,7 +72,7 @@ def search(
             for node_id, score in best
             if node_id in facts
         ][:limit]
-        return Found(hits, *_coverage(session), lexical=False)
+        return SearchResult(hits, *_coverage(session), lexical=False)
 
 
 def _by_vector(session: Session, vector: QueryVector | None, depth: int, since: datetime | None, app: str) -> list[int]:

@@ -11,7 +11,7 @@ from redis import RedisError
 
 from pipeline.engine.errors import UnitError, UserError
 from pipeline.flows.screenshots.frames.capture import Captured, Capturer, missing
-from pipeline.flows.screenshots.frames.intake import Taken, ingest, leave_out
+from pipeline.flows.screenshots.frames.intake import Intake, ingest, leave_out
 from pipeline.flows.screenshots.live_settings import screenshots_in_force
 from pipeline.flows.screenshots.queries import CAPTURE_KEY
 from pipeline.settings import ScreenshotSettings
@@ -32,7 +32,7 @@ class Captures:
         """The capturer's exclusions; other exclusions need a new capturer."""
         self._lock = Lock()
 
-    def take(self, context: Context, worker: str) -> list[tuple[str, Taken]]:
+    def take(self, context: Context, worker: str) -> list[tuple[str, Intake]]:
         """Capture each source once; return the intakes' results by source. `latest_capture` has reasons of failures."""
         with self._lock:
             sources, error = context.settings.screenshots.capture_sources, ""
@@ -67,11 +67,11 @@ class Captures:
             context.redis.set(CAPTURE_KEY, json.dumps(record), ex=_REMEMBERED_S)
 
 
-def _take(context: Context, captured: Captured) -> Taken | None:
+def _take(context: Context, captured: Captured) -> Intake | None:
     """Ingest a frame; None if the intake refused it (see the ledger), or no child process could read it now."""
     if not captured.data:
         leave_out(context, captured.frame)
-        return Taken(False, reason="excluded")
+        return Intake(False, reason="excluded")
     try:
         return ingest(context, captured.data, captured.frame)
     except UserError:

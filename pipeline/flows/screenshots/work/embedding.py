@@ -133,12 +133,12 @@ def fail(context: Context, portion: Portion, error: UnitError, trace: dict[str, 
     One bad text must not block the others: the next message tries half of the portion, and so on, until the bad text
     fails alone and becomes a dead letter. After a good portion, the size doubles.
     """
-    size, settled = len(portion.rows), Settled(again=True, size=PORTION)
+    size, settled = len(portion.rows), Settled(requeue=True, size=PORTION)
     if error.kind is not ErrorKind.PERMANENT or error.code in NOT_OF_THE_TEXT:
         wait_s = WAIT_S if error.retry_after_s is None else error.retry_after_s
         settled = Settled(retry_in_s=wait_s)
     elif size > 1:
-        settled = Settled(again=True, size=size // 2)
+        settled = Settled(requeue=True, size=size // 2)
 
     def act(tx: Tx) -> None:
         tx.wake_in(FLOW, settled.retry_in_s)
@@ -179,7 +179,7 @@ def embed(context: Context, owner: Owner, guarded: GuardedCall | None, portion: 
             log.warning("nodes.not_embedded", nodes=len(wanted.rows), kind=str(error.kind), error=str(error))
             return fail(context, wanted, error, tracer.trace_of(raised))
         done = settle(context, wanted, new, tracer.trace)
-        return Settled(done, again=waiting(context), size=min(PORTION, 2 * portion), status=WorkStatus.SUCCEEDED)
+        return Settled(done, requeue=waiting(context), size=min(PORTION, 2 * portion), status=WorkStatus.SUCCEEDED)
     finally:
         # Without work too: an unused slot would block other messages.
         if guarded is not None:

@@ -163,7 +163,7 @@ def release(context: Context, unit: BatchUnit, reply: str, trace: dict[str, Any]
 
     def act(tx: Tx) -> Settled:
         moved = units.settle(tx, WORK, _begin(tx, unit, trace), back)
-        return Settled(again=True, status=WorkStatus.PENDING) if moved else Settled()
+        return Settled(requeue=True, status=WorkStatus.PENDING) if moved else Settled()
 
     return context.db.run(act)
 

@@ -67,4 +67,4 @@ def settled(tx: Tx, changes: Changes, error: UnitError) -> Settled:
     status = WorkStatus.FAILED_PERMANENT if changes.failed else waits
     retry_in_s = 0.0 if requeue else changes.retry_in_s
     tx.wake_in(FLOW, retry_in_s)
-    return Settled(again=requeue, retry_in_s=retry_in_s, status=status)
+    return Settled(requeue=requeue, retry_in_s=retry_in_s, status=status)

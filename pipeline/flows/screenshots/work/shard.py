@@ -129,7 +129,7 @@ def release(context: Context, unit: ShardUnit, reply: str, trace: dict[str, Any]
     back = Outcome(unit, event=WorkEvent.STEP_DONE, values=values)
 
     def act(tx: Tx) -> Settled:
-        return Settled(again=True, status=WorkStatus.PENDING) if _settle(tx, back, unit, trace) else Settled()
+        return Settled(requeue=True, status=WorkStatus.PENDING) if _settle(tx, back, unit, trace) else Settled()
 
     return context.db.run(act)
 

@@ -21,7 +21,7 @@ from pipeline.interfaces.cli.times import HOW, moment
 
 if TYPE_CHECKING:
     from pipeline.flows.screenshots.states import WorkStatus
-    from pipeline.operations.screenshots import Taken
+    from pipeline.operations.screenshots import Intake
     from pipeline.standalone.stack import Stack
 
 DONE, FAILED, PARTIAL = 0, 1, 3
@@ -33,21 +33,21 @@ class Job:
     """One file and its outcome."""
 
     path: Path
-    taken: "Taken | None" = None
+    intake: "Intake | None" = None
     error: str = ""
     state: "WorkStatus | None" = None
 
     @property
     def shot_id(self) -> int | None:
         """The frame to analyse, which may be a known one."""
-        return self.taken.shot_id if self.taken else None
+        return self.intake.shot_id if self.intake else None
 
     @property
     def outcome(self) -> str:
         """`accepted`, or why not: `known`, `duplicate`, `excluded`, `inactive`, `refused`."""
-        if self.taken is None:
+        if self.intake is None:
             return "refused"
-        return self.taken.reason or "accepted"
+        return self.intake.reason or "accepted"
 
     @property
     def is_given_up(self) -> bool:
@@ -140,7 +140,7 @@ def take(job: Job, frame: dict[str, str], at: "datetime | None" = None) -> None:
     from pipeline.operations import screenshots
 
     try:
-        job.taken = screenshots.ingest(job.path, at=at, **frame)
+        job.intake = screenshots.ingest(job.path, at=at, **frame)
     except PenstockError as error:
         job.error = str(error)
 
@@ -148,7 +148,7 @@ def take(job: Job, frame: dict[str, str], at: "datetime | None" = None) -> None:
 def line(job: Job) -> str:
     """The outcome of a file, as one line."""
     name = one_line(str(job.path))
-    intake = job.taken
+    intake = job.intake
     match job.outcome:
         case "accepted" if intake:
             return f"{name} → [bold]{ids.frame(intake.shot_id)}[/bold]"
@@ -247,7 +247,7 @@ def left_out(by: "Counter[str]") -> list[str]:
 
 
 def _as_json(job: Job) -> dict[str, Any]:
-    intake = job.taken
+    intake = job.intake
     return {
         "input": str(job.path),
         "outcome": job.outcome,

@@ -13,7 +13,7 @@ from pipeline.interfaces.cli.screenshots import ids
 from pipeline.interfaces.cli.times import Since, Until, local, moment
 
 if TYPE_CHECKING:
-    from pipeline.flows.screenshots.views import Found, Hit
+    from pipeline.flows.screenshots.views import Hit, SearchResult
 
 App = Annotated[str, typer.Option(help="Only frames of this program, such as Firefox.")]
 
@@ -49,7 +49,7 @@ def search(
         _show_found(result)
 
 
-def _show_found(result: "Found") -> None:
+def _show_found(result: "SearchResult") -> None:
     from pipeline.operations import screenshots
 
     zone = screenshots.time_zone()

@@ -141,17 +141,17 @@ def of_form(fields: Mapping[str, list[str]]) -> tuple[ConvertOptions, bool]:
 
     Raises `Refused` for invalid values.
     """
-    given: dict[str, Any] = {name: values[-1] for name, values in fields.items()}
+    fields_given: dict[str, Any] = {name: values[-1] for name, values in fields.items()}
     if formats := fields.get("to_formats"):
-        given["to_formats"] = ",".join(formats[:20])
+        fields_given["to_formats"] = ",".join(formats[:20])
     if pages := fields.get("page_range"):
-        given["page_range"] = "-".join(pages[:3])
+        fields_given["page_range"] = "-".join(pages[:3])
     try:
-        options = ConvertOptions.model_validate(given)
+        options = ConvertOptions.model_validate(fields_given)
     except ValidationError as error:
         faults = "; ".join(f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}" for fault in error.errors()[:5])
         raise Refused(faults[:1000], code="invalid") from None
-    return options, as_zip(given.get("target_type") or "inbody")
+    return options, as_zip(fields_given.get("target_type") or "inbody")
 
 
 def as_zip(target: str) -> bool:

@@ -30,14 +30,14 @@ _EXPORTS = AtOnce(16, 8, "exports of documents")
 
 def body(caller: Caller, task: Task, document: Document) -> dict[str, Any]:
     """The answer of `/v1/result`, and of synchronous calls: the result, or the reason why there is none."""
-    made = contents(caller, task, document) if has_result(document) else {}
+    contents_by_format = contents(caller, task, document) if has_result(document) else {}
     took_s = 0.0
     if document.started_at and document.finished_at:
         took_s = max(0.0, (document.finished_at - document.started_at).total_seconds())
     return {
         "document": {
             "filename": task.filename or document.filename,
-            **{f"{name}_content": made.get(name) for name in _SUFFIXES},
+            **{f"{name}_content": contents_by_format.get(name) for name in _SUFFIXES},
         },
         "status": conversion_status(document),
         "errors": errors(caller, document),
@@ -54,14 +54,14 @@ def contents(caller: Caller, task: Task, document: Document) -> dict[str, Any]:
         by_format["md"] = markdown(caller, task, document, picture)
     if task.formats - {"md"}:
         with _EXPORTS.one(caller.id):
-            made = documents.docling.by(caller, document.id, picture)
+            docling = documents.docling.by(caller, document.id, picture)
         formats: dict[str, Callable[[Any], Any]] = {
             "json": dict,
             "html": markup.html,
             "text": markup.text,
             "doctags": markup.doctags,
         }
-        by_format |= {name: make(made) for name, make in formats.items() if name in task.formats}
+        by_format |= {name: make(docling) for name, make in formats.items() if name in task.formats}
     return by_format
 
 

@@ -80,10 +80,10 @@ def unknown() -> Refused:
 
 def documents_of(caller: Caller, task: Task) -> list[Document]:
     """The task's documents in their order. Raises `Refused` if one is gone."""
-    found = {document.id: document for document in documents.several.by(caller, task.documents)}
-    if len(found) < len(task.documents):
+    by_id = {document.id: document for document in documents.several.by(caller, task.documents)}
+    if len(by_id) < len(task.documents):
         raise unknown()
-    return [found[document] for document in task.documents]
+    return [by_id[document] for document in task.documents]
 
 
 def has_result(document: Document) -> bool:

@@ -57,9 +57,11 @@ class CallsQuery(live.ViewQuery):
 
     def query(self, **change: Any) -> dict[str, Any]:
         """Return the query of this filter with the given changes."""
-        asked = {**self.model_dump(exclude_none=True), **change}
+        values = {**self.model_dump(exclude_none=True), **change}
         return {
-            name: value for name, value in asked.items() if value not in (None, "") and (name, value) != ("span", "day")
+            name: value
+            for name, value in values.items()
+            if value not in (None, "") and (name, value) != ("span", "day")
         }
 
 
@@ -80,19 +82,19 @@ _keeping = Lock()
 _SHARE, _LEAST_S = 20, 3.0
 
 
-def _series(caller: Caller, asked: CallsQuery) -> CallSeries:
+def _series(caller: Caller, filters: CallsQuery) -> CallSeries:
     """Return the figures, cached for `_LEAST_S`, or longer if many calls take long to sum up."""
-    key = id(caller.context), asked
+    key = id(caller.context), filters
     with _keeping:  # a second request for the same figures waits instead of computing them
         cached = _kept.get(key)
         if cached and cached.until > time.monotonic():
             return cached.series
         began = time.monotonic()
         # All outcomes, because the figures include the share of failures.
-        which = replace(asked.filter(caller.context.db.now()), status="")
-        series = calls.series.by(caller, which, SPANS[asked.span][2])
+        which = replace(filters.filter(caller.context.db.now()), status="")
+        series = calls.series.by(caller, which, SPANS[filters.span][2])
         took = time.monotonic() - began
-        for old in [one for one, kept in _kept.items() if kept.until < began]:
+        for old in [old_key for old_key, entry in _kept.items() if entry.until < began]:
             del _kept[old]
         _kept[key] = _Kept(time.monotonic() + max(_LEAST_S, took * _SHARE), series)
         return series
@@ -105,28 +107,30 @@ def _moment(point: CallStats) -> str:
 def _charts(series: CallSeries) -> dict[str, Chart]:
     points, total = series.points, series.total
     counted, times, costs, tokens = [], [], [], []
-    for one in points:
-        when = _moment(one)
-        counted.append(f"{when}: {words.plural(one.calls, 'call')}, {one.failed} failed")
-        times.append(f"{when}: median {words.ms(one.p50_ms)}, 95th percentile {words.ms(one.p95_ms)}")
-        costs.append(f"{when}: {words.money(one.cost)}")
-        tokens.append(f"{when}: {one.input_tokens:,} in, {one.output_tokens:,} out")
+    for point in points:
+        when = _moment(point)
+        counted.append(f"{when}: {words.plural(point.calls, 'call')}, {point.failed} failed")
+        times.append(f"{when}: median {words.ms(point.p50_ms)}, 95th percentile {words.ms(point.p95_ms)}")
+        costs.append(f"{when}: {words.money(point.cost)}")
+        tokens.append(f"{when}: {point.input_tokens:,} in, {point.output_tokens:,} out")
     return {
         "calls": charts.columns(
-            [(one.calls - one.failed, one.failed) for one in points],
+            [(point.calls - point.failed, point.failed) for point in points],
             ("ok", "failed"),
             counted,
             f"{words.plural(total.calls, 'call')}, {total.failed} failed",
         ),
         "latency": charts.lines(
-            [(one.p50_ms, one.p95_ms) for one in points],
+            [(point.p50_ms, point.p95_ms) for point in points],
             ("half", "most"),
             times,
             f"median {words.ms(total.p50_ms)}, 95th percentile {words.ms(total.p95_ms)}",
         ),
-        "cost": charts.columns([(one.cost,) for one in points], ("ok",), costs, f"{words.money(total.cost)} in all"),
+        "cost": charts.columns(
+            [(point.cost,) for point in points], ("ok",), costs, f"{words.money(total.cost)} in all"
+        ),
         "tokens": charts.columns(
-            [(one.input_tokens, one.output_tokens) for one in points],
+            [(point.input_tokens, point.output_tokens) for point in points],
             ("ok", "out"),
             tokens,
             f"{total.input_tokens:,} in, {total.output_tokens:,} out",
@@ -134,14 +138,14 @@ def _charts(series: CallSeries) -> dict[str, Chart]:
     }
 
 
-def _figures(caller: Caller, asked: CallsQuery) -> str:
-    series = _series(caller, asked)
+def _figures(caller: Caller, filters: CallsQuery) -> str:
+    series = _series(caller, filters)
     return piece(
         "calls/_figures.html",
         series=series,
         charts=_charts(series),
-        asked=asked,
-        span=SPANS[asked.span][0],
+        filters=filters,
+        span=SPANS[filters.span][0],
         first=_moment(series.points[0]),
         last="now",
     )
@@ -150,18 +154,18 @@ def _figures(caller: Caller, asked: CallsQuery) -> str:
 def _names(caller: Caller, rows: Sequence[CallView]) -> dict[str, str]:
     """Return the file names of these calls' documents by id, without deleted documents."""
     ids = {call.scope_id for call in rows if call.flow == "documents"}
-    return {one.id: one.filename for one in documents.several.by(caller, ids)}
+    return {document.id: document.filename for document in documents.several.by(caller, ids)}
 
 
-def _list(caller: Caller, asked: CallsQuery, cursor: str | None = None) -> str:
-    which, after = asked.filter(caller.context.db.now()), pages.decode(cursor, At, int)
+def _list(caller: Caller, filters: CallsQuery, cursor: str | None = None) -> str:
+    which, after = filters.filter(caller.context.db.now()), pages.decode(cursor, At, int)
     rows = calls.list_calls.by(caller, which, limit=ROWS + 1, after=after)
     page = pages.views(rows, ROWS, lambda call: (call.created_at, call.id))
     any_call = bool(page.items) or bool(calls.list_calls.by(caller, limit=1))
     return piece(
         "calls/_list.html",
         page=page,
-        asked=asked,
+        filters=filters,
         any_call=any_call,
         cursor=cursor,
         about=place_of_call,
@@ -170,29 +174,29 @@ def _list(caller: Caller, asked: CallsQuery, cursor: str | None = None) -> str:
 
 
 @live.view("calls", every_s=5)
-def fragments(context: Context, asked: CallsQuery) -> dict[str, str]:
+def fragments(context: Context, query: CallsQuery) -> dict[str, str]:
     """Render the charts and the newest calls."""
     caller = Caller(context)
-    return {"call-figures": _figures(caller, asked), "call-list": _list(caller, asked)}
+    return {"call-figures": _figures(caller, query), "call-list": _list(caller, query)}
 
 
 @router.get("")
 def list_calls(request: Request, caller: ByCaller, page: Annotated[CallsPage, Query()]) -> HTMLResponse:
     """Show charts, totals by model, and the calls, newest first."""
-    asked, cursor = CallsQuery(**page.model_dump(exclude={"cursor"})), page.cursor
-    series = _series(caller, CallsQuery(span=asked.span))
+    filters, cursor = CallsQuery(**page.model_dump(exclude={"cursor"})), page.cursor
+    series = _series(caller, CallsQuery(span=filters.span))
     return screen(
         request,
         "calls/index.html",
-        asked=asked,
-        spans={name: one[0] for name, one in SPANS.items()},
+        filters=filters,
+        spans={name: stats[0] for name, stats in SPANS.items()},
         flows=FLOWS,
         statuses=OUTCOMES,
-        models=sorted({one.model for one in series.models} | ({asked.model} - {None})),
-        providers=sorted({one.provider for one in series.models} | ({asked.provider} - {None})),
+        models=sorted({stats.model for stats in series.models} | ({filters.model} - {None})),
+        providers=sorted({stats.provider for stats in series.models} | ({filters.provider} - {None})),
         cursor=cursor,
-        figures=_figures(caller, asked),
-        calls=_list(caller, asked, cursor),
+        figures=_figures(caller, filters),
+        calls=_list(caller, filters, cursor),
     )
 
 
@@ -209,5 +213,5 @@ def show(request: Request, caller: ByCaller, call_id: RowId) -> HTMLResponse:
         about=place_of_call(call.flow, call.scope_id, call.unit),
         place_of_call=place_of_call,
         names=_names(caller, [call]),
-        others=[one for one in others if one.id != call.id][:20],
+        others=[other for other in others if other.id != call.id][:20],
     )

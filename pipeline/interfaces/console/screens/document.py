@@ -16,7 +16,7 @@ from pipeline.flows.documents.strip import Cell
 from pipeline.flows.documents.views import AttemptView, PageView
 from pipeline.interfaces.console import live, page_text
 from pipeline.interfaces.console.document_acts import acts, can_retry, can_retry_pages, choices
-from pipeline.interfaces.console.document_words import PAGE, Standing, standing
+from pipeline.interfaces.console.document_words import PAGE, ShownState, state_of
 from pipeline.interfaces.console.page import piece, screen
 from pipeline.interfaces.http.dependencies import InContext, reader
 from pipeline.interfaces.http.fields import HexId, Line
@@ -110,11 +110,11 @@ def _strip(document: Document, first: int) -> Strip:
     return Strip(cells, document.pages, failed, doubtful)
 
 
-@live.view("document", matches=lambda asked: Filter(scope_id=asked.id), every_s=10)
-def fragments(context: Context, asked: DocumentQuery) -> dict[str, str]:
+@live.view("document", matches=lambda query: Filter(scope_id=query.id), every_s=10)
+def fragments(context: Context, query: DocumentQuery) -> dict[str, str]:
     """Render the state of the document and each cell of the strip."""
-    document = flow.status(asked.id)
-    shown = _strip(document, asked.first)
+    document = flow.status(query.id)
+    shown = _strip(document, query.first)
     html: dict[str, str] = {"facts": piece("document/_facts.html", **_facts(context, document, shown))}
     for cell in shown.cells:
         values = {"cell": cell, "document": document, "page_words": PAGE, "at_page": None}
@@ -123,10 +123,10 @@ def fragments(context: Context, asked: DocumentQuery) -> dict[str, str]:
 
 
 def _facts(context: Context, document: Document, shown: Strip) -> dict[str, Any]:
-    stands: Standing = standing(document, flow.reasons([document]).get(document.id), context.db.now())
+    state: ShownState = state_of(document, flow.reasons([document]).get(document.id), context.db.now())
     # Changes when the possible actions change.
-    mine = document.status.name, bool(document.merged_path), document.outdated, bool(document.failed_count)
-    return {"document": document, "strip": shown, "stands": stands, "version": "-".join(map(str, mine))}
+    causes = document.status.name, bool(document.merged_path), document.outdated, bool(document.failed_count)
+    return {"document": document, "strip": shown, "state": state, "version": "-".join(map(str, causes))}
 
 
 @router.get("/{document_id}")
@@ -143,7 +143,7 @@ def show(
     document = flow.status(document_id)
     page = max(1, min(page, document.pages or 1))
     shown = _strip(document, _window(page, document.pages))
-    cell = next((one for one in shown.cells if one.page == page), None)
+    cell = next((shown_cell for shown_cell in shown.cells if shown_cell.page == page), None)
     return screen(
         request,
         "document/page.html",
@@ -167,13 +167,13 @@ def _desk(request: Request, document: Document, cell: Cell, tab: Tab, words: str
     layout = flow.layouts(document.id, [cell.page]).get(cell.page)
     reading = page_text.reading(document.id, page.content, layout, request.state.caller.id, words)
     size = (reading.width, reading.height) if reading.width and reading.height else None
-    kept = flow.page_shape(document.id, page.page_source)
+    stored_shape = flow.page_shape(document.id, page.page_source)
     tried = flow.attempts(document.id, cell.page, limit=MOST_ATTEMPTS) if tab is Tab.ATTEMPTS else []
     return Desk(
         cell,
         page,
         reading,
-        size or kept or _A4,
+        size or stored_shape or _A4,
         tried,
         _compared(page, tried, attempt),
         source=page_text.marked(escape(page.content), words) if tab is Tab.MARKDOWN else Markup(),
@@ -183,7 +183,7 @@ def _desk(request: Request, document: Document, cell: Cell, tab: Tab, words: str
 
 def _compared(page: PageView, tried: Sequence[AttemptView], attempt: int | None) -> Comparison | None:
     """Compare the requested attempt with the page's text, or else the newest attempt with a different text."""
-    with_text = [one for one in reversed(tried) if one.text]
-    chosen = next((one for one in with_text if one.id == attempt), None)
-    chosen = chosen or next((one for one in with_text if one.text != page.content), None)
+    with_text = [attempt_made for attempt_made in reversed(tried) if attempt_made.text]
+    chosen = next((attempt_made for attempt_made in with_text if attempt_made.id == attempt), None)
+    chosen = chosen or next((attempt_made for attempt_made in with_text if attempt_made.text != page.content), None)
     return Comparison(chosen, difference(page.content, chosen.text)) if chosen else None

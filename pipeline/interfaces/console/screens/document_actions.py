@@ -37,8 +37,8 @@ def _how(context: InContext, form: Annotated[RetryForm, Form()]) -> tuple[dict[s
 How = Annotated[tuple[dict[str, str], bool], Depends(_how)]
 
 
-def _by(who: dict[str, str]) -> str:
-    named = " · ".join(part for part in who.values() if part)
+def _by(choice: dict[str, str]) -> str:
+    named = " · ".join(part for part in choice.values() if part)
     return f" by {named}" if named else ""
 
 
@@ -75,33 +75,34 @@ def remerge(
 @router.post("/{document_id}/retry", dependencies=spender)
 def retry(request: Request, caller: ByCaller, document_id: HexId, how: How) -> Response:
     """Convert the whole document again."""
-    who, fresh = how
-    document = documents.retry.by(caller, document_id, **who, fresh=fresh)
-    return done(request, f"{document.filename} is being converted again{_by(who)}.")
+    choice, fresh = how
+    document = documents.retry.by(caller, document_id, **choice, fresh=fresh)
+    return done(request, f"{document.filename} is being converted again{_by(choice)}.")
 
 
 @router.post("/{document_id}/retry-failed", dependencies=spender)
 def retry_failed(request: Request, caller: ByCaller, document_id: HexId, how: How) -> Response:
     """Convert the failed pages again."""
-    who, _ = how
+    choice, _ = how
     before = documents.status.by(caller, document_id)
-    document = documents.retry_failed.by(caller, document_id, **who)
+    document = documents.retry_failed.by(caller, document_id, **choice)
     if not before.failed_count:
         if before.status is not DocumentStatus.FAILED:
             return done(request, f"No page of {document.filename} has failed: nothing to do.")
         return done(request, f"{document.filename} is being {'merged' if document.pages else 'converted'} again.")
     return done(
-        request, f"{plural(before.failed_count, 'page')} of {document.filename} being converted again{_by(who)}."
+        request, f"{plural(before.failed_count, 'page')} of {document.filename} being converted again{_by(choice)}."
     )
 
 
 @router.post("/{document_id}/pages/{page}/retry", dependencies=spender)
 def retry_page(request: Request, caller: ByCaller, document_id: HexId, page: PageNumber, how: How) -> Response:
     """Convert one page again."""
-    who, _ = how
-    documents.retry_page.by(caller, document_id, page, **who)
+    choice, _ = how
+    documents.retry_page.by(caller, document_id, page, **choice)
     return done(
-        request, f"Page {page} is being converted again{_by(who)}. Its current text stays until the new one is ready."
+        request,
+        f"Page {page} is being converted again{_by(choice)}. Its current text stays until the new one is ready.",
     )
 
 

@@ -128,7 +128,7 @@ def ask(
     action = _action(name)
     if chosen.id:
         selected = documents.several.by(caller, chosen.id)
-        concerned = [one for one in selected if one.status in action.states]
+        concerned = [document for document in selected if document.status in action.states]
         matched, total, some = len(selected), len(concerned), concerned[:NAMED]
     else:
         which = chosen.filter(context.db.now())
@@ -147,7 +147,7 @@ def ask(
         others=matched - total,
         some=some,
         back=chosen.address(),
-        concerned=[one.id for one in concerned] if chosen.id else [],
+        concerned=[document.id for document in concerned] if chosen.id else [],
         paid=VERBS[Verb(action.verb or name)].spends,
     )
 
@@ -182,9 +182,9 @@ def act(
 
 
 def _summary(action: Action, going: Going) -> str:
-    said = f"{plural(going.done, 'document')} {'is' if going.done == 1 else 'are'} {action.now}."
+    summary = f"{plural(going.done, 'document')} {'is' if going.done == 1 else 'are'} {action.now}."
     if going.skipped == 1:
-        said += f" One is unchanged: {going.reason}"
+        summary += f" One is unchanged: {going.reason}"
     elif going.skipped:
-        said += f" {going.skipped:,} are unchanged; the first: {going.reason}"
-    return said
+        summary += f" {going.skipped:,} are unchanged; the first: {going.reason}"
+    return summary

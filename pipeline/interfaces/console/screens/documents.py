@@ -17,7 +17,7 @@ from pipeline.flows.documents.views import Hit
 from pipeline.interfaces.console import live
 from pipeline.interfaces.console.answers import done
 from pipeline.interfaces.console.document_filter import GROUPS, PATH, ROWS, SINCE, Cursor, DocumentsQuery
-from pipeline.interfaces.console.document_words import Standing, standing
+from pipeline.interfaces.console.document_words import ShownState, state_of
 from pipeline.interfaces.console.page import piece, screen
 from pipeline.interfaces.console.screens.document_bulk import BULK, possible
 from pipeline.interfaces.console.words import combined, plural
@@ -55,7 +55,7 @@ class Row:
     """A document and the words for its state."""
 
     document: Document
-    standing: Standing
+    state: ShownState
 
     @property
     def model(self) -> str:
@@ -67,24 +67,24 @@ class Row:
 def rows_of(context: Context, documents: list[Document]) -> list[Row]:
     """Return the rows of these documents."""
     reasons, now = flow.reasons(documents), context.db.now()
-    return [Row(one, standing(one, reasons.get(one.id), now)) for one in documents]
+    return [Row(document, state_of(document, reasons.get(document.id), now)) for document in documents]
 
 
 @router.get("")
-def show(request: Request, context: InContext, asked: ListQuery) -> HTMLResponse:
+def show(request: Request, context: InContext, filters: ListQuery) -> HTMLResponse:
     """Show a page of the list, with hits in texts."""
-    which = asked.filter(context.db.now())
+    which = filters.filter(context.db.now())
     by_status = flow.count_by_status(which)
     counts = _counts(by_status)
-    rows, newer, older = ([], "", "") if asked.text or not counts[asked.state] else _page(asked, which)
-    first = not (asked.after or asked.before)
+    rows, newer, older = ([], "", "") if filters.text or not counts[filters.state] else _page(filters, which)
+    first = not (filters.after or filters.before)
     top = pages.encode(rows[0].created_at, rows[0].id) if rows and first else ""
     return screen(
         request,
         "documents/index.html",
-        asked=asked,
+        filters=filters,
         rows=rows_of(context, rows),
-        texts=_texts(asked, which),
+        texts=_texts(filters, which),
         newer=newer,
         older=older,
         counts=counts,
@@ -94,13 +94,13 @@ def show(request: Request, context: InContext, asked: ListQuery) -> HTMLResponse
         bulk=BULK,
         possible=possible(which, by_status),
         options=_options(context),
-        watched=combined(asked.query, {"rows": ",".join(one.id for one in rows), "top": top}),
+        watched=combined(filters.query, {"rows": ",".join(row.id for row in rows), "top": top}),
     )
 
 
-def _page(asked: Listed, which: Filter) -> tuple[list[Document], str, str]:
+def _page(filters: Listed, which: Filter) -> tuple[list[Document], str, str]:
     """Return (documents, cursor of newer ones, cursor of older ones)."""
-    after, before = (pages.decode(key, At, str) for key in (asked.after, asked.before))
+    after, before = (pages.decode(key, At, str) for key in (filters.after, filters.before))
     if before and len(rows := flow.list_documents(which=which, limit=ROWS + 1, before=before)) > ROWS:
         rows, newer, older = rows[1:], True, True
     else:  # near the beginning: the first page, full or not
@@ -135,12 +135,12 @@ class Texts:
     """Documents whose text is not indexed yet."""
 
 
-def _texts(asked: Listed, which: Filter) -> Texts | None:
+def _texts(filters: Listed, which: Filter) -> Texts | None:
     """Return the pages with the searched words; None without words, or beyond the first page."""
-    if not asked.q.strip() or asked.after or asked.before:
+    if not filters.q.strip() or filters.after or filters.before:
         return None
-    most = ALL_HITS if asked.text else FIRST_HITS
-    result = flow.search(asked.q, Filter(which.statuses, "", which.created_from), limit=most + 1)
+    most = ALL_HITS if filters.text else FIRST_HITS
+    result = flow.search(filters.q, Filter(which.statuses, "", which.created_from), limit=most + 1)
     cut = [(hit, _cut(hit)) for hit in result.hits[:most]]
     return Texts(cut, len(result.hits) <= most, result.any_word, result.unindexed)
 
@@ -156,7 +156,7 @@ def _cut(hit: Hit) -> list[tuple[str, bool]]:
 def _options(context: Context) -> dict[str, Any]:
     """Return the options of a submission."""
     settings = context.settings
-    models = {one for profile in settings.providers.values() for one in (profile.model, *profile.prices)}
+    models = {model for profile in settings.providers.values() for model in (profile.model, *profile.prices)}
     return {
         "providers": [LOCAL, *sorted(settings.providers)],
         "provider": settings.provider,
@@ -167,7 +167,7 @@ def _options(context: Context) -> dict[str, Any]:
 
 
 def _ids(text: str) -> str:
-    if any(len(one) > 32 or not set(one) <= set("0123456789abcdef") for one in text.split(",")):
+    if any(len(text_id) > 32 or not set(text_id) <= set("0123456789abcdef") for text_id in text.split(",")):
         raise ValueError("must be ids")
     return text
 
@@ -180,18 +180,18 @@ class Watched(DocumentsQuery):
 
 
 @live.view("documents", matches=lambda _: Events(flow="documents"), every_s=5)
-def fragments(context: Context, asked: Watched) -> Mapping[str, str]:
+def fragments(context: Context, query: Watched) -> Mapping[str, str]:
     """Render the shown rows, the counts by state, and the number of new documents."""
-    which = asked.filter(context.db.now())
-    shown_documents = {one.id: one for one in flow.several(asked.rows.split(","))}
-    rows = rows_of(context, [shown_documents[key] for key in asked.rows.split(",") if key in shown_documents])
-    top = pages.decode(asked.top, At, str)
+    which = query.filter(context.db.now())
+    shown_documents = {document.id: document for document in flow.several(query.rows.split(","))}
+    rows = rows_of(context, [shown_documents[key] for key in query.rows.split(",") if key in shown_documents])
+    top = pages.decode(query.top, At, str)
     fresh = flow.list_documents(which=which, limit=ROWS, before=top) if top else []
     shown = {f"d-{row.document.id}": piece("documents/_row.html", row=row) for row in rows}
     shown["counts"] = piece(
-        "documents/_counts.html", asked=asked, counts=_counts(flow.count_by_status(which)), groups=GROUPS
+        "documents/_counts.html", filters=query, counts=_counts(flow.count_by_status(which)), groups=GROUPS
     )
-    shown["fresh"] = piece("documents/_fresh.html", asked=asked, count=len(fresh), most=ROWS)
+    shown["fresh"] = piece("documents/_fresh.html", filters=query, count=len(fresh), most=ROWS)
     return shown
 
 

@@ -66,37 +66,44 @@ def _as_json(event: Event) -> str:
     return json.dumps(_SHOWN.dump_python(event, mode="json", by_alias=True), indent=2, ensure_ascii=False)
 
 
-def _list(caller: Caller, asked: EventsQuery, cursor: str | None = None) -> str:
+def _list(caller: Caller, filters: EventsQuery, cursor: str | None = None) -> str:
     (before,) = pages.decode(cursor, int) or (None,)
-    rows = record.newest.by(caller, asked.filter(), before=before, limit=ROWS + 1)
+    rows = record.newest.by(caller, filters.filter(), before=before, limit=ROWS + 1)
     page = pages.views(rows, ROWS, lambda event: (event.seq,))
     return piece(
-        "events/_list.html", page=page, asked=asked, cursor=cursor, css=_CSS, place=place, name=_name, told=_as_json
+        "events/_list.html",
+        page=page,
+        filters=filters,
+        cursor=cursor,
+        css=_CSS,
+        place=place,
+        name=_name,
+        as_json=_as_json,
     )
 
 
-@live.view("events", matches=lambda asked: asked.filter())
-def fragments(context: Context, asked: EventsQuery) -> dict[str, str]:
+@live.view("events", matches=lambda query: query.filter())
+def fragments(context: Context, query: EventsQuery) -> dict[str, str]:
     """Render the newest events."""
-    return {"event-list": _list(Caller(context), asked)}
+    return {"event-list": _list(Caller(context), query)}
 
 
 @router.get("")
 def list_events(request: Request, caller: ByCaller, page: Annotated[EventsPage, Query()]) -> HTMLResponse:
     """Show the stored events, newest first."""
-    asked = EventsQuery(**page.model_dump(exclude={"cursor"}))
+    filters = EventsQuery(**page.model_dump(exclude={"cursor"}))
     types = record.types()
-    kinds = sorted({f"{one.partition('.')[0]}.*" for one in types})
+    kinds = sorted({f"{event_type.partition('.')[0]}.*" for event_type in types})
     flows = [name for name in FLOWS if name != "webhooks"]
     return screen(
         request,
         "events/log.html",
-        asked=asked,
+        filters=filters,
         cursor=page.cursor,
         flows=flows,
         kinds=kinds,
         types=types,
-        events=_list(caller, asked, page.cursor),
+        events=_list(caller, filters, page.cursor),
     )
 
 
@@ -108,7 +115,7 @@ def show(request: Request, caller: ByCaller, seq: RowId) -> HTMLResponse:
         request,
         "events/event.html",
         event=event,
-        told=_as_json(event),
+        as_json=_as_json(event),
         css=_CSS,
         name=_name(event),
         place=place(event.kind, event.scope_id),

@@ -74,7 +74,7 @@ class QueueQuery(live.ViewQuery):
 
 
 @live.view("knowledge", matches=lambda _: Filter("knowledge"), every_s=15)
-def bases(context: Context, asked: BasesQuery) -> dict[str, str]:  # noqa: ARG001
+def bases(context: Context, query: BasesQuery) -> dict[str, str]:  # noqa: ARG001
     """Render all bases with the progress of their items."""
     all_bases = knowledge.bases()
     rows = [(base, knowledge.tally(base.id)) for base in all_bases if not base.deleting]
@@ -90,32 +90,32 @@ def bases(context: Context, asked: BasesQuery) -> dict[str, str]:  # noqa: ARG00
 
 
 @live.view("knowledge-base", matches=lambda _: Filter("knowledge"), every_s=15)
-def one_base(context: Context, asked: BaseQuery) -> dict[str, str]:  # noqa: ARG001
+def one_base(context: Context, query: BaseQuery) -> dict[str, str]:  # noqa: ARG001
     """Render a page of a base's items with their activity, and the counts by state."""
     try:
-        base = knowledge.base(asked.base)
+        base = knowledge.base(query.base)
     except UnknownBase:
         deleted = piece("knowledge/_gone.html", id="kb-states")
         return {"kb-orphans": _orphans(0), "kb-states": deleted, "kb-items": piece("knowledge/_no_items.html")}
-    which = Which(status=asked.status, type=asked.type, q=asked.q)
-    rows = knowledge.items(base.id, after=pages.decode(asked.cursor, int, str), limit=ITEMS + 1, **which.chosen())
+    which = Which(status=query.status, type=query.type, q=query.q)
+    rows = knowledge.items(base.id, after=pages.decode(query.cursor, int, str), limit=ITEMS + 1, **which.chosen())
     some = pages.page(rows, ITEMS, lambda item: item, lambda item: (item.position, item.id))
     standings = knowledge.standings([item.id for item in some.items if not item.at_rest and not item.deleting])
     tally = knowledge.tally(base.id)
     orphans = len(knowledge.queue(base.id).orphan_item_ids) if tally.open else 0
     return {
         "kb-orphans": _orphans(orphans),
-        "kb-states": piece("knowledge/_states.html", base=base, tally=tally, asked=which.query()),
+        "kb-states": piece("knowledge/_states.html", base=base, tally=tally, filters=which.query()),
         "kb-items": piece(
             "knowledge/_items.html",
             base=base,
             items=some.items,
             next_cursor=some.next_cursor,
-            asked=which.query(),
+            filters=which.query(),
             standings=standings,
             shown=shown,
             total=tally.total,
-            first=not asked.cursor,
+            first=not query.cursor,
         ),
     }
 
@@ -126,14 +126,14 @@ def _orphans(count: int) -> str:
 
 
 @live.view("knowledge-queue", matches=lambda _: Filter("knowledge"), every_s=15)
-def one_queue(context: Context, asked: QueueQuery) -> dict[str, str]:  # noqa: ARG001
+def one_queue(context: Context, query: QueueQuery) -> dict[str, str]:  # noqa: ARG001
     """Show the items that wait, the items in work, and the orphans: open items without worker or message."""
     try:
-        queue = knowledge.queue(asked.base)
+        queue = knowledge.queue(query.base)
     except UnknownBase:
         return {"kb-orphans": _orphans(0), "kb-queue": piece("knowledge/_gone.html", id="kb-queue")}
     orphans, active = set(queue.orphan_item_ids), set(queue.active_item_ids)
-    items = knowledge.items(asked.base, status=sorted(OPEN), limit=ITEMS)
+    items = knowledge.items(query.base, status=sorted(OPEN), limit=ITEMS)
     items.sort(key=lambda item: (item.id not in orphans, item.id not in active))
     standings = knowledge.standings([item.id for item in items])
     return {
@@ -194,15 +194,15 @@ def show(
     """Show the items of a base."""
     base, which = knowledge.base(base_id), Which(status=status, type=type, q=q)
     _, matched = knowledge.matching(base.id, limit=1, **which.chosen())
-    asked = BaseQuery(base=base.id, cursor=cursor, **which.model_dump())
+    query = BaseQuery(base=base.id, cursor=cursor, **which.model_dump())
     return screen(
         request,
         "knowledge/base.html",
         base=base,
-        asked=which.query(),
+        filters=which.query(),
         cursor=cursor or "",
         matched=matched,
-        fragments=one_base(context, asked),
+        fragments=one_base(context, query),
         types=list(ItemType),
         tab="items",
     )

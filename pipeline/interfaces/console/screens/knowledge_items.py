@@ -38,11 +38,11 @@ class ItemQuery(live.ViewQuery):
     item: HexId
 
 
-@live.view("knowledge-item", matches=lambda asked: Filter("knowledge", scope_id=asked.item), every_s=10)
-def one_item(context: Context, asked: ItemQuery) -> dict[str, str]:  # noqa: ARG001
+@live.view("knowledge-item", matches=lambda query: Filter("knowledge", scope_id=query.item), every_s=10)
+def one_item(context: Context, query: ItemQuery) -> dict[str, str]:  # noqa: ARG001
     """Render the progress of an item."""
     try:
-        item = knowledge.item(asked.item)
+        item = knowledge.item(query.item)
     except UnknownItem:
         return {"kb-item": piece("knowledge/_item_gone.html")}
     state = shown(item, knowledge.standings([item.id]).get(item.id))

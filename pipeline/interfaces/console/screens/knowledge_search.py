@@ -43,42 +43,42 @@ class Question(BaseModel):
         return combined({**self.model_dump(mode="json"), "meaning": "true" if self.meaning else "false"}, {})
 
 
-class Kept(Question):
+class KeptQuestion(Question):
     """A search whose answer may be kept."""
 
     kept: Annotated[Id | None, BLANK] = None
 
 
-def _paid(asked: Question) -> list[str]:
+def _paid(question: Question) -> list[str]:
     """Return the models that the search calls."""
-    return knowledge.asks(asked.base or None) if asked.meaning and asked.q else []
+    return knowledge.asks(question.base or None) if question.meaning and question.q else []
 
 
-def _search(caller: Caller, asked: Question) -> Hits:
+def _search(caller: Caller, question: Question) -> Hits:
     return knowledge.search.by(
         caller,
-        asked.base or None,
-        asked.q,
-        limit=asked.limit,
-        types=asked.type or None,
-        min_score=asked.threshold,
-        around=asked.around,
-        by_meaning=asked.meaning,
+        question.base or None,
+        question.q,
+        limit=question.limit,
+        types=question.type or None,
+        min_score=question.threshold,
+        around=question.around,
+        by_meaning=question.meaning,
     )
 
 
 @router.get("/search")
-def show(request: Request, caller: ByCaller, asked: Annotated[Kept, Query()]) -> HTMLResponse:
+def show(request: Request, caller: ByCaller, question: Annotated[KeptQuestion, Query()]) -> HTMLResponse:
     """Show the form with its hits."""
-    paid = _paid(asked)
-    hits: Hits | None = kept(request).get(caller.id, asked.kept) if asked.kept else None
-    if hits is None and asked.q and not paid:
-        hits = _search(caller, asked)
+    paid = _paid(question)
+    hits: Hits | None = kept(request).get(caller.id, question.kept) if question.kept else None
+    if hits is None and question.q and not paid:
+        hits = _search(caller, question)
     bases = [base for base in knowledge.bases() if not base.deleting]
     return screen(
         request,
         "knowledge/search.html",
-        asked=asked,
+        question=question,
         result=hits,
         paid=paid,
         bases=bases,
@@ -89,10 +89,10 @@ def show(request: Request, caller: ByCaller, asked: Annotated[Kept, Query()]) ->
 
 
 @router.post("/search")
-def ask(request: Request, caller: ByCaller, asked: Annotated[Question, Form()]) -> Response:
+def ask(request: Request, caller: ByCaller, question: Annotated[Question, Form()]) -> Response:
     """Search, and redirect to the page of the hits."""
-    query = asked.query()
-    if _paid(asked):
-        query["kept"] = kept(request).put(caller.id, _search(caller, asked))
+    query = question.query()
+    if _paid(question):
+        query["kept"] = kept(request).put(caller.id, _search(caller, question))
     to = addresses.url(f"/console/knowledge/search?{urlencode(query, doseq=True)}")
     return RedirectResponse(to, 303, dict(HEADERS))

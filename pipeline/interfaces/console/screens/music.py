@@ -62,7 +62,7 @@ def _css(run: RunView) -> str:
 
 
 @live.view("music", matches=lambda _: Filter("music"), every_s=10)
-def library(context: Context, asked: MusicQuery) -> dict[str, str]:  # noqa: ARG001
+def library(context: Context, query: MusicQuery) -> dict[str, str]:  # noqa: ARG001
     """Render the library's figures, and the active or last run."""
     caller = Caller(context)
     status = music.status.by(caller)
@@ -74,10 +74,10 @@ def library(context: Context, asked: MusicQuery) -> dict[str, str]:  # noqa: ARG
 
 
 @live.view("music-run", matches=lambda _: Filter("music"), every_s=10)
-def one_run(context: Context, asked: RunQuery) -> dict[str, str]:
+def one_run(context: Context, query: RunQuery) -> dict[str, str]:
     """Render a run's figures and its newest batches."""
     caller = Caller(context)
-    run, status = music.run.by(caller, asked.run), music.status.by(caller)
+    run, status = music.run.by(caller, query.run), music.status.by(caller)
     run_status = status if status.run and status.run.id == run.id else None
     figures = music.figures.by(caller, run.id)
     return {

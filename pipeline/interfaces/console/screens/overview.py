@@ -112,7 +112,7 @@ def _pieces(view: Overview) -> dict[str, str]:
 
 
 @live.view("overview", every_s=5)
-def fragments(context: Context, asked: OverviewQuery) -> dict[str, str]:  # noqa: ARG001
+def fragments(context: Context, query: OverviewQuery) -> dict[str, str]:  # noqa: ARG001
     """Render all parts of the screen."""
     return _pieces(overview.overview(context))
 

@@ -49,7 +49,7 @@ def list_providers(request: Request, caller: ByCaller) -> HTMLResponse:
         prices_of=prices_of,
         file=config_path(),
         restarts=read_info(settings) is not None,
-        waits=any(one.needs_restart for one in configured),
+        waits=any(provider.needs_restart for provider in configured),
         default=settings.provider,
     )
 

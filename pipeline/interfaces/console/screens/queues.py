@@ -88,7 +88,7 @@ def key_of(name: str) -> str:
 def _row(context: Context, view: QueueView, waiting: dict[str, Counter[str]], now: datetime) -> Row:
     known = context.gates.queues
     gated = known.get(view.name)
-    alike = [name for name, one in known.items() if one.provider == view.provider]
+    alike = [name for name, other in known.items() if other.provider == view.provider]
     return Row(
         view,
         key_of(view.name),
@@ -129,7 +129,7 @@ def _of_breaker(row: BreakerRow) -> dict[str, str]:
 
 
 @live.view("queues", matches=lambda _: _NONE, every_s=2)
-def all_queues(context: Context, asked: QueuesQuery) -> dict[str, str]:  # noqa: ARG001
+def all_queues(context: Context, query: QueuesQuery) -> dict[str, str]:  # noqa: ARG001
     """Render the changing parts of all queues and breakers."""
     return _pieces(_rows(context), [_breaker(context, state) for state in queue_views.breakers(context)])
 
@@ -144,9 +144,9 @@ def _pieces(rows: list[Row], breakers: list[BreakerRow]) -> dict[str, str]:
 
 
 @live.view("queue", matches=lambda _: _NONE, every_s=2)
-def one_queue(context: Context, asked: QueueQuery) -> dict[str, str]:
+def one_queue(context: Context, query: QueueQuery) -> dict[str, str]:
     """Render the changing parts of a queue and its breaker, with the breaker's history."""
-    row = _row(context, queue_views.queue(context, asked.queue), backlog.by_queue(context), context.db.now())
+    row = _row(context, queue_views.queue(context, query.queue), backlog.by_queue(context), context.db.now())
     breaker = _breaker(context, queue_views.breaker(context, row.breaker))
     past = piece("queues/_history.html", history=breaker.history)
     return {**_cells(row, whole=True), **_of_breaker(breaker), "breaker-history": past}
@@ -236,9 +236,10 @@ def pause(request: Request, caller: ByCaller, queue: Word, how: Annotated[Pause,
 def drain(request: Request, caller: ByCaller, queue: Word) -> Response:
     """Pause until an operator resumes the queue; the screen shows when no call is in flight."""
     control.pause.by(caller, queue, None, _signed("drained", caller))
-    left = control.queue.by(caller, queue).in_flight
+    in_flight = control.queue.by(caller, queue).in_flight
     return done(
-        request, f"{queue} is draining: {left} calls in flight finish." if left else f"{queue} is drained and paused."
+        request,
+        f"{queue} is draining: {in_flight} calls in flight finish." if in_flight else f"{queue} is drained and paused.",
     )
 
 

@@ -27,7 +27,7 @@ def list_operations(request: Request, page: Annotated[ReferencePage, Query()]) -
     """Show all operations by subject, or those that match a search."""
     known = reference.operations(request.app.state.openapi())
     matches = reference.search(known, page.q)
-    subjects = [(name, list(some)) for name, some in groupby(matches, lambda one: one.subject)]
+    subjects = [(name, list(some)) for name, some in groupby(matches, lambda operation: operation.subject)]
     return screen(
         request,
         "settings/reference.html",
@@ -44,17 +44,17 @@ def show(request: Request, caller: ByCaller, operation_id: Word) -> HTMLResponse
     """Show an operation."""
     document = request.app.state.openapi()
     known = reference.operations(document)
-    one = next((one for one in known if one.id == operation_id), None)
-    if one is None:
+    operation = next((operation for operation in known if operation.id == operation_id), None)
+    if operation is None:
         raise Refused("unknown operation", code="not_found")
-    answers = reference.answers(document, one)
+    answers = reference.answers(document, operation)
     return screen(
         request,
         "settings/operation.html",
-        one=one,
-        parameters=reference.parameters(document, one),
-        bodies=reference.request_bodies(document, one),
+        operation=operation,
+        parameters=reference.parameters(document, operation),
+        bodies=reference.request_bodies(document, operation),
         answers=[answer for answer in answers if answer.status < "400"],
         problems=[answer for answer in answers if answer.status >= "400"],
-        curl=reference.curl(document, one, server_of(request), key=caller.has_key),
+        curl=reference.curl(document, operation, server_of(request), key=caller.has_key),
     )

@@ -50,27 +50,31 @@ def list_rejected(
     request: Request, caller: ByCaller, source: Line = "", reason: Reason | Literal[""] = "", cursor: Cursor = None
 ) -> HTMLResponse:
     """Show left-out frames beside the frames that they resemble."""
-    asked = {"source": source, "reason": reason}
+    filters = {"source": source, "reason": reason}
     (before,) = pages.decode(cursor, int) or (None,)
     rows = screenshots.rejections.by(caller, source=source, reason=reason, limit=LINES + 1, before=before)
     some = rows[:LINES]
     groups = [
         Alike(*key, list(frames))
-        for key, frames in groupby(some, lambda one: (one.reason, one.source_key, one.nearest_id))
+        for key, frames in groupby(
+            some, lambda rejection: (rejection.reason, rejection.source_key, rejection.nearest_id)
+        )
     ]
-    kept = screenshots.screenshots_by_id.by(caller, [one.nearest_id for one in groups if one.nearest_id])
+    nearest = screenshots.screenshots_by_id.by(
+        caller, [rejection.nearest_id for rejection in groups if rejection.nearest_id]
+    )
     more = pages.encode(some[-1].id) if len(rows) > LINES else None
     return page(
         request,
         caller,
         "rejected.html",
-        asked=asked,
+        filters=filters,
         groups=groups,
-        kept=kept,
+        nearest=nearest,
         reasons=list(Reason),
         sources=screenshots.sources.by(caller),
-        next_url=following(f"{ROOT}/rejected", asked, more),
-        first_url=following(f"{ROOT}/rejected", asked, "") if cursor else "",
+        next_url=following(f"{ROOT}/rejected", filters, more),
+        first_url=following(f"{ROOT}/rejected", filters, "") if cursor else "",
     )
 
 
@@ -79,7 +83,7 @@ def list_batches(
     request: Request, caller: ByCaller, status: WorkStatus | Literal[""] = "", cursor: Cursor = None
 ) -> HTMLResponse:
     """Show batches, newest first."""
-    asked = {"status": status}
+    filters = {"status": status}
     (before,) = pages.decode(cursor, int) or (None,)
     rows = screenshots.batches.by(caller, status=status or None, limit=BATCHES + 1, before=before)
     more = pages.encode(rows[BATCHES - 1].id) if len(rows) > BATCHES else None
@@ -87,11 +91,11 @@ def list_batches(
         request,
         caller,
         "batches.html",
-        asked=asked,
+        filters=filters,
         batches=rows[:BATCHES],
         statuses=list(WorkStatus),
-        next_url=following(f"{ROOT}/batches", asked, more),
-        first_url=following(f"{ROOT}/batches", asked, "") if cursor else "",
+        next_url=following(f"{ROOT}/batches", filters, more),
+        first_url=following(f"{ROOT}/batches", filters, "") if cursor else "",
     )
 
 
@@ -107,18 +111,20 @@ def list_dead_letters(
     request: Request, caller: ByCaller, kind: LetterKind | Literal[""] = "", cursor: Cursor = None
 ) -> HTMLResponse:
     """Show dead letters with their reasons."""
-    asked = {"kind": kind}
+    filters = {"kind": kind}
     rows = screenshots.dead_letters.by(caller, LETTERS + 1, kind=kind, after=pages.decode(cursor, At, LetterKind, int))
     last = rows[LETTERS - 1] if len(rows) > LETTERS else None
     return page(
         request,
         caller,
         "letters.html",
-        asked=asked,
+        filters=filters,
         rows=rows[:LETTERS],
         kinds=list(LetterKind),
-        next_url=following(f"{ROOT}/dead-letters", asked, pages.encode(last.at, last.kind, last.id) if last else None),
-        first_url=following(f"{ROOT}/dead-letters", asked, "") if cursor else "",
+        next_url=following(
+            f"{ROOT}/dead-letters", filters, pages.encode(last.at, last.kind, last.id) if last else None
+        ),
+        first_url=following(f"{ROOT}/dead-letters", filters, "") if cursor else "",
     )
 
 
@@ -176,7 +182,7 @@ def exclude(
     if not app and not title:
         raise Refused("name a program or a window's title", code="invalid")
     # `;` separates patterns; a program's name may hold one, and `?` matches it.
-    apps, titles = ([one.replace(";", "?")] if one else [] for one in (app, title))
+    apps, titles = ([pattern.replace(";", "?")] if pattern else [] for pattern in (app, title))
     screenshots.exclude_also.by(caller, apps, titles)
     return done(request, f"Frames of {' and '.join(filter(None, (app, title)))} are not stored from now on.")
 
@@ -259,10 +265,10 @@ def add(
     if not added:
         raise Refused("choose pictures first", code="invalid")
     by: dict[str, int] = {}
-    for one in added:
-        word = "added" if one.accepted else {"known": "already here"}.get(one.reason, f"left out: {one.reason}")
+    for frame in added:
+        word = "added" if frame.accepted else {"known": "already here"}.get(frame.reason, f"left out: {frame.reason}")
         by[word] = by.get(word, 0) + 1
     message = ", ".join(f"{plural(count, 'picture')} {word}" for word, count in by.items())
     return done(
-        request, f"{message}.", to=f"{ROOT}/frames" if any(one.accepted for one in added) else f"{ROOT}/sources"
+        request, f"{message}.", to=f"{ROOT}/frames" if any(frame.accepted for frame in added) else f"{ROOT}/sources"
     )

@@ -63,7 +63,7 @@ class ScreenshotsQuery(live.ViewQuery):
 
 
 @live.view("screenshots", matches=lambda _: Filter(flow="screenshots"), every_s=5)
-def fragments(context: Context, asked: ScreenshotsQuery) -> dict[str, str]:  # noqa: ARG001
+def fragments(context: Context, query: ScreenshotsQuery) -> dict[str, str]:  # noqa: ARG001
     """Render the state of the flow in a line."""
     return {"shots-status": _status_line(Caller(context))}
 
@@ -118,10 +118,10 @@ def timeline(
     cursor: Cursor = None,
 ) -> HTMLResponse:
     """Show the timeline; for a search, its hits."""
-    asked = {"q": q.strip(), "since": since, "app": app, "day": day or "", "thread": thread, "derived": derived or ""}
+    filters = {"q": q.strip(), "since": since, "app": app, "day": day or "", "thread": thread, "derived": derived or ""}
     apps = screenshots.apps.by(caller)
     if q.strip():
-        return _hits(request, caller, asked, apps)
+        return _hits(request, caller, filters, apps)
     until = None
     if day:
         begins = datetime.combine(day, time(), screenshots.time_zone.by(caller))
@@ -133,35 +133,35 @@ def timeline(
         request,
         caller,
         "timeline.html",
-        asked=asked,
+        filters=filters,
         apps=apps,
         days=by_day(some),
         frames=screenshots.frames_of.by(caller, shown, _FRAMES_EACH),
         status_line=_status_line(caller),
         named=some[0].thread_title if thread and some else "",
-        next_url=following(ROOT, asked, more and pages.encode(*more)),
-        first_url=following(ROOT, asked, "") if cursor else "",
+        next_url=following(ROOT, filters, more and pages.encode(*more)),
+        first_url=following(ROOT, filters, "") if cursor else "",
         # Show frames before their first nodes.
         waiting=[] if some or day or thread or cursor else screenshots.screenshots.by(caller, limit=12),
     )
 
 
-def _hits(request: Request, caller: Caller, asked: dict[str, Any], apps: list[str]) -> HTMLResponse:
+def _hits(request: Request, caller: Caller, filters: dict[str, Any], apps: list[str]) -> HTMLResponse:
     asked_here(request)  # with an embeddings provider, a search costs a small call
-    since = caller.context.db.now() - _SINCE[asked["since"]] if asked["since"] else None
-    result = screenshots.search.by(caller, asked["q"], since, asked["app"], HITS)
+    since = caller.context.db.now() - _SINCE[filters["since"]] if filters["since"] else None
+    result = screenshots.search.by(caller, filters["q"], since, filters["app"], HITS)
     frames = screenshots.frames_of.by(caller, [hit.node.id for hit in result.hits], 1)
     pictures = screenshots.screenshots_by_id.by(caller, [hit.shot_id for hit in result.hits if hit.shot_id])
     return page(
         request,
         caller,
         "found.html",
-        asked=asked,
+        filters=filters,
         apps=apps,
         result=result,
         frames=frames,
         pictures=pictures,
-        places=screenshots.known_places.by(caller, pictures, asked["q"]),
+        places=screenshots.known_places.by(caller, pictures, filters["q"]),
         marked=marked,
     )
 
@@ -175,14 +175,14 @@ def marked(text: str, words: str) -> Markup:
     return Markup("{}{}").format(Markup("").join(parts), text[at:])
 
 
-def following(path: str, asked: Mapping[str, Any], cursor: str | None) -> str:
+def following(path: str, filters: Mapping[str, Any], cursor: str | None) -> str:
     """Return the address of a list's next page; empty at the end."""
-    return "" if cursor is None else address(path, {**asked, "cursor": cursor})
+    return "" if cursor is None else address(path, {**filters, "cursor": cursor})
 
 
-def address(path: str, asked: Mapping[str, Any]) -> str:
+def address(path: str, filters: Mapping[str, Any]) -> str:
     """Return the address of a path with this query."""
-    query = urlencode({name: str(value) for name, value in combined({}, asked).items()})
+    query = urlencode({name: str(value) for name, value in combined({}, filters).items()})
     return url(f"{path}?{query}" if query else path)
 
 
@@ -196,7 +196,7 @@ def list_frames(
     cursor: Cursor = None,
 ) -> HTMLResponse:
     """Show all frames."""
-    asked = {"source": source, "app": app, "status": status}
+    filters = {"source": source, "app": app, "status": status}
     rows = screenshots.screenshots.by(
         caller,
         source=source,
@@ -210,12 +210,12 @@ def list_frames(
         request,
         caller,
         "frames.html",
-        asked=asked,
+        filters=filters,
         shots_list=rows[:FRAMES],
         apps=screenshots.apps.by(caller),
         sources=screenshots.sources.by(caller),
-        next_url=following(f"{ROOT}/frames", asked, more),
-        first_url=following(f"{ROOT}/frames", asked, "") if cursor else "",
+        next_url=following(f"{ROOT}/frames", filters, more),
+        first_url=following(f"{ROOT}/frames", filters, "") if cursor else "",
     )
 
 
@@ -291,8 +291,8 @@ def show_node(request: Request, caller: ByCaller, node_id: RowId) -> HTMLRespons
     node = detail.node
     ends = {end for edge in detail.edges for end in (edge.from_id, edge.to_id)} - {node.id}
     hours = screenshots.timeline.by(caller, thread=node.thread_id, derived=True, limit=NEAR) if node.thread_id else []
-    others = [one for hour in hours for one in hour.nodes if one.id != node.id][::-1]
-    frames: dict[int, NodeFrames] = screenshots.frames_of.by(caller, [one.id for one in others], 1)
+    others = [other for hour in hours for other in hour.nodes if other.id != node.id][::-1]
+    frames: dict[int, NodeFrames] = screenshots.frames_of.by(caller, [other.id for other in others], 1)
     return page(
         request,
         caller,

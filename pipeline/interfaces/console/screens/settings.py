@@ -74,18 +74,18 @@ def list_settings(request: Request, caller: ByCaller, page: Annotated[SettingsPa
     known = live_settings.list_settings.by(caller) if caller.is_admin else []
     words = page.q.lower().split()
     values = [
-        one
-        for one in known
-        if all(word in f"{one.key} {one.help}".lower() for word in words)
-        and not (page.changed and one.is_default and not one.error)
+        setting
+        for setting in known
+        if all(word in f"{setting.key} {setting.help}".lower() for word in words)
+        and not (page.changed and setting.is_default and not setting.error)
     ]
-    changed = sum(not one.is_default for one in known)
+    changed = sum(not setting.is_default for setting in known)
     return screen(
         request,
         "settings/index.html",
         sees=caller.is_admin,
         groups=_groups(values),
-        asked=page,
+        filters=page,
         known=len(known),
         changed=changed,
         text_of=text_of,
@@ -144,5 +144,5 @@ def server_of(request: Request) -> str:
 def clients(request: Request, caller: ByCaller) -> HTMLResponse:
     """Show how other programs connect, with this server's address."""
     server = server_of(request)
-    told = {name: piece(f"settings/snippets/{name}.txt", server=server, key=caller.has_key) for name, _ in SNIPPETS}
-    return screen(request, "settings/clients.html", snippets=SNIPPETS, told=told, server=server)
+    texts = {name: piece(f"settings/snippets/{name}.txt", server=server, key=caller.has_key) for name, _ in SNIPPETS}
+    return screen(request, "settings/clients.html", snippets=SNIPPETS, texts=texts, server=server)

@@ -57,13 +57,13 @@ def list_songs(
         caller, status=status, words=q, run_id=run or "", has_vector=vector, after=after, limit=SONGS + 1
     )
     some = pages.views(rows, SONGS, lambda song: (song.id,))
-    asked = {"status": status, "vector": "" if vector is None else str(vector).lower(), "q": q, "run": run or ""}
+    filters = {"status": status, "vector": "" if vector is None else str(vector).lower(), "q": q, "run": run or ""}
     return screen(
         request,
         "music/songs.html",
         songs=some.items,
         next_cursor=some.next_cursor,
-        asked=asked,
+        filters=filters,
         first=not cursor,
         counts=music.status.by(caller),
         css=SONG_CSS,

@@ -46,17 +46,17 @@ class DeliveriesPage(live.ViewQuery):
 
     def query(self, **change: str | None) -> dict[str, str]:
         """Return the query of this filter with the given changes."""
-        asked = {"endpoint": self.endpoint, "status": self.status, **change}
-        return {name: str(value) for name, value in asked.items() if value}
+        values = {"endpoint": self.endpoint, "status": self.status, **change}
+        return {name: str(value) for name, value in values.items() if value}
 
 
 def _moves(deliveries: Sequence[DeliveryView], now: datetime) -> bool:
     """Return whether some deliveries are under way or due soon, so that the page fetches itself again."""
     soon = now + timedelta(seconds=10)
     return any(
-        one.status is DeliveryStatus.SENDING
-        or (one.status is DeliveryStatus.PENDING and (one.next_run_at is None or one.next_run_at < soon))
-        for one in deliveries
+        delivery.status is DeliveryStatus.SENDING
+        or (delivery.status is DeliveryStatus.PENDING and (delivery.next_run_at is None or delivery.next_run_at < soon))
+        for delivery in deliveries
     )
 
 
@@ -71,7 +71,10 @@ def _state(endpoint: EndpointView) -> tuple[str, str, str]:
 
 def _kinds() -> list[tuple[str, list[str]]]:
     """Return all types of events by subject."""
-    return [(kind, list(types)) for kind, types in groupby(webhooks.types(), lambda one: one.partition(".")[0])]
+    return [
+        (kind, list(types))
+        for kind, types in groupby(webhooks.types(), lambda event_type: event_type.partition(".")[0])
+    ]
 
 
 @router.get("/webhooks")
@@ -90,7 +93,7 @@ def ask(request: Request) -> HTMLResponse:
 @router.post("/webhooks", dependencies=admin)
 def create(request: Request, caller: ByCaller, form: Annotated[EndpointForm, Form()]) -> HTMLResponse:
     """Add an endpoint. Only this page shows its secret."""
-    return screen(request, "events/endpoint_made.html", status=201, made=webhooks.create.by(caller, **dict(form)))
+    return screen(request, "events/endpoint_made.html", status=201, created=webhooks.create.by(caller, **dict(form)))
 
 
 @router.get("/webhooks/{endpoint_id}")
@@ -160,11 +163,11 @@ def list_deliveries(request: Request, caller: ByCaller, page: Annotated[Deliveri
     """Show deliveries, newest first."""
     (before,) = pages.decode(page.cursor, int) or (None,)
     rows = webhooks.deliveries.by(caller, page.endpoint, page.status, before=before, limit=ROWS + 1)
-    shown = pages.views(rows, ROWS, lambda one: (one.id,))
+    shown = pages.views(rows, ROWS, lambda delivery: (delivery.id,))
     return screen(
         request,
         "events/deliveries.html",
-        asked=page,
+        filters=page,
         endpoints=webhooks.endpoints.by(caller),
         css=DELIVERY_CSS,
         page=shown,

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Annotated, TypeVar
+from typing import Annotated
 
 from fastapi import APIRouter, Form, Path, Request
 from fastapi.responses import HTMLResponse
@@ -36,7 +36,6 @@ JOBS, LETTERS, PATIENCE_S = 25, 50, 3.0
 NODE_CSS = {NodeStatus.CONNECTED: "done", NodeStatus.DRAINING: "waiting", NodeStatus.GONE: "paused"}
 _NONE = Filter(types=("none",))
 """Render workers every few seconds: time changes them, without an event."""
-Found = TypeVar("Found")
 TokenId = Annotated[str, Path(pattern=r"^[0-9a-f]{1,32}$")]
 
 
@@ -78,7 +77,7 @@ def _workers(fleet: Fleet | None) -> dict[str, str]:
 
 
 @live.view("workers", matches=lambda _: _NONE, every_s=3)
-def all_workers(context: Context, asked: WorkersQuery) -> dict[str, str]:  # noqa: ARG001
+def all_workers(context: Context, query: WorkersQuery) -> dict[str, str]:  # noqa: ARG001
     """Render the workers."""
     return _workers(overview.fleet(context))
 
@@ -97,7 +96,7 @@ def _nodes(view: Gateway) -> dict[str, str]:
 
 
 @live.view("nodes", matches=lambda _: _NONE, every_s=3)
-def all_nodes(context: Context, asked: NodesQuery) -> dict[str, str]:  # noqa: ARG001
+def all_nodes(context: Context, query: NodesQuery) -> dict[str, str]:  # noqa: ARG001
     """Render the gateway, its nodes and the newest jobs."""
     return _nodes(_gateway(context))
 
@@ -119,9 +118,9 @@ def show(request: Request, context: InContext, caller: ByCaller) -> HTMLResponse
     )
 
 
-def _if_there(look: Callable[[], list[DeadLetterView]]) -> list[DeadLetterView]:
+def _if_there(read: Callable[[], list[DeadLetterView]]) -> list[DeadLetterView]:
     try:
-        return look()
+        return read()
     except (RedisError, UserError):
         return []  # the nodes' part shows the problem
 

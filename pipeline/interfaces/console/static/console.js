@@ -8,8 +8,8 @@ function ago(moment) {
   const distance = Math.abs(seconds);
   if (distance < 5 && seconds >= 0) return "just now";
   const [length, unit] = STEPS.find(([step]) => distance >= step) ?? [1, "s"];
-  const said = `${Math.floor(distance / length)} ${unit}`;
-  return seconds >= 0 ? `${said} ago` : `in ${said}`;
+  const text = `${Math.floor(distance / length)} ${unit}`;
+  return seconds >= 0 ? `${text} ago` : `in ${text}`;
 }
 
 export function tellTimes(root = document) {
@@ -93,11 +93,11 @@ document.addEventListener("keydown", (event) => {
     event.preventDefault();
     return;
   }
-  const found = [...document.querySelectorAll("[data-key]")].filter((one) => one.dataset.key === event.key && one.offsetParent).pop();
-  if (!found) return;
+  const target = [...document.querySelectorAll("[data-key]")].filter((element) => element.dataset.key === event.key && element.offsetParent).pop();
+  if (!target) return;
   event.preventDefault();
-  if (found.matches("input, textarea, select")) found.focus();
-  else found.click();
+  if (target.matches("input, textarea, select")) target.focus();
+  else target.click();
 });
 
 // Filters apply when they change; without scripts, their button applies them.

@@ -8,8 +8,8 @@ function both(id) {
 }
 
 function mark(name, id) {
-  for (const one of document.querySelectorAll(`.desk .${name}`)) one.classList.remove(name);
-  if (id) for (const one of both(id)) one.classList.add(name);
+  for (const element of document.querySelectorAll(`.desk .${name}`)) element.classList.remove(name);
+  if (id) for (const element of both(id)) element.classList.add(name);
 }
 
 // Scroll only the element's own column, not the window.
@@ -36,15 +36,15 @@ function blockOf(event) {
 document.addEventListener("pointerover", (event) => mark("near", blockOf(event)?.dataset.block));
 document.addEventListener("focusin", (event) => { if (blockOf(event)) mark("near", blockOf(event).dataset.block); });
 document.addEventListener("click", (event) => {
-  const found = blockOf(event);
-  if (!found || event.ctrlKey || event.metaKey) return;
+  const clicked = blockOf(event);
+  if (!clicked || event.ctrlKey || event.metaKey) return;
   const link = event.target.closest("a");
-  if (found.matches("section") && (link?.closest(".prose") && !link.matches(".to-box"))) return;
-  if (found.matches("section") && String(getSelection())) return;
+  if (clicked.matches("section") && (link?.closest(".prose") && !link.matches(".to-box"))) return;
+  if (clicked.matches("section") && String(getSelection())) return;
   if (link) event.preventDefault();
-  const { block } = found.dataset;
+  const { block } = clicked.dataset;
   mark("on", block);
-  for (const one of both(block)) if (one !== found && !one.contains(found)) reveal(one);
+  for (const element of both(block)) if (element !== clicked && !element.contains(clicked)) reveal(element);
   if (link?.matches(".to-box")) document.getElementById(`box-${block}`)?.focus({ preventScroll: true });
   else if (event.detail === 0) document.getElementById(block)?.focus({ preventScroll: true });
 });
@@ -66,14 +66,14 @@ document.addEventListener("error", (event) => {
       picture.src = src;
     }, 400 * 2 ** tried * (0.7 + Math.random() * 0.6));
   } else {
-    const gone = picture.closest(".paper")?.querySelector(".gone");
-    if (gone) gone.hidden = false;
+    const missing = picture.closest(".paper")?.querySelector(".gone");
+    if (missing) missing.hidden = false;
   }
 }, true);
 
 // The page's text or the possible actions changed. The server pushes only what is the same for all callers, so fetch the
 // rest, but not while a menu or dialog is open.
-let asked = 0;
+let refreshedAt = 0;
 let waiting = null;
 function isBusy() {
   return document.querySelector("main details.menu[open], dialog[open]") !== null;
@@ -89,12 +89,12 @@ function isOutdated() {
 function refresh() {
   clearTimeout(waiting);
   if (!isOutdated()) return;
-  const left = asked + 1000 - Date.now();
-  if (left > 0 || isBusy()) {
-    waiting = setTimeout(refresh, Math.max(left, 300));
+  const waitMs = refreshedAt + 1000 - Date.now();
+  if (waitMs > 0 || isBusy()) {
+    waiting = setTimeout(refresh, Math.max(waitMs, 300));
     return;
   }
-  asked = Date.now();
+  refreshedAt = Date.now();
   document.body.dispatchEvent(new CustomEvent("changed"));
 }
 document.addEventListener("toggle", (event) => {

@@ -24,7 +24,7 @@ document.addEventListener("click", (event) => {
   if (event.shiftKey && last?.isConnected) {
     const all = boxes();
     const [from, to] = [all.indexOf(last), all.indexOf(box)].sort((a, b) => a - b);
-    for (const one of all.slice(from, to + 1)) one.checked = box.checked;
+    for (const row of all.slice(from, to + 1)) row.checked = box.checked;
   }
   last = box;
   showSelected();

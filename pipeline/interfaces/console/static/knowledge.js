@@ -25,8 +25,8 @@ for (const form of document.querySelectorAll("form[enctype]")) {
       const to = request.getResponseHeader("HX-Redirect");
       if (to) { location.assign(to); return; }
       end();
-      const said = new DOMParser().parseFromString(request.responseText, "text/html").querySelector("p");
-      if (said) document.getElementById("said").replaceChildren(said);
+      const message = new DOMParser().parseFromString(request.responseText, "text/html").querySelector("p");
+      if (message) document.getElementById("said").replaceChildren(message);
     };
     request.open("POST", form.action);
     request.setRequestHeader("HX-Request", "true"); // answer with an address to go to, or a message
@@ -50,7 +50,7 @@ if (page) {
     const chunks = [...document.querySelectorAll(".chunk[data-page]")];
     const chosen = document.querySelector(".chunk:target");
     const box = chosen?.getBoundingClientRect();
-    const top = box && box.bottom > 60 && box.top < innerHeight ? chosen : chunks.find((one) => one.getBoundingClientRect().bottom > 120);
+    const top = box && box.bottom > 60 && box.top < innerHeight ? chosen : chunks.find((chunk) => chunk.getBoundingClientRect().bottom > 120);
     show(top?.dataset.page);
   };
   addEventListener("scroll", () => { clearTimeout(later); later = setTimeout(settle, 250); }, { passive: true });

@@ -2,7 +2,7 @@
 
 function mark(from, on) {
   const seen = from.closest(".seen");
-  for (const one of seen.querySelectorAll(`[data-line="${from.dataset.line}"]:not(.word)`)) one.classList.toggle("on", on);
+  for (const place of seen.querySelectorAll(`[data-line="${from.dataset.line}"]:not(.word)`)) place.classList.toggle("on", on);
 }
 
 document.addEventListener("mouseover", (event) => {

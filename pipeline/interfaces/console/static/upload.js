@@ -32,22 +32,22 @@ function line(item) {
   bar.max = 1;
   bar.value = 0;
   bar.setAttribute("aria-label", `Upload of ${item.path}`);
-  const said = document.createElement("span");
-  said.className = "said";
-  said.textContent = "waits";
+  const status = document.createElement("span");
+  status.className = "said";
+  status.textContent = "waits";
   const stop = document.createElement("button");
   stop.type = "button";
   stop.className = "quiet";
   stop.textContent = "×";
   stop.setAttribute("aria-label", `Cancel ${item.path}`);
   stop.addEventListener("click", () => cancel(item));
-  row.append(name, bar, said, stop);
-  Object.assign(item, { row, name, bar, said, stop });
+  row.append(name, bar, status, stop);
+  Object.assign(item, { row, name, bar, status, stop });
   return row;
 }
 
 function say(item, words, css = "") {
-  item.said.textContent = words;
+  item.status.textContent = words;
   item.row.className = css;
   item.bar.className = `bar ${css === "sent" ? "done" : css}`;
 }
@@ -75,17 +75,17 @@ function tell() {
   const ended = all.filter((item) => !["waiting", "sending"].includes(item.state));
   const sent = ended.filter((item) => item.state === "sent").length;
   const failed = ended.filter((item) => item.state === "failed").length;
-  const left = all.length - ended.length;
+  const unfinished = all.length - ended.length;
   const bytes = all.reduce((sum, item) => sum + item.file.size, 0);
   const done = all.reduce((sum, item) => sum + item.file.size * (item.state === "sent" ? 1 : item.share), 0);
   const over = all.filter((item) => ["failed", "cancelled"].includes(item.state)).reduce((sum, item) => sum + item.file.size * (1 - item.share), 0);
-  id("uploads-bar").value = left ? (bytes ? (done + over) / bytes : 0) : 1;
+  id("uploads-bar").value = unfinished ? (bytes ? (done + over) / bytes : 0) : 1;
   const trouble = failed ? `, ${failed.toLocaleString("en")} not accepted` : "";
-  id("uploads-words").textContent = left
+  id("uploads-words").textContent = unfinished
     ? `${sent.toLocaleString("en")} of ${files(all.length)} sent, ${size(done)} of ${size(bytes)}${trouble}`
     : `${sent ? files(sent) : "Nothing"} sent${trouble}`;
-  id("uploads-cancel").hidden = !left;
-  id("uploads-close").hidden = left > 0;
+  id("uploads-cancel").hidden = !unfinished;
+  id("uploads-close").hidden = unfinished > 0;
 }
 
 // Refresh the page's list after uploads, but not after each of a hundred files.
@@ -95,10 +95,10 @@ function refresh() {
 }
 
 function options() {
-  const given = new FormData(drop());
-  given.delete("file");
-  for (const [name, value] of [...given]) if (!value) given.delete(name);
-  return given;
+  const fields = new FormData(drop());
+  fields.delete("file");
+  for (const [name, value] of [...fields]) if (!value) fields.delete(name);
+  return fields;
 }
 
 function problem(request, name) {
@@ -151,8 +151,8 @@ function later(item, seconds, why) {
   item.retry = setTimeout(() => send(item), seconds * 1000);
 }
 
-function accepted(item, found) {
-  const shows = found.id ?? found.nearest_id;
+function accepted(item, answer) {
+  const shows = answer.id ?? answer.nearest_id;
   if (shows) {
     const link = document.createElement("a");
     link.href = drop().dataset.shows + encodeURIComponent(shows);
@@ -160,15 +160,15 @@ function accepted(item, found) {
     item.name.replaceChildren(link);
   }
   item.share = 1;
-  end(item, "sent", outcome(found));
+  end(item, "sent", outcome(answer));
   refresh();
 }
 
 // The outcome for a document or frame, in words.
-function outcome(found) {
-  if (found.status === "COMPLETED") return "already converted";
-  if (found.outcome === "duplicate") return `left out: ${found.distance || "none"} of 256 bits differ from frame ${found.nearest_id}`;
-  return { known: "already here", excluded: "left out: excluded", inactive: "left out: its source is off" }[found.outcome] ?? "sent";
+function outcome(answer) {
+  if (answer.status === "COMPLETED") return "already converted";
+  if (answer.outcome === "duplicate") return `left out: ${answer.distance || "none"} of 256 bits differ from frame ${answer.nearest_id}`;
+  return { known: "already here", excluded: "left out: excluded", inactive: "left out: its source is off" }[answer.outcome] ?? "sent";
 }
 
 function next() {
@@ -176,7 +176,7 @@ function next() {
   tell();
 }
 
-function add(found, others) {
+function add(convertible, others) {
   if (!active.size && !waiting.length) {
     all = [];
     passed = [];
@@ -184,7 +184,7 @@ function add(found, others) {
   }
   passed.push(...others);
   const chosen = options();
-  for (const { file, path } of found) {
+  for (const { file, path } of convertible) {
     const item = { file, path, options: chosen, share: 0, tries: 0, state: "waiting" };
     all.push(item);
     waiting.push(item);
@@ -202,16 +202,16 @@ function add(found, others) {
 // From a folder, send only files that Penstock can convert, as `penstock convert` does; always send a file chosen itself.
 function sorted(list, inFolder) {
   const suffixes = new RegExp(`\\.(${drop().dataset.suffixes})$`, "i");
-  const found = [];
+  const convertible = [];
   const others = [];
   for (const file of list) {
     const path = file.webkitRelativePath || file.path_ || file.name;
     const below = inFolder || file.inFolder;
     if (below && path.split("/").some((part) => part.startsWith("."))) continue;
     if (below && !suffixes.test(file.name)) others.push(path);
-    else found.push({ file, path });
+    else convertible.push({ file, path });
   }
-  return [found, others];
+  return [convertible, others];
 }
 
 async function filesBelow(entry, into) {
@@ -227,7 +227,7 @@ async function filesBelow(entry, into) {
   for (;;) {
     const some = await new Promise((resolve) => reader.readEntries(resolve, () => resolve([])));
     if (!some.length) return;
-    for (const one of some) await filesBelow(one, into);
+    for (const child of some) await filesBelow(child, into);
   }
 }
 
@@ -251,10 +251,10 @@ document.addEventListener("drop", async (event) => {
   inside = 0;
   document.body.classList.remove("dropping");
   const entries = [...event.dataTransfer.items].map((item) => item.webkitGetAsEntry?.()).filter(Boolean);
-  const found = [];
-  if (entries.length) for (const entry of entries) await filesBelow(entry, found);
-  else found.push(...event.dataTransfer.files);
-  add(...sorted(found, false));
+  const dropped = [];
+  if (entries.length) for (const entry of entries) await filesBelow(entry, dropped);
+  else dropped.push(...event.dataTransfer.files);
+  add(...sorted(dropped, false));
 });
 document.addEventListener("click", (event) => {
   if (event.target.id === "choose") id("files").click();

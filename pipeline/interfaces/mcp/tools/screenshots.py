@@ -4,7 +4,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from pipeline.flows.screenshots.views import Found, Hour
+from pipeline.flows.screenshots.views import Hour, SearchResult
 from pipeline.interfaces.http.fields import Line
 from pipeline.interfaces.http.moments import At
 from pipeline.interfaces.http.pages import Page
@@ -29,7 +29,7 @@ class Question(Arguments):
 
 
 @BOX.tool("Search screenshots", spends=True)
-def search_screenshots(call: Call, asked: Question) -> Found:
+def search_screenshots(call: Call, asked: Question) -> SearchResult:
     """Find the user's activities on the screen, best first, by words and, where it is configured, by meaning."""
     return screenshots.search.by(call.caller, asked.query, asked.since, asked.app, asked.limit)
 

@@ -40,9 +40,9 @@ def rendered(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     found: Counter[str] = Counter()
 
     def counted(view: live.View) -> live.View:
-        def render(context: Context, asked: Any) -> live.Fragments:
+        def render(context: Context, query: Any) -> live.Fragments:
             found[view.name] += 1
-            return view.fragments(context, asked)
+            return view.fragments(context, query)
 
         return replace(view, fragments=render, every_s=None)
 

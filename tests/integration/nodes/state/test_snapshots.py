@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from pipeline.nodes.protocol import Capability, Offer
-from pipeline.nodes.state.snapshots import GoneNode, NodeState, Snapshots
+from pipeline.nodes.state.snapshots import DisconnectedNode, NodeState, Snapshots
 from pipeline.nodes.state.store import Store
 
 pytestmark = pytest.mark.anyio
@@ -89,7 +89,7 @@ async def test_a_removed_node_is_not_present_but_still_listed(snapshots: Snapsho
     assert await snapshots.remove("n", "a")
     assert not await snapshots.remove("n")
     assert [node.node_id for node in await reader.all()] == ["o"]
-    assert (await reader.listed())[0] == GoneNode("n", "Näme", 2)
+    assert (await reader.listed())[0] == DisconnectedNode("n", "Näme", 2)
     await snapshots.put([NODE])
     assert await reader.all() == [NODE, replace(NODE, node_id="o")]
 
@@ -98,7 +98,7 @@ async def test_a_node_without_presence_counts_as_gone(snapshots: Snapshots, stor
     await snapshots.put([NODE])
     assert await store.do("DEL", store.keys.node_presence("n"))  # as if it had expired
     assert await snapshots.all() == []
-    assert await snapshots.listed() == [GoneNode("n", "Näme", 2)]
+    assert await snapshots.listed() == [DisconnectedNode("n", "Näme", 2)]
 
 
 async def test_when_redis_was_emptied_all_nodes_are_there_at_the_next_turn(

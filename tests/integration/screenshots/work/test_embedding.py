@@ -37,10 +37,10 @@ def states(context: Context) -> list[str]:
 def test_a_message_without_work_gives_its_slot_back(context: Context, driver: Driver, provider: ProviderServer) -> None:
     gate = gates.gate(context, SCREENSHOT_EMBEDDINGS)
     assert gate.admit("me").granted
-    assert gate.look().in_flight == 1
+    assert gate.inspect().in_flight == 1
     guarded = gates.guarded_call(context, SCREENSHOT_EMBEDDINGS, "me")
     assert embedding.embed(context, ME, guarded) == Settled()
-    assert gate.look().in_flight == 0
+    assert gate.inspect().in_flight == 0
     assert provider.records == []
 
 
@@ -65,7 +65,7 @@ class TestLexical:
     def test_this_machine_makes_lexical_vectors(self, context: Context, driver: Driver, made: list[int]) -> None:
         assert embedding.waiting(context)
         done = driver.embed(queue="control")
-        assert (done.done, done.again) == (4, False)
+        assert (done.done, done.requeue) == (4, False)
         assert states(context) == ["succeeded"] * 4
         assert set(models_of(context, made)) == {embedding.space_of(context.settings)}
         assert not embedding.waiting(context)
@@ -74,7 +74,7 @@ class TestLexical:
         self, context: Context, driver: Driver, made: list[int]
     ) -> None:
         done = driver.embed(3, queue="control")
-        assert (done.done, done.again) == (3, True)
+        assert (done.done, done.requeue) == (3, True)
         assert driver.embed(done.size, queue="control").done == 1
 
 
@@ -95,7 +95,7 @@ def test_text_that_fails_alone_is_a_dead_letter_and_the_others_get_their_vectors
     for _ in range(20):
         settled = driver.embed(portion)
         portion = settled.size
-        if not settled.again:
+        if not settled.requeue:
             break
     assert states(context) == ["succeeded", "succeeded", "failed_permanent", "succeeded"]
     assert models_of(context, made) == ["ai:vectors", "ai:vectors", "", "ai:vectors"]
@@ -111,8 +111,8 @@ def test_one_bad_text_among_many_is_found_with_few_calls(
     titles = [*(f"n{number}" for number in range(31)), "odd"]
     hand.analyse(batch, [draft(title) for title in titles])
     provider.script.rule = refuses_odd
-    settled = Settled(size=embedding.PORTION, again=True)
-    while settled.again:
+    settled = Settled(size=embedding.PORTION, requeue=True)
+    while settled.requeue:
         settled = driver.embed(settled.size)
     assert states(context) == [*["succeeded"] * 31, "failed_permanent"]
     assert len(provider.records) <= 12  # one text a call, with all others after each, would take 63
@@ -123,7 +123,7 @@ def test_transient_error_leaves_all_nodes_waiting_for_a_retry(
 ) -> None:
     provider.push(Fault(status=503, headers={"Retry-After": "7"}))
     done = driver.embed()
-    assert (done.done, done.again, done.retry_in_s) == (0, False, 7)
+    assert (done.done, done.requeue, done.retry_in_s) == (0, False, 7)
     assert states(context) == ["pending"] * 4
     assert driver.embed() == Settled(), "the nodes wait"
     driver.skip_waits()
@@ -133,7 +133,7 @@ def test_transient_error_leaves_all_nodes_waiting_for_a_retry(
 def test_closed_gate_costs_no_call(context: Context, driver: Driver, provider: ProviderServer, made: list[int]) -> None:
     queue_control.pause(context, SCREENSHOT_EMBEDDINGS, 60)
     done = driver.embed()
-    assert (done.done, done.again) == (0, False)
+    assert (done.done, done.requeue) == (0, False)
     assert done.retry_in_s
     assert provider.records == []
 

@@ -59,7 +59,7 @@ def test_model_makes_nodes_and_edges_whose_provenance_names_it(
 ) -> None:
     batch = analysed()
     made = driver.expand(batch)
-    assert (made.done, made.again) == (True, False)
+    assert (made.done, made.requeue) == (True, False)
     event, plan = nodes_of(context)
     assert (event.title, event.kind, event.made_by) == ("Writing a test, expanded", "event", "model")
     assert (plan.title, plan.kind, plan.thread_id) == ("Go on with Writing a test", "plan", event.thread_id)
@@ -104,7 +104,7 @@ def test_unusable_reply_is_repaired_once(
     batch = analysed()
     provider.push(Fault(status=200, text='{"nodes": []}'))
     made = driver.expand(batch)
-    assert (made.done, made.again) == (False, True)
+    assert (made.done, made.requeue) == (False, True)
     row = row_of(context, batch)
     assert (row.status, row.attempts, row.ask) == ("pending", 0, "repair")
     assert driver.expand(batch).done
@@ -118,7 +118,7 @@ def test_segments_become_nodes_directly_after_two_unusable_replies(
 ) -> None:
     models.expand = lambda _: "no JSON at all"
     batch = analysed()
-    assert driver.expand(batch).again
+    assert driver.expand(batch).requeue
     assert driver.expand(batch).done
     assert len(provider.records) == 2
     (node,) = nodes_of(context)
@@ -153,7 +153,7 @@ def test_segments_become_nodes_directly_after_three_failures_of_the_text_model(
     provider.push(*[Fault(status=500)] * 3)
     for attempt in (1, 2):
         made = driver.expand(batch)
-        assert (made.done, made.again, bool(made.retry_in_s)) == (False, False, True)
+        assert (made.done, made.requeue, bool(made.retry_in_s)) == (False, False, True)
         row = row_of(context, batch)
         assert (row.status, row.attempts) == ("failed", attempt)
         assert driver.expand(batch).status is None, "not due"
@@ -185,7 +185,7 @@ def test_closed_gate_uses_no_attempt_and_the_message_queues_again(
     batch = analysed()
     queue_control.pause(context, SCREENSHOT_TEXT, None)
     made = driver.expand(batch)
-    assert (made.done, made.again) == (False, True)
+    assert (made.done, made.requeue) == (False, True)
     row = row_of(context, batch)
     assert (row.status, row.attempts, row.claim_id) == ("pending", 0, None)
     assert provider.records == []
@@ -348,7 +348,7 @@ def test_unexpected_error_makes_a_dead_letter_without_a_claim(
     with monkeypatch.context() as patched:
         patched.setattr(expansion, "with_threads", broken)
         made = driver.expand(batch)
-    assert (made.done, made.again) == (False, False)
+    assert (made.done, made.requeue) == (False, False)
     assert "unexpected KeyError" in queries.dead_letters(context)[0].reason
     assert FLOW.holders(context) == set()
     service.replay(context, "batch")

@@ -81,11 +81,11 @@ def test_unusable_reply_is_repaired_once_by_a_second_message(
     analysis.claim(context, batch)
     provider.push(Fault(status=200, text='{"segments": 5}'))
     looked = driver.analyse(batch)
-    assert (looked.status, looked.again) == (WorkStatus.PENDING, True)
+    assert (looked.status, looked.requeue) == (WorkStatus.PENDING, True)
     row = shard_rows(context)[0]
     assert (row.status, row.attempts, row.ask, row.reply) == ("pending", 0, "repair", '{"segments": 5}')
     assert used_calls(context) == []
-    assert not driver.analyse(batch).again
+    assert not driver.analyse(batch).requeue
     asked = provider.records[1].body["messages"][1]["content"]
     assert "segments: Input should be a valid list" in asked[0]["text"]
     assert len(asked) == 4  # the repair repeats the pictures
@@ -192,10 +192,10 @@ def test_rate_limited_shard_waits_at_the_gate_without_an_attempt(
     batch, _ = new_batch()
     analysis.claim(context, batch)
     provider.push(Fault(status=429, headers={"Retry-After": "300"}))
-    assert driver.analyse(batch).again
+    assert driver.analyse(batch).requeue
     assert [(row.status, row.attempts) for row in shard_rows(context)] == [("pending", 0)] * 2
     # The gate is closed now, so no message is sent.
-    assert driver.analyse(batch).again
+    assert driver.analyse(batch).requeue
     assert len(provider.records) == 1
     assert gates.closed_because(context, SCREENSHOT_VISION)
 
@@ -206,7 +206,7 @@ def test_shard_before_a_closed_gate_goes_back_without_an_attempt_and_without_a_c
     batch, _ = new_batch()
     analysis.claim(context, batch)
     queue_control.pause(context, SCREENSHOT_VISION, None)
-    assert driver.analyse(batch).again
+    assert driver.analyse(batch).requeue
     assert [(row.status, row.attempts, row.claim_id) for row in shard_rows(context)] == [("pending", 0, None)] * 2
     assert provider.records == []
     assert traced(context) == []
