@@ -2,9 +2,9 @@
 
     python deploy/install.py ENVIRONMENT/bin/python ARGUMENTS [-- ARGUMENTS …]
 
-Each group holds the arguments of one `pip install`, of those that uv has too. The Python that runs this gets uv by its
-hash. uv does not read pip's configuration, so it gets pip's indexes and certificates as variables. With
-`INSTALLER=pip` in the environment, pip installs.
+Each group holds the arguments of one `pip install`, limited to those that uv has too. The Python that runs this
+script gets uv by its hash. uv does not read pip's configuration, so it gets pip's indexes and certificates as
+variables. With `INSTALLER=pip` in the environment, pip installs.
 """
 
 import ast
@@ -40,7 +40,7 @@ _DETAIL = re.compile(r" [+~-] |  (Downloading|Using cached) |(Ignoring|Installin
 
 
 def main(python: str, groups: Sequence[Sequence[str]], installer: str) -> bool:
-    """Install each group of arguments into the environment of `python`; whether all went well."""
+    """Install each group of arguments into the environment of `python`. Return whether all succeeded."""
     if installer not in {"uv", "pip"}:
         sys.exit(f"INSTALLER is uv or pip, not {installer}")
     if installer == "uv":
@@ -61,7 +61,7 @@ def get_uv() -> bool:
 
 
 def _run(command: Sequence[str], environment: Mapping[str, str]) -> bool:
-    """Whether the command ended well. Its output is progress, and goes to standard error without the details."""
+    """Return whether the command succeeded. Its output goes to standard error as progress, without the details."""
     with subprocess.Popen(  # noqa: S603  # the Makefile and the Dockerfiles give the arguments
         command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     ) as process:
@@ -78,31 +78,31 @@ def _answer(command: Sequence[str]) -> str:
 
 
 def _pip_settings() -> dict[str, str]:
-    """What files and the environment tell pip, by pip's names."""
+    """Return pip's settings from files and the environment, by pip's names."""
     listed = _answer([*PIP, "config", "list"])
-    found = re.findall(r"^(global|install|:env:)\.([\w-]+)=(.+)$", listed, re.MULTILINE)
-    found.sort(key=lambda setting: _SECTIONS.index(setting[0]))
-    return {name: ast.literal_eval(value) for _, name, value in found}
+    settings = re.findall(r"^(global|install|:env:)\.([\w-]+)=(.+)$", listed, re.MULTILINE)
+    settings.sort(key=lambda setting: _SECTIONS.index(setting[0]))
+    return {name: ast.literal_eval(value) for _, name, value in settings}
 
 
 def uv_environment(python: Path) -> dict[str, str]:
-    """The environment of uv for pip's settings. What the caller has set for uv stays."""
+    """Return uv's environment for pip's settings. The caller's own settings for uv win."""
     pip = _pip_settings()
-    told = {
+    variables = {
         "UV_SYSTEM_CERTS": "1",
         "UV_INDEX_STRATEGY": "unsafe-best-match",  # pip's own: all indexes are one
     }
     for name, variable in _SOURCES.items():
         if name in pip:
-            told[variable] = ("," if name == "find-links" else " ").join(pip[name].split())
+            variables[variable] = ("," if name == "find-links" else " ").join(pip[name].split())
     cache = _answer([*UV, "cache", "dir"])
     if _device(Path(cache)) != _device(python.parent):
-        told["UV_LINK_MODE"] = "copy"  # hard links do not reach across file systems
-    return told | os.environ
+        variables["UV_LINK_MODE"] = "copy"  # hard links do not reach across file systems
+    return variables | os.environ
 
 
 def _device(folder: Path) -> int:
-    """The file system that the folder is on, or would be."""
+    """Return the file system that the folder is on, or would be on once it exists."""
     return next(path for path in (folder, *folder.parents) if path.exists()).stat().st_dev
 
 

@@ -29,7 +29,7 @@ def main() -> None:
     (ROOT / "requirements.lock").write_text("".join(runtime.values()), encoding="utf-8")
     beyond = [text for pin, text in everything.items() if pin not in runtime]
     (ROOT / "requirements-dev.lock").write_text("".join(beyond), encoding="utf-8")
-    installer = _entries("-", given="uv")
+    installer = _entries("-", stdin="uv")
     (ROOT / "requirements-uv.lock").write_text("".join(installer.values()), encoding="utf-8")
 
 
@@ -37,8 +37,8 @@ def _extras(names: Sequence[str]) -> list[str]:
     return [f"--extra={name}" for name in names]
 
 
-def _entries(*sources: str, given: str = "") -> dict[str, str]:
-    """What pip reads of each package that the sources need, by its name and version. `given` is standard input."""
+def _entries(*sources: str, stdin: str = "") -> dict[str, str]:
+    """Return the lock entry of each package that the sources need, by its pin. `stdin` is uv's standard input."""
     command = [
         *UV,
         "pip",
@@ -54,18 +54,18 @@ def _entries(*sources: str, given: str = "") -> dict[str, str]:
         "--no-header",
         "--quiet",
     ]
-    found = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True, input=given).stdout  # noqa: S603
+    requirements = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True, input=stdin).stdout  # noqa: S603
     entries = {
         match["pin"]: f"{match['pin']}{_marker(match['marker'])} \\\n{match['hashes']}"
-        for match in _ENTRY.finditer(found)
+        for match in _ENTRY.finditer(requirements)
     }
-    if not entries or set(entries) != set(_PIN.findall(found)):
-        raise SystemExit("what uv says is not understood")
+    if not entries or set(entries) != set(_PIN.findall(requirements)):
+        raise SystemExit("the output of uv has an unknown format")
     return entries
 
 
 def _marker(text: str) -> str:
-    """The marker without what holds wherever Penstock runs. A Python that is too new is told so by pip."""
+    """Return the marker without conditions that hold wherever Penstock runs. pip itself rejects a newer Python."""
     parts = [part for part in text.strip("; ").split(" and ") if part not in {_EVERYWHERE, _TESTED}]
     return f" ; {' and '.join(parts)}" if any(parts) else ""
 

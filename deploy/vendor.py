@@ -21,7 +21,7 @@ MODELS = PIPELINE / "reading" / "ocr" / "models"
 
 @dataclass(frozen=True)
 class Package:
-    """A package: `files` are those that are taken, by the names they get here. `integrity` as npm writes hashes."""
+    """A package. `files` maps paths in the package to names here; `integrity` is the hash as npm writes it."""
 
     name: str
     version: str
@@ -63,7 +63,7 @@ def check(package: Package, archive: Path) -> None:
 
 
 def fetch_wheel(package: Package, target: Path) -> None:
-    """Take the files of a wheel."""
+    """Copy the files out of a wheel."""
     pip = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary", ":all:"]
     with tempfile.TemporaryDirectory() as folder:
         subprocess.run([*pip, "--dest", folder, f"{package.name}=={package.version}"], check=True)  # noqa: S603  # as below
@@ -75,7 +75,7 @@ def fetch_wheel(package: Package, target: Path) -> None:
 
 
 def fetch(package: Package) -> None:
-    """Take the files of one package of npm."""
+    """Copy the files out of an npm package."""
     with tempfile.TemporaryDirectory() as folder:
         subprocess.run(  # noqa: S603  # names and versions stand above
             ["npm", "pack", f"{package.name}@{package.version}", "--silent"],  # noqa: S607
@@ -91,11 +91,11 @@ def fetch(package: Package) -> None:
                 if member is None:
                     sys.exit(f"{package.name} {package.version} has no {inside}")
                 lines = member.read().decode().splitlines(keepends=True)
-                kept = "".join(line for line in lines if not line.startswith("//# sourceMappingURL"))
-                (STATIC / name).write_text(kept, encoding="utf-8", newline="")
+                source = "".join(line for line in lines if not line.startswith("//# sourceMappingURL"))
+                (STATIC / name).write_text(source, encoding="utf-8", newline="")
 
 
 if __name__ == "__main__":
-    for wanted in PACKAGES:
-        fetch(wanted)
+    for package in PACKAGES:
+        fetch(package)
     fetch_wheel(LAYOUT_MODEL, MODELS)

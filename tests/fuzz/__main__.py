@@ -43,16 +43,16 @@ def main() -> int:
         print("passes")
         return 0
     names = arguments.targets or list(targets)
-    begun = time.monotonic()
+    started = time.monotonic()
     known: set[Path] = set()
     for number, (name, form) in enumerate(_turns(names)):
-        left = arguments.seconds - (time.monotonic() - begun)
+        remaining_s = arguments.seconds - (time.monotonic() - started)
         # Short turns first, so that each target has one.
-        share = min(left, 8.0 if number < 2 * len(names) else 30.0)
+        share = min(remaining_s, 8.0 if number < 2 * len(names) else 30.0)
         if share < 1:
             break
-        said = _turn(targets[name], form, int(share) + 1)
-        print(f"{name} ({form}): {said}", flush=True)
+        report = _turn(targets[name], form, int(share) + 1)
+        print(f"{name} ({form}): {report}", flush=True)
         for path in sorted(set(_kept(name)) - known):
             known.add(path)
             print(f"  {path}\n  {_why(path)}", flush=True)
@@ -76,8 +76,8 @@ def _targets() -> "dict[str, Target]":
     else:
         instrumented = nullcontext()
     with instrumented:
-        found: dict[str, Target] = importlib.import_module("tests.fuzz.targets").TARGETS
-        return found
+        targets: dict[str, Target] = importlib.import_module("tests.fuzz.targets").TARGETS
+        return targets
 
 
 def _turns(names: list[str]) -> Iterator[tuple[str, str]]:
@@ -99,8 +99,9 @@ def _turn(target: "Target", form: str, seconds: int) -> str:
         process.kill()
         process.join()
     lines = log.read_text("utf-8", "replace").splitlines()
-    said = [line for line in lines if "exec/s" in line or line.startswith("tried")]
-    return f"{said[-1].strip() if said else 'no report'}{f', ended with {process.exitcode}' * bool(process.exitcode)}"
+    reports = [line for line in lines if "exec/s" in line or line.startswith("tried")]
+    report = reports[-1].strip() if reports else "no report"
+    return f"{report}, ended with {process.exitcode}" if process.exitcode else report
 
 
 def _kept(name: str) -> list[Path]:
@@ -150,22 +151,22 @@ def _by_shapes(target: "Target", folder: Path, seconds: int) -> None:
 
 def _watched(target: "Target", data: bytes, folder: Path) -> None:
     """Run it, and keep the input if it fails at a place that is new, takes long, or takes the process along."""
-    kept = folder / f"lost-{hashlib.sha1(data, usedforsecurity=False).hexdigest()[:16]}"
-    kept.write_bytes(data)
+    input_file = folder / f"lost-{hashlib.sha1(data, usedforsecurity=False).hexdigest()[:16]}"
+    input_file.write_bytes(data)
     signal.alarm(_ONE_INPUT_S)
-    begun = time.monotonic()
+    started = time.monotonic()
     try:
         target(data)
-        took = time.monotonic() - begun
+        took = time.monotonic() - started
         failed, why = ("slow-1", f"took {took:.0f} s") if took > _SLOW_S else ("", "")
     except Exception as error:  # noqa: BLE001  # every exception is a finding
         failed, why = _place(error), "".join(traceback.format_exception(error, limit=-4))
     signal.alarm(0)
     if failed and not (to := folder / failed).exists():
-        kept.rename(to)
+        input_file.rename(to)
         to.with_suffix(".why").write_text(why[-1500:], "utf-8", "replace")
     else:
-        kept.unlink()
+        input_file.unlink()
 
 
 def _place(error: Exception) -> str:
@@ -195,8 +196,8 @@ def _by_bytes(target: "Target", folder: Path, seconds: int) -> None:
         f"-timeout={_ONE_INPUT_S}",
         f"-rss_limit_mb={_MEMORY_MB}",
     )
-    given = [f"-dict={words}"] if any(target.words) else []
-    atheris.Setup([sys.argv[0], *options, *given, str(corpus)], lambda data: _watched(target, bytes(data), folder))
+    dictionary = [f"-dict={words}"] if any(target.words) else []
+    atheris.Setup([sys.argv[0], *options, *dictionary, str(corpus)], lambda data: _watched(target, bytes(data), folder))
     atheris.Fuzz()
 
 

@@ -42,8 +42,8 @@ def _decode(data: bytes) -> None:
 
 
 def _kind(data: bytes) -> None:
-    found = filetype.detect(data)
-    assert found is None or f"image/{found}" in filetype.MIME_TYPES.values() or found == "pdf"
+    kind = filetype.detect(data)
+    assert kind is None or f"image/{kind}" in filetype.MIME_TYPES.values() or kind == "pdf"
     content_type.kind_by_head(data[: content_type.HEAD_BYTES], "a")
     with saved(data) as path:
         content_type.kind_of(path, "a.docx", LIMITS)
@@ -70,11 +70,11 @@ def _web_page(data: bytes) -> None:
 
 def _sitemap(data: bytes) -> None:
     limits = SitemapLimits(max_pages=20, max_files=5, max_bytes=100_000)
-    found = sitemap.parse(data, "the sitemap", limits)
-    assert len(found.pages) <= limits.max_pages + 1
-    assert len(found.sitemaps) <= limits.max_files + 1
+    links = sitemap.parse(data, "the sitemap", limits)
+    assert len(links.pages) <= limits.max_pages + 1
+    assert len(links.sitemaps) <= limits.max_files + 1
     here = fetch.parse_url("https://example.org/sitemap.xml")
-    for text in (*found.pages, *found.sitemaps):
+    for text in (*links.pages, *links.sitemaps):
         address = websites.address_of(text, here)
         assert address is None or address.host.endswith("example.org")
 
@@ -95,8 +95,8 @@ def _picture(data: bytes) -> None:
         if image.width * image.height > _MAX_PIXELS:
             return
     with suppress(UnitError):
-        found = fingerprint.read_frame(data)
-        assert len(found.phash) * 4 == fingerprint.HASH_BITS
+        frame = fingerprint.read_frame(data)
+        assert len(frame.phash) * 4 == fingerprint.HASH_BITS
     with saved(data) as path:
         info = survey.inspect(path, SIZES)
         assert 1 <= info.pages <= SIZES.max_pages

@@ -87,8 +87,8 @@ def _exchanged(draw: Draw, value: Any, words: Sequence[str]) -> Any:
         case 0:
             del holder[key]
         case 1:
-            other, its = draw(st.sampled_from(places))
-            holder[key] = json.loads(json.dumps(other[its]))
+            other, other_key = draw(st.sampled_from(places))
+            holder[key] = json.loads(json.dumps(other[other_key]))
         case 2 if isinstance(holder, list):
             holder.insert(key, json.loads(json.dumps(holder[key])))
         case 3 if isinstance(holder, dict) and words:

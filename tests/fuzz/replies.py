@@ -41,22 +41,22 @@ def _all_storable(value: object) -> None:
 
 def _vision(data: bytes) -> None:
     text = replies.clean(text_of(data))
-    found: list[VlmIndex] = []
+    indexes: list[VlmIndex] = []
     with suppress(replies.BadReply):
-        found.append(vision_reply.read_index(text, _SENT).value)
+        indexes.append(vision_reply.read_index(text, _SENT).value)
     with suppress(replies.BadReply):
         best = vision_reply.best_index(["", text], _SENT)
         _all_storable(best.notes)
-        found.append(best.value)
-    for index in found:
+        indexes.append(best.value)
+    for index in indexes:
         assert all(set(segment.screen_ids) <= set(_SENT) for segment in index.segments)
         _all_storable(index.model_dump())
         merged = shard_merge.merge_shards([index, _INDEX, index], 3)
         assert len(merged.segments) <= 3
         decided = expansion.with_threads(merged, _FACTS)
-        made = expansion.direct(_FACTS, decided.value, merged)
-        assert len({node.origin_key for node in made.nodes}) == len(made.nodes)
-        assert all(NOW.timestamp() > node.event_time_ms / 1000 for node in made.nodes)
+        drafts = expansion.direct(_FACTS, decided.value, merged)
+        assert len({node.origin_key for node in drafts.nodes}) == len(drafts.nodes)
+        assert all(NOW.timestamp() > node.event_time_ms / 1000 for node in drafts.nodes)
         expansion.evidence_of(merged, _FACTS)
 
 
@@ -68,12 +68,12 @@ def _expansion(data: bytes) -> None:
     if read is None:
         return
     segments = expansion.with_threads(_INDEX, _FACTS).value
-    made = expansion.expanded(_FACTS, segments, read, _INDEX)
-    _all_storable(made.notes)
-    keys = {node.origin_key for node in made.nodes}
-    assert len(keys) == len(made.nodes) >= 1
-    assert all(edge.from_key in keys and edge.to_key in keys for edge in made.edges)
-    for node in made.nodes:
+    drafts = expansion.expanded(_FACTS, segments, read, _INDEX)
+    _all_storable(drafts.notes)
+    keys = {node.origin_key for node in drafts.nodes}
+    assert len(keys) == len(drafts.nodes) >= 1
+    assert all(edge.from_key in keys and edge.to_key in keys for edge in drafts.edges)
+    for node in drafts.nodes:
         assert 0 <= node.importance <= 10
         assert set(node.screenshot_ids) <= set(_SENT.values())
         _all_storable(
@@ -85,7 +85,9 @@ def _merge(data: bytes) -> None:
     reply = node_merge.read_merge(replies.clean(text_of(data)))
     known = node_merge.MergeNode(1, NodeKind.EVENT, "t1", "A title", "A summary", ("one",))
     merged = node_merge.by_model(known, node_merge.MergeNode(2, NodeKind.EVENT, "t1", "Another"), reply)
-    _all_storable([merged.title, merged.summary, *merged.keywords, *(one.model_dump() for one in merged.entities)])
+    _all_storable(
+        [merged.title, merged.summary, *merged.keywords, *(entity.model_dump() for entity in merged.entities)]
+    )
     assert len(merged.keywords) <= 10
 
 
@@ -115,11 +117,11 @@ def _provider_error(data: bytes) -> None:
     headers = {"retry-after": text_of(status[3:]), "x-ratelimit-reset-requests": text_of(status[3:])}
     code = int(status[:3]) if status[:3].isdigit() else 429
     error = errors.from_reply(max(300, code), headers, body, _TARGET, NOW)
-    said = str(error)
-    assert len(said) <= errors.MAX_MESSAGE
-    assert is_storable(said)
-    assert "\n" not in said
-    assert "sk-secret-key" not in said
+    message = str(error)
+    assert len(message) <= errors.MAX_MESSAGE
+    assert is_storable(message)
+    assert "\n" not in message
+    assert "sk-secret-key" not in message
     assert error.retry_after_s is None or 0 <= error.retry_after_s <= errors.MAX_WAIT_S
 
 
@@ -132,9 +134,9 @@ def _provider_reply(data: bytes) -> None:
         assert is_storable(answer.model)
         assert 0 <= answer.usage.input_tokens + answer.usage.output_tokens < 1_000_000
     with suppress(UnitError):
-        found = client.embed(["one", "two"])
-        assert len(found.vectors) == 2
-        assert all(-1e39 < value < 1e39 for vector in found.vectors for value in vector)
+        embeddings = client.embed(["one", "two"])
+        assert len(embeddings.vectors) == 2
+        assert all(-1e39 < value < 1e39 for vector in embeddings.vectors for value in vector)
     client.probe()
 
 
@@ -144,17 +146,17 @@ def _node_message(data: bytes) -> None:
             with suppress(protocol.BadMessage):
                 message = protocol.parse(text, kind)
                 if message is not None:
-                    again = protocol.parse(sent := protocol.encode(message), kind)
-                    assert again is not None
-                    assert protocol.encode(again) == sent
+                    parsed = protocol.parse(sent := protocol.encode(message), kind)
+                    assert parsed is not None
+                    assert protocol.encode(parsed) == sent
 
 
 def _node_page(data: bytes) -> None:
-    found = _loaded(data)
-    made = replies.as_model(node_pages._PageResult, found)
-    if made.layout is None or made.layout.cells > node_pages._MAX_CELLS:
+    reply = _loaded(data)
+    result = replies.as_model(node_pages._PageResult, reply)
+    if result.layout is None or result.layout.cells > node_pages._MAX_CELLS:
         return
-    layout = made.layout.as_dict(1, {"a.png": "pictures/page-0001-1.png"})
+    layout = result.layout.as_dict(1, {"a.png": "pictures/page-0001-1.png"})
     _all_storable(layout)
     page = {"page": 1, "page_source": 1, "status": "COMPLETED", **layout}
     _exported([page])

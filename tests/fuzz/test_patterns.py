@@ -30,16 +30,16 @@ SHORT = {"pipeline/reading/text/chunks.py _MARKS": "the first 1,000 characters o
 def growth(pattern: "re.Pattern", method: str) -> dict[str, int]:
     """By how many steps the cost of a text three times as long exceeds what would be linear; only where it does."""
     cost = Cost(pattern)
-    found = {}
+    excess = {}
     for pump in cost.pumps():
         try:
-            one, two, three = (cost.of(method, pump(SIZE * times)) for times in (1, 2, 3))
+            once, twice, thrice = (cost.of(method, pump(SIZE * times)) for times in (1, 2, 3))
         except TooManyError:
-            found[repr(pump(2))] = 10**9
+            excess[repr(pump(2))] = 10**9
             continue
-        if three - 2 * two + one > 3 * SIZE:
-            found[repr(pump(2))] = three - 2 * two + one
-    return found
+        if thrice - 2 * twice + once > 3 * SIZE:
+            excess[repr(pump(2))] = thrice - 2 * twice + once
+    return excess
 
 
 @pytest.mark.slow
@@ -47,11 +47,11 @@ def test_every_pattern_is_linear():
     uses = all_uses()
     assert {*EXAMPLES, *SHORT} <= {use.name for use in uses}, "an exception names a pattern that is gone"
     slow = {
-        (use.place, method): found
+        (use.place, method): excess
         for use in uses
         if use.name not in SHORT
         for method in use.methods
-        if (found := growth(use.pattern or re.compile(EXAMPLES[use.name]), method))
+        if (excess := growth(use.pattern or re.compile(EXAMPLES[use.name]), method))
     }
     assert slow == {}
 

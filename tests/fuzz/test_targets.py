@@ -12,8 +12,8 @@ from tests.fuzz.targets import TARGETS
 @pytest.mark.parametrize("name", TARGETS)
 def test_a_strangers_bytes_are_read_or_refused(name):
     target = TARGETS[name]
-    for kept in target.seeds:
-        target(kept)
+    for seed in target.seeds:
+        target(seed)
 
     @settings(
         max_examples=15 if target.slow else 60, deadline=None, database=None, suppress_health_check=list(HealthCheck)
@@ -30,9 +30,9 @@ def test_what_is_mutated_is_right_before(name):
     """Else all mutations would end at the first check."""
     target = TARGETS[name]
     refused = 0
-    for made in target.usual:
+    for data in target.usual:
         try:
-            target.run(made)
+            target.run(data)
         except target.raises:
             refused += 1
     assert refused < len(target.usual)

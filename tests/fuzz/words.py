@@ -33,13 +33,13 @@ _PAGES = 30
 
 def _redis_url(data: bytes) -> None:
     text = text_of(data)
-    found, said = None, ""
+    url, message = None, ""
     try:
-        found = RedisUrl.parse(text)
+        url = RedisUrl.parse(text)
     except RedisUrlError as error:
-        said = str(error)
-    assert "secret" not in said
-    assert found is None or found.celery.isprintable()
+        message = str(error)
+    assert "secret" not in message
+    assert url is None or url.celery.isprintable()
 
 
 def _page_range(data: bytes) -> None:
@@ -62,10 +62,10 @@ def _cursor(data: bytes) -> None:
     text = text_of(data)
     for types in ((int,), (str, datetime), (float, int), (datetime, str)):
         with suppress(Refused):
-            found = pages.decode(text, *types)
-            if found is not None:
-                assert all(is_storable(part) for part in found if isinstance(part, str))
-                assert pages.decode(pages.encode(*found), *types) == found
+            key = pages.decode(text, *types)
+            if key is not None:
+                assert all(is_storable(part) for part in key if isinstance(part, str))
+                assert pages.decode(pages.encode(*key), *types) == key
 
 
 def _moment(data: bytes) -> None:
@@ -87,8 +87,8 @@ def _wait(data: bytes) -> None:
     text = text_of(data)
     wait = retry.seconds_or_date(text, NOW)
     assert wait is None or isinstance(wait, float)
-    found = errors.retry_after_s({"retry-after": text}, errors.ErrorFacts(message=text), NOW, limited=True)
-    assert found is None or 0 <= found <= errors.MAX_WAIT_S
+    wait_s = errors.retry_after_s({"retry-after": text}, errors.ErrorFacts(message=text), NOW, limited=True)
+    assert wait_s is None or 0 <= wait_s <= errors.MAX_WAIT_S
     duration = errors.duration_s(text)
     assert duration is None or isinstance(duration, float)
 
@@ -114,19 +114,19 @@ def _query(data: bytes) -> None:
         assert 0 <= begin < end <= len(text)
     assert len(fusion.excerpt(text, words, 40)) <= 42
     fulltext.terms(words)
-    for looser in (words, *fulltext.looser(words)):
-        said = looser.split()
+    for query in (words, *fulltext.looser(words)):
+        terms = query.split()
         # Only letters, digits and our own signs: nothing of a query is syntax to the database.
-        assert "\0" not in fulltext._fts5(said, " AND ")
-        assert "\\" not in fulltext._tsquery(said, " & ")
+        assert "\0" not in fulltext._fts5(terms, " AND ")
+        assert "\\" not in fulltext._tsquery(terms, " & ")
 
 
 def _docling_options(data: bytes) -> None:
     text = text_of(data)
     fields = {name: [line] for name, line in (line.partition("=")[::2] for line in text.split("\n"))}
     with suppress(Refused):
-        found, _ = options.of_form(fields)
-        assert isinstance(found.pages, str)
+        request, _ = options.of_form(fields)
+        assert isinstance(request.pages, str)
     with suppress(Refused):
         task.Task.parse(text.partition("\n")[0])
     with suppress(ValidationError):
@@ -134,8 +134,8 @@ def _docling_options(data: bytes) -> None:
 
 
 def _window(data: bytes) -> None:
-    found = foreground.of_xprop(data.decode("utf-8", "replace"))
-    assert isinstance(found.app + found.title, str)
+    window = foreground.of_xprop(data.decode("utf-8", "replace"))
+    assert isinstance(window.app + window.title, str)
     is_source_key(text_of(data))
 
 

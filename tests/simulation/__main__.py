@@ -56,16 +56,16 @@ def main() -> int:
 
 def _run(name: str, openers: Sequence[Opener], parts: Sequence[Sequence[int]], *, go_on: bool) -> int:
     """Run the seeds, and return how many failed."""
-    begun = time.monotonic()
+    started = time.monotonic()
     cores = cycle(sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else [0])
     work = [(name, opener, seeds, go_on, next(cores)) for opener, seeds in zip(openers, parts, strict=True)]
     if len(work) == 1:
         done = [run_part(*work[0])]
     else:
         with ProcessPoolExecutor(len(work), get_context("spawn")) as pool:
-            done = [one.result() for one in [pool.submit(run_part, *part) for part in work]]
+            done = [future.result() for future in [pool.submit(run_part, *part) for part in work]]
     count, failed, steps = (sum(each) for each in zip(*done, strict=True))
-    took = time.monotonic() - begun
+    took = time.monotonic() - started
     print(f"{name}: {count} seeds, {failed} failed, {steps} steps, {took:.1f} s, {count / took:.1f} seeds/s")
     return failed
 

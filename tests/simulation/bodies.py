@@ -185,7 +185,7 @@ class _Hop:
         world.sleep(world.rng.uniform(0.01, 1.0))
         kind = getattr(row, "kind", "good")
         if kind == "deadly" and world.acting and not world.calm:
-            self.fleet.provider.begun[row.id] += 1
+            self.fleet.provider.started[row.id] += 1
             world.note("unit kills its process", unit=row.id)
             world.kill(world.acting)
             world.point("dead")

@@ -162,11 +162,11 @@ class Broker:
         if self.full or not self._queued:
             return None
         lists = [list_of(queue, priority) for priority in PRIORITIES for queue in queues]
-        found = self._do("EVAL", _FETCH, len(lists) + 2, UNACKED, UNACKED_INDEX, *lists)
-        if not found:
+        raw_message = self._do("EVAL", _FETCH, len(lists) + 2, UNACKED, UNACKED_INDEX, *lists)
+        if not raw_message:
             return None
         self._queued -= 1
-        raw = json.loads(found)
+        raw = json.loads(raw_message)
         delivery = Delivery(self.messages[raw["headers"]["id"]], raw)
         delivery.message.taken_us = self.world.now_us
         self.deliveries[delivery.tag] = delivery
@@ -201,10 +201,10 @@ class Broker:
         self.deliveries.clear()
         self._queued = 0
 
-    def begun(self, message: Message) -> None:
-        """A worker handles a message. If a fault moved it to the head, count it for the messages that it passed."""
+    def started(self, message: Message) -> None:
+        """Record that a worker handles a message. If a fault moved it to the head, count it for those it passed."""
         is_first = self.waiting.pop(message.id, None) is not None
-        # A repeated delivery does not count again while the message's place says that it was begun there.
+        # A repeated delivery does not count again while its place records that a worker started it there.
         if message.moved and (is_first or message.has_ended):
             lane = (message.queue, message.priority)
             for other in self.waiting.values():
@@ -217,24 +217,28 @@ class Broker:
         """Excuse messages that wait for the place of a message that a fault touched. Returns whether there are any."""
         assert message.place
         outstanding = self.outstanding(*message.place[:2])
-        others = [one for one in outstanding if one.place == message.place and one is not message]
+        others = [other for other in outstanding if other.place == message.place and other is not message]
         for other in others:
             other.touched = True
         return bool(others)
 
-    # Looking
+    # Counts
 
     def outstanding(self, scope: str, queue: str) -> list[Message]:
-        """Count the messages of a scope in a queue, waiting or held by workers."""
+        """Return the messages of a scope in a queue, waiting or held by workers."""
         lists = [list_of(queue, priority) for priority in PRIORITIES]
-        found = self._do("EVAL", _ALL, len(lists) + 1, UNACKED, *lists)
-        messages = [self.messages[json.loads(raw)["headers"]["id"]] for raw in found]
-        return [one for one in messages if one.place and one.place[:2] == (scope, queue) and not one.leaving]
+        raw_messages = self._do("EVAL", _ALL, len(lists) + 1, UNACKED, *lists)
+        messages = [self.messages[json.loads(raw)["headers"]["id"]] for raw in raw_messages]
+        return [
+            message
+            for message in messages
+            if message.place and message.place[:2] == (scope, queue) and not message.leaving
+        ]
 
     def depth(self, queues: Sequence[str]) -> int:
         """Count the messages that wait in these queues."""
-        asked = [("LLEN", list_of(queue, priority)) for queue in queues for priority in PRIORITIES]
-        return sum(self._redis.wire.calls(asked))
+        commands = [("LLEN", list_of(queue, priority)) for queue in queues for priority in PRIORITIES]
+        return sum(self._redis.wire.calls(commands))
 
 
 def list_of(queue: str, priority: int) -> str:

@@ -145,8 +145,8 @@ class Fleet:
 
     # Names and signatures
 
-    def name(self, what: str) -> str:
-        return f"{what}{self.world.number()}"
+    def name(self, prefix: str) -> str:
+        return f"{prefix}{self.world.number()}"
 
     def clock_of(self, host: str) -> float:
         if not self.world.faults.wrong_clocks:
@@ -187,18 +187,20 @@ class Fleet:
         return Signature(self, Message(self.name("busy"), CPU, body, (number,)))
 
     def _messages(self, context: Any, scopes: Sequence[str]) -> Iterable[Messages]:
-        for one in flow.wanted(context, scopes, self.merge_priority):
-            body = self.bodies.merge if one.queue == flow.MERGE else self.bodies.page
-            scope_id = one.scope.partition(":")[2]
+        for group in flow.wanted(context, scopes, self.merge_priority):
+            body = self.bodies.merge if group.queue == flow.MERGE else self.bodies.page
+            scope_id = group.scope.partition(":")[2]
 
-            def canvas(numbers: Sequence[int], one: Any = one, body: Any = body, scope_id: str = scope_id) -> Signature:
-                made = [
-                    self.signature(body, one.scope, one.queue, number, scope_id, 1, one.priority).messages[0]
+            def canvas(
+                numbers: Sequence[int], group: Any = group, body: Any = body, scope_id: str = scope_id
+            ) -> Signature:
+                batch = [
+                    self.signature(body, group.scope, group.queue, number, scope_id, 1, group.priority).messages[0]
                     for number in numbers
                 ]
-                return Signature(self, *made)
+                return Signature(self, *batch)
 
-            yield Messages(one, canvas)
+            yield Messages(group, canvas)
 
     def as_chord(self, signature: Signature) -> Signature:
         """Send a chord's message, even if a sweep has sent the same message in the meantime."""

@@ -194,8 +194,8 @@ _WANTED = (
 def _due(context: Any) -> Iterator[str]:
     now = context.db.now()
     with context.db.read() as session:
-        found = list(session.execute(_WAITED, {"now": now}).scalars())
-    yield from found
+        scope_ids = list(session.execute(_WAITED, {"now": now}).scalars())
+    yield from scope_ids
 
 
 def _next_wait_s(context: Any) -> float | None:
@@ -203,12 +203,12 @@ def _next_wait_s(context: Any) -> float | None:
         return kernel.next_due(session, PAGES)
 
 
-def _runnable(context: Any, shut: Collection[str]) -> Iterator[str]:
+def _runnable(context: Any, closed_queues: Collection[str]) -> Iterator[str]:
     now = context.db.now()
     with context.db.read() as session:
-        found = {row.id for row in session.execute(_RUNNABLE, {"now": now}) if row.queue not in shut}
-        found |= set(session.execute(_TO_MERGE, {"now": now}).scalars())
-    yield from sorted(found)
+        scope_ids = {row.id for row in session.execute(_RUNNABLE, {"now": now}) if row.queue not in closed_queues}
+        scope_ids |= set(session.execute(_TO_MERGE, {"now": now}).scalars())
+    yield from sorted(scope_ids)
 
 
 FLOW = Flow("sim", _due, _next_wait_s, works=(PAGES, MERGES), runnable=_runnable)
@@ -216,14 +216,14 @@ FLOW = Flow("sim", _due, _next_wait_s, works=(PAGES, MERGES), runnable=_runnable
 
 def wanted(context: Any, scopes: Sequence[str], merge_priority: int) -> list[Wanted]:
     """Return the messages that these scopes' rows ask for now."""
-    now, found = context.db.now(), []
+    now, messages = context.db.now(), []
     with context.db.read() as session:
         for row in session.execute(_WANTED, {"now": now, "scopes": list(scopes)}).all():
             if row.status == ScopeState.OPEN and row.count_due:
-                found.append(Wanted(key(row.id), row.queue, min(row.places, row.count_due + row.count_held)))
+                messages.append(Wanted(key(row.id), row.queue, min(row.places, row.count_due + row.count_held)))
             elif row.status == ScopeState.READY:
-                found.append(Wanted(key(row.id), MERGE, 1, merge_priority))
-    return found
+                messages.append(Wanted(key(row.id), MERGE, 1, merge_priority))
+    return messages
 
 
 _STANDS = {

@@ -116,9 +116,9 @@ class Observer:
                 raise Violation(f"scope {key} is {status} with {done} + {failed} of {total}")
             if merged > 1 or (merged == 1) != (status == ScopeState.DONE):
                 raise Violation(f"scope {key} was merged {merged} times and is {status}")
-        for unit, begun in self.fleet.provider.begun.items():
-            if begun > MAX_ATTEMPTS + self.refunds[unit]:
-                raise Violation(f"unit {unit} was tried {begun} times, {MAX_ATTEMPTS} are allowed")
+        for unit, tries in self.fleet.provider.started.items():
+            if tries > MAX_ATTEMPTS + self.refunds[unit]:
+                raise Violation(f"unit {unit} was tried {tries} times, {MAX_ATTEMPTS} are allowed")
         if self.fleet.provider.refused_poison > MOST_POISON:
             raise Violation(f"a unit that the provider refuses each time was tried {MOST_POISON + 1} times")
         for unit, paid in self.fleet.provider.paid.items():
@@ -134,10 +134,12 @@ class Observer:
         scope, queue, _ = message.place
         row = self.scopes.get(scope.partition(":")[2])
         most = row[9] if row and queue != MERGE else 1
-        found = [one for one in self.fleet.broker.outstanding(scope, queue) if not (one.touched or self.is_late(one))]
-        if len(found) > most:
-            listed = ", ".join(f"{one.id} ({one.place[2]})" for one in found if one.place)
-            raise Violation(f"{scope} has {len(found)} messages in {queue} for {most} places: {listed}")
+        competing = [
+            other for other in self.fleet.broker.outstanding(scope, queue) if not (other.touched or self.is_late(other))
+        ]
+        if len(competing) > most:
+            listed = ", ".join(f"{other.id} ({other.place[2]})" for other in competing if other.place)
+            raise Violation(f"{scope} has {len(competing)} messages in {queue} for {most} places: {listed}")
         since = self.fleet.launching.get(self.world.running)
         was_closed = since is not None and self.closed_since is not None and self.closed_since < since
         if queue == provider.QUEUE and was_closed and not self._refuses():
@@ -201,22 +203,22 @@ class Observer:
     def no_slot_of_the_dead(self) -> None:
         """Check that workers that died long enough ago hold nothing at the gate."""
         living = {worker.main.id for worker in self.fleet.workers if worker.alive}
-        if left := self.fleet.gate.workers() - living:
-            raise Violation(f"{LOST_SLOTS_S} s after they died, {sorted(left)} have slots at the gate")
+        if dead_workers := self.fleet.gate.workers() - living:
+            raise Violation(f"{LOST_SLOTS_S} s after they died, {sorted(dead_workers)} have slots at the gate")
 
     # When a message or a worker ends
 
     def holds_nothing(self, coroutine: Any) -> None:
         """Check that a completed message has settled its claims."""
-        mine = {claim for claim, (holder, _) in self.holders.items() if holder is coroutine}
-        if left := [row[0] for row in (*self.units.values(), *self.scopes.values()) if row[3] in mine]:
-            raise Violation(f"its message is done, and {left} are still claimed by it")
+        claims = {claim for claim, (holder, _) in self.holders.items() if holder is coroutine}
+        if claimed := [row[0] for row in (*self.units.values(), *self.scopes.values()) if row[3] in claims]:
+            raise Violation(f"its message is done, and {claimed} are still claimed by it")
 
     def given_back_all(self, processes: set[str]) -> None:
         """Check that a stopped worker holds nothing."""
-        mine = {claim for claim, (_, process) in self.holders.items() if process.id in processes}
-        if left := [row[0] for row in (*self.units.values(), *self.scopes.values()) if row[3] in mine]:
-            raise Violation(f"a worker has ended, and {left} are still claimed by it")
+        claims = {claim for claim, (_, process) in self.holders.items() if process.id in processes}
+        if claimed := [row[0] for row in (*self.units.values(), *self.scopes.values()) if row[3] in claims]:
+            raise Violation(f"a worker has ended, and {claimed} are still claimed by it")
 
     # The end
 
@@ -243,8 +245,8 @@ class Observer:
         state = fleet.gate.inspect()
         if state.queue.in_flight or state.queue.reserved:
             raise Violation(f"the gate has {state.queue.in_flight} slots and {state.queue.reserved} reservations left")
-        if left := fleet.broker.depth(QUEUES):
-            raise Violation(f"{left} messages are left")
+        if messages := fleet.broker.depth(QUEUES):
+            raise Violation(f"{messages} messages are left")
         for unit, booked in self.fleet.scan("SELECT unit, COUNT(*) FROM ai_calls GROUP BY unit"):
             if booked > (paid := fleet.provider.paid[int(unit)]):
                 raise Violation(f"unit {unit} was paid {paid} times and booked {booked} times")

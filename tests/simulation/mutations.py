@@ -74,8 +74,8 @@ def _unreserved(original: Callable[..., accounts.Balance]) -> Callable[..., acco
 
 
 def _all_left_behind(session: Any, table: Any, owner: Any) -> list[str]:
-    mine = (table.c.request_id == owner.request_id, table.c.claim_id.is_not(None))
-    return list(session.execute(select(table.c.claim_id).where(*mine)).scalars())
+    owned = (table.c.request_id == owner.request_id, table.c.claim_id.is_not(None))
+    return list(session.execute(select(table.c.claim_id).where(*owned)).scalars())
 
 
 def _to_the_tail(channel: Any, message: Any) -> None:
@@ -298,21 +298,21 @@ MUTATIONS = (
 def mutated(mutation: Mutation, *, soon: bool) -> Iterator[Session | GatewaySession]:
     """Open a session without the mutation's safeguard."""
     kind = GatewaySession if mutation in GATEWAY_MUTATIONS else Session
-    with kind() as made, ExitStack() as stack:
-        made.scripts.changed.update(mutation.scripts)
+    with kind() as opened, ExitStack() as stack:
+        opened.scripts.changed.update(mutation.scripts)
         if (soon or mutation.rare) and (faults := mutation.faults):
-            made.faults = lambda _: faults
-        if isinstance(made, Session) and mutation.shape:
-            made.shape = lambda world: replace(session.shape_of(world), **mutation.shape)
+            opened.faults = lambda _: faults
+        if isinstance(opened, Session) and mutation.shape:
+            opened.shape = lambda world: replace(session.shape_of(world), **mutation.shape)
         for name, instead in mutation.names.items():
-            whose, _, attribute = name.rpartition(".")
-            if frozen := {"flow.FLOW": flow.FLOW, "flow.PAGES": flow.PAGES}.get(whose):
+            module, _, attribute = name.rpartition(".")
+            if frozen := {"flow.FLOW": flow.FLOW, "flow.PAGES": flow.PAGES}.get(module):
                 stack.callback(object.__setattr__, frozen, attribute, getattr(frozen, attribute))
                 object.__setattr__(frozen, attribute, instead)
             else:
                 stack.enter_context(patch(name, instead))
-        yield made
-        missing = set(mutation.scripts) - made.scripts.found
+        yield opened
+        missing = set(mutation.scripts) - opened.scripts.replaced
         assert not missing, f"{mutation.name}: no script says {missing}"
 
 
@@ -320,9 +320,9 @@ def seeds_until_found(
     mutation: Mutation, first: int = 0, most: int = MOST_SEEDS, *, soon: bool = False
 ) -> tuple[int, str]:
     """(how many seeds it took, what was noticed); (0, "") if nothing was. `soon`: with the faults for tests."""
-    with mutated(mutation, soon=soon) as made:
+    with mutated(mutation, soon=soon) as opened:
         for count, seed in enumerate(range(first, first + most), 1):
-            failure = made.run(seed).failure
+            failure = opened.run(seed).failure
             if failure is not None:
                 return count, f"{type(failure).__name__}: {failure}"
     return 0, ""
@@ -336,10 +336,11 @@ def main() -> int:
     missed = 0
     for mutation in (*MUTATIONS, *GATEWAY_MUTATIONS):
         if options.only in {"", mutation.name}:
-            count, what = seeds_until_found(mutation, options.first)
+            count, violation = seeds_until_found(mutation, options.first)
             missed += not count
             print(
-                f"{mutation.name:<16} {count or 'not':>5} seeds  {mutation.without}\n{'':22} {what[:150]}", flush=True
+                f"{mutation.name:<16} {count or 'not':>5} seeds  {mutation.without}\n{'':22} {violation[:150]}",
+                flush=True,
             )
     return 1 if missed else 0
 

@@ -23,11 +23,11 @@ class Provider:
     def __init__(self, world: World) -> None:
         self.world = world
         self.windows: Sequence[Window] = ()
-        self.asked: deque[int] = deque()
-        """The times of all calls, ms."""
+        self.calls_ms: deque[int] = deque()
+        """The times of all calls."""
         self.recorded: list[int] = []
         """The times of the calls on record. A call is on record once it has ended."""
-        self.begun: Counter[int] = Counter()
+        self.started: Counter[int] = Counter()
         self.paid: Counter[int] = Counter()
         self.not_counted: Counter[int] = Counter()
         self.refused_poison = 0
@@ -49,13 +49,13 @@ class Provider:
             raise RuntimeError("a call without hooks")
         hooks.ready()
         self._count()
-        asked = world.now_ms
-        self.begun[unit] += 1
+        started_ms = world.now_ms
+        self.started[unit] += 1
         caller = world.acting
         assert caller is not None
-        self.calling = [one for one in self.calling if one.alive] + [caller]
+        self.calling = [process for process in self.calling if process.alive] + [caller]
         try:
-            if len(self.calling) > self.concurrency and asked - self.emptied_at > 60_000:
+            if len(self.calling) > self.concurrency and started_ms - self.emptied_at > 60_000:
                 raise Violation(f"{len(self.calling)} calls at once, {self.concurrency} are allowed")
             hooks.sent()
             world.sleep(world.rng.uniform(0.05, 2.0))
@@ -65,7 +65,7 @@ class Provider:
                 world.point("dead")
         finally:
             self._ended(caller)
-        self.recorded.append(asked)
+        self.recorded.append(started_ms)
         self._fail(unit, kind)
         self.paid[unit] += 1
         return f"result of {unit}"
@@ -94,12 +94,12 @@ class Provider:
 
     def _count(self) -> None:
         now = self.world.now_ms
-        self.asked.append(now)
-        while self.asked and self.asked[0] < now - 120_000:
-            self.asked.popleft()
+        self.calls_ms.append(now)
+        while self.calls_ms and self.calls_ms[0] < now - 120_000:
+            self.calls_ms.popleft()
         for window in self.windows:
             since = now - window.window_s * 1000
-            used = sum(when > since for when in self.asked)
+            used = sum(when > since for when in self.calls_ms)
             excused = sum(when > since - 1000 for when in self.forgiven)
             if used > window.limit + excused:
                 raise Violation(f"{used} calls in {window.window_s} s, {window.limit} are allowed")
@@ -108,7 +108,7 @@ class Provider:
         """Note that an emptied Redis forgot the running calls, and those whose process died before it recorded them."""
         self.emptied_at = self.world.now_ms
         known = sum(when >= self.world.now_ms - 120_000 for when in self.recorded)
-        self.forgiven += [self.world.now_ms] * (len(self.asked) - known)
+        self.forgiven += [self.world.now_ms] * (len(self.calls_ms) - known)
 
     def on_record(self, within_s: float) -> Usage:
         """Return the calls on record, from which the gates are filled."""

@@ -29,14 +29,14 @@ class Scripts:
         self.wakes: set[str] = set()
         self.changed: dict[str, str] = {}
         """Texts of scripts that a mutation replaces."""
-        self.found: set[str] = set()
+        self.replaced: set[str] = set()
         """Those of these texts that occurred."""
 
     def load(self, redis: "SimulatedRedis", text: str) -> str:
         if text not in self.sha:
             changed = text
             for old, new in self.changed.items():
-                self.found |= {old} if old in changed else set()
+                self.replaced |= {old} if old in changed else set()
                 changed = changed.replace(old, new)
             virtual = on_virtual_time(changed)
             self.sha[text] = sha1(virtual.encode(), usedforsecurity=False).hexdigest()
@@ -68,25 +68,25 @@ class SimulatedRedis(Redis):
         if world.chance(world.faults.repeat):
             world.note("redis repeats", command=args[0])
             self._do(*args, **options)
-        found = self._do(*args, **options)
+        answer = self._do(*args, **options)
         self.spoke()
         world.point(f"after {args[0]}")
-        return found
+        return answer
 
     def _do(self, *args: Any, **options: Any) -> Any:
         options.pop("keys", None)
-        found = self.wire.call(*args)
+        answer = self.wire.call(*args)
         callback = self.response_callbacks.get(args[0])
-        return callback(found, **options) if callback else found
+        return callback(answer, **options) if callback else answer
 
     def register_script(self, script: Any) -> Any:
         sha, wakes = self.scripts.load(self, script), script in self.scripts.wakes
 
         def run(keys: Sequence[str] = (), args: Sequence[Any] = (), client: Any = None) -> Any:
-            found = self.execute_command("EVALSHA", sha, len(keys), *keys, *args, self.world.now_ms)
+            answer = self.execute_command("EVALSHA", sha, len(keys), *keys, *args, self.world.now_ms)
             if wakes:
                 self.after_gate()
-            return found
+            return answer
 
         return run
 

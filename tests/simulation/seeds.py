@@ -19,9 +19,9 @@ TOLD = 1000
 def report(world: World, command: str = "make simulate") -> str:
     """Describe a failure: the command to repeat it, the broken invariant, and the last steps."""
     lines = [f"{command} SEED={world.seed}", f"{type(world.failure).__name__}: {world.failure}", f"{world.faults}"]
-    for now_us, who, what, fields in list(world.trace)[-SHOWN:]:
-        told = " ".join(f"{name}={value}" for name, value in fields.items())
-        lines.append(f"{now_us / 1e6:10.3f} s  {who:<14} {what} {told}")
+    for now_us, actor, event, fields in list(world.trace)[-SHOWN:]:
+        values = " ".join(f"{name}={value}" for name, value in fields.items())
+        lines.append(f"{now_us / 1e6:10.3f} s  {actor:<14} {event} {values}")
     return "\n".join(lines)
 
 

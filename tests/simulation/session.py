@@ -60,7 +60,7 @@ class Session:
         self.faults: Callable[[random.Random], Faults] = faults_of
 
     def __enter__(self) -> "Session":
-        folder = Path(tempfile.mkdtemp(prefix="sim", dir=next((one for one in MEMORY if Path(one).is_dir()), None)))
+        folder = Path(tempfile.mkdtemp(prefix="sim", dir=next((path for path in MEMORY if Path(path).is_dir()), None)))
         self._stack.callback(shutil.rmtree, folder, ignore_errors=True)
         socket = folder / "s"
         command = [find_server(), "--port", "0", "--unixsocket", str(socket), "--save", "", "--appendonly", "no"]

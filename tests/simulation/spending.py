@@ -41,7 +41,7 @@ class Spending:
         return PRICE if self.is_capped else 0.0
 
     def admit(self, tx: Tx, scope_id: str, queue: str, units: int) -> None:
-        """As a request does that hands in a scope. Raises `OverCap`; once faults are over, there is no cap."""
+        """Reserve the scope's budget, as its request does. Raises `OverCap`; the cap ends with the faults."""
         if not self.is_capped or queue != provider.QUEUE:
             return
         tx.settings.api.spend_per_day = 0 if self._fleet.world.calm else CAP
@@ -77,7 +77,7 @@ class Spending:
 
 
 def unfinished(session: Session, scope_ids: Collection[str]) -> set[str]:
-    """The scopes that may still make calls."""
+    """Return the scopes that may still make calls."""
     works = SCOPES.c.status.not_in([ScopeState.DONE, ScopeState.FAILED])
-    found: Any = session.execute(select(SCOPES.c.id).where(SCOPES.c.id.in_(scope_ids), works)).scalars()
-    return set(found)
+    unfinished_ids: Any = session.execute(select(SCOPES.c.id).where(SCOPES.c.id.in_(scope_ids), works)).scalars()
+    return set(unfinished_ids)

@@ -29,12 +29,12 @@ DEAR = {"reservations", "outage"}
 @pytest.mark.parametrize(
     "mutation",
     [
-        pytest.param(one, id=one.name, marks=[pytest.mark.rotating] if one.name in DEAR else [])
-        for one in (*MUTATIONS, *GATEWAY_MUTATIONS)
-        if one.name in SOON
+        pytest.param(each, id=each.name, marks=[pytest.mark.rotating] if each.name in DEAR else [])
+        for each in (*MUTATIONS, *GATEWAY_MUTATIONS)
+        if each.name in SOON
     ],
 )
 def test_the_simulation_notices_a_removed_safeguard(mutation: Mutation) -> None:
-    count, what = seeds_until_found(mutation, most=MOST_SEEDS, soon=True)
+    count, violation = seeds_until_found(mutation, most=MOST_SEEDS, soon=True)
     assert count, "nothing was noticed"
-    assert what.startswith("Violation"), what
+    assert violation.startswith("Violation"), violation

@@ -32,8 +32,8 @@ KEPT_OF_GATEWAYS = {
 
 @pytest.fixture(scope="module")
 def session() -> Iterator[Session]:
-    with Session() as made:
-        yield made
+    with Session() as opened:
+        yield opened
 
 
 def test_seeds_that_once_failed_hold_and_give_the_same_run_whatever_ran_before(session: Session) -> None:

@@ -96,7 +96,7 @@ class Worker:
             return
 
         def renew() -> None:
-            pool = {one.id for one in self.pool if one.alive and one is not self.main}
+            pool = {process.id for process in self.pool if process.alive and process is not self.main}
             presence = Presence(self.fleet.redis)
             try:
                 presence.renew(self.main.id, PRESENCE_TTL_S, sorted(pool))
@@ -142,7 +142,7 @@ class Worker:
     def begin(self, delivery: Delivery) -> None:
         """Hand a message to the pool."""
         working = [] if self.threads else list(self.busy.values())
-        process = next(one for one in self.pool if one.alive and one not in working)
+        process = next(child for child in self.pool if child.alive and child not in working)
         self.busy[delivery.tag] = process
         self.fleet.observer.admitted(delivery.message)
         self.world.at(0.0005, lambda: self._start(delivery, process))
@@ -153,7 +153,7 @@ class Worker:
 
     def _work(self, delivery: Delivery) -> None:
         message, world = delivery.message, self.world
-        self.fleet.broker.begun(message)
+        self.fleet.broker.started(message)
         world.note("begins", message=message.id, place=message.place or message.queue)
         try:
             task = SimpleNamespace(request=Request(delivery), replace=_replace)
@@ -180,7 +180,7 @@ class Worker:
             return
         self.pool.remove(process)
         self.pool.append(self._process())
-        for tag in [tag for tag, one in self.busy.items() if one is process]:
+        for tag in [tag for tag, holder in self.busy.items() if holder is process]:
             del self.busy[tag]
             if delivery := self.fleet.broker.deliveries.get(tag):
                 delivery.message.touched = True
@@ -205,19 +205,21 @@ class Worker:
     def _unacknowledged(self) -> list[Delivery]:
         """Return the messages that the worker has read but not acknowledged."""
         own = (self.busy, self.taking, self.consumer.held)
-        return [one for one in self.fleet.broker.deliveries.values() if any(one.tag in tags for tags in own)]
+        return [
+            delivery for delivery in self.fleet.broker.deliveries.values() if any(delivery.tag in tags for tags in own)
+        ]
 
     def end(self) -> None:
         """Stop the worker: it returns its messages, and no attempt counts. As `tasks.presence.Identity._end`."""
         self.world.note("worker ends", worker=self.name)
-        mine = {one.id for one in (self.main, *self.pool)}
+        process_ids = {process.id for process in (self.main, *self.pool)}
         self.died()
         leaving = Process(f"{self.name}:0:end", self, mortal=False, clock_s=self.clock_s)
 
         def leave() -> None:
-            FLOW.release_all(self.fleet.context, sorted(mine))
-            self.fleet.observer.given_back_all(mine)
-            Presence(self.fleet.redis).leave(*sorted(mine))
+            FLOW.release_all(self.fleet.context, sorted(process_ids))
+            self.fleet.observer.given_back_all(process_ids)
+            Presence(self.fleet.redis).leave(*sorted(process_ids))
 
         self.world.spawn(leaving, lambda: self.fleet.trying(leave))
 

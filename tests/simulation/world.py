@@ -123,10 +123,10 @@ class World:
         """Decide at random whether a fault happens."""
         return bool(likely) and not self.calm and self.rng.random() < likely
 
-    def note(self, what: str, **fields: Any) -> None:
+    def note(self, event: str, **fields: Any) -> None:
         """Add a line to the trace."""
         self.steps += 1
-        self.trace.append((self.now_us, self.acting.id if self.acting else "world", what, fields))
+        self.trace.append((self.now_us, self.acting.id if self.acting else "world", event, fields))
 
     # Events
 

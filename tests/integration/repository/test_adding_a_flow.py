@@ -59,9 +59,9 @@ def test_the_flow_of_the_page_works(tmp_path: Path, redis_url: str, sqlite_url: 
     command = [sys.executable, str(USE), str(file), str(tmp_path / "missing")]
     done = subprocess.run(command, check=False, env=env, cwd=tmp_path, capture_output=True, text=True, timeout=170)
     assert done.returncode == 0, done.stderr
-    said = json.loads(done.stdout)
+    report = json.loads(done.stdout)
     digest = sha256(b"content").hexdigest()
-    assert said == {
+    assert report == {
         "differences": [],
         "holders": ["dead"],
         "figures": {"checksums": {"PENDING": 1, "DONE": 2}},
@@ -69,5 +69,5 @@ def test_the_flow_of_the_page_works(tmp_path: Path, redis_url: str, sqlite_url: 
         "attempts": 2,
         "waits": True,
         "claims": [None, None, None],
-        "told": ["checksum.pending", "checksum.running", "checksum.done"],
+        "events": ["checksum.pending", "checksum.running", "checksum.done"],
     }

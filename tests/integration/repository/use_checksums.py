@@ -33,13 +33,13 @@ def row(checksum_id: str) -> Any:
         return session.execute(select(CHECKSUMS).where(CHECKSUMS.c.id == checksum_id)).one()
 
 
-def told(checksum_id: str) -> list[str]:
+def event_types(checksum_id: str) -> list[str]:
     with context.db.read() as session:
-        return [one.type for one in outbox.after(session, 0, 100) if one.scope_id == checksum_id]
+        return [event.type for event in outbox.after(session, 0, 100) if event.scope_id == checksum_id]
 
 
 def main(file: str, missing: str) -> None:
-    """Print what became of a file, of one that is missing, and of one that a dead worker holds."""
+    """Print the outcome of an existing file, of a missing file, and of a file that a dead worker holds."""
     migrate(context.db)
     now = datetime.now(UTC)
     held = {"status": Status.RUNNING, "attempts": 1, **new_claim(Owner("dead", "delivery"), now, 60).columns}
@@ -51,20 +51,20 @@ def main(file: str, missing: str) -> None:
     with start_worker(app, pool="solo", perform_ping_check=False, shutdown_timeout=30):
         wait_until(lambda: row(done).status == Status.DONE and row(absent).error, 60, "the worker has done its work")
         TASKS.sweep({"dead"})
-        wait_until(lambda: row("held").status == Status.DONE, 60, "what the dead worker held is done")
+        wait_until(lambda: row("held").status == Status.DONE, 60, "another worker completed the dead worker's unit")
     with context.db.engine.connect() as connection:
         differences = compare_metadata(MigrationContext.configure(connection), Base.metadata)
-    said = {
+    report = {
         "differences": [str(change) for change in differences if "checksums" in str(change)],
         "holders": sorted(holders),
         "figures": flow.figures(context),
         "results": [row(done).result, row("held").result],
         "attempts": row("held").attempts,
         "waits": row(absent).next_run_at is not None,
-        "told": told(done),
+        "events": event_types(done),
         "claims": [row(name).claim_id for name in (done, absent, "held")],
     }
-    sys.stdout.write(json.dumps(said))
+    sys.stdout.write(json.dumps(report))
 
 
 main(*sys.argv[1:])

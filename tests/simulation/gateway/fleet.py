@@ -107,10 +107,10 @@ class Fleet:
 
     @property
     def hosts(self) -> list[Host]:
-        return [one.host for one in self.gateways]
+        return [gateway.host for gateway in self.gateways]
 
     def some_gateway(self) -> GatewayHost | None:
-        living = [one for one in self.gateways if one.host.alive and not one.instance.ending]
+        living = [gateway for gateway in self.gateways if gateway.host.alive and not gateway.instance.ending]
         return self.world.rng.choice(living) if living else None
 
     # Start
@@ -137,8 +137,8 @@ class Fleet:
     def _begin_faults(self) -> None:
         world, faults = self.world, self.world.faults
         world.regularly(faults.flush_every_s, self._flush)
-        world.regularly(faults.kill_worker_every_s, lambda: self._some(lambda one: world.kill(one.host)))
-        world.regularly(faults.end_worker_every_s, lambda: self._some(lambda one: one.stop()))
+        world.regularly(faults.kill_worker_every_s, lambda: self._some(lambda gateway: world.kill(gateway.host)))
+        world.regularly(faults.end_worker_every_s, lambda: self._some(lambda gateway: gateway.stop()))
         world.regularly(faults.freeze_every_s, lambda: self._some(self._freeze))
         world.regularly(faults.kill_node_every_s, lambda: world.rng.choice(list(self.nodes.values())).die())
         world.regularly(faults.cut_every_s, lambda: world.rng.choice([*self.nodes.values(), *self.askers]).cut())
@@ -243,14 +243,14 @@ class Fleet:
             for request_id, message in asker.answers.items():
                 if request_id.startswith("last") and message.get("error"):
                     self.world.fail(f"{request_id}, asked when all was well, failed: {message}")
-        await self._until(lambda: not self.observer.left(), SETTLE_S, "left over")
+        await self._until(lambda: not self.observer.remains(), SETTLE_S, "left over")
 
     def _open(self) -> list[str]:
-        return [f"{one.name}: {request_id}" for one in self.askers for request_id in one.waits]
+        return [f"{asker.name}: {request_id}" for asker in self.askers for request_id in asker.waits]
 
     async def _until(self, condition: Any, within_s: float, otherwise: str) -> None:
         end_s = self.world.loop.time() + within_s
         while not condition():
             if self.world.loop.time() > end_s:
-                self.world.fail(f"{otherwise} within {within_s:.0f} s: {self._open() or self.observer.left()}")
+                self.world.fail(f"{otherwise} within {within_s:.0f} s: {self._open() or self.observer.remains()}")
             await asyncio.sleep(0.25)

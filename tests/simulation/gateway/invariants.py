@@ -58,31 +58,31 @@ class Observer:
     def probes(self, name: str, keys: Sequence[Any]) -> list[tuple[Any, ...]]:
         """Return the commands to run after a script."""
         if name in _JOBS:
-            asked: list[tuple[Any, ...]] = [("HGETALL", keys[0])]
-            return asked + ([("GET", keys[2])] if name == "job_finish" else [])
+            commands: list[tuple[Any, ...]] = [("HGETALL", keys[0])]
+            return commands + ([("GET", keys[2])] if name == "job_finish" else [])
         if name in _SLOTS:
             return [("ZCOUNT", keys[0], f"({self._world.now_ms}", "+inf")]
         return [("EXISTS", keys[0])] if name in _REQUESTS and ":requests:" in keys[0] else []
 
     def observe(
-        self, host: Host | None, name: str, keys: Sequence[Any], args: Sequence[Any], answer: Any, found: Sequence[Any]
+        self, host: Host | None, name: str, keys: Sequence[Any], args: Sequence[Any], answer: Any, probed: Sequence[Any]
     ) -> None:
         """Check a script's effect."""
         if isinstance(answer, Exception):
             self._world.fail(f"{name}: {answer}")
         elif name in _JOBS:
-            self._job(host, name, args, found)
+            self._job(host, name, args, probed)
         elif name in _SLOTS:
             job_id = str(args[0])
             is_done = self.jobs.get(job_id, {}).get("state") in DONE
             if name == "slot_reserve" and (host is None or is_done):
                 self._reserved_late.add((keys[0], job_id))
-            self._slots(keys[0], args, found[0])
+            self._slots(keys[0], args, probed[0])
         else:
             self._request(name, keys, args, answer)
 
-    def _job(self, host: Host | None, name: str, args: Sequence[Any], found: Sequence[Any]) -> None:
-        pairs = [part.decode(errors="replace") for part in found[0]]
+    def _job(self, host: Host | None, name: str, args: Sequence[Any], probed: Sequence[Any]) -> None:
+        pairs = [part.decode(errors="replace") for part in probed[0]]
         row = dict(zip(pairs[::2], pairs[1::2], strict=True))
         if not row:
             return
@@ -104,7 +104,7 @@ class Observer:
         if before["state"] in DONE and any(before.get(field) != row.get(field) for field in _KEPT):
             self._world.fail(f"{name} changed a job that was done: {before} {row}")
         if name == "job_finish":
-            self._finished(args, before, row, found[1])
+            self._finished(args, before, row, probed[1])
         if name == "job_retry":
             self._retried(args, row)
         if name == "job_release" and host in self._fleet.hosts:
@@ -146,14 +146,14 @@ class Observer:
         if name in {"job_dispatch", "job_retry"} and before["attempt"] != attempt:
             self._world.fail(f"{name} of attempt {attempt} counted for {before}")
 
-    def _finished(self, args: Sequence[Any], before: Row, row: Row, kept: bytes) -> None:
+    def _finished(self, args: Sequence[Any], before: Row, row: Row, result: bytes) -> None:
         job_id = row["job_id"]
         self.finished += 1
-        if before["state"] in DONE and kept not in self.results[job_id]:
-            self._world.fail(f"job {job_id} has a second result: {kept!r}")
+        if before["state"] in DONE and result not in self.results[job_id]:
+            self._world.fail(f"job {job_id} has a second result: {result!r}")
         if str(args[0]) and before["state"] not in WITH_NODE:
             self._world.fail(f"a node's result counted for {before}")
-        self.results.setdefault(job_id, []).append(kept)
+        self.results.setdefault(job_id, []).append(result)
 
     def _retried(self, args: Sequence[Any], row: Row) -> None:
         self.retried += 1
@@ -183,16 +183,16 @@ class Observer:
             if not self._server.ask("EXISTS", lock):
                 self._locks.pop(lock, None)
             return
-        taken = answer == 1 if name == "request_take_over" else answer[1] == 1
-        if name == "request_bind" and taken:
+        is_taken = answer == 1 if name == "request_take_over" else answer[1] == 1
+        if name == "request_bind" and is_taken:
             self._bound.add(str(args[0]))
         home = str(args[0] if name == "request_take_over" else args[1])
-        who, until_ms = self._locks.get(lock, ("", 0))
-        if taken and name == "request_take_over" and who not in {"", home} and self._world.now_ms < until_ms:
+        holder, until_ms = self._locks.get(lock, ("", 0))
+        if is_taken and name == "request_take_over" and holder not in {"", home} and self._world.now_ms < until_ms:
             self._world.fail(
-                f"{home} took the lock {lock} of {who}, which has it for {until_ms - self._world.now_ms} ms"
+                f"{home} took the lock {lock} of {holder}, which has it for {until_ms - self._world.now_ms} ms"
             )
-        if taken and not (name == "request_bind" and self._world.now_ms < until_ms):
+        if is_taken and not (name == "request_bind" and self._world.now_ms < until_ms):
             self._locks[lock] = (home, self._world.now_ms + int(args[1] if name == "request_take_over" else args[3]))
 
     # Clients' views
@@ -211,29 +211,31 @@ class Observer:
             message["attempt"],
         ):
             self._world.fail(f"request {request_key} has another's answer: {message}")
-        kept = self.results.get(job_id, [])
-        if not any(result["nonce"].encode() in one for one in kept):
-            self._world.fail(f"request {request_key} has an answer that did not count: {message}, kept is {kept!r}")
+        kept_results = self.results.get(job_id, [])
+        if not any(result["nonce"].encode() in kept_result for kept_result in kept_results):
+            self._world.fail(
+                f"request {request_key} has an answer that did not count: {message}, kept is {kept_results!r}"
+            )
 
     # The end
 
-    def left(self) -> list[str]:
+    def remains(self) -> list[str]:
         """Return what is left in Redis after all jobs are done."""
         ask, keys, fleet = self._server.ask, self._fleet.keys, self._fleet
-        left = [
+        remains = [
             f"job {row['job_id'][:6]} is {row['state']}"
             for row in self.jobs.values()
             if row["state"] != JobState.RELEASED
         ]
         for node_id in fleet.nodes:
             held = ask("ZRANGEBYSCORE", keys.reserved(node_id), f"({self._world.now_ms}", "+inf")
-            left += [f"{node_id} has a slot reserved for {job.decode()[:6]}" for job in held]
+            remains += [f"{node_id} has a slot reserved for {job.decode()[:6]}" for job in held]
         for pool in ask("SMEMBERS", keys.pools):
-            left += [f"job {job.decode()[:6]} waits in line" for job in ask("HKEYS", keys.waiting(pool.decode())[2])]
-        for one in fleet.gateways:
-            left += [f"{one.host.id} still schedules {job_id[:6]}" for job_id in one.instance.dispatch.jobs]
-            for link in one.instance.nodes.values():
-                left += [f"{one.host.id} thinks {link.id} has {job_id[:6]}" for job_id in link.jobs]
-        for (stream,) in ((keys.inbox(one.instance.instance_id),) for one in fleet.gateways):
-            left += [f"{count} messages in {stream}"] if (count := ask("XLEN", stream)) else []
-        return left
+            remains += [f"job {job.decode()[:6]} waits in line" for job in ask("HKEYS", keys.waiting(pool.decode())[2])]
+        for gateway in fleet.gateways:
+            remains += [f"{gateway.host.id} still schedules {job_id[:6]}" for job_id in gateway.instance.dispatch.jobs]
+            for link in gateway.instance.nodes.values():
+                remains += [f"{gateway.host.id} thinks {link.id} has {job_id[:6]}" for job_id in link.jobs]
+        for (stream,) in ((keys.inbox(gateway.instance.instance_id),) for gateway in fleet.gateways):
+            remains += [f"{count} messages in {stream}"] if (count := ask("XLEN", stream)) else []
+        return remains

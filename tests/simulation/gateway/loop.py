@@ -38,10 +38,10 @@ class LoopWorld(World):
         self.loop = Loop(self)
         self.broken: asyncio.Future[None] = self.loop.create_future()
 
-    def note(self, what: str, **fields: Any) -> None:
+    def note(self, event: str, **fields: Any) -> None:
         acting = _ACTING.get()
         self.steps += 1
-        self.trace.append((self.now_us, acting.id if acting else "world", what, fields))
+        self.trace.append((self.now_us, acting.id if acting else "world", event, fields))
 
     def fail(self, why: BaseException | str) -> None:
         """Record a broken invariant, which ends the seed. Raises nothing, because the acting code might swallow it."""
@@ -75,10 +75,10 @@ class LoopWorld(World):
             self.loop.call_soon(callback, *args, context=context)
         for _ in range(200):
             self._go_on()
-            left = [task for task in self.loop.tasks if not task.done()]
-            if not left:
+            pending = [task for task in self.loop.tasks if not task.done()]
+            if not pending:
                 break
-            for task in left:
+            for task in pending:
                 task.cancel()
         for task in self.loop.tasks:
             task._log_destroy_pending = False  # type: ignore[attr-defined]
@@ -100,7 +100,7 @@ class _Selector(selectors.SelectSelector):
 
     def select(self, timeout: float | None = None) -> list[Any]:
         if timeout is None:
-            raise RuntimeError("everybody waits for somebody else")
+            raise RuntimeError("all tasks wait for one another")
         if timeout > 0:
             self._world.now_us += max(1, math.ceil(timeout * 1e6))
         return []

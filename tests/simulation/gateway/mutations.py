@@ -21,27 +21,27 @@ MUTATIONS = (
     ),
     Mutation(
         "node of a result",
-        "results count whoever they are of",
+        "a result counts, whichever node sends it",
         scripts={_FINISH: "(attempt ~= ARGV[1] or not has(ARGV[5], state))"},
     ),
     Mutation(
-        "attempt of a word",
-        "words of attempts that are over count",
+        "attempt of a message",
+        "messages of attempts that are over count",
         scripts={_STEP: "if node ~= ARGV[2] then return 0 end"},
     ),
     Mutation(
-        "node of a word",
-        "a word about a job counts whoever says it",
+        "node of a message",
+        "a message about a job counts, whichever node sends it",
         scripts={_STEP: "if attempt ~= ARGV[1] then return 0 end"},
     ),
     Mutation(
         "attempt of a dispatch",
-        "an attempt that is over is given away",
+        "an attempt that is over is dispatched",
         scripts={"if attempt ~= ARGV[1] then return 0 end": ""},
     ),
     Mutation(
         "once finished",
-        "a job finishes as often as it has results",
+        "a job finishes once for each result",
         scripts={
             "if by then": "if false then",
             "if not has(ARGV[3], state) then return {{}, {}, 0} end": "",
@@ -55,10 +55,10 @@ MUTATIONS = (
     ),
     Mutation(
         "most attempts",
-        "a job may have any number",
+        "a job may have any number of attempts",
         scripts={"elseif over >= tonumber(most) then return {} end": "end"},
     ),
-    Mutation("binding", "each time, a request is another job", scripts={"if bound then": "if false then"}),
+    Mutation("binding", "a repeated request creates another job", scripts={"if bound then": "if false then"}),
     Mutation(
         "lock",
         "two instances create the job of a request",
@@ -66,7 +66,7 @@ MUTATIONS = (
     ),
     Mutation(
         "slots",
-        "a node has one slot more than it has",
+        "a node gets one job more than it has slots",
         scripts={
             "redis.call('ZCARD', KEYS[1]) >= tonumber(ARGV[2])": "redis.call('ZCARD', KEYS[1]) > tonumber(ARGV[2])"
         },

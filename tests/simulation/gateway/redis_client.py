@@ -51,9 +51,9 @@ class HostRedis(Redis):
     async def execute_command(self, *command: Any, **_: Any) -> Any:
         if command[0] == "XREADGROUP":
             await self._travel("before", command)
-            found = await self.server.read(self.host, command)
+            entries = await self.server.read(self.host, command)
             await self._travel("after", command)
-            return found
+            return entries
         (answer,) = await self.send([command])
         if isinstance(answer, Exception):
             raise answer
@@ -83,12 +83,12 @@ class HostRedis(Redis):
     def _again(self, commands: Sequence[Command], before: list[Any]) -> list[Any]:
         self.world.note("redis repeats", command=self._name(commands[0]))
         answers = self.server.run(self.host, commands)
-        for command, one, other in zip(commands, before, answers, strict=True):
+        for command, first, second in zip(commands, before, answers, strict=True):
             name = self._name(command)
-            if name == "job_finish" and one[0]:
-                one, other = [one[0], one[1]], [other[0], other[1]]  # noqa: PLW2901  # the third is `repeated`
-            if name in _SAME and len(commands) == 1 and one != other:
-                self.world.fail(f"{name} repeated with the same arguments gives {other}, before {one}")
+            if name == "job_finish" and first[0]:
+                first, second = [first[0], first[1]], [second[0], second[1]]  # noqa: PLW2901  # the third is `repeated`
+            if name in _SAME and len(commands) == 1 and first != second:
+                self.world.fail(f"{name} repeated with the same arguments gives {second}, before {first}")
         return answers
 
     def _late(self, commands: Sequence[Command]) -> None:

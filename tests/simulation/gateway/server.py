@@ -93,13 +93,13 @@ class Scripts:
     def __init__(self, wire: Wire) -> None:
         self.changed: dict[str, str] = {}
         """Texts of scripts that a mutation replaces."""
-        self.found: set[str] = set()
-        """Those of these texts that occurred."""
+        self.replaced: set[str] = set()
+        """The replaced texts that occurred in a script."""
         self.names: dict[str, str] = {}
         self._wire = wire
         self._shas: dict[str, str] = {}
         folder = resources.files("pipeline.nodes.state").joinpath("lua")
-        for name in sorted(one.name.removesuffix(".lua") for one in folder.iterdir()):
+        for name in sorted(file.name.removesuffix(".lua") for file in folder.iterdir()):
             self.names[sender._sha(name)] = name
         self.purge = self._load(_PURGE)
         self.given = self._load(_GIVEN)
@@ -113,7 +113,7 @@ class Scripts:
         if sha not in self._shas:
             text = sender._texts[sha]
             for old, new in self.changed.items():
-                self.found |= {old} if old in text else set()
+                self.replaced |= {old} if old in text else set()
                 text = text.replace(old, new)
             self._shas[sha] = self._load(on_virtual_time(text))
         return self._shas[sha]
@@ -145,15 +145,15 @@ class Server:
             virtual, probes = self._virtual(command)
             places.append((len(sent), len(probes)))
             sent += [virtual, *probes]
-        found = self._wire.calls(sent)
+        results = self._wire.calls(sent)
         answers = []
         for command, (place, count) in zip(commands, places, strict=True):
             # Each server has its own hash seed, so the order of sets differs between runs.
-            answers.append(sorted(found[place]) if command[0] == "SMEMBERS" else found[place])
+            answers.append(sorted(results[place]) if command[0] == "SMEMBERS" else results[place])
             if count:
                 name, keys, arguments = self._script(command)
-                self.observe(host, name, keys, arguments, found[place], found[place + 1 : place + 1 + count])
-            elif command[0] == "XADD" and found[place]:
+                self.observe(host, name, keys, arguments, results[place], results[place + 1 : place + 1 + count])
+            elif command[0] == "XADD" and results[place]:
                 kind, body = (command[command.index(name) + 1] for name in ("kind", "body"))
                 world.note("sends", kind=kind, to=command[1].partition("{")[2].partition("}")[0], body=body)
                 self.wake(command[1])
@@ -185,25 +185,25 @@ class Server:
         if "BLOCK" in command:
             place = command.index("BLOCK")
             block_s, plain = int(command[place + 1]) / 1000, (*command[:place], *command[place + 2 :])
-        (found,) = self.run(host, [plain])
-        if not found and block_s:
+        (streams,) = self.run(host, [plain])
+        if not streams and block_s:
             future: asyncio.Future[None] = self.world.loop.create_future()
             self._readers[stream].append(future)
             await asyncio.wait([future], timeout=block_s)
             if future in self._readers[stream]:
                 self._readers[stream].remove(future)
-            (found,) = self.run(host, [plain])
-        if isinstance(found, ResponseError):
-            raise found
-        if not found:
-            return found
+            (streams,) = self.run(host, [plain])
+        if isinstance(streams, ResponseError):
+            raise streams
+        if not streams:
+            return streams
         entries = [
-            (name, dict(zip(pairs[::2], pairs[1::2], strict=True)) if pairs else None) for name, pairs in found[0][1]
+            (name, dict(zip(pairs[::2], pairs[1::2], strict=True)) if pairs else None) for name, pairs in streams[0][1]
         ]
         if plain[-1] == ">":
-            given = [name for name, _ in entries]
-            self._wire.call("EVALSHA", self._scripts.given, 1, stream, self.world.now_ms, *given)
-        return [[found[0][0], entries]]
+            names = [name for name, _ in entries]
+            self._wire.call("EVALSHA", self._scripts.given, 1, stream, self.world.now_ms, *names)
+        return [[streams[0][0], entries]]
 
     def wake(self, stream: str) -> None:
         """Wake the readers of a stream."""

@@ -74,7 +74,7 @@ class Socket:
         self._out.put(text)
 
     async def send_bytes(self, _: bytes) -> None:
-        raise AssertionError("nobody sends attachments here")
+        raise AssertionError("the simulation sends no attachments")
 
     async def close(self, code: int, reason: str) -> None:
         self.application_state = WebSocketState.DISCONNECTED
